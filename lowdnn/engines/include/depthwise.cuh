@@ -48,7 +48,7 @@ template <class T, int POSITIONS, int WIDTH> struct RowWindow {
     }
   }
 
-  // BY_HALVES: registers are named by their halves, as saves an instruction for each upper one.
+  // BY_HALVES: registers are named by their halves, as saves instructions and takes more registers.
   template <bool BY_HALVES = false> __device__ __forceinline__ void widen_to(f32 (&values)[POSITIONS][WIDTH]) const {
 #pragma unroll
     for (int j = 0; j < POSITIONS; ++j) {
@@ -56,10 +56,12 @@ template <class T, int POSITIONS, int WIDTH> struct RowWindow {
       for (int v = 0; v < WIDTH; ++v) {
         if constexpr (sizeof(T) == 4) {
           values[j][v] = __uint_as_float(words[j][v]);
-        } else if constexpr (BY_HALVES && WIDTH > 1) {
-          values[j][v] = convert<f32>(T{half(words[j][v / 2], v % 2)});
+        } else if constexpr (WIDTH == 1) {
+          values[j][v] = widen(T{u16(words[j][v])});
+        } else if constexpr (BY_HALVES) {
+          values[j][v] = widen(T{half(words[j][v / 2], v % 2)});
         } else {
-          values[j][v] = convert<f32>(T{u16(words[j][v / 2] >> v % 2 * 16)});
+          values[j][v] = widen_half(T(), words[j][v / 2], v % 2);
         }
       }
     }
@@ -70,6 +72,15 @@ template <class T, int POSITIONS, int WIDTH> struct RowWindow {
     u16 halves[2];
     asm("mov.b32 {%0, %1}, %2;" : "=h"(halves[0]), "=h"(halves[1]) : "r"(word));
     return halves[index];
+  }
+
+  static __device__ __forceinline__ f32 widen_half(f16, u32 word, bool is_upper) {
+    return widen(f16{u16(word >> (is_upper ? 16 : 0))});
+  }
+
+  // From the word: a half shifted out of it would be moved up by an instruction of its own.
+  static __device__ __forceinline__ f32 widen_half(bf16, u32 word, bool is_upper) {
+    return __uint_as_float(is_upper ? word & 0xffff0000 : word << 16);
   }
 
   template <bool ALL_EXIST> __device__ __forceinline__ void load_positions(const char* at, i64 stride, u64 mask) {
