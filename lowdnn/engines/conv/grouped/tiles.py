@@ -149,8 +149,10 @@ class Slab:
 
     def memory_clocks(self, inputs: Count, places: Count) -> Count:
         """Of one tile: a box of ``inputs`` positions, the outputs of ``places`` of each residue."""
+        # As if at odd pitches, to which the rate was fitted: that lines lie swizzled makes no memory faster.
+        copied = inputs * (self.pitch_bytes // CHUNK_BYTES | 1) * CHUNK_BYTES
         stored = places * self.classes * self.groups * self.pack.outputs * (CHUNK_BYTES // self.pack.chunk)
-        return (inputs * self.pitch_bytes + stored) / _DEVICE_BYTES_PER_CLOCK
+        return (copied + stored) / _DEVICE_BYTES_PER_CLOCK
 
     def set_clocks(self, blocks_m: int) -> float:
         """Of one warp's instructions and fragments for so many blocks of 16 pixels of a unit."""
