@@ -91,10 +91,12 @@ class Rates:
     multiply_s, copy_s: of a stage its multiplications and its copies, of one block on a multiprocessor and of as many
     as fit.  lone_copy_s: of one whose neighbour has none.
     a_lines, b_lines: rows of the operands that a block loads for a stage.
-    elements: accumulators of a warpgroup.  leaving_s: of their way out, beside their bytes; slices have none.
+    slice_s: of accumulators on their way to a slice.  leaving_s, stored_elements: of their way through the epilogue,
+    the time beside their bytes, and how many a warpgroup stores; where blocks share the k of a tile, as of a slice.
     sharers: blocks and teams that store while others multiply.  store_loss: share of the stores that nothing hides.
     exposed_s: of the epilogue's functions, where nothing hides them.
-    parts: blocks that share the k of a tile.  leaves_room: whether blocks of the next kernel fit beside one.
+    parts: blocks that share the k of a tile.  meeting_s: until those that share operands have met.
+    leaves_room: whether blocks of the next kernel fit beside one.
     """
 
     tiles: tuple[WgmmaTile, ...]
@@ -111,12 +113,14 @@ class Rates:
     lone_copy_s: Times
     a_lines: Times
     b_lines: Times
-    elements: Times
+    slice_s: Times
     leaving_s: Times
+    stored_elements: Times
     sharers: Counts
     store_loss: Times
     exposed_s: Times
     parts: Counts
+    meeting_s: Times
     leaves_room: NDArray[np.bool_]
 
     @classmethod
@@ -124,6 +128,12 @@ class Rates:
         one = [_stage_seconds(traits, tile, 1, machine) for tile in tiles]
         full = [_stage_seconds(traits, tile, tile.blocks_per_sm, machine) for tile in tiles]
         sharers = np.array([tile.teams * tile.blocks_per_sm for tile in tiles])
+        parts = np.array([tile.cluster_k for tile in tiles])
+        elements = np.array([tile.m * tile.n / tile.warpgroups for tile in tiles])
+        turned_s = elements * (_TURNED_ELEMENT_S * traits.is_turned)
+        slice_s = elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S
+        slice_s = _STORE_LATENCY_S + slice_s + turned_s + (parts > 1) * _MEETING_S
+        leaving_s = _STORE_LATENCY_S + np.array([_leaving_seconds(traits, tile) for tile in tiles]) + turned_s
         return cls(
             tiles,
             np.array([tile.m for tile in tiles]),
@@ -139,12 +149,14 @@ class Rates:
             np.array([_copy_seconds(traits, tile, 1, _LONE_L2 * _L2_BYTES_PER_S) for tile in tiles]),
             np.array([tile.loaded_a_lines / tile.cluster_n for tile in tiles]),
             np.array([tile.loaded_b_lines / tile.cluster_m for tile in tiles]),
-            np.array([tile.m * tile.n / tile.warpgroups for tile in tiles]),
-            np.array([_leaving_seconds(traits, tile) for tile in tiles]),
+            slice_s,
+            np.where(parts > 1, slice_s, leaving_s),
+            np.where(parts > 1, 0, elements),
             sharers,
             _LONE_STORE_LOSS * (sharers == 1),
             np.array([_function_seconds(traits, tile) for tile in tiles]) * (sharers == 1),
-            np.array([tile.cluster_k for tile in tiles]),
+            parts,
+            np.array([_CLUSTER_START_S * (tile.cluster > tile.cluster_k) for tile in tiles]),
             np.array([tile.blocks_per_sm > 1 for tile in tiles]),
         )
 
@@ -168,14 +180,23 @@ def _converted_elements(product: WgmmaProduct, tile: WgmmaTile) -> int:
 
 def total_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Machine) -> Times:
     """From the start to the end of all launches; splits pay for the one that sums their slices."""
-    slice_bytes = _slice_bytes(product, _filled(product, splits))
-    reduce_s = machine.launch_s + (slice_bytes + product.output_bytes) / machine.copy_bytes_per_s
-    return _START_S + (slice_bytes > 0) * reduce_s + busy_times(product, rates, splits, machine)
+    splits = _filled(product, splits)
+    times = _START_S + _busy_times(product, rates, splits, machine)
+    if splits.max() > 1:
+        slice_bytes = _slice_bytes(product, splits)
+        reduce_s = machine.launch_s + (slice_bytes + product.output_bytes) / machine.copy_bytes_per_s
+        times += (slice_bytes > 0) * reduce_s
+    return times
 
 
 def busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Machine) -> Times:
     """Tiles of the busiest multiprocessor, but no less than the bytes take."""
-    splits = _filled(product, splits)
+    return _busy_times(product, rates, _filled(product, splits), machine)
+
+
+def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Machine) -> Times:
+    """``busy_times`` without empty splits."""
+    outputs = product.batches * product.m * product.n
     blocks = rates.items(product.m, product.n, product.batches) * splits * rates.cluster
     if product.classes:
         turns, stages = _first_in_turn(product, rates, machine)
@@ -186,19 +207,19 @@ def busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Mac
         mean_stages = stages / turns * blocks / machine.sm_count
     multiply: Times = np.where(turns > 1, rates.multiply_s[1], rates.multiply_s[0])
     stage = np.maximum(multiply, _copy_times(product, rates, turns, blocks, machine))
-    store = _store_times(product, rates, splits)
+    stored_s = rates.leaving_s + rates.stored_elements * (product.output_bytes / outputs / _STORE_BYTES_PER_S)
+    store = np.where(splits > 1, rates.slice_s, stored_s)
     # Blocks on one multiprocessor, and teams in turn, multiply while the others store; copies go on all the time.
+    shared = np.maximum(stages * stage, mean_stages * rates.sustained_s) + turns * _TURN_S + store
+    shared += (turns - 1) * (rates.store_loss * store + rates.exposed_s)
     shares_a, shares_b = product.shares_askew
-    contention = stages * _SHARED_ROW_S * (rates.a_lines * shares_a + rates.b_lines * shares_b)
-    multiplied = np.maximum(stages * stage, mean_stages * rates.sustained_s)
-    shared = multiplied + contention + turns * _TURN_S + store
-    shared = shared + (turns - 1) * (rates.store_loss * store + rates.exposed_s)
+    if shares_a or shares_b:
+        shared += stages * _SHARED_ROW_S * (rates.a_lines * shares_a + rates.b_lines * shares_b)
     alone = -(-turns // rates.sharers) * (stages / turns * multiply + store)
     busy = np.maximum(shared, alone)
     moved = _moved_times(product, rates, splits, turns, blocks, machine)
     times = np.maximum(busy, moved) + _OVERLAP_LOSS * np.minimum(busy, moved)
-    starts_early, meets = rates.leaves_room & (turns == 1), rates.cluster > rates.parts
-    times = times - _EARLY_START_S * starts_early + _CLUSTER_START_S * meets
+    times += rates.meeting_s - _EARLY_START_S * (rates.leaves_room & (turns == 1))
     has_all = rates.columns >= product.n if product.is_b_resident else True
     return np.where((product.k_blocks >= rates.parts) & has_all, times, np.inf)
 
@@ -208,43 +229,35 @@ def _copy_times(product: WgmmaProduct, rates: Rates, turns: Counts, blocks: Coun
     copy: Times = np.where(turns > 1, rates.copy_s[1], rates.copy_s[0])
     if not product.classes:
         copy = np.where(2 * blocks <= machine.sm_count, rates.lone_copy_s, copy)
-    share = (1 + 1 / turns) / 2
-    copy += _shifted_rows(product, rates) * share * (_ASKEW_ROW_COST * STAGE_ROW_BYTES / _L2_BYTES_PER_S)
+    if product.is_b_mn_major and not (product.is_b_askew or product.is_b_resident):
+        share = (1 + 1 / turns) / 2
+        copy += _shifted_rows(product, rates) * share * (_ASKEW_ROW_COST * STAGE_ROW_BYTES / _L2_BYTES_PER_S)
     return copy + _empty_rows(product, rates) * _EMPTY_ROW_S
-
-
-def _store_times(product: WgmmaProduct, rates: Rates, splits: Counts) -> Times:
-    """Of a tile's accumulators: into a slice, or through the epilogue."""
-    outputs = product.batches * product.m * product.n
-    is_split, is_shared = splits > 1, rates.parts > 1
-    slice_s = rates.elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S
-    stored_s = rates.elements * product.output_bytes / outputs / _STORE_BYTES_PER_S + rates.leaving_s
-    turned_s = rates.elements * (_TURNED_ELEMENT_S * product.is_turned)
-    found: Times = _STORE_LATENCY_S + np.where(is_split | is_shared, slice_s, stored_s) + turned_s
-    return found + is_shared * _MEETING_S
 
 
 def _moved_times(
     product: WgmmaProduct, rates: Rates, splits: Counts, turns: Counts, blocks: Counts, machine: Machine
 ) -> Times:
     """Of the bytes of device memory."""
-    reread = (product.a_bytes > _KEPT_BYTES) * product.a_bytes * (rates.columns < product.n)
-    reread = reread + (product.b_bytes > _KEPT_BYTES) * product.b_bytes * (rates.rows < product.m)
     stored = np.where(splits > 1, _slice_bytes(product, splits), product.output_bytes)
-    moved = np.asarray(product.a_bytes + product.b_bytes + _REREAD_LOSS * reread + stored, dtype=np.float64)
+    moved = np.asarray(product.a_bytes + product.b_bytes + stored, dtype=np.float64)
+    if product.a_bytes > _KEPT_BYTES:
+        moved = moved + _REREAD_LOSS * product.a_bytes * (rates.columns < product.n)
+    if product.b_bytes > _KEPT_BYTES:
+        moved = moved + _REREAD_LOSS * product.b_bytes * (rates.rows < product.m)
     rate = machine.copy_bytes_per_s * _COPY_RATE
     times = moved / rate
     if product.classes:
         return times
     # Multiprocessors that have no tile in the last turn leave the others more of the memory than they can read.
     last = blocks - (turns - 1) * machine.sm_count
-    last_rate = last * np.where(2 * last <= machine.sm_count, _LONE_READ, 1) * _READ_BYTES_PER_S
-    return np.maximum(times, moved * (1 - last / blocks) / rate + moved * last / blocks / last_rate)
+    last_rate = np.where(2 * last <= machine.sm_count, _LONE_READ * _READ_BYTES_PER_S, _READ_BYTES_PER_S)
+    return np.maximum(times, times * (1 - last / blocks) + moved / blocks / last_rate)
 
 
 def _empty_rows(product: WgmmaProduct, rates: Rates) -> Times:
     """Of a block's stage, in the mean: those past the end of an operand, of MN-major ones in whole boxes."""
-    empty = np.zeros_like(rates.leaving_s)
+    empty = np.zeros_like(rates.slice_s)
     if product.classes or product.rows_continue:
         return empty
     is_a_loaded, is_b_loaded = (
@@ -267,10 +280,9 @@ def _empty_rows(product: WgmmaProduct, rates: Rates) -> Times:
 
 
 def _shifted_rows(product: WgmmaProduct, rates: Rates) -> Times:
-    """Of a block's stage, those of MN-major boxes that begin amid lines, as those of every other tile do whose columns
-    are no whole boxes."""
-    lies_in_lines = product.is_b_mn_major and not (product.is_b_askew or product.is_b_resident)
-    shifts = lies_in_lines * (rates.own_columns % MN_MAJOR_BOX > 0) * (rates.own_columns < product.n)
+    """Of a block's stage, where B's boxes are MN-major and its rows begin with lines: those of boxes that begin amid
+    lines, as those of every other tile do whose columns are no whole boxes."""
+    shifts = (rates.own_columns % MN_MAJOR_BOX > 0) & (rates.own_columns < product.n)
     found: Times = rates.b_lines * shifts
     return found
 

@@ -411,9 +411,10 @@ class Im2colProduct:
 
     def slowness(self, arch: ArchSpec) -> str:
         """Why its reductions or its converted operand are better in a launch of their own, or an empty string."""
-        _, is_transposed = self.preferred(arch)
-        if self.reductions and (slow := wgmma_model.exit_problem(self.product(is_transposed), arch)):
-            return slow
+        if self.reductions:
+            _, is_transposed = self.preferred(arch)
+            if slow := wgmma_model.exit_problem(self.product(is_transposed), arch):
+                return slow
         if self.converted is None:
             return ""
         apart = replace(self, converted=None, row_bytes=_row_bytes(self.filter.depth, self.instruction))
