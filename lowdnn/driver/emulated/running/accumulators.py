@@ -8,6 +8,7 @@ passes elements on. Where a group is a part of the batch, the register file keep
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from functools import cached_property
 from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _WARP = 32
 #: Products of a chain that are summed together.
 _CHAIN = 8
+#: Sources of which a group keeps how they overlap with it.
+_KEPT_OVERLAPS = 8
 
 Factors = tuple[Array, Array]
 
@@ -205,6 +208,14 @@ class Element:
         return Element(Column(lanes, lanes, self.value()[mask], source.number_of_lanes()[mask]), 0)
 
 
+class Overlap(Enum):
+    """Lanes that a group has of a source's."""
+
+    NONE = auto()
+    PART = auto()
+    WHOLE = auto()  # and no others
+
+
 class Held:
     """A register of the file with elements on some lanes, disjoint, and ``rest`` (a value, or None) on the others."""
 
@@ -216,10 +227,13 @@ class Held:
 
     def part(self, group: Group) -> Any:
         """The register on a group's lanes: an element, or an array where there are none."""
+        touched = []
         for element in self.elements:
-            if _same(element.source.index, group.index):
+            overlap = _overlap(element.source, group)
+            if overlap is Overlap.WHOLE:
                 return element
-        touched = [element for element in self.elements if _meet(element.source.lanes, group.lanes)]
+            if overlap is Overlap.PART:
+                touched.append(element)
         rest = self._rest_of(group)
         return self._joined(group, touched, rest) if touched else rest
 
@@ -261,14 +275,13 @@ def elements_outside(old: Any, group: Group) -> tuple[tuple[Element, ...], Any]:
     elements, rest = (old.elements, old.rest) if old.__class__ is Held else ((), old)
     kept = []
     for element in elements:
-        if _same(element.source.index, group.index):
-            continue
-        if not _meet(element.source.lanes, group.lanes):
+        overlap = _overlap(element.source, group)
+        if overlap is Overlap.NONE:
             kept.append(element)
-            continue
-        outside = ~_among(element.source.lanes, group.lanes)
-        if outside.any():
-            kept.append(element.subset(outside))
+        elif overlap is Overlap.PART:
+            outside = ~_among(element.source.lanes, group.lanes)
+            if outside.any():
+                kept.append(element.subset(outside))
     return tuple(kept), rest
 
 
@@ -296,6 +309,21 @@ def retyped(value: Any, dtype: Any) -> Any:
 def warps_of(group: Group) -> Array:
     """The group's warps, numbered in the batch."""
     return group.lanes[::_WARP] // _WARP if group.whole else np.unique(group.lanes // _WARP)
+
+
+def _overlap(source: Source, group: Group) -> Overlap:
+    """Found once for all the registers of a tile, which follow one another."""
+    kept = group.kept_overlaps
+    found = kept.get(source)
+    if found is None:
+        if len(kept) == _KEPT_OVERLAPS:
+            kept.clear()
+        if _same(source.index, group.index):
+            found = Overlap.WHOLE
+        else:
+            found = Overlap.PART if _meet(source.lanes, group.lanes) else Overlap.NONE
+        kept[source] = found
+    return found
 
 
 def _same(one: slice | Array | None, other: slice | Array | None) -> bool:

@@ -21,7 +21,15 @@ from lowdnn.driver.emulated.copying.async_work import AsyncWork
 from lowdnn.driver.emulated.copying.copies import AsyncCopies
 from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.arena import DTYPES, Arena, Array, Bytes
-from lowdnn.driver.emulated.running.accumulators import CommitGroups, Element, Held, elements_outside, holds_elements
+from lowdnn.driver.emulated.running.accumulators import (
+    CommitGroups,
+    Element,
+    Held,
+    Overlap,
+    Source,
+    elements_outside,
+    holds_elements,
+)
 from lowdnn.driver.emulated.running.clock import DeviceClock
 from lowdnn.driver.emulated.running.mbarriers import Mbarriers
 
@@ -179,6 +187,7 @@ class Group:
             self.count = index.size
         self._derived: dict[str, Any] = {}
         self.kept_fragments: dict[tuple[Any, ...], tuple[tuple[Any, ...], Array]] = {}
+        self.kept_overlaps: dict[Source, Overlap] = {}
 
     def pick(self, full: Array) -> Array:
         """The group's part of an array over the batch."""
