@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
+from math import inf, prod
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.conv.wgmma.im2col import PixelClass, forward_class, gradient_classes, offset_problem
@@ -448,6 +448,8 @@ class Im2colProduct:
 
     def _least_seconds(self, is_transposed: bool, arch: ArchSpec) -> float:
         product = self.product(is_transposed)
+        if self.keeps_columns and not _has_several_turns(product, arch):
+            return inf
         margin = 1.0 if product.window is None else _WINDOW_MARGIN
         if is_transposed and not self._has_few_columns:
             margin *= wgmma_model.TURN_MARGIN
@@ -538,6 +540,12 @@ class Im2colProduct:
                 return f"{self.image.tensor.label}.{problem}"
         problem = tensor_map_problem(self.filter_map(_SMALLEST_TILE))
         return f"{self.filter.tensor.label}.{problem}" if problem else ""
+
+
+def _has_several_turns(product: WgmmaProduct, arch: ArchSpec) -> bool:
+    """Whether blocks have more than one tile each, for which what stays in shared memory is loaded once."""
+    schedule = wgmma_model.best(product, arch).schedule(product)
+    return schedule.items > schedule.grid(arch.sm_count)
 
 
 def _row_bytes(depth: int, instruction: WgmmaType) -> int:
