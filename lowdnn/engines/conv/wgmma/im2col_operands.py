@@ -21,6 +21,8 @@ from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapL2Promotion
 _UNIT_BYTES = 16
 #: The least that a row of a stage has of an operand.
 _HALF_ROW_BYTES = STAGE_ROW_BYTES // 2
+#: Of a filter whose rows would fill an eighth of an MN-major box at most.
+_FEW_LINES = MN_MAJOR_BOX // 8
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,12 @@ class FilterOperand:
 
     @classmethod
     def gradient(cls, w: Tensor, groups: int, allows_mn_major: bool) -> FilterOperand:
-        """Lines are the image's channels, which lie contiguous in w as it is given."""
+        """Lines are the image's channels, which lie contiguous in w as it is given.
+
+        Where w is repacked anyway, few lines become rows of k: MN-major, each k would take a copy's whole row.
+        """
         lines, depth = w.dims[1], w.dims[0] // groups
-        if allows_mn_major:
+        if allows_mn_major and (_is_krsc(w) or lines > _FEW_LINES):
             packing = None if _is_krsc(w) else Packing(w, 1, _UNIT_BYTES)
             return cls(w, groups, lines, depth, True, packing)
         return cls(w, groups, lines, depth, False, Packing(_transposed(w, groups), 1, _UNIT_BYTES))
