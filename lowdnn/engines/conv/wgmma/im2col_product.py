@@ -15,7 +15,7 @@ from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand, functions_of, fusion_problem
 from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, output_space
-from lowdnn.engines.gemm.wgmma_model import Conversion, WgmmaProduct, WgmmaTiling
+from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     MAP_COLUMNS,
     exits_go_by_map,
@@ -24,6 +24,7 @@ from lowdnn.engines.gemm.wgmma_output import (
     pixels_problem,
     stored_exit_problem,
 )
+from lowdnn.engines.gemm.wgmma_product import Conversion, WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import (
     STAGE_ROW_BYTES,
     WARPGROUP_ROWS,

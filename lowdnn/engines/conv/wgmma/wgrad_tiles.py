@@ -10,9 +10,9 @@ from typing import NamedTuple
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
 from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
-from lowdnn.engines.gemm import wgmma_model
-from lowdnn.engines.gemm.wgmma_model import WARP_CONFIGS
+from lowdnn.engines.gemm.wgmma_menu import WARP_CONFIGS
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, Schedule, TileStore, WgmmaTile, WgmmaType
+from lowdnn.engines.gemm.wgmma_times import conversion_clocks
 from lowdnn.enums import KnobType
 from lowdnn.status import BadParamError
 
@@ -144,7 +144,7 @@ def _timed_best(product: WgradProduct, arch: ArchSpec) -> tuple[float, WgradTili
 
 def _conversion_clocks(product: WgradProduct) -> float:
     """Of an element of x."""
-    return wgmma_model.conversion_clocks(product.converted.functions) if product.converted else 0.0
+    return conversion_clocks(product.converted.functions) if product.converted else 0.0
 
 
 def _most_accumulators(tile: WgmmaTile, is_converted: bool) -> int:
