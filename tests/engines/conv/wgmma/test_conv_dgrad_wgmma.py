@@ -55,8 +55,8 @@ def test_geometry(device: Runtime, line: str) -> None:
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_few_channels_are_repacked_along_k(device: Runtime, stride: int) -> None:
-    plan = check(device, f"conv n=2 c=3 hw=7x9 k=72 rs=3x3 pad=1 stride={stride} dtype=bf16")
-    assert ("FILTER_MN_MAJOR", 0) in plan.kernels[-1].parameters
+    plan = check(device, f"conv n=1 c=3 hw=7x9 k=264 rs=3x3 pad=1 stride={stride} dtype=bf16")
+    assert any(("FILTER_MN_MAJOR", 0) in kernel.parameters for kernel in plan.kernels)
 
 
 @pytest.mark.parametrize("depth", [32, 64])
