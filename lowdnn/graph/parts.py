@@ -23,6 +23,8 @@ def _independent_parts(graph: OperationGraph) -> tuple[OperationGraph, ...]:
         place = min((parts.index(part) for part in joined), default=len(parts))
         parts = [part for part in parts if part not in joined]
         parts.insert(place, [*merged, operation])
+    if len(parts) == 1:
+        return (graph,)
     return tuple(graph.subgraph(part) for part in parts if any(_stores(operation) for operation in part))
 
 

@@ -14,6 +14,7 @@ workspace, one for each split, which the last kernel adds in a fixed order.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, ClearedWords
@@ -233,11 +234,11 @@ class _Problem:
     backward: AttentionBackward
     splits: int = 1
 
-    @property
+    @cached_property
     def kind(self) -> _Kind:
         return _kind(self.backward.size)
 
-    @property
+    @cached_property
     def head_qk(self) -> int:
         """Elements in shared memory, enough for some columns in each part of dq."""
         return padded(max(self.backward.size_qk, (self.kind.column_parts - 1) * _PART_COLUMNS + 1))

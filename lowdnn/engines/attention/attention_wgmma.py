@@ -11,6 +11,7 @@ Kernel: ``attention_forward_wgmma.cu``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import dropwhile
 from math import gcd
 
 import numpy as np
@@ -150,7 +151,7 @@ def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     many = _MANY_QUERIES // 2 if problem.keys_seen == problem.keys else _MANY_QUERIES
     most_queries = _TILES[1] if problem.stores_packed else tiles[-1]  # of short sequences larger ones are empty
     queries = most_queries if problem.queries >= many else _TILES[problem.queries > WARPGROUP_ROWS]
-    of_keys = tuple(dict.fromkeys(_tile(problem, tiles[1], keys).keys for keys in _tiles_of_keys(problem)))
+    of_keys = _keys_that_fit(problem, tiles[1])
     most = _MANY_KEYS_AT_A_TIME if problem.keys_seen < _MANY_KEYS else of_keys[0]
     candidates = [keys for keys in of_keys if keys <= most] or of_keys[-1:]
     keys = min(candidates, key=lambda keys: ceil_div(problem.keys, keys) * (keys + _KEYS_BESIDE))
@@ -188,20 +189,27 @@ def _box_rows(heads: Heads, tile_rows: int) -> int:
 
 
 def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTile:
-    """With as many keys as shared memory has room for, and registers for scores, weights and outputs."""
+    """With as many keys as fit."""
+    fitting = _keys_that_fit(problem, queries)
+    keys = next((keys for keys in fitting if keys <= most_keys), fitting[-1])
+    return ForwardTile(queries, keys, _WARP_QUERIES)
+
+
+def _keys_that_fit(problem: AttentionForward, queries: int) -> tuple[int, ...]:
+    """Those that shared memory has room for, and registers for scores, weights and outputs; if none, the fewest."""
     is_large = problem.padded_v > _LARGE_SIZE and not problem.is_fp8
     most = _MAX_VALUES_OF_LARGE if is_large else _MAX_VALUES
     if not _is_plain(problem):
         most = _MAX_VALUES_BESIDE_ARITHMETIC
     if queries == _TILES[-1]:
         most = min(most, _MAX_VALUES_OF_A_THIRD)
-    tiles = [ForwardTile(queries, keys, _WARP_QUERIES) for keys in _tiles_of_keys(problem) if keys <= most_keys]
 
-    def fits(tile: ForwardTile) -> bool:
-        values = tile.keys // 2 + tile.keys * problem.element_bytes // 8 + problem.padded_v // 2
-        return values <= most and _rings(problem, tile) is not None
+    def fits(keys: int) -> bool:
+        values = keys // 2 + keys * problem.element_bytes // 8 + problem.padded_v // 2
+        return values <= most and _rings(problem, ForwardTile(queries, keys, _WARP_QUERIES)) is not None
 
-    return next(filter(fits, tiles), tiles[-1])
+    tiles = _tiles_of_keys(problem)
+    return tuple(dropwhile(lambda keys: not fits(keys), tiles)) or tiles[-1:]
 
 
 def _rings(problem: AttentionForward, tile: ForwardTile) -> tuple[int, int] | None:

@@ -111,21 +111,8 @@ class AttentionForward:
             return Refusal(engine, "operations: expected none that reduces, got a ReductionOperation")
         if refused := _refuse_types(matched, TYPES + dtypes.FP8_TYPES if takes_fp8 else TYPES):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_DATA_TYPE)
-        if refused := _refuse_shape(matched):
-            return Refusal(engine, refused, Status.NOT_SUPPORTED_SHAPE)
-        heads, loads = matched.first.c.dims[1], (matched.k_load, matched.v_load)
-        q = Heads.of(matched.first.a, heads, row_axis=2)
-        k = Heads.loaded(loads[0], heads) if loads[0] else Heads.of(matched.k, heads, row_axis=3)
-        v = Heads.loaded(loads[1], heads) if loads[1] else Heads.of(matched.second.b, heads, row_axis=2)
-        q, k, v = (replace(operand, ragged=matched.ragged.get(operand.tensor.uid)) for operand in (q, k, v))
-        if refused := _refuse_ragged(matched):
-            return Refusal(engine, refused, Status.NOT_SUPPORTED_LAYOUT)
-        for operand in (q, k, v):
-            if refused := refuse_heads(operand):
-                return Refusal(engine, refused, Status.NOT_SUPPORTED_LAYOUT)
-        problem = AttentionForward(matched, q, k, v)
-        refused = problem._refuse_scaling()
-        return Refusal(engine, refused) if refused else problem
+        found = graph.derive(_read)
+        return Refusal(engine, *found) if isinstance(found, tuple) else found
 
     @property
     def rows(self) -> int:
@@ -189,7 +176,7 @@ class AttentionForward:
     def keys(self) -> int:
         return self.attention.first.c.dims[3]
 
-    @property
+    @cached_property
     def keys_seen(self) -> float:
         """By a query, on average, whatever the lengths are."""
         return self.keys * seen_share(self.queries, self.keys, *self.bounds)
@@ -381,7 +368,7 @@ class AttentionForward:
             *self.largest_arguments,
         )
 
-    def _refuse_scaling(self) -> str:
+    def refuse_scaling(self) -> str:
         """Why the kernel does not scale or measure weights and outputs so, or an empty string."""
         attention = self.attention
         if self.is_fp8 and self.has_weights:
@@ -441,6 +428,29 @@ def _statistics(attention: Attention) -> dict[str, Tensor | None]:
     """By the kernel's macros, in the order of its parameters."""
     softmax = attention.softmax
     return {"STATS": softmax.stats, "MAX": softmax.max, "SUM_EXP": softmax.sum_exp}
+
+
+def _read(graph: OperationGraph) -> AttentionForward | tuple[str, Status]:
+    """The operands of a graph that is an attention, or why kernels cannot read them: the reason and its status."""
+    attention = match_attention(graph)
+    if isinstance(attention, str):
+        return attention, Status.NOT_SUPPORTED_GRAPH_PATTERN
+    if refused := _refuse_shape(attention):
+        return refused, Status.NOT_SUPPORTED_SHAPE
+    heads, loads = attention.first.c.dims[1], (attention.k_load, attention.v_load)
+    q = Heads.of(attention.first.a, heads, row_axis=2)
+    k = Heads.loaded(loads[0], heads) if loads[0] else Heads.of(attention.k, heads, row_axis=3)
+    v = Heads.loaded(loads[1], heads) if loads[1] else Heads.of(attention.second.b, heads, row_axis=2)
+    q, k, v = (replace(operand, ragged=attention.ragged.get(operand.tensor.uid)) for operand in (q, k, v))
+    if refused := _refuse_ragged(attention):
+        return refused, Status.NOT_SUPPORTED_LAYOUT
+    for operand in (q, k, v):
+        if refused := refuse_heads(operand):
+            return refused, Status.NOT_SUPPORTED_LAYOUT
+    problem = AttentionForward(attention, q, k, v)
+    if refused := problem.refuse_scaling():
+        return refused, Status.NOT_SUPPORTED_GRAPH_PATTERN
+    return problem
 
 
 def _refuse_ragged(attention: Attention) -> str:

@@ -207,14 +207,18 @@ class Tiling:
         )
 
     def _busy_s(self, product: Product, arch: ArchSpec) -> float:
-        """Blocks on one multiprocessor share its copies; a copy is waited for while other stages' are on their way."""
+        """Blocks on one multiprocessor share its copies; a copy is waited for while other stages' are on their way.
+
+        The launch hides the overhead of a wave that leaves room for more blocks.
+        """
         tile, shape, blocks = self.tile, self.tile.shape, self.block_count(product)
         together = min(shape.blocks_per_sm, ceil_div(blocks, arch.sm_count))
         stage_s = max(_COPY_LATENCY_S / (tile.stages - 1), together * tile.stage_bytes / _COPIED_BYTES_PER_S)
         tile_bytes = together * shape.m * shape.n * product.element_bytes
         stored_s = tile_bytes / _COPIED_BYTES_PER_S + product.operands * tile_bytes / _OPERAND_BYTES_PER_S
-        waves = max(blocks / (arch.sm_count * shape.blocks_per_sm), 1.0)
-        return (waves - _LAUNCH_HIDES) * _WAVE_OVERHEAD_S + waves * (self.split_tiles * stage_s + stored_s)
+        waves = blocks / (arch.sm_count * shape.blocks_per_sm)
+        exposed = max(waves, together / shape.blocks_per_sm) - _LAUNCH_HIDES
+        return max(exposed, 0.0) * _WAVE_OVERHEAD_S + max(waves, 1.0) * (self.split_tiles * stage_s + stored_s)
 
     def flops(self, product: Product) -> int:
         """Operations with the tails of tiles counted in full."""

@@ -9,7 +9,7 @@ from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.gemm.exits import NO_EXITS, ExitSlices, OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, full_loads
-from lowdnn.engines.gemm.wgmma_model import MAX_ACCUMULATORS, MAX_COMPUTED_ACCUMULATORS, MAX_PLAIN_ACCUMULATORS
+from lowdnn.engines.gemm.wgmma_product import MAX_ACCUMULATORS, MAX_COMPUTED_ACCUMULATORS, MAX_PLAIN_ACCUMULATORS
 from lowdnn.engines.gemm.wgmma_tiles import TileStore, WgmmaTile
 from lowdnn.engines.launch import ceil_div, i32, i64
 from lowdnn.enums import DataType

@@ -35,21 +35,15 @@ template <bool KEEPS_NAN> __device__ __forceinline__ f32 larger(f32 best, f32 va
   return result;
 }
 
-template <bool KEEPS_NAN> __device__ __forceinline__ Pair<bf16> larger(Pair<bf16> best, Pair<bf16> value) {
-  Pair<bf16> result;
-  if (KEEPS_NAN) {
-    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(result.bits) : "r"(best.bits), "r"(value.bits));
-  } else {
-    asm("max.bf16x2 %0, %1, %2;" : "=r"(result.bits) : "r"(best.bits), "r"(value.bits));
+#define LARGER_OF_PAIRS(X)                                                                            \
+  template <bool KEEPS_NAN> __device__ __forceinline__ Pair<X> larger(Pair<X> best, Pair<X> value) {  \
+    Pair<X> result;                                                                                   \
+    if (KEEPS_NAN) {                                                                                  \
+      asm("max.NaN." #X "x2 %0, %1, %2;" : "=r"(result.bits) : "r"(best.bits), "r"(value.bits));      \
+    } else {                                                                                          \
+      asm("max." #X "x2 %0, %1, %2;" : "=r"(result.bits) : "r"(best.bits), "r"(value.bits));          \
+    }                                                                                                 \
+    return result;                                                                                    \
   }
-  return result;
-}
-template <bool KEEPS_NAN> __device__ __forceinline__ Pair<f16> larger(Pair<f16> best, Pair<f16> value) {
-  Pair<f16> result;
-  if (KEEPS_NAN) {
-    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result.bits) : "r"(best.bits), "r"(value.bits));
-  } else {
-    asm("max.f16x2 %0, %1, %2;" : "=r"(result.bits) : "r"(best.bits), "r"(value.bits));
-  }
-  return result;
-}
+LARGER_OF_PAIRS(bf16)
+LARGER_OF_PAIRS(f16)

@@ -4,8 +4,8 @@
 // at a time, through STAGING_BUFFERS of shared memory; of two, one is written while the other is stored. A full-size
 // operand (a residual) comes the same way: it is loaded AHEAD chunks ahead, from before the tile's multiplications on.
 // On its way the output, or another value of the functor's, may be reduced (exit_reductions.cuh).
-// Target says how the output's map counts its rows, of which a whole warp stores a chunk; an operand's map has (columns,
-// rows, batch). Boxes are CHUNK x 16, swizzled over the bytes of a chunk's row.
+// Target says how the output's map counts its rows, of which a whole warp stores a chunk; an operand's map has
+// (columns, rows, batch). Boxes are CHUNK x 16, swizzled over the bytes of a chunk's row.
 
 #pragma once
 

@@ -24,8 +24,8 @@ struct BoxGeometry {
   i32 rows;                             // of the box: all extents but the last
 };
 
-// CHUNKS: of 16 bytes of channels at every position.  BLOCK_THREADS: of the thread block. Boxes of whole lines
-// begin a line.
+// CHUNKS: of 16 bytes of channels at every position.  BLOCK_THREADS: of the thread block. Boxes of whole lines begin a
+// line.
 template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct PixelBox {
   static constexpr int ELEMENTS = BOX_CHUNK_BYTES / int(sizeof(T));  // of a chunk
   static constexpr bool IS_SWIZZLED = CHUNKS == 8;

@@ -19,8 +19,9 @@ from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, WgmmaTiling
+from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import MAP_COLUMNS, OutputStore
+from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, Schedule, WgmmaTile, WgmmaType, wgmma_type
 from lowdnn.engines.launch import ceil_div, divider, i32, macros, moved_bytes
 from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m

@@ -23,7 +23,7 @@ from lowdnn.engines.gemm.converted_operand import functions_of
 from lowdnn.engines.gemm.exits import OutputExits
 from lowdnn.engines.gemm.output_space import Slices
 from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, WgmmaTiling
+from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     MAP_COLUMNS,
     OutputStore,
@@ -33,6 +33,7 @@ from lowdnn.engines.gemm.wgmma_output import (
     slice_argument,
     slice_macros,
 )
+from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import (
     WARPGROUP_ROWS,
     WGMMA_TYPES,

@@ -19,8 +19,9 @@ from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.output_space import OutputSpace
 from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, WgmmaTiling
+from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import MAP_COLUMNS, OutputStore
+from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, TileStore, WgmmaTile, WgmmaType, wgmma_type
 from lowdnn.engines.launch import ceil_div, divider, i32, i64, macros, moved_bytes
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE

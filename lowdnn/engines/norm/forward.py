@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.base import Choices, Knob
@@ -149,7 +150,9 @@ class ForwardRows:
 
     @property
     def _held(self) -> tile.Held:
-        """Of rows side by side also what is read behind them."""
+        """Of rows side by side also what is read behind them. The meeting for an estimate of the mean costs the larger
+        teams of narrow rows more than these gain."""
+        is_wide = dtypes.info(self.operation.x.data_type).size_bytes >= 4
         beside = _BEHIND_REGISTERS if self.space.is_line and len(self.after.loads) > 1 else 0
         held = tile.Held.of(
             self.compute_type,
@@ -159,6 +162,7 @@ class ForwardRows:
             shifts=True,
             stays=True,
             looks_ahead=True,
+            spreads=is_wide or self.operation.mode is NormMode.RMS_NORM,
         )
         return held if self.space.is_row or not self.after.loads else replace(held, values=2)
 

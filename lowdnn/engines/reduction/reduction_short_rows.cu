@@ -9,7 +9,8 @@
 // Shared memory (static): STAGED results of the prologue; elements as they are read where it does nothing else.
 // Launch: THREADS threads, ceil(outputs / block_outputs) blocks; block_outputs * count is a multiple of VECTOR and at
 // most STAGED.
-// Macros: OPERATOR COMPUTE (what it is computed in) THREADS TEAM UNROLL VECTOR STAGED; MOMENTS: 1 where the operator is GenStats.
+// Macros: OPERATOR COMPUTE (what it is computed in) THREADS TEAM UNROLL VECTOR STAGED; MOMENTS: 1 where the operator is
+// GenStats.
 
 #define READS_ONLY
 #include "reduction/operators.cuh"

@@ -21,6 +21,8 @@ _SHARES_OF_GRID = tuple(1 << power for power in range(8))
 
 #: Registers of a thread that hold elements: twice as many where a row needs them.
 _REGISTERS, _MAX_REGISTERS = 32, 64
+#: The same where a row is spread, and threads of a team that has it then, at most.
+_SPREAD_REGISTERS, _SPREAD_TEAM = 16, 256
 #: Groups of a thread whose rows have several axes: each has a place of its own in registers.
 _MAX_PLACED = 8
 #: Threads of a block: at least, where rows are short.
@@ -82,6 +84,7 @@ class Held:
     stays: whether the kernel lets the values' chunks stay in shared memory, and the blocks of a cooperative grid share
     rows.
     looks_ahead: whether the kernel asks for the next row when it begins with one.
+    spreads: whether threads have few elements each of rows that take several warps.
     """
 
     element_bytes: int
@@ -93,6 +96,7 @@ class Held:
     shifts: bool
     stays: bool
     looks_ahead: bool
+    spreads: bool
 
     @staticmethod
     def of(
@@ -104,12 +108,15 @@ class Held:
         shifts: bool = False,
         stays: bool = False,
         looks_ahead: bool = False,
+        spreads: bool = False,
     ) -> Held:
         """sources: where the values come from."""
         are_plain = all(not dag.operations and len(dag.loads) == 1 for dag in sources)
         read_bytes = sum(dag.loads[0].element_bytes for dag in sources) if are_plain else 0
         element_bytes = dtypes.info(compute_type).size_bytes
-        return Held(element_bytes, len(sources), read_bytes, passing, beside, shared, shifts, stays, looks_ahead)
+        return Held(
+            element_bytes, len(sources), read_bytes, passing, beside, shared, shifts, stays, looks_ahead, spreads
+        )
 
     @property
     def looking_ahead(self) -> Held:
@@ -296,11 +303,12 @@ def _ring_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> Defaults | 
 
 def _is_worth_looking_ahead(layout: RowLayout, arch: ArchSpec, held: Held, tile: tuple[int, int, int]) -> bool:
     """Whether so few blocks fit a multiprocessor that memory waits while they meet, and no fewer fit that look ahead;
-    where nothing else needs the cache that the next rows take."""
+    where nothing else needs the cache that the next rows take. Threads of rows that are spread are many enough."""
     usual, ahead = (_tile(layout, *tile, sharing=tile[2], held=own) for own in (held, held.looking_ahead))
     there = usual.RESIDENT * arch.sm_count // usual.SHARING
     is_short = ceil_div(layout.row_groups, usual.slots) < _WORTH_STAYING * there
-    if usual.chunks(layout) > 1 or is_short or usual.is_apart or held.beside or usual.RESIDENT > _FEW_RESIDENT:
+    is_several = usual.chunks(layout) > 1 or usual.is_apart
+    if is_several or is_short or held.beside or usual.RESIDENT > _FEW_RESIDENT or _spread_items(layout, held):
         return False
     return ahead.RESIDENT == usual.RESIDENT
 
@@ -384,6 +392,8 @@ def _resident_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> tuple[i
     fewest, most = _item_bounds(layout, held)
     if _is_one_group_each(layout, held):
         return ceil_power(layout.groups), 1, 1
+    if items := _spread_items(layout, held):
+        return ceil_power(ceil_div(layout.groups, items)), items, 1
     most_team, side = _usual_team(layout), _side(layout)
     most_cluster = _most_cluster(arch)
     filling = [c for c in clusters(arch) if c >= filling_cluster(layout, arch, 1)]
@@ -417,6 +427,19 @@ def _is_one_group_each(layout: RowLayout, held: Held) -> bool:
     team = ceil_power(max(layout.groups, 1))
     is_filled = team <= _MIN_THREADS and layout.groups >= _FULL * team
     return is_filled and layout.space.is_line and held.values > 1 and not held.stays
+
+
+def _spread_items(layout: RowLayout, held: Held) -> int:
+    """Groups of each thread of a row that is spread; 0 of others: those that a warp has, that would leave lanes without
+    elements, or whose teams would be too large. Values made of several tensors take the largest teams: fewer threads
+    would have too little on its way."""
+    if not held.spreads or not layout.space.is_line:
+        return 0
+    usual, items = (registers // held.words(layout.vector, False) for registers in (_REGISTERS, _SPREAD_REGISTERS))
+    team = ceil_power(ceil_div(layout.groups, max(items, 1)))
+    is_long = layout.groups > 32 * usual
+    is_fitting = team <= (_SPREAD_TEAM if held.read_bytes else _MAX_THREADS)
+    return items if is_long and is_fitting and layout.groups >= _FULL * team * items else 0
 
 
 def _item_bounds(layout: RowLayout, held: Held) -> tuple[int, int]:

@@ -6,7 +6,8 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.base import resolve_choices
-from lowdnn.engines.gemm.wgmma_model import WgmmaProduct, best, busy_seconds, knobs, may_turn, tiling_of
+from lowdnn.engines.gemm.wgmma_model import best, busy_seconds, knobs, may_turn, tiling_of
+from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, TileStore
 from lowdnn.enums import DataType, KnobType
 from lowdnn.status import BadParamError

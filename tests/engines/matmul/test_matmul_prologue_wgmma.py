@@ -7,7 +7,7 @@ import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.driver import open_driver
-from lowdnn.engines.gemm.wgmma_model import WARP_CONFIGS
+from lowdnn.engines.gemm.wgmma_menu import WARP_CONFIGS
 from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma, _Problem
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType, HeurMode, KnobType, PointwiseMode

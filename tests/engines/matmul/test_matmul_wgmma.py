@@ -8,7 +8,7 @@ import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.driver import open_driver
-from lowdnn.engines.gemm.wgmma_model import WARP_CONFIGS
+from lowdnn.engines.gemm.wgmma_menu import WARP_CONFIGS
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout

@@ -558,6 +558,24 @@ def test_clusters_that_stay_are_there_at_a_time(cluster: int, team: int) -> None
     assert 0.85 * there < plan.launches[0].grid[0] / cluster <= there
 
 
+@pytest.mark.parametrize(
+    ("line", "tile"),
+    [
+        ("4096 mode=rms scale=scale dtype=bf16", (256, 2)),
+        ("4096 mode=layer dtype=bf16", (128, 4)),
+        ("4096 mode=layer", (256, 4)),
+        ("1024 mode=rms scale=scale dtype=bf16", (32, 4)),
+        ("3072 mode=rms scale=scale dtype=bf16", (128, 3)),
+        ("8192 mode=rms scale=scale dtype=bf16", (256, 4)),
+        ("8192 mode=rms scale=scale dtype=bf16 before=residual+store", (512, 2)),
+    ],
+)
+def test_threads_of_long_rows(line: str, tile: tuple[int, int]) -> None:
+    """Twice as many where the row has them all busy, and nothing but the squares is joined or x is wide."""
+    shape = shape_of(ENGINE.plan(parse_case(f"norm dims=4096x{line}").graph(), SM_90A, {}))
+    assert (shape["TEAM"], shape["ITEMS"], shape["LOOKS_AHEAD"]) == (*tile, 0)
+
+
 def test_blocks_that_stay_have_rows_alike() -> None:
     plan = ENGINE.plan(parse_case("norm dims=2048x4096 mode=rms scale=scale dir=bwd dtype=bf16").graph(), SM_90A, {})
     rows = 2048 / plan.launches[0].grid[0]

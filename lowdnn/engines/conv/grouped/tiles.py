@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import product
 from math import gcd, lcm, prod
 from typing import Any
 
@@ -219,7 +220,17 @@ class Tile:
         """Of all tiles, without their copies, on each multiprocessor."""
         sets, set_clocks = self.class_places // (16 * self.blocks_m), self.slab.set_clocks(self.blocks_m)
         tiles = prod(self.counts(images)) * slabs
-        return float(self.slab.compute_clocks(sets, set_clocks)) * tiles / machine.sm_count
+        # A multiprocessor's second block works while warps of the first one wait for the one with the most taps.
+        is_lone = self.lanes(images, slabs, machine) * slabs <= machine.sm_count
+        share = self._deepest_share(sets) if is_lone else 1.0
+        return float(self.slab.compute_clocks(sets, set_clocks)) * share * tiles / machine.sm_count
+
+    def _deepest_share(self, sets: int) -> float:
+        """Taps of the warp that has the most, relative to as many sets of the mean; ``sets``: of each residue."""
+        warps = _WARPS // self.slab.units
+        depths = [prod(map(len, taps)) for taps in product(*(axis.residues for axis in self.axes)) for _ in range(sets)]
+        most = max(sum(depths[warp::warps]) for warp in range(warps))
+        return most * len(depths) / (ceil_div(len(depths), warps) * sum(depths))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 Strides or taps become channels (``stem_fold``): the image and the filter are folded into the workspace, and another
 engine computes the convolution of phases, which has rows of at least 16 bytes of channels, few taps and, where the
 image is cut into patches or is small beside the response, no taps at all. A gradient of the image or of the filter
-comes back unfolded. Kernels: ``stem_fold.cu``, ``stem_unfold.cu`` and those of the other engine.
+comes back unfolded. Gradients of last layers, with as few filters and stride 1, are computed as convolutions of the
+response (``exchanged.py``). Kernels: ``stem_fold.cu``, ``stem_unfold.cu`` and those of the other engine.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.composite.delegation import add_plan, fastest_plan, refusals
+from lowdnn.engines.conv.stem.exchanged import exchanged
 from lowdnn.engines.conv.stem.fold import FoldedConvolution, FoldedTensor
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
@@ -109,7 +111,7 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
     matched = match_anchored(graph, ConvolutionOperation)
     if isinstance(matched, str):
         return Refusal(ConvStem.name, matched)
-    operation = matched.anchor
+    operation = _with_few_channels(matched.anchor)
     refused = _refuse_shape(operation)
     if refused:
         return Refusal(ConvStem.name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
@@ -119,7 +121,7 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
         return Refusal(ConvStem.name, f"{label}: expected a stored gradient with beta 0 and no operations behind it")
     folded_uids = {operation.image.uid, operation.filter.uid}
     for op in graph.operations:
-        if op is not operation and any(tensor.uid in folded_uids for tensor in inputs_of(op).values()):
+        if op is not matched.anchor and any(tensor.uid in folded_uids for tensor in inputs_of(op).values()):
             refused = f"{operation.label}: expected an image and a filter that no other operation reads"
             return Refusal(ConvStem.name, refused)
     fold = FoldedConvolution.cheapest(operation)
@@ -129,10 +131,17 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
     if (stride := max(max(side.tensor.strides[1:]) for side in folded)) > _MAX_INDEX:
         return Refusal(ConvStem.name, f"{operation.label}: expected strides of at most {_MAX_INDEX}, got {stride}")
     return _Problem(
-        graph=OperationGraph([_of_phases(operation, fold) if op is operation else op for op in graph.operations]),
+        graph=OperationGraph([_of_phases(operation, fold) if op is matched.anchor else op for op in graph.operations]),
         inputs=tuple(side for side in folded if side.tensor is not operation.output),
         output=next((side for side in folded if side.tensor is operation.output), None),
     )
+
+
+def _with_few_channels(operation: ConvolutionOperation) -> ConvolutionOperation:
+    """``operation``, or the same with the response as the image where only that has few channels."""
+    if operation.image.dims[1] <= _MAX_CHANNELS or operation.response.dims[1] > _MAX_CHANNELS:
+        return operation
+    return exchanged(operation) or operation
 
 
 def _refuse_shape(operation: ConvolutionOperation) -> str:

@@ -21,6 +21,9 @@ from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapL2Promotion
 _UNIT_BYTES = 16
 #: The least that a row of a stage has of an operand.
 _HALF_ROW_BYTES = STAGE_ROW_BYTES // 2
+#: Of a filter whose rows would fill an eighth of an MN-major box at most, and of whose copies there are many for each
+#: tile.
+_FEW_LINES, _DEEP = MN_MAJOR_BOX // 8, 256
 
 
 @dataclass(frozen=True)
@@ -101,10 +104,14 @@ class FilterOperand:
 
     @classmethod
     def gradient(cls, w: Tensor, groups: int, allows_mn_major: bool) -> FilterOperand:
-        """Lines are the image's channels, which lie contiguous in w as it is given."""
-        lines, depth = w.dims[1], w.dims[0] // groups
-        if allows_mn_major:
-            packing = None if _is_krsc(w) else Packing(w, 1, _UNIT_BYTES)
+        """Lines are the image's channels, which lie contiguous in w as it is given.
+
+        Where w is repacked anyway, few lines of many k become rows of k: MN-major, each k would take a copy's whole
+        row.
+        """
+        lines, depth, is_read_in_place = w.dims[1], w.dims[0] // groups, _is_krsc(w)
+        if allows_mn_major and (is_read_in_place or lines > _FEW_LINES or depth < _DEEP):
+            packing = None if is_read_in_place else Packing(w, 1, _UNIT_BYTES)
             return cls(w, groups, lines, depth, True, packing)
         return cls(w, groups, lines, depth, False, Packing(_transposed(w, groups), 1, _UNIT_BYTES))
 

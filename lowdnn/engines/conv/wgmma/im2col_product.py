@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
+from math import inf, prod
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.conv.wgmma.im2col import PixelClass, forward_class, gradient_classes, offset_problem
@@ -15,7 +15,7 @@ from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand, functions_of, fusion_problem
 from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, output_space
-from lowdnn.engines.gemm.wgmma_model import Conversion, WgmmaProduct, WgmmaTiling
+from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     MAP_COLUMNS,
     exits_go_by_map,
@@ -24,6 +24,7 @@ from lowdnn.engines.gemm.wgmma_output import (
     pixels_problem,
     stored_exit_problem,
 )
+from lowdnn.engines.gemm.wgmma_product import Conversion, WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import (
     STAGE_ROW_BYTES,
     WARPGROUP_ROWS,
@@ -410,9 +411,10 @@ class Im2colProduct:
 
     def slowness(self, arch: ArchSpec) -> str:
         """Why its reductions or its converted operand are better in a launch of their own, or an empty string."""
-        _, is_transposed = self.preferred(arch)
-        if self.reductions and (slow := wgmma_model.exit_problem(self.product(is_transposed), arch)):
-            return slow
+        if self.reductions:
+            _, is_transposed = self.preferred(arch)
+            if slow := wgmma_model.exit_problem(self.product(is_transposed), arch):
+                return slow
         if self.converted is None:
             return ""
         apart = replace(self, converted=None, row_bytes=_row_bytes(self.filter.depth, self.instruction))
@@ -446,6 +448,8 @@ class Im2colProduct:
 
     def _least_seconds(self, is_transposed: bool, arch: ArchSpec) -> float:
         product = self.product(is_transposed)
+        if self.keeps_columns and not _has_several_turns(product, arch):
+            return inf
         margin = 1.0 if product.window is None else _WINDOW_MARGIN
         if is_transposed and not self._has_few_columns:
             margin *= wgmma_model.TURN_MARGIN
@@ -536,6 +540,12 @@ class Im2colProduct:
                 return f"{self.image.tensor.label}.{problem}"
         problem = tensor_map_problem(self.filter_map(_SMALLEST_TILE))
         return f"{self.filter.tensor.label}.{problem}" if problem else ""
+
+
+def _has_several_turns(product: WgmmaProduct, arch: ArchSpec) -> bool:
+    """Whether blocks have more than one tile each, for which what stays in shared memory is loaded once."""
+    schedule = wgmma_model.best(product, arch).schedule(product)
+    return schedule.items > schedule.grid(arch.sm_count)
 
 
 def _row_bytes(depth: int, instruction: WgmmaType) -> int:

@@ -152,7 +152,7 @@ class Im2colWgmma(Floored):
         cut.exits.combine(parts, left, totals, overlaps=True)
         if cut.splits > 1:
             functor, vector, stored_bytes = cut.stored.functor, cut.stored.vector, moved_bytes(product.dag)
-            parts.sum_slices(product.output, functor, vector, slices, slices_at, stored_bytes)
+            parts.sum_slices(product.output, functor, vector, slices, slices_at, stored_bytes, overlaps=True)
         return parts
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from operator import itemgetter
 from typing import NamedTuple
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
 from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
-from lowdnn.engines.gemm import wgmma_model
-from lowdnn.engines.gemm.wgmma_model import WARP_CONFIGS
+from lowdnn.engines.gemm.wgmma_menu import WARP_CONFIGS
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, Schedule, TileStore, WgmmaTile, WgmmaType
+from lowdnn.engines.gemm.wgmma_times import conversion_clocks
 from lowdnn.enums import KnobType
 from lowdnn.status import BadParamError
 
@@ -58,6 +57,10 @@ _OVERLAP_LOSS = 0.085
 #: Of the launch that adds up the slices, and of the slices on their way there and back.
 _REDUCE_S = 3.6e-6
 _SLICE_BYTES_PER_S = 2.0e12
+
+#: Parts of k fill the device so many times at most; the model's error: beyond a few times they must look better by that
+#: much.
+_MOST_ROUNDS, _FEW_ROUNDS, _ROUNDS_MARGIN = 4, 2, 1.1
 
 
 @dataclass(frozen=True)
@@ -128,20 +131,20 @@ def _timed_best(product: WgradProduct, arch: ArchSpec) -> tuple[float, WgradTili
     cuts = (product, with_windows) if with_windows else (product,)
     rates = _Rates.of(product, arch)
     timed = (
-        (_seconds(extents, fitted, splits, rates), cut, fitted.tile, splits)
+        (_seconds(extents, fitted, splits, rates), margin, cut, fitted.tile, splits)
         for cut, extents in ((cut, _Extents.of(cut)) for cut in cuts)
         for fitted in _menu(
             cut.tap_run, cut.window(1), cut.pixel_clocks, _conversion_clocks(product), product.instruction, arch
         )
-        for splits in _splittings(extents, fitted)
+        for splits, margin in _splittings(extents, fitted)
     )
-    seconds, cut, tile, splits = min(timed, key=itemgetter(0))
+    seconds, _, cut, tile, splits = min(timed, key=lambda found: found[0] * found[1])
     return seconds, WgradTiling(cut, tile, splits)
 
 
 def _conversion_clocks(product: WgradProduct) -> float:
     """Of an element of x."""
-    return wgmma_model.conversion_clocks(product.converted.functions) if product.converted else 0.0
+    return conversion_clocks(product.converted.functions) if product.converted else 0.0
 
 
 def _most_accumulators(tile: WgmmaTile, is_converted: bool) -> int:
@@ -302,14 +305,14 @@ class _Rates(NamedTuple):
         return cls(arch.attained_rate(product.instruction.unit), arch.copy_bytes_per_s)
 
 
-def _splittings(extents: _Extents, fitted: _Fitted) -> Iterator[int]:
-    """Whole, and in as many parts as fill the device once or twice."""
-    yield 1
+def _splittings(extents: _Extents, fitted: _Fitted) -> Iterator[tuple[int, float]]:
+    """Whole, and in as many parts as fill the device a few times; each with the margin by which it must be better."""
+    yield 1, 1.0
     items = fitted.tiles(extents) * extents.groups
-    for rounds in (1, 2):
+    for rounds in range(1, _MOST_ROUNDS + 1):
         splits = min(rounds * fitted.resident // max(items, 1), extents.k_blocks // 4)
         if splits > 1:
-            yield splits
+            yield splits, 1.0 if rounds <= _FEW_ROUNDS else _ROUNDS_MARGIN
 
 
 def _seconds(extents: _Extents, fitted: _Fitted, splits: int, rates: _Rates) -> float:

@@ -39,11 +39,30 @@ WIDE_LAYERS = (
     Case((2, 1, 41), (64, 1, 10), strides=(5,)),
 )
 
+#: Layers with few filters.
+LAST_LAYERS = (
+    Case((2, 16, 6, 7), (3, 16, 3, 3), (1, 1)),
+    Case((1, 24, 7, 9), (4, 24, 3, 2), (2, 0), (1, 1), dilations=(1, 2), is_flipped=True),
+    Case((1, 8, 3, 4, 5), (1, 8, 2, 3, 1), (1, 0, 0)),
+)
+
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("case", LAYERS + WIDE_LAYERS)
 def test_first_layers(device: Runtime, direction: str, case: Case) -> None:
     check_exact(device, ENGINE, case.graph(direction), length=case.length)
+
+
+@pytest.mark.parametrize("direction", ["data", "filter"])
+@pytest.mark.parametrize("case", LAST_LAYERS)
+def test_gradients_of_last_layers(device: Runtime, direction: str, case: Case) -> None:
+    check_exact(device, ENGINE, case.graph(direction, alpha=2.0), length=case.length)
+
+
+def test_gradient_of_a_last_layer_with_beta_and_epilogue(device: Runtime) -> None:
+    case = LAST_LAYERS[0]
+    check_exact(device, ENGINE, case.graph("data", layout=Layout.ROW_MAJOR, beta=1.0), length=case.length)
+    check_exact(device, ENGINE, case.graph("data", epilogue=True), length=case.length)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

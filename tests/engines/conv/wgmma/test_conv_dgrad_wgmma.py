@@ -53,6 +53,12 @@ def test_geometry(device: Runtime, line: str) -> None:
     check(device, f"{line} dtype=bf16")
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_few_channels_are_repacked_along_k(device: Runtime, stride: int) -> None:
+    plan = check(device, f"conv n=1 c=3 hw=7x9 k=264 rs=3x3 pad=1 stride={stride} dtype=bf16")
+    assert any(("FILTER_MN_MAJOR", 0) in kernel.parameters for kernel in plan.kernels)
+
+
 @pytest.mark.parametrize("depth", [32, 64])
 def test_blocks_share_the_k_of_filters(racing: Runtime, depth: int) -> None:
     tile = {"TILE_M": 128, "TILE_N": 96, "STAGES": 3, "WARP_SPEC_CFG": 1, "TILE_CGA_M": 2}

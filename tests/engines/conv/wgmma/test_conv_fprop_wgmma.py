@@ -190,6 +190,12 @@ def test_few_filters_have_windows() -> None:
         assert next(knob for knob in ENGINE.knobs(graph, SM_90A) if knob.type is KnobType.SPECFILT).values == (0,)
 
 
+@pytest.mark.parametrize(("layer", "stays"), [("c=24 hw=56x56 k=144", 1), ("c=240 hw=14x14 k=80", 0)])
+def test_a_filter_stays_where_blocks_have_several_tiles(layer: str, stays: int) -> None:
+    graph = parse_case(f"conv n=64 {layer} rs=1x1 dtype=bf16").graph()
+    assert {knob.type: knob.default for knob in ENGINE.knobs(graph, SM_90A)}[KnobType.SPECFILT] == stays
+
+
 @pytest.mark.parametrize("tail", ["epilogue=bias+relu", "epilogue=add+swish", "alpha=2 beta=1 epilogue=store+relu"])
 @pytest.mark.parametrize("by_map", [0, 1])
 def test_epilogues(device: Runtime, tail: str, by_map: int) -> None:

@@ -1,0 +1,58 @@
+"""Gradients of convolutions with stride 1 as convolutions of the response.
+
+With stride 1 an image and its response are each other's. Where the response at o adds up image(o + r - p) * w(k, c, r),
+the image's gradient at i adds up dy(i + s - q) * w(k, c, t - s): t is the last tap, q = t - p, and all are dilated. So
+a gradient of the data is the forward pass, and a gradient of the filter is another one, of a convolution whose image is
+the response and whose filter is flipped, its channels and filters exchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lowdnn.enums import ConvolutionMode
+from lowdnn.ops.convolution import Convolution, ConvolutionOperation
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.tensor import Tensor
+
+_FLIPPED = {
+    ConvolutionMode.CONVOLUTION: ConvolutionMode.CROSS_CORRELATION,
+    ConvolutionMode.CROSS_CORRELATION: ConvolutionMode.CONVOLUTION,
+}
+
+
+def exchanged(operation: ConvolutionOperation) -> ConvolutionOperation | None:
+    """The operation whose image is the response of ``operation``: see the module's docstring.
+
+    None where there is none: there is one of gradients with stride 1, one group, and no more padding than taps reach.
+    """
+    geometry = _geometry(operation)
+    if geometry is None or operation.groups > 1:
+        return None
+    alpha, beta = operation.alpha, operation.beta
+    if isinstance(operation, ConvolutionBackwardData):
+        return ConvolutionForward(geometry, operation.dy, _exchanged(operation.w), operation.dx, alpha, beta)
+    if isinstance(operation, ConvolutionBackwardFilter):
+        return ConvolutionBackwardFilter(geometry, operation.dy, operation.x, _exchanged(operation.dw), alpha, beta)
+    return None
+
+
+def _geometry(operation: ConvolutionOperation) -> Convolution | None:
+    """None with strides, or where the image's padding is beyond the filter's reach."""
+    old = operation.convolution
+    reach = [(taps - 1) * gap for taps, gap in zip(operation.filter.dims[2:], old.dilations, strict=True)]
+    pre, post = (
+        tuple(most - padding for most, padding in zip(reach, paddings, strict=True))
+        for paddings in (old.pre_paddings, old.post_paddings)
+    )
+    if max(old.strides) > 1 or min(*pre, *post) < 0:
+        return None
+    return replace(old, mode=_FLIPPED[old.mode], pre_paddings=pre, post_paddings=post)
+
+
+def _exchanged(filters: Tensor) -> Tensor:
+    """With channels and filters exchanged."""
+    (filter_count, channels, *taps), (of_filters, of_channels, *of_taps) = filters.dims, filters.strides
+    return replace(filters, dims=(channels, filter_count, *taps), strides=(of_channels, of_filters, *of_taps))
