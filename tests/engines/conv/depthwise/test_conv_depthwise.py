@@ -121,6 +121,14 @@ def test_tiles_of_filter_gradients(device: Runtime, tile: tuple[int, ...]) -> No
     check(device, case("n=3 c=12 k=12 groups=12 hw=8x9 rs=3x3 pad=1", "wgrad"), dict(zip(kinds, tile, strict=True)))
 
 
+@pytest.mark.parametrize("direction", ["fprop", "wgrad"])
+@pytest.mark.parametrize("data_type", ["bf16", "fp16"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_pairs_of_channels_in_a_word(device: Runtime, stride: int, data_type: str, direction: str) -> None:
+    shape = f"n=1 c=12 k=12 groups=12 hw=7x8 rs=3x3 pad=1 stride={stride} dtype={data_type}"
+    check(device, case(shape, direction), {KnobType.LOAD_SIZE: 4, KnobType.TILE_COLS: 2, KnobType.STAGES: 1})
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_every_scheduling_policy(scheduled: Runtime, direction: str) -> None:
     check(scheduled, case(SMALL, direction))
