@@ -60,7 +60,9 @@ def test_reference_is_that_of_what_the_tensors_stand_for() -> None:
     factors = dict.fromkeys(("dq", "dk"), numbers["scale_dp"] * numbers["descale_dp"])
     factors["dv"] = numbers["scale_s"] * numbers["descale_s"]
     for index, port in enumerate(LARGEST[:3]):
-        np.testing.assert_allclose(found[port], numbers[f"scale_{port}"] * factors[port] * expected[port], rtol=1e-12)
+        wanted = numbers[f"scale_{port}"] * factors[port] * expected[port]
+        # Some of the sums cancel.
+        np.testing.assert_allclose(found[port], wanted, rtol=1e-12, atol=1e-15 * np.abs(wanted).max())
         assert found[f"largest[{index}]"].item() == pytest.approx(np.abs(factors[port] * expected[port]).max())
     forward = op.forward(given)
     np.testing.assert_allclose(forward["o"] * numbers["descale_o"], plain.forward(real)["o"], rtol=1e-12)

@@ -44,6 +44,8 @@ __device__ __forceinline__ void store_groups(const Output& output, u32 batch, co
   constexpr u32 STEPS = IS_LONG ? ROWS * PASSES : (ROWS * GROUPS + WARP_SIZE - 1) / WARP_SIZE;
   constexpr u32 BATCH = STEPS < 4 ? STEPS : 4;
   static_assert(!IS_LONG || BATCH % PASSES == 0, "whole rows at once");
+  // Single elements are stored under a predicate: a branch around each would be followed by a wait for its value.
+  constexpr bool GOES_ON = WIDTH == 1 && !REDUCES;
   const u32 lane = threadIdx.x % WARP_SIZE;
 #pragma unroll 1
   for (u32 turn = 0; turn < (STEPS + BATCH - 1) / BATCH; ++turn) {
@@ -64,12 +66,15 @@ __device__ __forceinline__ void store_groups(const Output& output, u32 batch, co
       const bool exists = is_own && here.row < output.rows && output.map.exists(coordinate);
       valid[i] = exists ? min(i32(here.end) - i32(here.column), WIDTH) : 0;
       cursor[i] = Functor::cursor(output.arguments, coordinate);
-      if (valid[i] > 0) Functor::template load<WIDTH>(output.arguments, cursor[i], along[i], valid[i], loaded[i]);
+      if (valid[i] > 0) {
+        Functor::template load<WIDTH>(output.arguments, cursor[i], along[i], valid[i], loaded[i]);
+      } else if (GOES_ON) {
+        loaded[i] = {};
+      }
     }
 #pragma unroll
     for (int i = 0; i < BATCH; ++i) {
-      // Single elements are stored under a predicate: a branch around each would be followed by a wait for its value.
-      if ((WIDTH > 1 || REDUCES) && valid[i] <= 0) continue;
+      if (!GOES_ON && valid[i] <= 0) continue;
       Accumulator values[WIDTH];
       get(values, row[i], group[i]);
       if constexpr (REDUCES) {
