@@ -21,83 +21,140 @@
 
 static_assert(TILE_KV == 128 && PASSES == 1, "64 keys and one part of dq for each warpgroup");
 
+// Own rows as operands in registers, where they are.
+typedef u32 OwnKeys[KEYS_IN_REGISTERS ? HEAD_QK / 16 : 1][4];
+typedef u32 OwnValues[VALUES_IN_REGISTERS ? HEAD_V / 16 : 1][4];
+
 // 64 keys on their way along the queries.
 struct Consumer : Warpgroup {
+  const Scaling scaling;
+  const f32 factor;       // of scores that are exponents
   Scores scores, products;  // then weights, then their gradients
+  QuerySumBlocks dq;
   ScoreOperand weights, gradients;
+  OwnKeys own_keys;
+  OwnValues own_values;
   f32 dk[1][HEAD_QK / 8][4], dv[1][HEAD_V / 8][4];
 
   static __device__ __forceinline__ void run(const Params& p, const Place& place, Memory& memory) {
-    const i32 index = threadIdx.x / WARPGROUP_SIZE, warp_key = threadIdx.x / WARP_SIZE * 16;
+    const i32 index = uniform(threadIdx.x / WARPGROUP_SIZE), warp_key = threadIdx.x / WARP_SIZE * 16;
     const Scaling scaling(p.problem);
-    Consumer own = {{p, place, memory, index, warp_key}};
+    Consumer own = {{p, place, memory, index, warp_key}, scaling, scaling.scores * LOG2_E};
     set_zero(own.dk);
     set_zero(own.dv);
-    if (place.steps > 0) own.add_queries(scaling.scores * LOG2_E, scaling);
+    if (place.steps > 0) own.add_queries();
     named_barrier(STORING_BARRIER, CONSUMER_THREADS);
     store_keys(p, p.dk, place, warp_key, memory.k, p.problem.size_qk, OF_K, own.dk);
     store_keys(p, p.dv, place, warp_key, memory.v, p.problem.size_v, OF_V, own.dv);
   }
 
  private:
-  __device__ __forceinline__ void add_queries(f32 factor, const Scaling& scaling) {
+  // Whether there are registers for products beside dq.
+  static constexpr bool HAS_ROOM = HEAD_QK + HEAD_V <= 128;
+
+  __device__ __forceinline__ QuerySumBlocks& sums() {
+    if constexpr (HAS_ROOM) return dq;
+    else return products;
+  }
+
+  __device__ __forceinline__ void add_queries() {
     Walk walk(place);
     clear_missing_keys();
-    QueryStage stage = await_queries(walk.tile);
-    start_scores(scores, memory.k, index * 64, stage.q(), 0);
-    wgmma_wait<0>();
+    if constexpr (KEYS_IN_REGISTERS) load(memory.k, warp_key, own_keys);
+    if constexpr (VALUES_IN_REGISTERS) load(memory.v, warp_key, own_values);
+    u32 passed = uniform(memory.queries.at.passed);
+    start_scores(await_queries(walk.tile, passed), 0);
+    start_products(await_outputs(walk.tile, passed), 0);
+    wgmma_wait<1>();
+    make_weights(walk.tile, 0, passed);
 #pragma unroll 1
-    for (i32 step = 0; step < place.steps; ++step) {
-      const OutputGradients d_o = await_outputs(walk.tile);
-      const ScoreGradients shared_gradients = {memory.gradients + step % 2 * ScoreGradients::BYTES};
+    for (i32 left = place.steps;; --left) {
 #pragma unroll
-      for (int part = 0; part < PARTS; ++part) {
-        add_part(stage, d_o, part, walk.tile * TILE_Q + part * PART_QUERIES, factor, scaling,
-                 shared_gradients);
-        if (part + 1 < PARTS) start_scores(scores, memory.k, index * 64, stage.q(), part + 1);
+      for (int part = 0; part + 1 < PARTS; ++part) {
+        make_gradients(walk.tile, part, passed);
+        start_scores(queries(passed), part + 1);
+        start_keys(dk, gradients, queries(passed).q(), part);
+        if constexpr (HAS_ROOM) start_products(outputs(passed), part + 1);
+        wgmma_wait<HAS_ROOM ? 2 : 1>();
+        make_weights(walk.tile, part + 1, passed);
+        if constexpr (!HAS_ROOM) start_products(outputs(passed), part + 1);
       }
-      share_gradients();
-      start_queries(shared_gradients, 0);
+      make_gradients(walk.tile, PARTS - 1, passed);
+      if (left == 1) break;
       walk.advance();
-      // Behind the last tile for nothing: ptxas would not let a condition run beside the program.
-      const bool is_last = step + 1 == place.steps;
-      stage = await_next_queries(is_last, walk.tile);
-      wgmma_wait<1>();  // the registers of the gradients are free
-      start_scores(scores, memory.k, index * 64, stage.q(), 0);
+      start_scores(await_queries(walk.tile, passed + 1), 0);
+      multiply_gradients(passed);
+      if constexpr (HAS_ROOM) start_products(await_outputs(walk.tile, passed + 1), 0);
+      wgmma_wait<HAS_ROOM ? 3 : 2>();
+      memory.outputs.release(passed);
+      make_weights(walk.tile, 0, passed + 1);
+      wgmma_wait<HAS_ROOM ? 2 : 1>();
+      hold_all(sums());
+      pass_sums(sums(), passed, 0);
+      if constexpr (!HAS_ROOM) start_products(await_outputs(walk.tile, passed + 1), 0);
       wgmma_wait<1>();
-      hold_all(dq);
-      memory.queries.release();
-      memory.outputs.release();
-      pass_sums(place.first_step + step, 0);
-      wgmma_wait<0>();
+      memory.queries.release(passed);
+      passed = uniform(passed + 1);
     }
+    multiply_gradients(passed);
+    wgmma_wait<1>();
+    hold_all(sums());
+    memory.outputs.release(passed);
+    pass_sums(sums(), passed, 0);
+    wgmma_wait<0>();
+    memory.queries.release(passed);
+    memory.queries.at.passed = memory.outputs.at.passed = passed + 1;
     hold_all(dk);
     hold_all(dv);
     store_largest_gradient();
   }
 
-  // What 64 of the queries give, whose scores are on their way.
-  __device__ __forceinline__ void add_part(const QueryStage& stage, const OutputGradients& d_o, int part,
-                                           i32 first_query, f32 factor, const Scaling& scaling,
-                                           const ScoreGradients& shared_gradients) {
-    const i32 first_key = place.first_key() + warp_key;
-    const TermTile terms = stage.terms(part);
-    start_scores(products, memory.v, index * 64, d_o, part);
-    wgmma_wait<1>();
+  __device__ __forceinline__ QueryStage queries(u32 passed) const {
+    return {memory.queries.stages + passed % STAGES * QueryStage::BYTES};
+  }
+  __device__ __forceinline__ OutputGradients outputs(u32 passed) const {
+    return {memory.outputs.stages + passed % OUTPUT_STAGES * OutputGradients::BYTES};
+  }
+  __device__ __forceinline__ ScoreGradients shared_gradients(u32 passed) const {
+    return {memory.gradients + passed % 2 * ScoreGradients::BYTES};
+  }
+
+  __device__ __forceinline__ void start_scores(const QueryStage& stage, int part) {
+    if constexpr (KEYS_IN_REGISTERS) start_own(scores, own_keys, stage.q(), part);
+    else Warpgroup::start_scores(scores, memory.k, index * 64, stage.q(), part);
+  }
+  __device__ __forceinline__ void start_products(const OutputGradients& d_o, int part) {
+    if constexpr (VALUES_IN_REGISTERS) start_own(products, own_values, d_o, part);
+    else Warpgroup::start_scores(products, memory.v, index * 64, d_o, part);
+  }
+
+  __device__ __forceinline__ void multiply_gradients(u32 passed) {
+    share_gradients();
+    start_queries(sums(), shared_gradients(passed), 0);
+    if constexpr (GRADIENTS_SHARED) start_keys(dk, shared_gradients(passed), queries(passed).q(), PARTS - 1);
+    else start_keys(dk, gradients, queries(passed).q(), PARTS - 1);
+  }
+
+  // Of the scores of 64 queries.
+  __device__ __forceinline__ void make_weights(i32 tile, int part, u32 passed) {
     hold_all(scores);
-    terms.make_weights(factor, scores);
-    mask(place.band, first_query, first_key, scores);
+    queries(passed).terms(part).make_weights(factor, scores);
+    mask(place.band, tile * TILE_Q + part * PART_QUERIES, place.first_key() + warp_key, scores);
+  }
+
+  // Of the weights, while dv is summed up.
+  __device__ __forceinline__ void make_gradients(i32 tile, int part, u32 passed) {
     round(Tag<WEIGHT_TYPE>(), scores, weights);
-    start_values(dv, weights, d_o, part);
+    start_values(dv, weights, outputs(passed), part);
     wgmma_wait<1>();
     hold_all(products);
     multiply_all(products, scaling.of_d_weights());
-    terms.make_gradients(scores, products);
-    mask(place.band, first_query, first_key, products);  // what is beyond the keys may be NaN
+    queries(passed).terms(part).make_gradients(scores, products);
+    // What is beyond the keys may be NaN.
+    mask(place.band, tile * TILE_Q + part * PART_QUERIES, place.first_key() + warp_key, products);
     count_gradients(products);
     round(Tag<GRADIENT_TYPE>(), products, gradients);
-    store(shared_gradients, warp_key, part * PART_QUERIES, gradients);
-    start_keys(dk, gradients, stage.q(), part);
+    store(shared_gradients(passed), warp_key, part * PART_QUERIES, gradients);
   }
 };
 

@@ -158,6 +158,9 @@ class Params:
     IS_FP8: int
     WEIGHT_TYPE: str
     GRADIENT_TYPE: str
+    KEYS_IN_REGISTERS: int
+    VALUES_IN_REGISTERS: int
+    GRADIENTS_SHARED: int
 
 
 class AttentionBackwardWgmma:
@@ -184,7 +187,7 @@ class AttentionBackwardWgmma:
         """Three launches; one more before fp8."""
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, problem.knobs(arch), choices)
-        problem = replace(problem, splits=chosen[KnobType.SPLIT_K_SLC])
+        problem = replace(problem, splits=chosen[KnobType.SPLIT_K_SLC], own=chosen[KnobType.WARP_SPEC_CFG])
         is_in_order = chosen[KnobType.REDUCTION_MODE] == _IN_ORDER
         notes = (NumericalNote.TENSOR_CORE,) if is_in_order else self.numerical_notes
         steps = (
@@ -233,6 +236,7 @@ class _Problem:
 
     backward: AttentionBackward
     splits: int = 1
+    own: int = 0
 
     @cached_property
     def kind(self) -> _Kind:
@@ -304,6 +308,7 @@ class _Problem:
             Knob("heads", KnobType.SWIZZLE, heads, heads_at_once, "heads whose blocks start together"),
             Knob("order", KnobType.REDUCTION_MODE, orders, order, "0: dq is summed up in a fixed order; 1: in any"),
             self._split_knob(arch),
+            Knob("own", KnobType.WARP_SPEC_CFG, (0, 1, 2, 4, 5, 6), 4, "own operands in registers"),
         )
 
     def _split_knob(self, arch: ArchSpec) -> Knob:
@@ -333,7 +338,7 @@ class _Problem:
         order = "ordered" if is_in_order else "unordered"
         kernel = KernelRef(
             name=f"attention_backward_{backward.types_name}_{params.TILE_Q}x{params.TILE_KV}"
-            f"_d{params.HEAD_QK}v{params.HEAD_V}_{order}{'_split' * params.IS_SPLIT}_sm90a",
+            f"_d{params.HEAD_QK}v{params.HEAD_V}_{order}{'_split' * params.IS_SPLIT}_o{self.own}_sm90a",
             source=f"attention/attention_backward_{self.kind.source}.cu",
             target=SM_90A.name,
             parameters=macros(params),
@@ -458,6 +463,9 @@ class _Problem:
             IS_FP8=int(self.backward.fp8 is not None),
             WEIGHT_TYPE=self.backward.rounded_types[0],
             GRADIENT_TYPE=self.backward.rounded_types[1],
+            KEYS_IN_REGISTERS=int(self.own % 4 > 1),
+            VALUES_IN_REGISTERS=int(self.own % 4 > 0),
+            GRADIENTS_SHARED=int(self.own >= 4),
         )
 
     @property

@@ -49,6 +49,7 @@ struct Weights {
 struct ValueWarpgroup : Warpgroup {
   Scores scores;  // then weights
   ScoreOperand weights;
+  QuerySumBlocks dq;
   f32 dv[1][HEAD_V / 8][4];
 
   __device__ __forceinline__ void add_queries(f32 factor) {
@@ -69,12 +70,12 @@ struct ValueWarpgroup : Warpgroup {
       round(Tag<WEIGHT_TYPE>(), scores, weights);
       start_values(dv, weights, await_outputs(walk.tile), 0);
       share_gradients();
-      start_queries(gradients, 0);
+      start_queries(dq, gradients, 0);
       wgmma_wait<0>();
       hold_all(dq);
       memory.outputs.release();
-      pass_sums(place.first_step + step, 0);
-      start_queries(gradients, 1);
+      pass_sums(dq, place.first_step + step, 0);
+      start_queries(dq, gradients, 1);
       wgmma_wait<0>();
       hold_all(dq);
       if (step + 1 < place.steps) {
@@ -85,7 +86,7 @@ struct ValueWarpgroup : Warpgroup {
       }
       // Behind the last tile for nothing: ptxas would not let a condition run beside the program.
       start_scores(scores, memory.k, 0, stage.q(), 0);
-      pass_sums(place.first_step + step, 1);
+      pass_sums(dq, place.first_step + step, 1);
       wgmma_wait<0>();
     }
     hold_all(dv);
@@ -96,6 +97,7 @@ struct ValueWarpgroup : Warpgroup {
 struct KeyWarpgroup : Warpgroup {
   Scores weights, products;  // then gradients
   ScoreOperand gradients;
+  QuerySumBlocks dq;
   f32 dk[1][HEAD_QK / 8][4];
 
   __device__ __forceinline__ void add_queries(const Scaling& scaling) {
@@ -120,15 +122,15 @@ struct KeyWarpgroup : Warpgroup {
       store(shared_gradients, warp_key, 0, gradients);
       start_keys(dk, gradients, stage.q(), 0);
       share_gradients();
-      start_queries(shared_gradients, 0);
+      start_queries(dq, shared_gradients, 0);
       wgmma_wait<0>();
       hold_all(dq);
       memory.queries.release();
-      pass_sums(place.first_step + step, 0);
-      start_queries(shared_gradients, 1);
+      pass_sums(dq, place.first_step + step, 0);
+      start_queries(dq, shared_gradients, 1);
       wgmma_wait<0>();
       hold_all(dq);
-      pass_sums(place.first_step + step, 1);
+      pass_sums(dq, place.first_step + step, 1);
     }
     hold_all(dk);
     store_largest_gradient();

@@ -53,10 +53,13 @@ static_assert(PASS_PIECES <= SUM_STAGES && SUM_STAGES <= ADDING_WARPS * SUM_PIEC
 // Of a warpgroup: 64 keys and so many queries at a time.
 constexpr int PART_QUERIES = 64, PARTS = TILE_Q / PART_QUERIES;
 typedef f32 Scores[1][PART_QUERIES / 8][4];
+typedef f32 QuerySumBlocks[1][QuerySums::BLOCKS][4];
 typedef u32 ScoreOperand[PART_QUERIES / 16][4];
 
 DEFINE_WGMMA(multiply_scores, 64, 16, f32.TYPE.TYPE)
+DEFINE_WGMMA_A_IN_REGISTERS(multiply_own, 64, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_queries, HEAD_QK, f32.TYPE.TYPE)
+DEFINE_WGMMA(multiply_shared_by_queries, HEAD_QK, 16, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_outputs, HEAD_V, f32.TYPE.TYPE)
 #if HEAD_QK < 64
 DEFINE_WGMMA(multiply_by_keys, HEAD_QK, 16, f32.TYPE.TYPE)
@@ -123,6 +126,13 @@ struct Place {
     steps_before = split * fewest + min(split, with_more);
     steps = fewest + (split < with_more);
 #endif
+  }
+
+  // A warp: keeps it in registers of the warp.
+  __device__ __forceinline__ void make_uniform() {
+    u32* const words = reinterpret_cast<u32*>(this);
+#pragma unroll
+    for (int i = 0; i < sizeof(Place) / sizeof(u32); ++i) words[i] = uniform(words[i]);
   }
 
   __device__ __forceinline__ i32 first_key() const { return key_tile * TILE_KV; }
@@ -285,15 +295,17 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
   mbarrier_arrive(memory.keys.own_full());
 }
 
-// The others: calls `run` with each place that the block takes.
-template <class Run> __device__ __forceinline__ void for_each_place(const Params& p, Memory& memory, const Run& run) {
+// The others, whole warps or a thread of a warp: calls `run` with each place that the block takes.
+template <bool IS_WARP, class Run>
+__device__ __forceinline__ void for_each_place(const Params& p, Memory& memory, const Run& run) {
   u32 first_step = 0;
 #pragma unroll 1
   while (true) {
     memory.keys.wait();
     const u32 ticket = load_shared_32(memory.ticket);
     if (ticket >= p.ticket_count()) return;
-    const Place place(p, ticket, first_step);
+    Place place(p, ticket, first_step);
+    if constexpr (IS_WARP) place.make_uniform();
     run(place);
     first_step += place.steps;
   }
@@ -361,6 +373,16 @@ __device__ __forceinline__ void store(const Rows& rows, int row, int element, co
   }
 }
 
+// The other way: 16 rows from `row` on as operands.
+template <class Rows, int STEPS>
+__device__ __forceinline__ void load(const Rows& rows, int row, u32 (&words)[STEPS][4]) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int step = 0; step < STEPS; ++step) {
+    ldmatrix_x4(words[step], rows.at(row + lane % 16, step * 16 + lane / 16 * 8));
+  }
+}
+
 // What a multiplying warpgroup has, whatever its share of the work. Multiplications run beside the program, from a
 // start_ to a wgmma_wait.
 struct Warpgroup {
@@ -369,7 +391,6 @@ struct Warpgroup {
   Memory& memory;
   const i32 index;
   const i32 warp_key;  // of the block's keys
-  f32 dq[1][QuerySums::BLOCKS][4];
 
   // Of fp8: the warp's largest gradient of a score so far, in shared memory, since there is no register for it.
   __device__ __forceinline__ void count_gradients(const Scores& gradients) const {
@@ -399,6 +420,18 @@ struct Warpgroup {
     wgmma_commit();
   }
 
+  // The same of own rows that are in registers.
+  template <int STEPS, class Others>
+  static __device__ __forceinline__ void start_own(Scores& scores, const u32 (&own)[STEPS][4], const Others& others,
+                                                   int part) {
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      multiply_own<false>(flat(scores), own[step], others.k_major(part * PART_QUERIES, step * 16), step > 0);
+    }
+    wgmma_commit();
+  }
+
   // dv += weights d_o
   static __device__ __forceinline__ void start_values(f32 (&dv)[1][HEAD_V / 8][4], const ScoreOperand& weights,
                                                       const OutputGradients& d_o, int part) {
@@ -421,8 +454,19 @@ struct Warpgroup {
     wgmma_commit();
   }
 
+  // The same of gradients in shared memory, of the warpgroup's keys.
+  __device__ __forceinline__ void start_keys(f32 (&dk)[1][HEAD_QK / 8][4], const ScoreGradients& gradients,
+                                             const Queries& q, int part) const {
+    wgmma_fence();
+#pragma unroll
+    for (int query = part * PART_QUERIES; query < (part + 1) * PART_QUERIES; query += 16) {
+      multiply_shared_by_queries<false, true>(flat(dk), gradients.k_major(index * 64, query), q.mn_major(query), true);
+    }
+    wgmma_commit();
+  }
+
   // dq = gradients^T k of the warpgroup's part of a pass
-  __device__ __forceinline__ void start_queries(const ScoreGradients& gradients, int pass) {
+  __device__ __forceinline__ void start_queries(QuerySumBlocks& dq, const ScoreGradients& gradients, int pass) const {
     const int part = pass * CONSUMERS + index;
     const int queries = part / QuerySums::COLUMN_PARTS, columns = part % QuerySums::COLUMN_PARTS;
     wgmma_fence();
@@ -441,16 +485,17 @@ struct Warpgroup {
   }
 
   // Hands dq of a pass of the step to the adding warps.
-  __device__ __forceinline__ void pass_sums(u32 step, int pass) const {
+  __device__ __forceinline__ void pass_sums(const QuerySumBlocks& dq, u32 step, int pass) const {
     u32 piece = (step * PASSES + pass) * PASS_PIECES;
+    const u32 at = QuerySums::at(index, 0, threadIdx.x % WARPGROUP_SIZE) * sizeof(f32);
 #pragma unroll
     for (int first = 0; first < QuerySums::BLOCKS; first += PIECE_BLOCKS, ++piece) {
       memory.sums.wait_empty(piece);
+      const u32 to = memory.sums.stage(piece) + at;
 #pragma unroll
       for (int block = 0; block < PIECE_BLOCKS; ++block) {
-        const u32 at = QuerySums::at(index, block, threadIdx.x % WARPGROUP_SIZE) * sizeof(f32);
         const f32(&four)[4] = dq[0][first + block];
-        store_shared_16(memory.sums.stage(piece) + at, __float_as_uint(four[0]), __float_as_uint(four[1]),
+        store_shared_16(to + block * QuerySums::STEP * sizeof(f32), __float_as_uint(four[0]), __float_as_uint(four[1]),
                         __float_as_uint(four[2]), __float_as_uint(four[3]));
       }
       memory.sums.hand_over(piece);
@@ -464,18 +509,11 @@ struct Warpgroup {
 
   // The next tile of queries, or of gradients of the output, when it is there.
   __device__ __forceinline__ QueryStage await_queries(i32 tile) const {
-    const QueryStage stage = memory.queries.wait();
-    clear_beyond(place.band.queries - tile * TILE_Q, p.problem.queries - tile * TILE_Q, stage.q());
-    return stage;
+    return await_queries(tile, memory.queries.at.passed);
   }
-  // The one behind it, while the next one is not released; where that is the last, what stays there for as long.
-  __device__ __forceinline__ QueryStage await_next_queries(bool is_last, i32 tile) const {
-    auto behind = memory.queries;
-    behind.at.advance();
-    const auto ring = is_last ? memory.queries : behind;
-    QueryStage stage = ring.wait();
-    if (is_last) stage = idle_queries();
-    clear_beyond(is_last ? TILE_Q : place.band.queries - tile * TILE_Q, p.problem.queries - tile * TILE_Q, stage.q());
+  __device__ __forceinline__ QueryStage await_queries(i32 tile, u32 passed) const {
+    const QueryStage stage = memory.queries.wait(passed);
+    clear_beyond(place.band.queries - tile * TILE_Q, p.problem.queries - tile * TILE_Q, stage.q());
     return stage;
   }
   // For multiplications whose products nobody wants: what no copy overwrites meanwhile.
@@ -484,7 +522,10 @@ struct Warpgroup {
     return {memory.k.address};
   }
   __device__ __forceinline__ OutputGradients await_outputs(i32 tile) const {
-    const OutputGradients d_o = memory.outputs.wait();
+    return await_outputs(tile, memory.outputs.at.passed);
+  }
+  __device__ __forceinline__ OutputGradients await_outputs(i32 tile, u32 passed) const {
+    const OutputGradients d_o = memory.outputs.wait(passed);
     clear_beyond(place.band.queries - tile * TILE_Q, p.problem.queries - tile * TILE_Q, d_o);
     return d_o;
   }
@@ -561,7 +602,7 @@ template <class Consumer> __device__ __forceinline__ void run_block(const Params
     if (warp == LOADING_WARP) {
       if (elect_one()) produce(p, memory);
     } else if (warp < FIRST_ADDING_WARP + ADDING_WARPS && elect_one()) {
-      for_each_place(p, memory, [&](const Place& place) {
+      for_each_place<false>(p, memory, [&](const Place& place) {
         mbarrier_arrive(memory.keys.own_empty());
         memory.keys.at.advance();
         add_sums(p, place, memory, warp - FIRST_ADDING_WARP);
@@ -570,7 +611,7 @@ template <class Consumer> __device__ __forceinline__ void run_block(const Params
     }
   } else {
     take_registers<CONSUMER_REGISTERS>();
-    for_each_place(p, memory, [&](const Place& place) {
+    for_each_place<true>(p, memory, [&](const Place& place) {
       Consumer::run(p, place, memory);
       fence_async_shared();  // gradients lay in the place of keys and values
       memory.keys.release();

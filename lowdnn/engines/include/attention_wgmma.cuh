@@ -47,12 +47,12 @@ template <int ROWS_, int SIZE_, int ELEMENT_BYTES = 2> struct SwizzledRows {
   // As a K-major operand: its rows from `row` (a multiple of 8) on, 32 bytes of elements from `element` on.
   __device__ __forceinline__ u64 k_major(int row, int element) const {
     const int box = element / BOX_ELEMENTS, inside = element % BOX_ELEMENTS;
-    return swizzled_operand(address + row * ROW_BYTES) + (u64(box * BOX_BYTES + inside * ELEMENT_BYTES) >> 4);
+    return swizzled_operand(address + row * ROW_BYTES, 16, box * BOX_BYTES + inside * ELEMENT_BYTES);
   }
 
   // As an MN-major operand: the elements from those of `box` on, of 16 rows from `row` (a multiple of 16) on.
   __device__ __forceinline__ u64 mn_major(int row, int box = 0) const {
-    return swizzled_operand(address + box * BOX_BYTES, BOX_BYTES) + (u64(row * ROW_BYTES) >> 4);
+    return swizzled_operand(address + box * BOX_BYTES, BOX_BYTES, row * ROW_BYTES);
   }
 
   // Where 16 bytes of a row from `element` (a multiple of as many) on are.
@@ -125,14 +125,20 @@ template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing 
   }
 
   // The consumers: the next stage, when it has arrived, until it is released.
-  __device__ __forceinline__ Rows_ wait() const {
-    mbarrier_wait(own_full(), at.parity());
-    return rows();
-  }
+  __device__ __forceinline__ Rows_ wait() const { return wait(at.passed); }
   __device__ __forceinline__ void release() {
-    __syncwarp();  // every lane has read it
-    if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(own_empty());
+    release(at.passed);
     at.advance();
+  }
+  // The same of the one behind so many.
+  __device__ __forceinline__ Rows_ wait(u32 passed) const {
+    const RingCounter<COUNT> there = {passed};
+    mbarrier_wait(full + there.stage() * MBARRIER_BYTES, there.parity());
+    return {stages + there.stage() * Rows_::BYTES};
+  }
+  __device__ __forceinline__ void release(u32 passed) const {
+    __syncwarp();  // every lane has read it
+    if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(full + (COUNT + passed % COUNT) * MBARRIER_BYTES);
   }
 };
 

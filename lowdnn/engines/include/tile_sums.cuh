@@ -15,6 +15,7 @@ template <int ROWS, int HEAD, int MOST_COLUMNS> struct TileSums {
   static constexpr int PARTS = ROW_PARTS * COLUMN_PARTS, NUMBERS = PARTS * COLUMNS * 64;
   static constexpr int SIDES = PARTS < 2 ? 1 : 2;
   static constexpr u32 BYTES = NUMBERS * sizeof(f32);
+  static constexpr int STEP = SIDES * WARPGROUP_SIZE * 4;  // from a block to the next one
   static_assert(ROWS % 64 == 0 && PARTS % SIDES == 0, "wgmma has 64 rows, and there are two warpgroups");
 
   // Of a thread of the warpgroup that has `part`: its first number of a block.
