@@ -95,6 +95,7 @@ struct Consumer : Warpgroup {
       wgmma_wait<1>();
       memory.queries.release(passed);
       passed = uniform(passed + 1);
+      index = uniform(index);  // so that descriptors are made anew: there are no registers to keep them
     }
     multiply_gradients(passed);
     wgmma_wait<1>();

@@ -389,7 +389,7 @@ struct Warpgroup {
   const Params& p;
   const Place& place;
   Memory& memory;
-  const i32 index;
+  i32 index;
   const i32 warp_key;  // of the block's keys
 
   // Of fp8: the warp's largest gradient of a score so far, in shared memory, since there is no register for it.
@@ -487,7 +487,8 @@ struct Warpgroup {
   // Hands dq of a pass of the step to the adding warps.
   __device__ __forceinline__ void pass_sums(const QuerySumBlocks& dq, u32 step, int pass) const {
     u32 piece = (step * PASSES + pass) * PASS_PIECES;
-    const u32 at = QuerySums::at(index, 0, threadIdx.x % WARPGROUP_SIZE) * sizeof(f32);
+    static_assert(QuerySums::SIDES == CONSUMERS, "warpgroups lie side by side");
+    const u32 at = threadIdx.x * 16;
 #pragma unroll
     for (int first = 0; first < QuerySums::BLOCKS; first += PIECE_BLOCKS, ++piece) {
       memory.sums.wait_empty(piece);
