@@ -10,7 +10,7 @@
 // first rows of a head for its queries. Words that the kernels after this one count with become 0.
 // Launch: WARPS warps, enough blocks for a team for each row of terms; there are at most as many words.
 // Macros: TYPE, GRADIENT_TYPE (of o, d_o: f16, bf16; with IS_FP8 e4m3, e5m2, which are descaled), LANES (a power of two
-// up to 32), WARPS, HAS_RAGGED.
+// up to 32), WARPS, HAS_RAGGED, IS_GROUPED (terms as GroupedTermTile has them, of whole groups for each head).
 
 #include "include/attention_backward.cuh"
 #include "include/attention_backward_rows.cuh"
@@ -69,5 +69,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
 #else
   const f32 shift = 0;
 #endif
-  p.terms[row] = has_weights ? Term{stats * LOG2_E - shift, centre} : Term{INFINITE, 0};
+  const Term term = has_weights ? Term{stats * LOG2_E - shift, centre} : Term{INFINITE, 0};
+#if IS_GROUPED
+  f32* const exponent = reinterpret_cast<f32*>(p.terms) + GroupedTermTile::place(row);
+  exponent[0] = term.exponent;
+  exponent[GroupedTermTile::GROUP] = term.centre;
+#else
+  p.terms[row] = term;
+#endif
 }

@@ -85,6 +85,7 @@ class TermsParams:
     LANES: int
     WARPS: int
     HAS_RAGGED: int
+    IS_GROUPED: int
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,11 @@ class AttentionBackward:
     def term_rows(self) -> int:
         """Of a head."""
         return ceil_div(self.queries, self.term_tile) * self.term_tile
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether terms are in groups, which whole tiles are made of."""
+        return self.term_tile > 1
 
     @property
     def _terms_bytes(self) -> int:
@@ -276,12 +282,12 @@ class AttentionBackward:
         o, d_o = (dtypes.info(tensor.data_type) for tensor in (operation.o, operation.d_o))
         lanes = min(32, ceil_power(ceil_div(self.size_v, _PIECE)))
         kernel = KernelRef(
-            name=f"attention_backward_terms_{_types_name(operation.o, operation.d_o)}_{lanes}{self.rows_name}_sm80",
+            name=f"attention_backward_terms_{_types_name(operation.o, operation.d_o)}_{lanes}{self.rows_name}{'_grouped' * self.has_groups}_sm80",
             source="attention/attention_backward_terms.cu",
             target="sm_80",
             parameters=macros(
                 TermsParams(
-                    o.c_type, d_o.c_type, int(self.fp8 is not None), lanes, _TERMS_WARPS, int(bool(self.ragged))
+                    o.c_type, d_o.c_type, int(self.fp8 is not None), lanes, _TERMS_WARPS, int(bool(self.ragged)), int(self.has_groups)
                 )
             ),
         )

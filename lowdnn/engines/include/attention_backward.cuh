@@ -137,6 +137,58 @@ struct TermTile {
   }
 };
 
+// The same of terms in groups of 16 queries: their exponents, then their centres, of each those next to each other that
+// a thread has in two blocks of accumulators.
+struct GroupedTermTile {
+  static constexpr int GROUP = 16, GROUP_BYTES = GROUP * sizeof(Term), CENTRES = GROUP_BYTES / 2;
+
+  u32 address;
+
+  // Where the exponent of a query is, in numbers.
+  static __device__ __forceinline__ u32 place(u32 row) {
+    return row / GROUP * (2 * GROUP) + row % 8 / 2 * 4 + row % GROUP / 8 * 2 + row % 2;
+  }
+
+  template <int COLUMN_BLOCKS>
+  __device__ __forceinline__ void make_weights(f32 factor, f32 (&scores)[1][COLUMN_BLOCKS][4]) const {
+#pragma unroll
+    for (int block = 0; block < COLUMN_BLOCKS; block += 2) {
+      f32 exponents[4];
+      load(block, 0, exponents);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        f32& score = scores[0][block + i / 4][i % 4];
+        score = power_of_two(score * factor - exponents[i / 4 * 2 + i % 2]);
+      }
+    }
+  }
+
+  template <int COLUMN_BLOCKS>
+  __device__ __forceinline__ void make_gradients(const f32 (&weights)[1][COLUMN_BLOCKS][4],
+                                                 f32 (&products)[1][COLUMN_BLOCKS][4]) const {
+#pragma unroll
+    for (int block = 0; block < COLUMN_BLOCKS; block += 2) {
+      f32 centres[4];
+      load(block, CENTRES, centres);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        f32& product = products[0][block + i / 4][i % 4];
+        product = weights[0][block + i / 4][i % 4] * (product - centres[i / 4 * 2 + i % 2]);
+      }
+    }
+  }
+
+ private:
+  // Of this thread's two columns of each of two blocks.
+  __device__ __forceinline__ void load(int block, u32 offset, f32 (&own)[4]) const {
+    const uint4 words = load_shared_128(address + block / 2 * GROUP_BYTES + offset + threadIdx.x % 4 * 16);
+    own[0] = __uint_as_float(words.x);
+    own[1] = __uint_as_float(words.y);
+    own[2] = __uint_as_float(words.z);
+    own[3] = __uint_as_float(words.w);
+  }
+};
+
 // Zeros where a query, from first_query on, does not see a key, from first_key on: those along the columns and these
 // along the rows, or the other way round. CHECKS_QUERIES: also for queries that do not exist.
 template <bool HAS_QUERY_ROWS = false, bool CHECKS_QUERIES = false, int ROW_PARTS, int COLUMN_BLOCKS>

@@ -170,7 +170,7 @@ struct QueryStage {
   u32 address;
 
   __device__ __forceinline__ Queries q() const { return {address}; }
-  __device__ __forceinline__ TermTile terms(int part) const {
+  __device__ __forceinline__ GroupedTermTile terms(int part) const {
     return {address + Queries::BYTES + part * PART_QUERIES * u32(sizeof(Term))};
   }
 
