@@ -21,6 +21,9 @@
 
 static_assert(TILE_KV == 128 && PASSES == 1, "64 keys and one part of dq for each warpgroup");
 
+// Whether there are registers for products beside dq.
+#define HAS_ROOM (HEAD_QK + HEAD_V <= 128)
+
 // Own rows as operands in registers, where they are.
 typedef u32 OwnKeys[KEYS_IN_REGISTERS ? HEAD_QK / 16 : 1][4];
 typedef u32 OwnValues[VALUES_IN_REGISTERS ? HEAD_V / 16 : 1][4];
@@ -30,10 +33,12 @@ struct Consumer : Warpgroup {
   const Scaling scaling;
   const f32 factor;       // of scores that are exponents
   Scores scores, products;  // then weights, then their gradients
-  QuerySumBlocks dq;
   ScoreOperand weights, gradients;
   OwnKeys own_keys;
   OwnValues own_values;
+#if HAS_ROOM
+  QuerySumBlocks dq;
+#endif
   f32 dk[1][HEAD_QK / 8][4], dv[1][HEAD_V / 8][4];
 
   static __device__ __forceinline__ void run(const Params& p, const Place& place, Memory& memory) {
@@ -49,13 +54,12 @@ struct Consumer : Warpgroup {
   }
 
  private:
-  // Whether there are registers for products beside dq.
-  static constexpr bool HAS_ROOM = HEAD_QK + HEAD_V <= 128;
-
-  __device__ __forceinline__ QuerySumBlocks& sums() {
-    if constexpr (HAS_ROOM) return dq;
-    else return products;
-  }
+  // dq: in the registers of products where there is no room beside them.
+#if HAS_ROOM
+  __device__ __forceinline__ QuerySumBlocks& sums() { return dq; }
+#else
+  __device__ __forceinline__ QuerySumBlocks& sums() { return products; }
+#endif
 
   __device__ __forceinline__ void add_queries() {
     Walk walk(place);

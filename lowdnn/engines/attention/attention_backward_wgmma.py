@@ -308,8 +308,15 @@ class _Problem:
             Knob("heads", KnobType.SWIZZLE, heads, heads_at_once, "heads whose blocks start together"),
             Knob("order", KnobType.REDUCTION_MODE, orders, order, "0: dq is summed up in a fixed order; 1: in any"),
             self._split_knob(arch),
-            Knob("own", KnobType.WARP_SPEC_CFG, (0, 1, 2, 4, 5, 6), 4, "own operands in registers"),
+            Knob("own", KnobType.WARP_SPEC_CFG, *self._own(), "own operands in registers"),
         )
+
+    def _own(self):
+        size = self.backward.size
+        if size > 128: return (0,), 0
+        if size <= 64: return (0, 1, 4, 5, 6), 6
+        if size <= 96: return (0, 4, 5), 5
+        return (4,), 4
 
     def _split_knob(self, arch: ArchSpec) -> Knob:
         """SPLIT_K_SLC, as far as each split has tiles of queries. The default takes the least time, in steps of a tile:
