@@ -47,12 +47,12 @@ template <int ROWS_, int SIZE_, int ELEMENT_BYTES = 2> struct SwizzledRows {
   // As a K-major operand: its rows from `row` (a multiple of 8) on, 32 bytes of elements from `element` on.
   __device__ __forceinline__ u64 k_major(int row, int element) const {
     const int box = element / BOX_ELEMENTS, inside = element % BOX_ELEMENTS;
-    return swizzled_operand(address + row * ROW_BYTES, 16, box * BOX_BYTES + inside * ELEMENT_BYTES);
+    return swizzled_operand(address + row * ROW_BYTES) + (u64(box * BOX_BYTES + inside * ELEMENT_BYTES) >> 4);
   }
 
   // As an MN-major operand: the elements from those of `box` on, of 16 rows from `row` (a multiple of 16) on.
   __device__ __forceinline__ u64 mn_major(int row, int box = 0) const {
-    return swizzled_operand(address + box * BOX_BYTES, BOX_BYTES, row * ROW_BYTES);
+    return swizzled_operand(address + box * BOX_BYTES, BOX_BYTES) + (u64(row * ROW_BYTES) >> 4);
   }
 
   // Where 16 bytes of a row from `element` (a multiple of as many) on are.

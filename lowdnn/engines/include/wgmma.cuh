@@ -40,12 +40,10 @@ __device__ __forceinline__ void hold(i32& accumulator) { asm volatile("" : "+r"(
 // K-major: rows along k, 8 rows make a group; K further on is +32 bytes. MN-major: rows of 64 elements (128 bytes)
 // along m or n, one for each k; 8 of them make a group, `block_bytes` lie between blocks of 64 elements; K further on
 // (16 rows) is +2048 bytes.
-template <int ROW_BYTES = 128> __device__ __forceinline__ u64 swizzled_operand(u32 address, u32 block_bytes = 16,
-                                                                                   u32 further = 0) {
+template <int ROW_BYTES = 128> __device__ __forceinline__ u64 swizzled_operand(u32 address, u32 block_bytes = 16) {
   static_assert(ROW_BYTES == 128 || ROW_BYTES == 64, "swizzles over 128 and 64 bytes");
   constexpr u64 SWIZZLE = 128 / ROW_BYTES;
-  const u32 low = (address >> 4 & 0x3fff | block_bytes >> 4 << 16) + (further >> 4);
-  return low | u64(8 * ROW_BYTES >> 4) << 32 | SWIZZLE << 62;
+  return u64(address >> 4 & 0x3fff) | u64(block_bytes >> 4) << 16 | u64(8 * ROW_BYTES >> 4) << 32 | SWIZZLE << 62;
 }
 
 #define WGMMA_STRING(...) WGMMA_STRING_(__VA_ARGS__)
