@@ -67,6 +67,7 @@ struct Consumer : Warpgroup {
     if constexpr (KEYS_IN_REGISTERS) load(memory.k, warp_key, own_keys);
     if constexpr (VALUES_IN_REGISTERS) load(memory.v, warp_key, own_values);
     u32 passed = uniform(memory.queries.at.passed);
+    release_shared_gradients();
     start_scores(await_queries(walk.tile, passed), 0);
     start_products(await_outputs(walk.tile, passed), 0);
     wgmma_wait<1>();
@@ -98,6 +99,7 @@ struct Consumer : Warpgroup {
       if constexpr (!HAS_ROOM) start_products(await_outputs(walk.tile, passed + 1), 0);
       wgmma_wait<1>();
       memory.queries.release(passed);
+      release_shared_gradients();
       passed = uniform(passed + 1);
       index = uniform(index);  // so that descriptors are made anew: there are no registers to keep them
     }
@@ -121,7 +123,7 @@ struct Consumer : Warpgroup {
     return {memory.outputs.stages + passed % OUTPUT_STAGES * OutputGradients::BYTES};
   }
   __device__ __forceinline__ ScoreGradients shared_gradients(u32 passed) const {
-    return {memory.gradients + passed % 2 * ScoreGradients::BYTES};
+    return {memory.gradients + passed % GRADIENT_TILES * ScoreGradients::BYTES};
   }
 
   __device__ __forceinline__ void start_scores(const QueryStage& stage, int part) {
@@ -138,6 +140,14 @@ struct Consumer : Warpgroup {
     start_queries(sums(), shared_gradients(passed), 0);
     if constexpr (GRADIENTS_SHARED) start_keys(dk, shared_gradients(passed), queries(passed).q(), PARTS - 1);
     else start_keys(dk, gradients, queries(passed).q(), PARTS - 1);
+  }
+
+  // Where there is one tile of them only, the other warpgroup has multiplied them before they are overwritten.
+  __device__ __forceinline__ void release_shared_gradients() const {
+    if constexpr (GRADIENT_TILES == 1) named_barrier_arrive(FREE_BARRIER + index, CONSUMER_THREADS);
+  }
+  __device__ __forceinline__ void await_shared_gradients() const {
+    if constexpr (GRADIENT_TILES == 1) named_barrier(FREE_BARRIER + 1 - index, CONSUMER_THREADS);
   }
 
   // Of the scores of 64 queries.
@@ -159,6 +169,7 @@ struct Consumer : Warpgroup {
     mask(place.band, tile * TILE_Q + part * PART_QUERIES, place.first_key() + warp_key, products);
     count_gradients(products);
     round(Tag<GRADIENT_TYPE>(), products, gradients);
+    if (part == 0) await_shared_gradients();
     store(shared_gradients(passed), warp_key, part * PART_QUERIES, gradients);
   }
 };

@@ -161,6 +161,7 @@ class Params:
     KEYS_IN_REGISTERS: int
     VALUES_IN_REGISTERS: int
     GRADIENTS_SHARED: int
+    KEY_STAGES: int
 
 
 class AttentionBackwardWgmma:
@@ -187,7 +188,7 @@ class AttentionBackwardWgmma:
         """Three launches; one more before fp8."""
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, problem.knobs(arch), choices)
-        problem = replace(problem, splits=chosen[KnobType.SPLIT_K_SLC], own=chosen[KnobType.WARP_SPEC_CFG])
+        problem = replace(problem, splits=chosen[KnobType.SPLIT_K_SLC], own=chosen[KnobType.WARP_SPEC_CFG], key_stages=chosen[KnobType.STAGES])
         is_in_order = chosen[KnobType.REDUCTION_MODE] == _IN_ORDER
         notes = (NumericalNote.TENSOR_CORE,) if is_in_order else self.numerical_notes
         steps = (
@@ -237,10 +238,12 @@ class _Problem:
     backward: AttentionBackward
     splits: int = 1
     own: int = 0
+    key_stages: int = 1
 
     @cached_property
     def kind(self) -> _Kind:
-        return _kind(self.backward.size)
+        kind = _kind(self.backward.size)
+        return replace(kind, gradient_tiles=1) if self.key_stages > 1 else kind
 
     @cached_property
     def head_qk(self) -> int:
@@ -309,6 +312,7 @@ class _Problem:
             Knob("order", KnobType.REDUCTION_MODE, orders, order, "0: dq is summed up in a fixed order; 1: in any"),
             self._split_knob(arch),
             Knob("own", KnobType.WARP_SPEC_CFG, *self._own(), "own operands in registers"),
+            Knob("keys", KnobType.STAGES, *(((1, 2), 2) if self.backward.size <= 64 else ((1,), 1)), "tiles of keys"),
         )
 
     def _own(self):
@@ -345,7 +349,7 @@ class _Problem:
         order = "ordered" if is_in_order else "unordered"
         kernel = KernelRef(
             name=f"attention_backward_{backward.types_name}_{params.TILE_Q}x{params.TILE_KV}"
-            f"_d{params.HEAD_QK}v{params.HEAD_V}_{order}{'_split' * params.IS_SPLIT}_o{self.own}_sm90a",
+            f"_d{params.HEAD_QK}v{params.HEAD_V}_{order}{'_split' * params.IS_SPLIT}_o{self.own}k{self.key_stages}_sm90a",
             source=f"attention/attention_backward_{self.kind.source}.cu",
             target=SM_90A.name,
             parameters=macros(params),
@@ -473,6 +477,7 @@ class _Problem:
             KEYS_IN_REGISTERS=int(self.own % 4 > 1),
             VALUES_IN_REGISTERS=int(self.own % 4 > 0),
             GRADIENTS_SHARED=int(self.own >= 4),
+            KEY_STAGES=self.key_stages,
         )
 
     @property
@@ -520,10 +525,10 @@ class _Problem:
 
     def _shared_bytes_with(self, output_stages: int) -> int:
         kind, row_qk, row_v = self.kind, boxed_bytes(self.head_qk), boxed_bytes(self.head_v)
-        barriers = (2 + 2 * _STAGES + 2 * output_stages + _ADDING_WARPS * kind.sum_pieces + _SUM_STAGES) * BARRIER_BYTES
-        words = 1 if self.backward.fp8 is None else 1 + _WARPGROUPS * _WARPS
+        barriers = (2 * self.key_stages + 2 * _STAGES + 2 * output_stages + _ADDING_WARPS * kind.sum_pieces + _SUM_STAGES) * BARRIER_BYTES
+        words = self.key_stages + (0 if self.backward.fp8 is None else _WARPGROUPS * _WARPS)
         return (
-            kind.keys * (row_qk + row_v)
+            self.key_stages * kind.keys * (row_qk + row_v)
             + _STAGES * padded(kind.queries * (row_qk + TERM_BYTES), _STAGE_GRANULE_BYTES)
             + output_stages * kind.queries * row_v
             + kind.gradient_tiles * kind.keys * boxed_bytes(kind.queries)

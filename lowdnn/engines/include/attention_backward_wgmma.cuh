@@ -43,6 +43,7 @@ constexpr int CONSUMERS = 2, CONSUMER_THREADS = CONSUMERS * WARPGROUP_SIZE;
 constexpr int CONSUMER_WARPS = CONSUMER_THREADS / WARP_SIZE, THREADS = CONSUMER_THREADS + WARPGROUP_SIZE;
 constexpr int LOADING_WARP = CONSUMER_WARPS, FIRST_ADDING_WARP = LOADING_WARP + 1, ADDING_WARPS = 2;
 constexpr u32 GRADIENTS_BARRIER = 1, CLEARING_BARRIER = 2, WEIGHTS_BARRIER = 3, STORING_BARRIER = 4;
+constexpr u32 FREE_BARRIER = 5;  // and the next one
 constexpr int PASSES = QuerySums::PARTS / CONSUMERS, PASS_PIECES = SUM_PIECES / PASSES, SUM_STAGES = 2;
 constexpr int PIECE_BLOCKS = QuerySums::BLOCKS / PASS_PIECES, PIECE_BYTES = QuerySums::BYTES / SUM_PIECES;
 static_assert(QuerySums::PARTS % CONSUMERS == 0, "each warpgroup has as much of dq");
@@ -236,13 +237,15 @@ struct SumRing {
 struct Memory {
   Keys k;
   Values v;
-  TileRing<KeyTile, 1, CONSUMER_WARPS + ADDING_WARPS> keys;  // k and v
+  TileRing<KeyTile, KEY_STAGES, CONSUMER_WARPS + ADDING_WARPS> keys;  // k and v
   TileRing<QueryStage, STAGES, CONSUMER_WARPS> queries;
   TileRing<OutputGradients, OUTPUT_STAGES, CONSUMER_WARPS> outputs;
   SumRing sums;
   u32 gradients, weights;
-  u32 ticket;   // of the block's keys; behind the last ones too large
+  u32 ticket;   // of keys that are there; behind the last ones too large
   u32 largest;  // of fp8: a word for each multiplying warp
+
+  __device__ __forceinline__ u32 own_ticket() const { return ticket + keys.at.stage() * sizeof(u32); }
 
   __device__ __forceinline__ Memory(u32 shared, u32* tickets)
       : k{shared}, v{shared + Keys::BYTES}, keys{shared}, queries{shared + keys.BYTES},
@@ -255,7 +258,7 @@ struct Memory {
     sums.barriers = outputs.full + outputs.BARRIER_BYTES;
     keys.full = sums.barriers + sums.BARRIER_BYTES;
     ticket = keys.full + keys.BARRIER_BYTES;
-    largest = ticket + sizeof(u32);
+    largest = ticket + KEY_STAGES * sizeof(u32);
     if (threadIdx.x == 0) {
       const u32 first_ticket = take_ticket(tickets);  // takes a while, in which the barriers are made
       keys.init();
@@ -277,6 +280,12 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
   for (; ticket < p.ticket_count(); ticket = take_ticket(p.tickets)) {
     const Place place(p, ticket, 0);
     Walk walk(place);
+    const auto load_keys = [&] {
+      memory.keys.wait_empty();
+      store_shared_32(memory.own_ticket(), ticket);
+      memory.keys.fill(p, place);
+    };
+    if (KEY_STAGES > 1) load_keys();
 #pragma unroll 1
     for (i32 step = 0; step < max(place.steps, 1); ++step, walk.advance()) {
       const i32 row = walk.tile * TILE_Q;
@@ -284,14 +293,11 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
         memory.queries.load(MappedHead{p.q, walk.head, place.batch}, p.problem.terms_of(place.batch, walk.head), row);
         memory.outputs.load(MappedHead{p.d_o, walk.head, place.batch}, row);
       }
-      if (step > 0) continue;
-      memory.keys.wait_empty();
-      store_shared_32(memory.ticket, ticket);
-      memory.keys.fill(p, place);
+      if (KEY_STAGES == 1 && step == 0) load_keys();
     }
   }
   memory.keys.wait_empty();
-  store_shared_32(memory.ticket, ticket);
+  store_shared_32(memory.own_ticket(), ticket);
   mbarrier_arrive(memory.keys.own_full());
 }
 
@@ -302,10 +308,14 @@ __device__ __forceinline__ void for_each_place(const Params& p, Memory& memory, 
 #pragma unroll 1
   while (true) {
     memory.keys.wait();
-    const u32 ticket = load_shared_32(memory.ticket);
+    const u32 ticket = load_shared_32(memory.own_ticket());
     if (ticket >= p.ticket_count()) return;
     Place place(p, ticket, first_step);
-    if constexpr (IS_WARP) place.make_uniform();
+    if constexpr (IS_WARP) {
+      place.make_uniform();
+      memory.k.address = uniform(memory.keys.rows().k().address);
+      memory.v.address = uniform(memory.keys.rows().v().address);
+    }
     run(place);
     first_step += place.steps;
   }
