@@ -162,6 +162,7 @@ class Params:
     VALUES_IN_REGISTERS: int
     GRADIENTS_SHARED: int
     KEY_STAGES: int
+    HAS_BARRIERS_IN_STAGE: int
 
 
 class AttentionBackwardWgmma:
@@ -188,7 +189,12 @@ class AttentionBackwardWgmma:
         """Three launches; one more before fp8."""
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, problem.knobs(arch), choices)
-        problem = replace(problem, splits=chosen[KnobType.SPLIT_K_SLC], own=chosen[KnobType.WARP_SPEC_CFG], key_stages=chosen[KnobType.STAGES])
+        problem = replace(
+            problem,
+            splits=chosen[KnobType.SPLIT_K_SLC],
+            own=chosen[KnobType.WARP_SPEC_CFG],
+            deep=chosen[KnobType.STAGES],
+        )
         is_in_order = chosen[KnobType.REDUCTION_MODE] == _IN_ORDER
         notes = (NumericalNote.TENSOR_CORE,) if is_in_order else self.numerical_notes
         steps = (
@@ -238,12 +244,20 @@ class _Problem:
     backward: AttentionBackward
     splits: int = 1
     own: int = 0
-    key_stages: int = 1
+    deep: int = 1
+
+    @property
+    def key_stages(self) -> int:
+        return self.deep if self.backward.size <= 64 else 1
+
+    @property
+    def stages(self) -> int:
+        return 3 if self.backward.size > 64 and self.deep > 1 else 2
 
     @cached_property
     def kind(self) -> _Kind:
         kind = _kind(self.backward.size)
-        return replace(kind, gradient_tiles=1) if self.key_stages > 1 else kind
+        return replace(kind, gradient_tiles=1) if self.deep > 1 else kind
 
     @cached_property
     def head_qk(self) -> int:
@@ -311,16 +325,23 @@ class _Problem:
             Knob("heads", KnobType.SWIZZLE, heads, heads_at_once, "heads whose blocks start together"),
             Knob("order", KnobType.REDUCTION_MODE, orders, order, "0: dq is summed up in a fixed order; 1: in any"),
             self._split_knob(arch),
-            Knob("own", KnobType.WARP_SPEC_CFG, *self._own(), "own operands in registers"),
-            Knob("keys", KnobType.STAGES, *(((1, 2), 2) if self.backward.size <= 64 else ((1,), 1)), "tiles of keys"),
+            *self._trial_knobs(),
         )
 
-    def _own(self):
+    def _trial_knobs(self) -> tuple[Knob, ...]:
+        """WARP_SPEC_CFG: 1: values are operands in registers; 2: keys, too; 4 more: dk is summed up from gradients in
+        shared memory. STAGES: 2: a stage more, of keys or queries, and one tile of gradients of scores."""
         size = self.backward.size
-        if size > 128: return (0,), 0
-        if size <= 64: return (0, 1, 4, 5, 6), 6
-        if size <= 96: return (0, 4, 5), 5
-        return (4,), 4
+        own, best = next(
+            (values, best)
+            for most, values, best in ((64, (0, 1, 4, 5, 6), 6), (96, (0, 4, 5), 5), (128, (4,), 4), (256, (0,), 0))
+            if size <= most
+        )
+        stages = (1, 2) if size <= _ORDERED_SIZE else (1,)
+        return (
+            Knob("own", KnobType.WARP_SPEC_CFG, own, best, "own operands in registers"),
+            Knob("stages", KnobType.STAGES, stages, 2 if size <= _BANDED_ORDERED_SIZE else 1, "a stage more"),
+        )
 
     def _split_knob(self, arch: ArchSpec) -> Knob:
         """SPLIT_K_SLC, as far as each split has tiles of queries. The default takes the least time, in steps of a tile:
@@ -349,7 +370,7 @@ class _Problem:
         order = "ordered" if is_in_order else "unordered"
         kernel = KernelRef(
             name=f"attention_backward_{backward.types_name}_{params.TILE_Q}x{params.TILE_KV}"
-            f"_d{params.HEAD_QK}v{params.HEAD_V}_{order}{'_split' * params.IS_SPLIT}_o{self.own}k{self.key_stages}_sm90a",
+            f"_d{params.HEAD_QK}v{params.HEAD_V}_{order}{'_split' * params.IS_SPLIT}_o{self.own}k{self.deep}_sm90a",
             source=f"attention/attention_backward_{self.kind.source}.cu",
             target=SM_90A.name,
             parameters=macros(params),
@@ -462,7 +483,7 @@ class _Problem:
             TILE_KV=self.kind.keys,
             HEAD_QK=self.head_qk,
             HEAD_V=self.head_v,
-            STAGES=_STAGES,
+            STAGES=self.stages,
             OUTPUT_STAGES=self._output_stages,
             GRADIENT_TILES=self.kind.gradient_tiles,
             SUM_PIECES=self.kind.sum_pieces,
@@ -478,6 +499,7 @@ class _Problem:
             VALUES_IN_REGISTERS=int(self.own % 4 > 0),
             GRADIENTS_SHARED=int(self.own >= 4),
             KEY_STAGES=self.key_stages,
+            HAS_BARRIERS_IN_STAGE=int(self.stages > 2),
         )
 
     @property
@@ -525,15 +547,16 @@ class _Problem:
 
     def _shared_bytes_with(self, output_stages: int) -> int:
         kind, row_qk, row_v = self.kind, boxed_bytes(self.head_qk), boxed_bytes(self.head_v)
-        barriers = (2 * self.key_stages + 2 * _STAGES + 2 * output_stages + _ADDING_WARPS * kind.sum_pieces + _SUM_STAGES) * BARRIER_BYTES
+        barriers = (
+            2 * self.key_stages + 2 * self.stages + 2 * output_stages + _ADDING_WARPS * kind.sum_pieces + _SUM_STAGES
+        ) * BARRIER_BYTES
         words = self.key_stages + (0 if self.backward.fp8 is None else _WARPGROUPS * _WARPS)
         return (
             self.key_stages * kind.keys * (row_qk + row_v)
-            + _STAGES * padded(kind.queries * (row_qk + TERM_BYTES), _STAGE_GRANULE_BYTES)
+            + self.stages * padded(kind.queries * (row_qk + TERM_BYTES), _STAGE_GRANULE_BYTES)
             + output_stages * kind.queries * row_v
             + kind.gradient_tiles * kind.keys * boxed_bytes(kind.queries)
             + _SUM_STAGES * self._tile_sum_bytes // kind.sum_pieces
             + kind.weight_bytes
-            + barriers
-            + words * _WORD_BYTES
+            + (0 if self.stages > 2 else barriers + words * _WORD_BYTES)
         )

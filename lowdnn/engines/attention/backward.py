@@ -282,12 +282,19 @@ class AttentionBackward:
         o, d_o = (dtypes.info(tensor.data_type) for tensor in (operation.o, operation.d_o))
         lanes = min(32, ceil_power(ceil_div(self.size_v, _PIECE)))
         kernel = KernelRef(
-            name=f"attention_backward_terms_{_types_name(operation.o, operation.d_o)}_{lanes}{self.rows_name}{'_grouped' * self.has_groups}_sm80",
+            name=f"attention_backward_terms_{_types_name(operation.o, operation.d_o)}_{lanes}{self.rows_name}"
+            f"{'_grouped' * self.has_groups}_sm80",
             source="attention/attention_backward_terms.cu",
             target="sm_80",
             parameters=macros(
                 TermsParams(
-                    o.c_type, d_o.c_type, int(self.fp8 is not None), lanes, _TERMS_WARPS, int(bool(self.ragged)), int(self.has_groups)
+                    o.c_type,
+                    d_o.c_type,
+                    int(self.fp8 is not None),
+                    lanes,
+                    _TERMS_WARPS,
+                    int(bool(self.ragged)),
+                    int(self.has_groups),
                 )
             ),
         )

@@ -253,7 +253,7 @@ struct Memory {
     gradients = outputs.stages + outputs.BYTES;
     sums.stages = gradients + GRADIENT_TILES * ScoreGradients::BYTES;
     weights = sums.stages + sums.BYTES;
-    queries.full = weights + WEIGHT_BYTES;
+    queries.full = HAS_BARRIERS_IN_STAGE ? queries.stages + queries.BYTES - 512 : weights + WEIGHT_BYTES;
     outputs.full = queries.full + queries.BARRIER_BYTES;
     sums.barriers = outputs.full + outputs.BARRIER_BYTES;
     keys.full = sums.barriers + sums.BARRIER_BYTES;
