@@ -7,13 +7,13 @@
 //
 // Block: 128 keys of one head at a time, 64 of them for each multiplying warpgroup; with them it goes along the queries
 // that see any of them (include/attention_backward_wgmma.cuh). While a warpgroup forms weights, v d_o^T runs; while it
-// forms gradients of the scores, dv does; and while it passes dq on, the scores of the next queries do.
+// forms gradients of the scores, dv does; and while it passes dq on, the scores of the next queries do. Own keys and
+// values are operands in registers where heads are small enough for these.
 // attention_backward_sums.cu rounds the sums of dq.
 // Memory: q, k, v, d_o as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit elements; terms by
 // attention_backward_terms.cu, for whole tiles of queries. Keys past their batch's length get zeros.
 // Launch: 3 warpgroups; any number of blocks.
-// Macros: those of include/attention_backward_wgmma.cuh with TILE_KV = 128, GRADIENT_TILES = 2, SUM_PIECES = 1,
-// WEIGHT_BYTES = 0.
+// Macros: those of include/attention_backward_wgmma.cuh with TILE_KV = 128, SUM_PIECES = 1, WEIGHT_BYTES = 0.
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", appendix B.1,
 // whose sums of dq are in any order.
 
@@ -21,10 +21,11 @@
 
 static_assert(TILE_KV == 128 && PASSES == 1, "64 keys and one part of dq for each warpgroup");
 
-// Whether there are registers for products beside dq.
+// Whether there are registers for products beside dq, for own keys, and for own values.
 #define HAS_ROOM (HEAD_QK + HEAD_V <= 128)
+#define KEYS_IN_REGISTERS (HEAD_QK <= 64 && HEAD_V <= 64)
+#define VALUES_IN_REGISTERS (HEAD_QK <= 96 && HEAD_V <= 96)
 
-// Own rows as operands in registers, where they are.
 typedef u32 OwnKeys[KEYS_IN_REGISTERS ? HEAD_QK / 16 : 1][4];
 typedef u32 OwnValues[VALUES_IN_REGISTERS ? HEAD_V / 16 : 1][4];
 
@@ -122,9 +123,7 @@ struct Consumer : Warpgroup {
   __device__ __forceinline__ OutputGradients outputs(u32 passed) const {
     return {memory.outputs.stages + passed % OUTPUT_STAGES * OutputGradients::BYTES};
   }
-  __device__ __forceinline__ ScoreGradients shared_gradients(u32 passed) const {
-    return {memory.gradients + passed % GRADIENT_TILES * ScoreGradients::BYTES};
-  }
+  __device__ __forceinline__ ScoreGradients shared_gradients() const { return {memory.gradients}; }
 
   __device__ __forceinline__ void start_scores(const QueryStage& stage, int part) {
     if constexpr (KEYS_IN_REGISTERS) start_own(scores, own_keys, stage.q(), part);
@@ -137,17 +136,17 @@ struct Consumer : Warpgroup {
 
   __device__ __forceinline__ void multiply_gradients(u32 passed) {
     share_gradients();
-    start_queries(sums(), shared_gradients(passed), 0);
-    if constexpr (GRADIENTS_SHARED) start_keys(dk, shared_gradients(passed), queries(passed).q(), PARTS - 1);
-    else start_keys(dk, gradients, queries(passed).q(), PARTS - 1);
+    start_queries(sums(), shared_gradients(), 0);
+    // Not of the operands in registers: these are free for the next weights.
+    start_keys(dk, shared_gradients(), queries(passed).q(), PARTS - 1);
   }
 
-  // Where there is one tile of them only, the other warpgroup has multiplied them before they are overwritten.
+  // The other warpgroup has multiplied them before they are overwritten.
   __device__ __forceinline__ void release_shared_gradients() const {
-    if constexpr (GRADIENT_TILES == 1) named_barrier_arrive(FREE_BARRIER + index, CONSUMER_THREADS);
+    named_barrier_arrive(FREE_BARRIER + index, CONSUMER_THREADS);
   }
   __device__ __forceinline__ void await_shared_gradients() const {
-    if constexpr (GRADIENT_TILES == 1) named_barrier(FREE_BARRIER + 1 - index, CONSUMER_THREADS);
+    named_barrier(FREE_BARRIER + 1 - index, CONSUMER_THREADS);
   }
 
   // Of the scores of 64 queries.
@@ -170,7 +169,7 @@ struct Consumer : Warpgroup {
     count_gradients(products);
     round(Tag<GRADIENT_TYPE>(), products, gradients);
     if (part == 0) await_shared_gradients();
-    store(shared_gradients(passed), warp_key, part * PART_QUERIES, gradients);
+    store(shared_gradients(), warp_key, part * PART_QUERIES, gradients);
   }
 };
 

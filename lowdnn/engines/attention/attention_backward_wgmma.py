@@ -48,7 +48,8 @@ from lowdnn.status import Status
 
 #: That multiply, and warps of each.
 _WARPGROUPS, _WARPS = 2, 4
-_STAGES = 2
+#: Of gradients of the output, where there is room for two.
+_OUTPUT_STAGES = 2
 _ADDING_WARPS, _SUM_STAGES = 2, 2
 _IN_ORDER, _IN_ANY_ORDER = 0, 1
 #: Up to where a fixed order of sums costs little: elements of a head, under a band and without, as tiles of small ones
@@ -74,8 +75,8 @@ class _Kind:
     """A kernel and what its blocks have.
 
     size: of the largest heads that it takes.  keys, queries: at a time.  column_parts: shares of the columns of dq.
-    gradient_tiles: of gradients of scores in shared memory.  sum_pieces: of a tile's dq, of which two fit there.
-    weight_bytes: of weights there.
+    key_stages, stages: tiles of keys, and of queries, in shared memory.
+    sum_pieces: of a tile's dq, of which two fit there.  weight_bytes: of weights there.
     producer_registers: what a thread needs that loads or adds, the more the more pieces there are.
     fewest_heads: whose blocks start together, without a band.  banded_heads: with one.
     """
@@ -85,7 +86,8 @@ class _Kind:
     keys: int
     queries: int
     column_parts: int
-    gradient_tiles: int
+    key_stages: int
+    stages: int
     sum_pieces: int
     weight_bytes: int
     producer_registers: int
@@ -94,14 +96,26 @@ class _Kind:
 
 
 _KINDS = (
-    _Kind("wgmma", 64, 128, 128, column_parts=1, gradient_tiles=2, sum_pieces=1, weight_bytes=0, producer_registers=24),
+    _Kind(
+        "wgmma",
+        64,
+        128,
+        128,
+        column_parts=1,
+        key_stages=2,
+        stages=2,
+        sum_pieces=1,
+        weight_bytes=0,
+        producer_registers=24,
+    ),
     _Kind(
         "wgmma",
         128,
         128,
         64,
         column_parts=2,
-        gradient_tiles=2,
+        key_stages=1,
+        stages=3,
         sum_pieces=1,
         weight_bytes=0,
         producer_registers=24,
@@ -113,7 +127,8 @@ _KINDS = (
         64,
         64,
         column_parts=4,
-        gradient_tiles=1,
+        key_stages=1,
+        stages=2,
         sum_pieces=4,
         weight_bytes=64 * 64 * _SUM_BYTES,
         producer_registers=40,
@@ -146,9 +161,9 @@ class Params:
     TILE_KV: int
     HEAD_QK: int
     HEAD_V: int
+    KEY_STAGES: int
     STAGES: int
     OUTPUT_STAGES: int
-    GRADIENT_TILES: int
     SUM_PIECES: int
     WEIGHT_BYTES: int
     IN_ORDER: int
@@ -158,11 +173,6 @@ class Params:
     IS_FP8: int
     WEIGHT_TYPE: str
     GRADIENT_TYPE: str
-    KEYS_IN_REGISTERS: int
-    VALUES_IN_REGISTERS: int
-    GRADIENTS_SHARED: int
-    KEY_STAGES: int
-    HAS_BARRIERS_IN_STAGE: int
 
 
 class AttentionBackwardWgmma:
@@ -189,12 +199,7 @@ class AttentionBackwardWgmma:
         """Three launches; one more before fp8."""
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, problem.knobs(arch), choices)
-        problem = replace(
-            problem,
-            splits=chosen[KnobType.SPLIT_K_SLC],
-            own=chosen[KnobType.WARP_SPEC_CFG],
-            deep=chosen[KnobType.STAGES],
-        )
+        problem = replace(problem, splits=chosen[KnobType.SPLIT_K_SLC])
         is_in_order = chosen[KnobType.REDUCTION_MODE] == _IN_ORDER
         notes = (NumericalNote.TENSOR_CORE,) if is_in_order else self.numerical_notes
         steps = (
@@ -243,21 +248,10 @@ class _Problem:
 
     backward: AttentionBackward
     splits: int = 1
-    own: int = 0
-    deep: int = 1
-
-    @property
-    def key_stages(self) -> int:
-        return self.deep if self.backward.size <= 64 else 1
-
-    @property
-    def stages(self) -> int:
-        return 3 if self.backward.size > 64 and self.deep > 1 else 2
 
     @cached_property
     def kind(self) -> _Kind:
-        kind = _kind(self.backward.size)
-        return replace(kind, gradient_tiles=1) if self.deep > 1 else kind
+        return _kind(self.backward.size)
 
     @cached_property
     def head_qk(self) -> int:
@@ -325,22 +319,6 @@ class _Problem:
             Knob("heads", KnobType.SWIZZLE, heads, heads_at_once, "heads whose blocks start together"),
             Knob("order", KnobType.REDUCTION_MODE, orders, order, "0: dq is summed up in a fixed order; 1: in any"),
             self._split_knob(arch),
-            *self._trial_knobs(),
-        )
-
-    def _trial_knobs(self) -> tuple[Knob, ...]:
-        """WARP_SPEC_CFG: 1: values are operands in registers; 2: keys, too; 4 more: dk is summed up from gradients in
-        shared memory. STAGES: 2: a stage more, of keys or queries, and one tile of gradients of scores."""
-        size = self.backward.size
-        own, best = next(
-            (values, best)
-            for most, values, best in ((64, (0, 1, 4, 5, 6), 6), (96, (0, 4, 5), 5), (128, (4,), 4), (256, (0,), 0))
-            if size <= most
-        )
-        stages = (1, 2) if size <= _ORDERED_SIZE else (1,)
-        return (
-            Knob("own", KnobType.WARP_SPEC_CFG, own, best, "own operands in registers"),
-            Knob("stages", KnobType.STAGES, stages, 2 if size <= _BANDED_ORDERED_SIZE else 1, "a stage more"),
         )
 
     def _split_knob(self, arch: ArchSpec) -> Knob:
@@ -370,7 +348,7 @@ class _Problem:
         order = "ordered" if is_in_order else "unordered"
         kernel = KernelRef(
             name=f"attention_backward_{backward.types_name}_{params.TILE_Q}x{params.TILE_KV}"
-            f"_d{params.HEAD_QK}v{params.HEAD_V}_{order}{'_split' * params.IS_SPLIT}_o{self.own}k{self.deep}_sm90a",
+            f"_d{params.HEAD_QK}v{params.HEAD_V}_{order}{'_split' * params.IS_SPLIT}_sm90a",
             source=f"attention/attention_backward_{self.kind.source}.cu",
             target=SM_90A.name,
             parameters=macros(params),
@@ -483,9 +461,9 @@ class _Problem:
             TILE_KV=self.kind.keys,
             HEAD_QK=self.head_qk,
             HEAD_V=self.head_v,
-            STAGES=self.stages,
+            KEY_STAGES=self.kind.key_stages,
+            STAGES=self.kind.stages,
             OUTPUT_STAGES=self._output_stages,
-            GRADIENT_TILES=self.kind.gradient_tiles,
             SUM_PIECES=self.kind.sum_pieces,
             WEIGHT_BYTES=self.kind.weight_bytes,
             IN_ORDER=int(is_in_order),
@@ -495,11 +473,6 @@ class _Problem:
             IS_FP8=int(self.backward.fp8 is not None),
             WEIGHT_TYPE=self.backward.rounded_types[0],
             GRADIENT_TYPE=self.backward.rounded_types[1],
-            KEYS_IN_REGISTERS=int(self.own % 4 > 1),
-            VALUES_IN_REGISTERS=int(self.own % 4 > 0),
-            GRADIENTS_SHARED=int(self.own >= 4),
-            KEY_STAGES=self.key_stages,
-            HAS_BARRIERS_IN_STAGE=int(self.stages > 2),
         )
 
     @property
@@ -541,22 +514,22 @@ class _Problem:
 
     @property
     def _output_stages(self) -> int:
-        """Of gradients of the output: as many as of queries where they fit."""
-        fits = self._shared_bytes_with(_STAGES) <= SM_90A.shared_bytes_per_block
-        return _STAGES if fits else 1
+        fits = self._shared_bytes_with(_OUTPUT_STAGES) <= SM_90A.shared_bytes_per_block
+        return _OUTPUT_STAGES if fits else 1
 
     def _shared_bytes_with(self, output_stages: int) -> int:
         kind, row_qk, row_v = self.kind, boxed_bytes(self.head_qk), boxed_bytes(self.head_v)
-        barriers = (
-            2 * self.key_stages + 2 * self.stages + 2 * output_stages + _ADDING_WARPS * kind.sum_pieces + _SUM_STAGES
-        ) * BARRIER_BYTES
-        words = self.key_stages + (0 if self.backward.fp8 is None else _WARPGROUPS * _WARPS)
+        loaded = kind.queries * (row_qk + TERM_BYTES)
+        stage = padded(loaded, _STAGE_GRANULE_BYTES)
+        barriers = 2 * (kind.key_stages + kind.stages + output_stages) + _ADDING_WARPS * kind.sum_pieces + _SUM_STAGES
+        words = kind.key_stages + (0 if self.backward.fp8 is None else _WARPGROUPS * _WARPS)
+        has_spare = stage > loaded  # where barriers and words fit in
         return (
-            self.key_stages * kind.keys * (row_qk + row_v)
-            + self.stages * padded(kind.queries * (row_qk + TERM_BYTES), _STAGE_GRANULE_BYTES)
+            kind.key_stages * kind.keys * (row_qk + row_v)
+            + kind.stages * stage
             + output_stages * kind.queries * row_v
-            + kind.gradient_tiles * kind.keys * boxed_bytes(kind.queries)
+            + kind.keys * boxed_bytes(kind.queries)
             + _SUM_STAGES * self._tile_sum_bytes // kind.sum_pieces
             + kind.weight_bytes
-            + (0 if self.stages > 2 else barriers + words * _WORD_BYTES)
+            + (0 if has_spare else barriers * BARRIER_BYTES + words * _WORD_BYTES)
         )

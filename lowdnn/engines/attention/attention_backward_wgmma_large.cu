@@ -5,8 +5,8 @@
 // scores. Both have parts of dq, which go to the adding warps in two passes.
 // Memory, order of the sums: as for attention_backward_wgmma.cu.
 // Launch: 3 warpgroups; any number of blocks.
-// Macros: those of include/attention_backward_wgmma.cuh with TILE_KV = TILE_Q = 64, GRADIENT_TILES = 1, SUM_PIECES = 4,
-// WEIGHT_BYTES of fp32 weights.
+// Macros: those of include/attention_backward_wgmma.cuh with TILE_KV = TILE_Q = 64, SUM_PIECES = 4, WEIGHT_BYTES of
+// fp32 weights.
 
 #include "include/attention_backward_wgmma.cuh"
 

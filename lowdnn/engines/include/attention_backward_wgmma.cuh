@@ -13,10 +13,11 @@
 // of one tile are seen by others, those of the next are on their way.
 // With IS_SPLIT several blocks have the same keys and share the way; each leaves its sums of dk and dv in memory, which
 // attention_backward_sums.cu adds in a fixed order.
-// Shared memory: TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms; OUTPUT_STAGES times TILE_Q
-// rows of d_o; GRADIENT_TILES times TILE_KV x TILE_Q gradients of scores; two of the SUM_PIECES in which the sums of a
-// tile are passed on; WEIGHT_BYTES; the barriers; the ticket; of fp8 a word for each multiplying warp.
-// Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV HEAD_QK HEAD_V (multiples of 16) STAGES OUTPUT_STAGES GRADIENT_TILES
+// Shared memory: KEY_STAGES times TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms;
+// OUTPUT_STAGES times TILE_Q rows of d_o; TILE_KV x TILE_Q gradients of scores; two of the SUM_PIECES in which the sums
+// of a tile are passed on; WEIGHT_BYTES; and, behind the last terms if there is room up to the next stage, the barriers,
+// the tickets, of fp8 a word for each multiplying warp.
+// Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV HEAD_QK HEAD_V (multiples of 16) KEY_STAGES STAGES OUTPUT_STAGES
 // SUM_PIECES WEIGHT_BYTES IN_ORDER IS_SPLIT PRODUCER_REGISTERS CONSUMER_REGISTERS; IS_FP8, WEIGHT_TYPE and
 // GRADIENT_TYPE: what weights and gradients of scores are rounded to before they are operands.
 
@@ -166,7 +167,7 @@ struct Walk {
 // A tile of queries in shared memory, and their terms.
 struct QueryStage {
   static constexpr int TERM_BYTES = TILE_Q * sizeof(Term), LOADED = Queries::BYTES + TERM_BYTES;
-  static constexpr int BYTES = (LOADED + 1023) / 1024 * 1024;
+  static constexpr int BYTES = (LOADED + 1023) / 1024 * 1024, SPARE = BYTES - LOADED;
 
   u32 address;
 
@@ -245,15 +246,20 @@ struct Memory {
   u32 ticket;   // of keys that are there; behind the last ones too large
   u32 largest;  // of fp8: a word for each multiplying warp
 
+  static constexpr u32 BARRIER_BYTES = decltype(keys)::BARRIER_BYTES + decltype(queries)::BARRIER_BYTES +
+                                       decltype(outputs)::BARRIER_BYTES + SumRing::BARRIER_BYTES;
+  static constexpr u32 WORD_BYTES = (KEY_STAGES + IS_FP8 * CONSUMER_WARPS) * sizeof(u32);
+  static_assert(QueryStage::SPARE == 0 || BARRIER_BYTES + WORD_BYTES <= QueryStage::SPARE, "they fit in");
+
   __device__ __forceinline__ u32 own_ticket() const { return ticket + keys.at.stage() * sizeof(u32); }
 
   __device__ __forceinline__ Memory(u32 shared, u32* tickets)
       : k{shared}, v{shared + Keys::BYTES}, keys{shared}, queries{shared + keys.BYTES},
         outputs{queries.stages + queries.BYTES} {
     gradients = outputs.stages + outputs.BYTES;
-    sums.stages = gradients + GRADIENT_TILES * ScoreGradients::BYTES;
+    sums.stages = gradients + ScoreGradients::BYTES;
     weights = sums.stages + sums.BYTES;
-    queries.full = HAS_BARRIERS_IN_STAGE ? queries.stages + queries.BYTES - 512 : weights + WEIGHT_BYTES;
+    queries.full = QueryStage::SPARE > 0 ? outputs.stages - QueryStage::SPARE : weights + WEIGHT_BYTES;
     outputs.full = queries.full + queries.BARRIER_BYTES;
     sums.barriers = outputs.full + outputs.BARRIER_BYTES;
     keys.full = sums.barriers + sums.BARRIER_BYTES;
