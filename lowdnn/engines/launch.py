@@ -38,7 +38,8 @@ def conversion_target(data_types: Iterable[DataType], arch: ArchSpec) -> str:
 
 
 def i32(values: Iterable[int]) -> tuple[Scalar, ...]:
-    return tuple(Scalar(ScalarType.I32, value) for value in values)
+    """Flags become 0 and 1: a stored plan takes no others."""
+    return tuple(Scalar(ScalarType.I32, int(value)) for value in values)
 
 
 def i64(values: Iterable[int]) -> tuple[Scalar, ...]:
