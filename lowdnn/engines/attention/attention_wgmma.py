@@ -43,9 +43,9 @@ _TILES = (64, 128, 192)
 #: Of keys; the last one fits beside everything. Of fp8, whole steps of the products.
 _TILES_OF_KEYS = (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32)
 _TILES_OF_FP8_KEYS = (192, 160, 128, 96, 64, 32)
-#: From so many queries on large tiles pay, from half as many without a mask; more than so many keys at a time only from
-#: so many on that a query sees.
-_MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS = 1024, 128, 3000
+#: From so many queries on large tiles pay, from half as many without a mask; more than so many keys at a time, a few
+#: more without a mask, only from so many on that a query sees.
+_MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS_WITHOUT_MASK, _MANY_KEYS = 1024, 128, 144, 3000
 #: Keys that take as long as what there is to do for a tile of them, whatever its size.
 _KEYS_BESIDE = 24
 #: Registers of a thread for scores, weights and outputs, where scores are scaled only: of a third of the
@@ -148,12 +148,16 @@ class AttentionWgmma:
 
 def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     tiles = _TILES if _is_light(problem) else _TILES[:2]
-    many = _MANY_QUERIES // 2 if problem.keys_seen == problem.keys else _MANY_QUERIES
+    is_full = problem.keys_seen == problem.keys
+    many = _MANY_QUERIES // 2 if is_full else _MANY_QUERIES
     most_queries = _TILES[1] if problem.stores_packed else tiles[-1]  # of short sequences larger ones are empty
     queries = most_queries if problem.queries >= many else _TILES[problem.queries > WARPGROUP_ROWS]
     of_keys = _keys_that_fit(problem, tiles[1])
-    most = _MANY_KEYS_AT_A_TIME if problem.keys_seen < _MANY_KEYS else of_keys[0]
-    candidates = [keys for keys in of_keys if keys <= most] or of_keys[-1:]
+    most = of_keys[0]
+    if problem.keys_seen < _MANY_KEYS:
+        most = _MANY_KEYS_WITHOUT_MASK if is_full else _MANY_KEYS_AT_A_TIME
+    fitting = _keys_that_fit(problem, queries)
+    candidates = [keys for keys in of_keys if keys <= most and keys in fitting] or of_keys[-1:]
     keys = min(candidates, key=lambda keys: ceil_div(problem.keys, keys) * (keys + _KEYS_BESIDE))
     # Of heads that are not larger, a tile's softmax takes as long as its multiplications.
     takes_turns = int(max(problem.padded_qk, problem.padded_v) <= _LARGE_SIZE)

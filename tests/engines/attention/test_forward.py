@@ -247,4 +247,10 @@ def test_keys_are_taken_as_far_as_there_is_room() -> None:
 
     assert [keys_of(queries, 192) for queries in (64, 128, 192)] == [192, 192, 128]
     assert [keys_of(queries, 48) for queries in (64, 192)] == [48, 48]
-    assert dict(WGMMA.plan(graph_of("sdpa b=1 h=1 q=200 d=256"), SM_90A, {}).choices)[KnobType.TILE_N] == 64
+    for words, keys in (
+        ("q=200 d=256", 64),
+        ("q=2000 d=128", 144),
+        ("q=2000 d=128 right=0", 128),
+        ("q=4000 d=64", 128),
+    ):
+        assert dict(WGMMA.plan(graph_of(f"sdpa b=1 h=1 {words}"), SM_90A, {}).choices)[KnobType.TILE_N] == keys
