@@ -2,8 +2,9 @@
 
 Where the scale has one element for each element of a row, as in layer and RMS norms, the launch sums these gradients
 over its rows on the way (``norm_backward_summing.cu``), and a second one joins the blocks' sums. Where it has one for
-each row, or for the rows of all samples, the sums that dx needs are stored, and those of the samples reduced
-(``norm_backward.cu``). Otherwise the gradients are reductions of their own over x and dy (``engines.reduction``).
+each row, or for the rows of all samples, the sums that dx needs are stored (``norm_backward.cu``), and those of the
+samples joined by a second launch. Otherwise the gradients are reductions of their own over x and dy
+(``engines.reduction``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import cached_property
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
+from lowdnn.codegen.space import IndexSpace, collapsed, strides_over
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.composite.assembly import moved
 from lowdnn.engines.launch import bytes_of, i64, moved_bytes
@@ -257,11 +259,19 @@ class BackwardRows:
         self._add_with_sums(chain, arch, launch)
 
     def _add_with_sums(self, chain: Chain, arch: ArchSpec, launch: Launch) -> None:
-        """The launch, and the reductions of what it stores of rows that share a scale."""
+        """The launch, and what joins the sums that it stores of rows which share a scale."""
         gradients = outputs_of(self.operation)
         parts = {port: row for port, row in self._row_sums.items() if row.uid != gradients[port].uid}
         places = {row.uid: chain.reserve(row.span_bytes) for row in parts.values()}
         chain.launches.append(replace(launch, arguments=tuple(moved(own, places, 0) for own in launch.arguments)))
+        if parts and all(_is_of_samples(row, gradients[port]) for port, row in parts.items()):
+            totals = tuple(gradients[port] for port in parts)
+            overlaps = arch.name == "sm_90a" and not launch.cooperative
+            offsets, count = tuple(places.values()), self.shape.stats_dims[0]
+            join = Join(totals, _channels(totals), self.compute_type, count, offsets, overlaps)
+            joining, arguments = join.kernel_and_arguments()
+            chain.launches.append(join.launch(chain.kernel(joining), arguments))
+            return
         for port, row in parts.items():
             total = OperationGraph([self._sum(row, gradients[port])])
             chain.add(_REDUCTION.plan(total, arch, {}), places)
@@ -314,6 +324,18 @@ class BackwardRows:
         """From here on no tensor of the operation, or before it, has uids."""
         before = (output.uid for op in self.before.operations for output in outputs_of(op).values())
         return 1 + max(*(tensor.uid for tensor in self.tensors.values()), *before)
+
+
+def _is_of_samples(sums: Tensor, gradient: Tensor) -> bool:
+    """Whether the sums are one for each sample and each element of the gradient."""
+    return gradient.rank > 1 and gradient.dims == (1, *sums.dims[1:])
+
+
+def _channels(gradients: tuple[Tensor, ...]) -> IndexSpace:
+    """The axes of gradients that have a number for each channel."""
+    dims = gradients[0].dims
+    strides = {tensor.uid: strides_over(tensor, dims) for tensor in gradients}
+    return collapsed(IndexSpace(dims, strides, tuple((axis,) for axis in range(len(dims)))), alone={1})
 
 
 def _sums_of_rows(operation: NormBackward, shape: NormShape, last_uid: int) -> dict[str, Tensor]:

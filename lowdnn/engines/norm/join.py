@@ -1,4 +1,5 @@
-"""The launch that joins the gradients of scale and bias: ``norm_backward_summing.cu`` has their sums by block."""
+"""The launch that joins the gradients of scale and bias: of the sums of blocks (``norm_backward_summing.cu``) or of
+samples (``norm_backward.cu``)."""
 
 from __future__ import annotations
 
@@ -34,9 +35,9 @@ class Params:
 
 @dataclass(frozen=True)
 class Join:
-    """gradients: dscale, then dbias where it is wanted.  space: the axes of a row.  count: sums of each element.
+    """gradients: dscale, then dbias where it is wanted.  space: their axes.  count: sums of each element.
 
-    offsets: of each gradient's sums in the workspace, [count][elements of a row].
+    offsets: of each gradient's sums in the workspace, [count][elements of the space].
     overlaps: as a dependent launch, on sm_90a.
     """
 

@@ -1,4 +1,4 @@
-// norm_join: the gradients of scale and bias from what the blocks of norm_backward_summing summed:
+// norm_join: the gradients of scale and bias from sums of blocks (norm_backward_summing) or samples (norm_backward):
 //   gradient[e] = epilogue(sum over p of partials[p][e])
 //
 // Layouts: partials packed, [count][elements]; the gradient in any strides over RANK axes, its elements numbered with

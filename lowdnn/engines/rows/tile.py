@@ -199,9 +199,10 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     team, items, cluster, sharing = defaults or ring or _defaults(layout, arch, held)
     most = _most_team(layout)
     is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
-    # Of one tensor a cluster's rows leave more blocks their registers in a ring.
-    if held.stays and is_ahead and cluster > 1 and held.values == 1:
-        ring = team, items, cluster, sharing = team, min(items, _CHUNK_ITEMS), cluster, sharing
+    # Of one tensor a cluster's rows leave more blocks their registers in a ring; so do joined rows of several.
+    is_spared = is_ahead if held.values == 1 else _are_many_apart(layout, arch, held, (team, items, cluster))
+    if held.stays and is_spared and cluster > 1:
+        ring = team, items, cluster, sharing = team, min(items, _CHUNK_ITEMS // held.values), cluster, sharing
     found: tuple[Knob, ...] = (
         Knob("team", KnobType.TILE_ROWS, tuple(t for t in _TEAMS if t <= most), team, "threads that share a row"),
         Knob("items", KnobType.MULTIPLY, tuple(sorted({*_ITEMS, items})), items, "groups in registers"),
@@ -305,12 +306,24 @@ def _is_worth_looking_ahead(layout: RowLayout, arch: ArchSpec, held: Held, tile:
     """Whether so few blocks fit a multiprocessor that memory waits while they meet, and no fewer fit that look ahead;
     where nothing else needs the cache that the next rows take. Threads of rows that are spread are many enough."""
     usual, ahead = (_tile(layout, *tile, sharing=tile[2], held=own) for own in (held, held.looking_ahead))
-    there = usual.RESIDENT * arch.sm_count // usual.SHARING
-    is_short = ceil_div(layout.row_groups, usual.slots) < _WORTH_STAYING * there
+    is_short = not _are_worth_staying(layout, arch, usual)
     is_several = usual.chunks(layout) > 1 or usual.is_apart
     if is_several or is_short or held.beside or usual.RESIDENT > _FEW_RESIDENT or _spread_items(layout, held):
         return False
     return ahead.RESIDENT == usual.RESIDENT
+
+
+def _are_worth_staying(layout: RowLayout, arch: ArchSpec, shape: RowTile) -> bool:
+    """Whether blocks that are there at a time have several rows each."""
+    there = shape.RESIDENT * arch.sm_count // shape.SHARING
+    return ceil_div(layout.row_groups, shape.slots) >= _WORTH_STAYING * there
+
+
+def _are_many_apart(layout: RowLayout, arch: ArchSpec, held: Held, tile: tuple[int, int, int]) -> bool:
+    """Whether joined rows with teams of their own are worth staying for; a skew would not fit a ring."""
+    if not are_apart(layout) or layout.space.skew:
+        return False
+    return _are_worth_staying(layout, arch, _tile(layout, *tile, sharing=tile[2], held=held))
 
 
 def _resident(layout: RowLayout, threads: int, items: int, sharing: int, held: Held, is_as_read: bool) -> int:

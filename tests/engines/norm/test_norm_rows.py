@@ -170,6 +170,15 @@ def test_blocks_of_a_grid_share_rows(racing: Runtime, line: str) -> None:
     assert plan.launches[0].grid[0] % 4 == 0
 
 
+def test_gradients_of_many_groups_go_through_a_ring() -> None:
+    """Of blocks that stay for several groups; where they have few, a row is held in registers."""
+    for dims, stages in (("16x256x128x128", 2), ("8x320x64x64", 0)):
+        graph = parse_case(f"norm dims={dims} mode=group groups=32 dir=bwd dtype=bf16").graph()
+        plan = ENGINE.plan(graph, SM_90A, {})
+        assert dict(plan.choices)[KnobType.STAGES] == stages
+        assert shape_of(plan)["IN_RING"] == stages // 2
+
+
 def test_many_blocks_share_rows(racing: Runtime) -> None:
     """Several threads join a number of theirs, then one thread what these have."""
     wide = {KnobType.TILE_ROWS: 16, KnobType.MULTIPLY: 1, KnobType.TILE_CGA_M: 1, KnobType.CTA_COUNT: 32}
@@ -358,7 +367,8 @@ def test_gradients_of_channels_read_images_once(layout: str) -> None:
     for mode in ("group groups=32", "instance"):
         graph = parse_case(f"norm dims=8x320x32x32 mode={mode} layout={layout} dtype=fp16 dir=bwd").graph()
         plan = ENGINE.plan(graph, SM_90A, {})
-        assert {kernel.source.split("/")[0] for kernel in plan.kernels} == {"norm", "reduction"}
+        assert [kernel.source for kernel in plan.kernels] == ["norm/norm_backward.cu", "norm/norm_join.cu"]
+        assert len(plan.launches) == 2
         x = graph.tensors[1]
         assert sum(launch.work.bytes for launch in plan.launches) < 1.05 * 3 * x.span_bytes
         assert plan.workspace_bytes < 0.04 * x.span_bytes
