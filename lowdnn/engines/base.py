@@ -9,11 +9,13 @@ from typing import Protocol, TypeVar
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import HasPorts
 from lowdnn.ops.ragged import RaggedMove
 from lowdnn.plan import KernelRef, Launch, Plan, PlanTensor
 from lowdnn.status import BadParamError, NotSupportedError, Status
 
 Choices = Mapping[KnobType, int]
+Anchors = tuple[type[HasPorts], ...]
 ProblemT = TypeVar("ProblemT")
 
 #: Behaviour of every engine: kernels may have to be compiled at run time, and any plan can be captured.
@@ -49,13 +51,15 @@ class Knob:
 class Engine(Protocol):
     """A family of kernels that can run some graphs. One that knows more of its cost is ``Floored`` (``floor.py``).
 
-    ``name`` is ``<family>_<idea>``; ``index`` is its global index, given once and never reused.
+    ``name`` is ``<family>_<idea>``; ``index`` is its global index, given once and never reused. Every graph that it
+    takes has an operation of one of its ``anchors``, where it has any.
     """
 
     name: str
     index: int
     numerical_notes: tuple[NumericalNote, ...]
     behavior_notes: tuple[BehaviorNote, ...]
+    anchors: Anchors
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """None where ``plan`` will succeed with the default knobs, otherwise the first reason why not."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Engine, Refusal
@@ -100,11 +100,13 @@ class Ranking:
 
     @cached_property
     def _bounded(self) -> list[tuple[float, Engine]]:
-        """The engines, each with its lower bound, lowest first; last ``composite``, which asks all others.
+        """The engines that may take the graph, each with its lower bound, lowest first; last ``composite``, which asks
+        all others.
 
         Of equal bounds the later engines first: they were made to outdo the earlier ones.
         """
-        bounded = [(bound_us(self._graph, engine, self._arch), engine) for engine in self._admitted]
+        engines = _anchored(tuple(self._admitted), frozenset(map(type, self._graph.operations)))
+        bounded = [(bound_us(self._graph, engine, self._arch), engine) for engine in engines]
         return sorted(bounded, key=lambda item: (isinstance(item[1], Composite), item[0], -item[1].index))
 
     def _is_needless(self, engine: Engine, found: Candidate) -> bool:
@@ -169,6 +171,14 @@ def _admitted(engines: Sequence[Engine], mode: HeurMode) -> tuple[list[Engine], 
         if engine not in admitted
     ]
     return admitted, barred
+
+
+@lru_cache(maxsize=512)
+def _anchored(engines: tuple[Engine, ...], kinds: frozenset[type]) -> tuple[Engine, ...]:
+    """Those that do not refuse every graph of operations of these kinds."""
+    return tuple(
+        engine for engine in engines if not engine.anchors or any(issubclass(kind, engine.anchors) for kind in kinds)
+    )
 
 
 def _order(candidate: Candidate) -> tuple[float, int]:

@@ -22,7 +22,7 @@ from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward
 from lowdnn.engines.attention.heads import padded, pitch_bytes
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import bytes_of, ceil_div, conversion_target, divider, i32, i64, macros
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -67,6 +67,7 @@ class AttentionBackwardMma:
     index = 31
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (SdpaBackward,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what ``AttentionBackward.match`` does."""

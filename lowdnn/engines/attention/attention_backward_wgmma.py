@@ -28,7 +28,17 @@ from lowdnn.engines.attention.mapped import (
     math_unit,
     refuse_map,
 )
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    refuse_arch,
+    resolve_choices,
+)
 from lowdnn.engines.launch import (
     MAX_EXTENT,
     MAX_GRID_X,
@@ -42,6 +52,7 @@ from lowdnn.engines.launch import (
 )
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
 from lowdnn.status import Status
@@ -167,6 +178,7 @@ class AttentionBackwardWgmma:
     index = 33
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.NONDETERMINISTIC)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (SdpaBackward,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, what ``AttentionBackward.match`` does, heads shared in two ways, operands

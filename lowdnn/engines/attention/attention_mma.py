@@ -13,9 +13,10 @@ from __future__ import annotations
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
 from lowdnn.engines.attention.heads import pitch_bytes
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.softmax import Softmax
 from lowdnn.plan import KernelRef, Launch, MathUnit, Plan
 
 _TILES = (64, 128)
@@ -32,6 +33,7 @@ class AttentionMma:
     index = 30
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (Softmax,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """See ``AttentionForward.match``."""

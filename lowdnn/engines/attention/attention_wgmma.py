@@ -30,11 +30,22 @@ from lowdnn.engines.attention.mapped import (
     refuse_map,
 )
 from lowdnn.engines.attention.order import TileOrder
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    refuse_arch,
+    resolve_choices,
+)
 from lowdnn.engines.launch import ceil_div, i32
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.block_mask import SIDE
+from lowdnn.ops.softmax import Softmax
 from lowdnn.plan import Argument, KernelRef, Launch, Plan, Struct
 from lowdnn.status import Status
 
@@ -96,6 +107,7 @@ class AttentionWgmma:
     index = 32
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (Softmax,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, what ``AttentionForward.match`` does, operands without a tensor map."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, plan_tensors, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Engine, Knob, Refusal, plan_tensors, resolve_choices
 from lowdnn.engines.composite.assembly import assemble
 from lowdnn.engines.composite.partition import Uncovered, find_uncovered, partition
 from lowdnn.enums import BehaviorNote, DataType, NumericalNote
@@ -32,6 +32,7 @@ class Composite:
     index = 6
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = ()
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._engines = tuple(engines)

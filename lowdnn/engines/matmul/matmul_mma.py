@@ -17,7 +17,7 @@ from math import prod
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
@@ -31,6 +31,7 @@ from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_alon
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag
+from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.plan import (
@@ -77,6 +78,7 @@ class MatmulMma(Floored):
     index = 2
     numerical_notes = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionOperation, MatmulOperation)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses types without an mma instruction, layouts and extents that the kernels cannot count, slow exits."""

@@ -17,7 +17,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    refuse_arch,
+    resolve_choices,
+)
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.converted_operand import functions_of
 from lowdnn.engines.gemm.exits import OutputExits
@@ -50,6 +60,7 @@ from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag
+from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, Work
@@ -78,6 +89,7 @@ class MatmulWgmma:
     index = 7
     numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionOperation, MatmulOperation)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, types without a wgmma instruction, empty extents, odd batches, slow exits."""

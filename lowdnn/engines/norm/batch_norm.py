@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.norm.passes import PassBuilder, Passes, unbiased
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.enums import DataType, NormMode, NumericalNote, PointwiseMode, ReduceTensorOp
@@ -47,6 +47,7 @@ class BatchNorm:
     index = 22
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (NormForward, NormBackward, BnFinalize, BnBackwardWeights)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what is not one batch norm with pointwise operations behind it, and parts that their engines do."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.conv.grouped.filter_gradient import FilterGeometry
 from lowdnn.engines.conv.grouped.geometry import GroupedGeometry, pack_of
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
@@ -64,6 +64,7 @@ class ConvGroupedMma(Floored):
     index = 12
     numerical_notes = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionOperation,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses data types without an mma instruction, wide groups, large filters, boxes that do not fit."""

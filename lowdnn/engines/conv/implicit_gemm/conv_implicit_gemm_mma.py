@@ -20,7 +20,7 @@ from functools import cached_property
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.conv.implicit_gemm.data_gradient_views import class_count, data_gradient_views
 from lowdnn.engines.conv.implicit_gemm.filter_gradient_view import filter_gradient_view
 from lowdnn.engines.conv.implicit_gemm.forward_views import ForwardView
@@ -45,7 +45,7 @@ from lowdnn.graph.pattern import (
     match_anchored_with_exits,
 )
 from lowdnn.graph.reduction_pattern import AnyReduction
-from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution import Convolution, ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
@@ -90,6 +90,7 @@ class ConvImplicitGemmMma(Floored):
     index = 0
     numerical_notes = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionOperation,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses data types without an mma instruction, narrow groups, very large filters and slow exits."""

@@ -15,7 +15,17 @@ from dataclasses import dataclass, replace
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    refuse_arch,
+    resolve_choices,
+)
 from lowdnn.engines.conv.wgmma import wgrad_tiles
 from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_last
 from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
@@ -64,6 +74,7 @@ class ConvWgradWgmma:
     index = 10
     numerical_notes: tuple[NumericalNote, ...] = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionBackwardFilter,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, other types, geometry beyond tensor maps, and slow prologues."""

@@ -10,7 +10,17 @@ from itertools import accumulate
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import generate
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    refuse_arch,
+    resolve_choices,
+)
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments
 from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_last
@@ -55,6 +65,7 @@ class Im2colWgmma(Floored):
 
     name: str
     index: int
+    anchors: Anchors
     numerical_notes: tuple[NumericalNote, ...] = (
         NumericalNote.TENSOR_CORE,
         NumericalNote.DOWN_CONVERT_INPUTS,
