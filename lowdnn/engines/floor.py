@@ -14,16 +14,18 @@ from lowdnn.engines.base import Engine
 from lowdnn.engines.gemm.tiles import UNITS
 from lowdnn.engines.gemm.wgmma_tiles import wgmma_type
 from lowdnn.engines.launch import bytes_touched, fma_unit
-from lowdnn.enums import NumericalNote
+from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
 from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
+from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.sdpa_fp8_backward import SdpaFp8Backward
 from lowdnn.plan import MathUnit
 
-Contraction = ConvolutionOperation | MatmulOperation | MoeGroupedMatmul | MoeGroupedMatmulBackward
+Contraction = ConvolutionOperation | MatmulOperation | MoeGroupedMatmul | MoeGroupedMatmulBackward | SdpaBackward
 
 
 class Multipliers(IntEnum):
@@ -82,11 +84,18 @@ _FMA, _FASTEST = Floor(Multipliers.FMA), Floor(Multipliers.FASTEST)
 
 def _units(contraction: Contraction, multipliers: Multipliers, arch: ArchSpec) -> list[MathUnit]:
     """Those of ``arch`` that multiply the contraction's inputs; the FMA units where no others do."""
-    data_type = next(iter(inputs_of(contraction).values())).data_type
+    data_type = _multiplied_type(contraction)
     found = [UNITS.get(data_type)] if multipliers >= Multipliers.MMA_SYNC else []
     if multipliers is Multipliers.FASTEST and (instruction := wgmma_type(data_type, data_type)):
         found.append(instruction.unit)
     return [unit for unit in found if unit is not None and unit in arch.flops_per_clock] or [fma_unit(data_type)]
+
+
+def _multiplied_type(contraction: Contraction) -> DataType:
+    """Of the first input; gradients of attention widen fp8."""
+    if isinstance(contraction, SdpaFp8Backward):
+        return DataType.HALF
+    return next(iter(inputs_of(contraction).values())).data_type
 
 
 def _contractions(graph: OperationGraph) -> tuple[Contraction, ...]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
-from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, ClearedWords
+from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, ClearedWords, seen_pairs
 from lowdnn.engines.attention.heads import kernel_bounds, padded
 from lowdnn.engines.attention.mapped import (
     BARRIER_BYTES,
@@ -39,6 +39,7 @@ from lowdnn.engines.base import (
     refuse_arch,
     resolve_choices,
 )
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.launch import (
     MAX_EXTENT,
     MAX_GRID_X,
@@ -171,7 +172,7 @@ class Params:
     GRADIENT_TYPE: str
 
 
-class AttentionBackwardWgmma:
+class AttentionBackwardWgmma(Floored):
     """See the module's docstring."""
 
     name = "attention_backward_wgmma"
@@ -187,6 +188,11 @@ class AttentionBackwardWgmma:
             return refusal
         problem = graph.derive(self._problem)
         return problem if isinstance(problem, Refusal) else None
+
+    def floor(self, contraction: Contraction) -> Floor:
+        """Of pairs that see each other."""
+        waste = seen_pairs(contraction) if isinstance(contraction, SdpaBackward) else 1.0
+        return Floor(Multipliers.FASTEST, waste=waste)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """SWIZZLE, REDUCTION_MODE, SPLIT_K_SLC."""
