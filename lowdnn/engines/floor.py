@@ -23,7 +23,7 @@ from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
 from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.sdpa_fp8_backward import SdpaFp8Backward
-from lowdnn.plan import MathUnit
+from lowdnn.plan import Launch, MathUnit
 
 Contraction = ConvolutionOperation | MatmulOperation | MoeGroupedMatmul | MoeGroupedMatmulBackward | SdpaBackward
 
@@ -53,6 +53,14 @@ class Floored(ABC):
     @abstractmethod
     def floor(self, contraction: Contraction) -> Floor:
         """Of plans for a graph with ``contraction``, which may be one that the engine refuses."""
+
+
+class Modelled(ABC):
+    """An engine that tells more exactly how long a plan takes, before it is made: what its choice of a tile finds."""
+
+    @abstractmethod
+    def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
+        """A launch that takes no longer than the plan with the default knobs, of a graph that the engine takes."""
 
 
 class LeastTime(NamedTuple):

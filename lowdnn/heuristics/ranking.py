@@ -15,6 +15,7 @@ workspace: without the split, further down, for whoever has less workspace to gi
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -24,7 +25,7 @@ from lowdnn.engines.base import Choices, Engine, Refusal
 from lowdnn.engines.composite.composite import Composite, keeps_precision
 from lowdnn.enums import HeurMode, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.cost_model import bound_us, plan_us
+from lowdnn.heuristics.cost_model import bound_us, near_bound_us, plan_us
 from lowdnn.plan import Plan
 from lowdnn.status import Status
 
@@ -71,11 +72,18 @@ class Ranking:
     def best(self) -> Candidate | None:
         """The first of ``candidates``, without the work for the others; None where no engine takes the graph."""
         best: Candidate | None = None
-        for bound, engine in self._bounded:
+        waiting = list(self._bounded)
+        while waiting:
+            bound, engine = waiting.pop(0)
             if best is not None and (bound > best.estimated_us or self._is_needless(engine, best)):
                 continue
-            if self._refusal(engine) is None:
-                best = min(filter(None, (best, self._candidate(engine))), key=_order)
+            if self._refusal(engine) is not None:
+                continue
+            near_bound = near_bound_us(self._graph, engine, self._arch)
+            if waiting and near_bound > max(bound, waiting[0][0]):
+                insort(waiting, (near_bound, engine), key=_turn)
+                continue
+            best = min(filter(None, (best, self._candidate(engine))), key=_order)
         return best
 
     @cached_property
@@ -107,7 +115,7 @@ class Ranking:
         """
         engines = _anchored(tuple(self._admitted), frozenset(map(type, self._graph.operations)))
         bounded = [(bound_us(self._graph, engine, self._arch), engine) for engine in engines]
-        return sorted(bounded, key=lambda item: (isinstance(item[1], Composite), item[0], -item[1].index))
+        return sorted(bounded, key=_turn)
 
     def _is_needless(self, engine: Engine, found: Candidate) -> bool:
         """Whether ``engine`` is sure to refuse what the engine of ``found`` takes as it is."""
@@ -179,6 +187,12 @@ def _anchored(engines: tuple[Engine, ...], kinds: frozenset[type]) -> tuple[Engi
     return tuple(
         engine for engine in engines if not engine.anchors or any(issubclass(kind, engine.anchors) for kind in kinds)
     )
+
+
+def _turn(bounded: tuple[float, Engine]) -> tuple[bool, float, int]:
+    """When an engine with this lower bound is asked."""
+    bound, engine = bounded
+    return isinstance(engine, Composite), bound, -engine.index
 
 
 def _order(candidate: Candidate) -> tuple[float, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import Schedule, WgmmaTile, WgmmaType
 from lowdnn.engines.gemm.wgmma_times import Counts, Rates, Times, busy_times, total_times
 from lowdnn.enums import DataType, KnobType, NumericalNote
-from lowdnn.plan import MathUnit
+from lowdnn.plan import Launch, MathUnit, Work
 from lowdnn.status import BadParamError
 
 #: Of a tile.
@@ -70,17 +71,28 @@ class WgmmaTiling:
 
 def best(product: WgmmaProduct, arch: ArchSpec) -> WgmmaTiling:
     """The tiling with the least modelled time, as far as the model can tell."""
-    return _best(product, Machine.of(product.type, arch))[1]
+    return _best(product, Machine.of(product.type, arch)).tiling
 
 
 def least_seconds(product: WgmmaProduct, arch: ArchSpec) -> float:
     """The modelled time of one product with its ``best`` tiling."""
-    return _best(product, Machine.of(product.type, arch))[0]
+    return _best(product, Machine.of(product.type, arch)).seconds
 
 
 def busy_seconds(product: WgmmaProduct, tiling: WgmmaTiling, arch: ArchSpec) -> float:
     """The modelled time of the product's own launch with this tiling, without its start; not with STREAM_K (0)."""
-    return 0.0 if tiling.resident else _tiling_seconds(product, tiling, Machine.of(product.type, arch))
+    if tiling.resident:
+        return 0.0
+    machine = Machine.of(product.type, arch)
+    found = _best(product, machine)
+    is_best = (tiling.tile, tiling.splits) == (found.tiling.tile, found.tiling.splits)
+    return found.busy_s if is_best else _tiling_seconds(product, tiling, machine)
+
+
+def busy_launch(product: WgmmaProduct, arch: ArchSpec) -> Launch:
+    """What takes no longer than the product's own launch with its ``best`` tiling."""
+    busy_s = _best(product, Machine.of(product.type, arch)).busy_s
+    return Launch(0, (1, 1, 1), (1, 1, 1), (), work=Work(busy_s=busy_s), overlaps_previous=True)
 
 
 def exit_problem(product: WgmmaProduct, arch: ArchSpec) -> str:
@@ -197,14 +209,23 @@ def tiling_of(engine: str, product: WgmmaProduct, arch: ArchSpec, chosen: Mappin
     return tiling
 
 
+class _Best(NamedTuple):
+    """A tiling, the modelled time of all launches with it, and ``busy_seconds``."""
+
+    seconds: float
+    tiling: WgmmaTiling
+    busy_s: float
+
+
 @lru_cache(maxsize=4096)
-def _best(product: WgmmaProduct, machine: Machine) -> tuple[float, WgmmaTiling]:
+def _best(product: WgmmaProduct, machine: Machine) -> _Best:
     rates = _menu_rates(_traits(product), machine)
     splits = _splittings(product, rates)
-    seconds = total_times(product, rates, splits, machine).T
-    at, row = _first(seconds, rates, TELLING_RATIO if _waits_for_memory(product, machine) else 1)
+    seconds, busy_s = total_times(product, rates, splits, machine)
+    at, row = _first(seconds.T, rates, TELLING_RATIO if _waits_for_memory(product, machine) else 1)
     tile = rates.tiles[at]
-    return float(seconds[at, row]), WgmmaTiling(tile, int(splits[row, at]), _group(product, tile, machine))
+    tiling = WgmmaTiling(tile, int(splits[row, at]), _group(product, tile, machine))
+    return _Best(float(seconds[row, at]), tiling, float(busy_s[row, at]))
 
 
 def _waits_for_memory(product: WgmmaProduct, machine: Machine) -> bool:

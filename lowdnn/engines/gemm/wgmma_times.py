@@ -178,15 +178,16 @@ def _converted_elements(product: WgmmaProduct, tile: WgmmaTile) -> int:
     return lines * tile.row_bytes // tile.element_bytes if product.conversion is Conversion.IN_PLACE else 0
 
 
-def total_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Machine) -> Times:
-    """From the start to the end of all launches; splits pay for the one that sums their slices."""
+def total_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Machine) -> tuple[Times, Times]:
+    """From the start to the end of all launches, splits pay for the one that sums their slices; ``busy_times``."""
     splits = _filled(product, splits)
-    times = _START_S + _busy_times(product, rates, splits, machine)
+    busy = _busy_times(product, rates, splits, machine)
+    times = _START_S + busy
     if splits.max() > 1:
         slice_bytes = _slice_bytes(product, splits)
         reduce_s = machine.launch_s + (slice_bytes + product.output_bytes) / machine.copy_bytes_per_s
         times += (slice_bytes > 0) * reduce_s
-    return times
+    return times, busy
 
 
 def busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Machine) -> Times:

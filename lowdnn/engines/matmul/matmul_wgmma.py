@@ -13,7 +13,7 @@ Kernels: ``matmul_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
@@ -28,6 +28,7 @@ from lowdnn.engines.base import (
     refuse_arch,
     resolve_choices,
 )
+from lowdnn.engines.floor import Modelled
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.converted_operand import functions_of
 from lowdnn.engines.gemm.exits import OutputExits
@@ -82,7 +83,7 @@ class Params:
     TRANSPOSED: int
 
 
-class MatmulWgmma:
+class MatmulWgmma(Modelled):
     """See the module's docstring."""
 
     name = "matmul_wgmma"
@@ -100,6 +101,10 @@ class MatmulWgmma:
             return problem
         slow = wgmma_model.exit_problem(problem.product(False), arch) if problem.exits.exist else ""
         return Refusal(self.name, slow) if slow else None
+
+    def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
+        problem = self._accepted(graph, arch)
+        return wgmma_model.busy_launch(problem.product(problem.prefers_transposed(arch)), arch)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """The tiles' knobs (``wgmma_model``), SWAP_AB, OUTPUT_TMA_ENABLE and for fp8 REDUCTION_MODE."""
@@ -218,6 +223,18 @@ class _Problem:
 
     def product(self, is_transposed: bool, *, is_promoted: bool | None = None) -> WgmmaProduct:
         """As the tiles see it; sums are promoted as the compute type has it, or as ``is_promoted`` says."""
+        found = self._transposed_product if is_transposed else self._plain_product
+        return found if is_promoted in (None, found.is_promoted) else replace(found, is_promoted=bool(is_promoted))
+
+    @cached_property
+    def _plain_product(self) -> WgmmaProduct:
+        return self._product(False)
+
+    @cached_property
+    def _transposed_product(self) -> WgmmaProduct:
+        return self._product(True)
+
+    def _product(self, is_transposed: bool) -> WgmmaProduct:
         p, q = self.operands(is_transposed)
         kind = self.instruction(is_transposed)
         has_operand = not is_transposed and mapped_operand(self.dag, self.space.output, self.space.rows) is not None
@@ -234,7 +251,7 @@ class _Problem:
             is_b_mn_major=q.is_mn_major,
             allows_split=not self.exits.exist and self.space.output.rows * self.space.columns <= MAX_COORDINATE,
             column_unit=MAP_COLUMNS if self.exits.exist else 8,
-            is_promoted=wgmma_model.is_promoted(kind, self.compute_type) if is_promoted is None else is_promoted,
+            is_promoted=wgmma_model.is_promoted(kind, self.compute_type),
             has_operand=has_operand,
             is_a_askew=p.is_askew,
             is_b_askew=q.is_askew,

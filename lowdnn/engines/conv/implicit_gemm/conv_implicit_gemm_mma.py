@@ -25,7 +25,7 @@ from lowdnn.engines.conv.implicit_gemm.data_gradient_views import class_count, d
 from lowdnn.engines.conv.implicit_gemm.filter_gradient_view import filter_gradient_view
 from lowdnn.engines.conv.implicit_gemm.forward_views import ForwardView
 from lowdnn.engines.conv.implicit_gemm.geometry import MmaGeometry
-from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
+from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
 from lowdnn.engines.gemm.output_space import (
@@ -53,6 +53,7 @@ from lowdnn.ops.tensor import Tensor, channels_last_strides
 from lowdnn.plan import (
     Argument,
     KernelRef,
+    Launch,
     Plan,
     Scalar,
     ScalarType,
@@ -83,7 +84,7 @@ class Params:
     SPLIT_K: int
 
 
-class ConvImplicitGemmMma(Floored):
+class ConvImplicitGemmMma(Floored, Modelled):
     """See the module's docstring."""
 
     name = "conv_implicit_gemm_mma"
@@ -107,6 +108,10 @@ class ConvImplicitGemmMma(Floored):
         if isinstance(contraction, ConvolutionForward):
             return Floor(Multipliers.MMA_SYNC, waste=tiles.padding(contraction.y.dims[1]))
         return Floor(Multipliers.MMA_SYNC)
+
+    def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
+        """Of the class with the most pixels."""
+        return tiles.busy_launch(accepted(graph.derive(self._problem)).product, arch)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""

@@ -24,7 +24,7 @@ from lowdnn.engines.base import (
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments
 from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_last
-from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
+from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.exits import OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, full_loads
@@ -60,7 +60,7 @@ from lowdnn.status import BadParamError, Status
 _TARGET = "sm_90a"
 
 
-class Im2colWgmma(Floored):
+class Im2colWgmma(Floored, Modelled):
     """An engine; a subclass says which operation it computes."""
 
     name: str
@@ -91,6 +91,11 @@ class Im2colWgmma(Floored):
         lines, depth = (channels, filters) if contraction.output is contraction.image else (filters, channels)
         half_row = STAGE_ROW_BYTES // 2 // contraction.filter.element_bytes
         return Floor(Multipliers.FASTEST, waste=_padding(depth, half_row) * _padding(lines, SMALLEST_COLUMNS))
+
+    def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
+        product = accepted(graph.derive(self._checked))
+        way, is_transposed = product.preferred(arch)
+        return wgmma_model.busy_launch(product.ways[way].product(is_transposed), arch)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tile, ring, warps, cluster, parts of k and raster of the product as the tiles see it; what their rows are."""
