@@ -123,7 +123,7 @@ def plan_of(
         choices=tuple(chosen.items()),
         kernels=kernels,
         launches=launches,
-        tensors=plan_tensors(graph),
+        tensors=graph.derive(plan_tensors),
         workspace_bytes=workspace_bytes,
         numerical_notes=engine.numerical_notes if numerical_notes is None else numerical_notes,
         behavior_notes=engine.behavior_notes,

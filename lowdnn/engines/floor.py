@@ -80,14 +80,20 @@ def floor_of(engine: Engine, graph: OperationGraph) -> Floor:
 
 def least_time(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> LeastTime:
     """Contractions at the attained rate of the multipliers, what is none in no time; each tensor in memory once."""
-    arithmetic_s = 0.0
-    for contraction in graph.derive(_contractions):
-        rate = max(map(arch.attained_rate, _units(contraction, floor.multipliers, arch)))
-        arithmetic_s += floor.waste * contraction.flops / rate
+    work = graph.derive(_flops_and_rates, floor.multipliers, arch)
+    arithmetic_s = sum(floor.waste * flops / rate for flops, rate in work)
     return LeastTime(arithmetic_s, graph.derive(_moved_bytes) / arch.copy_bytes_per_s)
 
 
 _FMA, _FASTEST = Floor(Multipliers.FMA), Floor(Multipliers.FASTEST)
+
+
+def _flops_and_rates(graph: OperationGraph, multipliers: Multipliers, arch: ArchSpec) -> tuple[tuple[int, float], ...]:
+    """Of each contraction."""
+    return tuple(
+        (contraction.flops, max(map(arch.attained_rate, _units(contraction, multipliers, arch))))
+        for contraction in graph.derive(_contractions)
+    )
 
 
 def _units(contraction: Contraction, multipliers: Multipliers, arch: ArchSpec) -> list[MathUnit]:

@@ -67,7 +67,7 @@ class Composite:
             choices=(),
             kernels=assembly.kernels,
             launches=assembly.launches,
-            tensors=plan_tensors(graph),
+            tensors=graph.derive(plan_tensors),
             workspace_bytes=assembly.workspace_bytes,
             numerical_notes=_union(part.plan.numerical_notes for part in parts),
             behavior_notes=_union(part.plan.behavior_notes for part in parts),

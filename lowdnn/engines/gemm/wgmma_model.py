@@ -91,8 +91,10 @@ def busy_seconds(product: WgmmaProduct, tiling: WgmmaTiling, arch: ArchSpec) -> 
 
 def busy_launch(product: WgmmaProduct, arch: ArchSpec) -> Launch:
     """What takes no longer than the product's own launch with its ``best`` tiling."""
-    busy_s = _best(product, Machine.of(product.type, arch)).busy_s
-    return Launch(0, (1, 1, 1), (1, 1, 1), (), work=Work(busy_s=busy_s), overlaps_previous=True)
+    found = _best(product, Machine.of(product.type, arch))
+    flops = 0 if product.classes else found.tiling.schedule(product).flops
+    work = Work(flops, unit=product.type.unit, busy_s=found.busy_s)
+    return Launch(0, (arch.sm_count, 1, 1), (1, 1, 1), (), work=work, overlaps_previous=True)
 
 
 def exit_problem(product: WgmmaProduct, arch: ArchSpec) -> str:

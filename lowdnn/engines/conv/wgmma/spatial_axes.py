@@ -52,6 +52,8 @@ def _with_fewest_axes(graph: OperationGraph) -> OperationGraph:
     images: tuple[int, ...] = (0,)
     if len(runs) > 1 and _is_plain(operation, _FIRST):
         images += runs.pop(0)
+    if len(runs) == operation.filter.rank - _FIRST:
+        return graph
     return _View(images, tuple(runs)).of(graph, operation) or graph
 
 
