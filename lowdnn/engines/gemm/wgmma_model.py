@@ -243,14 +243,14 @@ def _first(seconds: Times, rates: Rates, telling_ratio: float) -> tuple[int, int
 
     Of equal times it is the one that copies least.
     """
-    count = seconds.shape[1]
-    times = seconds.ravel()
-    is_shallow, parts, copies = (
-        np.repeat(of_tile, count) for of_tile in (rates.stages < _DEEP_RING, rates.parts, rates.copy_s[1])
-    )
-    is_slower = times > telling_ratio * np.min(times)
-    at, row = divmod(int(np.lexsort((copies, times, parts, is_shallow, is_slower))[0]), count)
-    return at, row
+    fastest = zip(*np.nonzero(seconds <= telling_ratio * seconds.min()), strict=True)
+
+    def order(found: tuple[np.intp, np.intp]) -> tuple[bool, int, float, float]:
+        at, row = found
+        return rates.stages[at] < _DEEP_RING, rates.parts[at], seconds[at, row], rates.copy_s[1][at]
+
+    at, row = min(fastest, key=order)
+    return int(at), int(row)
 
 
 @lru_cache(maxsize=1024)
@@ -289,6 +289,8 @@ def _splittings(product: WgmmaProduct, rates: Rates) -> Counts:
         return whole[np.newaxis]
     items = rates.items(product.m, product.n, product.batches)
     free = rates.clusters // items
+    if not free.any():
+        return whole[np.newaxis]
     splits = np.minimum(np.stack((whole, free, 2 * free + 1)), most)
     return np.where((splits >= 2) & (items * splits <= 2 * rates.clusters) & (rates.cluster == 1), splits, 1)
 

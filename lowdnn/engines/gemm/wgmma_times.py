@@ -181,9 +181,10 @@ def _converted_elements(product: WgmmaProduct, tile: WgmmaTile) -> int:
 def total_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Machine) -> tuple[Times, Times]:
     """From the start to the end of all launches, splits pay for the one that sums their slices; ``busy_times``."""
     splits = _filled(product, splits)
-    busy = _busy_times(product, rates, splits, machine)
+    is_split = bool(splits.max() > 1)
+    busy = _busy_times(product, rates, splits, is_split, machine)
     times = _START_S + busy
-    if splits.max() > 1:
+    if is_split:
         slice_bytes = _slice_bytes(product, splits)
         reduce_s = machine.launch_s + (slice_bytes + product.output_bytes) / machine.copy_bytes_per_s
         times += (slice_bytes > 0) * reduce_s
@@ -192,11 +193,12 @@ def total_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Ma
 
 def busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Machine) -> Times:
     """Tiles of the busiest multiprocessor, but no less than the bytes take."""
-    return _busy_times(product, rates, _filled(product, splits), machine)
+    splits = _filled(product, splits)
+    return _busy_times(product, rates, splits, bool(splits.max() > 1), machine)
 
 
-def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Machine) -> Times:
-    """``busy_times`` without empty splits."""
+def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, is_split: bool, machine: Machine) -> Times:
+    """``busy_times`` without empty splits; is_split: whether any are more than one."""
     outputs = product.batches * product.m * product.n
     blocks = rates.items(product.m, product.n, product.batches) * splits * rates.cluster
     if product.classes:
@@ -204,12 +206,13 @@ def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Ma
         mean_stages = stages.astype(np.float64)
     else:
         turns = -(-blocks // machine.sm_count)
-        stages = turns * -(-product.k_blocks // (splits * rates.parts))
+        stages = turns * -(-product.k_blocks // (splits * rates.parts if is_split else rates.parts))
         mean_stages = stages / turns * blocks / machine.sm_count
     multiply: Times = np.where(turns > 1, rates.multiply_s[1], rates.multiply_s[0])
     stage = np.maximum(multiply, _copy_times(product, rates, turns, blocks, machine))
-    stored_s = rates.leaving_s + rates.stored_elements * (product.output_bytes / outputs / _STORE_BYTES_PER_S)
-    store = np.where(splits > 1, rates.slice_s, stored_s)
+    store = rates.leaving_s + rates.stored_elements * (product.output_bytes / outputs / _STORE_BYTES_PER_S)
+    if is_split:
+        store = np.where(splits > 1, rates.slice_s, store)
     # Blocks on one multiprocessor, and teams in turn, multiply while the others store; copies go on all the time.
     shared = np.maximum(stages * stage, mean_stages * rates.sustained_s) + turns * _TURN_S + store
     shared += (turns - 1) * (rates.store_loss * store + rates.exposed_s)
@@ -218,11 +221,14 @@ def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Ma
         shared += stages * _SHARED_ROW_S * (rates.a_lines * shares_a + rates.b_lines * shares_b)
     alone = -(-turns // rates.sharers) * (stages / turns * multiply + store)
     busy = np.maximum(shared, alone)
-    moved = _moved_times(product, rates, splits, turns, blocks, machine)
+    stored_bytes = np.where(splits > 1, _slice_bytes(product, splits), product.output_bytes) if is_split else None
+    moved = _moved_times(product, rates, stored_bytes, turns, blocks, machine)
     times = np.maximum(busy, moved) + _OVERLAP_LOSS * np.minimum(busy, moved)
     times += rates.meeting_s - _EARLY_START_S * (rates.leaves_room & (turns == 1))
-    has_all = rates.columns >= product.n if product.is_b_resident else True
-    return np.where((product.k_blocks >= rates.parts) & has_all, times, np.inf)
+    has_work = product.k_blocks >= rates.parts
+    if product.is_b_resident:
+        has_work = has_work & (rates.columns >= product.n)
+    return np.where(has_work, times, np.inf)
 
 
 def _copy_times(product: WgmmaProduct, rates: Rates, turns: Counts, blocks: Counts, machine: Machine) -> Times:
@@ -237,10 +243,15 @@ def _copy_times(product: WgmmaProduct, rates: Rates, turns: Counts, blocks: Coun
 
 
 def _moved_times(
-    product: WgmmaProduct, rates: Rates, splits: Counts, turns: Counts, blocks: Counts, machine: Machine
+    product: WgmmaProduct,
+    rates: Rates,
+    stored_bytes: Counts | None,
+    turns: Counts,
+    blocks: Counts,
+    machine: Machine,
 ) -> Times:
-    """Of the bytes of device memory."""
-    stored = np.where(splits > 1, _slice_bytes(product, splits), product.output_bytes)
+    """Of the bytes of device memory; stored_bytes: None where they are the output's."""
+    stored = product.output_bytes if stored_bytes is None else stored_bytes
     moved = np.asarray(product.a_bytes + product.b_bytes + stored, dtype=np.float64)
     if product.a_bytes > _KEPT_BYTES:
         moved = moved + _REREAD_LOSS * product.a_bytes * (rates.columns < product.n)
