@@ -40,11 +40,13 @@ class Multipliers(IntEnum):
 
 
 class Floor(NamedTuple):
-    """Of an engine's plans for a graph: how many launches; operations, as a multiple of those of its contraction."""
+    """Of an engine's plans for a graph: how many launches; operations, as a multiple of those of its contraction; bytes
+    of device memory that are read once more."""
 
     multipliers: Multipliers
     launches: int = 1
     waste: float = 1.0
+    reread_bytes: int = 0
 
 
 class Floored(ABC):
@@ -53,6 +55,14 @@ class Floored(ABC):
     @abstractmethod
     def floor(self, contraction: Contraction) -> Floor:
         """Of plans for a graph with ``contraction``, which may be one that the engine refuses."""
+
+
+class Rereading(ABC):
+    """An engine that reads tensors several times."""
+
+    @abstractmethod
+    def reread_bytes(self, graph: OperationGraph) -> int:
+        """What its plans read beside each tensor's bytes once, of a graph that it may refuse."""
 
 
 class Modelled(ABC):
@@ -75,6 +85,8 @@ def floor_of(engine: Engine, graph: OperationGraph) -> Floor:
     contractions = graph.derive(_contractions)
     if len(contractions) == 1 and isinstance(engine, Floored):
         return engine.floor(contractions[0])
+    if isinstance(engine, Rereading):
+        return _FMA._replace(reread_bytes=engine.reread_bytes(graph))
     return _FASTEST if NumericalNote.TENSOR_CORE in engine.numerical_notes else _FMA
 
 
@@ -82,7 +94,8 @@ def least_time(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> LeastTime
     """Contractions at the attained rate of the multipliers, what is none in no time; each tensor in memory once."""
     work = graph.derive(_flops_and_rates, floor.multipliers, arch)
     arithmetic_s = sum(floor.waste * flops / rate for flops, rate in work)
-    return LeastTime(arithmetic_s, graph.derive(_moved_bytes) / arch.copy_bytes_per_s)
+    moved_bytes = graph.derive(_moved_bytes) + floor.reread_bytes
+    return LeastTime(arithmetic_s, moved_bytes / arch.copy_bytes_per_s)
 
 
 _FMA, _FASTEST = Floor(Multipliers.FMA), Floor(Multipliers.FASTEST)
