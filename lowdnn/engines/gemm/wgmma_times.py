@@ -203,13 +203,16 @@ def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, is_split: b
     blocks = rates.items(product.m, product.n, product.batches) * splits * rates.cluster
     if product.classes:
         turns, stages = _first_in_turn(product, rates, machine)
-        mean_stages = stages.astype(np.float64)
+        tile_stages, mean_stages = stages / turns, stages.astype(np.float64)
     else:
         turns = -(-blocks // machine.sm_count)
         stages = turns * -(-product.k_blocks // (splits * rates.parts if is_split else rates.parts))
-        mean_stages = stages / turns * blocks / machine.sm_count
-    multiply: Times = np.where(turns > 1, rates.multiply_s[1], rates.multiply_s[0])
-    stage = np.maximum(multiply, _copy_times(product, rates, turns, blocks, machine))
+        tile_stages = stages / turns
+        mean_stages = tile_stages * blocks / machine.sm_count
+    # Most products have several tiles for each multiprocessor, whatever their shape: then no tile is alone there.
+    is_large = bool(turns.min() > 1)
+    multiply: Times = rates.multiply_s[1] if is_large else np.where(turns > 1, rates.multiply_s[1], rates.multiply_s[0])
+    stage = np.maximum(multiply, _copy_times(product, rates, turns, blocks, is_large, machine))
     store = rates.leaving_s + rates.stored_elements * (product.output_bytes / outputs / _STORE_BYTES_PER_S)
     if is_split:
         store = np.where(splits > 1, rates.slice_s, store)
@@ -219,26 +222,28 @@ def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, is_split: b
     shares_a, shares_b = product.shares_askew
     if shares_a or shares_b:
         shared += stages * _SHARED_ROW_S * (rates.a_lines * shares_a + rates.b_lines * shares_b)
-    alone = -(-turns // rates.sharers) * (stages / turns * multiply + store)
+    alone = -(-turns // rates.sharers) * (tile_stages * multiply + store)
     busy = np.maximum(shared, alone)
     stored_bytes = np.where(splits > 1, _slice_bytes(product, splits), product.output_bytes) if is_split else None
     moved = _moved_times(product, rates, stored_bytes, turns, blocks, machine)
     times = np.maximum(busy, moved) + _OVERLAP_LOSS * np.minimum(busy, moved)
-    times += rates.meeting_s - _EARLY_START_S * (rates.leaves_room & (turns == 1))
+    times += rates.meeting_s if is_large else rates.meeting_s - _EARLY_START_S * (rates.leaves_room & (turns == 1))
     has_work = product.k_blocks >= rates.parts
     if product.is_b_resident:
         has_work = has_work & (rates.columns >= product.n)
     return np.where(has_work, times, np.inf)
 
 
-def _copy_times(product: WgmmaProduct, rates: Rates, turns: Counts, blocks: Counts, machine: Machine) -> Times:
-    """Of a stage's copies."""
-    copy: Times = np.where(turns > 1, rates.copy_s[1], rates.copy_s[0])
-    if not product.classes:
+def _copy_times(
+    product: WgmmaProduct, rates: Rates, turns: Counts, blocks: Counts, is_large: bool, machine: Machine
+) -> Times:
+    """Of a stage's copies; is_large: whether there are several turns."""
+    copy: Times = rates.copy_s[1] if is_large else np.where(turns > 1, rates.copy_s[1], rates.copy_s[0])
+    if not (is_large or product.classes):
         copy = np.where(2 * blocks <= machine.sm_count, rates.lone_copy_s, copy)
     if product.is_b_mn_major and not (product.is_b_askew or product.is_b_resident):
         share = (1 + 1 / turns) / 2
-        copy += _shifted_rows(product, rates) * share * (_ASKEW_ROW_COST * STAGE_ROW_BYTES / _L2_BYTES_PER_S)
+        copy = copy + _shifted_rows(product, rates) * share * (_ASKEW_ROW_COST * STAGE_ROW_BYTES / _L2_BYTES_PER_S)
     return copy + _empty_rows(product, rates) * _EMPTY_ROW_S
 
 
@@ -252,7 +257,7 @@ def _moved_times(
 ) -> Times:
     """Of the bytes of device memory; stored_bytes: None where they are the output's."""
     stored = product.output_bytes if stored_bytes is None else stored_bytes
-    moved = np.asarray(product.a_bytes + product.b_bytes + stored, dtype=np.float64)
+    moved = (product.a_bytes + product.b_bytes + stored) * 1.0
     if product.a_bytes > _KEPT_BYTES:
         moved = moved + _REREAD_LOSS * product.a_bytes * (rates.columns < product.n)
     if product.b_bytes > _KEPT_BYTES:
@@ -260,7 +265,7 @@ def _moved_times(
     rate = machine.copy_bytes_per_s * _COPY_RATE
     times = moved / rate
     if product.classes:
-        return times
+        return np.asarray(times)
     # Multiprocessors that have no tile in the last turn leave the others more of the memory than they can read.
     last = blocks - (turns - 1) * machine.sm_count
     last_rate = np.where(2 * last <= machine.sm_count, _LONE_READ * _READ_BYTES_PER_S, _READ_BYTES_PER_S)
