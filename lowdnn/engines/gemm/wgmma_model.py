@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -211,6 +212,12 @@ def tiling_of(engine: str, product: WgmmaProduct, arch: ArchSpec, chosen: Mappin
     return tiling
 
 
+#: What a product is whatever its extents, and how its fields are called.
+_EXTENTS = ("batches", "m", "n", "k_blocks", "a_bytes", "b_bytes", "output_bytes", "classes")
+_NAMES = tuple(field.name for field in fields(WgmmaProduct) if field.name not in _EXTENTS)
+_TRAITS: Callable[[WgmmaProduct], tuple[Any, ...]] = attrgetter(*_NAMES)
+
+
 class _Best(NamedTuple):
     """A tiling, the modelled time of all launches with it, and ``busy_seconds``."""
 
@@ -221,7 +228,7 @@ class _Best(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _best(product: WgmmaProduct, machine: Machine) -> _Best:
-    rates = _menu_rates(_traits(product), machine)
+    rates = _menu_rates(_TRAITS(product), product.resident_blocks, bool(product.classes), machine)
     splits = _splittings(product, rates)
     seconds, busy_s = total_times(product, rates, splits, machine)
     at, row = _first(seconds.T, rates, TELLING_RATIO if _waits_for_memory(product, machine) else 1)
@@ -255,7 +262,8 @@ def _first(seconds: Times, rates: Rates, telling_ratio: float) -> tuple[int, int
 
 @lru_cache(maxsize=1024)
 def _tiling_seconds(product: WgmmaProduct, tiling: WgmmaTiling, machine: Machine) -> float:
-    rates = _tile_rates(_traits(product), tiling.tile, machine)
+    traits = _traits(_TRAITS(product), product.resident_blocks, bool(product.classes))
+    rates = _tile_rates(traits, tiling.tile, machine)
     return float(np.max(busy_times(product, rates, np.array([[tiling.splits]]), machine)))
 
 
@@ -264,17 +272,26 @@ def _tile_rates(traits: WgmmaProduct, tile: WgmmaTile, machine: Machine) -> Rate
     return Rates.of(traits, (tile,), machine)
 
 
-def _traits(product: WgmmaProduct) -> WgmmaProduct:
-    """The product without its extents; but what stays in shared memory is of all k blocks."""
-    k_blocks = product.resident_blocks or 1
-    classes = ((1, 1, 1),) if product.classes else ()
-    return replace(
-        product, batches=1, m=1, n=1, k_blocks=k_blocks, a_bytes=0, b_bytes=0, output_bytes=0, classes=classes
+def _traits(values: tuple[Any, ...], resident_blocks: int, has_classes: bool) -> WgmmaProduct:
+    """A product without extents; but what stays in shared memory is of all k blocks.  values: of ``_TRAITS``."""
+    classes = ((1, 1, 1),) if has_classes else ()
+    named = dict(zip(_NAMES, values, strict=True))
+    return WgmmaProduct(
+        **named,
+        batches=1,
+        m=1,
+        n=1,
+        k_blocks=resident_blocks or 1,
+        a_bytes=0,
+        b_bytes=0,
+        output_bytes=0,
+        classes=classes,
     )
 
 
 @lru_cache(maxsize=1024)
-def _menu_rates(traits: WgmmaProduct, machine: Machine) -> Rates:
+def _menu_rates(values: tuple[Any, ...], resident_blocks: int, has_classes: bool, machine: Machine) -> Rates:
+    traits = _traits(values, resident_blocks, has_classes)
     return Rates.of(traits, menu_tiles(traits, machine), machine)
 
 

@@ -97,6 +97,7 @@ class Rates:
     exposed_s: of the epilogue's functions, where nothing hides them.
     parts: blocks that share the k of a tile.  meeting_s: until those that share operands have met.
     leaves_room: whether blocks of the next kernel fit beside one.
+    most_rows, most_columns: of all clusters.
     """
 
     tiles: tuple[WgmmaTile, ...]
@@ -122,6 +123,8 @@ class Rates:
     parts: Counts
     meeting_s: Times
     leaves_room: NDArray[np.bool_]
+    most_rows: int
+    most_columns: int
 
     @classmethod
     def of(cls, traits: WgmmaProduct, tiles: tuple[WgmmaTile, ...], machine: Machine) -> Rates:
@@ -158,6 +161,8 @@ class Rates:
             parts,
             np.array([_CLUSTER_START_S * (tile.cluster > tile.cluster_k) for tile in tiles]),
             np.array([tile.blocks_per_sm > 1 for tile in tiles]),
+            max(tile.m * tile.cluster_m for tile in tiles),
+            max(tile.n * tile.cluster_n for tile in tiles),
         )
 
     def items(self, m: int, n: int, batches: int) -> Counts:
@@ -179,9 +184,10 @@ def _converted_elements(product: WgmmaProduct, tile: WgmmaTile) -> int:
 
 
 def total_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Machine) -> tuple[Times, Times]:
-    """From the start to the end of all launches, splits pay for the one that sums their slices; ``busy_times``."""
-    splits = _filled(product, splits)
-    is_split = bool(splits.max() > 1)
+    """From the start to the end of all launches, also of the one that sums the slices of splits; and ``busy_times``."""
+    is_split = len(splits) > 1
+    if is_split:
+        splits = _filled(product, splits)
     busy = _busy_times(product, rates, splits, is_split, machine)
     times = _START_S + busy
     if is_split:
@@ -210,7 +216,8 @@ def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, is_split: b
         tile_stages = stages / turns
         mean_stages = tile_stages * blocks / machine.sm_count
     # Most products have several tiles for each multiprocessor, whatever their shape: then no tile is alone there.
-    is_large = bool(turns.min() > 1)
+    fewest = product.batches * -(-product.m // rates.most_rows) * -(-product.n // rates.most_columns)
+    is_large = not product.classes and fewest > machine.sm_count
     multiply: Times = rates.multiply_s[1] if is_large else np.where(turns > 1, rates.multiply_s[1], rates.multiply_s[0])
     stage = np.maximum(multiply, _copy_times(product, rates, turns, blocks, is_large, machine))
     store = rates.leaving_s + rates.stored_elements * (product.output_bytes / outputs / _STORE_BYTES_PER_S)

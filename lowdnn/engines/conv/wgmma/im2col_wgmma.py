@@ -94,12 +94,12 @@ class Im2colWgmma(Floored, Modelled):
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
         product = accepted(graph.derive(self._checked))
-        way, is_transposed = product.preferred(arch)
+        way, is_transposed = graph.derive(self._preferred, arch)
         return wgmma_model.busy_launch(product.ways[way].product(is_transposed), arch)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tile, ring, warps, cluster, parts of k and raster of the product as the tiles see it; what their rows are."""
-        return _knobs(accepted(graph.derive(self._checked)), arch)
+        return _knobs(accepted(graph.derive(self._checked)), graph.derive(self._preferred, arch), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
@@ -128,6 +128,9 @@ class Im2colWgmma(Floored, Modelled):
             reason = "convolution.compute_type: expected FLOAT, FAST_FLOAT_FOR_FP8, HALF or INT32, got DOUBLE"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
         return found
+
+    def _preferred(self, graph: OperationGraph, arch: ArchSpec) -> tuple[int, bool]:
+        return accepted(graph.derive(self._checked)).preferred(arch)
 
     def _checked(self, graph: OperationGraph) -> Im2colProduct | Refusal:
         over = with_fewest_axes(graph)
@@ -177,8 +180,8 @@ def _padding(extent: int, unit: int) -> float:
     return ceil_div(extent, unit) * unit / extent
 
 
-def _knobs(product: Im2colProduct, arch: ArchSpec) -> tuple[Knob, ...]:
-    way, is_transposed = product.preferred(arch)
+def _knobs(product: Im2colProduct, preferred: tuple[int, bool], arch: ArchSpec) -> tuple[Knob, ...]:
+    way, is_transposed = preferred
     tiling = wgmma_model.best(product.ways[way].product(is_transposed), arch)
     whole_k = product.instruction.stage_k
     is_fixed = bool(product.reductions and product.steps)
