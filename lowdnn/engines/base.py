@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from lowdnn.arch.specs import ArchSpec
@@ -75,6 +76,18 @@ class Engine(Protocol):
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """The kernels whose PTX is shipped in ``ptx/``."""
+
+
+def anchored(engines: tuple[Engine, ...], graph: OperationGraph) -> tuple[Engine, ...]:
+    """Those that may take ``graph``: it has one of their anchors, where they have any."""
+    return _anchored(engines, frozenset(map(type, graph.operations)))
+
+
+@lru_cache(maxsize=512)
+def _anchored(engines: tuple[Engine, ...], kinds: frozenset[type]) -> tuple[Engine, ...]:
+    return tuple(
+        engine for engine in engines if not engine.anchors or any(issubclass(kind, engine.anchors) for kind in kinds)
+    )
 
 
 def resolve_choices(engine: str, knobs: tuple[Knob, ...], choices: Choices) -> dict[KnobType, int]:

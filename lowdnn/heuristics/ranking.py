@@ -18,10 +18,10 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import Choices, Engine, Refusal
+from lowdnn.engines.base import Choices, Engine, Refusal, anchored
 from lowdnn.engines.composite.composite import Composite, keeps_precision
 from lowdnn.enums import HeurMode, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -113,7 +113,7 @@ class Ranking:
 
         Of equal bounds the later engines first: they were made to outdo the earlier ones.
         """
-        engines = _anchored(tuple(self._admitted), frozenset(map(type, self._graph.operations)))
+        engines = anchored(tuple(self._admitted), self._graph)
         bounded = [(bound_us(self._graph, engine, self._arch), engine) for engine in engines]
         return sorted(bounded, key=_turn)
 
@@ -179,14 +179,6 @@ def _admitted(engines: Sequence[Engine], mode: HeurMode) -> tuple[list[Engine], 
         if engine not in admitted
     ]
     return admitted, barred
-
-
-@lru_cache(maxsize=512)
-def _anchored(engines: tuple[Engine, ...], kinds: frozenset[type]) -> tuple[Engine, ...]:
-    """Those that do not refuse every graph of operations of these kinds."""
-    return tuple(
-        engine for engine in engines if not engine.anchors or any(issubclass(kind, engine.anchors) for kind in kinds)
-    )
 
 
 def _turn(bounded: tuple[float, Engine]) -> tuple[bool, float, int]:

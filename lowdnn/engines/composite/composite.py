@@ -11,7 +11,17 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Engine, Knob, Refusal, plan_tensors, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Engine,
+    Knob,
+    Refusal,
+    anchored,
+    plan_tensors,
+    resolve_choices,
+)
 from lowdnn.engines.composite.assembly import assemble
 from lowdnn.engines.composite.partition import Uncovered, find_uncovered, partition
 from lowdnn.enums import BehaviorNote, DataType, NumericalNote
@@ -79,7 +89,7 @@ class Composite:
         return ()
 
     def _refuse_single(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        keeping = (engine for engine in self._engines if keeps_precision(engine, graph))
+        keeping = (engine for engine in anchored(self._engines, graph) if keeps_precision(engine, graph))
         taker = next((engine for engine in keeping if graph.derive(engine.refuse, arch) is None), None)
         return None if taker is None else Refusal(self.name, f"one engine takes the whole graph: {taker.name}")
 

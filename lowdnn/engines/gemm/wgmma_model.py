@@ -115,12 +115,17 @@ def may_turn(product: WgmmaProduct) -> bool:
 
 def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
     """The tile, its ring, warps and cluster, the parts of k and the raster; defaults are those of ``chosen``."""
+    return _knobs(chosen, product.allows_clusters, product.allows_split)
+
+
+@lru_cache(maxsize=1024)
+def _knobs(chosen: WgmmaTiling, allows_clusters: bool, allows_split: bool) -> tuple[Knob, ...]:
     tile = chosen.tile
     rows = sorted({shape.m for shape in MENU})
     columns = sorted({shape.n for shape in MENU})
-    clusters = (1, 2) if product.allows_clusters else (1,)
-    splits = range(1, _MAX_SPLITS + 1) if product.allows_split else (1,)
-    sharers, streams = (range(1, _MAX_CLUSTER + 1), (0, 1)) if product.allows_split else ((1,), (0,))
+    clusters = (1, 2) if allows_clusters else (1,)
+    splits = range(1, _MAX_SPLITS + 1) if allows_split else (1,)
+    sharers, streams = (range(1, _MAX_CLUSTER + 1), (0, 1)) if allows_split else ((1,), (0,))
     config = WARP_CONFIGS.index((tile.teams, tile.warpgroups, tile.blocks_per_sm))
     return (
         Knob("tile_m", KnobType.TILE_M, tuple(rows), tile.m, "rows of the product that a block computes"),
