@@ -39,11 +39,22 @@ def conversion_target(data_types: Iterable[DataType], arch: ArchSpec) -> str:
 
 def i32(values: Iterable[int]) -> tuple[Scalar, ...]:
     """Flags become 0 and 1: a stored plan takes no others."""
-    return tuple(Scalar(ScalarType.I32, int(value)) for value in values)
+    return tuple(_i32(int(value)) for value in values)
 
 
 def i64(values: Iterable[int]) -> tuple[Scalar, ...]:
-    return tuple(Scalar(ScalarType.I64, value) for value in values)
+    return tuple(map(_i64, values))
+
+
+@lru_cache(maxsize=4096)
+def _i32(value: int) -> Scalar:
+    """Kept, since most arguments of a kernel are those of earlier plans."""
+    return Scalar(ScalarType.I32, value)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _i64(value: int) -> Scalar:
+    return Scalar(ScalarType.I64, value)
 
 
 @lru_cache(maxsize=4096)
