@@ -70,6 +70,13 @@ class Tiles:
             key=lambda lanes: abs(lanes.bit_length() - squarest.bit_length()),
         )
 
+    @property
+    def is_askew(self) -> bool:
+        """Whether accesses as wide as the layouts allow are narrower than half a side of the square."""
+        rank = len(self.batch.axes)
+        width = min(self.batch.x_width(rank - 2, self._micro), self.batch.y_width(rank - 1, self._micro))
+        return 2 * width < self._micro
+
     def params(self, lanes_u: int, *, overlaps: bool = False) -> Params:
         """overlaps: as a dependent launch, on sm_90a."""
         x_type, y_type = self.batch.c_types

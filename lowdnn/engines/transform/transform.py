@@ -9,10 +9,13 @@ types move as bits of their size, whatever the type.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.transform import narrow, rows, tiles
+from lowdnn.engines.transform import askew, narrow, rows, tiles
+from lowdnn.engines.transform.askew import Askew
 from lowdnn.engines.transform.batches import Batch, batches_of
 from lowdnn.engines.transform.matching import Moves, match
 from lowdnn.engines.transform.narrow import Narrow
@@ -73,14 +76,22 @@ class Transform:
 _KNOBS = (
     Knob("tile_rows", KnobType.TILE_ROWS, (_OWN, *tiles.LANES_U), _OWN, "threads along a tile's rows of the input"),
     Knob("unroll", KnobType.MULTIPLY, (_OWN, *rows.UNROLLS), _OWN, "groups in flight per thread, without tiles"),
+    Knob("threads", KnobType.BLOCK_SIZE, (64, 128, 256), 256, "trial"),
+    Knob("askew", KnobType.SPLIT_K_BUF, (0, 16, 32), 16, "trial"),
 )
 
 
 def _launch(batch: Batch, chosen: Choices, arch: ArchSpec, kernels: dict[KernelRef, int]) -> Launch:
     """The launch of one batch; ``kernels`` gets its kernel."""
     types = _type_names(batch)
+    found = Askew.of(batch) if chosen[KnobType.SPLIT_K_BUF] else None
+    if found is not None:
+        params = found.params(chosen[KnobType.TILE_ROWS] or found.default_lanes_u, chosen[KnobType.SPLIT_K_BUF])
+        kernel = askew.kernel_of(params, types)
+        return found.launch(params, kernels.setdefault(kernel, len(kernels)))
     tiled = Tiles.of(batch)
     if tiled is not None:
+        tiled = replace(tiled, threads=chosen[KnobType.BLOCK_SIZE])
         tile_params = tiled.params(chosen[KnobType.TILE_ROWS] or tiled.default_lanes_u)
         kernel = tiles.kernel_of(tile_params, types)
         return tiled.launch(tile_params, kernels.setdefault(kernel, len(kernels)))
