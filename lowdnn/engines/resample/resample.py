@@ -87,7 +87,9 @@ def _fitting(problem: Problem, channels: int) -> list[tuple[int, int]]:
     """(rows, columns) that a thread can have: one of each always, more where taps are known and registers last."""
     direction = _direction(problem)
     tiles = product(*counts(problem, direction.periods(problem)))
-    return [tile for tile in tiles if tile == (1, 1) or direction.can_tile(problem, channels, *tile)]
+    return [
+        tile for tile in tiles if direction.can_walk(problem, *tile) or direction.can_tile(problem, channels, *tile)
+    ]
 
 
 def _default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int, int]:
