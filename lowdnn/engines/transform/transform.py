@@ -86,7 +86,9 @@ def _launch(batch: Batch, chosen: Choices, arch: ArchSpec, kernels: dict[KernelR
     types = _type_names(batch)
     found = Askew.of(batch) if chosen[KnobType.SPLIT_K_BUF] else None
     if found is not None:
-        params = found.params(chosen[KnobType.TILE_ROWS] or found.default_lanes_u, chosen[KnobType.SPLIT_K_BUF])
+        lanes = chosen[KnobType.TILE_ROWS]
+        lanes = lanes if lanes in askew.LANES_U else found.default_lanes_u
+        params = found.params(lanes, chosen[KnobType.SPLIT_K_BUF])
         kernel = askew.kernel_of(params, types)
         return found.launch(params, kernels.setdefault(kernel, len(kernels)))
     tiled = Tiles.of(batch)
