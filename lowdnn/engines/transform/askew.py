@@ -30,7 +30,6 @@ class Params:
     PARTS: int
     THREADS: int
     UNROLL: int
-    OVERLAP: int
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Askew:
         parts = range(len(self.batch.copies))
         return min(LANES_U, key=lambda lanes: (sum(prod(self._radices(part, lanes)) for part in parts), lanes != 16))
 
-    def params(self, lanes_u: int, overlap_bytes: int) -> Params:
+    def params(self, lanes_u: int) -> Params:
         x_type, y_type = self.batch.c_types
         return Params(
             X=x_type,
@@ -66,12 +65,11 @@ class Askew:
             PARTS=len(self.batch.copies),
             THREADS=_THREADS,
             UNROLL=self._unroll,
-            OVERLAP=overlap_bytes // self.batch.element_bytes[1],
         )
 
     def launch(self, params: Params, kernel: int) -> Launch:
         parts = range(len(self.batch.copies))
-        radices = [self._radices(part, params.LANES_U, params.OVERLAP) for part in parts]
+        radices = [self._radices(part, params.LANES_U) for part in parts]
         blocks = [prod(part) for part in radices]
         return Launch(
             kernel=kernel,
@@ -86,10 +84,10 @@ class Askew:
         x_bytes, y_bytes = self.batch.element_bytes
         return min(_UNROLL, _UNROLL * x_bytes // y_bytes)
 
-    def _radices(self, part: int, lanes_u: int, overlap: int = 0) -> list[int]:
-        """Tiles along each axis. A row of y ends up to ``overlap`` - 1 elements behind where its tiles do."""
+    def _radices(self, part: int, lanes_u: int) -> list[int]:
+        """Tiles along each axis. A row of y ends up to a vector less one element behind where its tiles do."""
         x_bytes, y_bytes = self.batch.element_bytes
-        overlap = overlap or _VECTOR_BYTES // y_bytes
+        overlap = _VECTOR_BYTES // y_bytes
         *outer, u, v = (axis.extents[part] for axis in self.batch.axes)
         sides = ((lanes_u - 1) * _VECTOR_BYTES // x_bytes, _THREADS // lanes_u * self._unroll - overlap)
         return [*outer, ceil_div(u, sides[0]), ceil_div(v + overlap - 1, sides[1])]
@@ -102,5 +100,5 @@ class Askew:
 
 
 def kernel_of(params: Params, types: str) -> KernelRef:
-    shape = f"{params.LANES_U}b{params.OVERLAP}_o{params.OUTER}p{params.PARTS}"
+    shape = f"{params.LANES_U}_o{params.OUTER}p{params.PARTS}"
     return KernelRef(f"transform_askew_{types}_{shape}_sm80", "transform/transform_askew.cu", "sm_80", macros(params))

@@ -90,7 +90,7 @@ class Tiles:
             OUTER=rank - 2,
             PARTS=len(self.batch.copies),
             X_WIDTH=self.batch.x_width(rank - 2, self._micro),
-            Y_WIDTH=self._stored_width(self.batch.y_width(rank - 1, self._micro)),
+            Y_WIDTH=self.batch.y_width(rank - 1, self._micro),
             HAS_TAIL=int(any(extent % self._micro for extent in self.batch.axes[-1].y_extents)),
             OVERLAPS_PREVIOUS=int(overlaps),
         )
@@ -110,10 +110,6 @@ class Tiles:
     @property
     def _micro(self) -> int:
         return _MICRO[max(self.batch.element_bytes)]
-
-    def _stored_width(self, aligned: int) -> int:
-        """Elements of an access to y; 0 where two accesses at any address are fewer than aligned ones."""
-        return aligned if 2 * aligned >= self._micro else 0
 
     def _radices(self, part: int, lanes_u: int) -> list[int]:
         """Tiles along each axis."""

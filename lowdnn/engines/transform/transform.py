@@ -2,14 +2,12 @@
 
 Whatever a graph moves through virtual tensors is one copy between two strided views for each stored tensor, or for each
 part of a concatenation, whose parts share a launch. Where input and output are contiguous along different axes, tiles
-go through shared memory (``transform_tiled.cu``), and a few columns that lie side by side in one of them too
-(``transform_narrow.cu``); otherwise rows go straight from memory to memory (``transform_rows.cu``). Elements of equal
+go through shared memory (``transform_tiled.cu``, where rows begin anywhere ``transform_askew.cu``), and a few columns
+that lie side by side in one of them too (``transform_narrow.cu``); otherwise rows go straight from memory to memory (``transform_rows.cu``). Elements of equal
 types move as bits of their size, whatever the type.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, ArchSpec
@@ -65,7 +63,7 @@ class Transform:
         moves = match(graph)
         if isinstance(moves, str):
             return Refusal(self.name, moves)
-        found = [Tiles.of(batch) or Narrow.of(batch) or Rows.of(batch) for batch in batches_of(moves)]
+        found = [Askew.of(batch) or Tiles.of(batch) or Narrow.of(batch) or Rows.of(batch) for batch in batches_of(moves)]
         are_conversions = all(isinstance(operation, PointwiseOperation) for operation in graph.operations)
         if are_conversions and all(isinstance(one, Rows) for one in found):
             return Refusal(self.name, "operations: expected a move of elements, got conversions within rows")
@@ -76,24 +74,20 @@ class Transform:
 _KNOBS = (
     Knob("tile_rows", KnobType.TILE_ROWS, (_OWN, *tiles.LANES_U), _OWN, "threads along a tile's rows of the input"),
     Knob("unroll", KnobType.MULTIPLY, (_OWN, *rows.UNROLLS), _OWN, "groups in flight per thread, without tiles"),
-    Knob("threads", KnobType.BLOCK_SIZE, (64, 128, 256), 256, "trial"),
-    Knob("askew", KnobType.SPLIT_K_BUF, (0, 16, 32), 16, "trial"),
 )
 
 
 def _launch(batch: Batch, chosen: Choices, arch: ArchSpec, kernels: dict[KernelRef, int]) -> Launch:
     """The launch of one batch; ``kernels`` gets its kernel."""
     types = _type_names(batch)
-    found = Askew.of(batch) if chosen[KnobType.SPLIT_K_BUF] else None
-    if found is not None:
+    of_askew_rows = Askew.of(batch)
+    if of_askew_rows is not None:
         lanes = chosen[KnobType.TILE_ROWS]
-        lanes = lanes if lanes in askew.LANES_U else found.default_lanes_u
-        params = found.params(lanes, chosen[KnobType.SPLIT_K_BUF])
+        params = of_askew_rows.params(lanes if lanes in askew.LANES_U else of_askew_rows.default_lanes_u)
         kernel = askew.kernel_of(params, types)
-        return found.launch(params, kernels.setdefault(kernel, len(kernels)))
+        return of_askew_rows.launch(params, kernels.setdefault(kernel, len(kernels)))
     tiled = Tiles.of(batch)
     if tiled is not None:
-        tiled = replace(tiled, threads=chosen[KnobType.BLOCK_SIZE])
         tile_params = tiled.params(chosen[KnobType.TILE_ROWS] or tiled.default_lanes_u)
         kernel = tiles.kernel_of(tile_params, types)
         return tiled.launch(tile_params, kernels.setdefault(kernel, len(kernels)))

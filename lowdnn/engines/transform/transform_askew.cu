@@ -5,21 +5,20 @@
 // Block: one tile of SIDE_U u by SIDE_V v. Of each of ROWS rows of x it reads the LANES_U aligned vectors of 16 bytes
 // that hold its part of the row, and puts them into shared memory element by element; from there it writes aligned
 // vectors of y. So that all of these are whole, the tile's part of a row of y begins at its first aligned vector, up to
-// OVERLAP - 1 elements before the tile: as many rows of x are read twice. Single elements are written at the ends of
+// Y_VECTOR - 1 elements before the tile: as many rows of x are read twice. Single elements are written at the ends of
 // y's rows only.
 // Shared memory: rows of y, one behind the other at a pitch that is no multiple of two words; an element lies within
 // its word as in y, so that vectors are read as words.
 // Launch: THREADS threads, a block for each tile; the coordinates of tile t of a part are its digits over the radices
 // `axes`: the OUTER other axes, tiles along u, tiles along v.
-// Macros: X Y (of 4 bytes at most) LANES_U (8, 16 or 32) OUTER PARTS THREADS UNROLL (rows that a thread reads); OVERLAP:
-// elements of y between the places where a tile's part may begin, a multiple of a vector.
+// Macros: X Y (of 4 bytes at most) LANES_U (8, 16 or 32) OUTER PARTS THREADS UNROLL (rows that a thread reads).
 
 #include "include/transform.cuh"
 
 constexpr int RANK = OUTER + 2;
 constexpr int X_VECTOR = 16 / sizeof(X), Y_VECTOR = 16 / sizeof(Y), PER_WORD = 4 / sizeof(Y);
 constexpr int STEP = THREADS / LANES_U, ROWS = STEP * UNROLL;
-constexpr int SIDE_U = (LANES_U - 1) * X_VECTOR, SIDE_V = ROWS - OVERLAP;
+constexpr int SIDE_U = (LANES_U - 1) * X_VECTOR, SIDE_V = ROWS - Y_VECTOR;
 constexpr int BEFORE = X_VECTOR - 1;  // elements of the first vector that may lie before the tile
 constexpr int LANES_V = ROWS / Y_VECTOR, LINES = THREADS / LANES_V;
 
@@ -47,7 +46,7 @@ struct Tile {
   const X* x;  // its first element
   Y* y;
   int end_u;           // elements along u, counted from the first one
-  int begin_v, end_v;  // along v, counted from OVERLAP before the first one, as far as the tile reads
+  int begin_v, end_v;  // along v, counted from Y_VECTOR before the first one, as far as the tile reads
 
   __device__ __forceinline__ Tile(const Part& part, u32 block) : x(part.x), y(part.y) {
     i64 coordinate[RANK];
@@ -61,15 +60,15 @@ struct Tile {
     }
     const i64 left_u = part.extent_u - coordinate[OUTER], left_v = part.extent_v - coordinate[OUTER + 1];
     end_u = left_u < SIDE_U ? int(left_u) : SIDE_U;
-    begin_v = coordinate[OUTER + 1] > 0 ? 0 : OVERLAP;
-    end_v = OVERLAP + (left_v < SIDE_V ? int(left_v) : SIDE_V);
+    begin_v = coordinate[OUTER + 1] > 0 ? 0 : Y_VECTOR;
+    end_v = Y_VECTOR + (left_v < SIDE_V ? int(left_v) : SIDE_V);
   }
 
   // Whether every vector that holds elements of the tile lies in x.
   __device__ __forceinline__ bool is_inside(const Part& part) const {
     const i64 pitch = part.x_strides[OUTER + 1];
-    return x + (begin_v - OVERLAP) * pitch - X_VECTOR >= part.x &&
-           x + (end_v - OVERLAP - 1) * pitch + LANES_U * X_VECTOR <= part.x + part.span;
+    return x + (begin_v - Y_VECTOR) * pitch - X_VECTOR >= part.x &&
+           x + (end_v - Y_VECTOR - 1) * pitch + LANES_U * X_VECTOR <= part.x + part.span;
   }
 
   __device__ __forceinline__ bool reads_row(int v) const { return v >= begin_v && v < end_v; }
@@ -97,14 +96,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) KERNEL_NAME(const __gri
   const Tile tile(part, block);
   const i64 x_pitch = part.x_strides[OUTER + 1], y_pitch = part.y_strides[OUTER];
   const int odd = int(y_pitch) & (PER_WORD - 1), pitch = ROWS + (odd == 0 ? PER_WORD : odd);
-  // Element (u, v) lies (u + BEFORE) * pitch + v + OVERLAP behind this. No part of a sum that makes an address of shared
+  // Element (u, v) lies (u + BEFORE) * pitch + v + Y_VECTOR behind this. No part of a sum that makes an address of shared
   // memory may be negative.
-  Y* const own = lines + (PER_WORD - 1 - behind(tile.y - BEFORE * y_pitch - OVERLAP, PER_WORD));
+  Y* const own = lines + (PER_WORD - 1 - behind(tile.y - BEFORE * y_pitch - Y_VECTOR, PER_WORD));
 
   {  // x -> shared memory: neighbouring lanes read a line of 128 bytes, four rows of it a warp
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int column = (lane % 8 + warp % (LANES_U / 8) * 8) * X_VECTOR, first = lane / 8 + warp / (LANES_U / 8) * 4;
-    const X* row = tile.x + (first - OVERLAP) * x_pitch - BEFORE;
+    const X* row = tile.x + (first - Y_VECTOR) * x_pitch - BEFORE;
     if (tile.is_inside(part)) {
       Vector<X, X_VECTOR> in[UNROLL];
       int at[UNROLL];
@@ -135,10 +134,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) KERNEL_NAME(const __gri
   // shared memory -> y: LINES rows at a time
   const int column = threadIdx.x % LANES_V * Y_VECTOR;
   if (column >= SIDE_V) return;
-  Y* row = tile.y + threadIdx.x / LANES_V * y_pitch - OVERLAP;
+  Y* row = tile.y + threadIdx.x / LANES_V * y_pitch - Y_VECTOR;
 #pragma unroll 2
   for (int u = threadIdx.x / LANES_V; u < tile.end_u; u += LINES, row += LINES * y_pitch) {
-    const int v = column + 1 + behind(row, OVERLAP);
+    const int v = column + 1 + behind(row, Y_VECTOR);
     const Vector<Y, Y_VECTOR> out = words_from(own + (u + BEFORE) * pitch + v);
     if (v >= tile.begin_v && v + Y_VECTOR <= tile.end_v) {
       store<Y_VECTOR>(row + v, out.v);

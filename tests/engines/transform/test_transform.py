@@ -260,6 +260,7 @@ def test_equal_forms_share_a_kernel() -> None:
         "transform op=concat dims=2x0x5x5 axis=1 parts=24,16 out_layout=nhwc dtype=fp32",
         "transform op=transpose dims=75x83 perm=1,0 dtype=bf16",
         "transform op=transpose dims=2x37x49 perm=0,2,1 dtype=int8",
+        "transform op=transpose dims=133x131 perm=1,0 dtype=fp32",
         "transform op=concat dims=2x0x5x5 axis=1 parts=20,33 out_layout=nhwc dtype=fp32 out=bf16",
     ],
 )
