@@ -13,6 +13,7 @@ from lowdnn.engines.resample.tile import (
     ACCESS_BYTES,
     Tile,
     can_unroll,
+    counts,
     index_type,
     places_name,
     result_type,
@@ -77,6 +78,23 @@ def most(problem: Problem) -> tuple[int, int, int]:
         return (8, 4, 4) if shares else (8, 2, 2)
     columns = ACCESS_BYTES // problem.target.element_bytes
     return (1, 8, max(2, columns)) if shares else (1, 2, max(2, columns // 2))
+
+
+def holds_image(problem: Problem) -> bool:
+    """Whether a thread takes the one average of a channels-last image and writes it to all of the image."""
+    is_average = not (problem.is_maximum or problem.is_linear or problem.has_planes)
+    is_last = problem.channels_last and problem.target.strides[1] == 1
+    if not (is_average and is_last and all(axis.outputs == 1 for axis in problem.axes)):
+        return False
+    rows, columns = counts(problem, periods(problem))
+    down, along = image(problem)
+    return down in rows and along in columns and can_tile(problem, problem.most_channels, down, along)
+
+
+def image(problem: Problem) -> tuple[int, int]:
+    """The rows and columns of dx."""
+    rows, columns = (axis.inputs for axis in problem.axes[1:])
+    return rows, columns
 
 
 def kernel(problem: Problem, tile: Tile) -> KernelRef:

@@ -3,8 +3,8 @@
 Whatever a graph moves through virtual tensors is one copy between two strided views for each stored tensor, or for each
 part of a concatenation, whose parts share a launch. Where input and output are contiguous along different axes, tiles
 go through shared memory (``transform_tiled.cu``, where rows begin anywhere ``transform_askew.cu``), and a few columns
-that lie side by side in one of them too (``transform_narrow.cu``); otherwise rows go straight from memory to memory (``transform_rows.cu``). Elements of equal
-types move as bits of their size, whatever the type.
+that lie side by side in one of them too (``transform_narrow.cu``); otherwise rows go straight from memory to memory
+(``transform_rows.cu``). Elements of equal types move as bits of their size, whatever the type.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class Transform:
         moves = match(graph)
         if isinstance(moves, str):
             return Refusal(self.name, moves)
-        found = [Askew.of(batch) or Tiles.of(batch) or Narrow.of(batch) or Rows.of(batch) for batch in batches_of(moves)]
+        found = [
+            Askew.of(batch) or Tiles.of(batch) or Narrow.of(batch) or Rows.of(batch) for batch in batches_of(moves)
+        ]
         are_conversions = all(isinstance(operation, PointwiseOperation) for operation in graph.operations)
         if are_conversions and all(isinstance(one, Rows) for one in found):
             return Refusal(self.name, "operations: expected a move of elements, got conversions within rows")
