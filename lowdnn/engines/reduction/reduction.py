@@ -143,11 +143,19 @@ def _default_width(layout: ReductionLayout, arch: ArchSpec) -> int:
 def _default_unroll(layout: ReductionLayout, width: int) -> int:
     """Up to 64 bytes a thread in flight, and not more than it has."""
     groups = max(1, layout.reduced_groups // threads_per_output(layout, width))
-    return min(floor_power(groups), 8 if layout.vector <= 2 else 4)
+    most = 8 if layout.vector <= 2 else 2 if _reduces_planes(layout) else 4
+    return min(floor_power(groups), most)
 
 
 def _default_slices(layout: ReductionLayout, width: int, arch: ArchSpec) -> int:
     """As many slices as fill the device, each long enough to be worth a block."""
     blocks = max(1, blocks_of_slice(layout, width))
     longest = max(1, layout.reduced_groups // (threads_per_output(layout, width) * _MIN_GROUPS))
-    return min(max(1, arch.sm_count * BLOCKS_PER_SM // blocks), longest, _SLICES[-1])
+    wanted = arch.sm_count * BLOCKS_PER_SM * (2 if _reduces_planes(layout) else 1)
+    return min(max(1, wanted // blocks), longest, _SLICES[-1])
+
+
+def _reduces_planes(layout: ReductionLayout) -> bool:
+    """Whether threads step from row to row: each group has a place of its own, so that few in flight per thread but
+    more threads are faster."""
+    return layout.is_row and layout.vector > 2 and layout.space.rank - layout.kept > 1

@@ -13,6 +13,7 @@ from lowdnn.engines.resample.tile import (
     ACCESS_BYTES,
     Tile,
     can_unroll,
+    counts,
     index_type,
     places_name,
     result_type,
@@ -58,7 +59,7 @@ class Params:
 def periods(problem: Problem) -> tuple[int, int]:
     """Of what a thread's rows and its columns have in common."""
     down, along = map(reader_period, problem.axes[1:])
-    return down, along
+    return down, 1 if _walks_columns(problem) else along
 
 
 def most(problem: Problem) -> tuple[int, int, int]:
@@ -68,6 +69,8 @@ def most(problem: Problem) -> tuple[int, int, int]:
     Along contiguous columns a thread has one access, so that neighbouring threads write whole sectors at a time; where
     nothing is shared, half of one is faster.
     """
+    if _walks_columns(problem):
+        return 8, 1, 16
     shares = any(map(shares_taps, problem.axes[1:]))
     if problem.searched is not None and problem.channels_last:
         return 2 if problem.has_patterns else 4, 8, 4
@@ -77,10 +80,31 @@ def most(problem: Problem) -> tuple[int, int, int]:
     return (1, 8, max(2, columns)) if shares else (1, 2, max(2, columns // 2))
 
 
+def holds_image(problem: Problem) -> bool:
+    """Whether a thread takes the one average of a channels-last image and writes it to all of the image."""
+    is_average = not (problem.is_maximum or problem.is_linear or problem.has_planes)
+    is_last = problem.channels_last and problem.target.strides[1] == 1
+    if not (is_average and is_last and all(axis.outputs == 1 for axis in problem.axes)):
+        return False
+    rows, columns = counts(problem, periods(problem))
+    down, along = image(problem)
+    return down in rows and along in columns and can_tile(problem, problem.most_channels, down, along)
+
+
+def image(problem: Problem) -> tuple[int, int]:
+    """The rows and columns of dx."""
+    rows, columns = (axis.inputs for axis in problem.axes[1:])
+    return rows, columns
+
+
 def kernel(problem: Problem, tile: Tile) -> KernelRef:
     searched = problem.searched
     is_tiled = can_tile(problem, tile.channels, tile.rows, tile.columns)
-    down, along = _readers(problem, tile.rows, tile.columns) if is_tiled else (Readers(1, 1, 1, 1, 0),) * 2
+    down, along = (
+        _readers(problem, tile.rows, tile.columns)
+        if is_tiled
+        else (Readers(1, 1, 1, 1, 0), Readers(tile.columns, 1, 1, 1, 0))
+    )
     access, shift = _access(problem, along) if is_tiled else (1, 0)
     x_access, x_shift = _x_access(problem, along) if is_tiled else (1, 0)
     params = Params(
@@ -126,6 +150,17 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
 
 def _readers(problem: Problem, rows: int, columns: int) -> tuple[Readers, Readers]:
     return readers(problem.axes[1], rows), readers(problem.axes[2], columns)
+
+
+def can_walk(problem: Problem, rows: int, columns: int) -> bool:
+    """Whether the kernel walks over the outputs that read such a tile."""
+    return rows == 1 and (columns == 1 or _walks_columns(problem))
+
+
+def _walks_columns(problem: Problem) -> bool:
+    """Whether a thread goes along columns, which share averages where the same outputs read them."""
+    is_average = not (problem.is_maximum or problem.is_linear or problem.padding == "CLAMP")
+    return problem.channels_last and is_average and not problem.has_patterns
 
 
 def can_tile(problem: Problem, channels: int, rows: int, columns: int) -> bool:

@@ -131,6 +131,11 @@ def _patterns(problem: Problem) -> tuple[Pattern, Pattern]:
     return down, along
 
 
+def can_walk(problem: Problem, rows: int, columns: int) -> bool:
+    """Whether the kernel walks over the taps of such a tile."""
+    return rows == columns == 1
+
+
 def can_tile(problem: Problem, channels: int, rows: int, columns: int) -> bool:
     """Whether the kernel knows the taps of such a tile at compile time."""
     if not problem.has_patterns or any(

@@ -10,6 +10,7 @@ Kernels: ``resample_forward.cu``, ``resample_backward.cu``.
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 from types import ModuleType
 
 from lowdnn.arch.specs import ArchSpec
@@ -25,6 +26,10 @@ from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import NotSupportedError, Status
 
 _THREADS = 128
+#: Of a thread that writes a whole image.
+_IMAGE_CHANNELS = 4
+#: The part of the device's threads that is few for this.
+_FEW_THREADS = 16
 
 _TILE_KNOBS = (KnobType.LOAD_SIZE, KnobType.TILE_ROWS, KnobType.TILE_COLS)
 
@@ -88,20 +93,34 @@ def _fitting(problem: Problem, channels: int) -> list[tuple[int, int]]:
     """(rows, columns) that a thread can have: one of each always, more where taps are known and registers last."""
     direction = _direction(problem)
     tiles = product(*counts(problem, direction.periods(problem)))
-    return [tile for tile in tiles if tile == (1, 1) or direction.can_tile(problem, channels, *tile)]
+    return [
+        tile for tile in tiles if direction.can_walk(problem, *tile) or direction.can_tile(problem, channels, *tile)
+    ]
 
 
 def _default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int, int]:
     """(rows, columns): many, which share what they read, while the device is full of threads."""
     direction = _direction(problem)
+    if problem.is_backward and backward.holds_image(problem):
+        return backward.image(problem)
     down, along = map(max, direction.most(problem)[1:], direction.periods(problem))
     return chosen_tile(problem, channels, _fitting(problem, channels), (down, along), arch)
+
+
+def _default_channels(problem: Problem, arch: ArchSpec) -> int:
+    """Few where whole images leave few threads."""
+    if problem.is_backward and backward.holds_image(problem):
+        threads = prod(problem.radices(_IMAGE_CHANNELS, *backward.image(problem)))
+        is_large = threads * _FEW_THREADS >= arch.sm_count * arch.threads_per_sm
+        return _IMAGE_CHANNELS if is_large else _IMAGE_CHANNELS // 2
+    most: int = _direction(problem).most(problem)[0]
+    return most
 
 
 def _knobs(problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
     channels = tuple(c for c in CHANNELS if c <= problem.most_channels)
     row_counts, column_counts = counts(problem, _direction(problem).periods(problem))
-    default = min(channels[-1], _direction(problem).most(problem)[0])
+    default = min(channels[-1], _default_channels(problem, arch))
     rows, columns = _default_tile(problem, default, arch)
     return (
         Knob("channels", KnobType.LOAD_SIZE, channels, default, "channels of a thread"),

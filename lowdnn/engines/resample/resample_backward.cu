@@ -7,7 +7,8 @@
 // Layouts: any strides. A thread has CHANNELS channels, side by side where dy is channels-last, of ROWS x COLUMNS
 // neighbouring positions. Where they are IS_TILED, it is known at compile time which taps of which outputs meet the
 // tile: each output is read once, and where maxima are looked for, so is each position of its windows, as in
-// resample_forward. Otherwise a thread has one position and walks over the outputs that read it.
+// resample_forward. Otherwise a thread has one position, or where dy is channels-last COLUMNS of them, one after the
+// other, and walks over the outputs that read it.
 // Block: THREADS threads, neighbouring ones neighbouring groups of dx, in the order of its memory.
 // Shared memory: none.
 // Launch: THREADS threads, ceil(groups / THREADS) blocks.
@@ -261,6 +262,37 @@ __device__ __forceinline__ void add_tile(const Params& p, const OutputPlane& out
   }
 }
 
+// The sums of one position over the outputs that read it, plane by plane.
+__device__ __forceinline__ void walk(const Params& p, i64 n, i64 c, const i32 (&position)[3],
+                                     COMPUTE (&sum)[CHANNELS]) {
+  const Range readers = HAS_PLANES ? p.axes[0].readers<PADDING>(position[0]) : Range{0, 1};
+#pragma unroll
+  for (int v = 0; v < CHANNELS; ++v) sum[v] = COMPUTE(0);
+  for (i32 z = readers.begin; z < readers.end; ++z) walk_plane(p, OutputPlane(p, n, c, z), position, sum);
+}
+
+// Neighbouring columns of a row, one after the other. Those that the same outputs read have the same average.
+__device__ __forceinline__ void walk_columns(const Params& p, i64 n, i64 c, i32 (&position)[3]) {
+  constexpr bool REUSES = !MAXIMUM && !LINEAR && !REPEATS;
+  const TapAxis& columns = p.axes[2];
+  const i32 end = min(position[2] + COLUMNS, columns.inputs);
+  const Quotient<COMPUTE> all(p.divisor);
+  COMPUTE sum[CHANNELS];
+  Range known = {0, 0};
+#pragma unroll 1
+  for (; position[2] < end; ++position[2]) {
+    const Range readers = columns.readers<PADDING>(position[2]);
+    if (!REUSES || readers.begin != known.begin || readers.end != known.end) {
+      walk(p, n, c, position, sum);
+      known = readers;
+#pragma unroll
+      for (int v = 0; v < CHANNELS; ++v) sum[v] = DIVISOR == ALL ? all.of(sum[v]) : sum[v];
+    }
+    const i64 at[5] = {n, c, position[0], position[1], position[2]};
+    Functor::apply<CHANNELS>(p.pointwise, Functor::cursor(p.pointwise, at), c, CHANNELS, sum);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   const i64 group = i64(blockIdx.x) * THREADS + threadIdx.x;
   if (group >= p.groups) return;
@@ -270,7 +302,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
   digits<5>(p.radices, INDEX(group), digit);
   constexpr int C = CHANNELS_LAST ? 4 : 1, PLANE = CHANNELS_LAST ? 1 : 2;
   const i64 n = digit[0], c = digit[C] * CHANNELS;
-  const i32 position[3] = {i32(digit[PLANE]), i32(digit[PLANE + 1]) * ROWS, i32(digit[PLANE + 2]) * COLUMNS};
+  i32 position[3] = {i32(digit[PLANE]), i32(digit[PLANE + 1]) * ROWS, i32(digit[PLANE + 2]) * COLUMNS};
+
+  if constexpr (CHANNELS_LAST && !IS_TILED) {
+    walk_columns(p, n, c, position);
+    return;
+  }
 
   // The sums over the outputs that read them, plane by plane.
   COMPUTE sums[ROWS][COLUMNS][CHANNELS] = {};

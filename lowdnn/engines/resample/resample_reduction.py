@@ -2,7 +2,8 @@
 
 Its average or maximum is taken by the ``reduction`` engine, with the pointwise operations before and behind it, where
 teams of threads join the elements of an output. The gradient of the average is a quotient, the same for a whole image:
-the ``pointwise`` engine repeats it. Estimates of their times and of ``resample``'s are often the same; this engine has
+the ``pointwise`` engine repeats it, but for images of few positions with contiguous channels, which threads of
+``resample`` write whole. Estimates of their times and of ``resample``'s are often the same; this engine has
 the lower index, and so comes first.
 """
 
@@ -14,7 +15,9 @@ from math import prod
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Engine, Knob, Refusal, accepted, plan_of
+from lowdnn.engines.resample import backward
 from lowdnn.engines.resample.axes import leaves_image
+from lowdnn.engines.resample.problem import Problem
 from lowdnn.enums import (
     NanPropagation,
     NumericalNote,
@@ -24,6 +27,7 @@ from lowdnn.enums import (
     ResampleMode,
 )
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import match_anchored
 from lowdnn.ops.base import Operation
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
@@ -84,8 +88,19 @@ def _rewritten(graph: OperationGraph) -> OperationGraph | Refusal:
     operator = _operator(found[0])
     if isinstance(operator, str):
         return Refusal(ResampleReduction.name, f"resample.{operator}")
+    if isinstance(found[0], ResampleBackward) and _repeats_in_threads(graph):
+        return Refusal(ResampleReduction.name, "resample.dx: expected more than threads of `resample` write at a time")
     constant_uid = max(graph.tensors) + 1
     return OperationGraph(_replaced(op, operator, constant_uid) for op in graph.operations)
+
+
+def _repeats_in_threads(graph: OperationGraph) -> bool:
+    """Whether threads of ``resample`` write whole images, each of which they read once."""
+    matched = match_anchored(graph, ResampleOperation)
+    if isinstance(matched, str):
+        return False
+    problem = Problem(matched.anchor, matched.epilogue)
+    return not problem.refuse() and backward.holds_image(problem)
 
 
 def _replaced(operation: Operation, operator: ReduceTensorOp, constant_uid: int) -> Operation:

@@ -70,6 +70,13 @@ class Tiles:
             key=lambda lanes: abs(lanes.bit_length() - squarest.bit_length()),
         )
 
+    @property
+    def is_askew(self) -> bool:
+        """Whether accesses as wide as the layouts allow are narrower than half a side of the square."""
+        rank = len(self.batch.axes)
+        width = min(self.batch.x_width(rank - 2, self._micro), self.batch.y_width(rank - 1, self._micro))
+        return 2 * width < self._micro
+
     def params(self, lanes_u: int, *, overlaps: bool = False) -> Params:
         """overlaps: as a dependent launch, on sm_90a."""
         x_type, y_type = self.batch.c_types
@@ -83,7 +90,7 @@ class Tiles:
             OUTER=rank - 2,
             PARTS=len(self.batch.copies),
             X_WIDTH=self.batch.x_width(rank - 2, self._micro),
-            Y_WIDTH=self._stored_width(self.batch.y_width(rank - 1, self._micro)),
+            Y_WIDTH=self.batch.y_width(rank - 1, self._micro),
             HAS_TAIL=int(any(extent % self._micro for extent in self.batch.axes[-1].y_extents)),
             OVERLAPS_PREVIOUS=int(overlaps),
         )
@@ -103,10 +110,6 @@ class Tiles:
     @property
     def _micro(self) -> int:
         return _MICRO[max(self.batch.element_bytes)]
-
-    def _stored_width(self, aligned: int) -> int:
-        """Elements of an access to y; 0 where two accesses at any address are fewer than aligned ones."""
-        return aligned if 2 * aligned >= self._micro else 0
 
     def _radices(self, part: int, lanes_u: int) -> list[int]:
         """Tiles along each axis."""

@@ -2,9 +2,9 @@
 
 Whatever a graph moves through virtual tensors is one copy between two strided views for each stored tensor, or for each
 part of a concatenation, whose parts share a launch. Where input and output are contiguous along different axes, tiles
-go through shared memory (``transform_tiled.cu``), and a few columns that lie side by side in one of them too
-(``transform_narrow.cu``); otherwise rows go straight from memory to memory (``transform_rows.cu``). Elements of equal
-types move as bits of their size, whatever the type.
+go through shared memory (``transform_tiled.cu``, where rows begin anywhere ``transform_askew.cu``), and a few columns
+that lie side by side in one of them too (``transform_narrow.cu``); otherwise rows go straight from memory to memory
+(``transform_rows.cu``). Elements of equal types move as bits of their size, whatever the type.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.transform import narrow, rows, tiles
+from lowdnn.engines.transform import askew, narrow, rows, tiles
+from lowdnn.engines.transform.askew import Askew
 from lowdnn.engines.transform.batches import Batch, batches_of
 from lowdnn.engines.transform.matching import Moves, match
 from lowdnn.engines.transform.narrow import Narrow
@@ -63,7 +64,9 @@ class Transform:
         moves = match(graph)
         if isinstance(moves, str):
             return Refusal(self.name, moves)
-        found = [Tiles.of(batch) or Narrow.of(batch) or Rows.of(batch) for batch in batches_of(moves)]
+        found = [
+            Askew.of(batch) or Tiles.of(batch) or Narrow.of(batch) or Rows.of(batch) for batch in batches_of(moves)
+        ]
         are_conversions = all(isinstance(operation, PointwiseOperation) for operation in graph.operations)
         if are_conversions and all(isinstance(one, Rows) for one in found):
             return Refusal(self.name, "operations: expected a move of elements, got conversions within rows")
@@ -80,6 +83,12 @@ _KNOBS = (
 def _launch(batch: Batch, chosen: Choices, arch: ArchSpec, kernels: dict[KernelRef, int]) -> Launch:
     """The launch of one batch; ``kernels`` gets its kernel."""
     types = _type_names(batch)
+    of_askew_rows = Askew.of(batch)
+    if of_askew_rows is not None:
+        lanes = chosen[KnobType.TILE_ROWS]
+        params = of_askew_rows.params(lanes if lanes in askew.LANES_U else of_askew_rows.default_lanes_u)
+        kernel = askew.kernel_of(params, types)
+        return of_askew_rows.launch(params, kernels.setdefault(kernel, len(kernels)))
     tiled = Tiles.of(batch)
     if tiled is not None:
         tile_params = tiled.params(chosen[KnobType.TILE_ROWS] or tiled.default_lanes_u)

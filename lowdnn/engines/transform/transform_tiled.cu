@@ -5,13 +5,13 @@
 // Layouts: x has u at stride 1, y has v at stride 1; all other strides are free.
 // Block: one tile of (LANES_U * MICRO) u by (LANES_V * MICRO) v. Thread (lane_u, lane_v) reads MICRO rows of MICRO
 // neighbours along u, turns this square over in its registers and writes it as MICRO vectors along v to shared memory,
-// from where the block writes rows of y: accesses are as wide as the layouts allow on both sides. Where rows begin
-// anywhere, MICRO neighbours come from two aligned accesses, and go as aligned ones to where these begin in the row.
+// from where the block writes rows of y: accesses are as wide as the layouts allow on both sides. Where rows of x begin
+// anywhere, MICRO neighbours come from two aligned accesses.
 // Shared memory: vectors of MICRO elements of y, LANES_V of them for each u, in order but for the low bits of a
 // vector's number, which are turned over by the number of the square, so that no two threads of a phase meet in a bank.
 // Launch: LANES_U * LANES_V threads (the bound leaves registers for the square), a block for each tile; the coordinates
 // of tile t of a part are its digits over the radices `axes`: the OUTER other axes, tiles along u, tiles along v.
-// Macros: X Y MICRO LANES_U LANES_V OUTER PARTS X_WIDTH Y_WIDTH (0: rows of y begin anywhere); HAS_TAIL: whether y ends
+// Macros: X Y MICRO LANES_U LANES_V OUTER PARTS X_WIDTH Y_WIDTH; HAS_TAIL: whether y ends
 // within a square; OVERLAPS_PREVIOUS: as a dependent launch.
 
 #include "include/transform.cuh"
@@ -58,27 +58,10 @@ __device__ __forceinline__ void read_square(
 
 // This thread's MICRO elements of row u of the tile, which has `valid` of them.
 __device__ __forceinline__ void write_row(Y* to, const Y* tile, int u, int lane_v, int valid) {
-  Vector<Y, MICRO> out = Plain::load<Y, MICRO>(tile + slot(u, lane_v) * MICRO);
-  int column = lane_v * MICRO;
-  if constexpr (Y_WIDTH > 0) {
-    if (column < valid) {
-      store_neighbours<Y_WIDTH>(to + column, out.v, HAS_TAIL ? clamped_count<MICRO>(valid - column) : MICRO);
-    }
-    return;
-  }
-  // From an aligned address on; the last thread has the row's end and, before its first such address, its beginning.
-  const int skipped = int((0 - u64(to) / sizeof(Y)) % MICRO);
-  out = window(out, Plain::load<Y, MICRO>(tile + slot(u, (lane_v + 1) % LANES_V) * MICRO), skipped);
-  column += skipped;
-  if (column + MICRO <= valid) {
-    store<MICRO>(to + column, out.v);
-    return;
-  }
-#pragma unroll
-  for (int j = 0; j < MICRO; ++j) {
-    const int at = (column + j) % SIDE_V;
-    if (at < valid) to[at] = out.v[j];
-  }
+  const int column = lane_v * MICRO;
+  if (column >= valid) return;
+  const Vector<Y, MICRO> out = Plain::load<Y, MICRO>(tile + slot(u, lane_v) * MICRO);
+  store_neighbours<Y_WIDTH>(to + column, out.v, HAS_TAIL ? clamped_count<MICRO>(valid - column) : MICRO);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 384 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {

@@ -4,13 +4,14 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.registry import ENGINES, engine_named
-from lowdnn.enums import HeurMode
+from lowdnn.enums import HeurMode, KnobType
 from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.ranking import rank
 from lowdnn.runtime.runtime import Runtime
 from tests.engines.resample.test_resample import check
 
 ENGINE = engine_named("resample_reduction")
+TILE = (KnobType.LOAD_SIZE, KnobType.TILE_ROWS, KnobType.TILE_COLS)
 
 
 @pytest.mark.parametrize(
@@ -20,12 +21,27 @@ ENGINE = engine_named("resample_reduction")
         "resample n=2 c=8 hw=7x5 mode=avg_inside window=9x6 pad=1:1x0:1",
         "resample n=2 c=8 hw=7x5 mode=max size=1x1",
         "resample n=2 c=8 hw=7x7 mode=avg window=7 dir=bwd layout=nchw dtype=bf16 epilogue=relu",
-        "resample n=2 c=8 hw=7x5 mode=avg_inside window=9x6 pad=1:1x0:1 dir=bwd",
+        "resample n=2 c=8 hw=7x5 mode=avg_inside window=9x6 pad=1:1x0:1 dir=bwd layout=nchw",
         "resample n=2 c=8 hw=3x4x5 mode=avg size=1x1x1 dir=bwd dtype=fp64 compute=fp64",
     ],
 )
 def test_global_pooling(device: Runtime, text: str) -> None:
     check(device, text, ENGINE)
+
+
+@pytest.mark.parametrize(("n", "channels"), [(2, 2), (1024, 4)])
+def test_threads_of_resample_write_small_channels_last_gradients(n: int, channels: int) -> None:
+    graph = parse_case(f"resample n={n} c=2048 hw=7x7 mode=avg window=7 dir=bwd dtype=bf16").graph()
+    best = rank(graph, SM_90A, HeurMode.A, ENGINES).best.plan
+    assert best.engine == "resample"
+    assert [dict(best.choices)[kind] for kind in TILE] == [channels, 7, 7]
+
+
+@pytest.mark.parametrize(
+    "text", ["window=7x5 mode=avg hw=7x5 epilogue=relu", "mode=avg_inside hw=7x5 window=9x6 pad=1:1x0:1"]
+)
+def test_whole_images_of_a_thread(device: Runtime, text: str) -> None:
+    check(device, f"resample n=2 c=8 {text} dir=bwd dtype=bf16", engine_named("resample"))
 
 
 @pytest.mark.parametrize(

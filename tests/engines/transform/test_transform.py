@@ -11,6 +11,7 @@ from lowdnn.backend.handle import Handle
 from lowdnn.driver import nvrtc
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
+from lowdnn.engines.transform import askew
 from lowdnn.engines.transform.tiles import LANES_U
 from lowdnn.engines.transform.transform import Transform
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReshapeMode
@@ -35,7 +36,8 @@ def sources(plan: Plan) -> list[str]:
 
 @pytest.mark.parametrize("data_type", dtypes.supported(), ids=lambda t: dtypes.info(t).short_name)
 def test_every_bit_of_every_type_stays(device: Runtime, data_type: DataType) -> None:
-    """Payloads of NaN and bytes that are no boolean included, through tiles and in rows."""
+    """Payloads of NaN and bytes that are no boolean included, through tiles and in rows, and where these begin
+    anywhere."""
     builder = GraphBuilder()
     x = builder.tensor((35, 18), data_type)
     tiled = builder.transpose(x, (1, 0), store=data_type)
@@ -46,7 +48,7 @@ def test_every_bit_of_every_type_stays(device: Runtime, data_type: DataType) -> 
     values = bits.view(facts.storage)
     plan = ENGINE.plan(graph, SM_90A, {})
     results = run_plan(device, plan, graph, {x.uid: values})
-    assert sources(plan) == ["tiled.cu", "rows.cu"]
+    assert sources(plan) == ["tiled.cu" if facts.size_bytes == 8 else "askew.cu", "rows.cu"]
     for result, expected in ((results[tiled.uid], values.T), (results[in_rows.uid], values[1:34, 3:16])):
         assert result.tobytes() == np.ascontiguousarray(expected).tobytes()
 
@@ -258,6 +260,7 @@ def test_equal_forms_share_a_kernel() -> None:
         "transform op=concat dims=2x0x5x5 axis=1 parts=24,16 out_layout=nhwc dtype=fp32",
         "transform op=transpose dims=75x83 perm=1,0 dtype=bf16",
         "transform op=transpose dims=2x37x49 perm=0,2,1 dtype=int8",
+        "transform op=transpose dims=133x131 perm=1,0 dtype=fp32",
         "transform op=concat dims=2x0x5x5 axis=1 parts=20,33 out_layout=nhwc dtype=fp32 out=bf16",
     ],
 )
@@ -285,9 +288,17 @@ def test_a_few_columns_under_the_race_detector(line: str) -> None:
         assert not failures(handle, line, seed=1, engine="transform")
 
 
-def test_rows_that_begin_anywhere_are_read_by_words_and_written_in_whole_vectors() -> None:
-    builder = GraphBuilder()
-    builder.transpose(builder.tensor((8191, 8193), DataType.BFLOAT16), (1, 0), store=DataType.BFLOAT16)
-    [kernel] = ENGINE.plan(builder.graph(), SM_90A, {}).kernels
-    shape = [dict(kernel.parameters)[name] for name in ("MICRO", "LANES_U", "X_WIDTH", "Y_WIDTH")]
-    assert shape == [8, 16, 1, 0]
+@pytest.mark.parametrize("lanes", askew.LANES_U)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "transform op=transpose dims=2x133x261 perm=0,2,1 dtype=bf16",
+        "transform op=copy dims=135x67 dtype=bf16 out=fp32 out_layout=transposed",
+        "transform op=copy dims=67x135 dtype=fp32 out=int8 out_layout=transposed",
+        "transform op=concat dims=1x0x5x7 axis=1 parts=17,24 out_layout=nhwc dtype=int8",
+    ],
+)
+def test_rows_that_begin_anywhere(device: Runtime, line: str, lanes: int) -> None:
+    """On one side or on both, of tiles of every form."""
+    plan = check_exact(device, ENGINE, parse_case(line).graph(), choices={KnobType.TILE_ROWS: lanes})
+    assert sources(plan) == ["askew.cu"]

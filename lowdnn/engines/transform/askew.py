@@ -1,0 +1,104 @@
+"""The launch of ``transform_askew.cu``: tiles of x's fastest axis, u, by y's fastest axis, v, in rows that begin
+anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from lowdnn.engines.launch import ceil_div, divider, i64, macros
+from lowdnn.engines.transform.batches import Batch, launch_struct, refuse_size
+from lowdnn.engines.transform.tiles import Tiles
+from lowdnn.plan import KernelRef, Launch, Struct
+
+#: Vectors of x in a row of the tile.
+LANES_U = (8, 16, 32)
+_THREADS = 256
+#: Rows of x that a thread reads, 128 bytes in flight, where elements do not become wider in shared memory.
+_UNROLL = 8
+_VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Params:
+    """Compile-time parameters of the kernel; field names are its macros."""
+
+    X: str
+    Y: str
+    LANES_U: int
+    OUTER: int
+    PARTS: int
+    THREADS: int
+    UNROLL: int
+
+
+@dataclass(frozen=True)
+class Askew:
+    """batch: its axes in the kernel's order: the outer ones, u, v."""
+
+    batch: Batch
+
+    @staticmethod
+    def of(batch: Batch) -> Askew | None:
+        """None where rows begin at half a thread's access or at a whole one, or where there are no tiles."""
+        tiles = Tiles.of(batch)
+        return Askew(tiles.batch) if tiles is not None and tiles.is_askew else None
+
+    @property
+    def refusal(self) -> str:
+        radices = [self._radices(part, min(LANES_U)) for part in range(len(self.batch.copies))]
+        return refuse_size(radices, sum(map(prod, radices)))
+
+    @property
+    def default_lanes_u(self) -> int:
+        """Fewest blocks."""
+        parts = range(len(self.batch.copies))
+        return min(LANES_U, key=lambda lanes: (sum(prod(self._radices(part, lanes)) for part in parts), lanes != 16))
+
+    def params(self, lanes_u: int) -> Params:
+        x_type, y_type = self.batch.c_types
+        return Params(
+            X=x_type,
+            Y=y_type,
+            LANES_U=lanes_u,
+            OUTER=len(self.batch.axes) - 2,
+            PARTS=len(self.batch.copies),
+            THREADS=_THREADS,
+            UNROLL=self._unroll,
+        )
+
+    def launch(self, params: Params, kernel: int) -> Launch:
+        parts = range(len(self.batch.copies))
+        radices = [self._radices(part, params.LANES_U) for part in parts]
+        blocks = [prod(part) for part in radices]
+        return Launch(
+            kernel=kernel,
+            grid=(sum(blocks), 1, 1),
+            block=(_THREADS, 1, 1),
+            arguments=(launch_struct(map(self._part, parts, radices), blocks),),
+            work=self.batch.work,
+        )
+
+    @property
+    def _unroll(self) -> int:
+        x_bytes, y_bytes = self.batch.element_bytes
+        return min(_UNROLL, _UNROLL * x_bytes // y_bytes)
+
+    def _radices(self, part: int, lanes_u: int) -> list[int]:
+        """Tiles along each axis. A row of y ends up to a vector less one element behind where its tiles do."""
+        x_bytes, y_bytes = self.batch.element_bytes
+        overlap = _VECTOR_BYTES // y_bytes
+        *outer, u, v = (axis.extents[part] for axis in self.batch.axes)
+        sides = ((lanes_u - 1) * _VECTOR_BYTES // x_bytes, _THREADS // lanes_u * self._unroll - overlap)
+        return [*outer, ceil_div(u, sides[0]), ceil_div(v + overlap - 1, sides[1])]
+
+    def _part(self, part: int, radices: list[int]) -> Struct:
+        axes = (field for radix in (1, *radices[1:]) for field in divider(radix))
+        u, v = self.batch.axes[-2:]
+        sizes = i64([self.batch.span(part), u.extents[part], v.extents[part]])
+        return Struct((*self.batch.pointers(part), *sizes, *self.batch.strides(part), *axes))
+
+
+def kernel_of(params: Params, types: str) -> KernelRef:
+    shape = f"{params.LANES_U}_o{params.OUTER}p{params.PARTS}"
+    return KernelRef(f"transform_askew_{types}_{shape}_sm80", "transform/transform_askew.cu", "sm_80", macros(params))
