@@ -26,7 +26,7 @@ typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, S
     Tile;
 typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
-typedef RowTeam<Tile, Value, 2 * Tile::WIDTH, false> Team;
+typedef RowTeam<Tile, Value, 2 * Tile::WIDTH, LOOKS_AHEAD == BY_THREADS> Team;
 
 struct Params {
   RowSizes<Tile::RANK> sizes;

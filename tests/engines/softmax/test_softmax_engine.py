@@ -63,6 +63,7 @@ def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -
     [
         ("dims=41x250 dtype=fp16", NARROW | {KnobType.MULTIPLY: 16}, 1),
         ("dims=23x509 dtype=bf16 stats=fp32", CLUSTER, 1),  # rows that begin beside vectors
+        ("dims=23x512 dtype=bf16 log=yes", CLUSTER, 1),
         ("dims=23x509 dtype=bf16 dir=bwd", CLUSTER, 1),
         ("dims=19x1020 dtype=fp32 log=yes dir=bwd", SMALL | {KnobType.TILE_ROWS: 64, KnobType.MULTIPLY: 4}, 1),
         ("dims=7x60x4x8 axes=1 dtype=bf16", SMALL, 1),
