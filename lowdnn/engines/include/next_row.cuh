@@ -63,7 +63,7 @@ template <class Source, class Tile, int HOW> struct NextRow {
       const u32 bytes = ahead.block_groups(0, column) * sizeof(Loaded);
       mbarrier_expect(barrier(), bytes);
       const void* const source = Source::address(args, Source::cursor(args, ahead.coordinate), column);
-      if (bytes > 0) bulk_load(shared_address(first), source, bytes, barrier());
+      if (bytes > 0) bulk_load(shared_address(first + ahead.lead), source, bytes, barrier());
     }
 #endif
     if constexpr (HOW != NOT_AHEAD) {

@@ -28,8 +28,8 @@ struct Largest : OneByOne<Largest> {
 
 // Joins numbers of the threads of a team: afterwards each has the result of all. At most MOST at once. An operator has
 // join_all for a thread's numbers; without BY_NUMBER these need not be joined one by one.
-// TELLS: whether blocks of a cluster tell each other few numbers, which are there sooner, or read them. Behind copies of
-// the next row, a store to another block waits for these (gradients of softmax take 9 to 29 % longer, on an H200).
+// TELLS: whether blocks of a cluster tell each other few numbers, or read them. On an H200, with the next row on its way,
+// gradients of softmax took 9 to 29 % longer when they told each other; softmax forward took 8 % less.
 template <class Tile, class T, int MOST, bool TELLS = true> struct RowTeam {
   static constexpr int SPAN = Tile::TEAM_SIZE * Tile::SIDE_SIZE, WIDTH = Tile::WIDTH;
   static constexpr int NUMBERS = Tile::SIDE_SIZE * MOST;  // of a block

@@ -8,6 +8,10 @@
 // elements lie before the first of these, and behind the last. A thread has SINGLES of these elements, each as a group
 // of its own, in the first chunk: so no group has to be looked at to see which of its elements exist.
 //
+// With LINE > 1, of rows with one axis that one block has in one chunk, the threads' groups are counted from the last
+// multiple of so many groups before the row in memory, where a line begins: so each access of a warp is whole lines. The
+// groups before the row (`lead`) do not exist.
+//
 // A block has THREADS threads: slots of TEAM members of SIDE threads side by side, the last of these fastest. A team
 // owns one group of rows, and its threads the groups member, member + TEAM, ... of it. In registers a thread holds a
 // chunk: ITEMS groups. SHARING blocks share rows: a cluster of them or, where CLUSTER is less, neighbours in a
@@ -38,12 +42,13 @@ template <int RANK> struct RowSizes {
   i64 groups;  // of a row that begins at a vector
   i64 chunks;
   i64 elements;     // along the vector axis
-  i64 skews[RANK];  // of a row, for each step along an axis
+  i64 skews[RANK];  // where a row begins in a vector or, with LINE > 1, in a line: for each step along an axis
   Divider axes[RANK];  // the axis with groups in groups
 };
 
 template <int RANK_, int KEPT_AXES_, bool IN_ROW_, bool SKEWED_, int VECTOR_SIZE_, int BLOCK_SIZE_, int TEAM_SIZE_,
-          int SIDE_SIZE_, int JOINED_ROWS_, int HELD_, int BLOCKS_, int CLUSTER_SIZE, bool IN_CHUNKS, class Index_>
+          int SIDE_SIZE_, int JOINED_ROWS_, int HELD_, int BLOCKS_, int CLUSTER_SIZE, bool IN_CHUNKS, class Index_,
+          int LINE_ = 1>
 struct RowTile {
   static constexpr int RANK = RANK_, KEPT_AXES = KEPT_AXES_, VECTOR_SIZE = VECTOR_SIZE_;
   static constexpr int BLOCK_SIZE = BLOCK_SIZE_, TEAM_SIZE = TEAM_SIZE_, SIDE_SIZE = SIDE_SIZE_;
@@ -56,6 +61,7 @@ struct RowTile {
   static constexpr int SINGLES = SKEWED ? (2 * (VECTOR_SIZE - 1) + TEAM_SIZE - 1) / TEAM_SIZE : 0;  // in a thread
   static constexpr int WIDTH = IN_ROW ? 1 : VECTOR_SIZE;  // rows of a thread
   static constexpr int JOINED_ROWS = JOINED_ROWS_;  // that have their statistics together
+  static constexpr int LINE = LINE_;  // groups that a warp's accesses begin at a multiple of
   static constexpr int APART = BLOCKS_ == 1 ? CLUSTER_SIZE : 1;  // blocks that these rows are spread over
   typedef Index_ Index;
   // Whether a chunk that is whole is worth code of its own: where groups are no constant bytes apart.
@@ -64,6 +70,9 @@ struct RowTile {
   static_assert(APART * SLOTS * SIDE_SIZE * WIDTH % JOINED_ROWS == 0, "blocks have whole groups of joined rows");
   static_assert(APART == 1 || APART * SLOTS * SIDE_SIZE * WIDTH == JOINED_ROWS, "a cluster has one group of them");
   static_assert(!SKEWED || (IN_ROW && RANK == KEPT_AXES + 1), "a skew is of a row's only axis");
+  static_assert(LINE == 1 || (IN_ROW && RANK == KEPT_AXES + 1 && BLOCKS == 1 && !IN_CHUNKS),
+                "lines are of a row's only axis, chunk and block");
+  static_assert(LINE == 1 || LINE <= TEAM_SIZE, "only a thread's first group can lie before the row");
 
   // Of a row; the compiler knows a single one.
   __device__ __forceinline__ static i64 chunks(const RowSizes<RANK>& sizes) { return IN_CHUNKS ? sizes.chunks : 1; }
@@ -101,6 +110,7 @@ template <class Tile> struct RowWalk {
   i64 coordinate[Tile::RANK];
   i64 kept_column;  // the first of the thread's rows, along the last kept axis
   i64 head;         // elements of the row before its first whole vector
+  int lead = 0;     // groups of a line before the row's first whole one
 
   RowWalk() = default;
   __device__ __forceinline__ RowWalk(const RowSizes<Tile::RANK>& sizes) : sizes(&sizes) {}
@@ -127,7 +137,7 @@ template <class Tile> struct RowWalk {
   // Which whole group of its rows an item of a chunk is. Items lie at constant offsets.
   __device__ __forceinline__ i64 group(i64 chunk, int item) const {
     const Index before = (Index(chunk) * Tile::BLOCKS + rank) * (Tile::HELD * Tile::TEAM_SIZE);
-    return i64(before) + member() + item * Tile::TEAM_SIZE;
+    return i64(before) + member() + item * Tile::TEAM_SIZE - lead;
   }
 
   // Groups of the row.
@@ -158,7 +168,8 @@ template <class Tile> struct RowWalk {
     }
 #pragma unroll
     for (int item = 0; item < Tile::HELD; ++item) {
-      if (item * Tile::TEAM_SIZE >= left) {
+      const bool is_before = Tile::LINE > 1 && item == 0 && first < 0;
+      if (is_before || item * Tile::TEAM_SIZE >= left) {
         otherwise(item);
         continue;
       }
@@ -183,7 +194,7 @@ template <class Tile> struct RowWalk {
   // To the block's first thread: how many whole groups of a chunk the block has, and where they begin.
   __device__ __forceinline__ u32 block_groups(i64 chunk, i64& column) {
     constexpr int MOST = Tile::HELD * Tile::TEAM_SIZE;
-    const i64 first = group(chunk, 0);
+    const i64 first = group(chunk, 0) + lead;  // what lies before the row is not copied
     const int left = exists ? groups_from(first) : 0;
     column = move_to(first);
     return left <= 0 ? 0 : left < MOST ? left : MOST;
@@ -249,11 +260,12 @@ template <class Tile> struct RowWalk {
     digits<Tile::KEPT_AXES>(sizes->axes, Index(own), coordinate);
     kept_column = coordinate[Tile::KEPT_AXES - 1] * Tile::WIDTH;
     head = 0;
-    if constexpr (Tile::SKEWED) {
+    if constexpr (Tile::SKEWED || Tile::LINE > 1) {
       u32 skew = 0;
 #pragma unroll
       for (int axis = 0; axis < Tile::KEPT_AXES; ++axis) skew += u32(coordinate[axis]) * u32(sizes->skews[axis]);
-      head = (0 - skew) % Tile::VECTOR_SIZE;
+      if constexpr (Tile::SKEWED) head = (0 - skew) % Tile::VECTOR_SIZE;
+      if constexpr (Tile::LINE > 1) lead = (skew + u32(head)) / Tile::VECTOR_SIZE % Tile::LINE;
     }
   }
 };

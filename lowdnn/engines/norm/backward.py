@@ -208,6 +208,7 @@ class BackwardRows:
                 ("GRADIENTS", len(gradients)),
                 ("PLACES", chosen.places),
                 ("HOLDS", int(chosen.holds)),
+                ("SCALES", chosen.scales),
                 ("IS_WHOLE", int(chosen.tile.is_whole(self.layout))),
                 ("AGAIN", int(bool(again))),
             ),

@@ -7,20 +7,25 @@
 // (include/rows.cuh); inverse and mean one for each row; the sums [blocks / CLUSTER][elements of a row].
 // Block: as many as are there at a time, with every row of a grid's width after the last; CLUSTER blocks share rows.
 // Each thread has the same elements of all of its rows, and sums them in registers. PLACES rows are on their way to
-// shared memory. HOLDS: the scales stay in registers, and the elements of the row at hand as they are read, so that its
-// place is another row's at once; otherwise they are read twice. Nobody else reads a thread's part of a place, so that
-// this needs no barrier.
+// shared memory. HOLDS: the elements of the row at hand stay in registers as they are read, so that its place is another
+// row's at once; otherwise they are read twice. The scales stay in registers or in shared memory (SCALES). Nobody else
+// reads a thread's part of a place, or its scales, so that this needs no barrier.
 // Shared memory: RowTeam's and, with several slots, VECTOR sums of each thread; dynamic: PLACES rows of x, of dy, of
-// inverse and (CENTRED) of mean.
+// inverse and (CENTRED) of mean, and the scales that stay there.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether there is a scale; GRADIENTS: 1 (dscale) or 2
-// (dscale and dbias); PLACES; HOLDS; IS_WHOLE: whether each thread has ITEMS groups of a row; AGAIN: whether what is
-// read again has a functor of its own, since Prologue stores tensors.
+// (dscale and dbias); PLACES; HOLDS; SCALES: where the scales are; IS_WHOLE: whether each thread has ITEMS groups of a
+// row; AGAIN: whether what is read again has a functor of its own, since Prologue stores tensors.
 
 #include "include/cp_async.cuh"
 #include "include/row_team.cuh"
 #include "generated.cuh"
+
+// Where a thread has its scales: nowhere (it reads them whenever it uses them), or in
+#define NOWHERE 0
+#define REGISTERS 1
+#define SHARED_MEMORY 2
 
 typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
                 CHUNKED, INDEX>
@@ -180,6 +185,15 @@ struct ComingRows {
     dy.fetch(place, item, row.dy.in.whole[item]);
   }
 
+  // Where the next area may begin.
+  __device__ __forceinline__ void* end() const {
+#if CENTRED
+    return mean.places.end();
+#else
+    return inverse.places.end();
+#endif
+  }
+
   // Asks for a row, in the place of the one at hand.
   __device__ __forceinline__ void ask() {
     each_group(ahead, [&](int item, i64 column) {
@@ -196,37 +210,73 @@ struct ComingRows {
   }
 };
 
-// The scales of this thread's elements, of all rows: without HOLDS they are read whenever they are used.
+// The scales of this thread's elements, the same of all rows.
 struct Scales {
-#if SCALED && HOLDS
-  Scale::Loaded<VECTOR> in[ITEMS] = {};
+#if SCALED
+  typedef Scale::Loaded<VECTOR> Loaded;
+  typedef Word<sizeof(Loaded) < 16 ? sizeof(Loaded) : 16>::Type Piece;
+  static constexpr int PIECES = sizeof(Loaded) / sizeof(Piece);
+
+#if SCALES == REGISTERS
+  Loaded in[ITEMS] = {};
+#elif SCALES == SHARED_MEMORY
+  Piece* const first;  // [ITEMS][PIECES][THREADS]: neighbours have neighbouring words
 #endif
 
-  __device__ __forceinline__ Scales(const Params& p, RowWalk<Tile>& walk) {
-#if SCALED && HOLDS
-    each_group(walk, [&](int item, i64 column) {
-      Scale::load<VECTOR>(p.scale, Scale::cursor(p.scale, walk.coordinate), column, VECTOR, in[item]);
-    });
+  __device__ __forceinline__ Scales(const Params& p, RowWalk<Tile>& walk, void* memory)
+#if SCALES == SHARED_MEMORY
+      : first(static_cast<Piece*>(memory))
 #endif
+  {
+    if (SCALES == NOWHERE) return;
+    each_group(walk, [&](int item, i64 column) {
+      alignas(16) Loaded read = {};
+      Scale::load<VECTOR>(p.scale, Scale::cursor(p.scale, walk.coordinate), column, VECTOR, read);
+#if SCALES == REGISTERS
+      in[item] = read;
+#elif SCALES == SHARED_MEMORY
+#pragma unroll
+      for (int i = 0; i < PIECES; ++i) piece(item, i) = reinterpret_cast<const Piece*>(&read)[i];
+#endif
+    });
   }
 
   // g from dy.
   __device__ __forceinline__ void apply(const Params& p, const RowWalk<Tile>& walk, int item, i64 column,
                                         const Value (&dy)[VECTOR], Value (&g)[VECTOR]) const {
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) g[v] = dy[v];
-#if SCALED
     Value scale[VECTOR];
     const Scale::Cursor at = Scale::cursor(p.scale, walk.coordinate);
-#if HOLDS
-    Scale::finish<VECTOR>(p.scale, at, column, VECTOR, in[item], scale);
-#else
+#if SCALES == NOWHERE
     Scale::apply<VECTOR>(p.scale, at, column, VECTOR, scale);
+#else
+    Scale::finish<VECTOR>(p.scale, at, column, VECTOR, fetched(item), scale);
 #endif
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) g[v] *= scale[v];
-#endif
+    for (int v = 0; v < VECTOR; ++v) g[v] = dy[v] * scale[v];
   }
+
+ private:
+#if SCALES == REGISTERS
+  __device__ __forceinline__ const Loaded& fetched(int item) const { return in[item]; }
+#elif SCALES == SHARED_MEMORY
+  __device__ __forceinline__ Piece& piece(int item, int i) const {
+    return first[(item * PIECES + i) * THREADS + threadIdx.x];
+  }
+  __device__ __forceinline__ Loaded fetched(int item) const {
+    alignas(16) Loaded read;
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) reinterpret_cast<Piece*>(&read)[i] = piece(item, i);
+    return read;
+  }
+#endif
+#else
+  __device__ __forceinline__ Scales(const Params&, RowWalk<Tile>&, void*) {}
+  __device__ __forceinline__ void apply(const Params&, const RowWalk<Tile>&, int, i64, const Value (&dy)[VECTOR],
+                                        Value (&g)[VECTOR]) const {
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) g[v] = dy[v];
+  }
+#endif
 };
 
 // Adds to the gradients, and to the sums over a row of g * xhat and (CENTRED) of g.
@@ -308,7 +358,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   Team team(shared);
   RowWalk<Tile> walk(p.sizes);
   walk.begin();
-  const Scales scales(p, walk);
+  const Scales scales(p, walk, coming.end());
   Value gradients[GRADIENTS][ITEMS][VECTOR] = {};
 
 #pragma unroll 1

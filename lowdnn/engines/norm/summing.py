@@ -27,15 +27,19 @@ _MIN_TEAM, _MAX_TEAM = 8, 512
 _BLOCK_THREADS, _WARP_THREADS = 512, 32
 #: Registers of a thread besides those of its groups.
 _REGISTERS = 48
+#: SCALES: where a thread has its scales.
+NOWHERE, IN_REGISTERS, IN_SHARED_MEMORY = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class SummingTile:
-    """The kernel's tile, a team's rows on their way to shared memory, and whether threads hold the one at hand."""
+    """The kernel's tile, a team's rows on their way to shared memory, whether threads hold the one at hand, and where
+    they have the scales."""
 
     tile: RowTile
     places: int
     holds: bool
+    scales: int
     shared_bytes: int
     blocks: int
 
@@ -62,8 +66,7 @@ class Summing:
         """Those of rows, with other defaults where a row's sums fit registers; and STAGES."""
         defaults, places = self._defaults, 0
         if defaults is not None:
-            fitting = (count for count in range(_PLACES, 0, -1) if self._tile(*defaults[:3], count) is not None)
-            places = next(fitting, 0)
+            places = self._places(*defaults[:3])
         of_rows = tile.knobs(self.layout, self.arch, self.held, defaults if places else None)
         text = "rows on their way to shared memory; 0: gradients are reductions"
         return (*of_rows, Knob("places", KnobType.STAGES, tuple(range(_MAX_PLACES + 1)), places, text))
@@ -74,6 +77,13 @@ class Summing:
         if not places or chosen[KnobType.CTA_COUNT] > 1:
             return None
         return self._tile(chosen[KnobType.TILE_ROWS], chosen[KnobType.MULTIPLY], cluster, places)
+
+    def _places(self, team: int, items: int, cluster: int) -> int:
+        """As many as fit, scales included; more than one of them are worth more than the scales."""
+        found = [self._tile(team, items, cluster, places) for places in range(_PLACES, 0, -1)]
+        fitting = [tile for tile in found if tile is not None]
+        wanted = (tile for tile in fitting if tile.scales != NOWHERE and tile.places > 1)
+        return next((tile.places for tile in (*wanted, *fitting)), 0)
 
     @property
     def _defaults(self) -> Defaults | None:
@@ -103,27 +113,36 @@ class Summing:
             return None
         of_rows = sum(tensor.element_bytes for tensor in self.numbers)
         shared_bytes = places * shape.THREADS * (items * self._group_bytes + of_rows)
-        for resident in range(self._resident(shape), 0, -1):
-            if shared_bytes <= self.arch.shared_bytes_beside(resident) - self._other_bytes(shape):
-                shape = replace(shape, RESIDENT=resident)
-                blocks = shape.staying_blocks(self.layout, self.arch)
-                return SummingTile(shape, places, self._holds(shape), shared_bytes, blocks)
+        scale_bytes = shape.THREADS * items * self._scale_bytes
+        holds, scales = self._holding(items)
+        wanted = ((scales, scale_bytes), (NOWHERE, 0)) if scales == IN_SHARED_MEMORY else ((scales, 0),)
+        for scales, own_bytes in wanted:
+            for resident in range(self._resident(shape), 0, -1):
+                if shared_bytes + own_bytes <= self.arch.shared_bytes_beside(resident) - self._other_bytes(shape):
+                    shape = replace(shape, RESIDENT=resident)
+                    blocks = shape.staying_blocks(self.layout, self.arch)
+                    return SummingTile(shape, places, holds, scales, shared_bytes + own_bytes, blocks)
         return None
 
-    def _holds(self, shape: RowTile) -> bool:
-        """Whether threads have registers for the row at hand."""
-        return shape.ITEMS * self._held_words <= _HELD_REGISTERS
+    def _holding(self, items: int) -> tuple[bool, int]:
+        """Whether threads have registers for the row at hand, and where they would have the scales."""
+        if items * self._held_words <= _HELD_REGISTERS:
+            return True, IN_REGISTERS if self._scale_bytes else NOWHERE
+        words = self._sum_words + ceil_div(self._group_bytes, 4)
+        return items * words <= _HELD_REGISTERS, IN_SHARED_MEMORY if self._scale_bytes else NOWHERE
 
     def _resident(self, shape: RowTile) -> int:
         """Blocks for which a multiprocessor has registers."""
-        words = self._held_words if self._holds(shape) else self._sum_words
+        holds, scales = self._holding(shape.ITEMS)
+        words = self._sum_words
+        if holds:
+            words = self._held_words if scales == IN_REGISTERS else words + ceil_div(self._group_bytes, 4)
         return max(1, tile.resident_blocks(_REGISTERS + shape.ITEMS * words, shape.THREADS))
 
     @property
     def _held_words(self) -> int:
         """Registers for a group that is held: its sums, its scales, and what is read of it."""
-        scales = self.layout.read_bytes((self.scale,)) if self.scale is not None else 0
-        return self._sum_words + ceil_div(scales + self._group_bytes, 4)
+        return self._sum_words + ceil_div(self._scale_bytes + self._group_bytes, 4)
 
     @property
     def _sum_words(self) -> int:
@@ -133,6 +152,11 @@ class Summing:
     @property
     def _group_bytes(self) -> int:
         return sum(self.layout.read_bytes(tensors) for tensors in self.elements)
+
+    @property
+    def _scale_bytes(self) -> int:
+        """Of a group."""
+        return self.layout.read_bytes((self.scale,)) if self.scale is not None else 0
 
     def _other_bytes(self, shape: RowTile) -> int:
         """At most, of static shared memory: what teams and slots join."""

@@ -19,6 +19,8 @@ from lowdnn.plan import Argument, Struct
 _MAX_VECTOR = 8
 #: Vectors of a row from which on it may have a skew: what lies beside whole ones is read element by element.
 _MIN_SKEWED = 4
+#: Groups of a memory line: 128 bytes of 16.
+LINE_GROUPS = 8
 
 
 @dataclass(frozen=True)
@@ -190,16 +192,28 @@ def _indexed_axes(dags: Iterable[PointwiseDag]) -> set[int]:
 
 @dataclass(frozen=True)
 class RowLayout:
-    """A space whose vector axis is cut into groups of ``vector`` elements."""
+    """A space whose vector axis is cut into groups of ``vector`` elements.
+
+    lines: strides of the rows' starts, where these may lie beside memory lines; for kernels whose warps begin at lines.
+    """
 
     space: RowSpace
     vector: int
+    lines: tuple[int, ...] = ()
 
     @staticmethod
     def of(space: RowSpace, dags: tuple[PointwiseDag, ...], *others: Tensor) -> RowLayout:
         """For what DAGs over whole rows and their kernel move of each element."""
         tensors = (tensor for dag in dags for tensor in (*dag.loads, *dag.stores))
         return RowLayout(space, space.vector([*tensors, *others]))
+
+    def beside_lines(self, sources: tuple[Tensor, ...]) -> RowLayout:
+        """The same with ``lines``, where all is read of one tensor and its rows do not all begin at one."""
+        if len(sources) != 1 or not self.space.is_line:
+            return self
+        starts = self.space.skew or self.space.space.strides[sources[0].uid]
+        is_beside = any(stride % (self.vector * LINE_GROUPS) for stride in starts[: self.space.kept])
+        return replace(self, lines=starts) if is_beside else self
 
     @cached_property
     def radices(self) -> tuple[int, ...]:
@@ -238,7 +252,8 @@ class RowLayout:
         axes: tuple[Argument, ...] = tuple(
             field for radix in self.radices for field in divider(min(max(radix, 1), MAX_EXTENT))
         )
-        skews = tuple(stride % self.vector for stride in self.space.skew) or (0,) * len(self.radices)
+        starts, whole = (self.lines, self.vector * LINE_GROUPS) if self.lines else (self.space.skew, self.vector)
+        skews = tuple(stride % whole for stride in starts) or (0,) * len(self.radices)
         elements = self.space.space.extents[self.space.vector_axis]
         return Struct((*i64((self.row_groups, self.groups, chunks, elements, *skews)), *axes))
 

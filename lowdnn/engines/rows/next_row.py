@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import contiguous_elements
-from lowdnn.engines.rows.layout import RowLayout
+from lowdnn.engines.rows.layout import LINE_GROUPS, RowLayout
 from lowdnn.engines.rows.tile import RowTile
 from lowdnn.ops.tensor import Tensor
 
@@ -48,6 +48,12 @@ class NextRow:
         is_line = self.layout.space.is_line and self.tile.THREADS == self.tile.TEAM
         can_copy = self.arch.name == "sm_90a" and all(map(self._is_whole, self.sources))
         return self.by_engine and self.is_ahead and is_line and can_copy
+
+    @property
+    def line_groups(self) -> int:
+        """The macro LINE_GROUPS: groups of a memory line, where warps begin at one, otherwise 1. Warps do so where the
+        copy engine brings rows that begin beside lines; with copies of their own they took 2 % longer on an H200."""
+        return LINE_GROUPS if self.is_by_engine and self.tile.has_room_for_lines(self.layout) else 1
 
     @property
     def shared_bytes(self) -> int:

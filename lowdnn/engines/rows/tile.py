@@ -9,7 +9,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, ceil_power, floor_power
-from lowdnn.engines.rows.layout import RowLayout
+from lowdnn.engines.rows.layout import LINE_GROUPS, RowLayout
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.status import BadParamError
@@ -172,6 +172,10 @@ class RowTile:
     def chunks(self, layout: RowLayout) -> int:
         return max(1, ceil_div(layout.groups, self.TEAM * self.ITEMS * self.SHARING))
 
+    def has_room_for_lines(self, layout: RowLayout) -> bool:
+        """Whether the warps of a block can begin at memory lines, where rows do not."""
+        return _has_room_for_lines(layout, self.TEAM * self.ITEMS, self.CLUSTER * self.SHARING)
+
     def is_whole(self, layout: RowLayout) -> bool:
         """Whether each thread has ITEMS groups of a row, and all of them together the row."""
         return layout.groups == self.TEAM * self.ITEMS * self.SHARING
@@ -211,8 +215,10 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
     if held.looks_ahead:
         text = "on its way beside the row at hand: 1 the next row, 2 chunks in a ring, 3 the next row in one copy"
         stages = (0, NEXT_ROW, RING if held.stays else ENGINE_ROW)
-        # A warp's accesses to rows that begin beside vectors lie askew to memory lines, the copy engine's do not.
-        by_engine = bool(layout.space.skew) and not held.stays and arch.name == "sm_90a"
+        # A warp's accesses to rows that begin beside memory lines lie askew to these, the copy engine's do not; and the
+        # warps can then begin at lines.
+        is_askew = bool(layout.space.skew) or _has_room_for_lines(layout, team * items, cluster)
+        by_engine = is_askew and not held.stays and arch.name == "sm_90a"
         default = RING if ring else 0 if not is_ahead else ENGINE_ROW if by_engine else NEXT_ROW
         found = (*found, Knob("ahead", KnobType.STAGES, stages, default, text))
     if not held.stays:
@@ -236,6 +242,12 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
         raise BadParamError.at("rows.TILE_CGA_M", expected=f"1 with CTA_COUNT {sharing}", got=cluster)
     held = held.looking_ahead if chosen.get(KnobType.STAGES) in (NEXT_ROW, ENGINE_ROW) else held
     return _tile(layout, chosen[KnobType.TILE_ROWS], items, cluster, sharing, held)
+
+
+def _has_room_for_lines(layout: RowLayout, groups: int, blocks: int) -> bool:
+    """Whether rows begin beside memory lines, and the groups that a block has of one are enough for what lies before it
+    in its first line, too."""
+    return bool(layout.lines) and blocks == 1 and layout.groups + LINE_GROUPS - 1 <= groups
 
 
 def _tile(layout: RowLayout, team: int, items: int, cluster: int, sharing: int, held: Held) -> RowTile:

@@ -52,7 +52,7 @@ class ForwardSoftmax:
 
     @cached_property
     def layout(self) -> RowLayout:
-        return RowLayout.of(self.space, (self.before, self.after))
+        return RowLayout.of(self.space, (self.before, self.after)).beside_lines(self.before.loads)
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         return tile.knobs(self.layout, arch, self._held)
@@ -77,6 +77,7 @@ class ForwardSoftmax:
                 ("SINK", int(operation.sink is not None)),
                 *((name.upper(), int(tensor is not None)) for name, tensor in statistics.items()),
                 *ahead.switches,
+                ("LINE_GROUPS", ahead.line_groups),
             ),
             functors=self._functors(ahead.is_ahead),
             scalars=(number(operation.stats_factor, self.compute_type),),

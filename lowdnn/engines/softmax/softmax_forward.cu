@@ -14,7 +14,7 @@
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; IS_LOG; SINK; STATS (m + log(s), times stats_factor), MAX (m), SUM (s):
 // whether they are stored; LOOKS_AHEAD: whether and how the next row is asked for when a row begins
-// (include/next_row.cuh).
+// (include/next_row.cuh); LINE_GROUPS: groups of a memory line that warps begin at, or 1.
 
 #include "include/exponential.cuh"
 #include "include/next_row.cuh"
@@ -22,11 +22,11 @@
 #include "generated.cuh"
 
 typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
-                CHUNKED, INDEX>
+                CHUNKED, INDEX, LINE_GROUPS>
     Tile;
 typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
-typedef RowTeam<Tile, Value, 2 * Tile::WIDTH, false> Team;
+typedef RowTeam<Tile, Value, 2 * Tile::WIDTH, LOOKS_AHEAD == BY_THREADS> Team;
 
 struct Params {
   RowSizes<Tile::RANK> sizes;

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.engines.norm.norm_rows import NormRows
+from lowdnn.engines.norm.summing import IN_REGISTERS, IN_SHARED_MEMORY
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType, HeurMode, KnobType, NormMode, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
@@ -407,6 +408,7 @@ def test_the_next_row_is_on_its_way(racing: Runtime, line: str, choices: dict[Kn
         ("dims=21x97 mode=rms scale=scale", SMALL | {KnobType.TILE_ROWS: 16, KnobType.MULTIPLY: 8}),
         ("dims=37x512 mode=layer dtype=bf16", SMALL),
         ("dims=9x1016 mode=layer dtype=bf16", SMALL | {KnobType.MULTIPLY: 4}),
+        ("dims=9x2040 mode=layer dtype=bf16", SMALL | {KnobType.MULTIPLY: 8}),
         ("dims=13x511 mode=layer dtype=fp16 stats=fp16", SMALL | {KnobType.TILE_ROWS: 256}),
         ("dims=9x500 mode=layer axes=1 dtype=fp32", CLUSTER),
     ],
@@ -419,7 +421,8 @@ def test_rows_on_their_way_while_gradients_are_summed(
     plan = check_case(racing, ENGINE, f"norm {line} dir=bwd", choices | {KnobType.STAGES: places}, arch)
     shape = shape_of(plan)
     assert (shape["PLACES"], shape["IS_WHOLE"]) == (places, int("x512 " in line))
-    assert shape["HOLDS"] == int("x1016 " not in line)
+    assert shape["HOLDS"] == int("x2040 " not in line)
+    assert shape["SCALES"] == (IN_SHARED_MEMORY if "x1016 " in line or "x2040 " in line else IN_REGISTERS)
 
 
 def test_gradients_of_long_rows_are_reductions(device: Runtime) -> None:

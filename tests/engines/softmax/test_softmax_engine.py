@@ -26,6 +26,8 @@ ENGINE = SoftmaxEngine()
 SMALL = {KnobType.TILE_ROWS: 32, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
 CLUSTER = SMALL | {KnobType.TILE_CGA_M: 2}
 NARROW = SMALL | {KnobType.TILE_ROWS: 8}
+#: The copy engine brings the next row, also where it begins beside memory lines.
+LINES = SMALL | {KnobType.TILE_ROWS: 128, KnobType.STAGES: 3}
 #: Of values only one block would fit a multiprocessor.
 WIDE = {KnobType.TILE_ROWS: 512, KnobType.MULTIPLY: 4, KnobType.TILE_CGA_M: 1}
 
@@ -52,6 +54,33 @@ def test_the_copy_engine_brings_the_next_row(
     assert dict(plan.kernels[0].parameters)["LOOKS_AHEAD"] == how
 
 
+@pytest.mark.parametrize(
+    ("line", "line_groups"),
+    [
+        ("dims=41x1989 dtype=bf16 stats=fp32", 8),  # beside vectors, at each place of a line
+        ("dims=4x11x1985 dtype=fp16 log=yes", 8),
+        ("dims=7x5x1992 dtype=bf16", 8),  # beside lines
+        ("dims=19x1960 dtype=bf16 out=fp32", 8),
+        ("dims=19x953 log=yes", 8),
+        ("dims=19x1984 dtype=bf16", 1),  # at lines
+        ("dims=19x2000 dtype=bf16", 1),  # with no room for the groups before the row
+        ("dims=19x1960 before=mul dtype=bf16", 1),  # two tensors
+    ],
+)
+def test_warps_begin_at_memory_lines(racing: Runtime, line: str, line_groups: int) -> None:
+    """Also of rows that do not. A block has 256 groups in all."""
+    plan = check_case(racing, ENGINE, f"softmax {line}", LINES, SM_90A.with_sm_count(1))
+    assert shape_of(plan)["LINE_GROUPS"] == line_groups
+
+
+@pytest.mark.parametrize(
+    ("length", "stages", "line_groups"), [(50257, 3, 8), (50264, 3, 8), (50304, 1, 1), (53240, 1, 1)]
+)
+def test_rows_beside_memory_lines_by_default(length: int, stages: int, line_groups: int) -> None:
+    plan = ENGINE.plan(parse_case(f"softmax dims=2048x{length} dtype=bf16").graph(), SM_90A, {})
+    assert (dict(plan.choices)[KnobType.STAGES], shape_of(plan)["LINE_GROUPS"]) == (stages, line_groups)
+
+
 @pytest.mark.parametrize("choices", [SMALL, CLUSTER], ids=["block", "cluster"])
 def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -> None:
     for length in (4, 252, 256, 1000, 5000):
@@ -63,6 +92,7 @@ def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -
     [
         ("dims=41x250 dtype=fp16", NARROW | {KnobType.MULTIPLY: 16}, 1),
         ("dims=23x509 dtype=bf16 stats=fp32", CLUSTER, 1),  # rows that begin beside vectors
+        ("dims=23x512 dtype=bf16 log=yes", CLUSTER, 1),
         ("dims=23x509 dtype=bf16 dir=bwd", CLUSTER, 1),
         ("dims=19x1020 dtype=fp32 log=yes dir=bwd", SMALL | {KnobType.TILE_ROWS: 64, KnobType.MULTIPLY: 4}, 1),
         ("dims=7x60x4x8 axes=1 dtype=bf16", SMALL, 1),
@@ -238,6 +268,8 @@ def test_every_scheduling_policy(scheduled: Runtime) -> None:
     check(scheduled, "dims=5x1000 stats=fp32", CLUSTER)
     check(scheduled, "dims=5x256 stats=fp32", SMALL)
     check(scheduled, "dims=5x509 dtype=bf16", CLUSTER)
+    check(scheduled, "dims=5x509 dtype=bf16", CLUSTER | {KnobType.STAGES: 1})
+    check(scheduled, "dims=5x1989 dtype=bf16", LINES)
 
 
 def test_no_races_and_the_same_bits(racing: Runtime) -> None:
@@ -246,6 +278,8 @@ def test_no_races_and_the_same_bits(racing: Runtime) -> None:
         ("dims=5x1000 stats=fp32", CLUSTER),
         ("dims=5x8x24 axes=1 dtype=bf16 stats=fp32", {}),
         ("dims=5x509 dtype=bf16", CLUSTER),
+        ("dims=5x509 dtype=bf16", CLUSTER | {KnobType.STAGES: 1}),
+        ("dims=5x1989 dtype=bf16", LINES),
         ("dims=2x8201 dtype=bf16 dir=bwd", WIDE),
     ):
         case = parse_case(f"softmax {line}")
