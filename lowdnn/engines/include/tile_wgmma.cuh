@@ -31,6 +31,7 @@
 #pragma once
 
 #include "include/cluster_sum.cuh"
+#include "include/dependent_launch.cuh"
 #include "include/tile_schedule.cuh"
 #include "include/tma.cuh"
 #include "include/warpgroup.cuh"
@@ -163,12 +164,14 @@ struct TileWgmma {
   __device__ __forceinline__ void produce(const AnySchedule& schedule, LoaderA& load_a, LoaderB& load_b) const {
     Position at;
     const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
+    if constexpr (ANY_IS_RESIDENT) wait_for_previous_kernel();
     if constexpr (A_IS_RESIDENT) load_resident(load_a, schedule.work(first_item(), rank));
     if constexpr (B_IS_RESIDENT) load_resident(load_b, schedule.work(first_item(), rank));
     for (u32 item = first_item(); item < schedule.items; item += item_step()) {
       const auto work = schedule.work(item, rank);
       if (!A_IS_RESIDENT) load_a.begin(work);
       if (!B_IS_RESIDENT) load_b.begin(work);
+      if (item == first_item()) wait_for_previous_kernel();
       for (i32 block = 0; block < work.blocks; ++block, at.advance()) {
         const u32 stage = stages + at.stage * STAGE_BYTES, barrier = full + at.stage * MBARRIER_BYTES;
         wait_empty(at);
@@ -180,6 +183,20 @@ struct TileWgmma {
     if constexpr (SHARERS > 1) {
       // No block may end while others can still arrive at its barriers.
       for (int stage = 0; stage < RING; ++stage, at.advance()) wait_empty(at);
+    }
+  }
+
+  // One thread: brings the first BLOCKS k blocks of this block's first tile to the L2 cache.
+  template <int BLOCKS, class AnySchedule, class LoaderA, class LoaderB>
+  static __device__ __forceinline__ void prefetch(const AnySchedule& schedule, LoaderA& load_a, LoaderB& load_b) {
+    if (first_item() >= schedule.items) return;
+    const auto work = schedule.work(first_item(), CLUSTER > 1 ? cluster_rank() : 0);
+    load_a.begin(work);
+    load_b.begin(work);
+#pragma unroll 1
+    for (i32 block = 0; block < min(work.blocks, BLOCKS); ++block) {
+      load_a.template load<true>(0, 0);
+      load_b.template load<true>(0, 0);
     }
   }
 
