@@ -36,7 +36,6 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_const
   const u32 column = (item - row * p.groups.divisor) * VECTOR;
   const bool exists = row < u32(p.rows);
 #if OVERLAPS_PREVIOUS
-  allow_next_kernel();
   wait_for_previous_kernel();
 #endif
 

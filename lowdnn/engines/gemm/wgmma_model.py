@@ -111,7 +111,6 @@ def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
         Knob("tile_m", KnobType.TILE_M, tuple(rows), tile.m, "rows of the product that a block computes"),
         Knob("tile_n", KnobType.TILE_N, tuple(columns), tile.n, "columns of the product that a block computes"),
         Knob("stages", KnobType.STAGES, tuple(range(2, MAX_STAGES + 1)), tile.stages, "stages of the ring"),
-        Knob("start", KnobType.IDX_MODE, tuple(range(16)), 3, "trial"),
         Knob(
             "warps",
             KnobType.WARP_SPEC_CFG,
@@ -182,7 +181,7 @@ def tiling_of(engine: str, product: WgmmaProduct, arch: ArchSpec, chosen: Mappin
         WARP_CONFIGS[chosen[KnobType.WARP_SPEC_CFG]],
         (chosen[KnobType.TILE_CGA_M], chosen[KnobType.TILE_CGA_N]),
     )
-    tile = replace(tile, cluster_k=chosen[KnobType.SPLIT_K_BUF], start=chosen.get(KnobType.IDX_MODE, 3))
+    tile = replace(tile, cluster_k=chosen[KnobType.SPLIT_K_BUF])
     machine = Machine.of(product.type, arch)
     if product.has_operand:
         tile = with_operand_buffers(tile, machine)

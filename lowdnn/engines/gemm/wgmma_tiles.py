@@ -186,7 +186,6 @@ class WgmmaTile:
     table_bytes: shared memory of the kernel's own, behind all else.
     cluster_k: blocks of a cluster that share the k of a tile and store a part of its columns each; then no others do.
     column_box: columns of B come in multiples of it.
-    start: trial, the macro START of ``wgmma_kernel.cuh``.
     """
 
     m: int
@@ -208,7 +207,6 @@ class WgmmaTile:
     table_bytes: int = 0
     cluster_k: int = 1
     column_box: int = 1
-    start: int = 3
 
     @property
     def taps(self) -> int:
@@ -270,8 +268,7 @@ class WgmmaTile:
         cluster += f"_k{self.cluster_k}" if self.cluster_k > 1 else ""
         warps = f"t{self.teams}w{self.warpgroups}b{self.blocks_per_sm}"
         resident = f"_{'ab'[self.keeps_b]}{self.resident_blocks}" if self.resident_blocks else ""
-        ending = f"{'_p' * self.is_promoted}{resident}_s{self.start}"
-        return f"{self.m}x{self.n}x{self.k}_{self.stages}_{warps}{cluster}{ending}"
+        return f"{self.m}x{self.n}x{self.k}_{self.stages}_{warps}{cluster}{'_p' * self.is_promoted}{resident}"
 
     @property
     def stage_bytes(self) -> int:
@@ -350,7 +347,6 @@ class WgmmaTile:
             ("CONSUMER_REGISTERS", self.registers.consumer),
             ("PROMOTED", int(self.is_promoted)),
             ("STAGING_BUFFERS", self.staging_buffers),
-            ("START", self.start),
         )
 
 

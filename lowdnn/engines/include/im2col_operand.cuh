@@ -125,18 +125,18 @@ template <class Stage, bool IS_A, int PIXELS, int K, int SHARERS, int AXES> stru
     image = pixels->locate((IS_A ? work.row : work.column) + share.part * OWN, base);  // zeros past the last image
   }
 
-  template <bool TO_L2 = false> __device__ __forceinline__ void load(u32 stage, u32 barrier) {
+  __device__ __forceinline__ void load(u32 stage, u32 barrier) {
     const u32 to = stage + share.part * OWN * Stage::ROW_BYTES;
     const i32 channel = first_channel + walk.channel;
     const u16 w = walk.offset(*pixels, AXES - 1);
     if constexpr (AXES == 1) {
-      tma_load_im2col<TO_L2 ? 0 : SHARERS>(to, *map, barrier, share.blocks, channel, base[0], image, w);
+      tma_load_im2col<SHARERS>(to, *map, barrier, share.blocks, channel, base[0], image, w);
     } else if constexpr (AXES == 2) {
       const u16 h = walk.offset(*pixels, 0);
-      tma_load_im2col<TO_L2 ? 0 : SHARERS>(to, *map, barrier, share.blocks, channel, base[1], base[0], image, w, h);
+      tma_load_im2col<SHARERS>(to, *map, barrier, share.blocks, channel, base[1], base[0], image, w, h);
     } else {
       const u16 h = walk.offset(*pixels, 1), d = walk.offset(*pixels, 0);
-      tma_load_im2col<TO_L2 ? 0 : SHARERS>(to, *map, barrier, share.blocks, channel, base[2], base[1], base[0], image, w, h, d);
+      tma_load_im2col<SHARERS>(to, *map, barrier, share.blocks, channel, base[2], base[1], base[0], image, w, h, d);
     }
     walk.advance(*pixels);
   }
@@ -170,30 +170,30 @@ template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES, int 
     first_k = work.batch * group_depth;
   }
 
-  template <bool TO_L2 = false> __device__ __forceinline__ void load(u32 stage, u32 barrier) {
+  __device__ __forceinline__ void load(u32 stage, u32 barrier) {
     i32 tap = walk.filter_tap(*pixels);
     const i32 k = first_k + walk.channel;
 #pragma unroll
     for (int i = 0; i < RUN; ++i, tap += pixels->filter_step[AXES - 1]) {
-      load_tap<TO_L2>(stage + i * Stage::TAP_LINES * Stage::ROW_BYTES, barrier, tap, k);
+      load_tap(stage + i * Stage::TAP_LINES * Stage::ROW_BYTES, barrier, tap, k);
     }
     walk.advance(*pixels);
   }
 
  private:
-  template <bool TO_L2 = false> __device__ __forceinline__ void load_tap(u32 to, u32 barrier, i32 tap, i32 k) const {
+  __device__ __forceinline__ void load_tap(u32 to, u32 barrier, i32 tap, i32 k) const {
     if constexpr (Stage::MN_MAJOR) {
 #pragma unroll
       for (int i = 0; i < EXTENT; i += 64) {
         const u32 first = share.part * OWN_K;
-        tma_load<TO_L2 ? 0 : SHARERS>(to + i * Stage::ROW_BYTES + first * 128, map, barrier, share.blocks, line + i, tap,
+        tma_load<SHARERS>(to + i * Stage::ROW_BYTES + first * 128, map, barrier, share.blocks, line + i, tap,
                           k + first);
       }
     } else {
 #pragma unroll
       for (int i = 0; i < OWN; i += BOX) {
         const u32 first = share.part * OWN + i;
-        tma_load<TO_L2 ? 0 : SHARERS>(to + first * Stage::ROW_BYTES, map, barrier, share.blocks, k, tap, line + first);
+        tma_load<SHARERS>(to + first * Stage::ROW_BYTES, map, barrier, share.blocks, k, tap, line + first);
       }
     }
   }

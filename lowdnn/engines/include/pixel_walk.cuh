@@ -51,7 +51,7 @@ template <class T, int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> st
     position = work.first_block * K + share.part * OWN;
   }
 
-  template <bool TO_L2 = false> __device__ __forceinline__ void load(u32 stage, u32 barrier) {
+  __device__ __forceinline__ void load(u32 stage, u32 barrier) {
     i32 at[AXES + 1];  // the image, then the spatial axes
     u32 rest = position;
     if constexpr (AXES > 0) {
@@ -68,25 +68,24 @@ template <class T, int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> st
 #pragma unroll
       for (int block = 0; block < BLOCKS; ++block) {
         const u32 to = stage + ((i * BLOCKS + block) * PIXELS + share.part * OWN) * WALK_ROW_BYTES;
-        load_block<TO_L2>(to, barrier, box[i].channel + block * K, at, box[i].offset);
+        load_block(to, barrier, box[i].channel + block * K, at, box[i].offset);
       }
     }
     position += K;
   }
 
  private:
-  template <bool TO_L2 = false> 
   __device__ __forceinline__ void load_block(u32 to, u32 barrier, i32 c, const i32 (&at)[AXES + 1],
                                              const u16 (&offset)[3]) const {
     const u16 blocks = share.blocks;
     if constexpr (AXES == 0) {
-      tma_load<TO_L2 ? 0 : SHARERS>(to, map, barrier, blocks, c, at[0]);
+      tma_load<SHARERS>(to, map, barrier, blocks, c, at[0]);
     } else if constexpr (AXES == 1) {
-      tma_load_im2col<TO_L2 ? 0 : SHARERS>(to, map, barrier, blocks, c, at[1], at[0], offset[0]);
+      tma_load_im2col<SHARERS>(to, map, barrier, blocks, c, at[1], at[0], offset[0]);
     } else if constexpr (AXES == 2) {
-      tma_load_im2col<TO_L2 ? 0 : SHARERS>(to, map, barrier, blocks, c, at[2], at[1], at[0], offset[1], offset[0]);
+      tma_load_im2col<SHARERS>(to, map, barrier, blocks, c, at[2], at[1], at[0], offset[1], offset[0]);
     } else {
-      tma_load_im2col<TO_L2 ? 0 : SHARERS>(to, map, barrier, blocks, c, at[3], at[2], at[1], at[0], offset[2], offset[1],
+      tma_load_im2col<SHARERS>(to, map, barrier, blocks, c, at[3], at[2], at[1], at[0], offset[2], offset[1],
                                offset[0]);
     }
   }

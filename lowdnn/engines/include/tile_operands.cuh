@@ -53,31 +53,31 @@ template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES> stru
     digits<AXES>(axes.extent, work.batch, batch);
   }
 
-  template <bool TO_L2 = false> __device__ __forceinline__ void load(u32 stage, u32 barrier) {
+  __device__ __forceinline__ void load(u32 stage, u32 barrier) {
     if constexpr (Stage::MN_MAJOR) {
 #pragma unroll
       for (int i = 0; i < EXTENT; i += 64) {
-        load_box<TO_L2>(stage + (i / 64 * K + share.part * OWN_K) * 128, barrier, line + i, k + share.part * OWN_K);
+        load_box(stage + (i / 64 * K + share.part * OWN_K) * 128, barrier, line + i, k + share.part * OWN_K);
       }
     } else {
 #pragma unroll
       for (int i = 0; i < OWN; i += BOX) {
         const u32 first = share.part * OWN + i;
-        load_box<TO_L2>(stage + first * 128, barrier, k, line + first);
+        load_box(stage + first * 128, barrier, k, line + first);
       }
     }
     k += K;
   }
 
  private:
-  template <bool TO_L2 = false> __device__ __forceinline__ void load_box(u32 to, u32 barrier, i32 c0, i32 c1) const {
+  __device__ __forceinline__ void load_box(u32 to, u32 barrier, i32 c0, i32 c1) const {
     const u16 blocks = share.blocks;
     if constexpr (AXES == 1) {
-      tma_load<TO_L2 ? 0 : SHARERS>(to, map, barrier, blocks, c0, c1, i32(batch[0]));
+      tma_load<SHARERS>(to, map, barrier, blocks, c0, c1, i32(batch[0]));
     } else if constexpr (AXES == 2) {
-      tma_load<TO_L2 ? 0 : SHARERS>(to, map, barrier, blocks, c0, c1, i32(batch[1]), i32(batch[0]));
+      tma_load<SHARERS>(to, map, barrier, blocks, c0, c1, i32(batch[1]), i32(batch[0]));
     } else {
-      tma_load<TO_L2 ? 0 : SHARERS>(to, map, barrier, blocks, c0, c1, i32(batch[2]), i32(batch[1]), i32(batch[0]));
+      tma_load<SHARERS>(to, map, barrier, blocks, c0, c1, i32(batch[2]), i32(batch[1]), i32(batch[0]));
     }
   }
 };

@@ -159,7 +159,7 @@ struct TileWgmma {
   // This block's rank among those that share operands.
   static __device__ __forceinline__ u32 sharer() { return SHARERS > 1 ? cluster_rank() : 0; }
 
-  // One thread: loads the k blocks of all this block's tiles.
+  // One thread: loads the k blocks of all this block's tiles, the first once the kernel before this one has ended.
   template <class AnySchedule, class LoaderA, class LoaderB>
   __device__ __forceinline__ void produce(const AnySchedule& schedule, LoaderA& load_a, LoaderB& load_b) const {
     Position at;
@@ -183,20 +183,6 @@ struct TileWgmma {
     if constexpr (SHARERS > 1) {
       // No block may end while others can still arrive at its barriers.
       for (int stage = 0; stage < RING; ++stage, at.advance()) wait_empty(at);
-    }
-  }
-
-  // One thread: brings the first BLOCKS k blocks of this block's first tile to the L2 cache.
-  template <int BLOCKS, class AnySchedule, class LoaderA, class LoaderB>
-  static __device__ __forceinline__ void prefetch(const AnySchedule& schedule, LoaderA& load_a, LoaderB& load_b) {
-    if (first_item() >= schedule.items) return;
-    const auto work = schedule.work(first_item(), CLUSTER > 1 ? cluster_rank() : 0);
-    load_a.begin(work);
-    load_b.begin(work);
-#pragma unroll 1
-    for (i32 block = 0; block < min(work.blocks, BLOCKS); ++block) {
-      load_a.template load<true>(0, 0);
-      load_b.template load<true>(0, 0);
     }
   }
 

@@ -50,64 +50,60 @@ __device__ __forceinline__ void bulk_add(f32* to, u32 from, u32 bytes) {
 
 // ---- loads ----------------------------------------------------------------------------------------------------------
 
-// RANK, MODE: of the instruction. COORDINATES, OFFSETS: the operands %4... that the further arguments bind; %3 is
-// `blocks`, or holds its place. With BLOCKS = 0 the box comes to the L2 cache only: a hint, which needs no barrier.
-#define TMA_LOAD(RANK, MODE, COORDINATES, OFFSETS, ...)                                                          \
+// KIND: dimensions, state spaces and mode of the instruction. COORDINATES, OFFSETS: the operands %4... that the further
+// arguments bind; %3 is `blocks`, or holds its place.
+#define TMA_LOAD(KIND, COORDINATES, OFFSETS, ...)                                                                \
   if constexpr (BLOCKS > 1) {                                                                                    \
-    asm volatile("cp.async.bulk.tensor." RANK ".shared::cluster.global." MODE                                    \
-                 ".mbarrier::complete_tx::bytes.multicast::cluster "                                             \
+    asm volatile("cp.async.bulk.tensor." KIND ".mbarrier::complete_tx::bytes.multicast::cluster "                \
                  "[%0], [%1, " COORDINATES "], [%2]" OFFSETS ", %3;"                                             \
                  :: "r"(to), "l"(&map), "r"(barrier), "h"(blocks), __VA_ARGS__ : "memory");                      \
-  } else if constexpr (BLOCKS == 1) {                                                                            \
-    asm volatile("cp.async.bulk.tensor." RANK ".shared::cluster.global." MODE ".mbarrier::complete_tx::bytes "   \
+  } else {                                                                                                       \
+    asm volatile("cp.async.bulk.tensor." KIND ".mbarrier::complete_tx::bytes "                                   \
                  "[%0], [%1, " COORDINATES "], [%2]" OFFSETS ";"                                                 \
                  :: "r"(to), "l"(&map), "r"(barrier), "n"(0), __VA_ARGS__ : "memory");                           \
-  } else {                                                                                                       \
-    asm volatile("cp.async.bulk.prefetch.tensor." RANK ".L2.global." MODE " [%1, " COORDINATES "]" OFFSETS ";"   \
-                 :: "n"(0), "l"(&map), "n"(0), "n"(0), __VA_ARGS__ : "memory");                                  \
   }
 
 template <int BLOCKS>
 __device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 barrier, u16 blocks, i32 c0, i32 c1) {
-  TMA_LOAD("2d", "tile", "{%4, %5}", "", "r"(c0), "r"(c1));
+  TMA_LOAD("2d.shared::cluster.global.tile", "{%4, %5}", "", "r"(c0), "r"(c1));
 }
 
 template <int BLOCKS>
 __device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 barrier, u16 blocks, i32 c0, i32 c1,
                                          i32 c2) {
-  TMA_LOAD("3d", "tile", "{%4, %5, %6}", "", "r"(c0), "r"(c1), "r"(c2));
+  TMA_LOAD("3d.shared::cluster.global.tile", "{%4, %5, %6}", "", "r"(c0), "r"(c1), "r"(c2));
 }
 
 template <int BLOCKS>
 __device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 barrier, u16 blocks, i32 c0, i32 c1, i32 c2,
                                          i32 c3) {
-  TMA_LOAD("4d", "tile", "{%4, %5, %6, %7}", "", "r"(c0), "r"(c1), "r"(c2), "r"(c3));
+  TMA_LOAD("4d.shared::cluster.global.tile", "{%4, %5, %6, %7}", "", "r"(c0), "r"(c1), "r"(c2), "r"(c3));
 }
 
 template <int BLOCKS>
 __device__ __forceinline__ void tma_load(u32 to, const TensorMap& map, u32 barrier, u16 blocks, i32 c0, i32 c1, i32 c2,
                                          i32 c3, i32 c4) {
-  TMA_LOAD("5d", "tile", "{%4, %5, %6, %7, %8}", "", "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4));
+  TMA_LOAD("5d.shared::cluster.global.tile", "{%4, %5, %6, %7, %8}", "", "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4));
 }
 
 // By im2col map: coordinates (c, w, h, d, n), offsets (w, h, d).
 template <int BLOCKS>
 __device__ __forceinline__ void tma_load_im2col(u32 to, const TensorMap& map, u32 barrier, u16 blocks, i32 c, i32 w,
                                                 i32 n, u16 s) {
-  TMA_LOAD("3d", "im2col", "{%4, %5, %6}", ", {%7}", "r"(c), "r"(w), "r"(n), "h"(s));
+  TMA_LOAD("3d.shared::cluster.global.im2col", "{%4, %5, %6}", ", {%7}", "r"(c), "r"(w), "r"(n), "h"(s));
 }
 
 template <int BLOCKS>
 __device__ __forceinline__ void tma_load_im2col(u32 to, const TensorMap& map, u32 barrier, u16 blocks, i32 c, i32 w,
                                                 i32 h, i32 n, u16 s, u16 r) {
-  TMA_LOAD("4d", "im2col", "{%4, %5, %6, %7}", ", {%8, %9}", "r"(c), "r"(w), "r"(h), "r"(n), "h"(s),
+  TMA_LOAD("4d.shared::cluster.global.im2col", "{%4, %5, %6, %7}", ", {%8, %9}", "r"(c), "r"(w), "r"(h), "r"(n), "h"(s),
            "h"(r));
 }
 
 template <int BLOCKS>
 __device__ __forceinline__ void tma_load_im2col(u32 to, const TensorMap& map, u32 barrier, u16 blocks, i32 c, i32 w,
                                                 i32 h, i32 d, i32 n, u16 s, u16 r, u16 t) {
-  TMA_LOAD("5d", "im2col", "{%4, %5, %6, %7, %8}", ", {%9, %10, %11}", "r"(c), "r"(w), "r"(h),
+  TMA_LOAD("5d.shared::cluster.global.im2col", "{%4, %5, %6, %7, %8}", ", {%9, %10, %11}", "r"(c), "r"(w), "r"(h),
            "r"(d), "r"(n), "h"(s), "h"(r), "h"(t));
 }
 

@@ -33,37 +33,28 @@ using KernelTile = TileWgmma<TYPE, ACCUMULATOR, TILE_M, TILE_N, STAGES, CONSUMER
 #define WGMMA_KERNEL \
   extern "C" __global__ void __launch_bounds__(Tile::THREADS, BLOCKS_PER_SM) WGMMA_CLUSTER KERNEL_NAME
 
-// All threads, first of all. loaders(use) calls use(load_a, load_b) with the loaders of the operands, in one thread;
-// consume(tile, warpgroup, epilogue) runs in the consumer warpgroups, counted from 0, with the Epilogue of each warp.
+// All threads, first of all. produce(tile) runs in one thread, consume(tile, warpgroup, epilogue) in the consumer
+// warpgroups, counted from 0, with the Epilogue of each warp.
 //
-// TRIAL. START & 1: the next kernel may start at once. START & 2: what needs no memory comes before the wait.
-// START / 4: k blocks that are brought to L2 before it: 0, 4, STAGES, all.
-template <class Tile, class Epilogue, class Output, class Schedule, class Loaders, class Consume>
-__device__ __forceinline__ void run_roles(const Output& output, const Schedule& schedule, const Loaders& loaders,
-                                          const Consume& consume) {
+// All that needs no memory comes before the wait for the previous kernel. The next one may start at once where it finds
+// room only as blocks of this one end; where a multiprocessor has room for two blocks, it would keep some of this one's
+// from multiprocessors of their own.
+template <class Tile, class Epilogue, class Output, class Produce, class Consume>
+__device__ __forceinline__ void run_roles(const Output& output, const Produce& produce, const Consume& consume) {
   extern __shared__ __align__(1024) u8 shared[];
-  if constexpr (START & 1) allow_next_kernel();
+  if constexpr (BLOCKS_PER_SM == 1) allow_next_kernel();
   u8* staging = shared + Tile::SHARED_BYTES;
   const u32 barriers = shared_address(staging) + Tile::CONSUMER_WARPS * Epilogue::STAGING_BYTES;
   const Tile tile(shared_address(shared), barriers);
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
-  if constexpr (START / 2 == 0) wait_for_previous_kernel();
-  if constexpr (START % 2 == 0) allow_next_kernel();
 
   if (warp >= Tile::CONSUMER_WARPS) {
     release_registers<PRODUCER_REGISTERS>();
-    if (warp == Tile::CONSUMER_WARPS && elect_one()) {
-      loaders([&](auto& load_a, auto& load_b) { tile.produce(schedule, load_a, load_b); });
-    }
-    if constexpr (START / 4 > 0) {
-      constexpr int BLOCKS = START / 4 == 1 ? 4 : START / 4 == 2 ? STAGES : 256;
-      if (warp == Tile::CONSUMER_WARPS + 1 && elect_one()) {
-        loaders([&](auto& load_a, auto& load_b) { Tile::template prefetch<BLOCKS>(schedule, load_a, load_b); });
-      }
-    }
+    if (warp == Tile::CONSUMER_WARPS && elect_one()) produce(tile);
   } else {
     take_registers<CONSUMER_REGISTERS>();
-    if constexpr (START / 2 > 0) wait_for_previous_kernel();
+    wait_for_previous_kernel();
+    if constexpr (BLOCKS_PER_SM > 1) allow_next_kernel();
     Epilogue epilogue(output, staging + warp * Epilogue::STAGING_BYTES,
                       barriers + Tile::BARRIER_BYTES + warp * Epilogue::BARRIER_BYTES);
     consume(tile, warp / 4, epilogue);

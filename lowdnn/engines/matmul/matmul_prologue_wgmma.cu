@@ -32,10 +32,10 @@ typedef TiledOperand<Tile::StageA, true, TILE_M, Tile::K, 1, BATCH_AXES> LoaderP
 typedef TiledOperand<Tile::StageB, false, TILE_N, Tile::K, 1, BATCH_AXES> LoaderQ;
 
 WGMMA_KERNEL(const __grid_constant__ Params params) {
-  const auto loaders = [&](const auto& use) {
+  const auto produce = [&](const Tile& tile) {
     LoaderP load_p(params.p, params.batches, {0, 1});
     LoaderQ load_q(params.q, params.batches, {0, 1});
-    use(load_p, load_q);
+    tile.produce(params.schedule, load_p, load_q);
   };
   const auto consume = [&](const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
     const OperandP operand{tile, params.input};
@@ -45,5 +45,5 @@ WGMMA_KERNEL(const __grid_constant__ Params params) {
     };
     tile.consume_by(params.schedule, warpgroup, sum, epilogue);
   };
-  run_roles<Tile, Epilogue>(params.output, params.schedule, loaders, consume);
+  run_roles<Tile, Epilogue>(params.output, produce, consume);
 }

@@ -29,20 +29,18 @@ typedef TiledOperand<Tile::StageA, true, TILE_M, Tile::K, CLUSTER_N, BATCH_AXES>
 typedef TiledOperand<Tile::StageB, false, TILE_N, Tile::K, CLUSTER_M, BATCH_AXES> LoaderQ;
 
 WGMMA_KERNEL(const __grid_constant__ Params params) {
-#if START / 2
   if (threadIdx.x == WARP_SIZE) {  // while another warp makes the barriers
     prefetch(params.p);
     prefetch(params.q);
   }
-#endif
-  const auto loaders = [&](const auto& use) {
+  const auto produce = [&](const Tile& tile) {
     const u32 rank = Tile::sharer();
     LoaderP load_p(params.p, params.batches, share_of_a<CLUSTER_M, CLUSTER_N>(rank));
     LoaderQ load_q(params.q, params.batches, share_of_b<CLUSTER_M>(rank));
-    use(load_p, load_q);
+    tile.produce(params.schedule, load_p, load_q);
   };
   const auto consume = [&](const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
     tile.consume<PROMOTED>(params.schedule, warpgroup, Multiply<P_MN_MAJOR, Q_MN_MAJOR>(), epilogue);
   };
-  run_roles<Tile, Epilogue>(params.output, params.schedule, loaders, consume);
+  run_roles<Tile, Epilogue>(params.output, produce, consume);
 }

@@ -108,13 +108,13 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     prefetch(p.image[0]);
     prefetch(p.filter);
   }
-  const auto loaders = [&](const auto& use) {
+  const auto produce = [&](const Tile& tile) {
     const u32 rank = Tile::sharer();
     const Share share_a = share_of_a<CLUSTER_M, CLUSTER_N>(rank), share_b = share_of_b<CLUSTER_M>(rank);
     PixelLoader pixels(p.image, p.classes, p.group_channels, PIXELS_ARE_ROWS ? share_a : share_b);
     FilterLoader filter(p.filter, p.classes, p.group_lines, p.group_depth, PIXELS_ARE_ROWS ? share_b : share_a);
-    if constexpr (PIXELS_ARE_ROWS) use(pixels, filter);
-    else use(filter, pixels);
+    if constexpr (PIXELS_ARE_ROWS) tile.produce(p.schedule, pixels, filter);
+    else tile.produce(p.schedule, filter, pixels);
   };
   const auto consume = [&](const Tile& tile, u32 warpgroup, PixelEpilogue& epilogue) {
 #if THROUGH_REGISTERS
@@ -146,5 +146,5 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     tile.consume<PROMOTED>(p.schedule, warpgroup, Multiply<A_IS_M_MAJOR, B_IS_N_MAJOR>(), epilogue);
 #endif
   };
-  run_roles<Tile, PixelEpilogue>(p.output, p.schedule, loaders, consume);
+  run_roles<Tile, PixelEpilogue>(p.output, produce, consume);
 }

@@ -92,13 +92,11 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
 #else
   const PixelWalk<0> x_walk;
 #endif
-#if START / 2
   if (threadIdx.x == WARP_SIZE) {  // while another warp makes the barriers
     prefetch(p.dy);
     prefetch(p.x);
   }
-#endif
-  const auto loaders = [&](const auto& use) {
+  const auto produce = [&](const Tile& tile) {
     const auto dy_boxes = [&](const TileWork& work, PixelBox(&box)[DY_BOXES]) {
 #pragma unroll
       for (int i = 0; i < DY_BOXES; ++i) box[i] = {i32(work.batch * p.group_filters + work.row + i * 64), {}};
@@ -113,7 +111,7 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
         p.dy, dy_walk, dy_boxes, share_of_a<CLUSTER_M, CLUSTER_N>(rank));
     PixelOperand<TYPE, X_AXES, X_BOXES, WINDOW_PIXELS, CLUSTER_M, decltype(x_boxes)> load_b(
         p.x, x_walk, x_boxes, share_of_b<CLUSTER_M>(rank));
-    use(load_a, load_b);
+    tile.produce(p.schedule, load_a, load_b);
   };
   const auto consume = [&](const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
 #if CONVERTED
@@ -136,5 +134,5 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     tile.consume_by(p.schedule, warpgroup, sum, epilogue);
 #endif
   };
-  run_roles<Tile, Epilogue>(p.output, p.schedule, loaders, consume);
+  run_roles<Tile, Epilogue>(p.output, produce, consume);
 }

@@ -165,7 +165,6 @@ def knobs(product: WgradProduct, arch: ArchSpec) -> tuple[Knob, ...]:
         Knob("tile_m", KnobType.TILE_M, _ROWS, tile.m, "filters that a block computes"),
         Knob("tile_n", KnobType.TILE_N, _COLUMNS, tile.n, "columns (channels of taps) that a block computes"),
         Knob("stages", KnobType.STAGES, stages, tile.stages, "stages of the ring"),
-        Knob("start", KnobType.IDX_MODE, tuple(range(16)), 3, "trial"),
         Knob(
             "warps",
             KnobType.WARP_SPEC_CFG,
@@ -207,7 +206,6 @@ def tiling_of(engine: str, product: WgradProduct, arch: ArchSpec, chosen: Mappin
         blocks_per_sm,
         product.instruction.element_bytes,
         cluster_k=chosen[KnobType.SPLIT_K_BUF],
-        start=chosen[KnobType.IDX_MODE],
     )
     with_windows = product.with_windows if chosen[KnobType.SPECFILT] else None
     tiling = WgradTiling(with_windows or product, tile, chosen[KnobType.SPLIT_K_SLC])
