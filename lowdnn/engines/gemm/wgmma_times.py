@@ -62,6 +62,10 @@ _STORE_BYTES_PER_S = 55e9
 #: Until the blocks of a cluster that share an operand have met, and those that share a sum have exchanged it.
 _CLUSTER_START_S = 0.7e-6
 _MEETING_S = 1.8e-6
+#: The latter of more than two blocks that share a sum: fitted to three products only.
+_CROWD_MEETING_S = 0.9e-6
+#: Of the multiprocessors, those on which clusters of more than two find room at once; not all parts have whole ones.
+_SHARED_ROOM = 120 / 132
 #: For 64 rows of a chunk of columns: by tensor map, as pixels of a part, with an operand of that size.
 _CHUNK_S, _PIXELS_CHUNK_S, _OPERAND_CHUNK_S = 0.08e-6, 0.35e-6, 1.2e-6
 _CHUNK_COLUMNS = 64
@@ -132,7 +136,7 @@ class Rates:
         elements = np.array([tile.m * tile.n / tile.warpgroups for tile in tiles])
         turned_s = elements * (_TURNED_ELEMENT_S * traits.is_turned)
         slice_s = elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S
-        slice_s = _STORE_LATENCY_S + slice_s + turned_s + (parts > 1) * _MEETING_S
+        slice_s = _STORE_LATENCY_S + slice_s + turned_s + np.where(parts > 2, _CROWD_MEETING_S, (parts > 1) * _MEETING_S)
         leaving_s = _STORE_LATENCY_S + np.array([_leaving_seconds(traits, tile) for tile in tiles]) + turned_s
         return cls(
             tiles,
@@ -221,7 +225,8 @@ def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Ma
     times = np.maximum(busy, moved) + _OVERLAP_LOSS * np.minimum(busy, moved)
     times += rates.meeting_s - _EARLY_START_S * (rates.leaves_room & (turns == 1))
     has_all = rates.columns >= product.n if product.is_b_resident else True
-    return np.where((product.k_blocks >= rates.parts) & has_all, times, np.inf)
+    has_room = (rates.parts <= 2) | (blocks <= _SHARED_ROOM * machine.sm_count)
+    return np.where((product.k_blocks >= rates.parts) & has_all & has_room, times, np.inf)
 
 
 def _copy_times(product: WgmmaProduct, rates: Rates, turns: Counts, blocks: Counts, machine: Machine) -> Times:
