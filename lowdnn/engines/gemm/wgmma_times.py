@@ -136,7 +136,8 @@ class Rates:
         elements = np.array([tile.m * tile.n / tile.warpgroups for tile in tiles])
         turned_s = elements * (_TURNED_ELEMENT_S * traits.is_turned)
         slice_s = elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S
-        slice_s = _STORE_LATENCY_S + slice_s + turned_s + np.where(parts > 2, _CROWD_MEETING_S, (parts > 1) * _MEETING_S)
+        sharing_s = np.where(parts > 2, _CROWD_MEETING_S, (parts > 1) * _MEETING_S)
+        slice_s = _STORE_LATENCY_S + slice_s + turned_s + sharing_s
         leaving_s = _STORE_LATENCY_S + np.array([_leaving_seconds(traits, tile) for tile in tiles]) + turned_s
         return cls(
             tiles,
