@@ -9,7 +9,7 @@ Source: CUDA Driver API reference manual, "Tensor Map Object Management"; the nu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -148,12 +148,30 @@ def tensor_map_problem(layout: TensorMapLayout) -> str:
 
 def tiled_map_problem(tiled: TiledMap) -> str:
     """The first rule of cuTensorMapEncodeTiled that the description breaks; empty where it keeps all."""
-    return next(_tiled_problems(tiled), "")
+    lowest = 1 if tiled.interleave is TensorMapInterleave.NONE else 3
+    return (
+        _rank_problem(tiled, lowest)
+        or _count_problem("box", tiled.box, tiled.rank)
+        or _range_problem("box", tiled.box, 1, _MAX_BOX)
+        or _tensor_problem(tiled)
+        or _row_problem(tiled, "box[0]", tiled.box[0])
+        or _size_problem(tiled, "box", math.prod(map(_steps, tiled.box, tiled.element_strides)))
+    )
 
 
 def im2col_map_problem(im2col: Im2colMap) -> str:
     """The first rule of cuTensorMapEncodeIm2col that the description breaks; empty where it keeps all."""
-    return next(_im2col_problems(im2col), "")
+    return (
+        _rank_problem(im2col, 3)
+        or _corner_problem(im2col, "lower_corner", im2col.lower_corner)
+        or _corner_problem(im2col, "upper_corner", im2col.upper_corner)
+        or _range_problem("channels_per_pixel", (im2col.channels_per_pixel,), 1, _MAX_BOX)
+        or _range_problem("pixels_per_column", (im2col.pixels_per_column,), 1, _MAX_PIXELS)
+        or _tensor_problem(im2col)
+        or _walk_problem(im2col)
+        or _row_problem(im2col, "channels_per_pixel", im2col.channels_per_pixel)
+        or _size_problem(im2col, "pixels_per_column", im2col.channels_per_pixel * im2col.pixels_per_column)
+    )
 
 
 def address_alignment(interleave: TensorMapInterleave) -> int:
@@ -194,81 +212,84 @@ _MAX_COPY_BYTES = 228 << 10
 _CORNERS = {3: (-(1 << 15), (1 << 15) - 1), 4: (-(1 << 7), (1 << 7) - 1), 5: (-(1 << 4), (1 << 4) - 1)}
 
 
-def _tiled_problems(tiled: TiledMap) -> Iterator[str]:
-    lowest = 1 if tiled.interleave is TensorMapInterleave.NONE else 3
-    yield from _rank_problems(tiled, lowest)
-    yield from _count_problems("box", tiled.box, tiled.rank)
-    yield from _range_problems("box", tiled.box, 1, _MAX_BOX)
-    yield from _tensor_problems(tiled)
-    yield from _row_problems(tiled, "box[0]", tiled.box[0])
-    taken = (-(-extent // step) for extent, step in zip(tiled.box, tiled.element_strides, strict=True))
-    yield from _size_problems(tiled, "box", math.prod(taken))
+def _steps(extent: int, step: int) -> int:
+    """That lie in the extent."""
+    return -(-extent // step)
 
 
-def _im2col_problems(im2col: Im2colMap) -> Iterator[str]:
-    yield from _rank_problems(im2col, 3)
+def _corner_problem(im2col: Im2colMap, name: str, corner: tuple[int, ...]) -> str:
     low, high = _CORNERS[im2col.rank]
-    spatial = im2col.rank - 2
-    for name, corner in (("lower_corner", im2col.lower_corner), ("upper_corner", im2col.upper_corner)):
-        yield from _count_problems(name, corner, spatial)
-        yield from _range_problems(name, corner, low, high)
-    yield from _range_problems("channels_per_pixel", (im2col.channels_per_pixel,), 1, _MAX_BOX)
-    yield from _range_problems("pixels_per_column", (im2col.pixels_per_column,), 1, _MAX_PIXELS)
-    yield from _tensor_problems(im2col)
-    for place in range(spatial):
-        extent = im2col.dims[1 + place] + im2col.upper_corner[place] - im2col.lower_corner[place]
+    return _count_problem(name, corner, im2col.rank - 2) or _range_problem(name, corner, low, high)
+
+
+def _walk_problem(im2col: Im2colMap) -> str:
+    """Of the pixels between the corners."""
+    for place, (lower, upper) in enumerate(zip(im2col.lower_corner, im2col.upper_corner, strict=True)):
+        extent = im2col.dims[1 + place] + upper - lower
         if not 0 < extent < 1 << 31:
-            yield f"upper_corner[{place}]: expected 1 to {(1 << 31) - 1} pixels between the corners, got {extent}"
-    yield from _row_problems(im2col, "channels_per_pixel", im2col.channels_per_pixel)
-    yield from _size_problems(im2col, "pixels_per_column", im2col.channels_per_pixel * im2col.pixels_per_column)
+            return f"upper_corner[{place}]: expected 1 to {(1 << 31) - 1} pixels between the corners, got {extent}"
+    return ""
 
 
-def _rank_problems(description: TensorMapLayout, lowest: int) -> Iterator[str]:
-    if not lowest <= description.rank <= _MAX_RANK:
-        yield f"dims: expected {lowest} to {_MAX_RANK} dimensions, got {description.rank}"
+def _rank_problem(description: TensorMapLayout, lowest: int) -> str:
+    if lowest <= description.rank <= _MAX_RANK:
+        return ""
+    return f"dims: expected {lowest} to {_MAX_RANK} dimensions, got {description.rank}"
 
 
-def _tensor_problems(description: TensorMapLayout) -> Iterator[str]:
+def _tensor_problem(description: TensorMapLayout) -> str:
     """What both kinds of maps demand of the tensor."""
     rank = description.rank
-    align = address_alignment(description.interleave)
-    if problem := address_problem(description.address, description.interleave):
-        yield problem
-    yield from _range_problems("dims", description.dims, 1, 1 << 32)
-    yield from _count_problems("strides_bytes", description.strides_bytes, rank - 1)
-    for place, stride in enumerate(description.strides_bytes):
+    return (
+        address_problem(description.address, description.interleave)
+        or _range_problem("dims", description.dims, 1, 1 << 32)
+        or _count_problem("strides_bytes", description.strides_bytes, rank - 1)
+        or _stride_problem(description.strides_bytes, address_alignment(description.interleave))
+        or _count_problem("element_strides", description.element_strides, rank)
+        or _range_problem("element_strides", description.element_strides, 1, _MAX_ELEMENT_STRIDE)
+        or _mode_problem(description)
+    )
+
+
+def _stride_problem(strides_bytes: tuple[int, ...], align: int) -> str:
+    for place, stride in enumerate(strides_bytes):
         if stride % align or not 0 <= stride < 1 << 40:
-            yield f"strides_bytes[{place}]: expected a multiple of {align} below 2**40, got {stride}"
-    yield from _count_problems("element_strides", description.element_strides, rank)
-    yield from _range_problems("element_strides", description.element_strides, 1, _MAX_ELEMENT_STRIDE)
+            return f"strides_bytes[{place}]: expected a multiple of {align} below 2**40, got {stride}"
+    return ""
+
+
+def _mode_problem(description: TensorMapLayout) -> str:
     if description.oob_fill is TensorMapOobFill.NAN_REQUEST_ZERO_FMA and not description.data_type.is_float:
-        yield f"oob_fill: NaN needs a floating-point data type, got {description.data_type.name}"
+        return f"oob_fill: NaN needs a floating-point data type, got {description.data_type.name}"
     if description.interleave is TensorMapInterleave.BYTES_32 and description.swizzle is not TensorMapSwizzle.BYTES_32:
-        yield f"swizzle: expected BYTES_32 with an interleave of 32 bytes, got {description.swizzle.name}"
+        return f"swizzle: expected BYTES_32 with an interleave of 32 bytes, got {description.swizzle.name}"
+    return ""
 
 
-def _row_problems(description: TensorMapLayout, name: str, elements: int) -> Iterator[str]:
+def _row_problem(description: TensorMapLayout, name: str, elements: int) -> str:
     """The bytes of one row in shared memory."""
     row_bytes = elements * description.data_type.size_bytes
     if row_bytes % 16:
-        yield f"{name}: expected a multiple of 16 bytes, got {elements} elements ({row_bytes} bytes)"
+        return f"{name}: expected a multiple of 16 bytes, got {elements} elements ({row_bytes} bytes)"
     span_bytes = description.swizzle.span_bytes
     if description.interleave is TensorMapInterleave.NONE and span_bytes and row_bytes > span_bytes:
-        yield f"{name}: expected at most the swizzle's {span_bytes} bytes, got {elements} elements ({row_bytes} bytes)"
+        return f"{name}: expected at most the swizzle's {span_bytes} bytes, got {elements} elements ({row_bytes} bytes)"
+    return ""
 
 
-def _size_problems(description: TensorMapLayout, name: str, elements: int) -> Iterator[str]:
+def _size_problem(description: TensorMapLayout, name: str, elements: int) -> str:
     size_bytes = elements * description.data_type.size_bytes
-    if size_bytes > _MAX_COPY_BYTES:
-        yield f"{name}: expected copies of at most {_MAX_COPY_BYTES} bytes, got {size_bytes} ({elements} elements)"
+    if size_bytes <= _MAX_COPY_BYTES:
+        return ""
+    return f"{name}: expected copies of at most {_MAX_COPY_BYTES} bytes, got {size_bytes} ({elements} elements)"
 
 
-def _count_problems(name: str, values: Sequence[int], count: int) -> Iterator[str]:
-    if len(values) != count:
-        yield f"{name}: expected {count} numbers, got {len(values)}"
+def _count_problem(name: str, values: Sequence[int], count: int) -> str:
+    return "" if len(values) == count else f"{name}: expected {count} numbers, got {len(values)}"
 
 
-def _range_problems(name: str, values: Sequence[int], low: int, high: int) -> Iterator[str]:
+def _range_problem(name: str, values: Sequence[int], low: int, high: int) -> str:
     for place, value in enumerate(values):
         if not low <= value <= high:
-            yield f"{name}[{place}]: expected {low} to {high}, got {value}"
+            return f"{name}[{place}]: expected {low} to {high}, got {value}"
+    return ""

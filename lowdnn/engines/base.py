@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import HasPorts
 from lowdnn.ops.ragged import RaggedMove
 from lowdnn.plan import KernelRef, Launch, Plan, PlanTensor
 from lowdnn.status import BadParamError, NotSupportedError, Status
 
 Choices = Mapping[KnobType, int]
+Anchors = tuple[type[HasPorts], ...]
 ProblemT = TypeVar("ProblemT")
 
 #: Behaviour of every engine: kernels may have to be compiled at run time, and any plan can be captured.
@@ -49,13 +52,15 @@ class Knob:
 class Engine(Protocol):
     """A family of kernels that can run some graphs. One that knows more of its cost is ``Floored`` (``floor.py``).
 
-    ``name`` is ``<family>_<idea>``; ``index`` is its global index, given once and never reused.
+    ``name`` is ``<family>_<idea>``; ``index`` is its global index, given once and never reused. Every graph that it
+    takes has an operation of one of its ``anchors``, where it has any.
     """
 
     name: str
     index: int
     numerical_notes: tuple[NumericalNote, ...]
     behavior_notes: tuple[BehaviorNote, ...]
+    anchors: Anchors
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """None where ``plan`` will succeed with the default knobs, otherwise the first reason why not."""
@@ -71,6 +76,18 @@ class Engine(Protocol):
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """The kernels whose PTX is shipped in ``ptx/``."""
+
+
+def anchored(engines: tuple[Engine, ...], graph: OperationGraph) -> tuple[Engine, ...]:
+    """Those that may take ``graph``: it has one of their anchors, where they have any."""
+    return _anchored(engines, frozenset(map(type, graph.operations)))
+
+
+@lru_cache(maxsize=512)
+def _anchored(engines: tuple[Engine, ...], kinds: frozenset[type]) -> tuple[Engine, ...]:
+    return tuple(
+        engine for engine in engines if not engine.anchors or any(issubclass(kind, engine.anchors) for kind in kinds)
+    )
 
 
 def resolve_choices(engine: str, knobs: tuple[Knob, ...], choices: Choices) -> dict[KnobType, int]:
@@ -119,7 +136,7 @@ def plan_of(
         choices=tuple(chosen.items()),
         kernels=kernels,
         launches=launches,
-        tensors=plan_tensors(graph),
+        tensors=graph.derive(plan_tensors),
         workspace_bytes=workspace_bytes,
         numerical_notes=engine.numerical_notes if numerical_notes is None else numerical_notes,
         behavior_notes=engine.behavior_notes,

@@ -14,16 +14,18 @@ from lowdnn.engines.base import Engine
 from lowdnn.engines.gemm.tiles import UNITS
 from lowdnn.engines.gemm.wgmma_tiles import wgmma_type
 from lowdnn.engines.launch import bytes_touched, fma_unit
-from lowdnn.enums import NumericalNote
+from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
 from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
-from lowdnn.plan import MathUnit
+from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.sdpa_fp8_backward import SdpaFp8Backward
+from lowdnn.plan import Launch, MathUnit
 
-Contraction = ConvolutionOperation | MatmulOperation | MoeGroupedMatmul | MoeGroupedMatmulBackward
+Contraction = ConvolutionOperation | MatmulOperation | MoeGroupedMatmul | MoeGroupedMatmulBackward | SdpaBackward
 
 
 class Multipliers(IntEnum):
@@ -38,11 +40,13 @@ class Multipliers(IntEnum):
 
 
 class Floor(NamedTuple):
-    """Of an engine's plans for a graph: how many launches; operations, as a multiple of those of its contraction."""
+    """Of an engine's plans for a graph: how many launches; operations, as a multiple of those of its contraction; bytes
+    of device memory that are read once more."""
 
     multipliers: Multipliers
     launches: int = 1
     waste: float = 1.0
+    reread_bytes: int = 0
 
 
 class Floored(ABC):
@@ -51,6 +55,22 @@ class Floored(ABC):
     @abstractmethod
     def floor(self, contraction: Contraction) -> Floor:
         """Of plans for a graph with ``contraction``, which may be one that the engine refuses."""
+
+
+class Rereading(ABC):
+    """An engine that reads tensors several times."""
+
+    @abstractmethod
+    def reread_bytes(self, graph: OperationGraph) -> int:
+        """What its plans read beside each tensor's bytes once, of a graph that it may refuse."""
+
+
+class Modelled(ABC):
+    """An engine that tells more exactly how long a plan takes, before it is made: what its choice of a tile finds."""
+
+    @abstractmethod
+    def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
+        """A launch that takes no longer than the plan with the default knobs, of a graph that the engine takes."""
 
 
 class LeastTime(NamedTuple):
@@ -65,28 +85,44 @@ def floor_of(engine: Engine, graph: OperationGraph) -> Floor:
     contractions = graph.derive(_contractions)
     if len(contractions) == 1 and isinstance(engine, Floored):
         return engine.floor(contractions[0])
+    if isinstance(engine, Rereading):
+        return _FMA._replace(reread_bytes=engine.reread_bytes(graph))
     return _FASTEST if NumericalNote.TENSOR_CORE in engine.numerical_notes else _FMA
 
 
 def least_time(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> LeastTime:
     """Contractions at the attained rate of the multipliers, what is none in no time; each tensor in memory once."""
-    arithmetic_s = 0.0
-    for contraction in graph.derive(_contractions):
-        rate = max(map(arch.attained_rate, _units(contraction, floor.multipliers, arch)))
-        arithmetic_s += floor.waste * contraction.flops / rate
-    return LeastTime(arithmetic_s, graph.derive(_moved_bytes) / arch.copy_bytes_per_s)
+    work = graph.derive(_flops_and_rates, floor.multipliers, arch)
+    arithmetic_s = sum(floor.waste * flops / rate for flops, rate in work)
+    moved_bytes = graph.derive(_moved_bytes) + floor.reread_bytes
+    return LeastTime(arithmetic_s, moved_bytes / arch.copy_bytes_per_s)
 
 
 _FMA, _FASTEST = Floor(Multipliers.FMA), Floor(Multipliers.FASTEST)
 
 
+def _flops_and_rates(graph: OperationGraph, multipliers: Multipliers, arch: ArchSpec) -> tuple[tuple[int, float], ...]:
+    """Of each contraction."""
+    return tuple(
+        (contraction.flops, max(map(arch.attained_rate, _units(contraction, multipliers, arch))))
+        for contraction in graph.derive(_contractions)
+    )
+
+
 def _units(contraction: Contraction, multipliers: Multipliers, arch: ArchSpec) -> list[MathUnit]:
     """Those of ``arch`` that multiply the contraction's inputs; the FMA units where no others do."""
-    data_type = next(iter(inputs_of(contraction).values())).data_type
+    data_type = _multiplied_type(contraction)
     found = [UNITS.get(data_type)] if multipliers >= Multipliers.MMA_SYNC else []
     if multipliers is Multipliers.FASTEST and (instruction := wgmma_type(data_type, data_type)):
         found.append(instruction.unit)
     return [unit for unit in found if unit is not None and unit in arch.flops_per_clock] or [fma_unit(data_type)]
+
+
+def _multiplied_type(contraction: Contraction) -> DataType:
+    """Of the first input; gradients of attention widen fp8."""
+    if isinstance(contraction, SdpaFp8Backward):
+        return DataType.HALF
+    return next(iter(inputs_of(contraction).values())).data_type
 
 
 def _contractions(graph: OperationGraph) -> tuple[Contraction, ...]:

@@ -38,11 +38,22 @@ def conversion_target(data_types: Iterable[DataType], arch: ArchSpec) -> str:
 
 
 def i32(values: Iterable[int]) -> tuple[Scalar, ...]:
-    return tuple(Scalar(ScalarType.I32, value) for value in values)
+    return tuple(map(_i32, values))
 
 
 def i64(values: Iterable[int]) -> tuple[Scalar, ...]:
-    return tuple(Scalar(ScalarType.I64, value) for value in values)
+    return tuple(map(_i64, values))
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _i32(value: int) -> Scalar:
+    """Kept, since most arguments of a kernel are those of earlier plans."""
+    return Scalar(ScalarType.I32, value)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _i64(value: int) -> Scalar:
+    return Scalar(ScalarType.I64, value)
 
 
 @lru_cache(maxsize=4096)

@@ -15,17 +15,18 @@ def independent_parts(graph: OperationGraph) -> tuple[OperationGraph, ...]:
 
 
 def _independent_parts(graph: OperationGraph) -> tuple[OperationGraph, ...]:
-    parts: list[list[Operation]] = []
-    for operation in graph.operations:
-        before = {id(producer) for t in inputs_of(operation).values() if (producer := graph.producer(t)) is not None}
-        joined = [part for part in parts if any(id(op) in before for op in part)]
-        merged = [op for part in joined for op in part]
-        place = min((parts.index(part) for part in joined), default=len(parts))
-        parts = [part for part in parts if part not in joined]
-        parts.insert(place, [*merged, operation])
+    parts: dict[int, list[Operation]] = {}  # by the place of their first operation
+    places: dict[int, int] = {}  # of the parts of operations, by the operations' ids
+    for number, operation in enumerate(graph.operations):
+        producers = (graph.producer(tensor) for tensor in inputs_of(operation).values())
+        joined = sorted({places[id(producer)] for producer in producers if producer is not None})
+        place = joined[0] if joined else number
+        parts[place] = [*(op for own in joined for op in parts.pop(own)), operation]
+        places.update((id(op), place) for op in parts[place])
     if len(parts) == 1:
         return (graph,)
-    return tuple(graph.subgraph(part) for part in parts if any(_stores(operation) for operation in part))
+    found = (part for _, part in sorted(parts.items()))
+    return tuple(graph.subgraph(part) for part in found if any(_stores(operation) for operation in part))
 
 
 def _stores(operation: Operation) -> bool:

@@ -70,16 +70,18 @@ def _split(
     return before, tuple(op for op in others if id(op) not in chosen)
 
 
-def ancestors(graph: OperationGraph, operation: Operation) -> set[int]:
-    """The ids of the operations whose results ``operation`` depends on."""
-    found: set[int] = set()
-    pending = [operation]
-    while pending:
-        for tensor in inputs_of(pending.pop()).values():
-            producer = graph.producer(tensor)
-            if producer is not None and id(producer) not in found:
-                found.add(id(producer))
-                pending.append(producer)
+def ancestors(graph: OperationGraph, operation: Operation) -> frozenset[int]:
+    """The ids of the operations whose results ``operation``, which is one of the graph's, depends on."""
+    return graph.derive(_ancestors)[id(operation)]
+
+
+def _ancestors(graph: OperationGraph) -> dict[int, frozenset[int]]:
+    """Of each operation, by its id."""
+    found: dict[int, frozenset[int]] = {}
+    for operation in graph.operations:
+        producers = [graph.producer(tensor) for tensor in inputs_of(operation).values()]
+        before = [id(producer) for producer in producers if producer is not None]
+        found[id(operation)] = frozenset(before).union(*(found[own] for own in before))
     return found
 
 

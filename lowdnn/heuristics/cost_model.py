@@ -21,7 +21,7 @@ from math import prod
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
-from lowdnn.engines.floor import Floor, Multipliers, floor_of, least_time
+from lowdnn.engines.floor import Floor, Modelled, Multipliers, floor_of, least_time
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Launch, Plan
 
@@ -66,6 +66,15 @@ def _reach(blocks: int, sm_count: int) -> float:
 def bound_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> float:
     """A time that no plan of ``engine`` is estimated to beat: its floor, with every multiprocessor at work."""
     return graph.derive(_bound_us, floor_of(engine, graph), arch)
+
+
+def near_bound_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> float:
+    """The same for a graph that ``engine`` takes, and dearer: where its model tells, near what its plan takes."""
+    bound = bound_us(graph, engine, arch)
+    has_elements = all(tensor.element_count for tensor in graph.outputs)
+    if not isinstance(engine, Modelled) or not has_elements:
+        return bound
+    return max(bound, launch_us(graph.derive(engine.busy_launch, arch), arch))
 
 
 def _bound_us(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> float:

@@ -15,16 +15,17 @@ workspace: without the split, further down, for whoever has less workspace to gi
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import Choices, Engine, Refusal
+from lowdnn.engines.base import Choices, Engine, Refusal, anchored
 from lowdnn.engines.composite.composite import Composite, keeps_precision
 from lowdnn.enums import HeurMode, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.cost_model import bound_us, plan_us
+from lowdnn.heuristics.cost_model import bound_us, near_bound_us, plan_us
 from lowdnn.plan import Plan
 from lowdnn.status import Status
 
@@ -71,11 +72,18 @@ class Ranking:
     def best(self) -> Candidate | None:
         """The first of ``candidates``, without the work for the others; None where no engine takes the graph."""
         best: Candidate | None = None
-        for bound, engine in self._bounded:
+        waiting = list(self._bounded)
+        while waiting:
+            bound, engine = waiting.pop(0)
             if best is not None and (bound > best.estimated_us or self._is_needless(engine, best)):
                 continue
-            if self._refusal(engine) is None:
-                best = min(filter(None, (best, self._candidate(engine))), key=_order)
+            if self._refusal(engine) is not None:
+                continue
+            near_bound = near_bound_us(self._graph, engine, self._arch)
+            if waiting and near_bound > max(bound, waiting[0][0]):
+                insort(waiting, (near_bound, engine), key=_turn)
+                continue
+            best = min(filter(None, (best, self._candidate(engine))), key=_order)
         return best
 
     @cached_property
@@ -100,12 +108,14 @@ class Ranking:
 
     @cached_property
     def _bounded(self) -> list[tuple[float, Engine]]:
-        """The engines, each with its lower bound, lowest first; last ``composite``, which asks all others.
+        """The engines that may take the graph, each with its lower bound, lowest first; last ``composite``, which asks
+        all others.
 
         Of equal bounds the later engines first: they were made to outdo the earlier ones.
         """
-        bounded = [(bound_us(self._graph, engine, self._arch), engine) for engine in self._admitted]
-        return sorted(bounded, key=lambda item: (isinstance(item[1], Composite), item[0], -item[1].index))
+        engines = anchored(tuple(self._admitted), self._graph)
+        bounded = [(bound_us(self._graph, engine, self._arch), engine) for engine in engines]
+        return sorted(bounded, key=_turn)
 
     def _is_needless(self, engine: Engine, found: Candidate) -> bool:
         """Whether ``engine`` is sure to refuse what the engine of ``found`` takes as it is."""
@@ -169,6 +179,12 @@ def _admitted(engines: Sequence[Engine], mode: HeurMode) -> tuple[list[Engine], 
         if engine not in admitted
     ]
     return admitted, barred
+
+
+def _turn(bounded: tuple[float, Engine]) -> tuple[bool, float, int]:
+    """When an engine with this lower bound is asked."""
+    bound, engine = bounded
+    return isinstance(engine, Composite), bound, -engine.index
 
 
 def _order(candidate: Candidate) -> tuple[float, int]:

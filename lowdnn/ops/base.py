@@ -82,7 +82,10 @@ def outputs_of(operation: HasPorts) -> dict[str, Tensor]:
 
 
 def with_tensors(operation: HasPortsT, tensors: Mapping[int, Tensor]) -> HasPortsT:
-    """``operation`` with ``tensors``, by uid, in the place of its own."""
+    """``operation`` with ``tensors``, by uid, in the place of its own; itself where it has none of them."""
+    own = (*inputs_of(operation).values(), *outputs_of(operation).values())
+    if not _inner(operation) and all(tensors.get(tensor.uid, tensor) is tensor for tensor in own):
+        return operation
     changes: dict[str, Any] = {}
     for name in (*_port_names(type(operation), "input"), *_port_names(type(operation), "output")):
         value = getattr(operation, name)
@@ -107,7 +110,10 @@ def _ports(operation: HasPorts, role: str) -> dict[str, Tensor]:
 
 def _inner(operation: HasPorts) -> dict[str, Inner]:
     """By field, of those that are set."""
-    found = {name: getattr(operation, name) for name in _port_names(type(operation), "inner")}
+    names = _port_names(type(operation), "inner")
+    if not names:
+        return {}
+    found = {name: getattr(operation, name) for name in names}
     return {name: inner for name, inner in found.items() if inner is not None}
 
 

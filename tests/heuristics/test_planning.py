@@ -11,10 +11,11 @@ import pytest
 
 from lowdnn.arch.specs import ArchSpec, spec_named
 from lowdnn.engines.composite.composite import Composite
+from lowdnn.engines.floor import Modelled
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode, KnobType
 from lowdnn.graph.cases import parse_case
-from lowdnn.heuristics.cost_model import bound_us, plan_us
+from lowdnn.heuristics.cost_model import bound_us, near_bound_us, plan_us
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import Plan
 
@@ -81,6 +82,26 @@ def test_no_plan_is_estimated_below_the_bound_of_its_engine() -> None:
             if engine.refuse(graph, choice.arch) is None:
                 estimate = plan_us(engine.plan(graph, choice.arch, {}), choice.arch)
                 assert bound_us(graph, engine, choice.arch) <= estimate, (choice.arch.name, engine.name, choice.case)
+
+
+def test_no_plan_takes_less_than_the_model_of_its_engine_says() -> None:
+    modelled = [engine for engine in ENGINES if isinstance(engine, Modelled)]
+    for choice in CHOICES[::2]:
+        graph = parse_case(choice.case).graph()
+        for engine in modelled:
+            if engine.refuse(graph, choice.arch) is None:
+                estimate = plan_us(engine.plan(graph, choice.arch, {}), choice.arch)
+                near = near_bound_us(graph, engine, choice.arch)
+                assert near <= estimate, (choice.arch.name, engine.name, choice.case)
+
+
+def test_engines_refuse_graphs_without_their_anchors() -> None:
+    for choice in CHOICES[::2]:
+        graph = parse_case(choice.case).graph()
+        kinds = [type(operation) for operation in graph.operations]
+        for engine in ENGINES:
+            if engine.anchors and not any(issubclass(kind, engine.anchors) for kind in kinds):
+                assert engine.refuse(graph, choice.arch) is not None, (choice.arch.name, engine.name, choice.case)
 
 
 @pytest.mark.parametrize(("target", "case"), CALLS)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A, ArchSpec
-from lowdnn.engines.base import Choices, Knob, Refusal, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal, resolve_choices
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import BehaviorNote, HeurMode, KnobType, NumericalNote, PointwiseMode
@@ -21,7 +21,7 @@ from tests.support.builders import convolution_graph, matmul_graph, pointwise_gr
 GRAPH = pointwise_graph(PointwiseMode.ADD, (64, 64))
 
 
-@dataclass
+@dataclass(eq=False)
 class FakeEngine:
     """An engine whose plan moves ``size_bytes`` in one full wave; ``plans`` are the plans made,
     ``asked`` how often it could refuse."""
@@ -32,6 +32,7 @@ class FakeEngine:
     reason: str = ""
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes: tuple[BehaviorNote, ...] = ()
+    anchors: Anchors = ()
     plans: list[Choices] = field(default_factory=list)
     asked: int = 0
 
@@ -71,7 +72,7 @@ def test_equal_estimates_keep_the_order_of_the_registry() -> None:
     assert names(HeurMode.A, FakeEngine("first", 0, 10**6), FakeEngine("second", 1, 10**6)) == ["first", "second"]
 
 
-@dataclass
+@dataclass(eq=False)
 class SplittingEngine(FakeEngine):
     """An engine that sums in ``splits`` parts by default, each of which needs ``part_bytes`` of workspace."""
 

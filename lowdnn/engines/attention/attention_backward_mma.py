@@ -20,9 +20,10 @@ from functools import cached_property
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward
+from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, seen_pairs
 from lowdnn.engines.attention.heads import padded, pitch_bytes
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.launch import bytes_of, ceil_div, conversion_target, divider, i32, i64, macros
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -60,18 +61,27 @@ class KeysParams(QueriesParams):
     HAS_DV: int
 
 
-class AttentionBackwardMma:
+class AttentionBackwardMma(Floored):
     """See the module's docstring."""
 
     name = "attention_backward_mma"
     index = 31
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (SdpaBackward,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what ``AttentionBackward.match`` does."""
         problem = graph.derive(self._problem)
         return problem if isinstance(problem, Refusal) else None
+
+    def floor(self, contraction: Contraction) -> Floor:
+        """Scores and their gradients are made twice, each time of all pairs that see each other."""
+        if not isinstance(contraction, SdpaBackward):
+            return Floor(Multipliers.MMA_SYNC)
+        size, size_v = contraction.q.dims[3], contraction.v.dims[3]
+        repeated = (4 * size + 3 * size_v) / max(1, 3 * size + 2 * size_v)
+        return Floor(Multipliers.MMA_SYNC, waste=repeated * seen_pairs(contraction))
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M."""

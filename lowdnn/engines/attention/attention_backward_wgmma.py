@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
-from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, ClearedWords
+from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, ClearedWords, seen_pairs
 from lowdnn.engines.attention.heads import kernel_bounds, padded
 from lowdnn.engines.attention.mapped import (
     BARRIER_BYTES,
@@ -28,7 +28,18 @@ from lowdnn.engines.attention.mapped import (
     math_unit,
     refuse_map,
 )
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    refuse_arch,
+    resolve_choices,
+)
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.launch import (
     MAX_EXTENT,
     MAX_GRID_X,
@@ -42,6 +53,7 @@ from lowdnn.engines.launch import (
 )
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
 from lowdnn.status import Status
@@ -160,13 +172,14 @@ class Params:
     GRADIENT_TYPE: str
 
 
-class AttentionBackwardWgmma:
+class AttentionBackwardWgmma(Floored):
     """See the module's docstring."""
 
     name = "attention_backward_wgmma"
     index = 33
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.NONDETERMINISTIC)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (SdpaBackward,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, what ``AttentionBackward.match`` does, heads shared in two ways, operands
@@ -175,6 +188,11 @@ class AttentionBackwardWgmma:
             return refusal
         problem = graph.derive(self._problem)
         return problem if isinstance(problem, Refusal) else None
+
+    def floor(self, contraction: Contraction) -> Floor:
+        """Of pairs that see each other."""
+        waste = seen_pairs(contraction) if isinstance(contraction, SdpaBackward) else 1.0
+        return Floor(Multipliers.FASTEST, waste=waste)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """SWIZZLE, REDUCTION_MODE, SPLIT_K_SLC."""

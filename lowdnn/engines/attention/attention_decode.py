@@ -16,10 +16,11 @@ from math import gcd
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
 from lowdnn.engines.attention.heads import Place, pitch_bytes
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import aligned_bytes, ceil_div, divider, i32, i64, macros
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.softmax import Softmax
 from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
 from lowdnn.status import Status
 
@@ -67,6 +68,7 @@ class AttentionDecode:
     index = 34
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (Softmax,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what ``AttentionForward.match`` does, and many queries."""

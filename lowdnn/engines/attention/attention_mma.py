@@ -13,9 +13,11 @@ from __future__ import annotations
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
 from lowdnn.engines.attention.heads import pitch_bytes
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.floor import Modelled
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.softmax import Softmax
 from lowdnn.plan import KernelRef, Launch, MathUnit, Plan
 
 _TILES = (64, 128)
@@ -25,18 +27,25 @@ _MANY_QUERIES = 64
 _MAX_SIZE_BESIDE_64_KEYS, _MAX_SIZE_OF_32_QUERIES = 128, 80
 
 
-class AttentionMma:
+class AttentionMma(Modelled):
     """See the module's docstring."""
 
     name = "attention_mma"
     index = 30
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (Softmax,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """See ``AttentionForward.match``."""
         problem = graph.derive(self._problem)
         return problem if isinstance(problem, Refusal) else None
+
+    def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
+        problem = accepted(graph.derive(self._problem))
+        tile = _tile(problem, _knobs(problem)[0].default)
+        work = problem.work(tile, MathUnit.MMA_F16)
+        return Launch(0, (problem.blocks(tile), 1, 1), (tile.warps * 32, 1, 1), (), work=work)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M."""

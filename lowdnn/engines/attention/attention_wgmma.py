@@ -30,11 +30,23 @@ from lowdnn.engines.attention.mapped import (
     refuse_map,
 )
 from lowdnn.engines.attention.order import TileOrder
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    refuse_arch,
+    resolve_choices,
+)
+from lowdnn.engines.floor import Modelled
 from lowdnn.engines.launch import ceil_div, i32
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.block_mask import SIDE
+from lowdnn.ops.softmax import Softmax
 from lowdnn.plan import Argument, KernelRef, Launch, Plan, Struct
 from lowdnn.status import Status
 
@@ -89,13 +101,14 @@ class Params:
     V_BOX: int
 
 
-class AttentionWgmma:
+class AttentionWgmma(Modelled):
     """See the module's docstring."""
 
     name = "attention_wgmma"
     index = 32
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (Softmax,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, what ``AttentionForward.match`` does, operands without a tensor map."""
@@ -104,6 +117,14 @@ class AttentionWgmma:
         problem = graph.derive(self._problem)
         return problem if isinstance(problem, Refusal) else None
 
+    def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
+        problem = self._accepted(graph, arch)
+        queries, keys, _ = (knob.default for knob in graph.derive(self.knobs, arch))
+        tile = _tile(problem, queries, keys)
+        grid = _grid(problem, tile, arch)
+        work = problem.work(tile, math_unit(problem.data_type))
+        return Launch(0, grid, (1, 1, 1), (), work=work, overlaps_previous=True)
+
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N, WARP_SPEC_CFG."""
         return _knobs(self._accepted(graph, arch))
@@ -111,7 +132,7 @@ class AttentionWgmma:
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """One launch; one before it where largest magnitudes are stored."""
         problem = self._accepted(graph, arch)
-        chosen = resolve_choices(self.name, _knobs(problem), choices)
+        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         tile = _tile(problem, chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
         kernel, launch = _launch(problem, tile, arch, bool(chosen[KnobType.WARP_SPEC_CFG]))
         if not problem.largest_arguments:
@@ -257,7 +278,12 @@ def _launch(
     kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()), variant)
     threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages, stages)
     launch = problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
-    return kernel, replace(launch, grid=(min(launch.grid[0], blocks), 1, 1), overlaps_previous=True)
+    return kernel, replace(launch, grid=_grid(problem, tile, arch), overlaps_previous=True)
+
+
+def _grid(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple[int, int, int]:
+    """Blocks that are resident at once, no more than there is work for."""
+    return min(problem.blocks(tile), arch.sm_count * _blocks_per_sm(problem, tile)), 1, 1
 
 
 def _clear(numbers: tuple[Argument, ...]) -> tuple[KernelRef, Launch]:

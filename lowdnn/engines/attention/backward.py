@@ -342,12 +342,18 @@ class AttentionBackward:
         """Of ``products`` multiplications for each query and each key that it sees, whatever the lengths are."""
         return round(2 * self.seen_share * self.all_heads * self.queries * self.keys * products)
 
-    @property
+    @cached_property
     def seen_share(self) -> float:
         """Of all pairs, those of a query and a key that it sees, whatever the lengths are."""
-        shift = self.keys - self.queries if self.operation.is_bottom_right else 0
-        left, right = kernel_bounds(self.operation.left, self.operation.right)
-        return seen_share(self.queries, self.keys, left - shift, right + shift)
+        return seen_pairs(self.operation)
+
+
+def seen_pairs(operation: SdpaBackward) -> float:
+    """Of all pairs of a query and a key, the share of those that the band lets see each other."""
+    queries, keys = operation.q.dims[2], operation.k.dims[2]
+    shift = keys - queries if operation.is_bottom_right else 0
+    left, right = kernel_bounds(operation.left, operation.right)
+    return seen_share(queries, keys, left - shift, right + shift)
 
 
 def _types_name(*tensors: Tensor) -> str:

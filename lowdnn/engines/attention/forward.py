@@ -277,19 +277,32 @@ class AttentionForward:
     ) -> Launch:
         """Of ``splits`` blocks for each tile of rows of ``pack`` heads; ``operands``: the kernel's parameters before
         ``Forward``."""
-        attention = self.attention
-        batch, heads, queries, keys = attention.first.c.dims
-        tiles, flops = self._tiles(tile), attention.first.flops + attention.second.flops
-        multiplied = self.keys_seen / max(1, keys) * tiles * tile.queries / (queries * tile.pack)
-        read = (*self.q.read, *self.k.read, *self.v.read, *attention.scores.loads)
         return Launch(
             kernel=0,
-            grid=(tiles * heads // tile.pack * batch, splits, 1),
+            grid=(self.blocks(tile), splits, 1),
             block=(threads, 1, 1),
             arguments=(Struct((*operands, self.argument(tile))),),
             shared_bytes=shared_bytes,
-            work=Work(flops=round(multiplied * flops), bytes=bytes_of(read) + moved_bytes(attention.output), unit=unit),
+            work=self.work(tile, unit),
         )
+
+    def blocks(self, tile: ForwardTile) -> int:
+        """One for each tile of rows of ``pack`` heads."""
+        batch, heads, _, _ = self.attention.first.c.dims
+        return self._tiles(tile) * heads // tile.pack * batch
+
+    def work(self, tile: ForwardTile, unit: MathUnit) -> Work:
+        attention = self.attention
+        _, _, queries, keys = attention.first.c.dims
+        flops = attention.first.flops + attention.second.flops
+        multiplied = self.keys_seen / max(1, keys) * self._tiles(tile) * tile.queries / (queries * tile.pack)
+        return Work(flops=round(multiplied * flops), bytes=self._moved_bytes, unit=unit)
+
+    @cached_property
+    def _moved_bytes(self) -> int:
+        attention = self.attention
+        read = (*self.q.read, *self.k.read, *self.v.read, *attention.scores.loads)
+        return bytes_of(read) + moved_bytes(attention.output)
 
     def argument(self, tile: ForwardTile) -> Struct:
         """The kernels' ``Forward``."""

@@ -152,6 +152,14 @@ def seen_share(queries: int, keys: int, left: int, right: int) -> float:
     if queries and keys and left >= queries - 1 and right >= keys - 1:
         return 1.0
     step = max(1, queries // 64)
-    sampled = range(step // 2, queries, step)
-    seen = sum(max(0, min(keys, row + right + 1) - max(0, row - left)) for row in sampled)
-    return seen / max(1, len(sampled) * keys)
+    first, count = step // 2, len(range(step // 2, queries, step))
+    ends, starts = (_sum_clipped(first + bound, step, count, keys) for bound in (right + 1, -left))
+    return max(0, ends - starts) / max(1, count * keys)
+
+
+def _sum_clipped(first: int, step: int, count: int, limit: int) -> int:
+    """Of ``count`` numbers, ``first`` and so on in steps, each moved into 0 to ``limit``."""
+    below = min(count, max(0, ceil_div(-first, step)))
+    to_limit = min(count, max(0, ceil_div(limit - first, step)))
+    inside = to_limit - below
+    return inside * first + step * (inside * (below + to_limit - 1) // 2) + (count - to_limit) * limit

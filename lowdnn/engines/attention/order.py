@@ -65,12 +65,17 @@ class TileOrder:
             pairs = costs[: ceil_div(self.tiles, 2)] + costs[::-1][: ceil_div(self.tiles, 2)]
             if self.tiles % 2:
                 pairs[-1] /= 2
-            of_units = np.tile(pairs, self.heads)
-            loads = np.bincount(np.arange(of_units.size) % self.blocks, of_units, self.blocks)
+            of_turns = self._in_turns(np.tile(pairs, self.heads))
         else:
-            turn, place = np.divmod(np.arange(self.tiles * self.heads), self.blocks)
-            section, inside = np.divmod(turn * self.blocks + place, self.tiles * self.section_heads)
-            heads_here = np.minimum(self.section_heads, self.heads - section * self.section_heads)
-            block = np.where(turn % 2, self.blocks - 1 - place, place)
-            loads = np.bincount(block, costs[inside // heads_here], self.blocks)
+            sections, others = divmod(self.heads, self.section_heads)
+            of_sections = np.tile(np.repeat(costs, self.section_heads), sections)
+            of_turns = self._in_turns(np.concatenate((of_sections, np.repeat(costs, others))))
+            of_turns[1::2] = of_turns[1::2, ::-1]
+        loads = of_turns.sum(axis=0)
         return float(loads.max() / loads.mean())
+
+    def _in_turns(self, costs: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(turns, blocks), with zeros behind the last one."""
+        of_turns = np.zeros((ceil_div(costs.size, self.blocks), self.blocks))
+        of_turns.ravel()[: costs.size] = costs
+        return of_turns

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.space import IndexSpace, collapsed
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import (
     ACCESS_BYTES,
     MAX_EXTENT,
@@ -127,6 +127,7 @@ class BandMatrix:
     index = 26
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ContractBandMatrix, ExpandBandMatrix)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses everything but one such operation between tensors in device memory."""

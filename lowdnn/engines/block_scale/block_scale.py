@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from lowdnn.arch.specs import SPECS, ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.block_scale import dequantize, quantize
 from lowdnn.engines.block_scale.quantize import Quantization
 from lowdnn.engines.block_scale.samples import samples
@@ -38,6 +38,7 @@ class BlockScale:
     index = 25
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (BlockScaleDequantize, BlockScaleQuantize)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses everything but one such operation between tensors in device memory."""

@@ -11,7 +11,17 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, plan_tensors, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Engine,
+    Knob,
+    Refusal,
+    anchored,
+    plan_tensors,
+    resolve_choices,
+)
 from lowdnn.engines.composite.assembly import assemble
 from lowdnn.engines.composite.partition import Uncovered, find_uncovered, partition
 from lowdnn.enums import BehaviorNote, DataType, NumericalNote
@@ -32,6 +42,7 @@ class Composite:
     index = 6
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = ()
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._engines = tuple(engines)
@@ -66,7 +77,7 @@ class Composite:
             choices=(),
             kernels=assembly.kernels,
             launches=assembly.launches,
-            tensors=plan_tensors(graph),
+            tensors=graph.derive(plan_tensors),
             workspace_bytes=assembly.workspace_bytes,
             numerical_notes=_union(part.plan.numerical_notes for part in parts),
             behavior_notes=_union(part.plan.behavior_notes for part in parts),
@@ -78,7 +89,7 @@ class Composite:
         return ()
 
     def _refuse_single(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        keeping = (engine for engine in self._engines if keeps_precision(engine, graph))
+        keeping = (engine for engine in anchored(self._engines, graph) if keeps_precision(engine, graph))
         taker = next((engine for engine in keeping if graph.derive(engine.refuse, arch) is None), None)
         return None if taker is None else Refusal(self.name, f"one engine takes the whole graph: {taker.name}")
 

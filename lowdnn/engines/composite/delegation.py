@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -11,7 +12,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
 from lowdnn.engines.composite.assembly import moved
 from lowdnn.engines.composite.partition import busy_time_s
-from lowdnn.engines.floor import floor_of, least_time
+from lowdnn.engines.floor import Modelled, floor_of, least_time
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Plan
@@ -28,10 +29,18 @@ def refusals(engines: Sequence[Engine], graph: OperationGraph, arch: ArchSpec) -
 def fastest_plan(engines: Sequence[Engine], graph: OperationGraph, arch: ArchSpec) -> Plan:
     """The fastest plan for ``graph``, which one of ``engines`` takes, with default knobs."""
     best, best_s = None, inf
-    for least_s, engine in graph.derive(_bounded, tuple(engines), arch):
-        if least_s < best_s and graph.derive(engine.refuse, arch) is None:
-            plan = engine.plan(graph, arch, {})
-            best, best_s = min((best, best_s), (plan, _time_s(plan, arch)), key=itemgetter(1))
+    bounded = graph.derive(_bounded, tuple(engines), arch)
+    waiting = [(least_s, place, engine) for place, (least_s, engine) in enumerate(bounded)]
+    while waiting:
+        least_s, place, engine = waiting.pop(0)
+        if least_s >= best_s or graph.derive(engine.refuse, arch) is not None:
+            continue
+        near_s = _near_s(engine, graph, arch)
+        if near_s > least_s and waiting and (near_s, place) > waiting[0][:2]:
+            insort(waiting, (near_s, place, engine), key=itemgetter(0, 1))
+            continue
+        plan = engine.plan(graph, arch, {})
+        best, best_s = min((best, best_s), (plan, _time_s(plan, arch)), key=itemgetter(1))
     assert best is not None, "an engine takes what is not refused"
     return best
 
@@ -53,6 +62,13 @@ def _bounded(graph: OperationGraph, engines: tuple[Engine, ...], arch: ArchSpec)
 def _least_s(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> float:
     floor = floor_of(engine, graph)
     return floor.launches * arch.launch_overhead_s + max(least_time(graph, floor, arch))
+
+
+def _near_s(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> float:
+    """The same of an engine that takes the graph, as its model has it."""
+    if not isinstance(engine, Modelled):
+        return 0.0
+    return arch.launch_overhead_s + graph.derive(engine.busy_launch, arch).work.busy_s
 
 
 def _time_s(plan: Plan, arch: ArchSpec) -> float:

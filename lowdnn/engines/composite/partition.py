@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import inf
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import Engine, Refusal
+from lowdnn.engines.base import Engine, Refusal, anchored
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
@@ -80,7 +80,7 @@ class _Search:
     def __init__(self, graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> None:
         self._graph = graph
         self._arch = arch
-        self._engines = engines
+        self._engines = tuple(engines)
         self._parts: dict[frozenset[int], Part | None] = {}
 
     def cheapest_cut(self, order: tuple[Operation, ...]) -> tuple[_Cost, tuple[Part, ...]]:
@@ -118,9 +118,8 @@ class _Search:
 
     def _planned(self, graph: OperationGraph) -> Part | None:
         """The best plan of one engine for all of ``graph``: first those that keep the inputs' precision, then time."""
-        plans = [
-            engine.plan(graph, self._arch, {}) for engine in self._engines if engine.refuse(graph, self._arch) is None
-        ]
+        taking = (engine for engine in anchored(self._engines, graph) if engine.refuse(graph, self._arch) is None)
+        plans = [engine.plan(graph, self._arch, {}) for engine in taking]
         if not plans:
             return None
         return Part(graph, min(plans, key=lambda plan: (_lowers_precision(plan), estimated_time_s(plan, self._arch))))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +27,7 @@ from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import Schedule, WgmmaTile, WgmmaType
 from lowdnn.engines.gemm.wgmma_times import Counts, Rates, Times, busy_times, total_times
 from lowdnn.enums import DataType, KnobType, NumericalNote
-from lowdnn.plan import MathUnit
+from lowdnn.plan import Launch, MathUnit, Work
 from lowdnn.status import BadParamError
 
 #: Of a tile.
@@ -70,17 +72,30 @@ class WgmmaTiling:
 
 def best(product: WgmmaProduct, arch: ArchSpec) -> WgmmaTiling:
     """The tiling with the least modelled time, as far as the model can tell."""
-    return _best(product, Machine.of(product.type, arch))[1]
+    return _best(product, Machine.of(product.type, arch)).tiling
 
 
 def least_seconds(product: WgmmaProduct, arch: ArchSpec) -> float:
     """The modelled time of one product with its ``best`` tiling."""
-    return _best(product, Machine.of(product.type, arch))[0]
+    return _best(product, Machine.of(product.type, arch)).seconds
 
 
 def busy_seconds(product: WgmmaProduct, tiling: WgmmaTiling, arch: ArchSpec) -> float:
     """The modelled time of the product's own launch with this tiling, without its start; not with STREAM_K (0)."""
-    return 0.0 if tiling.resident else _tiling_seconds(product, tiling, Machine.of(product.type, arch))
+    if tiling.resident:
+        return 0.0
+    machine = Machine.of(product.type, arch)
+    found = _best(product, machine)
+    is_best = (tiling.tile, tiling.splits) == (found.tiling.tile, found.tiling.splits)
+    return found.busy_s if is_best else _tiling_seconds(product, tiling, machine)
+
+
+def busy_launch(product: WgmmaProduct, arch: ArchSpec) -> Launch:
+    """What takes no longer than the product's own launch with its ``best`` tiling."""
+    found = _best(product, Machine.of(product.type, arch))
+    flops = 0 if product.classes else found.tiling.schedule(product).flops
+    work = Work(flops, unit=product.type.unit, busy_s=found.busy_s)
+    return Launch(0, (arch.sm_count, 1, 1), (1, 1, 1), (), work=work, overlaps_previous=True)
 
 
 def exit_problem(product: WgmmaProduct, arch: ArchSpec) -> str:
@@ -100,12 +115,17 @@ def may_turn(product: WgmmaProduct) -> bool:
 
 def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
     """The tile, its ring, warps and cluster, the parts of k and the raster; defaults are those of ``chosen``."""
+    return _knobs(chosen, product.allows_clusters, product.allows_split)
+
+
+@lru_cache(maxsize=1024)
+def _knobs(chosen: WgmmaTiling, allows_clusters: bool, allows_split: bool) -> tuple[Knob, ...]:
     tile = chosen.tile
     rows = sorted({shape.m for shape in MENU})
     columns = sorted({shape.n for shape in MENU})
-    clusters = (1, 2) if product.allows_clusters else (1,)
-    splits = range(1, _MAX_SPLITS + 1) if product.allows_split else (1,)
-    sharers, streams = (range(1, _MAX_CLUSTER + 1), (0, 1)) if product.allows_split else ((1,), (0,))
+    clusters = (1, 2) if allows_clusters else (1,)
+    splits = range(1, _MAX_SPLITS + 1) if allows_split else (1,)
+    sharers, streams = (range(1, _MAX_CLUSTER + 1), (0, 1)) if allows_split else ((1,), (0,))
     config = WARP_CONFIGS.index((tile.teams, tile.warpgroups, tile.blocks_per_sm))
     return (
         Knob("tile_m", KnobType.TILE_M, tuple(rows), tile.m, "rows of the product that a block computes"),
@@ -197,14 +217,29 @@ def tiling_of(engine: str, product: WgmmaProduct, arch: ArchSpec, chosen: Mappin
     return tiling
 
 
+#: What a product is whatever its extents, and how its fields are called.
+_EXTENTS = ("batches", "m", "n", "k_blocks", "a_bytes", "b_bytes", "output_bytes", "classes")
+_NAMES = tuple(field.name for field in fields(WgmmaProduct) if field.name not in _EXTENTS)
+_TRAITS: Callable[[WgmmaProduct], tuple[Any, ...]] = attrgetter(*_NAMES)
+
+
+class _Best(NamedTuple):
+    """A tiling, the modelled time of all launches with it, and ``busy_seconds``."""
+
+    seconds: float
+    tiling: WgmmaTiling
+    busy_s: float
+
+
 @lru_cache(maxsize=4096)
-def _best(product: WgmmaProduct, machine: Machine) -> tuple[float, WgmmaTiling]:
-    rates = _menu_rates(_traits(product), machine)
+def _best(product: WgmmaProduct, machine: Machine) -> _Best:
+    rates = _menu_rates(_TRAITS(product), product.resident_blocks, bool(product.classes), machine)
     splits = _splittings(product, rates)
-    seconds = total_times(product, rates, splits, machine).T
-    at, row = _first(seconds, rates, TELLING_RATIO if _waits_for_memory(product, machine) else 1)
+    seconds, busy_s = total_times(product, rates, splits, machine)
+    at, row = _first(seconds.T, rates, TELLING_RATIO if _waits_for_memory(product, machine) else 1)
     tile = rates.tiles[at]
-    return float(seconds[at, row]), WgmmaTiling(tile, int(splits[row, at]), _group(product, tile, machine))
+    tiling = WgmmaTiling(tile, int(splits[row, at]), _group(product, tile, machine))
+    return _Best(float(seconds[row, at]), tiling, float(busy_s[row, at]))
 
 
 def _waits_for_memory(product: WgmmaProduct, machine: Machine) -> bool:
@@ -220,19 +255,20 @@ def _first(seconds: Times, rates: Rates, telling_ratio: float) -> tuple[int, int
 
     Of equal times it is the one that copies least.
     """
-    count = seconds.shape[1]
-    times = seconds.ravel()
-    is_shallow, parts, copies = (
-        np.repeat(of_tile, count) for of_tile in (rates.stages < _DEEP_RING, rates.parts, rates.copy_s[1])
-    )
-    is_slower = times > telling_ratio * np.min(times)
-    at, row = divmod(int(np.lexsort((copies, times, parts, is_shallow, is_slower))[0]), count)
-    return at, row
+    fastest = zip(*np.nonzero(seconds <= telling_ratio * seconds.min()), strict=True)
+
+    def order(found: tuple[np.intp, np.intp]) -> tuple[bool, int, float, float]:
+        at, row = found
+        return rates.stages[at] < _DEEP_RING, rates.parts[at], seconds[at, row], rates.copy_s[1][at]
+
+    at, row = min(fastest, key=order)
+    return int(at), int(row)
 
 
 @lru_cache(maxsize=1024)
 def _tiling_seconds(product: WgmmaProduct, tiling: WgmmaTiling, machine: Machine) -> float:
-    rates = _tile_rates(_traits(product), tiling.tile, machine)
+    traits = _traits(_TRAITS(product), product.resident_blocks, bool(product.classes))
+    rates = _tile_rates(traits, tiling.tile, machine)
     return float(np.max(busy_times(product, rates, np.array([[tiling.splits]]), machine)))
 
 
@@ -241,17 +277,26 @@ def _tile_rates(traits: WgmmaProduct, tile: WgmmaTile, machine: Machine) -> Rate
     return Rates.of(traits, (tile,), machine)
 
 
-def _traits(product: WgmmaProduct) -> WgmmaProduct:
-    """The product without its extents; but what stays in shared memory is of all k blocks."""
-    k_blocks = product.resident_blocks or 1
-    classes = ((1, 1, 1),) if product.classes else ()
-    return replace(
-        product, batches=1, m=1, n=1, k_blocks=k_blocks, a_bytes=0, b_bytes=0, output_bytes=0, classes=classes
+def _traits(values: tuple[Any, ...], resident_blocks: int, has_classes: bool) -> WgmmaProduct:
+    """A product without extents; but what stays in shared memory is of all k blocks.  values: of ``_TRAITS``."""
+    classes = ((1, 1, 1),) if has_classes else ()
+    named = dict(zip(_NAMES, values, strict=True))
+    return WgmmaProduct(
+        **named,
+        batches=1,
+        m=1,
+        n=1,
+        k_blocks=resident_blocks or 1,
+        a_bytes=0,
+        b_bytes=0,
+        output_bytes=0,
+        classes=classes,
     )
 
 
 @lru_cache(maxsize=1024)
-def _menu_rates(traits: WgmmaProduct, machine: Machine) -> Rates:
+def _menu_rates(values: tuple[Any, ...], resident_blocks: int, has_classes: bool, machine: Machine) -> Rates:
+    traits = _traits(values, resident_blocks, has_classes)
     return Rates.of(traits, menu_tiles(traits, machine), machine)
 
 
@@ -266,6 +311,8 @@ def _splittings(product: WgmmaProduct, rates: Rates) -> Counts:
         return whole[np.newaxis]
     items = rates.items(product.m, product.n, product.batches)
     free = rates.clusters // items
+    if not free.any():
+        return whole[np.newaxis]
     splits = np.minimum(np.stack((whole, free, 2 * free + 1)), most)
     return np.where((splits >= 2) & (items * splits <= 2 * rates.clusters) & (rates.cluster == 1), splits, 1)
 

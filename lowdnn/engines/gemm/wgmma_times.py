@@ -101,6 +101,7 @@ class Rates:
     exposed_s: of the epilogue's functions, where nothing hides them.
     parts: blocks that share the k of a tile.  meeting_s: until those that share operands have met.
     leaves_room: whether blocks of the next kernel fit beside one.
+    most_rows, most_columns: of all clusters.
     """
 
     tiles: tuple[WgmmaTile, ...]
@@ -126,6 +127,8 @@ class Rates:
     parts: Counts
     meeting_s: Times
     leaves_room: NDArray[np.bool_]
+    most_rows: int
+    most_columns: int
 
     @classmethod
     def of(cls, traits: WgmmaProduct, tiles: tuple[WgmmaTile, ...], machine: Machine) -> Rates:
@@ -163,6 +166,8 @@ class Rates:
             parts,
             np.array([_CLUSTER_START_S * (tile.cluster > tile.cluster_k) for tile in tiles]),
             np.array([tile.blocks_per_sm > 1 for tile in tiles]),
+            max(tile.m * tile.cluster_m for tile in tiles),
+            max(tile.n * tile.cluster_n for tile in tiles),
         )
 
     def items(self, m: int, n: int, batches: int) -> Counts:
@@ -183,70 +188,89 @@ def _converted_elements(product: WgmmaProduct, tile: WgmmaTile) -> int:
     return lines * tile.row_bytes // tile.element_bytes if product.conversion is Conversion.IN_PLACE else 0
 
 
-def total_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Machine) -> Times:
-    """From the start to the end of all launches; splits pay for the one that sums their slices."""
-    splits = _filled(product, splits)
-    times = _START_S + _busy_times(product, rates, splits, machine)
-    if splits.max() > 1:
+def total_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Machine) -> tuple[Times, Times]:
+    """From the start to the end of all launches, also of the one that sums the slices of splits; and ``busy_times``."""
+    is_split = len(splits) > 1
+    if is_split:
+        splits = _filled(product, splits)
+    busy = _busy_times(product, rates, splits, is_split, machine)
+    times = _START_S + busy
+    if is_split:
         slice_bytes = _slice_bytes(product, splits)
         reduce_s = machine.launch_s + (slice_bytes + product.output_bytes) / machine.copy_bytes_per_s
         times += (slice_bytes > 0) * reduce_s
-    return times
+    return times, busy
 
 
 def busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Machine) -> Times:
     """Tiles of the busiest multiprocessor, but no less than the bytes take."""
-    return _busy_times(product, rates, _filled(product, splits), machine)
+    splits = _filled(product, splits)
+    return _busy_times(product, rates, splits, bool(splits.max() > 1), machine)
 
 
-def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Machine) -> Times:
-    """``busy_times`` without empty splits."""
+def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, is_split: bool, machine: Machine) -> Times:
+    """``busy_times`` without empty splits; is_split: whether any are more than one."""
     outputs = product.batches * product.m * product.n
     blocks = rates.items(product.m, product.n, product.batches) * splits * rates.cluster
     if product.classes:
         turns, stages = _first_in_turn(product, rates, machine)
-        mean_stages = stages.astype(np.float64)
+        tile_stages, mean_stages = stages / turns, stages.astype(np.float64)
     else:
         turns = -(-blocks // machine.sm_count)
-        stages = turns * -(-product.k_blocks // (splits * rates.parts))
-        mean_stages = stages / turns * blocks / machine.sm_count
-    multiply: Times = np.where(turns > 1, rates.multiply_s[1], rates.multiply_s[0])
-    stage = np.maximum(multiply, _copy_times(product, rates, turns, blocks, machine))
-    stored_s = rates.leaving_s + rates.stored_elements * (product.output_bytes / outputs / _STORE_BYTES_PER_S)
-    store = np.where(splits > 1, rates.slice_s, stored_s)
+        stages = turns * -(-product.k_blocks // (splits * rates.parts if is_split else rates.parts))
+        tile_stages = stages / turns
+        mean_stages = tile_stages * blocks / machine.sm_count
+    # Most products have several tiles for each multiprocessor, whatever their shape: then no tile is alone there.
+    fewest = product.batches * -(-product.m // rates.most_rows) * -(-product.n // rates.most_columns)
+    is_large = not product.classes and fewest > machine.sm_count
+    multiply: Times = rates.multiply_s[1] if is_large else np.where(turns > 1, rates.multiply_s[1], rates.multiply_s[0])
+    stage = np.maximum(multiply, _copy_times(product, rates, turns, blocks, is_large, machine))
+    store = rates.leaving_s + rates.stored_elements * (product.output_bytes / outputs / _STORE_BYTES_PER_S)
+    if is_split:
+        store = np.where(splits > 1, rates.slice_s, store)
     # Blocks on one multiprocessor, and teams in turn, multiply while the others store; copies go on all the time.
     shared = np.maximum(stages * stage, mean_stages * rates.sustained_s) + turns * _TURN_S + store
     shared += (turns - 1) * (rates.store_loss * store + rates.exposed_s)
     shares_a, shares_b = product.shares_askew
     if shares_a or shares_b:
         shared += stages * _SHARED_ROW_S * (rates.a_lines * shares_a + rates.b_lines * shares_b)
-    alone = -(-turns // rates.sharers) * (stages / turns * multiply + store)
+    alone = -(-turns // rates.sharers) * (tile_stages * multiply + store)
     busy = np.maximum(shared, alone)
-    moved = _moved_times(product, rates, splits, turns, blocks, machine)
+    stored_bytes = np.where(splits > 1, _slice_bytes(product, splits), product.output_bytes) if is_split else None
+    moved = _moved_times(product, rates, stored_bytes, turns, blocks, machine)
     times = np.maximum(busy, moved) + _OVERLAP_LOSS * np.minimum(busy, moved)
-    times += rates.meeting_s - _EARLY_START_S * (rates.leaves_room & (turns == 1))
-    has_all = rates.columns >= product.n if product.is_b_resident else True
+    times += rates.meeting_s if is_large else rates.meeting_s - _EARLY_START_S * (rates.leaves_room & (turns == 1))
     has_room = (rates.parts <= 2) | (blocks <= _SHARED_ROOM * machine.sm_count)
-    return np.where((product.k_blocks >= rates.parts) & has_all & has_room, times, np.inf)
+    has_work = (product.k_blocks >= rates.parts) & has_room
+    if product.is_b_resident:
+        has_work = has_work & (rates.columns >= product.n)
+    return np.where(has_work, times, np.inf)
 
 
-def _copy_times(product: WgmmaProduct, rates: Rates, turns: Counts, blocks: Counts, machine: Machine) -> Times:
-    """Of a stage's copies."""
-    copy: Times = np.where(turns > 1, rates.copy_s[1], rates.copy_s[0])
-    if not product.classes:
+def _copy_times(
+    product: WgmmaProduct, rates: Rates, turns: Counts, blocks: Counts, is_large: bool, machine: Machine
+) -> Times:
+    """Of a stage's copies; is_large: whether there are several turns."""
+    copy: Times = rates.copy_s[1] if is_large else np.where(turns > 1, rates.copy_s[1], rates.copy_s[0])
+    if not (is_large or product.classes):
         copy = np.where(2 * blocks <= machine.sm_count, rates.lone_copy_s, copy)
     if product.is_b_mn_major and not (product.is_b_askew or product.is_b_resident):
         share = (1 + 1 / turns) / 2
-        copy += _shifted_rows(product, rates) * share * (_ASKEW_ROW_COST * STAGE_ROW_BYTES / _L2_BYTES_PER_S)
+        copy = copy + _shifted_rows(product, rates) * share * (_ASKEW_ROW_COST * STAGE_ROW_BYTES / _L2_BYTES_PER_S)
     return copy + _empty_rows(product, rates) * _EMPTY_ROW_S
 
 
 def _moved_times(
-    product: WgmmaProduct, rates: Rates, splits: Counts, turns: Counts, blocks: Counts, machine: Machine
+    product: WgmmaProduct,
+    rates: Rates,
+    stored_bytes: Counts | None,
+    turns: Counts,
+    blocks: Counts,
+    machine: Machine,
 ) -> Times:
-    """Of the bytes of device memory."""
-    stored = np.where(splits > 1, _slice_bytes(product, splits), product.output_bytes)
-    moved = np.asarray(product.a_bytes + product.b_bytes + stored, dtype=np.float64)
+    """Of the bytes of device memory; stored_bytes: None where they are the output's."""
+    stored = product.output_bytes if stored_bytes is None else stored_bytes
+    moved = (product.a_bytes + product.b_bytes + stored) * 1.0
     if product.a_bytes > _KEPT_BYTES:
         moved = moved + _REREAD_LOSS * product.a_bytes * (rates.columns < product.n)
     if product.b_bytes > _KEPT_BYTES:
@@ -254,7 +278,7 @@ def _moved_times(
     rate = machine.copy_bytes_per_s * _COPY_RATE
     times = moved / rate
     if product.classes:
-        return times
+        return np.asarray(times)
     # Multiprocessors that have no tile in the last turn leave the others more of the memory than they can read.
     last = blocks - (turns - 1) * machine.sm_count
     last_rate = np.where(2 * last <= machine.sm_count, _LONE_READ * _READ_BYTES_PER_S, _READ_BYTES_PER_S)

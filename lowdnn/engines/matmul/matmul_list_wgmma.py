@@ -16,7 +16,17 @@ from functools import cached_property
 from itertools import accumulate
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    refuse_arch,
+    resolve_choices,
+)
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
@@ -61,6 +71,7 @@ class MatmulListWgmma:
     index = 23
     numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (MatmulOperation,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, graphs of one part, parts that are no product or differ."""

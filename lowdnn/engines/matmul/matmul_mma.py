@@ -17,8 +17,8 @@ from math import prod
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, full_loads, functor_of
@@ -31,11 +31,13 @@ from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_alon
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag
+from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.plan import (
     Argument,
     KernelRef,
+    Launch,
     Plan,
     Scalar,
     ScalarType,
@@ -70,13 +72,14 @@ class Params:
     SPLIT_K: int
 
 
-class MatmulMma(Floored):
+class MatmulMma(Floored, Modelled):
     """See the module's docstring."""
 
     name = "matmul_mma"
     index = 2
     numerical_notes = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionOperation, MatmulOperation)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses types without an mma instruction, layouts and extents that the kernels cannot count, slow exits."""
@@ -89,6 +92,9 @@ class MatmulMma(Floored):
 
     def floor(self, contraction: Contraction) -> Floor:
         return Floor(Multipliers.MMA_SYNC)
+
+    def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
+        return tiles.busy_launch(accepted(graph.derive(self._problem)).product, arch)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""

@@ -14,7 +14,17 @@ from functools import cached_property
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.space import strides_over
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    refuse_arch,
+    resolve_choices,
+)
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand, another_tensor, fusion_problem, raw_tensor
 from lowdnn.engines.gemm.plan_parts import PlanParts
@@ -29,6 +39,7 @@ from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.graph.prologue_pattern import Prologued, match_prologued
+from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, TensorPointer, Work
@@ -57,6 +68,7 @@ class MatmulPrologueWgmma:
     index = 14
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionOperation, MatmulOperation)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, types and layouts, and products that are faster behind a pointwise launch."""

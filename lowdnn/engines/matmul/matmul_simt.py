@@ -13,7 +13,7 @@ from math import prod
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT, SimtTile, vector_axis
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i32, i64, macros
 from lowdnn.engines.matmul.shared_batches import match_matmul
@@ -50,6 +50,7 @@ class MatmulSimt:
     index = 3
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (MatmulOperation,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what is not one matmul with a pointwise epilogue, and extents past 32 bits."""

@@ -13,11 +13,22 @@ Kernels: ``matmul_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    refuse_arch,
+    resolve_choices,
+)
+from lowdnn.engines.floor import Modelled
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.converted_operand import functions_of
 from lowdnn.engines.gemm.exits import OutputExits
@@ -50,6 +61,7 @@ from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag
+from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, Work
@@ -71,13 +83,14 @@ class Params:
     TRANSPOSED: int
 
 
-class MatmulWgmma:
+class MatmulWgmma(Modelled):
     """See the module's docstring."""
 
     name = "matmul_wgmma"
     index = 7
     numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionOperation, MatmulOperation)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, types without a wgmma instruction, empty extents, odd batches, slow exits."""
@@ -88,6 +101,10 @@ class MatmulWgmma:
             return problem
         slow = wgmma_model.exit_problem(problem.product(False), arch) if problem.exits.exist else ""
         return Refusal(self.name, slow) if slow else None
+
+    def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
+        problem = self._accepted(graph, arch)
+        return wgmma_model.busy_launch(problem.product(problem.prefers_transposed(arch)), arch)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """The tiles' knobs (``wgmma_model``), SWAP_AB, OUTPUT_TMA_ENABLE and for fp8 REDUCTION_MODE."""
@@ -206,6 +223,18 @@ class _Problem:
 
     def product(self, is_transposed: bool, *, is_promoted: bool | None = None) -> WgmmaProduct:
         """As the tiles see it; sums are promoted as the compute type has it, or as ``is_promoted`` says."""
+        found = self._transposed_product if is_transposed else self._plain_product
+        return found if is_promoted in (None, found.is_promoted) else replace(found, is_promoted=bool(is_promoted))
+
+    @cached_property
+    def _plain_product(self) -> WgmmaProduct:
+        return self._product(False)
+
+    @cached_property
+    def _transposed_product(self) -> WgmmaProduct:
+        return self._product(True)
+
+    def _product(self, is_transposed: bool) -> WgmmaProduct:
         p, q = self.operands(is_transposed)
         kind = self.instruction(is_transposed)
         has_operand = not is_transposed and mapped_operand(self.dag, self.space.output, self.space.rows) is not None
@@ -222,7 +251,7 @@ class _Problem:
             is_b_mn_major=q.is_mn_major,
             allows_split=not self.exits.exist and self.space.output.rows * self.space.columns <= MAX_COORDINATE,
             column_unit=MAP_COLUMNS if self.exits.exist else 8,
-            is_promoted=wgmma_model.is_promoted(kind, self.compute_type) if is_promoted is None else is_promoted,
+            is_promoted=wgmma_model.is_promoted(kind, self.compute_type),
             has_operand=has_operand,
             is_a_askew=p.is_askew,
             is_b_askew=q.is_askew,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -49,12 +50,10 @@ def _as_matmul(graph: OperationGraph) -> OperationGraph | str:
     if not convolutions:
         return split_batches(graph)
     gives_filter = any(isinstance(op, ConvolutionBackwardFilter) for op in convolutions)
+    view_of = cache(_filter if gives_filter else _pixels)
     operations: list[Operation] = []
     for op in graph.operations:
-        if isinstance(op, ConvolutionOperation):
-            found = _product(op)
-        else:
-            found = _pointwise(op, _filter if gives_filter else _pixels)
+        found = _product(op) if isinstance(op, ConvolutionOperation) else _pointwise(op, view_of)
         if isinstance(found, str):
             return found
         operations.append(found)

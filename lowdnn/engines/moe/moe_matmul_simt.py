@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from lowdnn import dtypes
 from lowdnn.codegen.functor import generate
+from lowdnn.engines.base import Anchors
 from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT, SimtTile
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i32, i64, macros
 from lowdnn.engines.moe import simt_tiles
@@ -52,6 +53,7 @@ class MoeMatmulSimt(MoeSimtEngine):
 
     name = "moe_matmul_simt"
     index = 16
+    anchors: Anchors = (MoeGroupedMatmul,)
 
     def problem(self, graph: OperationGraph) -> _Problem | str:
         """One grouped product and a pointwise epilogue."""

@@ -15,7 +15,17 @@ from functools import cached_property
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.space import space_of
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    refuse_arch,
+    resolve_choices,
+)
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.output_space import OutputSpace
 from lowdnn.engines.gemm.plan_parts import PlanParts
@@ -61,6 +71,7 @@ class MoeMatmulWgmma:
     index = 18
     numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (MoeGroupedMatmul,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, types without a wgmma instruction, empty extents, more than it can count."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from lowdnn import dtypes
 from lowdnn.codegen.functor import generate
+from lowdnn.engines.base import Anchors
 from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT, SimtTile, vector_axis
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i32, i64, macros
 from lowdnn.engines.moe import simt_tiles
@@ -45,6 +46,7 @@ class MoeWgradSimt(MoeSimtEngine):
 
     name = "moe_wgrad_simt"
     index = 17
+    anchors: Anchors = (MoeGroupedMatmulBackward,)
 
     def problem(self, graph: OperationGraph) -> _Problem | str:
         """One gradient of the experts' weights and a pointwise epilogue."""

@@ -13,7 +13,17 @@ from functools import cached_property
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.space import space_of
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    refuse_arch,
+    resolve_choices,
+)
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.output_space import OutputSpace
 from lowdnn.engines.gemm.plan_parts import PlanParts
@@ -50,6 +60,7 @@ class MoeWgradWgmma:
     index = 19
     numerical_notes: tuple[NumericalNote, ...] = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (MoeGroupedMatmulBackward,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, types that wgmma takes K-major only, empty extents, rows not contiguous."""

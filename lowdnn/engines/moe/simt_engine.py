@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.gemm.simt_tile import SimtTile
 from lowdnn.engines.moe import simt_tiles
 from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote
@@ -38,6 +38,7 @@ class MoeSimtEngine(ABC):
 
     name: str
     index: int
+    anchors: Anchors
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes: tuple[BehaviorNote, ...] = BEHAVIOR_NOTES
 

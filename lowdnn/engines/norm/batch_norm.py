@@ -22,7 +22,9 @@ from dataclasses import replace
 from typing import Any
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.floor import Rereading
+from lowdnn.engines.launch import bytes_of
 from lowdnn.engines.norm.passes import PassBuilder, Passes, unbiased
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.enums import DataType, NormMode, NumericalNote, PointwiseMode, ReduceTensorOp
@@ -40,13 +42,14 @@ from lowdnn.plan import KernelRef, Plan
 _Behind = tuple[PointwiseOperation, ...]
 
 
-class BatchNorm:
+class BatchNorm(Rereading):
     """See the module's docstring."""
 
     name = "batch_norm"
     index = 22
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (NormForward, NormBackward, BnFinalize, BnBackwardWeights)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what is not one batch norm with pointwise operations behind it, and parts that their engines do."""
@@ -56,6 +59,11 @@ class BatchNorm:
         refusals = (part.engine.refuse(part.graph, arch) for part in passes.parts)
         found = next((refusal for refusal in refusals if refusal is not None), None)
         return None if found is None else replace(found, engine=self.name)
+
+    def reread_bytes(self, graph: OperationGraph) -> int:
+        """x, and dy: once for the sums, once for the result."""
+        forward = sum(bytes_of((op.x,)) for op in graph.operations if isinstance(op, NormForward))
+        return forward + sum(bytes_of((op.x, op.dy)) for op in graph.operations if isinstance(op, NormBackward))
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """None: every pass runs with its engine's defaults."""

@@ -5,11 +5,13 @@ blocks of a cluster or of a whole cooperative grid; what does not fit on chip th
 
 from __future__ import annotations
 
+from lowdnn.engines.base import Anchors
 from lowdnn.engines.norm.backward import BackwardRows
 from lowdnn.engines.norm.forward import ForwardRows
 from lowdnn.engines.rows.engine import RowEngine, RowProblem
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.norm_backward import NormBackward
+from lowdnn.ops.norm_forward import NormForward
 
 
 class NormRows(RowEngine):
@@ -17,6 +19,7 @@ class NormRows(RowEngine):
 
     name = "norm_rows"
     index = 20
+    anchors: Anchors = (NormForward, NormBackward)
 
     def problem(self, graph: OperationGraph) -> RowProblem | str:
         """One norm, forward or backward, with pointwise operations around it."""

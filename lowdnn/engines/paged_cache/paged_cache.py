@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import ACCESS_BYTES, MAX_EXTENT, MAX_GRID_X, bytes_of, ceil_div, divider, i32, i64, macros
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -40,6 +40,7 @@ class PagedCache:
     index = 36
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (PagedCacheLoad,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses everything but one such operation on tensors in device memory, and more than it can count."""

@@ -16,7 +16,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.codegen.functor import MAX_VECTOR, Functor, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, space_of, with_axis
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import (
     MAX_EXTENT,
     MAX_GRID_X,
@@ -66,6 +66,7 @@ class PointwiseEngine:
     index = 4
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (PointwiseOperation, RngOperation)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other operations and several index spaces."""

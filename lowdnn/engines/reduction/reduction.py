@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import prod
 
 from lowdnn.arch.specs import SM_90A, SPECS, ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, aligned_bytes, ceil_div, ceil_power, floor_power
 from lowdnn.engines.reduction.layout import ReductionLayout, layout_of
 from lowdnn.engines.reduction.samples import samples
@@ -22,6 +22,8 @@ from lowdnn.engines.reduction.stages import BLOCKS_PER_SM, THREADS, Stages, bloc
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.reduction_pattern import FusedReduction, match_reduction
+from lowdnn.ops.gen_stats import GenStats
+from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import Status
 
@@ -41,6 +43,7 @@ class ReductionEngine:
     index = 5
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ReductionOperation, GenStats)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses graphs that are not one reduction with pointwise operations around it, and extents past 32 bits."""

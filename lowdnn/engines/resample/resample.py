@@ -13,7 +13,7 @@ from itertools import product
 from types import ModuleType
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.resample import backward, forward
 from lowdnn.engines.resample.problem import Problem
 from lowdnn.engines.resample.tile import BLOCK_SIZES, CHANNELS, Tile, chosen_tile, counts, launch
@@ -36,6 +36,7 @@ class ResampleEngine:
     index = 29
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ResampleOperation,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other operations, an index that the graph reads, and positions past 32 bits."""

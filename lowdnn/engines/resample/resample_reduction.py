@@ -13,7 +13,7 @@ from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, accepted, plan_of
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Engine, Knob, Refusal, accepted, plan_of
 from lowdnn.engines.resample.axes import leaves_image
 from lowdnn.enums import (
     NanPropagation,
@@ -41,6 +41,7 @@ class ResampleReduction:
     index = 28
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ResampleOperation,)
 
     def __init__(self, reduction: Engine, pointwise: Engine) -> None:
         self._reduction = reduction

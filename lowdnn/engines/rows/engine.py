@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.layout import RowLayout
 from lowdnn.enums import BehaviorNote, NumericalNote
@@ -31,6 +31,7 @@ class RowEngine(ABC):
 
     name: str
     index: int
+    anchors: Anchors
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes: tuple[BehaviorNote, ...] = BEHAVIOR_NOTES
 

@@ -4,10 +4,12 @@ reads it once and holds it in registers (a longer one is read twice).
 
 from __future__ import annotations
 
+from lowdnn.engines.base import Anchors
 from lowdnn.engines.rows.engine import RowEngine, RowProblem
 from lowdnn.engines.softmax.backward import BackwardSoftmax
 from lowdnn.engines.softmax.forward import ForwardSoftmax
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.softmax import Softmax
 
 
@@ -16,6 +18,7 @@ class SoftmaxEngine(RowEngine):
 
     name = "softmax"
     index = 21
+    anchors: Anchors = (Softmax, ReductionOperation)
 
     def problem(self, graph: OperationGraph) -> RowProblem | str:
         """One softmax, or its gradient, with pointwise operations around it."""

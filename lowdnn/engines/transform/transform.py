@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.transform import narrow, rows, tiles
 from lowdnn.engines.transform.batches import Batch, batches_of
 from lowdnn.engines.transform.matching import Moves, match
@@ -36,6 +36,7 @@ class Transform:
     index = 24
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = ()
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses operations that compute, types in between that would round twice, and plain copies."""

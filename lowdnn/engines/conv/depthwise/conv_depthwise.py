@@ -11,7 +11,7 @@ order).
 from __future__ import annotations
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, plan_of, resolve_choices
 from lowdnn.engines.conv.depthwise import filter_gradient, rows
 from lowdnn.engines.conv.depthwise.filter_gradient import FilterGradient
 from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
@@ -37,6 +37,7 @@ class ConvDepthwise:
     index = 11
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionOperation,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses groups of several channels, other data types, and filters that do not fit registers."""

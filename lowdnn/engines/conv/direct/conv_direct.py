@@ -9,7 +9,7 @@ product; backward data by residue classes of the stride, backward filter with a 
 from __future__ import annotations
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.conv.direct import grouped, tiled
 from lowdnn.engines.conv.direct.geometry import DirectGeometry
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
@@ -38,6 +38,7 @@ class ConvDirect(Floored):
     index = 1
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionOperation,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what is not one convolution with a pointwise epilogue, and extents past 32 bits."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.conv.grouped.filter_gradient import FilterGeometry
 from lowdnn.engines.conv.grouped.geometry import GroupedGeometry, pack_of
-from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
+from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.enums import DataType
@@ -27,7 +27,7 @@ from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor, channels_last_strides
-from lowdnn.plan import KernelRef, Plan
+from lowdnn.plan import KernelRef, Launch, Plan
 from lowdnn.status import Status
 
 
@@ -53,17 +53,21 @@ class _Problem(Protocol):
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         """The knobs of a convolution that fits."""
 
+    def busy_launch(self, arch: ArchSpec, chosen: Choices) -> Launch:
+        """What takes no longer than the launches."""
+
     def add_to(self, parts: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
         """Adds the launches."""
 
 
-class ConvGroupedMma(Floored):
+class ConvGroupedMma(Floored, Modelled):
     """See the module's docstring."""
 
     name = "conv_grouped_mma"
     index = 12
     numerical_notes = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionOperation,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses data types without an mma instruction, wide groups, large filters, boxes that do not fit."""
@@ -81,6 +85,10 @@ class ConvGroupedMma(Floored):
         if isinstance(contraction, ConvolutionForward | ConvolutionBackwardData):
             return Floor(Multipliers.MMA_SYNC, waste=pack_of(contraction).groups)
         return Floor(Multipliers.MMA_SYNC)
+
+    def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
+        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), {})
+        return accepted(graph.derive(self._problem)).busy_launch(arch, chosen)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, the most output places of a block; backward in the filter also SPLIT_K_SLC, the parts of the sum."""

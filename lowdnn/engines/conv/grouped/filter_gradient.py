@@ -358,11 +358,10 @@ class FilterGeometry:
     def add_to(self, parts: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
         """Repacking launches where they are needed, the products of each split, their sum."""
         tile = self._tile(arch, chosen[KnobType.TILE_M])
-        splits = min(chosen[KnobType.SPLIT_K_SLC], prod(tile.counts(self.images)))
         functor = functor_of(self.dag, self.data_type, self.output)
         tensors = (BoxedTensor(self.operation.image), BoxedTensor(self.operation.response))
         operands = [parts.operand(boxed.tensor.uid, boxed.packing) for boxed in tensors]
-        slices = Slices(splits, self.output.rows, self.output.columns)
+        slices = self._slices(tile, chosen)
         slices_at = parts.reserve(slices.size_bytes)
         kernel = parts.kernel(self._kernel(tile))
         arguments = self._arguments(tile, tensors, (*operands, WorkspacePointer(slices_at)), slices)
@@ -410,16 +409,30 @@ class FilterGeometry:
         )
 
     def _launch(self, kernel: int, tile: FilterTile, arguments: Struct, slices: Slices, arch: ArchSpec) -> Launch:
-        slab, unit = tile.slab, UNITS[self.data_type]
-        blocks = slices.splits * slab.blocks
+        grid, work = (slices.splits * tile.slab.blocks, 1, 1), self._work(tile, slices, arch)
+        return Launch(kernel, grid, (tile.slab.threads, 1, 1), (arguments,), tile.shared_bytes, work=work)
+
+    def busy_launch(self, arch: ArchSpec, chosen: Choices) -> Launch:
+        """That of the products, without arguments."""
+        tile = self._tile(arch, chosen[KnobType.TILE_M])
+        slices = self._slices(tile, chosen)
+        grid, work = (slices.splits * tile.slab.blocks, 1, 1), self._work(tile, slices, arch)
+        return Launch(0, grid, (tile.slab.threads, 1, 1), (), work=work)
+
+    def _slices(self, tile: FilterTile, chosen: Choices) -> Slices:
+        splits = min(chosen[KnobType.SPLIT_K_SLC], prod(tile.counts(self.images)))
+        return Slices(splits, self.output.rows, self.output.columns)
+
+    def _work(self, tile: FilterTile, slices: Slices, arch: ArchSpec) -> Work:
+        unit = UNITS[self.data_type]
+        blocks = slices.splits * tile.slab.blocks
         read = bytes_of((self.operation.image, self.operation.response))
         # As many operations as the tensor cores of the busy multiprocessors attain in the time of the tile's model:
         # latencies and reads of shared memory take more of it than the products; no fewer than those.
         clocks = tile.product_clocks(self.images, slices.splits, Machine.of(arch))
         busy = blocks / ceil_div(blocks, arch.sm_count)
         flops = max(self.operation.flops, round(clocks * busy * arch.flops_per_clock[unit] * arch.attained[unit]))
-        work = Work(flops, read + slices.size_bytes, unit)
-        return Launch(kernel, (blocks, 1, 1), (slab.threads, 1, 1), (arguments,), tile.shared_bytes, work=work)
+        return Work(flops, read + slices.size_bytes, unit)
 
     def _arguments(
         self,

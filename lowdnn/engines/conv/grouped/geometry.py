@@ -265,7 +265,7 @@ class GroupedGeometry:
         operands: tuple[Argument, Argument],
         arch: ArchSpec,
     ) -> Launch:
-        source, w = self.source, self.operation.filter
+        w = self.operation.filter
         w_channels = self.filter_packing.padded_channels if self.filter_packing else w.dims[1]
         counts = tile.counts(self.images)
         steps = (1, *(axis.input_step for axis in self.axes))
@@ -286,8 +286,18 @@ class GroupedGeometry:
                 functor.arguments,
             )
         )
+        grid, work = (lanes * self.slabs, 1, 1), self._work(tile, arch)
+        return Launch(kernel, grid, (THREADS, 1, 1), (arguments,), tile.shared_bytes, work=work)
+
+    def busy_launch(self, arch: ArchSpec, chosen: Choices) -> Launch:
+        """That of the product, without arguments."""
+        tile = self._tile(arch, chosen[KnobType.TILE_M])
+        lanes = tile.lanes(self.images, self.slabs, Machine.of(arch))
+        return Launch(0, (lanes * self.slabs, 1, 1), (THREADS, 1, 1), (), work=self._work(tile, arch))
+
+    def _work(self, tile: Tile, arch: ArchSpec) -> Work:
         instructions = (
-            prod(counts)
+            prod(tile.counts(self.images))
             * self.slabs
             * self.slab.units
             * self.pack.in_unit
@@ -298,11 +308,11 @@ class GroupedGeometry:
             // 2
         )
         flops = instructions * 2 * 16 * 8 * 2 * self.pack.chunk
-        moved, unit = bytes_of((source, w)) + moved_bytes(self.dag), UNITS[self.data_type]
+        moved = bytes_of((self.source, self.operation.filter)) + moved_bytes(self.dag)
+        unit = UNITS[self.data_type]
         compute_s = tile.compute_clocks(self.images, self.slabs, Machine.of(arch)) / arch.clock_hz
         least_s = max(flops / arch.attained_rate(unit), moved / arch.copy_bytes_per_s)
-        work = Work(flops, moved, unit, busy_s=max(_SLOWNESS * least_s, _COMPUTE_SLOWNESS * compute_s))
-        return Launch(kernel, (lanes * self.slabs, 1, 1), (THREADS, 1, 1), (arguments,), tile.shared_bytes, work=work)
+        return Work(flops, moved, unit, busy_s=max(_SLOWNESS * least_s, _COMPUTE_SLOWNESS * compute_s))
 
     def _taps(self, tile: Tile) -> tuple[Struct, ...]:
         """``Tap``: position in the box, index in the filter."""

@@ -20,12 +20,12 @@ from functools import cached_property
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.conv.implicit_gemm.data_gradient_views import class_count, data_gradient_views
 from lowdnn.engines.conv.implicit_gemm.filter_gradient_view import filter_gradient_view
 from lowdnn.engines.conv.implicit_gemm.forward_views import ForwardView
 from lowdnn.engines.conv.implicit_gemm.geometry import MmaGeometry
-from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
+from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
 from lowdnn.engines.gemm.output_space import (
@@ -45,7 +45,7 @@ from lowdnn.graph.pattern import (
     match_anchored_with_exits,
 )
 from lowdnn.graph.reduction_pattern import AnyReduction
-from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution import Convolution, ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
@@ -53,6 +53,7 @@ from lowdnn.ops.tensor import Tensor, channels_last_strides
 from lowdnn.plan import (
     Argument,
     KernelRef,
+    Launch,
     Plan,
     Scalar,
     ScalarType,
@@ -83,13 +84,14 @@ class Params:
     SPLIT_K: int
 
 
-class ConvImplicitGemmMma(Floored):
+class ConvImplicitGemmMma(Floored, Modelled):
     """See the module's docstring."""
 
     name = "conv_implicit_gemm_mma"
     index = 0
     numerical_notes = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionOperation,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses data types without an mma instruction, narrow groups, very large filters and slow exits."""
@@ -106,6 +108,10 @@ class ConvImplicitGemmMma(Floored):
         if isinstance(contraction, ConvolutionForward):
             return Floor(Multipliers.MMA_SYNC, waste=tiles.padding(contraction.y.dims[1]))
         return Floor(Multipliers.MMA_SYNC)
+
+    def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
+        """Of the class with the most pixels."""
+        return tiles.busy_launch(accepted(graph.derive(self._problem)).product, arch)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""

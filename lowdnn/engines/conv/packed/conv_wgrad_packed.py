@@ -17,7 +17,17 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Engine,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    resolve_choices,
+)
 from lowdnn.engines.composite.delegation import add_plan, fastest_plan, refusals
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm.plan_parts import PlanParts
@@ -92,6 +102,7 @@ class ConvWgradPacked(Floored):
     index = 38
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionBackwardFilter,)
 
     def __init__(self, engines: Sequence[Engine], reduction: Engine) -> None:
         self._engines = tuple(engines)

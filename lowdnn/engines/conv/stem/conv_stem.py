@@ -13,7 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Engine, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Engine,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    resolve_choices,
+)
 from lowdnn.engines.composite.delegation import add_plan, fastest_plan, refusals
 from lowdnn.engines.conv.stem.exchanged import exchanged
 from lowdnn.engines.conv.stem.fold import FoldedConvolution, FoldedTensor
@@ -62,6 +72,7 @@ class ConvStem(Floored):
     index = 13
     numerical_notes = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionOperation,)
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._engines = tuple(engines)

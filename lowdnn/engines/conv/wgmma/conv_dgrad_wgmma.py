@@ -10,7 +10,7 @@ Kernels: ``conv_im2col_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/p
 
 from __future__ import annotations
 
-from lowdnn.engines.base import Refusal
+from lowdnn.engines.base import Anchors, Refusal
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.im2col_wgmma import Im2colWgmma
 from lowdnn.graph.graph import OperationGraph
@@ -23,6 +23,7 @@ class ConvDgradWgmma(Im2colWgmma):
 
     name = "conv_dgrad_wgmma"
     index = 9
+    anchors: Anchors = (ConvolutionBackwardData,)
 
     def product(self, graph: OperationGraph) -> Im2colProduct | Refusal:
         """Pixels of dx by channels."""

@@ -9,7 +9,7 @@ Kernels: ``conv_im2col_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/p
 
 from __future__ import annotations
 
-from lowdnn.engines.base import Refusal
+from lowdnn.engines.base import Anchors, Refusal
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.im2col_wgmma import Im2colWgmma
 from lowdnn.graph.graph import OperationGraph
@@ -22,6 +22,7 @@ class ConvFpropWgmma(Im2colWgmma):
 
     name = "conv_fprop_wgmma"
     index = 8
+    anchors: Anchors = (ConvolutionForward,)
 
     def product(self, graph: OperationGraph) -> Im2colProduct | Refusal:
         """Pixels of x by filters."""

@@ -11,7 +11,7 @@ Kernels: ``conv_im2col_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/p
 
 from __future__ import annotations
 
-from lowdnn.engines.base import Refusal
+from lowdnn.engines.base import Anchors, Refusal
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.im2col_wgmma import Im2colWgmma
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand, pixel_operand
@@ -29,6 +29,7 @@ class ConvPrologueWgmma(Im2colWgmma):
 
     name = "conv_prologue_wgmma"
     index = 15
+    anchors: Anchors = (ConvolutionForward, ConvolutionBackwardData)
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
 
     def product(self, graph: OperationGraph) -> Im2colProduct | Refusal:

@@ -15,11 +15,22 @@ from dataclasses import dataclass, replace
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    refuse_arch,
+    resolve_choices,
+)
 from lowdnn.engines.conv.wgmma import wgrad_tiles
 from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_last
 from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
 from lowdnn.engines.conv.wgmma.wgrad_tiles import WgradTiling
+from lowdnn.engines.floor import Modelled
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.converted_operand import fusion_problem, pixel_operand
 from lowdnn.engines.gemm.output_space import Slices, functor_of
@@ -57,13 +68,14 @@ class Params:
     CONVERTED: int
 
 
-class ConvWgradWgmma:
+class ConvWgradWgmma(Modelled):
     """See the module's docstring."""
 
     name = "conv_wgrad_wgmma"
     index = 10
     numerical_notes: tuple[NumericalNote, ...] = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionBackwardFilter,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, other types, geometry beyond tensor maps, and slow prologues."""
@@ -75,9 +87,13 @@ class ConvWgradWgmma:
         slow = _slowness(product, arch)
         return Refusal(self.name, slow) if slow else None
 
+    def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
+        work = Work(busy_s=wgrad_tiles.busy_seconds(graph.derive(self._best, arch), arch))
+        return Launch(0, (1, 1, 1), (1, 1, 1), (), work=work, overlaps_previous=True)
+
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tile, ring, warps, cluster, windows and parts of the pixels."""
-        return wgrad_tiles.knobs(accepted(graph.derive(self._checked)), arch)
+        return wgrad_tiles.knobs(accepted(graph.derive(self._checked)), graph.derive(self._best, arch))
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Repacking launches where they are needed, the product, the sum of its parts where pixels are split."""
@@ -92,6 +108,9 @@ class ConvWgradWgmma:
         """Plain 3x3 channels-last convolutions of 16-bit types at the tiles of ResNet-like layers."""
         types = (DataType.BFLOAT16, DataType.HALF)
         return tuple(_plain_kernel(data_type, channels) for data_type in types for channels in (64, 128))
+
+    def _best(self, graph: OperationGraph, arch: ArchSpec) -> WgradTiling:
+        return wgrad_tiles.best(accepted(graph.derive(self._checked)), arch)
 
     def _checked(self, graph: OperationGraph) -> WgradProduct | Refusal:
         over = with_fewest_axes(graph)

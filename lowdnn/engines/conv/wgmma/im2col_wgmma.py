@@ -10,11 +10,21 @@ from itertools import accumulate
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import generate
-from lowdnn.engines.base import BEHAVIOR_NOTES, Choices, Knob, Refusal, accepted, plan_of, refuse_arch, resolve_choices
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    refuse_arch,
+    resolve_choices,
+)
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments
 from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_last
-from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
+from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.exits import OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, full_loads
@@ -50,11 +60,12 @@ from lowdnn.status import BadParamError, Status
 _TARGET = "sm_90a"
 
 
-class Im2colWgmma(Floored):
+class Im2colWgmma(Floored, Modelled):
     """An engine; a subclass says which operation it computes."""
 
     name: str
     index: int
+    anchors: Anchors
     numerical_notes: tuple[NumericalNote, ...] = (
         NumericalNote.TENSOR_CORE,
         NumericalNote.DOWN_CONVERT_INPUTS,
@@ -81,9 +92,14 @@ class Im2colWgmma(Floored):
         half_row = STAGE_ROW_BYTES // 2 // contraction.filter.element_bytes
         return Floor(Multipliers.FASTEST, waste=_padding(depth, half_row) * _padding(lines, SMALLEST_COLUMNS))
 
+    def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
+        product = accepted(graph.derive(self._checked))
+        way, is_transposed = graph.derive(self._preferred, arch)
+        return wgmma_model.busy_launch(product.ways[way].product(is_transposed), arch)
+
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tile, ring, warps, cluster, parts of k and raster of the product as the tiles see it; what their rows are."""
-        return _knobs(accepted(graph.derive(self._checked)), arch)
+        return _knobs(accepted(graph.derive(self._checked)), graph.derive(self._preferred, arch), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
@@ -112,6 +128,9 @@ class Im2colWgmma(Floored):
             reason = "convolution.compute_type: expected FLOAT, FAST_FLOAT_FOR_FP8, HALF or INT32, got DOUBLE"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
         return found
+
+    def _preferred(self, graph: OperationGraph, arch: ArchSpec) -> tuple[int, bool]:
+        return accepted(graph.derive(self._checked)).preferred(arch)
 
     def _checked(self, graph: OperationGraph) -> Im2colProduct | Refusal:
         over = with_fewest_axes(graph)
@@ -161,8 +180,8 @@ def _padding(extent: int, unit: int) -> float:
     return ceil_div(extent, unit) * unit / extent
 
 
-def _knobs(product: Im2colProduct, arch: ArchSpec) -> tuple[Knob, ...]:
-    way, is_transposed = product.preferred(arch)
+def _knobs(product: Im2colProduct, preferred: tuple[int, bool], arch: ArchSpec) -> tuple[Knob, ...]:
+    way, is_transposed = preferred
     tiling = wgmma_model.best(product.ways[way].product(is_transposed), arch)
     whole_k = product.instruction.stage_k
     is_fixed = bool(product.reductions and product.steps)

@@ -52,6 +52,8 @@ def _with_fewest_axes(graph: OperationGraph) -> OperationGraph:
     images: tuple[int, ...] = (0,)
     if len(runs) > 1 and _is_plain(operation, _FIRST):
         images += runs.pop(0)
+    if len(runs) == operation.filter.rank - _FIRST:
+        return graph
     return _View(images, tuple(runs)).of(graph, operation) or graph
 
 
@@ -114,17 +116,20 @@ class _View:
         """full: what a tensor of pixels has along axes that become one, where it does not repeat."""
         if tensor.rank == 1:
             return tensor
-        groups = (self.images, (1,), *self.spatial)
-        for group in groups:
+        dims: list[int] = []
+        strides: list[int] = []
+        for group in (self.images, (1,), *self.spatial):
             extents = [tensor.dims[axis] for axis in group]
             if full and len(group) > 1 and prod(extents) > 1 and extents != [full[axis] for axis in group]:
                 return None
-        dims = tuple(prod(tensor.dims[axis] for axis in group) for group in groups)
-        if tensor.is_virtual:
-            return replace(tensor, dims=dims, strides=packed_strides(dims))
-        strides = [_stride(tensor, group) for group in groups]
-        whole = tuple(stride for stride in strides if stride is not None)
-        return replace(tensor, dims=dims, strides=whole) if len(whole) == len(dims) else None
+            stride = 0 if tensor.is_virtual else _stride(tensor, group)
+            if stride is None:
+                return None
+            dims.append(prod(extents))
+            strides.append(stride)
+        return replace(
+            tensor, dims=tuple(dims), strides=packed_strides(tuple(dims)) if tensor.is_virtual else tuple(strides)
+        )
 
     def _convolution(self, operation: ConvolutionOperation, seen: Mapping[int, Tensor]) -> Operation:
         geometry = operation.convolution
@@ -139,7 +144,7 @@ class _View:
 
 def _stride(tensor: Tensor, axes: tuple[int, ...]) -> int | None:
     """Of axes as one; where none has an extent, that of the last."""
-    if all(tensor.dims[axis] == 1 for axis in axes):
+    if len(axes) == 1 or all(tensor.dims[axis] == 1 for axis in axes):
         return tensor.strides[axes[-1]]
     stride = merged_stride(tensor, axes)
     return stride if isinstance(stride, int) else None

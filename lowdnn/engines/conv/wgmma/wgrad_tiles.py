@@ -153,9 +153,8 @@ def _most_accumulators(tile: WgmmaTile, is_converted: bool) -> int:
     return _MAX_CONVERTED_ACCUMULATORS if is_converted else _MAX_ACCUMULATORS
 
 
-def knobs(product: WgradProduct, arch: ArchSpec) -> tuple[Knob, ...]:
-    """The tile, its ring, warps and cluster, windows, the parts of k; defaults are ``best``'s."""
-    chosen = best(product, arch)
+def knobs(product: WgradProduct, chosen: WgradTiling) -> tuple[Knob, ...]:
+    """The tile, its ring, warps and cluster, windows, the parts of k; defaults are those of ``chosen``."""
     tile = chosen.tile
     config = WARP_CONFIGS.index((tile.teams, tile.warpgroups, tile.blocks_per_sm))
     windows = (0, 1) if product.with_windows else (0,)
