@@ -13,7 +13,7 @@ from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, TileStore, WgmmaTile
 WARP_CONFIGS = ((1, 2, 1), (2, 1, 1), (1, 1, 2), (1, 3, 1))
 _COOPERATIVE, _PING_PONG, _TWO_BLOCKS, _COOPERATIVE_3 = range(4)
 MAX_STAGES = 12
-#: Elements of a tile that two blocks are tried on.
+#: Elements of a tile whose k two blocks are tried on.
 _MOST_DIVIDED_TILE = 64 * 64
 #: Columns of a tile that blocks sharing its k store together.
 _SHARE_UNIT = 8
@@ -55,7 +55,7 @@ MENU = (
 
 def menu_tiles(traits: WgmmaProduct, machine: Machine) -> tuple[WgmmaTile, ...]:
     """The menu with as many stages as fit, for single blocks and for two that share an operand; for more there is not
-    room on every part of the device. Small tiles also for two blocks that share their k.
+    room on every part of the device. Small tiles also for blocks that share their k.
 
     traits: a product without its extents.
     """
@@ -65,8 +65,7 @@ def menu_tiles(traits: WgmmaProduct, machine: Machine) -> tuple[WgmmaTile, ...]:
         choices = [tile]
         if traits.allows_clusters and traits.tries_clusters:
             choices += [replace(tile, cluster_m=2), replace(tile, cluster_n=2)]
-            if traits.allows_split and shape.m * shape.n <= _MOST_DIVIDED_TILE and shape.n % (2 * _SHARE_UNIT) == 0:
-                choices.append(replace(tile, cluster_k=2))
+            choices += [replace(tile, cluster_k=sharers) for sharers in (2, 4) if _may_share_k(traits, tile, sharers)]
         for choice in choices:
             if shape.n % traits.column_unit or not _divides(traits, choice):
                 continue
@@ -80,6 +79,12 @@ def menu_tiles(traits: WgmmaProduct, machine: Machine) -> tuple[WgmmaTile, ...]:
             if stages >= 2:
                 found.append(replace(choice, stages=stages))
     return tuple(found)
+
+
+def _may_share_k(traits: WgmmaProduct, tile: WgmmaTile, sharers: int) -> bool:
+    """Whether that may pay, as measured; more than two blocks share larger tiles, one on each multiprocessor."""
+    is_small = tile.m * tile.n <= _MOST_DIVIDED_TILE * sharers // 2 and tile.blocks_per_sm * sharers <= 4
+    return traits.allows_split and is_small and tile.n % (sharers * _SHARE_UNIT) == 0
 
 
 def tile_of(

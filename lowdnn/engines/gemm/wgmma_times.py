@@ -62,6 +62,10 @@ _STORE_BYTES_PER_S = 55e9
 #: Until the blocks of a cluster that share an operand have met, and those that share a sum have exchanged it.
 _CLUSTER_START_S = 0.7e-6
 _MEETING_S = 1.8e-6
+#: The latter of more than two blocks that share a sum: fitted to three products only.
+_CROWD_MEETING_S = 0.9e-6
+#: Of the multiprocessors, those on which clusters of more than two find room at once; not all parts have whole ones.
+_SHARED_ROOM = 120 / 132
 #: For 64 rows of a chunk of columns: by tensor map, as pixels of a part, with an operand of that size.
 _CHUNK_S, _PIXELS_CHUNK_S, _OPERAND_CHUNK_S = 0.08e-6, 0.35e-6, 1.2e-6
 _CHUNK_COLUMNS = 64
@@ -135,7 +139,8 @@ class Rates:
         elements = np.array([tile.m * tile.n / tile.warpgroups for tile in tiles])
         turned_s = elements * (_TURNED_ELEMENT_S * traits.is_turned)
         slice_s = elements * _ACCUMULATOR_BYTES / _STORE_BYTES_PER_S
-        slice_s = _STORE_LATENCY_S + slice_s + turned_s + (parts > 1) * _MEETING_S
+        sharing_s = np.where(parts > 2, _CROWD_MEETING_S, (parts > 1) * _MEETING_S)
+        slice_s = _STORE_LATENCY_S + slice_s + turned_s + sharing_s
         leaving_s = _STORE_LATENCY_S + np.array([_leaving_seconds(traits, tile) for tile in tiles]) + turned_s
         return cls(
             tiles,
@@ -235,7 +240,8 @@ def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, is_split: b
     moved = _moved_times(product, rates, stored_bytes, turns, blocks, machine)
     times = np.maximum(busy, moved) + _OVERLAP_LOSS * np.minimum(busy, moved)
     times += rates.meeting_s if is_large else rates.meeting_s - _EARLY_START_S * (rates.leaves_room & (turns == 1))
-    has_work = product.k_blocks >= rates.parts
+    has_room = (rates.parts <= 2) | (blocks <= _SHARED_ROOM * machine.sm_count)
+    has_work = (product.k_blocks >= rates.parts) & has_room
     if product.is_b_resident:
         has_work = has_work & (rates.columns >= product.n)
     return np.where(has_work, times, np.inf)

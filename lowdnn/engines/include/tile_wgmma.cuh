@@ -31,6 +31,7 @@
 #pragma once
 
 #include "include/cluster_sum.cuh"
+#include "include/dependent_launch.cuh"
 #include "include/tile_schedule.cuh"
 #include "include/tma.cuh"
 #include "include/warpgroup.cuh"
@@ -158,17 +159,19 @@ struct TileWgmma {
   // This block's rank among those that share operands.
   static __device__ __forceinline__ u32 sharer() { return SHARERS > 1 ? cluster_rank() : 0; }
 
-  // One thread: loads the k blocks of all this block's tiles.
+  // One thread: loads the k blocks of all this block's tiles, the first once the kernel before this one has ended.
   template <class AnySchedule, class LoaderA, class LoaderB>
   __device__ __forceinline__ void produce(const AnySchedule& schedule, LoaderA& load_a, LoaderB& load_b) const {
     Position at;
     const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
+    if constexpr (ANY_IS_RESIDENT) wait_for_previous_kernel();
     if constexpr (A_IS_RESIDENT) load_resident(load_a, schedule.work(first_item(), rank));
     if constexpr (B_IS_RESIDENT) load_resident(load_b, schedule.work(first_item(), rank));
     for (u32 item = first_item(); item < schedule.items; item += item_step()) {
       const auto work = schedule.work(item, rank);
       if (!A_IS_RESIDENT) load_a.begin(work);
       if (!B_IS_RESIDENT) load_b.begin(work);
+      if (item == first_item()) wait_for_previous_kernel();
       for (i32 block = 0; block < work.blocks; ++block, at.advance()) {
         const u32 stage = stages + at.stage * STAGE_BYTES, barrier = full + at.stage * MBARRIER_BYTES;
         wait_empty(at);

@@ -35,21 +35,26 @@ using KernelTile = TileWgmma<TYPE, ACCUMULATOR, TILE_M, TILE_N, STAGES, CONSUMER
 
 // All threads, first of all. produce(tile) runs in one thread, consume(tile, warpgroup, epilogue) in the consumer
 // warpgroups, counted from 0, with the Epilogue of each warp.
+//
+// All that needs no memory comes before the wait for the previous kernel. The next one may start at once where it finds
+// room only as blocks of this one end; where a multiprocessor has room for two blocks, it would keep some of this one's
+// from multiprocessors of their own.
 template <class Tile, class Epilogue, class Output, class Produce, class Consume>
 __device__ __forceinline__ void run_roles(const Output& output, const Produce& produce, const Consume& consume) {
   extern __shared__ __align__(1024) u8 shared[];
+  if constexpr (BLOCKS_PER_SM == 1) allow_next_kernel();
   u8* staging = shared + Tile::SHARED_BYTES;
   const u32 barriers = shared_address(staging) + Tile::CONSUMER_WARPS * Epilogue::STAGING_BYTES;
   const Tile tile(shared_address(shared), barriers);
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
-  wait_for_previous_kernel();
-  allow_next_kernel();
 
   if (warp >= Tile::CONSUMER_WARPS) {
     release_registers<PRODUCER_REGISTERS>();
     if (warp == Tile::CONSUMER_WARPS && elect_one()) produce(tile);
   } else {
     take_registers<CONSUMER_REGISTERS>();
+    wait_for_previous_kernel();
+    if constexpr (BLOCKS_PER_SM > 1) allow_next_kernel();
     Epilogue epilogue(output, staging + warp * Epilogue::STAGING_BYTES,
                       barriers + Tile::BARRIER_BYTES + warp * Epilogue::BARRIER_BYTES);
     consume(tile, warp / 4, epilogue);

@@ -29,6 +29,10 @@ typedef TiledOperand<Tile::StageA, true, TILE_M, Tile::K, CLUSTER_N, BATCH_AXES>
 typedef TiledOperand<Tile::StageB, false, TILE_N, Tile::K, CLUSTER_M, BATCH_AXES> LoaderQ;
 
 WGMMA_KERNEL(const __grid_constant__ Params params) {
+  if (threadIdx.x == WARP_SIZE) {  // while another warp makes the barriers
+    prefetch(params.p);
+    prefetch(params.q);
+  }
   const auto produce = [&](const Tile& tile) {
     const u32 rank = Tile::sharer();
     LoaderP load_p(params.p, params.batches, share_of_a<CLUSTER_M, CLUSTER_N>(rank));

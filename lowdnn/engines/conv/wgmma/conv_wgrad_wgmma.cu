@@ -92,6 +92,10 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
 #else
   const PixelWalk<0> x_walk;
 #endif
+  if (threadIdx.x == WARP_SIZE) {  // while another warp makes the barriers
+    prefetch(p.dy);
+    prefetch(p.x);
+  }
   const auto produce = [&](const Tile& tile) {
     const auto dy_boxes = [&](const TileWork& work, PixelBox(&box)[DY_BOXES]) {
 #pragma unroll
