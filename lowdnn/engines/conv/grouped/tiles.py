@@ -20,15 +20,16 @@ from lowdnn.engines.conv.grouped.axes import Axis
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, LINE_BYTES, BoxRows, pitch_bytes
 from lowdnn.engines.launch import ceil_div, floor_power
 
-THREADS = 256
-#: Blocks that the registers let share a multiprocessor.
-BLOCKS_PER_SM = 2
+#: Threads of a block, and how many such blocks the registers let share a multiprocessor.
+BLOCKS_OF_THREADS = {256: 2, 512: 1}
+_THREADS, _LONE_THREADS = BLOCKS_OF_THREADS
+_BLOCKS_PER_SM = BLOCKS_OF_THREADS[_THREADS]
 #: Output places of a block: values of TILE_M.
 PLACE_LIMITS = (64, 128, 256, 512)
 #: Output channels of one mma instruction.
 BLOCK_N = 8
 
-_WARPS = THREADS // 32
+_WARPS = _THREADS // 32
 #: Chunks of a slab that make whole 128-byte lines.
 _SLAB_CHUNKS = 8
 _FILTER_CHUNK_BYTES = 128
@@ -163,9 +164,9 @@ class Slab:
         step = max(reads * _READ_CLOCKS, products * _PRODUCT_CLOCKS)
         return self.depth / 2 / self.classes * step + products * _EPILOGUE_CLOCKS + _SET_CLOCKS
 
-    def compute_clocks(self, sets: Count, set_clocks: Count) -> Count:
-        """Of one tile with ``sets`` sets of each residue, by the slowest warps."""
-        warps = _WARPS // self.units
+    def compute_clocks(self, sets: Count, set_clocks: Count, resident: Count) -> Count:
+        """Of one tile with ``sets`` sets of each residue, by the slowest warps, of ``resident`` blocks at a time."""
+        warps = np.where(resident > 1, _WARPS, 2 * _WARPS) // self.units
         return -(-self.classes * sets // warps) * warps * self.units * set_clocks
 
 
@@ -207,9 +208,11 @@ class Tile:
 
     def lanes(self, images: int, slabs: int, machine: Machine) -> int:
         """Blocks of a slab."""
-        return int(
-            _lanes(prod(self.counts(images)), self.stages, _resident(self.shared_bytes, machine), slabs, machine)
-        )
+        return int(_lanes(prod(self.counts(images)), self.stages, self._resident(machine), slabs, machine))
+
+    def threads(self, machine: Machine) -> int:
+        """Of a block: one that is alone on a multiprocessor has all its warps."""
+        return _THREADS if self._resident(machine) > 1 else _LONE_THREADS
 
     @property
     def places(self) -> int:
@@ -222,12 +225,18 @@ class Tile:
         tiles = prod(self.counts(images)) * slabs
         # A multiprocessor's second block works while warps of the first one wait for the one with the most taps.
         is_lone = self.lanes(images, slabs, machine) * slabs <= machine.sm_count
-        share = self._deepest_share(sets) if is_lone else 1.0
-        return float(self.slab.compute_clocks(sets, set_clocks)) * share * tiles / machine.sm_count
+        share = self._deepest_share(sets, self.threads(machine) // 32 // self.slab.units) if is_lone else 1.0
+        clocks = float(self.slab.compute_clocks(sets, set_clocks, self._resident(machine)))
+        return clocks * share * tiles / machine.sm_count
 
-    def _deepest_share(self, sets: int) -> float:
-        """Taps of the warp that has the most, relative to as many sets of the mean; ``sets``: of each residue."""
-        warps = _WARPS // self.slab.units
+    def _resident(self, machine: Machine) -> int:
+        return int(_resident(self.shared_bytes, machine))
+
+    def _deepest_share(self, sets: int, warps: int) -> float:
+        """Taps of the warp that has the most, relative to as many sets of the mean.
+
+        sets: of each residue.  warps: of a unit.
+        """
         depths = [prod(map(len, taps)) for taps in product(*(axis.residues for axis in self.axes)) for _ in range(sets)]
         most = max(sum(depths[warp::warps]) for warp in range(warps))
         return most * len(depths) / (ceil_div(len(depths), warps) * sum(depths))
@@ -293,7 +302,8 @@ def _clocks(
     resident = np.maximum(_resident(shared_bytes, machine), 1)
     lanes = _lanes(boxes.tiles, stages, resident, slabs, machine)
     blocks = -(-lanes * slabs // machine.sm_count)
-    compute = slab.compute_clocks(sets, np.array([[slab.set_clocks(blocks_m)] for blocks_m, _ in kinds]))
+    set_clocks = np.array([[slab.set_clocks(blocks_m)] for blocks_m, _ in kinds])
+    compute = slab.compute_clocks(sets, set_clocks, resident)
     memory = slab.memory_clocks(boxes.inputs, boxes.places)
     first = slab.filter_bytes / _DEVICE_BYTES_PER_CLOCK + memory + compute
     in_waves = -(-blocks // resident) * (_BLOCK_LATENCY + np.minimum(blocks, resident) * first)
@@ -308,7 +318,7 @@ def _clocks(
 def _resident(shared_bytes: Count, machine: Machine) -> Count:
     """Blocks that share a multiprocessor."""
     fitting = machine.shared_bytes_per_sm // (shared_bytes + RESERVED_SHARED_BYTES)
-    return np.minimum(fitting, min(machine.threads_per_sm // THREADS, BLOCKS_PER_SM))
+    return np.minimum(fitting, min(machine.threads_per_sm // _THREADS, _BLOCKS_PER_SM))
 
 
 def _lanes(tiles: Count, stages: Count, resident: Count, slabs: int, machine: Machine) -> Count:
