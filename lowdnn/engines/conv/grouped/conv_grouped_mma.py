@@ -83,7 +83,7 @@ class ConvGroupedMma(Floored):
         return Floor(Multipliers.MMA_SYNC)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M, the most output places of a block; BLOCK_SIZE; backward in the filter SPLIT_K_SLC, the sum's parts."""
+        """TILE_M, the most output places of a block, BLOCK_SIZE; backward in the filter SPLIT_K_SLC, its parts."""
         problem = accepted(graph.derive(self._problem))
         return () if problem.is_empty else problem.knobs(arch)
 
