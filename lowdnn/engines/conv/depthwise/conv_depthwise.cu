@@ -133,7 +133,8 @@ template <int ROW_TAPS_, int COLUMN_TAPS_> struct Weights {
     for (int i = 0; i < CHANNELS * SOURCES * OwnWeights::FILTER; ++i) {
       const int filter = i / OwnWeights::FILTER, place = i % OwnWeights::FILTER;
       const int tap = WEIGHT_ORDER < 0 ? OwnWeights::FILTER - 1 - place : place;
-      const int column = tap % COLUMN_TAPS_, row = tap / COLUMN_TAPS_ % ROW_TAPS_, plane = tap / COLUMN_TAPS_ / ROW_TAPS_;
+      const int column = tap % COLUMN_TAPS_, row = tap / COLUMN_TAPS_ % ROW_TAPS_;
+      const int plane = tap / (COLUMN_TAPS_ * ROW_TAPS_);
       values[filter % SOURCES * PLANE_TAPS + plane][row][column][filter / SOURCES] = convert<f32>(own.values[i]);
     }
   }
