@@ -200,6 +200,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
     mbarrier_wait(barriers + stage * MBARRIER_BYTES, parity);
     const i32 rows = rows_of(tile);
     const Inputs in(inputs + stage * IN_BYTES, rows);
+    fence_async_shared();  // waits for the reads, which a copy into the same place could overtake
     __syncwarp();
     if (lane == 0) {
       if (tile + STAGES * workers < p.tiles) load_tile(tile + STAGES * workers, stage);
