@@ -49,10 +49,14 @@ _LANE_FILTER_BYTES = 16
 #: Registers of a thread for its inputs.
 _MAX_INPUT_WORDS = 64
 _MAX_PIXELS = 2**31 - 2**20
-#: Values of TILE_M, STAGES and BLOCK_SIZE, the best first.
-_BLOCKS_M, _STAGES, _THREADS = (2, 1), (3, 2, 1), (512, 256)
+#: Values of TILE_M and STAGES, the best first; threads of a block.
+_BLOCKS_M, _STAGES = (2, 1), (3, 2, 1)
+_THREADS, _WARPS = 512, 16
 #: Bytes on their way to a multiprocessor at which the device memory is busy.
 _ENOUGH_BYTES = 40 << 10
+#: Of the filter: each thread's next 16 bytes, element by element; the first ones come while the first tiles do. Fitted
+#: on an H200 to filters of 4 to 42 KiB.
+_FILTER_ROUND_S = 1.8e-6
 
 
 @dataclass(frozen=True)
@@ -70,19 +74,14 @@ class Params:
 
 @dataclass(frozen=True)
 class _Tile:
-    """Blocks of 16 pixels that a warp computes at a time, tiles on their way to it, threads of a block."""
+    """Blocks of 16 pixels that a warp computes at a time, and tiles on their way to it."""
 
     blocks_m: int
     stages: int
-    threads: int
 
     @property
     def pixels(self) -> int:
         return self.blocks_m * _BLOCK_M
-
-    @property
-    def warps(self) -> int:
-        return self.threads // 32
 
 
 @dataclass(frozen=True)
@@ -137,8 +136,7 @@ class _Problem:
     def tiles(self) -> tuple[_Tile, ...]:
         """Those whose inputs fit the registers, the best first."""
         return tuple(
-            _Tile(blocks_m, stages, threads)
-            for threads in _THREADS
+            _Tile(blocks_m, stages)
             for blocks_m in _BLOCKS_M
             for stages in _STAGES
             if blocks_m * self.chunks * 8 <= _MAX_INPUT_WORDS
@@ -146,7 +144,7 @@ class _Problem:
 
     def shared_bytes(self, tile: _Tile) -> int:
         stages = tile.stages * (tile.pixels * self._in_bytes + _BARRIER_BYTES)
-        return self.filter_bytes + tile.warps * (stages + tile.pixels * self._out_bytes)
+        return self.filter_bytes + _WARPS * (stages + tile.pixels * self._out_bytes)
 
     def best_tile(self, arch: ArchSpec) -> _Tile | None:
         """The first one that fits and has enough bytes on their way, or else the one that has most."""
@@ -154,12 +152,19 @@ class _Problem:
         enough = (tile for tile in fitting if self._coming_bytes(tile) >= _ENOUGH_BYTES)
         return next(enough, max(fitting, key=self._coming_bytes, default=None))
 
+    def busy_s(self, tile: _Tile, arch: ArchSpec) -> float:
+        """Of a multiprocessor whose warps all have the most tiles, after the filter."""
+        rounds = ceil_div(self.pixels, tile.pixels * _WARPS * arch.sm_count)
+        moved = rounds * _WARPS * arch.sm_count * tile.pixels * (self._in_bytes + self._out_bytes)
+        filter_rounds = self.filter_bytes / (_THREADS * _LANE_FILTER_BYTES) - 1
+        return moved / arch.copy_bytes_per_s + max(filter_rounds, 0) * _FILTER_ROUND_S
+
     @property
     def functor(self) -> Functor:
         return handing_back(self.dag, self.output, tiles.ACCUMULATORS[self.source.data_type])
 
     def _coming_bytes(self, tile: _Tile) -> int:
-        return tile.warps * tile.stages * tile.pixels * self._in_bytes
+        return _WARPS * tile.stages * tile.pixels * self._in_bytes
 
     @property
     def _is_backward(self) -> bool:
@@ -203,13 +208,12 @@ class ConvNarrowMma(Floored):
         return Floor(Multipliers.MMA_SYNC)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M, the pixels of a warp's tile; STAGES, the tiles on their way to it; BLOCK_SIZE."""
-        best = accepted(graph.derive(_problem_of)).best_tile(arch) or _Tile(1, 1, _THREADS[-1])
+        """TILE_M, the pixels of a warp's tile; STAGES, the tiles on their way to it."""
+        best = accepted(graph.derive(_problem_of)).best_tile(arch) or _Tile(1, 1)
         pixels = tuple(sorted(count * _BLOCK_M for count in _BLOCKS_M))
         return (
             Knob("tile_m", KnobType.TILE_M, pixels, best.pixels, "pixels of a warp's tile"),
             Knob("stages", KnobType.STAGES, tuple(sorted(_STAGES)), best.stages, "tiles on their way to a warp"),
-            Knob("block_size", KnobType.BLOCK_SIZE, tuple(sorted(_THREADS)), best.threads, "threads of a block"),
         )
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
@@ -217,7 +221,7 @@ class ConvNarrowMma(Floored):
         problem = accepted(graph.derive(_problem_of))
         accepted(graph.derive(self.refuse, arch))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
-        tile = _Tile(chosen[KnobType.TILE_M] // _BLOCK_M, chosen[KnobType.STAGES], chosen[KnobType.BLOCK_SIZE])
+        tile = _Tile(chosen[KnobType.TILE_M] // _BLOCK_M, chosen[KnobType.STAGES])
         functor = problem.functor
         kernel, launch = _kernel(problem, tile, functor), _launch(problem, tile, functor, arch)
         notes = tiles.numerical_notes(problem.source.data_type)
@@ -277,10 +281,10 @@ def _kernel(problem: _Problem, tile: _Tile, functor: Functor) -> KernelRef:
         OUT=problem.outputs,
         BLOCKS_M=tile.blocks_m,
         STAGES=tile.stages,
-        THREADS=tile.threads,
+        THREADS=_THREADS,
         OUTPUT_RANK=problem.output.space.rank,
     )
-    shape = f"{params.IN}to{params.OUT}_m{tile.blocks_m}s{tile.stages}b{tile.threads}"
+    shape = f"{params.IN}to{params.OUT}_m{tile.blocks_m}s{tile.stages}"
     return KernelRef(
         name=f"conv_narrow_mma_{facts.short_name}_{shape}_r{params.OUTPUT_RANK}_sm90a_{functor.digest}",
         source="conv/narrow/conv_narrow_mma.cu",
@@ -308,6 +312,7 @@ def _launch(problem: _Problem, tile: _Tile, functor: Functor, arch: ArchSpec) ->
         flops=2 * count * tile.pixels * padded,
         bytes=bytes_of((problem.source, operation.filter)) + moved_bytes(problem.dag),
         unit=tiles.UNITS[problem.source.data_type],
+        busy_s=problem.busy_s(tile, arch),
     )
-    blocks = min(arch.sm_count, ceil_div(count, tile.warps))
-    return Launch(0, (blocks, 1, 1), (tile.threads, 1, 1), (arguments,), problem.shared_bytes(tile), work=work)
+    blocks = min(arch.sm_count, ceil_div(count, _WARPS))
+    return Launch(0, (blocks, 1, 1), (_THREADS, 1, 1), (arguments,), problem.shared_bytes(tile), work=work)
