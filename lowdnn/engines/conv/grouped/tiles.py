@@ -29,7 +29,9 @@ PLACE_LIMITS = (64, 128, 256, 512)
 #: Output channels of one mma instruction.
 BLOCK_N = 8
 
-_WARPS = _THREADS // 32
+_WARPS, _LONE_WARPS = _THREADS // 32, _LONE_THREADS // 32
+#: Of so few warps alone on a multiprocessor; fitted on an H200.
+_FEW_WARPS_SLOWNESS = 1.35
 #: Chunks of a slab that make whole 128-byte lines.
 _SLAB_CHUNKS = 8
 _FILTER_CHUNK_BYTES = 128
@@ -166,8 +168,17 @@ class Slab:
 
     def compute_clocks(self, sets: Count, set_clocks: Count, resident: Count) -> Count:
         """Of one tile with ``sets`` sets of each residue, by the slowest warps, of ``resident`` blocks at a time."""
-        warps = np.where(resident > 1, _WARPS, 2 * _WARPS) // self.units
-        return -(-self.classes * sets // warps) * warps * self.units * set_clocks
+        few, lone = self._turns(sets, _WARPS), self._turns(sets, _LONE_WARPS)
+        return np.where(resident > 1, few, np.minimum(few * _FEW_WARPS_SLOWNESS, lone)) * set_clocks
+
+    def is_for_all_warps(self, sets: int) -> bool:
+        """Whether a block that is alone on a multiprocessor is faster with all its warps: they may lack sets."""
+        return bool(self._turns(sets, _LONE_WARPS) <= self._turns(sets, _WARPS) * _FEW_WARPS_SLOWNESS)
+
+    def _turns(self, sets: Count, warps: int) -> Count:
+        """Of the warps of a multiprocessor with ``sets`` sets of each residue, waiting for the slowest included."""
+        each = warps // self.units
+        return -(-self.classes * sets // each) * each * self.units
 
 
 @dataclass(frozen=True)
@@ -211,8 +222,9 @@ class Tile:
         return int(_lanes(prod(self.counts(images)), self.stages, self._resident(machine), slabs, machine))
 
     def threads(self, machine: Machine) -> int:
-        """Of a block: one that is alone on a multiprocessor has all its warps."""
-        return _THREADS if self._resident(machine) > 1 else _LONE_THREADS
+        """Of a block."""
+        is_lone = self._resident(machine) <= 1 and self.slab.is_for_all_warps(self._sets)
+        return _LONE_THREADS if is_lone else _THREADS
 
     @property
     def places(self) -> int:
@@ -221,13 +233,18 @@ class Tile:
 
     def compute_clocks(self, images: int, slabs: int, machine: Machine) -> float:
         """Of all tiles, without their copies, on each multiprocessor."""
-        sets, set_clocks = self.class_places // (16 * self.blocks_m), self.slab.set_clocks(self.blocks_m)
+        sets, set_clocks = self._sets, self.slab.set_clocks(self.blocks_m)
         tiles = prod(self.counts(images)) * slabs
         # A multiprocessor's second block works while warps of the first one wait for the one with the most taps.
         is_lone = self.lanes(images, slabs, machine) * slabs <= machine.sm_count
         share = self._deepest_share(sets, self.threads(machine) // 32 // self.slab.units) if is_lone else 1.0
         clocks = float(self.slab.compute_clocks(sets, set_clocks, self._resident(machine)))
         return clocks * share * tiles / machine.sm_count
+
+    @property
+    def _sets(self) -> int:
+        """Of each residue."""
+        return self.class_places // (16 * self.blocks_m)
 
     def _resident(self, machine: Machine) -> int:
         return int(_resident(self.shared_bytes, machine))
