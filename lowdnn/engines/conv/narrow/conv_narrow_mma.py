@@ -26,7 +26,7 @@ from lowdnn.engines.base import (
 )
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
-from lowdnn.engines.gemm.output_space import OutputSpace, output_space
+from lowdnn.engines.gemm.output_space import OutputSpace, full_loads, output_space
 from lowdnn.engines.gemm.wgmma_output import handing_back
 from lowdnn.engines.launch import bytes_of, ceil_div, i32, i64, macros, moved_bytes
 from lowdnn.enums import KnobType
@@ -57,6 +57,9 @@ _ENOUGH_BYTES = 40 << 10
 #: Of the filter: each thread's next 16 bytes, element by element; the first ones come while the first tiles do. Fitted
 #: on an H200 to filters of 4 to 42 KiB.
 _FILTER_ROUND_S = 1.8e-6
+#: Of the time of the last tiles' outputs, which no inputs come beside; of what an epilogue loads of the output's size,
+#: by plain loads that a warp waits for, relative to a copy of as many bytes. Fitted on an H200.
+_LAST_OUTPUTS_SHARE, _PLAIN_LOADS_SLOWNESS = 0.15, 2.5
 
 
 @dataclass(frozen=True)
@@ -154,10 +157,12 @@ class _Problem:
 
     def busy_s(self, tile: _Tile, arch: ArchSpec) -> float:
         """Of a multiprocessor whose warps all have the most tiles, after the filter."""
-        rounds = ceil_div(self.pixels, tile.pixels * _WARPS * arch.sm_count)
-        moved = rounds * _WARPS * arch.sm_count * tile.pixels * (self._in_bytes + self._out_bytes)
+        at_once = tile.pixels * _WARPS * arch.sm_count
+        copied = ceil_div(self.pixels, at_once) * at_once * (self._in_bytes + self._out_bytes)
+        last = at_once * self._out_bytes * _LAST_OUTPUTS_SHARE
+        loaded = bytes_of(full_loads(self.dag, self.output)) * _PLAIN_LOADS_SLOWNESS
         filter_rounds = self.filter_bytes / (_THREADS * _LANE_FILTER_BYTES) - 1
-        return moved / arch.copy_bytes_per_s + max(filter_rounds, 0) * _FILTER_ROUND_S
+        return (copied + last + loaded) / arch.copy_bytes_per_s + max(filter_rounds, 0) * _FILTER_ROUND_S
 
     @property
     def functor(self) -> Functor:
