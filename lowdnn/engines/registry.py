@@ -16,6 +16,7 @@ from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
 from lowdnn.engines.conv.direct.conv_direct import ConvDirect
 from lowdnn.engines.conv.grouped.conv_grouped_mma import ConvGroupedMma
 from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
+from lowdnn.engines.conv.narrow.conv_narrow_mma import ConvNarrowMma
 from lowdnn.engines.conv.packed.conv_wgrad_packed import ConvWgradPacked
 from lowdnn.engines.conv.stem.conv_stem import ConvStem
 from lowdnn.engines.conv.wgmma.conv_dgrad_wgmma import ConvDgradWgmma
@@ -92,6 +93,7 @@ _SINGLE: tuple[Engine, ...] = (
     Rope(),
     PagedCache(),
     BlockMaskEngine(),
+    ConvNarrowMma(),
     ConvWgradPacked((_CONV_WGRAD_WGMMA, _MATMUL_WGMMA), _REDUCTION),
 )
 

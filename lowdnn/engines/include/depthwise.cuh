@@ -88,9 +88,20 @@ template <class T, int POSITIONS, int WIDTH> struct RowWindow {
 #pragma unroll
     for (int j = 0; j < POSITIONS; ++j) {
       const u32 bits = j < 32 ? u32(mask) : u32(mask >> 32);
-      if (ALL_EXIST || bits >> (j % 32) & 1) load_words(words[j], at);
+      if constexpr (ALL_EXIST) load_words(words[j], at);
+      else load_words_where(bits >> (j % 32) & 1, words[j], at);
       at += stride;
       asm volatile("" : "+l"(at));  // one pointer to add to, not a multiple of the stride for each position
+    }
+  }
+
+  static __device__ __forceinline__ void load_words_where(bool exists, u32 (&to)[WORDS], const char* at) {
+    if constexpr (BYTES == 2) {
+      u16 word = to[0];
+      load_where(exists, word, at);
+      to[0] = word;
+    } else {
+      load_where<WORDS>(exists, to, reinterpret_cast<const u32*>(at));
     }
   }
 

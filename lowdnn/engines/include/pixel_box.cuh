@@ -33,6 +33,7 @@ template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct
   static constexpr int BOX_WARPS = BLOCK_THREADS / int(WARP_SIZE);
   static constexpr int POSITIONS = int(WARP_SIZE) / CHUNKS;  // that a warp copies at a time
   static constexpr int BATCH = 4;                            // copies of a lane under way before the next check
+  static constexpr bool IS_EVEN = !IN_HALVES || POSITIONS % 2 == 0;  // copies of a lane are in one half of a row
   static_assert(POSITIONS > 0, "a warp copies whole positions");
 
   // Where a chunk lies that without a swizzle would lie at `address`.
@@ -46,10 +47,11 @@ template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct
                                               i32 first_channel, u32 to) {
     const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
     const i32 channel = first_channel + lane % CHUNKS * ELEMENTS, first_step = lane / CHUNKS;
-    const i32 columns = g.box[BOX_AXES].divisor;
+    const i32 columns = g.box[BOX_AXES].divisor, extent = g.extents[BOX_AXES - 1];
     const i32 end_step = first_step < POSITIONS ? columns : 0;
     const i32 first_column = tile[BOX_AXES] * g.pace[BOX_AXES - 1] + g.origin[BOX_AXES - 1];
     const i64 stride = g.strides[BOX_AXES - 1];
+    tensor += (first_column + first_step) * stride + channel;
     to += lane % CHUNKS * BOX_CHUNK_BYTES;
 
     // A lane locates one of the warp's next 32 rows, for all lanes to copy.
@@ -60,15 +62,17 @@ template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct
       for (i32 i = 0, row = next; i < int(WARP_SIZE) && row < g.rows; ++i, row += BOX_WARPS) {
         const i64 offset = __shfl_sync(~0u, located, i);
         const bool exists = offset != NO_ROW && channel < g.channels;
-        const T* const from = tensor + offset + channel + first_column * stride;
+        const T* from = tensor + offset;
 #pragma unroll 1
         for (i32 batch = first_step; batch < end_step; batch += BATCH * POSITIONS) {
+          const i32 place = row * columns + place_of(batch, columns);
 #pragma unroll
-          for (i32 step = batch; step < batch + BATCH * POSITIONS; step += POSITIONS) {
-            if (step >= end_step) break;
-            const bool inside = exists && u32(first_column + step) < u32(g.extents[BOX_AXES - 1]);
-            const i32 place = row * columns + place_of(step, columns);
-            cp_async<BOX_CHUNK_BYTES>(swizzled(to + place * PITCH), from + step * stride, inside);
+          for (int copy = 0; copy < BATCH; ++copy, from += POSITIONS * stride) {
+            const i32 step = batch + copy * POSITIONS;
+            const bool inside = exists && u32(first_column + step) < u32(extent);
+            const i32 at = IS_EVEN ? place + copy * (IN_HALVES ? POSITIONS / 2 : POSITIONS)
+                                   : row * columns + place_of(step, columns);
+            if (step < end_step) cp_async<BOX_CHUNK_BYTES>(swizzled(to + at * PITCH), from, inside);
           }
         }
       }

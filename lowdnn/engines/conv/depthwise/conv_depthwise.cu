@@ -11,15 +11,18 @@
 // to every sum that needs it, then the oldest row of sums goes to the epilogue and the others move up.
 // Block: THREADS such threads; blockIdx.x = block of threads * classes + class. Threads are numbered over
 // (image, plane, segment, strip, channels), or (image, channels, plane, segment, strip) with COLUMNS_FIRST.
-// Shared memory (dynamic): weights of the block's groups of channels, as they lie in memory, each group's to an odd
-// pitch, so that neighbouring threads read different banks: [weight_groups][filters, planes, rows, columns] of f32.
+// Weights: with a WEIGHT_ORDER each thread loads its own, which follow each other in memory; otherwise the block copies
+// those of its groups of channels.
+// Shared memory (dynamic): copied weights as they lie in memory, each group's to an odd pitch, so that neighbouring
+// threads read different banks: [weight_groups][filters, planes, rows, columns] of f32.
 // Launch: THREADS threads.
 // Macros: X_TYPE W_TYPE CHANNELS STRIP PLANE_TAPS ROW_TAPS
 // COLUMN_TAPS (the most of any class) ROW_STEP COLUMN_STEP SOURCES CLASSES (of an axis, at most) IS_UNEVEN (classes
 // differ in their taps, by one) CLIP_FRONT CLIP_BACK (positions of a window that lie outside the source for all
 // threads) COLUMNS_FIRST RUN (columns that the epilogue gets at a time where CHANNELS is 1) PREFETCH UNROLL (steps of
-// the loop's body) THREADS COLUMN_OPERATOR WHOLE_OPERATOR (of reductions of each channel and of everything on the way,
-// exit_thread.cuh; NoOperator for none).
+// the loop's body) THREADS WEIGHT_ORDER (1: a thread's weights are as its taps, -1: each filter's backwards, 0: copied)
+// WEIGHT_VECTOR (weights of one access) COLUMN_OPERATOR WHOLE_OPERATOR (of reductions of each channel and of everything
+// on the way, exit_thread.cuh; NoOperator for none).
 
 #include "include/depthwise.cuh"
 #include "include/exit_thread.cuh"
@@ -111,9 +114,30 @@ __device__ __forceinline__ void copy_weights(const Params& p, u32 first_group, f
   }
 }
 
+// The weights of a thread's channels, as they lie in memory.
+struct OwnWeights {
+  static constexpr int FILTER = PLANE_TAPS * ROW_TAPS * COLUMN_TAPS;
+  W_TYPE values[CHANNELS * SOURCES * FILTER];
+
+  __device__ __forceinline__ OwnWeights(const Params& p, u32 group) {
+    load<Repeated, WEIGHT_VECTOR>(values, p.w + i64(group) * (CHANNELS * SOURCES * FILTER));
+  }
+};
+
 // The thread's weights, from those of its group; 0 where its classes have no such tap.
 template <int ROW_TAPS_, int COLUMN_TAPS_> struct Weights {
   f32 values[SOURCES * PLANE_TAPS][ROW_TAPS_][COLUMN_TAPS_][CHANNELS];
+
+  __device__ __forceinline__ explicit Weights(const OwnWeights& own) {
+#pragma unroll
+    for (int i = 0; i < CHANNELS * SOURCES * OwnWeights::FILTER; ++i) {
+      const int filter = i / OwnWeights::FILTER, place = i % OwnWeights::FILTER;
+      const int tap = WEIGHT_ORDER < 0 ? OwnWeights::FILTER - 1 - place : place;
+      const int column = tap % COLUMN_TAPS_, row = tap / COLUMN_TAPS_ % ROW_TAPS_;
+      const int plane = tap / (COLUMN_TAPS_ * ROW_TAPS_);
+      values[filter % SOURCES * PLANE_TAPS + plane][row][column][filter / SOURCES] = convert<f32>(own.values[i]);
+    }
+  }
 
   __device__ __forceinline__ Weights(const Params& p, const AxisClass& plane, const AxisClass& row,
                                      const AxisClass& column, const f32* group) {
@@ -247,14 +271,21 @@ __device__ __forceinline__ void correlate(const Params& p, u32 thread, const Axi
     source.load(coming[i], i % SUBROWS);
   }
 
-  const u32 groups = p.threads.radices[COLUMNS_FIRST ? 3 : 0].divisor;
-  const u32 first_group = Place(p, thread - threadIdx.x).group;
-  copy_weights(p, first_group, shared_weights);
-  __syncthreads();
+  const auto weights = [&] {
+    if constexpr (WEIGHT_ORDER != 0) {
+      return OwnWeights(p, place.group);
+    } else {
+      const u32 groups = p.threads.radices[COLUMNS_FIRST ? 3 : 0].divisor;
+      const u32 first_group = Place(p, thread - threadIdx.x).group;
+      copy_weights(p, first_group, shared_weights);
+      __syncthreads();
+      const u32 slot = place.group >= first_group ? place.group - first_group : place.group + groups - first_group;
+      return Weights<ROW_TAPS_, COLUMN_TAPS_>(p, plane, row, column,
+                                              shared_weights + slot * (p.group_weights.divisor | 1));
+    }
+  }();
   if (!has_targets) return;
-  const u32 slot = place.group >= first_group ? place.group - first_group : place.group + groups - first_group;
-  const Weights<ROW_TAPS_, COLUMN_TAPS_> w(p, plane, row, column,
-                                           shared_weights + slot * (p.group_weights.divisor | 1));
+  const Weights<ROW_TAPS_, COLUMN_TAPS_> w(weights);
 
   const Targets targets(p, place, plane, row, column);
   Functor::Cursor cursor = targets.first;

@@ -48,6 +48,10 @@ _OTHER_REGISTERS = 30
 _MAX_WINDOW = 64
 _MAX_SHARED_BYTES = 48 << 10
 
+#: Of weights that each thread loads for itself: bytes of an access, and accesses.
+_VECTOR_BYTES = 16
+_MAX_OWN_LOADS = 25
+
 #: Multiply-adds of an unrolled loop's body.
 _MAX_UNROLLED = 1024
 
@@ -85,6 +89,8 @@ class Params:
     PREFETCH: int
     UNROLL: int
     THREADS: int
+    WEIGHT_ORDER: int
+    WEIGHT_VECTOR: int
 
 
 @dataclass(frozen=True)
@@ -230,8 +236,39 @@ class Correlation:
             self._threads[channels, strip] = self._thread(channels, strip)
         return self._threads[channels, strip]
 
+    @cached_property
+    def weight_order(self) -> int:
+        """1 or -1 where a thread's taps are whole filters, in the order of memory or backwards; 0 otherwise."""
+        w, filters, strides = self.geometry.operation.filter, self.weight_digits, self.weight_strides
+        is_whole = self.class_count == 1 and _is_dense(filters, strides) and w.alignment_bytes >= w.element_bytes
+        steps = {axis.tap_step for axis in self.axes if axis.taps > 1} or {1}
+        return next(iter(steps)) if is_whole and len(steps) == 1 and steps <= {1, -1} else 0
+
+    def weight_vector(self, channels: int) -> int:
+        """Weights of one access of a thread's own: 1 if there are none."""
+        w, own = self.geometry.operation.filter, channels * self.sources * self.filter_taps
+        return gcd(own, min(_VECTOR_BYTES, w.alignment_bytes) // w.element_bytes)
+
+    def loads_own(self, tile: RowsTile) -> bool:
+        """Whether each thread loads its own weights, as pays for few accesses."""
+        own = tile.channels * self.sources * self.filter_taps
+        return self.weight_order != 0 and own // self.weight_vector(tile.channels) <= _MAX_OWN_LOADS
+
+    @cached_property
+    def weight_digits(self) -> tuple[int, ...]:
+        """The numbering of weights, the fastest axis first."""
+        return (*(axis.taps for axis in reversed(self.geometry.axes)), self.geometry.filters)
+
+    @cached_property
+    def weight_strides(self) -> tuple[int, ...]:
+        """Of the numbering's axes."""
+        w = self.geometry.operation.filter
+        return (*reversed(self.geometry.spatial_strides(w)), w.strides[0])
+
     def weights_bytes(self, tile: RowsTile) -> int:
         """Of shared memory: the groups' weights to odd pitches."""
+        if self.loads_own(tile):
+            return 0
         return self.weight_groups(tile) * (self.thread(tile.channels, tile.strip).weights | 1) * 4
 
     def registers(self, tile: RowsTile) -> int:
@@ -355,6 +392,8 @@ def kernel(correlation: Correlation, tile: RowsTile, functor: Functor) -> Kernel
         PREFETCH=tile.prefetch,
         UNROLL=correlation.unrolled(tile.prefetch),
         THREADS=tile.threads,
+        WEIGHT_ORDER=correlation.weight_order if correlation.loads_own(tile) else 0,
+        WEIGHT_VECTOR=correlation.weight_vector(tile.channels),
     )
     types = "_".join(
         dtypes.info(t.data_type).short_name for t in (correlation.source, correlation.geometry.operation.filter)
@@ -363,6 +402,8 @@ def kernel(correlation: Correlation, tile: RowsTile, functor: Functor) -> Kernel
     walk = f"{taps}_s{rows.step}x{columns.step}_m{params.SOURCES}_k{params.CLASSES}"
     shape = f"c{tile.channels}w{tile.strip}{'t' if params.COLUMNS_FIRST else ''}r{params.RUN}_p{tile.prefetch}"
     shape += f"_x{front}x{back}"
+    if params.WEIGHT_ORDER:
+        shape += f"_o{params.WEIGHT_VECTOR}{'r' if params.WEIGHT_ORDER < 0 else ''}"
     return KernelRef(
         name=f"conv_depthwise_{types}_{walk}_{shape}_b{tile.threads}{correlation.exits.label}_sm80_{functor.digest}",
         source="conv/depthwise/conv_depthwise.cu",
@@ -378,8 +419,7 @@ def launch(correlation: Correlation, tile: RowsTile, functor: Functor, totals: S
     _, rows, columns = correlation.axes
     digits, groups = correlation.digits(tile), correlation.weight_groups(tile)
     thread = correlation.thread(tile.channels, tile.strip)
-    filters = (*(axis.taps for axis in reversed(geometry.axes)), geometry.filters)
-    strides = (*reversed(geometry.spatial_strides(w)), w.strides[0])
+    filters, strides = correlation.weight_digits, correlation.weight_strides
     arguments = Struct(
         (
             *correlation.exits.arguments(totals),

@@ -168,6 +168,7 @@ __device__ __forceinline__ void stage_places(const Params& p, const i32 (&tile)[
 // ---- product --------------------------------------------------------------------------------------------------------
 
 struct Sums {
+  static constexpr int COUNT = BLOCKS_M * BLOCKS_N * 4;
   Accumulator values[BLOCKS_M][BLOCKS_N][4];
 
   // Adds the steps [first, end) of two chunks of k. rows: shared addresses of the lane's rows of each block of 16
@@ -209,6 +210,28 @@ struct Sums {
     }
   }
 
+  // Whether any sum may be a NaN: infinities may look like one.
+  __device__ __forceinline__ bool may_have_nan() const {
+    Accumulator total = 0;
+    each([&](int, const Accumulator& value) { total += value; });
+    return total != total;
+  }
+
+  // By their numbers, which only the program knows.
+  __device__ __forceinline__ bool is_nan(int number) const {
+    bool is = false;
+    each([&](int index, const Accumulator& value) { is |= (index == number) & (value != value); });
+    return is;
+  }
+
+  __device__ __forceinline__ void put(int number, Accumulator sum) {
+#pragma unroll
+    for (int index = 0; index < COUNT; ++index) {
+      Accumulator& value = values[index / 4 / BLOCKS_N][index / 4 % BLOCKS_N][index % 4];
+      value = index == number ? sum : value;
+    }
+  }
+
   // Four neighbouring output channels for each lane: even lanes get those of `block`, odd ones those of `block` + 1.
   __device__ __forceinline__ void exchange(int i, int half, int block, Accumulator (&four)[4]) const {
     const bool odd = threadIdx.x & 1;
@@ -220,6 +243,13 @@ struct Sums {
       four[v] = odd ? other : kept;
       four[2 + v] = odd ? kept : other;
     }
+  }
+
+ private:
+  template <class Visit> __device__ __forceinline__ void each(Visit visit) const {
+#pragma unroll
+    for (int index = 0; index < COUNT; ++index)
+      visit(index, values[index / 4 / BLOCKS_N][index / 4 % BLOCKS_N][index % 4]);
   }
 };
 
@@ -251,16 +281,16 @@ __device__ f32 own_sum(const Params& p, const Shared& shared, const OutputClass&
   return sum;
 }
 
-// The own sums for the NaNs among four neighbouring outputs that begin at `column` of `block`.
-__device__ __forceinline__ void own_sums(const Params& p, const Shared& shared, const OutputClass& output,
-                                         u32 place, u32 block, u32 column, Accumulator (&four)[4]) {
+// Puts the own sums in the place of the lane's NaNs. places: of its first pixel; first_block: of its unit.
+__device__ __forceinline__ void replace_nans(const Params& p, const Shared& shared, const OutputClass& output,
+                                             const u8* box, const Place* places, u32 first_block, Sums& sums) {
+  constexpr int PIXEL_SUMS = 4 * BLOCKS_N;  // of 16 pixels
 #pragma unroll 1
-  for (int v = 0; v < 4; ++v) {
-    const Accumulator sum = own_sum(p, shared, output, place, block, column + v);
-#pragma unroll
-    for (int other = 0; other < 4; ++other) {
-      if (other == v && four[other] != four[other]) four[other] = sum;
-    }
+  for (int number = 0; number < BLOCKS_M * PIXEL_SUMS; ++number) {
+    const int pixel = number / PIXEL_SUMS * 16 + number / 2 % 2 * 8, block = number / 4 % BLOCKS_N;
+    if (!sums.is_nan(number)) continue;
+    const u32 column = threadIdx.x % 4 * 2 + number % 2;
+    sums.put(number, own_sum(p, shared, output, box - shared.filters + places[pixel].box, first_block + block, column));
   }
 }
 
@@ -268,7 +298,7 @@ __device__ __forceinline__ void own_sums(const Params& p, const Shared& shared, 
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 memory[];
-  const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+  const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0), lane = threadIdx.x % WARP_SIZE;
   const Shared shared(memory, p);
   const i32 first_tile = p.slabs.divide(blockIdx.x), slab = blockIdx.x - first_tile * p.slabs.divisor;
   const auto stage_tile = [&](i32 number, u32 turn) {
@@ -309,6 +339,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
       } else {
         sums.add(rows, filters, shared.offsets, output.first_tap * IN_CHUNKS / 2, output.end_tap * IN_CHUNKS / 2);
       }
+      if constexpr (PACK > 1 || IN_CHUNKS % 2 != 0) {
+        if (__any_sync(~0u, sums.may_have_nan()))  // of the warp: it stays together
+          replace_nans(p, shared, output, from.box, from.places + set + lane / 4, first_block, sums);
+      }
 
 #pragma unroll
       for (int i = 0; i < 2 * BLOCKS_M; ++i) {
@@ -324,11 +358,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
           const u32 block = first_block + pair + lane % 2, column = lane % 4 / 2 * 4;
           const i32 channel = (slab * SLAB_BLOCKS + block) * BLOCK_N + column;
           if (place.row == OUTSIDE || channel >= p.out_channels) continue;
-          if constexpr (PACK > 1 || IN_CHUNKS % 2 != 0) {
-            const Accumulator total = (four[0] + four[1]) + (four[2] + four[3]);
-            const u32 at = from.box - shared.filters + place.box;
-            if (total != total) own_sums(p, shared, output, at, block, column, four);
-          }
 #pragma unroll
           for (int v = 0; v < 4; v += VECTOR) {
             Accumulator part[VECTOR];

@@ -91,7 +91,7 @@ class ConvGroupedMma(Floored, Modelled):
         return accepted(graph.derive(self._problem)).busy_launch(arch, chosen)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M, the most output places of a block; backward in the filter also SPLIT_K_SLC, the parts of the sum."""
+        """TILE_M, the most output places of a block, BLOCK_SIZE; backward in the filter SPLIT_K_SLC, its parts."""
         problem = accepted(graph.derive(self._problem))
         return () if problem.is_empty else problem.knobs(arch)
 

@@ -13,8 +13,7 @@ from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.grouped.axes import Axis, OutputClass, backward_axes, forward_axes, output_classes
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, BoxedTensor
 from lowdnn.engines.conv.grouped.tiles import (
-    BLOCKS_PER_SM,
-    THREADS,
+    BLOCKS_OF_THREADS,
     Machine,
     Pack,
     Slab,
@@ -157,11 +156,14 @@ class GroupedGeometry:
         return fits(self.slab, self.axes, Machine.of(arch))
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M, for a convolution that fits."""
+        """TILE_M and BLOCK_SIZE, for a convolution that fits."""
         limits = place_limits(self.slab.classes)
-        places = self._tile(arch, limits[-1]).places
-        best = min(limit for limit in limits if places <= limit)
-        return (Knob("tile_m", KnobType.TILE_M, limits, best, "the most output places of a block"),)
+        tile = self._tile(arch, limits[-1])
+        best, threads = min(limit for limit in limits if tile.places <= limit), tile.threads(Machine.of(arch))
+        return (
+            Knob("tile_m", KnobType.TILE_M, limits, best, "the most output places of a block"),
+            Knob("block_size", KnobType.BLOCK_SIZE, tuple(BLOCKS_OF_THREADS), threads, "threads of a block"),
+        )
 
     def refuse_shape(self) -> str:
         """Why the kernel cannot take the extents, or an empty string."""
@@ -219,11 +221,12 @@ class GroupedGeometry:
         vector = min(self.output.vector(functor), _MAX_FUNCTOR_VECTOR)
         source = parts.operand(self.source.uid, self.boxed_source.packing)
         w = parts.operand(self.operation.filter.uid, self.filter_packing)
-        kernel = parts.kernel(self._kernel(tile, functor, vector))
+        threads = chosen[KnobType.BLOCK_SIZE]
+        kernel = parts.kernel(self._kernel(tile, threads, functor, vector))
         lanes = tile.lanes(self.images, self.slabs, Machine.of(arch))
-        parts.launches.append(self._launch(kernel, tile, lanes, functor, (source, w), arch))
+        parts.launches.append(self._launch(kernel, tile, threads, lanes, functor, (source, w), arch))
 
-    def _kernel(self, tile: Tile, functor: Functor, vector: int) -> KernelRef:
+    def _kernel(self, tile: Tile, threads: int, functor: Functor, vector: int) -> KernelRef:
         slab, pack, facts = self.slab, self.pack, dtypes.info(self.data_type)
         params = Params(
             TYPE=facts.c_type,
@@ -237,15 +240,15 @@ class GroupedGeometry:
             CLASSES=slab.classes,
             RUN=self.run,
             BLOCKS_M=tile.blocks_m,
-            THREADS=THREADS,
-            MIN_BLOCKS=BLOCKS_PER_SM,
+            THREADS=threads,
+            MIN_BLOCKS=BLOCKS_OF_THREADS[threads],
             HALVED=int(tile.rows.is_halved),
             OUTPUT_RANK=self.output.space.rank,
             VECTOR=vector,
             WHOLE=int(self.dag.dims[1] % _MAX_FUNCTOR_VECTOR == 0),
         )
         direction = "dgrad" if self.is_backward else "fprop"
-        group = f"{pack.inputs}to{pack.outputs}_u{slab.units}_m{tile.blocks_m}_t{slab.taps}x{slab.classes}"
+        group = f"{pack.inputs}to{pack.outputs}_u{slab.units}_m{tile.blocks_m}_b{threads}_t{slab.taps}x{slab.classes}"
         group += "h" * params.HALVED
         ending = f"w{self.run}_r{params.OUTPUT_RANK}v{vector}{'' if params.WHOLE else 'p'}_sm80_{functor.digest}"
         return KernelRef(
@@ -260,6 +263,7 @@ class GroupedGeometry:
         self,
         kernel: int,
         tile: Tile,
+        threads: int,
         lanes: int,
         functor: Functor,
         operands: tuple[Argument, Argument],
@@ -287,13 +291,14 @@ class GroupedGeometry:
             )
         )
         grid, work = (lanes * self.slabs, 1, 1), self._work(tile, arch)
-        return Launch(kernel, grid, (THREADS, 1, 1), (arguments,), tile.shared_bytes, work=work)
+        return Launch(kernel, grid, (threads, 1, 1), (arguments,), tile.shared_bytes, work=work)
 
     def busy_launch(self, arch: ArchSpec, chosen: Choices) -> Launch:
         """That of the product, without arguments."""
         tile = self._tile(arch, chosen[KnobType.TILE_M])
         lanes = tile.lanes(self.images, self.slabs, Machine.of(arch))
-        return Launch(0, (lanes * self.slabs, 1, 1), (THREADS, 1, 1), (), work=self._work(tile, arch))
+        threads = chosen[KnobType.BLOCK_SIZE]
+        return Launch(0, (lanes * self.slabs, 1, 1), (threads, 1, 1), (), work=self._work(tile, arch))
 
     def _work(self, tile: Tile, arch: ArchSpec) -> Work:
         instructions = (

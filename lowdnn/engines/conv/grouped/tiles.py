@@ -20,15 +20,18 @@ from lowdnn.engines.conv.grouped.axes import Axis
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, LINE_BYTES, BoxRows, pitch_bytes
 from lowdnn.engines.launch import ceil_div, floor_power
 
-THREADS = 256
-#: Blocks that the registers let share a multiprocessor.
-BLOCKS_PER_SM = 2
+#: Threads of a block, and how many such blocks the registers let share a multiprocessor.
+BLOCKS_OF_THREADS = {256: 2, 512: 1}
+_THREADS, _LONE_THREADS = BLOCKS_OF_THREADS
+_BLOCKS_PER_SM = BLOCKS_OF_THREADS[_THREADS]
 #: Output places of a block: values of TILE_M.
 PLACE_LIMITS = (64, 128, 256, 512)
 #: Output channels of one mma instruction.
 BLOCK_N = 8
 
-_WARPS = THREADS // 32
+_WARPS, _LONE_WARPS = _THREADS // 32, _LONE_THREADS // 32
+#: Of so few warps alone on a multiprocessor; fitted on an H200.
+_FEW_WARPS_SLOWNESS = 1.35
 #: Chunks of a slab that make whole 128-byte lines.
 _SLAB_CHUNKS = 8
 _FILTER_CHUNK_BYTES = 128
@@ -163,10 +166,19 @@ class Slab:
         step = max(reads * _READ_CLOCKS, products * _PRODUCT_CLOCKS)
         return self.depth / 2 / self.classes * step + products * _EPILOGUE_CLOCKS + _SET_CLOCKS
 
-    def compute_clocks(self, sets: Count, set_clocks: Count) -> Count:
-        """Of one tile with ``sets`` sets of each residue, by the slowest warps."""
-        warps = _WARPS // self.units
-        return -(-self.classes * sets // warps) * warps * self.units * set_clocks
+    def compute_clocks(self, sets: Count, set_clocks: Count, resident: Count) -> Count:
+        """Of one tile with ``sets`` sets of each residue, by the slowest warps, of ``resident`` blocks at a time."""
+        few, lone = self._turns(sets, _WARPS), self._turns(sets, _LONE_WARPS)
+        return np.where(resident > 1, few, np.minimum(few * _FEW_WARPS_SLOWNESS, lone)) * set_clocks
+
+    def is_for_all_warps(self, sets: int) -> bool:
+        """Whether a block that is alone on a multiprocessor is faster with all its warps: they may lack sets."""
+        return bool(self._turns(sets, _LONE_WARPS) <= self._turns(sets, _WARPS) * _FEW_WARPS_SLOWNESS)
+
+    def _turns(self, sets: Count, warps: int) -> Count:
+        """Of the warps of a multiprocessor with ``sets`` sets of each residue, waiting for the slowest included."""
+        each = warps // self.units
+        return -(-self.classes * sets // each) * each * self.units
 
 
 @dataclass(frozen=True)
@@ -207,9 +219,12 @@ class Tile:
 
     def lanes(self, images: int, slabs: int, machine: Machine) -> int:
         """Blocks of a slab."""
-        return int(
-            _lanes(prod(self.counts(images)), self.stages, _resident(self.shared_bytes, machine), slabs, machine)
-        )
+        return int(_lanes(prod(self.counts(images)), self.stages, self._resident(machine), slabs, machine))
+
+    def threads(self, machine: Machine) -> int:
+        """Of a block."""
+        is_lone = self._resident(machine) <= 1 and self.slab.is_for_all_warps(self._sets)
+        return _LONE_THREADS if is_lone else _THREADS
 
     @property
     def places(self) -> int:
@@ -218,16 +233,27 @@ class Tile:
 
     def compute_clocks(self, images: int, slabs: int, machine: Machine) -> float:
         """Of all tiles, without their copies, on each multiprocessor."""
-        sets, set_clocks = self.class_places // (16 * self.blocks_m), self.slab.set_clocks(self.blocks_m)
+        sets, set_clocks = self._sets, self.slab.set_clocks(self.blocks_m)
         tiles = prod(self.counts(images)) * slabs
         # A multiprocessor's second block works while warps of the first one wait for the one with the most taps.
         is_lone = self.lanes(images, slabs, machine) * slabs <= machine.sm_count
-        share = self._deepest_share(sets) if is_lone else 1.0
-        return float(self.slab.compute_clocks(sets, set_clocks)) * share * tiles / machine.sm_count
+        share = self._deepest_share(sets, self.threads(machine) // 32 // self.slab.units) if is_lone else 1.0
+        clocks = float(self.slab.compute_clocks(sets, set_clocks, self._resident(machine)))
+        return clocks * share * tiles / machine.sm_count
 
-    def _deepest_share(self, sets: int) -> float:
-        """Taps of the warp that has the most, relative to as many sets of the mean; ``sets``: of each residue."""
-        warps = _WARPS // self.slab.units
+    @property
+    def _sets(self) -> int:
+        """Of each residue."""
+        return self.class_places // (16 * self.blocks_m)
+
+    def _resident(self, machine: Machine) -> int:
+        return int(_resident(self.shared_bytes, machine))
+
+    def _deepest_share(self, sets: int, warps: int) -> float:
+        """Taps of the warp that has the most, relative to as many sets of the mean.
+
+        sets: of each residue.  warps: of a unit.
+        """
         depths = [prod(map(len, taps)) for taps in product(*(axis.residues for axis in self.axes)) for _ in range(sets)]
         most = max(sum(depths[warp::warps]) for warp in range(warps))
         return most * len(depths) / (ceil_div(len(depths), warps) * sum(depths))
@@ -293,7 +319,8 @@ def _clocks(
     resident = np.maximum(_resident(shared_bytes, machine), 1)
     lanes = _lanes(boxes.tiles, stages, resident, slabs, machine)
     blocks = -(-lanes * slabs // machine.sm_count)
-    compute = slab.compute_clocks(sets, np.array([[slab.set_clocks(blocks_m)] for blocks_m, _ in kinds]))
+    set_clocks = np.array([[slab.set_clocks(blocks_m)] for blocks_m, _ in kinds])
+    compute = slab.compute_clocks(sets, set_clocks, resident)
     memory = slab.memory_clocks(boxes.inputs, boxes.places)
     first = slab.filter_bytes / _DEVICE_BYTES_PER_CLOCK + memory + compute
     in_waves = -(-blocks // resident) * (_BLOCK_LATENCY + np.minimum(blocks, resident) * first)
@@ -308,7 +335,7 @@ def _clocks(
 def _resident(shared_bytes: Count, machine: Machine) -> Count:
     """Blocks that share a multiprocessor."""
     fitting = machine.shared_bytes_per_sm // (shared_bytes + RESERVED_SHARED_BYTES)
-    return np.minimum(fitting, min(machine.threads_per_sm // THREADS, BLOCKS_PER_SM))
+    return np.minimum(fitting, min(machine.threads_per_sm // _THREADS, _BLOCKS_PER_SM))
 
 
 def _lanes(tiles: Count, stages: Count, resident: Count, slabs: int, machine: Machine) -> Count:

@@ -1,0 +1,326 @@
+"""``conv_narrow_mma``: convolutions of one tap with few channels, forward and backward in the data, for sm_90a.
+
+Stride 1, no padding, one group; fp16, bf16, fp32 by TF32 and int8 forward; dense channels-last pixels of any whole
+number of words, which are read and written in whole stretches of memory: what a tensor map cannot describe needs no
+repacking. Any pointwise epilogue with one stored tensor. Kernel: ``conv_narrow_mma.cu``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.codegen.functor import Functor
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    refuse_arch,
+    resolve_choices,
+)
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
+from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.output_space import OutputSpace, full_loads, output_space
+from lowdnn.engines.gemm.wgmma_output import handing_back
+from lowdnn.engines.launch import bytes_of, ceil_div, i32, i64, macros, moved_bytes
+from lowdnn.enums import KnobType
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import PointwiseDag, match_anchored
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.tensor import Tensor, channels_last_strides
+from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
+from lowdnn.status import Status
+
+#: Of a bulk copy's addresses and sizes; of shared memory's words; of inputs that a lane reads at a time.
+_PIECE_BYTES, _WORD_BYTES, _CHUNK_BYTES = 16, 4, 64
+#: Outputs of a run.
+_RUN = 32
+_BLOCK_M = 16
+_BARRIER_BYTES = 8
+_LANE_FILTER_BYTES = 16
+#: Registers of a thread for its inputs.
+_MAX_INPUT_WORDS = 64
+_MAX_PIXELS = 2**31 - 2**20
+#: Values of TILE_M and STAGES, the best first; threads of a block.
+_BLOCKS_M, _STAGES = (2, 1), (3, 2, 1)
+_THREADS, _WARPS = 512, 16
+#: Bytes on their way to a multiprocessor at which the device memory is busy.
+_ENOUGH_BYTES = 40 << 10
+#: Of the filter: each thread's next 16 bytes, element by element; the first ones come while the first tiles do. Fitted
+#: on an H200 to filters of 4 to 42 KiB.
+_FILTER_ROUND_S = 1.8e-6
+#: Of the time of the last tiles' outputs, which no inputs come beside; of what an epilogue loads of the output's size,
+#: by plain loads that a warp waits for, relative to a copy of as many bytes. Fitted on an H200.
+_LAST_OUTPUTS_SHARE, _PLAIN_LOADS_SLOWNESS = 0.15, 2.5
+
+
+@dataclass(frozen=True)
+class Params:
+    """Macros of ``conv_narrow_mma.cu``."""
+
+    TYPE: str
+    IN: int
+    OUT: int
+    BLOCKS_M: int
+    STAGES: int
+    THREADS: int
+    OUTPUT_RANK: int
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Blocks of 16 pixels that a warp computes at a time, and tiles on their way to it."""
+
+    blocks_m: int
+    stages: int
+
+    @property
+    def pixels(self) -> int:
+        return self.blocks_m * _BLOCK_M
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Rows of pixels, ``source`` (x, or dy backward) times the filter."""
+
+    operation: ConvolutionOperation
+    dag: PointwiseDag
+
+    @property
+    def source(self) -> Tensor:
+        return self.operation.response if self._is_backward else self.operation.image
+
+    @property
+    def target(self) -> Tensor:
+        return self.dag.stores[0]
+
+    @property
+    def inputs(self) -> int:
+        return self.source.dims[1]
+
+    @property
+    def outputs(self) -> int:
+        return self.target.dims[1]
+
+    @property
+    def pixels(self) -> int:
+        return self.source.dims[0] * prod(self.source.dims[2:])
+
+    @cached_property
+    def output(self) -> OutputSpace:
+        pixel_axes = (0, *range(2, len(self.dag.dims)))
+        return output_space(self.dag, row_axes=pixel_axes, column_axes=(1,), kept=(1,), operands={})
+
+    @cached_property
+    def filter_strides(self) -> tuple[int, int]:
+        """Of outputs and inputs."""
+        filters, channels, *_ = self.operation.filter.strides
+        return (channels, filters) if self._is_backward else (filters, channels)
+
+    @cached_property
+    def chunks(self) -> int:
+        """Of a pixel's inputs."""
+        return ceil_div(self._in_bytes, _CHUNK_BYTES)
+
+    @cached_property
+    def filter_bytes(self) -> int:
+        runs = ceil_div(self.outputs, _RUN)
+        return runs * (_RUN // 8) * self.chunks * 32 * _LANE_FILTER_BYTES
+
+    @property
+    def tiles(self) -> tuple[_Tile, ...]:
+        """Those whose inputs fit the registers, the best first."""
+        return tuple(
+            _Tile(blocks_m, stages)
+            for blocks_m in _BLOCKS_M
+            for stages in _STAGES
+            if blocks_m * self.chunks * 8 <= _MAX_INPUT_WORDS
+        )
+
+    def shared_bytes(self, tile: _Tile) -> int:
+        stages = tile.stages * (tile.pixels * self._in_bytes + _BARRIER_BYTES)
+        return self.filter_bytes + _WARPS * (stages + tile.pixels * self._out_bytes)
+
+    def best_tile(self, arch: ArchSpec) -> _Tile | None:
+        """The first one that fits and has enough bytes on their way, or else the one that has most."""
+        fitting = [tile for tile in self.tiles if self.shared_bytes(tile) <= arch.shared_bytes_per_block]
+        enough = (tile for tile in fitting if self._coming_bytes(tile) >= _ENOUGH_BYTES)
+        return next(enough, max(fitting, key=self._coming_bytes, default=None))
+
+    def busy_s(self, tile: _Tile, arch: ArchSpec) -> float:
+        """Of a multiprocessor whose warps all have the most tiles, after the filter."""
+        at_once = tile.pixels * _WARPS * arch.sm_count
+        copied = ceil_div(self.pixels, at_once) * at_once * (self._in_bytes + self._out_bytes)
+        last = at_once * self._out_bytes * _LAST_OUTPUTS_SHARE
+        loaded = bytes_of(full_loads(self.dag, self.output)) * _PLAIN_LOADS_SLOWNESS
+        filter_rounds = self.filter_bytes / (_THREADS * _LANE_FILTER_BYTES) - 1
+        return (copied + last + loaded) / arch.copy_bytes_per_s + max(filter_rounds, 0) * _FILTER_ROUND_S
+
+    @property
+    def functor(self) -> Functor:
+        return handing_back(self.dag, self.output, tiles.ACCUMULATORS[self.source.data_type])
+
+    def _coming_bytes(self, tile: _Tile) -> int:
+        return _WARPS * tile.stages * tile.pixels * self._in_bytes
+
+    @property
+    def _is_backward(self) -> bool:
+        return isinstance(self.operation, ConvolutionBackwardData)
+
+    @property
+    def _in_bytes(self) -> int:
+        return self.inputs * self.source.element_bytes
+
+    @property
+    def _out_bytes(self) -> int:
+        return self.outputs * self.target.element_bytes
+
+
+class ConvNarrowMma(Floored):
+    """See the module's docstring."""
+
+    name = "conv_narrow_mma"
+    index = 39
+    numerical_notes = tiles.NUMERICAL_NOTES
+    behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionForward, ConvolutionBackwardData)
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses several taps or groups, steps, pixels that are not dense, and filters that do not fit."""
+        problem = graph.derive(_problem_of)
+        if isinstance(problem, Refusal):
+            return problem
+        if refused := refuse_arch(self.name, arch, SM_90A.name):
+            return refused
+        if problem.best_tile(arch):
+            return None
+        reason = f"expected filters of at most {arch.shared_bytes_per_block} bytes of shared memory beside pixels"
+        return Refusal(
+            self.name,
+            f"{problem.operation.label}.filter.dims: {reason}, got {problem.filter_bytes}",
+            Status.NOT_SUPPORTED_SHAPE,
+        )
+
+    def floor(self, contraction: Contraction) -> Floor:
+        """One launch."""
+        return Floor(Multipliers.MMA_SYNC)
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """TILE_M, the pixels of a warp's tile; STAGES, the tiles on their way to it."""
+        best = accepted(graph.derive(_problem_of)).best_tile(arch) or _Tile(1, 1)
+        pixels = tuple(sorted(count * _BLOCK_M for count in _BLOCKS_M))
+        return (
+            Knob("tile_m", KnobType.TILE_M, pixels, best.pixels, "pixels of a warp's tile"),
+            Knob("stages", KnobType.STAGES, tuple(sorted(_STAGES)), best.stages, "tiles on their way to a warp"),
+        )
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """One launch."""
+        problem = accepted(graph.derive(_problem_of))
+        accepted(graph.derive(self.refuse, arch))
+        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
+        tile = _Tile(chosen[KnobType.TILE_M] // _BLOCK_M, chosen[KnobType.STAGES])
+        functor = problem.functor
+        kernel, launch = _kernel(problem, tile, functor), _launch(problem, tile, functor, arch)
+        notes = tiles.numerical_notes(problem.source.data_type)
+        return plan_of(self, graph, arch, chosen, (kernel,), (launch,), 0, notes)
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        return ()
+
+
+def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
+    name = ConvNarrowMma.name
+    matched = match_anchored(graph, ConvolutionOperation)
+    if isinstance(matched, str):
+        return Refusal(name, matched)
+    operation = matched.anchor
+    if isinstance(operation, ConvolutionBackwardFilter) or len(matched.epilogue.stores) != 1:
+        return Refusal(name, "operations: expected one stored output or data gradient")
+    problem = _Problem(operation, matched.epilogue)
+    ports = zip(operation.roles, (operation.image, operation.filter, operation.response), strict=True)
+    operands = {f"{operation.label}.{port}": t.data_type for port, t in ports if t is not operation.output}
+    compute = ("convolution.compute_type", operation.convolution.compute_type)
+    if refused := tiles.refuse_types(operands, compute):
+        return Refusal(name, refused, Status.NOT_SUPPORTED_DATA_TYPE)
+    if refused := _refuse_shape(problem):
+        return Refusal(name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
+    return problem
+
+
+def _refuse_shape(problem: _Problem) -> str:
+    """Why the operation is no product of dense rows, or an empty string."""
+    operation = problem.operation
+    geometry, taps = operation.convolution, operation.filter.dims[2:]
+    pads = (*geometry.pre_paddings, *geometry.post_paddings)
+    if {*taps, *geometry.strides} != {1} or any(pads) or operation.groups != 1:
+        got = f"taps {list(taps)}, strides {list(geometry.strides)}, groups {operation.groups}, padding {list(pads)}"
+        return f"convolution: expected one tap, stride 1, no padding and one group, got {got}"
+    if min(problem.source.element_count, operation.filter.element_count) == 0:
+        return "dims: expected elements in every tensor, got none"
+    if problem.pixels > _MAX_PIXELS:
+        return f"image.dims: expected at most {_MAX_PIXELS} pixels, got {problem.pixels}"
+    for tensor in (problem.source, problem.target):
+        if tensor.strides != channels_last_strides(tensor.dims) or tensor.alignment_bytes < _PIECE_BYTES:
+            got = f"{list(tensor.strides)}, aligned to {tensor.alignment_bytes}"
+            return f"{tensor.label}.strides: expected dense channels-last pixels aligned to {_PIECE_BYTES}, got {got}"
+        if tensor.element_count * tensor.element_bytes % _PIECE_BYTES:
+            return f"{tensor.label}.dims: expected whole pieces of {_PIECE_BYTES} bytes, got {list(tensor.dims)}"
+        if tensor.dims[1] * tensor.element_bytes % _WORD_BYTES:
+            return f"{tensor.label}.dims[1]: expected whole words of channels, got {tensor.dims[1]}"
+    return ""
+
+
+def _kernel(problem: _Problem, tile: _Tile, functor: Functor) -> KernelRef:
+    facts = dtypes.info(problem.source.data_type)
+    params = Params(
+        TYPE=facts.c_type,
+        IN=problem.inputs,
+        OUT=problem.outputs,
+        BLOCKS_M=tile.blocks_m,
+        STAGES=tile.stages,
+        THREADS=_THREADS,
+        OUTPUT_RANK=problem.output.space.rank,
+    )
+    shape = f"{params.IN}to{params.OUT}_m{tile.blocks_m}s{tile.stages}"
+    return KernelRef(
+        name=f"conv_narrow_mma_{facts.short_name}_{shape}_r{params.OUTPUT_RANK}_sm90a_{functor.digest}",
+        source="conv/narrow/conv_narrow_mma.cu",
+        target="sm_90a",
+        parameters=macros(params),
+        generated=functor.text,
+    )
+
+
+def _launch(problem: _Problem, tile: _Tile, functor: Functor, arch: ArchSpec) -> Launch:
+    operation, count = problem.operation, ceil_div(problem.pixels, tile.pixels)
+    arguments = Struct(
+        (
+            TensorPointer(problem.source.uid),
+            TensorPointer(operation.filter.uid),
+            TensorPointer(problem.target.uid),
+            *i64(problem.filter_strides),
+            *i32((problem.pixels, count)),
+            problem.output.map,
+            functor.arguments,
+        )
+    )
+    padded = ceil_div(problem.outputs, _RUN) * _RUN * problem.chunks * _CHUNK_BYTES // problem.source.element_bytes
+    work = Work(
+        flops=2 * count * tile.pixels * padded,
+        bytes=bytes_of((problem.source, operation.filter)) + moved_bytes(problem.dag),
+        unit=tiles.UNITS[problem.source.data_type],
+        busy_s=problem.busy_s(tile, arch),
+    )
+    blocks = min(arch.sm_count, ceil_div(count, _WARPS))
+    return Launch(0, (blocks, 1, 1), (_THREADS, 1, 1), (arguments,), problem.shared_bytes(tile), work=work)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from lowdnn.arch.specs import SM_90A
+from lowdnn.engines.base import Refusal
+from lowdnn.engines.conv.narrow.conv_narrow_mma import ConvNarrowMma
+from lowdnn.enums import DataType, KnobType
+from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.ops.convolution import Convolution
+from lowdnn.plan import Plan
+from lowdnn.runtime.runtime import Runtime
+from tests.engines.conv.grouped.test_conv_grouped_mma import Case
+from tests.support.running import check_exact
+
+ENGINE = ConvNarrowMma()
+DIRECTIONS = ("forward", "data")
+
+#: Of one tap, with so many channels and filters.
+CHANNELS = ((8, 8), (54, 24), (24, 54), (108, 24), (24, 144), (64, 64), (16, 34), (2, 66), (34, 2), (216, 96))
+
+
+def one_tap(channels: int, filters: int, *pixels: int) -> Case:
+    return Case((pixels[0], channels, *pixels[1:]), (filters, channels, *(1 for _ in pixels[1:])))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("channels", "filters"), CHANNELS)
+def test_channels(device: Runtime, direction: str, channels: int, filters: int) -> None:
+    case = one_tap(channels, filters, 2, 4, 29)
+    check_exact(device, ENGINE, case.graph(direction), length=max(channels, filters))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("data_type", [DataType.HALF, DataType.FLOAT])
+@pytest.mark.parametrize("pixels", [(1, 8), (3, 5, 8), (1, 2, 5, 12)])
+def test_types_and_spatial_axes(device: Runtime, direction: str, data_type: DataType, pixels: tuple[int, ...]) -> None:
+    check_exact(device, ENGINE, one_tap(12, 20, *pixels).graph(direction, data_type), length=20)
+
+
+def test_int8_forward(device: Runtime) -> None:
+    geometry = Convolution(DataType.INT32, 2, (0, 0), (0, 0), (1, 1), (1, 1))
+    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    x, w = builder.tensor((1, 20, 5, 8), DataType.INT8), builder.tensor((12, 20, 1, 1), DataType.INT8)
+    builder.convolution(x, w, geometry=geometry, store=DataType.INT32)
+    check_exact(device, ENGINE, builder.graph(), length=20)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_alpha_beta_and_epilogue(device: Runtime, direction: str) -> None:
+    case = one_tap(24, 54, 2, 6, 10)
+    check_exact(device, ENGINE, case.graph(direction, alpha=2.0, beta=1.0), length=54)
+    check_exact(device, ENGINE, case.graph(direction, epilogue=True), length=54)
+
+
+@pytest.mark.parametrize(("tile", "stages"), list(product((16, 32), (1, 2, 3))))
+def test_tiles(device: Runtime, tile: int, stages: int) -> None:
+    choices = {KnobType.TILE_M: tile, KnobType.STAGES: stages}
+    check_exact(device, ENGINE, one_tap(24, 36, 2, 5, 36).graph("forward"), length=24, choices=choices)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_several_tiles_of_a_warp(scheduled: Runtime, stages: int) -> None:
+    """More tiles than all warps of the device have places for."""
+    pixels = 16 * 16 * SM_90A.sm_count * (stages + 1) + 8
+    choices = {KnobType.TILE_M: 16, KnobType.STAGES: stages}
+    check_exact(scheduled, ENGINE, one_tap(2, 2, 1, pixels).graph("forward"), length=2, choices=choices)
+
+
+def test_plan_survives_json() -> None:
+    plan = ENGINE.plan(one_tap(24, 54, 2, 6, 10).graph("forward"), SM_90A, {})
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_refusals_name_field_limit_and_value() -> None:
+    def reason(case: Case, layout: Layout = Layout.CHANNELS_LAST) -> str:
+        refusal = ENGINE.refuse(case.graph("forward", layout=layout), SM_90A)
+        assert isinstance(refusal, Refusal)
+        return refusal.reason
+
+    assert "expected one tap, stride 1, no padding and one group, got taps [3, 3]" in reason(
+        Case((1, 8, 6, 6), (8, 8, 3, 3), (1, 1))
+    )
+    assert "groups 2" in reason(Case((1, 16, 6, 6), (8, 8, 1, 1)))
+    assert "expected dense channels-last pixels" in reason(one_tap(8, 8, 1, 4, 4), Layout.ROW_MAJOR)
+    assert "expected whole pieces of 16 bytes" in reason(one_tap(2, 8, 1, 3, 3))
+    assert "expected whole words of channels, got 3" in reason(one_tap(3, 8, 1, 4, 8))
+    assert "bytes of shared memory beside pixels, got" in reason(one_tap(512, 512, 1, 4, 4))
