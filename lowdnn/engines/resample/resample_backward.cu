@@ -278,7 +278,7 @@ __device__ __forceinline__ void walk_columns(const Params& p, i64 n, i64 c, i32 
   const i32 end = min(position[2] + COLUMNS, columns.inputs);
   const Quotient<COMPUTE> all(p.divisor);
   COMPUTE sum[CHANNELS];
-  Range known = {0, 0};
+  Range known = {-1, -1};  // none
 #pragma unroll 1
   for (; position[2] < end; ++position[2]) {
     const Range readers = columns.readers<PADDING>(position[2]);

@@ -37,6 +37,9 @@ from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Plan
 
+#: Of images that threads write whole: fewer leave the device idle (100 thousand 2.6 us for 2.0, 3 million 3.6 for 4.5).
+_LEAST_ELEMENTS = 1 << 20
+
 
 class ResampleReduction:
     """See the module's docstring. ``reduction``, ``pointwise``: the engines that take what the resampling is."""
@@ -100,7 +103,8 @@ def _repeats_in_threads(graph: OperationGraph) -> bool:
     if isinstance(matched, str):
         return False
     problem = Problem(matched.anchor, matched.epilogue)
-    return not problem.refuse() and backward.holds_image(problem)
+    is_large = problem.target.element_count >= _LEAST_ELEMENTS
+    return is_large and not problem.refuse() and backward.holds_image(problem)
 
 
 def _replaced(operation: Operation, operator: ReduceTensorOp, constant_uid: int) -> Operation:

@@ -240,7 +240,10 @@ class Correlation:
     def weight_order(self) -> int:
         """1 or -1 where a thread's taps are whole filters, in the order of memory or backwards; 0 otherwise."""
         w, filters, strides = self.geometry.operation.filter, self.weight_digits, self.weight_strides
-        is_whole = self.class_count == 1 and _is_dense(filters, strides) and w.alignment_bytes >= w.element_bytes
+        meets_all = self.class_count == 1 and all(
+            axis.classes[0].taps == own.taps for axis, own in zip(self.axes, self.geometry.axes, strict=True)
+        )
+        is_whole = meets_all and _is_dense(filters, strides) and w.alignment_bytes >= w.element_bytes
         steps = {axis.tap_step for axis in self.axes if axis.taps > 1} or {1}
         return next(iter(steps)) if is_whole and len(steps) == 1 and steps <= {1, -1} else 0
 

@@ -39,6 +39,7 @@ SHAPES = (
     "n=1 c=4 k=4 groups=4 hw=5x6x7 rs=2x3x2 pad=1x0x1 mode=flipped",
     "n=1 c=6 k=6 groups=6 hw=3x40 rs=1x11 pad=0x5",
     "n=1 c=5 k=5 groups=5 hw=9x8 rs=1x1 stride=2",
+    "n=1 c=4 k=4 groups=4 hw=9x1 rs=5x3 pad=0x1:3 stride=1x3 dtype=fp16",  # one class, which has one tap of three
     "n=1 c=4 k=4 groups=4 hw=1x4 rs=2x2 pad=1x0 dil=2x1",  # no tap meets a row of x
     "n=2 c=10 k=10 groups=10 hw=1x5x2 rs=1x2x1 pad=1x0x1 stride=1x2x1",  # targets that meet one plane, of padding
 )
