@@ -2,8 +2,8 @@
 //
 //     exponent = stats * log2(e)        centre = sum over the elements of a head of d_o * o
 //
-// and infinity and 0 where stats is minus infinity, the query lies past its batch's length or does not exist. What
-// packed sequences lack is 0. Of fp8 both with the scales that Term has.
+// and infinity and 0 where stats is minus infinity, the query lies past its batch's length, does not exist or has no
+// d_o in packed sequences. What else these lack is 0. Of fp8 both with the scales that Term has.
 //
 // Team of LANES lanes: one query; each lane has every LANES-th piece of 8 elements of its rows.
 // Memory: o and d_o with elements of a head contiguous, rows at multiples of 16 bytes; terms (batch, head, row), the
@@ -58,7 +58,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
 
   if (index >= p.rows || threadIdx.x % LANES != 0) return;
   f32 stats = -INFINITE;
-  const i32 length = p.lengths.of(batch, p.queries);
+  // A query without d_o adds nothing, but its weights, of statistics that it lacks as well, may be infinite.
+  const i32 length = existing_rows(p.d_o, batch, p.lengths.of(batch, p.queries));
   if (i32(query) < length) {
     stats = i32(query) < existing_rows(p.stats, batch, length) ? *p.stats.at(batch, head, query) : 0;
   }

@@ -171,6 +171,11 @@ def test_ragged_lines(racing: Runtime, words: str) -> None:
     check_case(racing, MMA, f"sdpa_bwd {words} ragged=yes")
 
 
+def test_weights_of_a_query_that_no_sequence_has_may_be_infinite(racing: Runtime) -> None:
+    """A batch packs no query though its length is 1; e^alibi of keys far from it exceeds FLOAT."""
+    check_case(racing, MMA, "sdpa_bwd b=2 h=1 q=1 kv=300 d=16 alibi=yes ragged=even")
+
+
 def test_rows_of_no_sequence_are_not_read_and_stay_as_they_are(device: Runtime) -> None:
     """Sequences begin behind the first row and end before the last one, and one has no queries, another no keys."""
     case = parse_case("sdpa_bwd b=3 h=2 q=12 kv=20 d=16 dtype=fp16 ragged=yes")
