@@ -40,11 +40,12 @@ template <class T, int POSITIONS, int WIDTH> struct RowWindow {
   }
 
   // `at`: where position 0 lies; the others follow at `stride` bytes. Positions without a bit in `mask` become 0.
-  __device__ __forceinline__ void load(const char* at, i64 stride, u64 mask) {
+  // IS_PREDICATED: these have no access each, instead of a branch around it.
+  template <bool IS_PREDICATED> __device__ __forceinline__ void load(const char* at, i64 stride, u64 mask) {
     if (mask == ALL) {
-      load_positions<true>(at, stride, mask);
+      load_positions<true, IS_PREDICATED>(at, stride, mask);
     } else {
-      load_positions<false>(at, stride, mask);
+      load_positions<false, IS_PREDICATED>(at, stride, mask);
     }
   }
 
@@ -83,25 +84,20 @@ template <class T, int POSITIONS, int WIDTH> struct RowWindow {
     return __uint_as_float(is_upper ? word & 0xffff0000 : word << 16);
   }
 
-  template <bool ALL_EXIST> __device__ __forceinline__ void load_positions(const char* at, i64 stride, u64 mask) {
+  template <bool ALL_EXIST, bool IS_PREDICATED>
+  __device__ __forceinline__ void load_positions(const char* at, i64 stride, u64 mask) {
     if (!ALL_EXIST) clear();
 #pragma unroll
     for (int j = 0; j < POSITIONS; ++j) {
       const u32 bits = j < 32 ? u32(mask) : u32(mask >> 32);
-      if constexpr (ALL_EXIST) load_words(words[j], at);
-      else load_words_where(bits >> (j % 32) & 1, words[j], at);
+      const bool exists = ALL_EXIST || bits >> (j % 32) & 1;
+      if constexpr (IS_PREDICATED && !ALL_EXIST) {
+        load_where<WORDS>(exists, words[j], reinterpret_cast<const u32*>(at));
+      } else if (exists) {
+        load_words(words[j], at);
+      }
       at += stride;
       asm volatile("" : "+l"(at));  // one pointer to add to, not a multiple of the stride for each position
-    }
-  }
-
-  static __device__ __forceinline__ void load_words_where(bool exists, u32 (&to)[WORDS], const char* at) {
-    if constexpr (BYTES == 2) {
-      u16 word = to[0];
-      load_where(exists, word, at);
-      to[0] = word;
-    } else {
-      load_where<WORDS>(exists, to, reinterpret_cast<const u32*>(at));
     }
   }
 
@@ -148,7 +144,8 @@ __device__ __forceinline__ u64 inside_mask(i32 first, i32 spacing, i32 extent, i
 
 // Reads the rows that a walk along an axis needs, step after step: in each step PHASES rows, of each PLANES planes, of
 // each NEXT_CHANNELS channels one after the other.
-template <class T, int POSITIONS, int WIDTH, int PHASES, int PLANES, int NEXT_CHANNELS> struct RowReader {
+template <class T, int POSITIONS, int WIDTH, int PHASES, int PLANES, int NEXT_CHANNELS, bool IS_PREDICATED = false>
+struct RowReader {
   static constexpr int SUBROWS = PHASES * PLANES * NEXT_CHANNELS;
   typedef RowWindow<T, POSITIONS, WIDTH> Window;
 
@@ -185,7 +182,7 @@ template <class T, int POSITIONS, int WIDTH, int PHASES, int PLANES, int NEXT_CH
     const bool exists = u32(row + phase * row_spacing) < u32(row_extent) && (PLANES == 1 || planes >> plane & 1);
     if (exists) {
       const i64 offset = phase * strides[3] + plane * strides[2] + subrow % NEXT_CHANNELS * strides[1];
-      window.load(at + offset, strides[4], columns);
+      window.template load<IS_PREDICATED>(at + offset, strides[4], columns);
     } else {
       window.clear();
     }
