@@ -20,7 +20,6 @@ from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, ClearedWords, seen_pairs
 from lowdnn.engines.attention.heads import kernel_bounds, padded
 from lowdnn.engines.attention.mapped import (
-    BARRIER_BYTES,
     WARPGROUP_THREADS,
     boxed_bytes,
     consumer_registers,
@@ -41,6 +40,7 @@ from lowdnn.engines.base import (
 )
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.launch import (
+    BARRIER_BYTES,
     MAX_EXTENT,
     MAX_GRID_X,
     aligned_bytes,

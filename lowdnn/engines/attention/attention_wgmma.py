@@ -20,7 +20,6 @@ from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
 from lowdnn.engines.attention.heads import Heads
 from lowdnn.engines.attention.mapped import (
-    BARRIER_BYTES,
     WARPGROUP_ROWS,
     WARPGROUP_THREADS,
     boxed_bytes,
@@ -42,7 +41,7 @@ from lowdnn.engines.base import (
     resolve_choices,
 )
 from lowdnn.engines.floor import Modelled
-from lowdnn.engines.launch import ceil_div, i32
+from lowdnn.engines.launch import BARRIER_BYTES, ceil_div, i32
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.block_mask import SIDE

@@ -12,7 +12,6 @@ from lowdnn.tensor_map import TensorMapL2Promotion, TensorMapSwizzle, TiledMap, 
 WARPGROUP_THREADS = 128
 #: Rows of a multiplying warpgroup.
 WARPGROUP_ROWS = 64
-BARRIER_BYTES = 8
 
 #: That the swizzle takes.
 _BOX_ROW_BYTES = 128

@@ -8,7 +8,7 @@ from enum import IntEnum
 from functools import cached_property
 
 from lowdnn import dtypes
-from lowdnn.engines.launch import MAX_EXTENT, ceil_div, divider, i32
+from lowdnn.engines.launch import BARRIER_BYTES, MAX_EXTENT, ceil_div, divider, i32
 from lowdnn.enums import DataType
 from lowdnn.plan import MathUnit, Struct
 from lowdnn.tensor_map import TensorMapDataType, TensorMapSwizzle
@@ -36,7 +36,6 @@ _MAX_CONSUMER_REGISTERS = 240
 _STAGING_BUFFER_BYTES = 2048
 #: Of a chunk of the epilogue's operand and its barrier.
 _OPERAND_BUFFER_BYTES = 2048 + 8
-_BARRIER_BYTES = 8
 _ACCUMULATOR_BYTES = 4
 
 
@@ -288,7 +287,7 @@ class WgmmaTile:
     def resident_bytes(self) -> int:
         """Of the operand that stays, with its barrier."""
         lines = self.b_lines if self.keeps_b else self.a_lines
-        return self.resident_blocks * lines * self.row_bytes + bool(self.resident_blocks) * _BARRIER_BYTES
+        return self.resident_blocks * lines * self.row_bytes + bool(self.resident_blocks) * BARRIER_BYTES
 
     @property
     def ring_bytes(self) -> int:
@@ -296,7 +295,7 @@ class WgmmaTile:
 
     def shared_bytes(self, store: TileStore) -> int:
         """The operand that stays, the ring, a cluster's sum, a store's staging areas, the barriers, the table."""
-        return self._fixed_bytes(store) + self.ring_bytes + 2 * self.stages * _BARRIER_BYTES
+        return self._fixed_bytes(store) + self.ring_bytes + 2 * self.stages * BARRIER_BYTES
 
     @property
     def sum_bytes(self) -> int:
@@ -304,11 +303,11 @@ class WgmmaTile:
         if self.cluster_k == 1:
             return 0
         received = self.m * (self.n - self.stored_columns) * _ACCUMULATOR_BYTES
-        return self.teams * received + self.consumers * 4 * 2 * _BARRIER_BYTES
+        return self.teams * received + self.consumers * 4 * 2 * BARRIER_BYTES
 
     def stages_in(self, budget_bytes: int, store: TileStore) -> int:
         """How many stages ``shared_bytes`` may have; negative where not even the rest fits."""
-        return (budget_bytes - self._fixed_bytes(store)) // (self.stage_bytes + 2 * _BARRIER_BYTES)
+        return (budget_bytes - self._fixed_bytes(store)) // (self.stage_bytes + 2 * BARRIER_BYTES)
 
     def _fixed_bytes(self, store: TileStore) -> int:
         """Whatever the ring's stages."""

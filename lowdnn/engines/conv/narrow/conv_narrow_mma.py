@@ -29,7 +29,7 @@ from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.output_space import OutputSpace, full_loads, output_space
 from lowdnn.engines.gemm.wgmma_output import handing_back
-from lowdnn.engines.launch import bytes_of, ceil_div, i32, i64, macros, moved_bytes
+from lowdnn.engines.launch import BARRIER_BYTES, bytes_of, ceil_div, i32, i64, macros, moved_bytes
 from lowdnn.enums import KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, match_anchored
@@ -46,14 +46,14 @@ _PIECE_BYTES, _WORD_BYTES, _CHUNK_BYTES = 16, 4, 64
 #: Outputs of a run.
 _RUN = 32
 _BLOCK_M = 16
-_BARRIER_BYTES = 8
 _LANE_FILTER_BYTES = 16
 #: Registers of a thread for its inputs.
 _MAX_INPUT_WORDS = 64
 _MAX_PIXELS = 2**31 - 2**20
 #: Values of TILE_M and STAGES, the best first; threads of a block.
 _BLOCKS_M, _STAGES = (2, 1), (3, 2, 1)
-_THREADS, _WARPS = 512, 16
+_THREADS = 512
+_WARPS = _THREADS // 32
 #: Bytes on their way to a multiprocessor at which the device memory is busy.
 _ENOUGH_BYTES = 40 << 10
 #: Of the filter: each thread's next 16 bytes, element by element; the first ones come while the first tiles do. Fitted
@@ -148,7 +148,7 @@ class _Problem:
         )
 
     def shared_bytes(self, tile: _Tile) -> int:
-        stages = tile.stages * (tile.pixels * self._in_bytes + _BARRIER_BYTES)
+        stages = tile.stages * (tile.pixels * self._in_bytes + BARRIER_BYTES)
         return self.filter_bytes + _WARPS * (stages + tile.pixels * self._out_bytes)
 
     def best_tile(self, arch: ArchSpec) -> _Tile | None:
