@@ -17,7 +17,8 @@ P is 0 outside of a band: with shift = 0, or with ``is_bottom_right`` keys - que
 
 where a bound that is None does not count, and queries and keys are S_q and S_kv, or what seq_len_q and seq_len_kv,
 (B, 1, 1, 1), say of each batch. Rows past those lengths are not read, and their gradients are 0. P is 0 too in rows
-whose stats are minus infinity. ``is_deterministic``: the same inputs give the same bits in every run.
+whose stats are minus infinity. Rows of d_o that are 0 add nothing: those that packed sequences lack have stats 0, and
+P may be infinite there. ``is_deterministic``: the same inputs give the same bits in every run.
 Sources: cudnn_graph.h, CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR, which has no attribute for the band nor
 for determinism; Dao, "FlashAttention-2", section 2.2, for the formulas.
 """
@@ -168,7 +169,7 @@ class SdpaBackward:
         q, k, v, o, d_o = self._operands(inputs)
         stats, scale, factors = inputs["stats"], self._scale(inputs), self._factors(inputs, rounds=rounds)
         with np.errstate(all="ignore"):
-            is_seen = self._band(inputs) & (stats != -np.inf)
+            is_seen = self._band(inputs) & (stats != -np.inf) & d_o.any(-1, keepdims=True)
             scores = scale * (q @ _transposed(k))
             p = np.where(is_seen, np.exp(self._modified(inputs, scores, rounds=rounds) - stats), 0)
             kept = 1 - _CUT_OFF if rounds else 1.0

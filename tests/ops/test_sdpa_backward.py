@@ -134,6 +134,20 @@ def test_what_lies_past_the_lengths_and_rows_that_see_nothing_add_nothing() -> N
     assert not op.reference(inputs)["dq"][:, :, 0].any()
 
 
+@pytest.mark.parametrize("stats", [-20.0, -1000.0], ids=["of_fp16", "of_fp64"])
+def test_a_query_without_d_o_adds_nothing(stats: float) -> None:
+    """Though its weights are infinite in that type."""
+    op = operation()
+    inputs = drawn(op)
+    inputs |= attention(op, inputs)
+    inputs["d_o"][:, :, 2] = 0
+    expected = [op.reference(inputs), op.rounded_reference(inputs)]
+    inputs["stats"][:, :, 2] = stats
+    for own, found in zip(expected, [op.reference(inputs), op.rounded_reference(inputs)], strict=True):
+        for port, values in own.items():
+            np.testing.assert_array_equal(found[port], values)
+
+
 def test_band_and_determinism_are_part_of_the_graph() -> None:
     operations = (operation(), operation(right=0), operation(left=0), operation(is_deterministic=True))
     graphs = [OperationGraph([op]) for op in operations]

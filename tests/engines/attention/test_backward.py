@@ -165,6 +165,7 @@ def test_a_gradient_of_bias_has_zeros_where_nothing_is_seen(device: Runtime) -> 
     [
         "b=3 h=2 hk=1 q=20 kv=40 d=16 dv=24 right=0 place=bottom_right lengths=both",
         "b=2 h=2 q=33 kv=20 d=8 bias=11 dropout=0.25 out=fp32",
+        "b=3 h=2 q=9 kv=400 d=16 alibi=yes lengths=kv dtype=fp16",
     ],
 )
 def test_ragged_lines(racing: Runtime, words: str) -> None:
