@@ -2,7 +2,7 @@
 
 A ``Form`` is what shapes a kernel (data type, direction, filter, strides, layout, epilogue); many shapes of one form
 share kernels, so that a sweep of thousands of cases compiles hundreds. ``forms`` goes through every pair of data type
-and direction in turn and draws the rest; ``draw`` draws a shape.
+and direction in turn and draws the rest, ``narrow_forms`` does so for one tap and few channels; ``draw`` draws a shape.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ _EXITS = {
     "dgrad": ("exits=sum", "exits=genstats+amax", "exits=rowsum"),
     "matmul": ("exits=sum", "exits=rowmax", "exits=rowsum+amax", "exits=sum+rowsum"),
 }
+#: At most so many channels, or filters, are few.
+_FEW_CHANNELS = 24
 #: One form in so many has exits.
 _FORMS_BETWEEN_EXITS = 4
 #: Of 16-bit types.
@@ -83,7 +85,8 @@ SMALL = Size(channels=200, outputs=(300, 24, 8), products=40_000_000, matrix=300
 
 @dataclass(frozen=True)
 class ConvolutionForm:
-    """``groups``: dense, grouped or depthwise. ``words``: the rest of the line, as it stands."""
+    """``groups``: dense, grouped, depthwise or narrow, which has few channels or filters, and no paddings. ``words``: the
+    rest of the line, as it stands."""
 
     direction: str
     rs: Extents
@@ -130,6 +133,17 @@ def forms(count: int, seed: int) -> list[Form]:
             convolutions = number - number // 3
             form = _convolution_form(rng, *_CONVOLUTIONS[convolutions % len(_CONVOLUTIONS)])
         made.append(_with_exits(form, number, seed))
+    return made
+
+
+def narrow_forms(count: int, seed: int) -> list[Form]:
+    """``count`` forms of convolutions of one tap that are narrow, in every direction and data type in turn."""
+    rng = np.random.default_rng(seed)
+    made: list[Form] = []
+    for number in range(count):
+        form = _convolution_form(rng, *_CONVOLUTIONS[number % len(_CONVOLUTIONS)])
+        ones = (1,) * len(form.rs)
+        made.append(_with_exits(replace(form, rs=ones, stride=ones, dil=ones, groups="narrow"), number, seed))
     return made
 
 
@@ -188,9 +202,8 @@ def _routed_form(rng: np.random.Generator, routing: str, types: str) -> RoutedFo
 
 
 def _convolution(form: ConvolutionForm, rng: np.random.Generator, size: Size) -> str:
-    axes = [
-        _axis(rng, *axis, size.outputs[len(form.rs) - 1]) for axis in zip(form.rs, form.stride, form.dil, strict=True)
-    ]
+    most, is_padded = size.outputs[len(form.rs) - 1], form.groups != "narrow"
+    axes = [_axis(rng, *axis, most, is_padded) for axis in zip(form.rs, form.stride, form.dil, strict=True)]
     hw, pads = (tuple(values) for values in zip(*axes, strict=True))
     groups, c, k = _channels(form.groups, rng, size)
     n = int(rng.integers(1, 4))
@@ -203,10 +216,12 @@ def _convolution(form: ConvolutionForm, rng: np.random.Generator, size: Size) ->
     )
 
 
-def _axis(rng: np.random.Generator, taps: int, stride: int, dilation: int, most_outputs: int) -> tuple[int, str]:
+def _axis(
+    rng: np.random.Generator, taps: int, stride: int, dilation: int, most_outputs: int, is_padded: bool
+) -> tuple[int, str]:
     """(extent of the image, paddings): up to ``most_outputs`` outputs, some elements that no tap reaches."""
     reach = 1 + (taps - 1) * dilation
-    before, after = (int(rng.integers(0, reach + 1)) for _ in "ab")
+    before, after = (int(rng.integers(0, reach + 1)) if is_padded else 0 for _ in "ab")
     padded = (int(rng.integers(1, most_outputs + 1)) - 1) * stride + reach + int(rng.integers(stride))
     return max(1, padded - before - after), f"{before}:{after}"
 
@@ -215,6 +230,9 @@ def _channels(kind: str, rng: np.random.Generator, size: Size) -> tuple[int, int
     """(groups, channels, filters); half of the counts are multiples of 8."""
     if kind == "dense":
         return 1, _count(rng, size.channels), _count(rng, size.channels)
+    if kind == "narrow":
+        few, others = _count(rng, _FEW_CHANNELS), _count(rng, size.channels)
+        return (1, few, others) if rng.integers(2) else (1, others, few)
     if kind == "depthwise":
         channels = _count(rng, size.channels)
         return channels, channels, channels * int(rng.choice([1, 1, 1, 2]))

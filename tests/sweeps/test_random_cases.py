@@ -11,11 +11,11 @@ from lowdnn.backend.handle import Handle
 from lowdnn.graph.cases import ConvolutionCase, parse_case
 from tests.support.data import fresh_seed
 from tests.sweeps.checking import failures
-from tests.sweeps.random_cases import SMALL, TINY, Size, draw, forms
+from tests.sweeps.random_cases import SMALL, TINY, Size, draw, forms, narrow_forms
 
 #: The forms stay the same, so that their kernels are compiled once; shapes and data are drawn afresh in each run.
-_FORMS = forms(120, seed=4)
-_SAMPLED_FORMS = _FORMS[:51]
+_FORMS = [*forms(120, seed=4), *narrow_forms(36, seed=4)]
+_SAMPLED_FORMS = (*range(51), *range(120, 138))
 _SAMPLED_SHAPES = 3
 _SHAPES = 20
 
@@ -43,6 +43,7 @@ def test_drawn_lines_are_graphs_of_every_kind() -> None:
     assert any(1 < case.groups < case.c for case in convolutions)
     assert any(case.groups == case.c > 1 for case in convolutions)
     assert any(case.c % 2 for case in convolutions)
+    assert any(min(case.c, case.k) < 8 and set(case.rs) == {1} for case in convolutions)
 
 
 def test_forms_depend_on_the_seed_alone() -> None:
@@ -50,7 +51,7 @@ def test_forms_depend_on_the_seed_alone() -> None:
     assert forms(30, seed=5) != _FORMS[:30]
 
 
-@pytest.mark.parametrize("number", range(len(_SAMPLED_FORMS)))
+@pytest.mark.parametrize("number", _SAMPLED_FORMS)
 def test_sample_under_the_race_detector(emulated: Handle, number: int) -> None:
     _sweep(emulated, number, _SAMPLED_SHAPES, TINY)
 

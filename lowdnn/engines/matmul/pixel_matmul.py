@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -20,6 +19,7 @@ from lowdnn.engines.matmul.shared_batches import split_batches
 from lowdnn.enums import PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import AnchoredWithExits, match_anchored_with_exits
+from lowdnn.graph.reduction_pattern import ancestors
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
@@ -49,18 +49,39 @@ def _as_matmul(graph: OperationGraph) -> OperationGraph | str:
     convolutions = [op for op in graph.operations if isinstance(op, ConvolutionOperation)]
     if not convolutions:
         return split_batches(graph)
-    gives_filter = any(isinstance(op, ConvolutionBackwardFilter) for op in convolutions)
-    view_of = cache(_filter if gives_filter else _pixels)
+    if len(convolutions) > 1:
+        return f"operations: expected exactly one ConvolutionOperation, got {len(convolutions)}"
+    (convolution,) = convolutions
+    if refused := _refuse_geometry(convolution):
+        return refused
+    matrices = _Matrices()
+    views = _views_of_steps(graph, convolution)
     operations: list[Operation] = []
     for op in graph.operations:
-        found = _product(op) if isinstance(op, ConvolutionOperation) else _pointwise(op, view_of)
+        is_product = op is convolution
+        found = _product(convolution, matrices) if is_product else _pointwise(op, matrices, views[id(op)])
         if isinstance(found, str):
             return found
         operations.append(found)
     return OperationGraph(operations)
 
 
-def _product(op: ConvolutionOperation) -> Operation | str:
+class _Matrices:
+    """What tensors are as matrices, each the same one in all operations."""
+
+    def __init__(self) -> None:
+        self._by_uid: dict[int, Tensor] = {}
+
+    def of(self, tensor: Tensor, view: _View) -> Tensor | str:
+        found = view(tensor)
+        if isinstance(found, str):
+            return found
+        known = self._by_uid.setdefault(tensor.uid, found)
+        return known if known == found else f"{tensor.label}: expected one matrix, got dims {[known.dims, found.dims]}"
+
+
+def _refuse_geometry(op: ConvolutionOperation) -> str:
+    """Why it is no matrix product, or an empty string."""
     geometry, taps = op.convolution, op.filter.dims[2:]
     pads = (*geometry.pre_paddings, *geometry.post_paddings)
     if {*taps, *geometry.strides} != {1} or any(pads) or op.groups != 1:
@@ -68,33 +89,56 @@ def _product(op: ConvolutionOperation) -> Operation | str:
         return f"convolution: expected one tap, stride 1, no padding and one group, got {got}"
     if (op.alpha, op.beta) != (1.0, 0.0):
         return f"{op.label}.alpha, beta: expected 1 and 0, got {op.alpha} and {op.beta}"
-    gives_filter = isinstance(op, ConvolutionBackwardFilter)
-    view_of = _all_pixels if gives_filter else _pixels
-    image, weights, response = view_of(op.image), _filter(op.filter), view_of(op.response)
-    if isinstance(image, str):
-        return image
-    if isinstance(response, str):
-        return response
-    matmul = Matmul(geometry.compute_type)
-    if gives_filter:
-        return MatmulOperation(matmul, a=_transposed(response), b=image, c=weights)
+    return ""
+
+
+def _roles(op: ConvolutionOperation) -> dict[str, tuple[Tensor, _View]]:
+    """a, b and c of the product: the convolution's tensor, and how it is one."""
+    if isinstance(op, ConvolutionBackwardFilter):
+        return {
+            "a": (op.response, _all_pixels_as_columns),
+            "b": (op.image, _all_pixels),
+            "c": (op.filter, _filter),
+        }
     if isinstance(op, ConvolutionForward):
-        return MatmulOperation(matmul, a=image, b=_transposed(weights), c=response)
-    return MatmulOperation(matmul, a=response, b=weights, c=image)
+        return {"a": (op.image, _pixels), "b": (op.filter, _filters_as_columns), "c": (op.response, _pixels)}
+    return {"a": (op.response, _pixels), "b": (op.filter, _filter), "c": (op.image, _pixels)}
 
 
-def _pointwise(op: Operation, view_of: _View) -> PointwiseOperation | str:
+def _views_of_steps(graph: OperationGraph, convolution: ConvolutionOperation) -> dict[int, _View]:
+    """By id of an operation, how its tensors are matrices: as the operand that it makes, or as the product."""
+    roles = _roles(convolution)
+    views = dict.fromkeys(map(id, graph.operations), roles["c"][1])
+    for name in "ab":
+        operand, view = roles[name]
+        producer = graph.producer(operand)
+        if producer is not None:
+            views |= dict.fromkeys((id(producer), *ancestors(graph, producer)), view)
+    return views
+
+
+def _product(op: ConvolutionOperation, matrices: _Matrices) -> MatmulOperation | str:
+    found: dict[str, Any] = {}
+    for name, role in _roles(op).items():
+        matrix = matrices.of(*role)
+        if isinstance(matrix, str):
+            return matrix
+        found[name] = matrix
+    return MatmulOperation(Matmul(op.convolution.compute_type), **found)
+
+
+def _pointwise(op: Operation, matrices: _Matrices, view: _View) -> PointwiseOperation | str:
     if not isinstance(op, PointwiseOperation) or op.mode is PointwiseMode.GEN_INDEX:
         return (
             f"operations: expected pointwise operations with the convolution, none GEN_INDEX, got {type(op).__name__}"
         )
-    views: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for port, tensor in (inputs_of(op) | outputs_of(op)).items():
-        view = view_of(tensor)
-        if isinstance(view, str):
-            return view
-        views[port] = view
-    return replace(op, **views)
+        matrix = matrices.of(tensor, view)
+        if isinstance(matrix, str):
+            return matrix
+        found[port] = matrix
+    return replace(op, **found)
 
 
 def _pixels(tensor: Tensor) -> Tensor | str:
@@ -112,22 +156,39 @@ def _pixels(tensor: Tensor) -> Tensor | str:
 
 
 def _all_pixels(tensor: Tensor) -> Tensor | str:
-    """``tensor`` as (1, pixels of all images, channels)."""
+    """``tensor`` as (1, pixels of all images, channels); a number, of one dimension, stays one."""
+    if tensor.rank == 1:
+        return tensor
+    dims = (1, prod((tensor.dims[0], *tensor.dims[2:])), tensor.dims[1])
+    if tensor.is_virtual:
+        return replace(tensor, dims=dims, strides=packed_strides(dims))
     pixel_stride = merged_stride(tensor, (0, *range(2, tensor.rank)))
     if isinstance(pixel_stride, str):
         return pixel_stride
-    dims = (1, prod((tensor.dims[0], *tensor.dims[2:])), tensor.dims[1])
     return replace(tensor, dims=dims, strides=(tensor.element_count, pixel_stride, tensor.strides[1]))
 
 
+def _all_pixels_as_columns(tensor: Tensor) -> Tensor | str:
+    pixels = _all_pixels(tensor)
+    return pixels if isinstance(pixels, str) else _transposed(pixels)
+
+
 def _filter(tensor: Tensor) -> Tensor:
-    """``tensor``, which has one tap, as (1, filters, channels)."""
+    """``tensor``, which has one tap, as (1, filters, channels); a number, of one dimension, stays one."""
+    if tensor.rank == 1:
+        return tensor
     dims = (1, *tensor.dims[:2])
     strides = packed_strides(dims) if tensor.is_virtual else (tensor.element_count, *tensor.strides[:2])
     return replace(tensor, dims=dims, strides=strides)
 
 
+def _filters_as_columns(tensor: Tensor) -> Tensor:
+    return _transposed(_filter(tensor))
+
+
 def _transposed(matrix: Tensor) -> Tensor:
+    if matrix.rank == 1:
+        return matrix
     (batch, rows, columns), (batch_stride, row_stride, column_stride) = matrix.dims, matrix.strides
     return replace(matrix, dims=(batch, columns, rows), strides=(batch_stride, column_stride, row_stride))
 
