@@ -85,8 +85,10 @@ SMALL = Size(channels=200, outputs=(300, 24, 8), products=40_000_000, matrix=300
 
 @dataclass(frozen=True)
 class ConvolutionForm:
-    """``groups``: dense, grouped, depthwise or narrow, which has few channels or filters, and no paddings. ``words``: the
-    rest of the line, as it stands."""
+    """``groups``: dense, grouped, depthwise or narrow, which has few channels or filters, and no paddings.
+
+    words: the rest of the line, as it stands.
+    """
 
     direction: str
     rs: Extents

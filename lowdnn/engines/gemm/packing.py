@@ -6,20 +6,19 @@ matrices (k as channels) whose rows are not aligned or that have no contiguous d
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
 from lowdnn.engines.launch import ACCESS_BYTES, WORKSPACE_ALIGNMENT_BYTES, aligned_bytes, bytes_touched, ceil_div
 from lowdnn.engines.transform import rows, tiles
-from lowdnn.engines.transform.batches import Batch
+from lowdnn.engines.transform.batches import Batch, KernelIndex
 from lowdnn.engines.transform.layout import common_axes
 from lowdnn.engines.transform.matching import Copy
 from lowdnn.engines.transform.rows import Rows
 from lowdnn.engines.transform.tiles import Tiles
 from lowdnn.engines.transform.views import View
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import KernelRef, Launch, Work, WorkspacePointer
+from lowdnn.plan import Launch, Work, WorkspacePointer
 
 #: Threads that keep the memory of a large GPU busy.
 _THREADS_IN_FLIGHT = 2**18
@@ -67,25 +66,21 @@ class Packing:
     def size_bytes(self) -> int:
         return aligned_bytes(self.positions * self.channels * self.tensor.element_bytes)
 
-    def launch(self, kernel_index: Callable[[KernelRef], int], offset_bytes: int, *, overlaps: bool) -> Launch:
-        """Packs into the workspace at ``offset_bytes``.
-
-        kernel_index: gives ``Launch.kernel``.  overlaps: as a dependent launch, on sm_90a.
-        """
+    def launch(self, kernel_index: KernelIndex, offset_bytes: int, *, overlaps: bool) -> Launch:
+        """Packs into the workspace at ``offset_bytes``.  overlaps: as a dependent launch, on sm_90a."""
         batch = self._batch(offset_bytes)
         accesses = batch.elements * self.tensor.element_bytes // ACCESS_BYTES
-        types = f"b{8 * self.tensor.element_bytes}"
         tiled = Tiles.of(batch)
         if tiled is not None:
             threads = _TILE_THREADS if accesses >= _THREADS_IN_FLIGHT else _SMALL_TILE_THREADS
             tiled = replace(tiled, threads=threads)
             tile_params = tiled.params(tiled.default_lanes_u, overlaps=overlaps)
-            launch = tiled.launch(tile_params, kernel_index(tiles.kernel_of(tile_params, types)))
+            launch = tiled.launch(tile_params, kernel_index(tiles.kernel_of(tile_params, batch.types_name)))
         else:
             in_rows = Rows.of(batch)
             unroll = max((u for u in rows.UNROLLS if u * _THREADS_IN_FLIGHT <= accesses), default=1)
             row_params = in_rows.params(unroll, overlaps=overlaps)
-            launch = in_rows.launch(row_params, kernel_index(rows.kernel_of(row_params, types)))
+            launch = in_rows.launch(row_params, kernel_index(rows.kernel_of(row_params, batch.types_name)))
         return replace(launch, work=Work(bytes=bytes_touched(self.tensor) + self.size_bytes))
 
     def _batch(self, offset_bytes: int) -> Batch:

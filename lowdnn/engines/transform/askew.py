@@ -6,9 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Choices
 from lowdnn.engines.launch import ceil_div, divider, i64, macros
-from lowdnn.engines.transform.batches import Batch, launch_struct, refuse_size
-from lowdnn.engines.transform.tiles import Tiles
+from lowdnn.engines.transform.batches import Batch, KernelIndex, launch_struct, refuse_size
+from lowdnn.enums import KnobType
 from lowdnn.plan import KernelRef, Launch, Struct
 
 #: Vectors of x in a row of the tile.
@@ -38,16 +40,16 @@ class Askew:
 
     batch: Batch
 
-    @staticmethod
-    def of(batch: Batch) -> Askew | None:
-        """None where rows begin at half a thread's access or at a whole one, or where there are no tiles."""
-        tiles = Tiles.of(batch)
-        return Askew(tiles.batch) if tiles is not None and tiles.is_askew else None
-
     @property
     def refusal(self) -> str:
         radices = [self._radices(part, min(LANES_U)) for part in range(len(self.batch.copies))]
         return refuse_size(radices, sum(map(prod, radices)))
+
+    def planned(self, chosen: Choices, arch: ArchSpec, kernel_index: KernelIndex) -> Launch:
+        """The launch that the engine's knobs choose; numbers of lanes that only other tiles have leave the default."""
+        lanes = chosen[KnobType.TILE_ROWS]
+        params = self.params(lanes if lanes in LANES_U else self.default_lanes_u)
+        return self.launch(params, kernel_index(kernel_of(params, self.batch.types_name)))
 
     @property
     def default_lanes_u(self) -> int:

@@ -1,8 +1,8 @@
-"""Copies that share a launch, and what is common to both kernels: element types, pointers, bytes moved."""
+"""Copies that share a launch, and what is common to all kernels: element types, pointers, bytes moved."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
@@ -15,7 +15,10 @@ from lowdnn.engines.transform.matching import Copy, Moves
 from lowdnn.engines.transform.views import View
 from lowdnn.enums import DataType
 from lowdnn.ops.tensor import span_elements
-from lowdnn.plan import Pointer, Scalar, ScalarType, Struct, Work
+from lowdnn.plan import KernelRef, Pointer, Scalar, ScalarType, Struct, Work
+
+#: Gives ``Launch.kernel``.
+KernelIndex = Callable[[KernelRef], int]
 
 #: Parts of one launch: what a kernel's parameters hold.
 _MAX_PARTS = 8
@@ -44,6 +47,12 @@ class Batch:
     def element_bytes(self) -> tuple[int, int]:
         x, y = (dtypes.info(data_type).size_bytes for data_type in self.types)
         return x, y
+
+    @property
+    def types_name(self) -> str:
+        """In names of kernels: ``b16`` for bits, ``fp32_bf16`` for a conversion."""
+        x, y = map(dtypes.info, self.types)
+        return f"b{8 * x.size_bytes}" if x is y else f"{x.short_name}_{y.short_name}"
 
     @cached_property
     def elements(self) -> int:

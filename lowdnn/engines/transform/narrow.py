@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Choices
 from lowdnn.engines.launch import ceil_div, divider, i64, macros
-from lowdnn.engines.transform.batches import Batch, refuse_size
+from lowdnn.engines.transform.batches import Batch, KernelIndex, refuse_size
 from lowdnn.engines.transform.layout import Axis
 from lowdnn.plan import KernelRef, Launch, Struct
 
@@ -61,6 +63,10 @@ class Narrow:
     @property
     def refusal(self) -> str:
         return refuse_size([self._radices], prod(self._radices))
+
+    def planned(self, chosen: Choices, arch: ArchSpec, kernel_index: KernelIndex) -> Launch:
+        """The launch; no knob is of its."""
+        return self.launch(kernel_index(kernel_of(self.params(), self.batch.types_name)))
 
     def params(self) -> Params:
         x_type, y_type = self.batch.c_types

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from math import prod
 
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Choices
 from lowdnn.engines.launch import ceil_div, ceil_power, divider, i64, macros
-from lowdnn.engines.transform.batches import Batch, launch_struct, refuse_size
+from lowdnn.engines.transform.batches import Batch, KernelIndex, launch_struct, refuse_size
+from lowdnn.enums import KnobType
 from lowdnn.plan import KernelRef, Launch, Struct
 
 THREADS = 128
@@ -57,6 +59,11 @@ class Rows:
     def refusal(self) -> str:
         radices = [self._radices(part) for part in range(len(self.batch.copies))]
         return refuse_size(radices, sum(ceil_div(prod(part), THREADS) for part in radices))
+
+    def planned(self, chosen: Choices, arch: ArchSpec, kernel_index: KernelIndex) -> Launch:
+        """The launch that the engine's knobs choose."""
+        params = self.params(chosen[KnobType.MULTIPLY] or self.default_unroll(arch))
+        return self.launch(params, kernel_index(kernel_of(params, self.batch.types_name)))
 
     def default_unroll(self, arch: ArchSpec) -> int:
         """Two vectors a thread, as for pointwise graphs, where that leaves no multiprocessor without work."""

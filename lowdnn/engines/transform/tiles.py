@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isqrt, prod
 
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Choices
 from lowdnn.engines.launch import ceil_div, divider, i64, macros
-from lowdnn.engines.transform.batches import Batch, launch_struct, refuse_size
+from lowdnn.engines.transform.batches import Batch, KernelIndex, launch_struct, refuse_size
+from lowdnn.enums import KnobType
 from lowdnn.plan import KernelRef, Launch, Struct
 
 #: Threads along u, of 256.
@@ -57,6 +60,11 @@ class Tiles:
     def refusal(self) -> str:
         radices = [self._radices(part, min(LANES_U)) for part in range(len(self.batch.copies))]
         return refuse_size(radices, sum(map(prod, radices)))
+
+    def planned(self, chosen: Choices, arch: ArchSpec, kernel_index: KernelIndex) -> Launch:
+        """The launch that the engine's knobs choose."""
+        params = self.params(chosen[KnobType.TILE_ROWS] or self.default_lanes_u)
+        return self.launch(params, kernel_index(kernel_of(params, self.batch.types_name)))
 
     @property
     def default_lanes_u(self) -> int:

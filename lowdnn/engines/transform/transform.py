@@ -9,13 +9,14 @@ that lie side by side in one of them too (``transform_narrow.cu``); otherwise ro
 
 from __future__ import annotations
 
-from lowdnn import dtypes
+from dataclasses import dataclass
+
 from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.transform import askew, narrow, rows, tiles
+from lowdnn.engines.transform import rows, tiles
 from lowdnn.engines.transform.askew import Askew
 from lowdnn.engines.transform.batches import Batch, batches_of
-from lowdnn.engines.transform.matching import Moves, match
+from lowdnn.engines.transform.matching import match
 from lowdnn.engines.transform.narrow import Narrow
 from lowdnn.engines.transform.rows import Rows
 from lowdnn.engines.transform.samples import samples
@@ -23,8 +24,10 @@ from lowdnn.engines.transform.tiles import Tiles
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.pointwise import PointwiseOperation
-from lowdnn.plan import KernelRef, Launch, Plan
+from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import Status
+
+_Form = Askew | Tiles | Narrow | Rows
 
 #: A knob's value that leaves the choice to each launch.
 _OWN = 0
@@ -41,8 +44,8 @@ class Transform:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses operations that compute, types in between that would round twice, and plain copies."""
-        moves = graph.derive(self._matched)
-        return moves if isinstance(moves, Refusal) else None
+        problem = graph.derive(self._matched)
+        return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_ROWS (threads along the input's rows of a tile) and MULTIPLY (groups in flight per thread)."""
@@ -50,61 +53,52 @@ class Transform:
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """A launch for each stored tensor, more where its parts are many or unlike, none where it is empty."""
-        moves = accepted(graph.derive(self._matched))
+        problem = accepted(graph.derive(self._matched))
         chosen = resolve_choices(self.name, _KNOBS, choices)
         kernels: dict[KernelRef, int] = {}
-        launches = tuple(_launch(batch, chosen, arch, kernels) for batch in batches_of(moves))
-        return plan_of(self, graph, arch, chosen, tuple(kernels), launches, moves.workspace_bytes)
+
+        def kernel_index(kernel: KernelRef) -> int:
+            return kernels.setdefault(kernel, len(kernels))
+
+        launches = tuple(form.planned(chosen, arch, kernel_index) for form in problem.forms)
+        return plan_of(self, graph, arch, chosen, tuple(kernels), launches, problem.workspace_bytes)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Changes between NCHW and NHWC of elements of two and of four bytes."""
         return tuple(kernel for graph in samples() for kernel in self.plan(graph, SM_80, {}).kernels)
 
-    def _matched(self, graph: OperationGraph) -> Moves | Refusal:
+    def _matched(self, graph: OperationGraph) -> _Problem | Refusal:
         moves = match(graph)
         if isinstance(moves, str):
             return Refusal(self.name, moves)
-        found = [
-            Askew.of(batch) or Tiles.of(batch) or Narrow.of(batch) or Rows.of(batch) for batch in batches_of(moves)
-        ]
+        forms = tuple(map(_form_of, batches_of(moves)))
         are_conversions = all(isinstance(operation, PointwiseOperation) for operation in graph.operations)
-        if are_conversions and all(isinstance(one, Rows) for one in found):
+        if are_conversions and all(isinstance(form, Rows) for form in forms):
             return Refusal(self.name, "operations: expected a move of elements, got conversions within rows")
-        reason = next((one.refusal for one in found if one.refusal), "")
-        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else moves
+        reason = next((form.refusal for form in forms if form.refusal), "")
+        if reason:
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
+        return _Problem(forms, moves.workspace_bytes)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """``forms``: what each launch copies, as its kernel takes it."""
+
+    forms: tuple[_Form, ...]
+    workspace_bytes: int
+
+
+def _form_of(batch: Batch) -> _Form:
+    """Tiles where x and y are contiguous along different axes, askew where rows begin neither at a thread's whole
+    accesses nor at half ones."""
+    tiled = Tiles.of(batch)
+    if tiled is not None:
+        return Askew(tiled.batch) if tiled.is_askew else tiled
+    return Narrow.of(batch) or Rows.of(batch)
 
 
 _KNOBS = (
     Knob("tile_rows", KnobType.TILE_ROWS, (_OWN, *tiles.LANES_U), _OWN, "threads along a tile's rows of the input"),
     Knob("unroll", KnobType.MULTIPLY, (_OWN, *rows.UNROLLS), _OWN, "groups in flight per thread, without tiles"),
 )
-
-
-def _launch(batch: Batch, chosen: Choices, arch: ArchSpec, kernels: dict[KernelRef, int]) -> Launch:
-    """The launch of one batch; ``kernels`` gets its kernel."""
-    types = _type_names(batch)
-    of_askew_rows = Askew.of(batch)
-    if of_askew_rows is not None:
-        lanes = chosen[KnobType.TILE_ROWS]
-        params = of_askew_rows.params(lanes if lanes in askew.LANES_U else of_askew_rows.default_lanes_u)
-        kernel = askew.kernel_of(params, types)
-        return of_askew_rows.launch(params, kernels.setdefault(kernel, len(kernels)))
-    tiled = Tiles.of(batch)
-    if tiled is not None:
-        tile_params = tiled.params(chosen[KnobType.TILE_ROWS] or tiled.default_lanes_u)
-        kernel = tiles.kernel_of(tile_params, types)
-        return tiled.launch(tile_params, kernels.setdefault(kernel, len(kernels)))
-    few = Narrow.of(batch)
-    if few is not None:
-        kernel = narrow.kernel_of(few.params(), types)
-        return few.launch(kernels.setdefault(kernel, len(kernels)))
-    in_rows = Rows.of(batch)
-    row_params = in_rows.params(chosen[KnobType.MULTIPLY] or in_rows.default_unroll(arch))
-    kernel = rows.kernel_of(row_params, types)
-    return in_rows.launch(row_params, kernels.setdefault(kernel, len(kernels)))
-
-
-def _type_names(batch: Batch) -> str:
-    """``b16`` for bits, ``fp32_bf16`` for a conversion."""
-    x, y = map(dtypes.info, batch.types)
-    return f"b{8 * x.size_bytes}" if x is y else f"{x.short_name}_{y.short_name}"
