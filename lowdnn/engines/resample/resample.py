@@ -10,7 +10,6 @@ Kernels: ``resample_forward.cu``, ``resample_backward.cu``.
 from __future__ import annotations
 
 from itertools import product
-from math import prod
 from types import ModuleType
 
 from lowdnn.arch.specs import ArchSpec
@@ -26,10 +25,6 @@ from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import NotSupportedError, Status
 
 _THREADS = 128
-#: Of a thread that writes a whole image.
-_IMAGE_CHANNELS = 4
-#: The part of the device's threads that is few for this.
-_FEW_THREADS = 16
 
 _TILE_KNOBS = (KnobType.LOAD_SIZE, KnobType.TILE_ROWS, KnobType.TILE_COLS)
 
@@ -108,11 +103,10 @@ def _default_tile(problem: Problem, channels: int, arch: ArchSpec) -> tuple[int,
 
 
 def _default_channels(problem: Problem, arch: ArchSpec) -> int:
-    """Few where whole images leave few threads."""
+    """Few where whole images of many leave too few threads."""
     if problem.is_backward and backward.holds_image(problem):
-        threads = prod(problem.radices(_IMAGE_CHANNELS, *backward.image(problem)))
-        is_large = threads * _FEW_THREADS >= arch.sm_count * arch.threads_per_sm
-        return _IMAGE_CHANNELS if is_large else _IMAGE_CHANNELS // 2
+        few, many = backward.IMAGE_CHANNELS
+        return many if backward.fills_device(problem, many, arch) else few
     most: int = _direction(problem).most(problem)[0]
     return most
 

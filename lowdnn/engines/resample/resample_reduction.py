@@ -37,9 +37,6 @@ from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Plan
 
-#: Of images that threads write whole: fewer leave the device idle (100 thousand 2.6 us for 2.0, 3 million 3.6 for 4.5).
-_LEAST_ELEMENTS = 1 << 20
-
 
 class ResampleReduction:
     """See the module's docstring. ``reduction``, ``pointwise``: the engines that take what the resampling is."""
@@ -57,7 +54,7 @@ class ResampleReduction:
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses all but one average or maximum over whole images or gradient of an average, and what the engine that
         takes it refuses."""
-        found = graph.derive(_rewritten)
+        found = graph.derive(_rewritten, arch)
         if isinstance(found, Refusal):
             return found
         refusal = self._engine(found).refuse(found, arch)
@@ -65,12 +62,12 @@ class ResampleReduction:
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """Those of the engine that takes it."""
-        found = accepted(graph.derive(_rewritten))
+        found = accepted(graph.derive(_rewritten, arch))
         return self._engine(found).knobs(found, arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """That of the engine that takes it."""
-        found = accepted(graph.derive(_rewritten))
+        found = accepted(graph.derive(_rewritten, arch))
         plan = self._engine(found).plan(found, arch, choices)
         return plan_of(self, graph, arch, dict(plan.choices), plan.kernels, plan.launches, plan.workspace_bytes)
 
@@ -83,7 +80,7 @@ class ResampleReduction:
         return self._reduction if is_reduction else self._pointwise
 
 
-def _rewritten(graph: OperationGraph) -> OperationGraph | Refusal:
+def _rewritten(graph: OperationGraph, arch: ArchSpec) -> OperationGraph | Refusal:
     """The graph with a reduction or a quotient in place of the resampling, or why there is none."""
     found = [op for op in graph.operations if isinstance(op, ResampleOperation)]
     if len(found) != 1:
@@ -91,20 +88,21 @@ def _rewritten(graph: OperationGraph) -> OperationGraph | Refusal:
     operator = _operator(found[0])
     if isinstance(operator, str):
         return Refusal(ResampleReduction.name, f"resample.{operator}")
-    if isinstance(found[0], ResampleBackward) and _repeats_in_threads(graph):
+    if isinstance(found[0], ResampleBackward) and _repeats_in_threads(graph, arch):
         return Refusal(ResampleReduction.name, "resample.dx: expected more than threads of `resample` write at a time")
     constant_uid = max(graph.tensors) + 1
     return OperationGraph(_replaced(op, operator, constant_uid) for op in graph.operations)
 
 
-def _repeats_in_threads(graph: OperationGraph) -> bool:
-    """Whether threads of ``resample`` write whole images, each of which they read once."""
+def _repeats_in_threads(graph: OperationGraph, arch: ArchSpec) -> bool:
+    """Whether threads of ``resample`` write whole images, each of which they read once, and fill the device."""
     matched = match_anchored(graph, ResampleOperation)
     if isinstance(matched, str):
         return False
     problem = Problem(matched.anchor, matched.epilogue)
-    is_large = problem.target.element_count >= _LEAST_ELEMENTS
-    return is_large and not problem.refuse() and backward.holds_image(problem)
+    if problem.refuse() or not backward.holds_image(problem):
+        return False
+    return backward.fills_device(problem, min(backward.IMAGE_CHANNELS), arch)
 
 
 def _replaced(operation: Operation, operator: ReduceTensorOp, constant_uid: int) -> Operation:

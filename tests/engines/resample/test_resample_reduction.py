@@ -37,6 +37,11 @@ def test_threads_of_resample_write_small_channels_last_gradients(n: int, channel
     assert [dict(best.choices)[kind] for kind in TILE] == [channels, 7, 7]
 
 
+def test_too_few_threads_for_whole_images_leave_them_to_the_quotient() -> None:
+    graph = parse_case("resample n=1 c=2048 hw=7x7 mode=avg window=7 dir=bwd dtype=bf16").graph()
+    assert rank(graph, SM_90A, HeurMode.A, ENGINES).best.plan.engine == "resample_reduction"
+
+
 @pytest.mark.parametrize(
     "text", ["window=7x5 mode=avg hw=7x5 epilogue=relu", "mode=avg_inside hw=7x5 window=9x6 pad=1:1x0:1"]
 )
