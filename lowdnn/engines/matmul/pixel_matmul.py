@@ -9,7 +9,7 @@ Only the tensors' dims and strides change: what lies in memory is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -28,11 +28,13 @@ from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 
+#: A tensor as a matrix, or why it is none; by port, tensors and how they are.
 _View = Callable[[Tensor], Tensor | str]
+_Roles = Mapping[str, tuple[Tensor, _View]]
 
 
 def as_matmul(graph: OperationGraph) -> OperationGraph | str:
-    """``graph`` with its convolutions as matrix products, or why one is none.
+    """``graph`` with its convolution as the matrix product that it is, or why it is none.
 
     Of a graph without any, the batch axes are split where they share matrices (``shared_batches``).
     """
@@ -72,12 +74,18 @@ class _Matrices:
     def __init__(self) -> None:
         self._by_uid: dict[int, Tensor] = {}
 
-    def of(self, tensor: Tensor, view: _View) -> Tensor | str:
-        found = view(tensor)
-        if isinstance(found, str):
-            return found
-        known = self._by_uid.setdefault(tensor.uid, found)
-        return known if known == found else f"{tensor.label}: expected one matrix, got dims {[known.dims, found.dims]}"
+    def of(self, roles: _Roles) -> dict[str, Any] | str:
+        """By port, or why one is none."""
+        found = {}
+        for port, (tensor, view) in roles.items():
+            matrix = view(tensor)
+            if isinstance(matrix, str):
+                return matrix
+            known = self._by_uid.setdefault(tensor.uid, matrix)
+            if known != matrix:
+                return f"{tensor.label}: expected one matrix, got dims {[list(known.dims), list(matrix.dims)]}"
+            found[port] = known
+        return found
 
 
 def _refuse_geometry(op: ConvolutionOperation) -> str:
@@ -92,8 +100,8 @@ def _refuse_geometry(op: ConvolutionOperation) -> str:
     return ""
 
 
-def _roles(op: ConvolutionOperation) -> dict[str, tuple[Tensor, _View]]:
-    """a, b and c of the product: the convolution's tensor, and how it is one."""
+def _roles(op: ConvolutionOperation) -> _Roles:
+    """Of the product's ports."""
     if isinstance(op, ConvolutionBackwardFilter):
         return {
             "a": (op.response, _all_pixels_as_columns),
@@ -118,13 +126,8 @@ def _views_of_steps(graph: OperationGraph, convolution: ConvolutionOperation) ->
 
 
 def _product(op: ConvolutionOperation, matrices: _Matrices) -> MatmulOperation | str:
-    found: dict[str, Any] = {}
-    for name, role in _roles(op).items():
-        matrix = matrices.of(*role)
-        if isinstance(matrix, str):
-            return matrix
-        found[name] = matrix
-    return MatmulOperation(Matmul(op.convolution.compute_type), **found)
+    found = matrices.of(_roles(op))
+    return found if isinstance(found, str) else MatmulOperation(Matmul(op.convolution.compute_type), **found)
 
 
 def _pointwise(op: Operation, matrices: _Matrices, view: _View) -> PointwiseOperation | str:
@@ -132,13 +135,8 @@ def _pointwise(op: Operation, matrices: _Matrices, view: _View) -> PointwiseOper
         return (
             f"operations: expected pointwise operations with the convolution, none GEN_INDEX, got {type(op).__name__}"
         )
-    found: dict[str, Any] = {}
-    for port, tensor in (inputs_of(op) | outputs_of(op)).items():
-        matrix = matrices.of(tensor, view)
-        if isinstance(matrix, str):
-            return matrix
-        found[port] = matrix
-    return replace(op, **found)
+    found = matrices.of({port: (tensor, view) for port, tensor in (inputs_of(op) | outputs_of(op)).items()})
+    return found if isinstance(found, str) else replace(op, **found)
 
 
 def _pixels(tensor: Tensor) -> Tensor | str:
