@@ -39,7 +39,7 @@ from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor, channels_last_strides
 from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
-from lowdnn.status import Status
+from lowdnn.status import NotSupportedError, Status
 
 #: Of a bulk copy's addresses and sizes; of shared memory's words; of inputs that a lane reads at a time.
 _PIECE_BYTES, _WORD_BYTES, _CHUNK_BYTES = 16, 4, 64
@@ -137,14 +137,14 @@ class _Problem:
         runs = ceil_div(self.outputs, _RUN)
         return runs * (_RUN // 8) * self.chunks * 32 * _LANE_FILTER_BYTES
 
-    @property
-    def tiles(self) -> tuple[_Tile, ...]:
-        """Those whose inputs fit the registers, the best first."""
+    def tiles(self, arch: ArchSpec) -> tuple[_Tile, ...]:
+        """Those whose inputs fit the registers and all of which fits shared memory, the best first."""
+        found = (_Tile(blocks_m, stages) for blocks_m in _BLOCKS_M for stages in _STAGES)
         return tuple(
-            _Tile(blocks_m, stages)
-            for blocks_m in _BLOCKS_M
-            for stages in _STAGES
-            if blocks_m * self.chunks * 8 <= _MAX_INPUT_WORDS
+            tile
+            for tile in found
+            if tile.blocks_m * self.chunks * 8 <= _MAX_INPUT_WORDS
+            and self.shared_bytes(tile) <= arch.shared_bytes_per_block
         )
 
     def shared_bytes(self, tile: _Tile) -> int:
@@ -152,8 +152,8 @@ class _Problem:
         return self.filter_bytes + _WARPS * (stages + tile.pixels * self._out_bytes)
 
     def best_tile(self, arch: ArchSpec) -> _Tile | None:
-        """The first one that fits and has enough bytes on their way, or else the one that has most."""
-        fitting = [tile for tile in self.tiles if self.shared_bytes(tile) <= arch.shared_bytes_per_block]
+        """The first one that has enough bytes on their way, or else the one that has most."""
+        fitting = self.tiles(arch)
         enough = (tile for tile in fitting if self._coming_bytes(tile) >= _ENOUGH_BYTES)
         return next(enough, max(fitting, key=self._coming_bytes, default=None))
 
@@ -217,11 +217,13 @@ class ConvNarrowMma(Floored):
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, the pixels of a warp's tile; STAGES, the tiles on their way to it."""
-        best = accepted(graph.derive(_problem_of)).best_tile(arch) or _Tile(1, 1)
-        pixels = tuple(sorted(count * _BLOCK_M for count in _BLOCKS_M))
+        problem = accepted(graph.derive(_problem_of))
+        fitting, best = problem.tiles(arch), problem.best_tile(arch) or _Tile(1, 1)
+        pixels = tuple(sorted({tile.pixels for tile in fitting}))
+        stages = tuple(sorted({tile.stages for tile in fitting}))
         return (
             Knob("tile_m", KnobType.TILE_M, pixels, best.pixels, "pixels of a warp's tile"),
-            Knob("stages", KnobType.STAGES, tuple(sorted(_STAGES)), best.stages, "tiles on their way to a warp"),
+            Knob("stages", KnobType.STAGES, stages, best.stages, "tiles on their way to a warp"),
         )
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
@@ -230,6 +232,10 @@ class ConvNarrowMma(Floored):
         accepted(graph.derive(self.refuse, arch))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         tile = _Tile(chosen[KnobType.TILE_M] // _BLOCK_M, chosen[KnobType.STAGES])
+        if tile not in (fitting := problem.tiles(arch)):
+            allowed = ", ".join(f"{found.pixels}x{found.stages}" for found in fitting)
+            got = f"{tile.pixels}x{tile.stages}"
+            raise NotSupportedError.at(f"{self.name}.TILE_M x STAGES", expected=f"one of {allowed}", got=got)
         functor = problem.functor
         kernel, launch = _kernel(problem, tile, functor), _launch(problem, tile, functor, arch)
         notes = tiles.numerical_notes(problem.source.data_type)

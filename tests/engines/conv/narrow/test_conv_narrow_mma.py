@@ -12,6 +12,7 @@ from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import NotSupportedError
 from tests.engines.conv.grouped.test_conv_grouped_mma import Case
 from tests.support.running import check_exact
 
@@ -67,6 +68,17 @@ def test_several_tiles_of_a_warp(scheduled: Runtime, stages: int) -> None:
     pixels = 16 * 16 * SM_90A.sm_count * (stages + 1) + 8
     choices = {KnobType.TILE_M: 16, KnobType.STAGES: stages}
     check_exact(scheduled, ENGINE, one_tap(2, 2, 1, pixels).graph("forward"), length=2, choices=choices)
+
+
+def test_tiles_that_do_not_fit_are_no_choice() -> None:
+    """32 pixels by two stages would take 232 KiB of shared memory."""
+    graph = one_tap(48, 17, 1, 8, 5).graph("forward", DataType.FLOAT)
+    pixels, stages = ENGINE.knobs(graph, SM_90A)
+    assert (pixels.values, stages.values) == ((16, 32), (1, 2, 3))
+    with pytest.raises(NotSupportedError, match=r"TILE_M x STAGES: expected one of 32x1, 16x3, .*, got 32x2"):
+        ENGINE.plan(graph, SM_90A, {KnobType.TILE_M: 32, KnobType.STAGES: 2})
+    pixels, stages = ENGINE.knobs(one_tap(60, 60, 1, 8, 5).graph("forward", DataType.FLOAT), SM_90A)
+    assert (pixels.values, stages.values) == ((16,), (1, 2))
 
 
 def test_plan_survives_json() -> None:
