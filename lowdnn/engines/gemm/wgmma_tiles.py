@@ -37,6 +37,8 @@ _STAGING_BUFFER_BYTES = 2048
 #: Of a chunk of the epilogue's operand and its barrier.
 _OPERAND_BUFFER_BYTES = 2048 + 8
 _ACCUMULATOR_BYTES = 4
+#: Of the multiprocessors, the share on which clusters of more than two blocks find room at once, as an H200 has it.
+_SMALL_CLUSTER, _LARGE_CLUSTER_ROOM = 2, 120 / 132
 
 
 @dataclass(frozen=True)
@@ -241,6 +243,11 @@ class WgmmaTile:
         """Blocks of a cluster."""
         return self.cluster_m * self.cluster_n * self.cluster_k
 
+    def resident_clusters(self, sm_count: int) -> int:
+        """That find room at once: not every part of the device has it for whole clusters of more than two blocks."""
+        usable = sm_count if self.cluster <= _SMALL_CLUSTER else int(sm_count * _LARGE_CLUSTER_ROOM)
+        return max(usable * self.blocks_per_sm // self.cluster, 1)
+
     @property
     def stored_columns(self) -> int:
         """Of the tile, by one block."""
@@ -425,8 +432,7 @@ class Schedule:
 
     def grid(self, sm_count: int) -> int:
         """Blocks that are resident at once, whole clusters of them, no more than there is work for."""
-        resident = sm_count * self.tile.blocks_per_sm // self.tile.cluster
-        return min(self.items, max(resident, 1)) * self.tile.cluster
+        return min(self.items, self.tile.resident_clusters(sm_count)) * self.tile.cluster
 
     @property
     def argument(self) -> Struct:
