@@ -37,8 +37,8 @@ _STAGING_BUFFER_BYTES = 2048
 #: Of a chunk of the epilogue's operand and its barrier.
 _OPERAND_BUFFER_BYTES = 2048 + 8
 _ACCUMULATOR_BYTES = 4
-#: Of the multiprocessors, the share on which clusters of more than two blocks find room at once, as an H200 has it.
-_SMALL_CLUSTER, _LARGE_CLUSTER_ROOM = 2, 120 / 132
+#: Clusters of more than two blocks find room at once on so many multiprocessors, of all that an H200 has.
+_SMALL_CLUSTER, _ROOM_OF_LARGE_CLUSTERS, _H200_SMS = 2, 120, 132
 
 
 @dataclass(frozen=True)
@@ -243,10 +243,15 @@ class WgmmaTile:
         """Blocks of a cluster."""
         return self.cluster_m * self.cluster_n * self.cluster_k
 
+    def usable_sms(self, sm_count: int) -> int:
+        """Multiprocessors that its clusters find room on: not every part of the device has some for large ones."""
+        if self.cluster <= _SMALL_CLUSTER:
+            return sm_count
+        return max(sm_count * _ROOM_OF_LARGE_CLUSTERS // _H200_SMS, 1)
+
     def resident_clusters(self, sm_count: int) -> int:
-        """That find room at once: not every part of the device has it for whole clusters of more than two blocks."""
-        usable = sm_count if self.cluster <= _SMALL_CLUSTER else int(sm_count * _LARGE_CLUSTER_ROOM)
-        return max(usable * self.blocks_per_sm // self.cluster, 1)
+        """That are resident at once."""
+        return max(self.usable_sms(sm_count) * self.blocks_per_sm // self.cluster, 1)
 
     @property
     def stored_columns(self) -> int:
