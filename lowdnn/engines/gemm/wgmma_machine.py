@@ -42,4 +42,4 @@ class Machine:
 
     def clusters(self, tile: WgmmaTile) -> int:
         """That are resident at once."""
-        return max(self.sm_count * tile.blocks_per_sm // tile.cluster, 1)
+        return tile.resident_clusters(self.sm_count)

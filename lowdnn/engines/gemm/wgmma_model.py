@@ -123,7 +123,7 @@ def _knobs(chosen: WgmmaTiling, allows_clusters: bool, allows_split: bool) -> tu
     tile = chosen.tile
     rows = sorted({shape.m for shape in MENU})
     columns = sorted({shape.n for shape in MENU})
-    clusters = (1, 2) if allows_clusters else (1,)
+    clusters = (1, 2, 4) if allows_clusters else (1,)
     splits = range(1, _MAX_SPLITS + 1) if allows_split else (1,)
     sharers, streams = (range(1, _MAX_CLUSTER + 1), (0, 1)) if allows_split else ((1,), (0,))
     config = WARP_CONFIGS.index((tile.teams, tile.warpgroups, tile.blocks_per_sm))

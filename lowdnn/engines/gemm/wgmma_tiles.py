@@ -37,6 +37,8 @@ _STAGING_BUFFER_BYTES = 2048
 #: Of a chunk of the epilogue's operand and its barrier.
 _OPERAND_BUFFER_BYTES = 2048 + 8
 _ACCUMULATOR_BYTES = 4
+#: Clusters of more than two blocks find room at once on so many multiprocessors, of all that an H200 has.
+_SMALL_CLUSTER, _ROOM_OF_LARGE_CLUSTERS, _H200_SMS = 2, 120, 132
 
 
 @dataclass(frozen=True)
@@ -241,6 +243,16 @@ class WgmmaTile:
         """Blocks of a cluster."""
         return self.cluster_m * self.cluster_n * self.cluster_k
 
+    def usable_sms(self, sm_count: int) -> int:
+        """Multiprocessors that its clusters find room on: not every part of the device has some for large ones."""
+        if self.cluster <= _SMALL_CLUSTER:
+            return sm_count
+        return max(sm_count * _ROOM_OF_LARGE_CLUSTERS // _H200_SMS, 1)
+
+    def resident_clusters(self, sm_count: int) -> int:
+        """That are resident at once."""
+        return max(self.usable_sms(sm_count) * self.blocks_per_sm // self.cluster, 1)
+
     @property
     def stored_columns(self) -> int:
         """Of the tile, by one block."""
@@ -425,8 +437,7 @@ class Schedule:
 
     def grid(self, sm_count: int) -> int:
         """Blocks that are resident at once, whole clusters of them, no more than there is work for."""
-        resident = sm_count * self.tile.blocks_per_sm // self.tile.cluster
-        return min(self.items, max(resident, 1)) * self.tile.cluster
+        return min(self.items, self.tile.resident_clusters(sm_count)) * self.tile.cluster
 
     @property
     def argument(self) -> Struct:

@@ -64,8 +64,6 @@ _CLUSTER_START_S = 0.7e-6
 _MEETING_S = 1.8e-6
 #: The latter of more than two blocks that share a sum: fitted to three products only.
 _CROWD_MEETING_S = 0.9e-6
-#: Of the multiprocessors, those on which clusters of more than two find room at once; not all parts have whole ones.
-_SHARED_ROOM = 120 / 132
 #: For 64 rows of a chunk of columns: by tensor map, as pixels of a part, with an operand of that size.
 _CHUNK_S, _PIXELS_CHUNK_S, _OPERAND_CHUNK_S = 0.08e-6, 0.35e-6, 1.2e-6
 _CHUNK_COLUMNS = 64
@@ -89,8 +87,8 @@ _REREAD_LOSS = 0.15
 class Rates:
     """What is known of the menu's tiles whatever the extents of a product are: of each tile an element of the arrays.
 
-    own_rows, own_columns: of a block.  rows, columns: of a cluster.  cluster: its blocks.  clusters: that are resident
-    at once.  stages: of the ring.
+    own_rows, own_columns: of a block.  rows, columns: of a cluster.  cluster: its blocks.  usable: multiprocessors that
+    have room for it.  clusters: that are resident at once.  stages: of the ring.
     sustained_s: of a stage's multiplications while all multiprocessors are busy.
     multiply_s, copy_s: of a stage its multiplications and its copies, of one block on a multiprocessor and of as many
     as fit.  lone_copy_s: of one whose neighbour has none.
@@ -110,6 +108,7 @@ class Rates:
     rows: Counts
     columns: Counts
     cluster: Counts
+    usable: Counts
     clusters: Counts
     stages: Counts
     sustained_s: Times
@@ -149,6 +148,7 @@ class Rates:
             np.array([tile.m * tile.cluster_m for tile in tiles]),
             np.array([tile.n * tile.cluster_n for tile in tiles]),
             np.array([tile.cluster for tile in tiles]),
+            np.array([tile.usable_sms(machine.sm_count) for tile in tiles]),
             np.array([machine.clusters(tile) for tile in tiles]),
             np.array([tile.stages for tile in tiles]),
             np.array([_arithmetic_seconds(tile, machine) + _STAGE_S for tile in tiles]),
@@ -216,7 +216,7 @@ def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, is_split: b
         turns, stages = _first_in_turn(product, rates, machine)
         tile_stages, mean_stages = stages / turns, stages.astype(np.float64)
     else:
-        turns = -(-blocks // machine.sm_count)
+        turns = -(-blocks // rates.usable)
         stages = turns * -(-product.k_blocks // (splits * rates.parts if is_split else rates.parts))
         tile_stages = stages / turns
         mean_stages = tile_stages * blocks / machine.sm_count
@@ -240,7 +240,7 @@ def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, is_split: b
     moved = _moved_times(product, rates, stored_bytes, turns, blocks, machine)
     times = np.maximum(busy, moved) + _OVERLAP_LOSS * np.minimum(busy, moved)
     times += rates.meeting_s if is_large else rates.meeting_s - _EARLY_START_S * (rates.leaves_room & (turns == 1))
-    has_room = (rates.parts <= 2) | (blocks <= _SHARED_ROOM * machine.sm_count)
+    has_room = (rates.parts <= 2) | (blocks <= rates.usable)
     has_work = (product.k_blocks >= rates.parts) & has_room
     if product.is_b_resident:
         has_work = has_work & (rates.columns >= product.n)

@@ -60,6 +60,12 @@ def test_items_and_grid_count_clusters() -> None:
     assert schedule.occupied_flops(32) == 2 * 32 * 128 * 128 * 2 * 4 * 64
 
 
+@pytest.mark.parametrize(("cluster", "blocks"), [((1, 1), 132), ((2, 1), 132), ((1, 4), 120), ((4, 2), 120)])
+def test_large_clusters_find_room_on_a_part_of_the_device(cluster: tuple[int, int], blocks: int) -> None:
+    tile = WgmmaTile(64, 64, 4, 2, 1, *cluster, 1, 2)
+    assert Schedule.of(tile, 10_000, 10_000, 8).grid(132) == blocks
+
+
 @pytest.mark.parametrize(
     ("m", "resident", "whole", "items", "stages"),
     [

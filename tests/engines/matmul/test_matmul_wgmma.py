@@ -148,6 +148,8 @@ def test_odd_extents_are_repacked(device: Runtime, data_type: DataType) -> None:
         (128, 128, PING_PONG, 3, (1, 1)),
         (64, 96, PING_PONG, 3, (2, 2)),
         (64, 8, PING_PONG, 5, (1, 1)),
+        (192, 64, PING_PONG, 3, (4, 1)),
+        (64, 64, PING_PONG, 2, (2, 4)),
         (128, 32, TWO_BLOCKS, 2, (1, 1)),
     ],
 )
@@ -188,7 +190,7 @@ def test_columns_of_a_tile_need_not_be_whole_boxes(device: Runtime, n: int, warp
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "cluster"), [(128, 96, (2, 1)), (192, 48, (1, 2)), (64, 24, (2, 2))], ids=["columns", "rows", "both"]
+    ("m", "n", "cluster"), [(128, 96, (2, 1)), (192, 48, (1, 2)), (64, 24, (2, 2)), (64, 64, (4, 2))]
 )
 def test_blocks_share_the_k_of_operands_contiguous_along_m_and_n(
     racing: Runtime, m: int, n: int, cluster: tuple[int, int]

@@ -334,8 +334,10 @@ class _Cut:
     def grid(self, arch: ArchSpec) -> int:
         """Blocks: whole clusters that are resident at once, no more than there is work for."""
         tile = self.tiling.tile
-        resident = max(arch.sm_count * tile.blocks_per_sm // tile.cluster, 1)
-        return min(sum(schedule.items for schedule in self.schedules), resident) * tile.cluster
+        return (
+            min(sum(schedule.items for schedule in self.schedules), tile.resident_clusters(arch.sm_count))
+            * tile.cluster
+        )
 
     def launch(self, kernel: int, arch: ArchSpec, outputs: tuple[Argument, ...], written_bytes: int) -> Launch:
         product, tile = self.product, self.tiling.tile

@@ -171,8 +171,8 @@ def knobs(product: WgradProduct, chosen: WgradTiling) -> tuple[Knob, ...]:
             config,
             "0: two warpgroups on one tile, 1: two take turns at tiles, 2: one in each of two blocks",
         ),
-        Knob("cluster_m", KnobType.TILE_CGA_M, (1, 2), tile.cluster_m, "blocks of a cluster along the filters"),
-        Knob("cluster_n", KnobType.TILE_CGA_N, (1, 2), tile.cluster_n, "blocks of a cluster along the columns"),
+        Knob("cluster_m", KnobType.TILE_CGA_M, (1, 2, 4), tile.cluster_m, "blocks of a cluster along the filters"),
+        Knob("cluster_n", KnobType.TILE_CGA_N, (1, 2, 4), tile.cluster_n, "blocks of a cluster along the columns"),
         Knob(
             "windows",
             KnobType.SPECFILT,
