@@ -1,4 +1,4 @@
-// The meeting point of all blocks of a cooperative launch, whose grid has one axis.
+// The meeting point of all blocks of a cooperative launch, whose grid has one axis and whose blocks have two at most.
 //
 // The driver gives each such launch a word for it: at the address in %envreg1 (high half) and %envreg2 lie two u32, the
 // bytes of this area and the barrier. So no memory of the caller's has to be cleared before a launch, and launches in
@@ -21,7 +21,7 @@ __device__ __forceinline__ u32* grid_barrier() {
 // the word's top bit changes when the last of them comes, and the other bits are then as they were.
 __device__ __forceinline__ void grid_sync() {
   __syncthreads();
-  if (threadIdx.x == 0) {
+  if (threadIdx.x + threadIdx.y == 0) {
     u32* const barrier = grid_barrier();
     const u32 own = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u;
     u32 before, now;

@@ -8,6 +8,7 @@
 
 #include "include/grid_barrier.cuh"
 #include "include/rows.cuh"
+#include "include/told.cuh"
 #include "include/warpgroup.cuh"
 
 // Numbers that are joined one by one: `joined` of a thread with another's.
@@ -30,7 +31,9 @@ struct Largest : OneByOne<Largest> {
 // join_all for a thread's numbers; without BY_NUMBER these need not be joined one by one.
 // TELLS: whether blocks of a cluster tell each other few numbers, or read them. On an H200, with the next row on its way,
 // gradients of softmax took 9 to 29 % longer when they told each other; softmax forward took 8 % less.
-template <class Tile, class T, int MOST, bool TELLS = true> struct RowTeam {
+// HAS_ROLES: whether the threads are those of one role (row_roles.cuh), which meet without the other's; each role has a
+// Shared of its own.
+template <class Tile, class T, int MOST, bool TELLS = true, bool HAS_ROLES = false> struct RowTeam {
   static constexpr int SPAN = Tile::TEAM_SIZE * Tile::SIDE_SIZE, WIDTH = Tile::WIDTH;
   static constexpr int NUMBERS = Tile::SIDE_SIZE * MOST;  // of a block
   static constexpr bool IN_LANES = WARP_SIZE % Tile::SIDE_SIZE == 0;
@@ -57,13 +60,45 @@ template <class Tile, class T, int MOST, bool TELLS = true> struct RowTeam {
   };
 
   Shared& shared;
-  T* const partials;  // in device memory, of a cooperative grid: NUMBERS of each block
+  T* const partials;  // in device memory, of a cooperative grid: NUMBERS of each block; with HAS_ROLES AREAS of Told
   // Two areas in turn, of each kind: what was read last time may still be read.
   int turn = 0;
   u32 meetings = 0;  // of blocks, whose turns these are
 
   __device__ __forceinline__ RowTeam(Shared& shared, T* partials = nullptr) : shared(shared), partials(partials) {
     if constexpr (IS_TOLD) cluster_arrive();
+  }
+
+  // What blocks of a cooperative grid that share one row after the other tell each other has areas in turn. A block tells
+  // of a row when it has heard of the one three before (row_roles.cuh): so all have told of that, and heard of the one
+  // six before.
+  static constexpr int AREAS = 8;
+
+  // Before any block tells something: nothing is told yet.
+  __device__ __forceinline__ void begin_turns() const {
+    for (int place = threadIdx.x; place < AREAS * NUMBERS; place += Tile::BLOCK_SIZE) {
+      told_in_area(place / NUMBERS)[place % NUMBERS].clear();
+    }
+    grid_sync();
+  }
+
+  // The first role tells the blocks that share a row what this one has of it; the second hears what all have.
+  template <class Operator, int COUNT> __device__ __forceinline__ void tell_turn(T (&values)[COUNT]) {
+    static_assert(HAS_ROLES && Tile::IN_GRID && COUNT == MOST, "all numbers are told, in device memory");
+    join_lanes<Operator>(values);
+    publish(values);
+    Told<T>* const told = told_in_area(meetings % AREAS);
+    ++meetings;
+    join_parts<Operator, COUNT>([&](int number, T value) { told[number].tell(value, meetings); });
+    meet_block();
+  }
+  template <class Operator, int COUNT> __device__ __forceinline__ void hear_turn(T (&values)[COUNT]) {
+    const Told<T>* const told = told_in_area(meetings % AREAS) - i64(blockIdx.x % Tile::BLOCKS) * NUMBERS;
+    ++meetings;
+    meet_block();  // what was heard last is no longer needed
+    join_told_numbers<Operator, Tile::BLOCKS>(values, [&](auto& several, int first, int step, int number) {
+      hear(several, told + number, first, step);
+    });
   }
 
   // Of a cooperative grid once in a launch, as there is one area of partial results.
@@ -156,8 +191,13 @@ template <class Tile, class T, int MOST, bool TELLS = true> struct RowTeam {
 
   // The threads of a team; those of a block do not wait for each other.
   static __device__ __forceinline__ void meet() {
-    if constexpr (Tile::SLOTS == 1) __syncthreads();
+    if constexpr (Tile::SLOTS == 1) meet_block();
     else named_barrier(1 + threadIdx.x / SPAN, SPAN);
+  }
+  // The threads of a block; of one role, where there are several.
+  static __device__ __forceinline__ void meet_block() {
+    if constexpr (HAS_ROLES) named_barrier(1 + threadIdx.y, Tile::BLOCK_SIZE);
+    else __syncthreads();
   }
 
   __device__ __forceinline__ auto& area() const { return shared.parts[BY_NUMBER ? 0 : turn]; }
@@ -223,61 +263,108 @@ template <class Tile, class T, int MOST, bool TELLS = true> struct RowTeam {
     }
   }
 
-  // A thread for each of the block's numbers joins the parts'; when all blocks have told theirs, a thread for each
-  // number joins those of the blocks that share the rows, or several do, each of as many as it can ask for at once.
+  // A thread for each of the block's numbers joins the parts'; when all blocks have told theirs, the blocks' are joined.
   template <class Operator, int BLOCKS, int COUNT> __device__ __forceinline__ void join_by_number(T (&values)[COUNT]) {
-    constexpr int OWN = Tile::SIDE_SIZE * COUNT, MOST_SHARES = OWN * 8 < Tile::BLOCK_SIZE ? 8 : Tile::BLOCK_SIZE / OWN;
-    constexpr int WANTED_SHARES = (BLOCKS + AT_ONCE - 1) / AT_ONCE;
-    constexpr int SHARES = MOST_SHARES < 1 ? 1 : MOST_SHARES < WANTED_SHARES ? MOST_SHARES : WANTED_SHARES;
+    constexpr int OWN = Tile::SIDE_SIZE * COUNT;
     publish(values);
     T* const in_cluster = BLOCKS == 1 ? shared.shares : shared.blocks[turn_of_blocks()];
-    T* const told = BLOCKS > 1 && Tile::IN_GRID ? place_of_block<OWN>() : in_cluster;
-    for (int number = threadIdx.x; number < OWN; number += Tile::BLOCK_SIZE) {
-      const int side = number % Tile::SIDE_SIZE, k = number / Tile::SIDE_SIZE;
-      told[number] = joined_of<Operator, PARTS>(0, [&](int part) { return area()[k][part][side]; });
-    }
+    T* const own = BLOCKS > 1 && Tile::IN_GRID ? place_of_block<OWN>() : in_cluster;
+    join_parts<Operator, COUNT>([&](int number, T value) { own[number] = value; });
     if constexpr (BLOCKS > 1) {
       if constexpr (Tile::IN_GRID) grid_sync();
       else cluster_sync();
-      for (int place = threadIdx.x; place < SHARES * OWN; place += Tile::BLOCK_SIZE) {
-        const int share = SHARES == 1 ? 0 : place / OWN;
-        shared.shares[place] = joined_of<Operator, BLOCKS, SHARES>(
-            share, [&](int block) { return told_by<OWN>(block, place % OWN); });
-      }
+      join_told_numbers<Operator, BLOCKS>(values, [&](auto& several, int first, int step, int number) {
+        take_several<BLOCKS>(several, first, step, [&](int block) { return told_by<OWN>(block, number); });
+      });
+    } else {
+      meet_block();
+      take_shares(values);
+    }
+  }
+
+  // The block's numbers, from those of its parts.
+  template <class Operator, int COUNT, class Tell> __device__ __forceinline__ void join_parts(Tell tell) const {
+    for (int number = threadIdx.x; number < Tile::SIDE_SIZE * COUNT; number += Tile::BLOCK_SIZE) {
+      const int side = number % Tile::SIDE_SIZE, k = number / Tile::SIDE_SIZE;
+      tell(number, joined_of<Operator, PARTS>(0, [&](auto& several, int first, int step) {
+             take_several<PARTS>(several, first, step, [&](int part) { return area()[k][part][side]; });
+           }));
+    }
+  }
+
+  // A thread for each number joins those of the blocks that share the rows, or several do, each of as many as it can ask
+  // for at once.
+  template <class Operator, int BLOCKS, int COUNT, class Take>
+  __device__ __forceinline__ void join_told_numbers(T (&values)[COUNT], Take take) const {
+    constexpr int OWN = Tile::SIDE_SIZE * COUNT, MOST_SHARES = OWN * 8 < Tile::BLOCK_SIZE ? 8 : Tile::BLOCK_SIZE / OWN;
+    constexpr int WANTED_SHARES = (BLOCKS + AT_ONCE - 1) / AT_ONCE;
+    constexpr int SHARES = MOST_SHARES < 1 ? 1 : MOST_SHARES < WANTED_SHARES ? MOST_SHARES : WANTED_SHARES;
+    for (int place = threadIdx.x; place < SHARES * OWN; place += Tile::BLOCK_SIZE) {
+      const int share = SHARES == 1 ? 0 : place / OWN;
+      shared.shares[place] = joined_of<Operator, BLOCKS, SHARES>(
+          share, [&](auto& several, int first, int step) { take(several, first, step, place % OWN); });
     }
     if constexpr (SHARES > 1) {
-      __syncthreads();
+      meet_block();
       for (int number = threadIdx.x; number < OWN; number += Tile::BLOCK_SIZE) {
-        shared.shares[number] =
-            joined_of<Operator, SHARES>(0, [&](int share) { return shared.shares[share * OWN + number]; });
+        shared.shares[number] = joined_of<Operator, SHARES>(0, [&](auto& several, int first, int step) {
+          take_several<SHARES>(several, first, step, [&](int share) { return shared.shares[share * OWN + number]; });
+        });
       }
     }
-    __syncthreads();
+    meet_block();
+    take_shares(values);
+  }
+
+  template <int COUNT> __device__ __forceinline__ void take_shares(T (&values)[COUNT]) const {
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) {
       values[k] = shared.shares[k * Tile::SIDE_SIZE + threadIdx.x % Tile::SIDE_SIZE];
     }
   }
 
-  // What `first`, `first` + STEP, ... of COUNT have of a number; as many are asked for at once as there are places.
-  template <class Operator, int COUNT, int STEP = 1, class Of>
-  static __device__ __forceinline__ T joined_of(int first, Of of) {
-    constexpr int MOST = (COUNT + STEP - 1) / STEP, PLACES = MOST < AT_ONCE ? MOST : AT_ONCE;
-    T joined = of(first);
+  // What `first`, `first` + STEP, ... of COUNT have of a number; `take` asks for as many at once as there is room for.
+  template <class Operator, int COUNT, int STEP = 1, class Take>
+  static __device__ __forceinline__ T joined_of(int first, Take take) {
+    constexpr int ALL = (COUNT + STEP - 1) / STEP, AT_A_TIME = ALL < AT_ONCE ? ALL : AT_ONCE;
+    T joined;
 #pragma unroll
-    for (int begin = 1; begin < MOST; begin += PLACES) {
-      T others[PLACES];
+    for (int begin = 0; begin < ALL; begin += AT_A_TIME) {
+      T several[AT_A_TIME];
+      take(several, first + begin * STEP, STEP);
 #pragma unroll
-      for (int i = 0; i < PLACES; ++i) {
-        const int number = first + (begin + i) * STEP;
-        others[i] = number < COUNT ? of(number) : T(0);
-      }
-#pragma unroll
-      for (int i = 0; i < PLACES; ++i) {
-        if (first + (begin + i) * STEP < COUNT) joined = Operator::join(joined, others[i]);
+      for (int i = 0; i < AT_A_TIME; ++i) {
+        if (begin + i == 0) joined = several[0];
+        else if (first + (begin + i) * STEP < COUNT) joined = Operator::join(joined, several[i]);
       }
     }
     return joined;
+  }
+
+  template <int COUNT, int AT_A_TIME, class Of>
+  static __device__ __forceinline__ void take_several(T (&several)[AT_A_TIME], int first, int step, Of of) {
+#pragma unroll
+    for (int i = 0; i < AT_A_TIME; ++i) several[i] = first + i * step < COUNT ? of(first + i * step) : T(0);
+  }
+
+  // The same of what blocks tell in this turn, as soon as it is there.
+  template <int AT_A_TIME>
+  __device__ __forceinline__ void hear(T (&several)[AT_A_TIME], const Told<T>* told, int first, int step) const {
+    bool are_there;
+    do {
+      Told<T> now[AT_A_TIME] = {};
+#pragma unroll
+      for (int i = 0; i < AT_A_TIME; ++i) {
+        const int block = first + i * step;
+        if (block < Tile::BLOCKS) now[i] = told[i64(block) * NUMBERS].heard();
+      }
+      are_there = true;
+#pragma unroll
+      for (int i = 0; i < AT_A_TIME; ++i) {
+        are_there &= first + i * step >= Tile::BLOCKS || now[i].is_of(meetings);
+        several[i] = now[i].value();
+      }
+    } while (!are_there);
   }
 
   // Joined rows of a cluster's blocks: a thread for each number of the block's rows and each block that is told, then
@@ -288,7 +375,7 @@ template <class Tile, class T, int MOST, bool TELLS = true> struct RowTeam {
 #pragma unroll
       for (int k = 0; k < COUNT; ++k) shared.rows[k * ROWS + threadIdx.x / SPAN] = values[k];
     }
-    __syncthreads();
+    meet_block();
     begin_telling();
     if (threadIdx.x < COUNT * Tile::APART) {
       const int k = threadIdx.x % COUNT;
@@ -310,7 +397,7 @@ template <class Tile, class T, int MOST, bool TELLS = true> struct RowTeam {
 #pragma unroll
       for (int k = 0; k < COUNT; ++k) shared.rows[k / WIDTH * ROWS + first + k % WIDTH] = values[k];
     }
-    __syncthreads();
+    meet_block();
     for (int number = threadIdx.x; number < COUNT / WIDTH * GROUPS; number += Tile::BLOCK_SIZE) {
       const T* const own = shared.rows + number * Tile::JOINED_ROWS;
       T joined = own[0];
@@ -318,7 +405,7 @@ template <class Tile, class T, int MOST, bool TELLS = true> struct RowTeam {
       for (int row = 1; row < Tile::JOINED_ROWS; ++row) joined = Operator::join(joined, own[row]);
       shared.groups[number] = joined;
     }
-    __syncthreads();
+    meet_block();
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) {
       values[k] = shared.groups[k / WIDTH * GROUPS + (first + k % WIDTH) / Tile::JOINED_ROWS];
@@ -327,6 +414,11 @@ template <class Tile, class T, int MOST, bool TELLS = true> struct RowTeam {
 
   template <int OWN> __device__ __forceinline__ T* place_of_block(int offset = 0) const {
     return partials + (i64(blockIdx.x) + offset) * OWN;
+  }
+
+  // What this block tells.
+  __device__ __forceinline__ Told<T>* told_in_area(u32 area) const {
+    return reinterpret_cast<Told<T>*>(partials) + (i64(area) * gridDim.x + blockIdx.x) * NUMBERS;
   }
 
   // What a block of those that share the rows has told.

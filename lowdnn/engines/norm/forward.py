@@ -139,6 +139,8 @@ class ForwardRows:
                 *i64((on_chip.slots, max(1, self.layout.groups // shape.TEAM))),
                 *on_chip.partials(chain),
             ),
+            needs_sm_90a=on_chip.is_in_turns,
+            roles=on_chip.roles,
         )
         statistics = [t for t in (*outputs_of(operation).values(), *operation.running) if t.uid != operation.y.uid]
         of_rows = bytes_of((*statistics, *parameters.values()))

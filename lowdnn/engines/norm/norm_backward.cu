@@ -7,18 +7,23 @@
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is
-// read once; of a longer one chunks are read again.
+// read once; of a longer one chunks are read again. Long rows IN_TURNS are spread over many blocks, one after the other,
+// while threads of two roles have the sums of one and dx of another.
 // Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks of x, then of dy, with LOOKS_AHEAD the next row
 // of both.
-// Launch: THREADS threads, any multiple of SHARING and CLUSTER blocks; where SHARING is more, cooperative, with SHARING
-// blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
+// Launch: THREADS threads, IN_TURNS of two roles, any multiple of SHARING and CLUSTER blocks; where SHARING is more,
+// cooperative, with workspace for each block: RowTeam::NUMBERS values, with SHARING blocks for each group of rows, or
+// IN_TURNS RowTeam::AREAS times as many of Told.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each
-// row has; SCALE_GRADIENT, BIAS_GRADIENT; STAYS; IN_RING: whether the chunks of one row after the
-// other go through a ring of slots; AGAIN: whether what is read again has a functor of its own, since Prologue stores
-// tensors; LOOKS_AHEAD: whether the next row is asked for when a row begins.
+// row has; SCALE_GRADIENT, BIAS_GRADIENT; STAYS; IN_RING: whether the chunks of one row after the other go through a
+// ring of slots; IN_TURNS: whether blocks of a cooperative grid share these rows; AGAIN: whether what is read again has
+// a functor of its own, since Prologue stores tensors; LOOKS_AHEAD: whether the next row is asked for when a row begins.
 
 #include "include/next_row.cuh"
+#if IN_TURNS
+#include "include/row_roles.cuh"
+#endif
 #include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
 #include "generated.cuh"
@@ -27,7 +32,7 @@ typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE,
                 CHUNKED, INDEX>
     Tile;
 typedef Data::Result Value;
-typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
+typedef RowTeam<Tile, Value, 2 * Tile::WIDTH, true, IN_TURNS> Team;
 #if !AGAIN
 typedef Prologue Again;
 #endif
@@ -70,7 +75,9 @@ __device__ __forceinline__ const Again::Args& again(const Params& p) {
 #endif
 }
 
-#if IN_RING
+#if IN_TURNS
+typedef RowStages<Tile> Slots;
+#elif IN_RING
 typedef RowRing<Tile> Slots;
 #else
 typedef ChunkSlots<Tile, STAYS> Slots;
@@ -270,34 +277,26 @@ __device__ __forceinline__ void store_row_gradients(const Params& p, const RowWa
 #endif
 }
 
-extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
-  __shared__ Team::Shared shared;
-  extern __shared__ __align__(16) u8 memory[];
-  Slots slots(p.sizes, p.slots);
-#if SHARING > CLUSTER
-  Team team(shared, p.partials);
-#else
-  Team team(shared);
-#endif
-  RowWalk<Tile> walk(p.sizes);
-  Elements elements(p, memory);
-  slots.begin(elements);
+// What a block has of its rows, and does with them: the first pass over one gives its sums, the second one dx.
+struct Rows {
+  const Params& p;
+  Slots slots;
+  Elements elements;
 
-#pragma unroll 1
-  for (walk.begin(); walk.is_within(); walk.next()) {
-    Operands held;
-    Value inverse[WIDTH] = {}, scale[WIDTH] = {}, sums[2 * WIDTH] = {};
-#if CENTRED
-    load_of_row<Mean, JOINED>(p.mean, walk, held.mean);
-#endif
-    load_of_row<Inverse, JOINED>(p.inverse, walk, inverse);
+  __device__ __forceinline__ Rows(const Params& p, void* memory) : p(p), slots(p.sizes, p.slots), elements(p, memory) {
+    slots.begin(elements);
+  }
+
+  __device__ __forceinline__ void first_pass(RowWalk<Tile>& walk, Operands& held, Value (&sums)[2 * WIDTH]) {
     slots.first_pass(elements, walk, held, [&](i64 chunk, const Operands& held) {
       add_products(p, walk, chunk, held, sums);
     });
-#if ROW_SCALE
-    load_of_row<Scale>(p.scale, walk, scale);  // comes while the row's threads meet
-#endif
-    team.all<Plus>(sums);
+  }
+
+  // sums: of all that is in the row; JOINED ones are not joined.
+  __device__ __forceinline__ void second_pass(Team& team, RowWalk<Tile>& walk, Operands& held,
+                                              const Value (&inverse)[WIDTH], const Value (&scale)[WIDTH],
+                                              Value (&sums)[2 * WIDTH]) {
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) sums[WIDTH + w] *= inverse[w];
     store_row_gradients(p, walk, sums);
@@ -310,6 +309,69 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     slots.second_pass(elements, walk, held, [&](i64 chunk, const Operands& held) {
       gradient.store(p, walk, chunk, held);
     });
+  }
+};
+
+__device__ __forceinline__ void load_mean(const Params& p, const RowWalk<Tile>& walk, Value (&mean)[WIDTH]) {
+#if CENTRED
+  load_of_row<Mean, JOINED>(p.mean, walk, mean);
+#endif
+}
+
+__device__ __forceinline__ void load_scale(const Params& p, const RowWalk<Tile>& walk, Value (&scale)[WIDTH]) {
+#if ROW_SCALE
+  load_of_row<Scale>(p.scale, walk, scale);
+#endif
+}
+
+extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
+#if IN_TURNS
+  __shared__ Team::Shared shared[ROLES];
+  Team team(shared[role()], p.partials);
+#else
+  __shared__ Team::Shared shared;
+#if SHARING > CLUSTER
+  Team team(shared, p.partials);
+#else
+  Team team(shared);
+#endif
+#endif
+  extern __shared__ __align__(16) u8 memory[];
+  RowWalk<Tile> walk(p.sizes);
+  walk.begin();
+  Rows rows(p, memory);
+
+#if IN_TURNS
+  team.begin_turns();
+  if (role() == FIRST_PASS) {
+    Operands held;
+    load_mean(p, walk, held.mean);
+#pragma unroll 1
+    while (walk.is_within()) {
+      Value sums[2 * WIDTH] = {};
+      rows.first_pass(walk, held, sums);
+      walk.next();
+      load_mean(p, walk, held.mean);  // comes while the row before it is told
+      team.tell_turn<Plus>(sums);
+    }
+    return;
+  }
+#endif
+#pragma unroll 1
+  for (; walk.is_within(); walk.next()) {
+    Operands held;
+    Value inverse[WIDTH] = {}, scale[WIDTH] = {}, sums[2 * WIDTH] = {};
+    load_mean(p, walk, held.mean);
+    load_of_row<Inverse, JOINED>(p.inverse, walk, inverse);
+#if IN_TURNS
+    load_scale(p, walk, scale);
+    team.hear_turn<Plus>(sums);
+#else
+    rows.first_pass(walk, held, sums);
+    load_scale(p, walk, scale);  // comes while the row's threads meet
+    team.all<Plus>(sums);
+#endif
+    rows.second_pass(team, walk, held, inverse, scale, sums);
   }
   team.leave();
 }

@@ -9,17 +9,23 @@
 // which correct the estimate and give the variance. So neither the rounding of a large mean nor the cancellation of
 // squares shows in y. The estimate is the average of the first chunk; where blocks share rows, of TEAM groups from all
 // over the row, which each of the blocks reads, so that they agree without meeting; so, too, where they have joined
-// rows. Of a row that is too long, chunks are read again, backwards, as the cache still has them.
+// rows. Of a row that is too long, chunks are read again, backwards, as the cache still has them. Long rows IN_TURNS are
+// spread over many blocks, one after the other, while threads of two roles have the sums of one and y of another.
 // Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks, with LOOKS_AHEAD the next row.
-// Launch: THREADS threads, any multiple of SHARING and CLUSTER blocks; where SHARING is more, cooperative, with SHARING
-// blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
+// Launch: THREADS threads, IN_TURNS of two roles, any multiple of SHARING and CLUSTER blocks; where SHARING is more,
+// cooperative, with workspace for each block: RowTeam::NUMBERS values, with SHARING blocks for each group of rows, or
+// IN_TURNS RowTeam::AREAS times as many of Told.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the
 // unbiased variance is used; ROW_SCALE, ROW_BIAS; STAYS; IN_RING: whether the chunks of one row after the other go
-// through a ring of slots; AGAIN: whether what is read again has a functor of its own, since Prologue stores tensors;
-// LOOKS_AHEAD: whether the next row is asked for when a row begins.
+// through a ring of slots; IN_TURNS: whether blocks of a cooperative grid share these rows; AGAIN: whether what is read
+// again has a functor of its own, since Prologue stores tensors; LOOKS_AHEAD: whether the next row is asked for when a
+// row begins.
 
 #include "include/next_row.cuh"
+#if IN_TURNS
+#include "include/row_roles.cuh"
+#endif
 #include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
 #include "generated.cuh"
@@ -29,8 +35,10 @@ typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, S
     Tile;
 typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
-typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
-#if IN_RING
+typedef RowTeam<Tile, Value, 2 * Tile::WIDTH, true, IN_TURNS> Team;
+#if IN_TURNS
+typedef RowStages<Tile> Slots;
+#elif IN_RING
 typedef RowRing<Tile> Slots;
 #else
 typedef ChunkSlots<Tile, STAYS> Slots;
@@ -110,6 +118,7 @@ struct Sample {
 
   Again::Loaded<VECTOR> in = {};
 
+  Sample() = default;
   __device__ __forceinline__ Sample(const Params& p, const RowWalk<Tile>& of) {
     RowWalk<Tile> walk = of.first_of_cluster();
     i64 column;
@@ -236,44 +245,42 @@ __device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>&
   });
 }
 
-extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
-  __shared__ Team::Shared shared;
-  extern __shared__ __align__(16) u8 memory[];
-  Slots slots(p.sizes, p.slots);
-#if SHARING > CLUSTER
-  Team team(shared, p.partials);
-#else
-  Team team(shared);
-#endif
-  RowWalk<Tile> walk(p.sizes);
-  Elements elements(p, memory);
-  slots.begin(elements);
-  walk.begin();
-  Sample sample(p, walk);
+// What a block has of its rows, and does with them: the first pass over one gives its sums, the second one y.
+struct Rows {
+  const Params& p;
+  Team& team;
+  Slots slots;
+  Elements elements;
+  Sample sample;
 
-#pragma unroll 1
-  for (; walk.is_within(); walk.next()) {
-    Chunk held;
-    Value shift[WIDTH], sums[2 * WIDTH] = {};
+  __device__ __forceinline__ Rows(const Params& p, Team& team, void* memory, const RowWalk<Tile>& first)
+      : p(p), team(team), slots(p.sizes, p.slots), elements(p, memory) {
+    slots.begin(elements);
+    sample = Sample(p, first);
+  }
+
+  __device__ __forceinline__ void first_pass(RowWalk<Tile>& walk, Chunk& held, Value (&shift)[WIDTH],
+                                             Value (&sums)[2 * WIDTH]) {
+#pragma unroll
+    for (int k = 0; k < 2 * WIDTH; ++k) sums[k] = Value(0);
     slots.first_pass(elements, walk, held, [&](i64 chunk, Chunk& held) {
       if (chunk == 0) first_mean(p, team, walk, held, sample, shift);
       held.begin_pass();
       add_deviations(p, walk, chunk, held, shift, sums);
     });
-    RowWalk<Tile> following = walk;
-    following.next();
-    sample = Sample(p, following);
-    // What is read of the row comes while its threads meet.
-    Value scale[WIDTH] = {}, offset[WIDTH] = {};
-#if ROW_SCALE
-    load_of_row<Scale>(p.scale, walk, scale);
-#endif
-#if ROW_BIAS
-    load_of_row<Bias>(p.bias, walk, offset);
-#endif
-    team.all<Plus>(sums);
-    team.neighbours<Plus>(sums);
+    look_ahead(walk);
+  }
 
+  // The same estimate of the row's mean without the pass.
+  __device__ __forceinline__ void estimate(RowWalk<Tile>& walk, const Chunk& held, Value (&shift)[WIDTH]) {
+    first_mean(p, team, walk, held, sample, shift);
+    look_ahead(walk);
+  }
+
+  // scale, offset: of the row.
+  __device__ __forceinline__ void second_pass(RowWalk<Tile>& walk, Chunk& held, const Value (&shift)[WIDTH],
+                                              const Value (&sums)[2 * WIDTH], const Value (&scale)[WIDTH],
+                                              Value (&offset)[WIDTH]) {
     Value mean[WIDTH], correction[WIDTH], variance[WIDTH], inverse[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) {
@@ -302,6 +309,73 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     slots.second_pass(elements, walk, held, [&](i64 chunk, const Chunk& held) {
       store_normalised(p, walk, chunk, held, shift, inverse, offset);
     });
+  }
+
+ private:
+  __device__ __forceinline__ void look_ahead(const RowWalk<Tile>& walk) {
+    RowWalk<Tile> following = walk;
+    following.next();
+    sample = Sample(p, following);
+  }
+};
+
+__device__ __forceinline__ void load_parameters(const Params& p, const RowWalk<Tile>& walk, Value (&scale)[WIDTH],
+                                                Value (&offset)[WIDTH]) {
+#if ROW_SCALE
+  load_of_row<Scale>(p.scale, walk, scale);
+#endif
+#if ROW_BIAS
+  load_of_row<Bias>(p.bias, walk, offset);
+#endif
+}
+
+extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
+#if IN_TURNS
+  __shared__ Team::Shared shared[ROLES];
+  Team team(shared[role()], p.partials);
+#else
+  __shared__ Team::Shared shared;
+#if SHARING > CLUSTER
+  Team team(shared, p.partials);
+#else
+  Team team(shared);
+#endif
+#endif
+  extern __shared__ __align__(16) u8 memory[];
+  RowWalk<Tile> walk(p.sizes);
+  walk.begin();
+  Rows rows(p, team, memory, walk);
+
+#if IN_TURNS
+  team.begin_turns();
+  if (role() == FIRST_PASS) {
+#pragma unroll 1
+    for (; walk.is_within(); walk.next()) {
+      Chunk held;
+      Value shift[WIDTH], sums[2 * WIDTH];
+      rows.first_pass(walk, held, shift, sums);
+      team.tell_turn<Plus>(sums);
+    }
+    return;
+  }
+#endif
+#pragma unroll 1
+  for (; walk.is_within(); walk.next()) {
+    Chunk held;
+    Value shift[WIDTH], sums[2 * WIDTH];
+    // What is read of the row comes while its threads meet.
+    Value scale[WIDTH] = {}, offset[WIDTH] = {};
+#if IN_TURNS
+    load_parameters(p, walk, scale, offset);
+    rows.estimate(walk, held, shift);
+    team.hear_turn<Plus>(sums);
+#else
+    rows.first_pass(walk, held, shift, sums);
+    load_parameters(p, walk, scale, offset);
+    team.all<Plus>(sums);
+#endif
+    team.neighbours<Plus>(sums);
+    rows.second_pass(walk, held, shift, sums, scale, offset);
   }
   team.leave();
 }

@@ -1,6 +1,7 @@
 """``norm_rows``: norms over any axes, forward and backward: each row is owned by a team of threads, which reads it once
 and holds it in registers and shared memory. Few and long rows, as those of batch normalisation, are shared by the
-blocks of a cluster or of a whole cooperative grid; what does not fit on chip then is read twice.
+blocks of a cluster or of a whole cooperative grid; what does not fit on chip then is read twice. Where there are many
+rows that no cluster holds, as images of normalised channels, all blocks share one after the other, and read each once.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ class RowKernel:
 
     switches: further macros.  functors: in the order of the kernel's parameters.
     scalars: the parameters between the sizes and the functors'.
+    roles: of a block's threads, as many as the tile's each.
     """
 
     source: str
@@ -35,6 +36,7 @@ class RowKernel:
     functors: tuple[Functor, ...]
     scalars: tuple[Argument, ...] = ()
     needs_sm_90a: bool = False
+    roles: int = 1
 
     @property
     def kernel(self) -> KernelRef:
@@ -74,7 +76,7 @@ class RowKernel:
         return Launch(
             kernel=number,
             grid=(blocks or self.tile.blocks(self.layout), 1, 1),
-            block=(self.tile.THREADS, 1, 1),
+            block=(self.tile.THREADS, self.roles, 1),
             arguments=(arguments,),
             shared_bytes=shared_bytes,
             cluster=(self.tile.CLUSTER, 1, 1),

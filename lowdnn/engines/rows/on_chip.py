@@ -15,11 +15,17 @@ from lowdnn.enums import DataType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, WorkspacePointer
+from lowdnn.status import BadParamError
 
 #: Slots that chunks without one of their own share: ``ChunkSlots::RING``.
 _RING = 3
 #: Rows that a ring has room for, at most.
 _MOST_ROWS = 4
+#: Where blocks share rows in turns (``include/row_roles.cuh``): roles of threads, chunks on their way, bytes of the
+#: slots' barriers, and slots and the rows that they have room for beside these chunks, at most.
+_ROLES, _AHEAD, _STAGE_BYTES, _MOST_STAGES, _TURN_ROWS = 2, 4, 512, 32, 3
+#: Of what such blocks tell each other: ``RowTeam::AREAS``, and ``Told``'s bytes for each of a number.
+_AREAS, _TOLD = 8, 2
 
 
 @dataclass(frozen=True)
@@ -42,19 +48,35 @@ class OnChip:
         """With as many blocks of a multiprocessor as rings have room for, where these are wanted and possible."""
         residents = range(self.tile.RESIDENT, 0, -1)
         fewer = (replace(self, tile=replace(self.tile, RESIDENT=count)) for count in residents)
-        return next((on_chip for on_chip in fewer if on_chip.is_in_ring), self)
+        return next((on_chip for on_chip in fewer if on_chip.is_in_ring), self)._checked()
 
     @property
     def switches(self) -> tuple[tuple[str, int], ...]:
-        """The macros STAYS, IN_RING and AGAIN."""
-        return ("STAYS", int(self.stays)), ("IN_RING", int(self.is_in_ring)), ("AGAIN", int(self._has_again))
+        """The macros STAYS, IN_RING, IN_TURNS and AGAIN."""
+        return (
+            ("STAYS", int(self.stays)),
+            ("IN_RING", int(self.is_in_ring)),
+            ("IN_TURNS", int(self.is_in_turns)),
+            ("AGAIN", int(self._has_again)),
+        )
 
     @property
     def is_in_ring(self) -> bool:
-        """Whether blocks stay for several rows, whose chunks go through a ring of slots."""
-        is_possible = not self.tile.is_cooperative and not self.layout.space.skew
+        """Whether blocks stay for several rows, whose chunks go through a ring of slots: of roles with whole warps."""
         is_several = self.tile.staying_blocks(self.layout, self.arch) < self.tile.blocks(self.layout)
-        return self.is_ring_wanted and is_possible and is_several and 1 < self._chunks <= self._fitting
+        has_warps = self.tile.THREADS % 32 == 0 or not self.tile.is_cooperative
+        is_possible = not self.layout.space.skew and is_several and has_warps and self._chunks > 1
+        return self.is_ring_wanted and is_possible and self._least_slots <= self._fitting
+
+    @property
+    def is_in_turns(self) -> bool:
+        """Whether the blocks of a cooperative grid share one row after the other (``include/row_roles.cuh``)."""
+        return self.is_in_ring and self.tile.is_cooperative
+
+    @property
+    def roles(self) -> int:
+        """``RowKernel.roles``: the passes over rows that blocks share in turns have threads each."""
+        return _ROLES if self.is_in_turns else 1
 
     @property
     def blocks(self) -> int:
@@ -70,6 +92,8 @@ class OnChip:
     def slots(self) -> int:
         """Chunks that shared memory has room for: all where there are several; a single one stays in registers."""
         chunks, fitting = self._chunks, self._fitting
+        if self.is_in_turns:
+            return min(fitting, _TURN_ROWS * chunks + _AHEAD)
         if self.is_in_ring:
             return min(fitting, _MOST_ROWS * chunks)
         return 0 if chunks == 1 or fitting <= min(_RING, chunks - 1) else min(chunks, fitting)
@@ -92,13 +116,29 @@ class OnChip:
         """Where the blocks of a cooperative grid have room for their sums: two for each of a block's rows."""
         if not self.tile.is_cooperative:
             return ()
-        return (WorkspacePointer(chain.reserve(self.tile.blocks(self.layout) * self._sums_bytes)),)
+        blocks, times = (self.blocks, _AREAS * _TOLD) if self.is_in_turns else (self.tile.blocks(self.layout), 1)
+        return (WorkspacePointer(chain.reserve(times * blocks * self._sums_bytes)),)
+
+    def _checked(self) -> OnChip:
+        """Raises BadParamError where a cooperative grid would not fit the device."""
+        if self.tile.is_cooperative and not self.is_in_turns and self.tile.blocks(self.layout) > self.arch.sm_count:
+            expected = f"blocks that the device has, or STAGES 2 with room for {self._least_slots} chunks"
+            raise BadParamError.at("rows.CTA_COUNT", expected=expected, got=self.tile.SHARING)
+        return self
+
+    @property
+    def _least_slots(self) -> int:
+        """Of a ring: for a row; where blocks share rows in turns, for two and what is asked for ahead."""
+        return 2 * self._chunks + _AHEAD if self.tile.is_cooperative else self._chunks
 
     @property
     def _fitting(self) -> int:
         """Chunks that shared memory has room for."""
-        room = self.arch.shared_bytes_beside(self.tile.RESIDENT) - self._team_bytes
-        return max(room, 0) // self._chunk_bytes
+        in_roles = self.tile.is_cooperative and self.is_ring_wanted
+        beside = _ROLES * self._team_bytes + _STAGE_BYTES if in_roles else self._team_bytes
+        room = self.arch.shared_bytes_beside(self.tile.RESIDENT) - beside
+        fitting = max(room, 0) // self._chunk_bytes
+        return min(fitting, _MOST_STAGES) if in_roles else fitting
 
     @property
     def _has_again(self) -> bool:

@@ -60,6 +60,11 @@ _MAX_APART = 24
 _MIN_RING_BYTES, _MAX_RING_BYTES, _RING_ITEMS = 98304, 204800, 2
 #: Groups of a thread in all that a chunk has, where there are several: so several chunks are on their way.
 _CHUNK_ITEMS = 4
+#: Rows that blocks share in turns: threads of each pass, threads side by side at most, so that what they tell leaves
+#: room for chunks, and bytes of a block's share.
+_TURN_THREADS, _MAX_TURN_SIDE, _TURN_BYTES = 256, 12, 65536
+#: Turns that are worth the first one, in which nothing is stored; the share of the multiprocessors that has them.
+_MIN_TURNS, _IN_TURNS = 16, 0.875
 #: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
 _CLUSTER_REACH = 18
 
@@ -190,16 +195,17 @@ class RowTile:
         A cluster has its blocks within one group of multiprocessors, where some may be left over: one cluster too many
         would begin when the others end, and take as long.
         """
+        together = max(self.CLUSTER, self.SHARING)
         used = _CLUSTER_REACH * self.RESIDENT // self.CLUSTER * self.CLUSTER
-        there = max(1, arch.sm_count * used // _CLUSTER_REACH // self.CLUSTER)
-        wanted = self.blocks(layout) // self.CLUSTER
-        return ceil_div(wanted, ceil_div(wanted, there)) * self.CLUSTER
+        there = max(1, arch.sm_count * used // _CLUSTER_REACH // together)
+        wanted = self.blocks(layout) // together
+        return ceil_div(wanted, ceil_div(wanted, there)) * together
 
 
 def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | None = None) -> tuple[Knob, ...]:
     """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M and, where the kernel can, CTA_COUNT
     (blocks that share rows) and STAGES (what is on its way beside the row at hand)."""
-    ring = None if defaults else _ring_defaults(layout, arch, held)
+    ring = None if defaults else _turn_defaults(layout, arch, held) or _ring_defaults(layout, arch, held)
     team, items, cluster, sharing = defaults or ring or _defaults(layout, arch, held)
     most = _most_team(layout)
     is_ahead = sharing <= cluster and _is_worth_looking_ahead(layout, arch, held, (team, items, cluster))
@@ -223,12 +229,10 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
         found = (*found, Knob("ahead", KnobType.STAGES, stages, default, text))
     if not held.stays:
         return found
-    fitting = {share for share in _SHARES_OF_GRID if share <= _most_sharing(layout, arch)}
-    values = tuple(sorted(fitting | {1, sharing}))
-    return (
-        *found,
-        Knob("sharing", KnobType.CTA_COUNT, values, sharing, "blocks of a cooperative grid that share rows"),
-    )
+    most_sharing = arch.sm_count if _may_take_turns(layout, arch, held) else _most_sharing(layout, arch)
+    values = tuple(sorted({share for share in _SHARES_OF_GRID if share <= most_sharing} | {1, sharing}))
+    text = "blocks of a cooperative grid that share rows; in turns where STAGES is 2"
+    return (*found, Knob("sharing", KnobType.CTA_COUNT, values, sharing, text))
 
 
 def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
@@ -241,7 +245,9 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
     if 1 < cluster < sharing:
         raise BadParamError.at("rows.TILE_CGA_M", expected=f"1 with CTA_COUNT {sharing}", got=cluster)
     held = held.looking_ahead if chosen.get(KnobType.STAGES) in (NEXT_ROW, ENGINE_ROW) else held
-    return _tile(layout, chosen[KnobType.TILE_ROWS], items, cluster, sharing, held)
+    in_turns = sharing > cluster and chosen.get(KnobType.STAGES) == RING
+    side = _turn_side(layout) if in_turns else _side(layout)
+    return _tile(layout, chosen[KnobType.TILE_ROWS], items, cluster, sharing, held, side)
 
 
 def _has_room_for_lines(layout: RowLayout, groups: int, blocks: int) -> bool:
@@ -250,10 +256,13 @@ def _has_room_for_lines(layout: RowLayout, groups: int, blocks: int) -> bool:
     return bool(layout.lines) and blocks == 1 and layout.groups + LINE_GROUPS - 1 <= groups
 
 
-def _tile(layout: RowLayout, team: int, items: int, cluster: int, sharing: int, held: Held) -> RowTile:
+def _tile(
+    layout: RowLayout, team: int, items: int, cluster: int, sharing: int, held: Held, side: int | None = None
+) -> RowTile:
+    """side: threads side by side, by default those of a memory line."""
     if are_apart(layout):
         return _tile_apart(layout, team, items, cluster, held)
-    side = _side(layout)
+    side = _side(layout) if side is None else side
     if sharing > 1 or 32 % side:  # one team is a block
         team = max(team, ceil_power(ceil_div(32, side)))
     threads = team * side
@@ -312,6 +321,30 @@ def _ring_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> Defaults | 
             items = _RING_ITEMS if layout.space.is_row else _item_bounds(layout, held)[0]
             return (_most_team(layout), items, cluster, 1) if fits else None
     return None
+
+
+def _turn_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> Defaults | None:
+    """(team, items, cluster, sharing) of long rows that all blocks of the device go through in turns, as many sharing
+    one as have room for two shares of it and what is on its way; None of others, and where a cluster's ring is enough.
+    """
+    side = _turn_side(layout)
+    if not _may_take_turns(layout, arch, held) or not held.read_bytes or side > _MAX_TURN_SIDE:
+        return None
+    if layout.space.is_row and _ring_defaults(layout, arch, held):
+        return None
+    team, items = floor_power(_TURN_THREADS // side), max(1, _CHUNK_ITEMS // held.values)
+    if team * side % 32:
+        return None
+    chunk_groups = team * items
+    chunk_bytes = chunk_groups * side * layout.vector * held.read_bytes
+    sharing = ceil_div(layout.groups, chunk_groups * (_TURN_BYTES // chunk_bytes))
+    if sharing <= _CLUSTERS[-1]:
+        return None
+    at_once = arch.sm_count // sharing
+    if at_once * sharing < _IN_TURNS * arch.sm_count:
+        return None
+    turns = ceil_div(layout.row_groups, side) // at_once
+    return (team, items, 1, sharing) if turns >= _MIN_TURNS else None
 
 
 def _is_worth_looking_ahead(layout: RowLayout, arch: ArchSpec, held: Held, tile: tuple[int, int, int]) -> bool:
@@ -379,6 +412,20 @@ def _side(layout: RowLayout) -> int:
     least = layout.space.joined // gcd(layout.space.joined, layout.vector)
     wanted = min(max(_MIN_SIDE, _MAX_SIDE // layout.vector), ceil_power(layout.radices[layout.space.kept - 1]))
     return least * ceil_power(ceil_div(wanted, least))
+
+
+def _may_take_turns(layout: RowLayout, arch: ArchSpec, held: Held) -> bool:
+    """Whether blocks can share one row after the other."""
+    is_possible = held.stays and held.looks_ahead and arch.name == "sm_90a"
+    return is_possible and not layout.space.skew and not are_apart(layout)
+
+
+def _turn_side(layout: RowLayout) -> int:
+    """The same of rows that blocks share in turns: half of a memory line, where that divides a warp. Each block reads
+    what all that share a row have of each of its rows side by side, and fewer share narrower ones."""
+    side = _side(layout)
+    is_halved = 32 % side == 0 and side > 1 and (side // 2 * layout.vector) % layout.space.joined == 0
+    return side // 2 if is_halved else side
 
 
 def _most_team(layout: RowLayout) -> int:

@@ -215,6 +215,60 @@ def test_a_mask_stays_too(device: Runtime) -> None:
     check_outputs(device, plan, graph, inputs, 120)
 
 
+@pytest.mark.parametrize(
+    ("line", "team"),
+    [
+        ("dims=9x32x10x9 mode=instance layout=nhwc dtype=bf16 mean=10000", 16),
+        ("dims=9x32x10x9 mode=instance layout=nhwc dir=bwd dtype=bf16", 16),
+        ("dims=3x64x9x9 mode=group groups=8 layout=nhwc dtype=bf16 epilogue=swish", 8),
+        ("dims=3x80x9x19 mode=group groups=8 layout=nhwc dtype=fp16", 16),
+        ("dims=3x80x9x19 mode=group groups=8 layout=nhwc dir=bwd dtype=fp16", 16),
+        ("dims=3x3x20x41 mode=instance scale=none mean=100", 32),
+        ("dims=3x3x20x80 mode=instance dir=bwd dtype=bf16", 32),
+        ("dims=2x3x20x40 mode=instance dir=bwd dtype=fp64", 32),
+    ],
+)
+def test_blocks_share_rows_in_turns(racing: Runtime, line: str, team: int) -> None:
+    """Threads of two roles have the first pass over one and the second over another."""
+    turns = GRID | {KnobType.TILE_ROWS: team, KnobType.STAGES: 2}
+    plan = check_case(racing, ENGINE, f"norm {line}", turns, SM_90A.with_sm_count(4))
+    assert shape_of(plan)["IN_TURNS"] == 1
+    assert plan.launches[0].grid[0] == 4
+    assert plan.launches[0].block[1] == 2
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_many_blocks_share_rows_in_turns(device: Runtime, direction: str) -> None:
+    """Several threads hear a number, each of more blocks than it asks for at once."""
+    turns = GRID | {KnobType.TILE_ROWS: 16, KnobType.CTA_COUNT: 32, KnobType.STAGES: 2}
+    line = f"norm dims=3x32x41x50 mode=instance layout=nhwc dtype=bf16 dir={direction}"
+    plan = check_case(device, ENGINE, line, turns, SM_90A.with_sm_count(32))
+    assert shape_of(plan)["IN_TURNS"] == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "sharing"),
+    [
+        ("16x256x128x128 mode=instance layout=nhwc dtype=bf16", 16),
+        ("16x256x128x128 mode=group groups=32 layout=nhwc dir=bwd dtype=bf16", 32),
+        ("64x320x64x64 mode=group groups=32 layout=nhwc dtype=fp16", 11),
+        ("2x32x128x128x128 mode=instance dtype=bf16", 64),
+        ("2x32x128x128x128 mode=instance dir=bwd dtype=bf16", 128),
+    ],
+)
+def test_rows_that_no_cluster_holds_are_shared_in_turns_and_read_once(line: str, sharing: int) -> None:
+    plan = ENGINE.plan(parse_case(f"norm dims={line}").graph(), SM_90A, {})
+    assert (shape_of(plan)["IN_TURNS"], shape_of(plan)["SHARING"]) == (1, sharing)
+    assert plan.launches[0].grid[0] <= SM_90A.sm_count
+    assert plan.launches[0].work.bytes < 1.01 * sum(tensor.size_bytes for tensor in plan.tensors)
+
+
+def test_a_grid_that_does_not_fit_the_device_is_refused() -> None:
+    graph = parse_case("norm dims=16x256x128x128 mode=instance layout=nhwc dtype=bf16").graph()
+    with pytest.raises(BadParamError, match="CTA_COUNT: expected blocks that the device has"):
+        ENGINE.plan(graph, SM_90A, {KnobType.STAGES: 0})
+
+
 def test_a_shared_row_is_read_once_and_summed_exactly(device: Runtime) -> None:
     """A large mean costs nothing where the blocks agree on an estimate of it."""
     case = parse_case("norm dims=8x64x16x1 mode=batch layout=nhwc mean=10000 deviation=1")
