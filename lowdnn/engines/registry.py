@@ -19,6 +19,9 @@ from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplici
 from lowdnn.engines.conv.narrow.conv_narrow_mma import ConvNarrowMma
 from lowdnn.engines.conv.packed.conv_wgrad_packed import ConvWgradPacked
 from lowdnn.engines.conv.stem.conv_stem import ConvStem
+from lowdnn.engines.conv.stem.conv_stem_dgrad_mma import ConvStemDgradMma
+from lowdnn.engines.conv.stem.conv_stem_mma import ConvStemMma
+from lowdnn.engines.conv.stem.conv_stem_wgrad_mma import ConvStemWgradMma
 from lowdnn.engines.conv.wgmma.conv_dgrad_wgmma import ConvDgradWgmma
 from lowdnn.engines.conv.wgmma.conv_fprop_wgmma import ConvFpropWgmma
 from lowdnn.engines.conv.wgmma.conv_prologue_wgmma import ConvPrologueWgmma
@@ -94,6 +97,9 @@ _SINGLE: tuple[Engine, ...] = (
     PagedCache(),
     BlockMaskEngine(),
     ConvNarrowMma(),
+    ConvStemMma(),
+    ConvStemDgradMma(),
+    ConvStemWgradMma(),
     ConvWgradPacked((_CONV_WGRAD_WGMMA, _MATMUL_WGMMA), _REDUCTION),
 )
 

@@ -216,11 +216,11 @@ def test_fewer_multiprocessors_make_a_longer_estimate() -> None:
 
 #: What was fastest on an H200, where engines of several families take the layer.
 MEASURED = (
-    ("n=64 c=3 hw=224x224 k=32 rs=3x3 pad=1 stride=2 dir=fprop", "conv_stem"),
-    ("n=64 c=3 hw=224x224 k=96 rs=4x4 stride=4 dir=fprop", "conv_stem"),
-    ("n=32 c=3 hw=224x224 k=64 rs=3x3 pad=1 dir=fprop", "conv_stem"),
-    ("n=32 c=3 hw=224x224 k=64 rs=3x3 pad=1 dir=dgrad", "conv_stem"),
-    ("n=128 c=3 hw=224x224 k=64 rs=7x7 pad=3 stride=2 dir=wgrad", "conv_stem"),
+    ("n=64 c=3 hw=224x224 k=32 rs=3x3 pad=1 stride=2 dir=fprop", "conv_stem_mma"),
+    ("n=64 c=3 hw=224x224 k=96 rs=4x4 stride=4 dir=fprop", "conv_stem_mma"),
+    ("n=32 c=3 hw=224x224 k=64 rs=3x3 pad=1 dir=fprop", "conv_stem_mma"),
+    ("n=32 c=3 hw=224x224 k=64 rs=3x3 pad=1 dir=dgrad", "conv_stem_dgrad_mma"),
+    ("n=128 c=3 hw=224x224 k=64 rs=7x7 pad=3 stride=2 dir=wgrad", "conv_stem_wgrad_mma"),
     ("n=64 c=1024 hw=7x7 k=1024 rs=3x3 pad=1 groups=32 dir=fprop", "conv_grouped_mma"),
     ("n=64 c=1024 hw=7x7 k=1024 rs=3x3 pad=1 groups=32 dir=wgrad", "conv_wgrad_wgmma"),
     ("n=128 c=512 hw=14x14 k=512 rs=3x3 pad=1 groups=8 dir=fprop", "conv_fprop_wgmma"),

@@ -26,6 +26,12 @@ __device__ __forceinline__ uint4 load_shared_128(u32 source) {
   return words;
 }
 
+__device__ __forceinline__ uint2 load_shared_64(u32 source) {
+  uint2 words;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(words.x), "=r"(words.y) : "r"(source) : "memory");
+  return words;
+}
+
 __device__ __forceinline__ u32 load_shared_32(u32 source) {
   u32 word;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(source) : "memory");

@@ -23,6 +23,7 @@
 #include "include/shared_memory.cuh"
 #include "include/tma.cuh"
 #include "include/vector.cuh"
+#include "include/whole_part.cuh"
 #include "generated.cuh"
 
 typedef Mma<TYPE> Product;
@@ -44,8 +45,6 @@ constexpr int INPUTS_AT = FILTER_BYTES, OUTPUTS_AT = INPUTS_AT + WARPS * STAGES 
 constexpr int BARRIERS_AT = OUTPUTS_AT + WARPS * OUT_BYTES;
 static_assert(IN % WORD == 0, "a pixel has whole words");
 
-// The largest power of two that divides a number, up to a limit.
-constexpr int whole_part(int number, int limit) { return number % limit == 0 ? limit : whole_part(number, limit / 2); }
 constexpr int READ_WORDS = whole_part(PIXEL_WORDS, LANE_WORDS);
 constexpr int WRITE_WIDTH = whole_part(OUT, RUN), WRITE_BYTES = WRITE_WIDTH * int(sizeof(Result));
 static_assert(WRITE_BYTES % 4 == 0, "an output pixel has whole words, too");

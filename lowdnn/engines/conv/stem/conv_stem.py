@@ -25,7 +25,7 @@ from lowdnn.engines.base import (
     resolve_choices,
 )
 from lowdnn.engines.composite.delegation import add_plan, fastest_plan, refusals
-from lowdnn.engines.conv.stem.exchanged import exchanged
+from lowdnn.engines.conv.stem.exchanged import with_few_channels
 from lowdnn.engines.conv.stem.fold import FoldedConvolution, FoldedTensor
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
@@ -122,7 +122,7 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
     matched = match_anchored(graph, ConvolutionOperation)
     if isinstance(matched, str):
         return Refusal(ConvStem.name, matched)
-    operation = _with_few_channels(matched.anchor)
+    operation = with_few_channels(matched.anchor, _MAX_CHANNELS)
     refused = _refuse_shape(operation)
     if refused:
         return Refusal(ConvStem.name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
@@ -146,13 +146,6 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
         inputs=tuple(side for side in folded if side.tensor is not operation.output),
         output=next((side for side in folded if side.tensor is operation.output), None),
     )
-
-
-def _with_few_channels(operation: ConvolutionOperation) -> ConvolutionOperation:
-    """``operation``, or the same with the response as the image where only that has few channels."""
-    if operation.image.dims[1] <= _MAX_CHANNELS or operation.response.dims[1] > _MAX_CHANNELS:
-        return operation
-    return exchanged(operation) or operation
 
 
 def _refuse_shape(operation: ConvolutionOperation) -> str:

@@ -23,6 +23,13 @@ _FLIPPED = {
 }
 
 
+def with_few_channels(operation: ConvolutionOperation, most: int) -> ConvolutionOperation:
+    """``operation``, or the same with the response as the image where only that has at most ``most`` channels."""
+    if operation.image.dims[1] <= most or operation.response.dims[1] > most:
+        return operation
+    return exchanged(operation) or operation
+
+
 def exchanged(operation: ConvolutionOperation) -> ConvolutionOperation | None:
     """The operation whose image is the response of ``operation``: see the module's docstring.
 

@@ -1,0 +1,343 @@
+"""``conv_stem_dgrad_mma``: data gradients of first layers, of at most 4 channels, written in place.
+
+One group, fp16 and bf16, no dilation in the last two axes, alpha 1 and beta 0, no operation behind the gradient; a
+gradient with dense channels-last rows, and a response with dense channels-last pixels, repacked where they are no whole
+pieces of 16 bytes. Kernel: ``conv_stem_dgrad_mma.cu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    resolve_choices,
+)
+from lowdnn.engines.conv.stem.rows import AXES, PIECE_BYTES, StemRows, filter_walk
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
+from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.packing import Packing
+from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, i64, macros
+from lowdnn.enums import DataType, KnobType
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.tensor import Tensor, channels_last_strides
+from lowdnn.plan import KernelRef, Launch, Plan, Pointer, Struct, TensorPointer, Work
+from lowdnn.status import Status
+
+_DATA_TYPES = frozenset({DataType.HALF, DataType.BFLOAT16})
+_BLOCK_M, _BLOCK_N, _LANE_BYTES, _CHUNK_BYTES = 16, 8, 16, 64
+_BLOCKS_M = (1, 2, 3, 4, 5)
+_GROUPS = (4, 8, 16, 32)
+_THREADS = 128
+_WARPS = _THREADS // 32
+#: Registers of a thread for sums and inputs, at most, and beside them; blocks of a multiprocessor, at most.
+_MOST_REGISTERS, _OTHER_REGISTERS, _MAX_BLOCKS_PER_SM = 190, 52, 5
+_MAX_FILTER_BYTES = 96 << 10
+#: Fitted on an H200. Cycles of a multiprocessor for one instruction's product and 128 bytes of memory or shared memory,
+#: of many warps; how many more so many fewer take; the share of the shorter of arithmetic and copying that the longer
+#: one does not hide.
+_PRODUCT_CYCLES, _READ_CYCLES, _WARP_SLOWNESS, _EXPOSED = 1.5, 0.7, 12, 0.9
+
+
+@dataclass(frozen=True)
+class Params:
+    """Macros of ``conv_stem_dgrad_mma.cu``."""
+
+    TYPE: str
+    CHANNELS: int
+    FILTERS: int
+    TAPS_0: int
+    TAPS_1: int
+    TAPS_2: int
+    STRIDE_0: int
+    STRIDE_1: int
+    STRIDE_2: int
+    GAP_0: int
+    PAD_0: int
+    PAD_1: int
+    BASE: int
+    SHIFT: int
+    BLOCKS_M: int
+    GROUP: int
+    TOGETHER: int
+    THREADS: int
+    MIN_BLOCKS: int
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Blocks of 16 positions of a warp, and the steps of rows that it walks."""
+
+    blocks_m: int
+    group: int
+
+
+@dataclass(frozen=True)
+class _Problem:
+    operation: ConvolutionBackwardData
+
+    @cached_property
+    def rows(self) -> StemRows:
+        return StemRows(self.operation)
+
+    @property
+    def response(self) -> Tensor:
+        return self.operation.dy
+
+    @cached_property
+    def packing(self) -> Packing | None:
+        """Of a response whose pixels are no whole pieces."""
+        size = self.response.element_bytes
+        if self.response.dims[1] * size % PIECE_BYTES == 0 and self.response.alignment_bytes >= PIECE_BYTES:
+            return None
+        return Packing(self.response, 1, PIECE_BYTES)
+
+    @property
+    def filters(self) -> int:
+        return self.packing.channels if self.packing else self.response.dims[1]
+
+    @property
+    def response_strides(self) -> tuple[int, ...]:
+        """Of images, planes and rows."""
+        images, _, *spatial = self.packing.strides if self.packing else self.response.strides
+        return (images, *((0,) * (AXES - len(spatial)) + tuple(spatial))[:2])
+
+    @cached_property
+    def chunks(self) -> int:
+        return ceil_div(self.filters * self.response.element_bytes, _CHUNK_BYTES)
+
+    @property
+    def shift(self) -> int:
+        """Columns by which positions begin before the padding does: pairs of elements are then whole words."""
+        return int(self.rows.step % 2 == 0 and self.rows.paddings[2] * self.rows.channels % 2)
+
+    @property
+    def base(self) -> int:
+        return self.rows.paddings[2] + self.shift
+
+    @property
+    def shifts(self) -> int:
+        return ceil_div(self.rows.taps[2] + self.shift, self.rows.strides[2])
+
+    @property
+    def column_blocks(self) -> int:
+        return ceil_div(self.rows.step, _BLOCK_N)
+
+    @property
+    def open_rows(self) -> int:
+        return max(self.rows.taps[1], self.rows.strides[1])
+
+    @property
+    def positions(self) -> tuple[int, int]:
+        """Of a row: the first one, and behind the last one."""
+        return self._span(self.base, self.rows.strides[2], self.operation.dx.dims[-1])
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Of a plane's rows: the first one, and behind the last one."""
+        return self._span(self.rows.paddings[1], self.rows.strides[1], self.rows.extents[1])
+
+    @property
+    def width(self) -> int:
+        """Elements of a store."""
+        places = (self.rows.step, self.base * self.rows.channels, self.rows.extents[2], *self.rows.image_strides)
+        is_aligned = self.operation.dx.alignment_bytes >= 2 * self.operation.dx.element_bytes
+        return 2 if is_aligned and not any(place % 2 for place in places) else 1
+
+    @property
+    def filter_bytes(self) -> int:
+        taps_0, taps_1, _ = self.rows.taps
+        return taps_0 * self.chunks * self.shifts * taps_1 * self.column_blocks * 32 * _LANE_BYTES
+
+    def registers(self, blocks_m: int) -> int:
+        """Of a thread, for sums and inputs."""
+        return self.open_rows * self.column_blocks * blocks_m * 4 + (blocks_m + self.shifts - 1) * 8
+
+    def blocks_per_sm(self, tile: _Tile, arch: ArchSpec) -> int:
+        """As many as shared memory and registers let share a multiprocessor."""
+        registers = _THREADS * (self.registers(tile.blocks_m) + _OTHER_REGISTERS)
+        most = min(arch.registers_per_sm // registers, _MAX_BLOCKS_PER_SM)
+        return next((n for n in range(most, 1, -1) if self.filter_bytes <= arch.shared_bytes_beside(n)), 1)
+
+    def tiles(self) -> Iterator[_Tile]:
+        """Those whose sums and inputs fit the registers."""
+        for blocks_m in _BLOCKS_M:
+            if self.registers(blocks_m) <= _MOST_REGISTERS:
+                yield from (_Tile(blocks_m, group) for group in _GROUPS)
+
+    def units(self, tile: _Tile) -> tuple[int, ...]:
+        """Images, planes, groups of rows and segments of rows."""
+        (first, end), (begin, stop) = self.positions, self.steps
+        segments = ceil_div(end - first, tile.blocks_m * _BLOCK_M)
+        return self.rows.image.dims[0], self.rows.extents[0], ceil_div(stop - begin, tile.group), segments
+
+    def busy_s(self, tile: _Tile, arch: ArchSpec) -> float:
+        """Of the multiprocessor with the most units."""
+        at_once = _WARPS * self.blocks_per_sm(tile, arch)
+        rounds = ceil_div(prod(self.units(tile)), at_once * arch.sm_count)
+        taps_0, taps_1, _ = self.rows.taps
+        blocks_n = self.shifts * taps_1 * self.column_blocks
+        products = blocks_n * tile.blocks_m * 2 * _PRODUCT_CYCLES
+        reads = (blocks_n * 4 + (tile.blocks_m + self.shifts - 1) * 8) * _READ_CYCLES
+        reach = (taps_1 - 1) // self.rows.strides[1]
+        row_taps = ceil_div(taps_0, self.rows.strides[0])
+        row_cycles = row_taps * self.chunks * max(products, reads)
+        slowness = 1 + _WARP_SLOWNESS / at_once
+        compute_s = rounds * at_once * (tile.group + reach) * row_cycles * slowness / arch.clock_hz
+        copied_s = bytes_of((self.response, self.operation.dx)) / arch.copy_bytes_per_s
+        return max(compute_s, copied_s) + _EXPOSED * min(compute_s, copied_s)
+
+    def best_tile(self, arch: ArchSpec) -> _Tile | None:
+        return min(self.tiles(), key=lambda tile: self.busy_s(tile, arch), default=None)
+
+    @staticmethod
+    def _span(padding: int, stride: int, extent: int) -> tuple[int, int]:
+        return padding // stride, (extent - 1 + padding) // stride + 1
+
+
+class ConvStemDgradMma(Floored):
+    """See the module's docstring."""
+
+    name = "conv_stem_dgrad_mma"
+    index = 42
+    numerical_notes = tiles.NUMERICAL_NOTES
+    behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionBackwardData,)
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses groups, more than 4 channels, gaps between taps, epilogues, and what is not dense."""
+        problem = graph.derive(_problem_of)
+        return problem if isinstance(problem, Refusal) else None
+
+    def floor(self, contraction: Contraction) -> Floor:
+        """One launch."""
+        return Floor(Multipliers.MMA_SYNC)
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """TILE_M, positions of a warp; TILE_ROWS, the steps of rows that it walks."""
+        problem = accepted(graph.derive(_problem_of))
+        best = accepted(graph.derive(_problem_of)).best_tile(arch) or _Tile(1, 1)
+        positions = tuple(sorted({tile.blocks_m * _BLOCK_M for tile in problem.tiles()}))
+        return (
+            Knob("tile_m", KnobType.TILE_M, positions, best.blocks_m * _BLOCK_M, "positions of a warp"),
+            Knob("tile_rows", KnobType.TILE_ROWS, _GROUPS, best.group, "steps of rows that a warp walks"),
+        )
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """A repacking launch where it is needed, and the gradient."""
+        problem = accepted(graph.derive(_problem_of))
+        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
+        tile = _Tile(chosen[KnobType.TILE_M] // _BLOCK_M, chosen[KnobType.TILE_ROWS])
+        parts = PlanParts()
+        dy = parts.operand(problem.response.uid, problem.packing)
+        kernel = parts.kernel(_kernel(problem, tile, arch))
+        parts.launches.append(_launch(problem, tile, kernel, dy, arch))
+        notes = tiles.numerical_notes(problem.response.data_type)
+        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        return ()
+
+
+def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
+    name, (operation, *others) = ConvStemDgradMma.name, graph.operations
+    if others or not isinstance(operation, ConvolutionBackwardData) or (operation.alpha, operation.beta) != (1, 0):
+        return Refusal(name, "operations: expected a data gradient alone, with alpha 1 and beta 0")
+    types = {tensor.data_type for tensor in (operation.dy, operation.w, operation.dx)}
+    operands = {f"{operation.label}.dy": operation.dy.data_type, f"{operation.label}.w": operation.w.data_type}
+    compute = ("convolution.compute_type", operation.convolution.compute_type)
+    if refused := tiles.refuse_types(operands, compute):
+        return Refusal(name, refused, Status.NOT_SUPPORTED_DATA_TYPE)
+    if len(types) > 1 or not types <= _DATA_TYPES:
+        got = ", ".join(sorted(data_type.name for data_type in types))
+        reason = f"{operation.label}: expected one type of 16-bit floats, got {got}"
+        return Refusal(name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
+    problem = _Problem(operation)
+    if refused := _refuse_shape(problem):
+        return Refusal(name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
+    return problem
+
+
+def _refuse_shape(problem: _Problem) -> str:
+    rows, response = problem.rows, problem.response
+    if refused := rows.refuse_shape():
+        return refused
+    if rows.taps[1] > 1 and rows.gaps[1] > 1:
+        return f"convolution.dilations: expected none in the last two axes, got {rows.gaps[1]}"
+    if response.strides != channels_last_strides(response.dims):
+        return f"dy.strides: expected dense channels-last pixels, got {list(response.strides)}"
+    if next(problem.tiles(), None) is None or problem.filter_bytes > _MAX_FILTER_BYTES:
+        taps, strides = list(rows.taps), list(rows.strides)
+        return f"w.dims: expected fewer filters, taps or strides, got {problem.filters}, {taps} and {strides}"
+    return ""
+
+
+def _kernel(problem: _Problem, tile: _Tile, arch: ArchSpec) -> KernelRef:
+    facts, rows = dtypes.info(problem.response.data_type), problem.rows
+    taps, strides, paddings = rows.taps, rows.strides, rows.paddings
+    params = Params(
+        TYPE=facts.c_type,
+        CHANNELS=rows.channels,
+        FILTERS=problem.filters,
+        TAPS_0=taps[0],
+        TAPS_1=taps[1],
+        TAPS_2=taps[2],
+        STRIDE_0=strides[0],
+        STRIDE_1=strides[1],
+        STRIDE_2=strides[2],
+        GAP_0=rows.gaps[0],
+        PAD_0=paddings[0],
+        PAD_1=paddings[1],
+        BASE=problem.base,
+        SHIFT=problem.shift,
+        BLOCKS_M=tile.blocks_m,
+        GROUP=tile.group,
+        TOGETHER=problem.width,
+        THREADS=_THREADS,
+        MIN_BLOCKS=problem.blocks_per_sm(tile, arch),
+    )
+    values = "_".join(str(value) for name, value in macros(params) if name != "TYPE")
+    return KernelRef(
+        name=f"conv_stem_dgrad_mma_{facts.short_name}_{values}",
+        source="conv/stem/conv_stem_dgrad_mma.cu",
+        target="sm_80",
+        parameters=macros(params),
+    )
+
+
+def _launch(problem: _Problem, tile: _Tile, kernel: int, dy: Pointer, arch: ArchSpec) -> Launch:
+    operation, rows, units = problem.operation, problem.rows, problem.units(tile)
+    count = prod(units)
+    first, strides = filter_walk(operation)
+    arguments = Struct(
+        (
+            dy,
+            TensorPointer(operation.w.uid),
+            TensorPointer(operation.dx.uid),
+            *i64((*problem.response_strides, *rows.image_strides, first, *strides)),
+            *i32((operation.w.dims[0], *rows.extents, *rows.outputs, *problem.steps, problem.positions[0])),
+            *(Struct(divider(extent)) for extent in units),
+            *i32((count,)),
+        )
+    )
+    work = Work(
+        flops=operation.flops,
+        bytes=bytes_of((problem.response, operation.w, operation.dx)),
+        unit=tiles.UNITS[problem.response.data_type],
+        busy_s=problem.busy_s(tile, arch),
+    )
+    blocks = min(arch.sm_count * problem.blocks_per_sm(tile, arch), ceil_div(count, _WARPS))
+    return Launch(kernel, (blocks, 1, 1), (_THREADS, 1, 1), (arguments,), problem.filter_bytes, work=work)

@@ -1,0 +1,375 @@
+"""``conv_stem_mma``: the first layers of networks, forward convolutions of at most 4 channels, with the image in place.
+
+One group, fp16, bf16 and fp32 by TF32; an image with dense channels-last rows of pixels, and dense channels-last
+outputs. Any pointwise epilogue with one stored tensor. Gradients of last layers, with as few filters and stride 1, are
+computed as convolutions of the response (``exchanged.py``). Kernel: ``conv_stem_mma.cu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor
+from lowdnn.engines.base import (
+    BEHAVIOR_NOTES,
+    Anchors,
+    Choices,
+    Knob,
+    Refusal,
+    accepted,
+    plan_of,
+    resolve_choices,
+)
+from lowdnn.engines.conv.stem.exchanged import with_few_channels
+from lowdnn.engines.conv.stem.rows import MAX_CHANNELS, PIECE_BYTES, WORD_BYTES, StemRows, filter_walk
+from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
+from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.output_space import OutputSpace, full_loads, output_space
+from lowdnn.engines.gemm.wgmma_output import handing_back
+from lowdnn.engines.launch import bytes_of, ceil_div, i32, i64, macros, moved_bytes
+from lowdnn.enums import DataType, KnobType
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.pattern import PointwiseDag, match_anchored
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.tensor import Tensor, channels_last_strides
+from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
+from lowdnn.status import Status
+
+_DATA_TYPES = frozenset({DataType.HALF, DataType.BFLOAT16, DataType.FLOAT})
+_LANE_BYTES = 16
+#: Words of k of one instruction; filters of one block.
+_STEP_WORDS, _BLOCK_N, _BLOCK_M = 8, 8, 16
+_THREADS = 256
+_WARPS = _THREADS // 32
+_MAX_BLOCKS_PER_SM = 2
+_MAX_TILE_PIXELS = 2048
+_TILE_WIDTHS = (1024, 512, 256, 128, 64)
+#: Fitted on an H200. Cycles of a multiprocessor for one instruction's product, 128 bytes of shared memory, a tile and a
+#: round of the filter's copies; bytes of a box that it takes in a cycle; times as long as a block alone on it takes;
+#: the share of the shorter of arithmetic and copying that the longer one does not hide.
+_PRODUCT_CYCLES, _READ_CYCLES, _TILE_CYCLES, _FILTER_CYCLES = 2.2, 1.5, 1500, 700
+_BOX_BYTES_PER_CYCLE, _LONELY_SLOWNESS, _EXPOSED = 32, 1.3, 0.3
+
+
+@dataclass(frozen=True)
+class Params:
+    """Macros of ``conv_stem_mma.cu`` beside those of ``stem_rows.cuh``."""
+
+    OUT: int
+    BLOCKS_M: int
+    RUN_BLOCKS: int
+    PASS_RUNS: int
+    STAGES: int
+    THREADS: int
+    MIN_BLOCKS: int
+    OUTPUT_RANK: int
+
+
+@dataclass(frozen=True)
+class _Filters:
+    """How the filters are spread over blocks of 8, runs of ``run_blocks`` and passes of ``pass_runs``."""
+
+    count: int
+    run_blocks: int
+    pass_runs: int
+
+    @classmethod
+    def of(cls, count: int) -> _Filters:
+        """The fewest blocks, whose lanes write 16 bytes where the outputs of a pixel are whole pieces."""
+        if count % _BLOCK_N == 0 or count > 8 * _BLOCK_N:
+            return cls(count, 4, 2 if ceil_div(count, 32) % 2 == 0 else 1)
+        return min(
+            (cls(count, run, runs) for run in (2, 3, 4) for runs in (1, 2) if run * runs % 2 == 0),
+            key=lambda found: (found.passes, found.padded),
+        )
+
+    @property
+    def pass_blocks(self) -> int:
+        return self.run_blocks * self.pass_runs
+
+    @property
+    def passes(self) -> int:
+        return ceil_div(self.count, _BLOCK_N * self.pass_blocks)
+
+    @property
+    def padded(self) -> int:
+        return self.passes * self.pass_blocks * _BLOCK_N
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Rows and columns of outputs, the boxes that a block holds, and blocks of 16 pixels of a warp's unit."""
+
+    height: int
+    width: int
+    stages: int
+    blocks_m: int = 2
+
+    @property
+    def units(self) -> int:
+        return ceil_div(self.height * self.width, self.blocks_m * _BLOCK_M)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """``operation``: forward, of few channels, with the DAG behind the graph's own one."""
+
+    operation: ConvolutionForward
+    dag: PointwiseDag
+
+    @property
+    def image(self) -> Tensor:
+        return self.operation.x
+
+    @property
+    def target(self) -> Tensor:
+        return self.dag.stores[0]
+
+    @cached_property
+    def output(self) -> OutputSpace:
+        pixel_axes = (0, *range(2, len(self.dag.dims)))
+        return output_space(self.dag, row_axes=pixel_axes, column_axes=(1,), kept=(1,), operands={})
+
+    @property
+    def functor(self) -> Functor:
+        return handing_back(self.dag, self.output, tiles.ACCUMULATORS[self.image.data_type])
+
+    @cached_property
+    def filters(self) -> _Filters:
+        return _Filters.of(self.operation.w.dims[0])
+
+    @cached_property
+    def rows(self) -> StemRows:
+        return StemRows(self.operation)
+
+    @cached_property
+    def steps(self) -> int:
+        return ceil_div(self.rows.words, _STEP_WORDS)
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether outputs leave through shared memory: those of a pixel are no whole words."""
+        return self.filters.count * self.target.element_bytes % WORD_BYTES != 0
+
+    @property
+    def filter_bytes(self) -> int:
+        """As all classes' lanes read them."""
+        blocks = self.rows.classes * self.filters.passes * self.filters.pass_blocks
+        return self.steps * blocks // 2 * 32 * _LANE_BYTES
+
+    def shared_bytes(self, tile: _Tile) -> int:
+        filters, classes = self.filters, self.rows.classes
+        table = self.steps * _STEP_WORDS * WORD_BYTES
+        boxes = tile.stages * self.rows.box_bytes(tile.height, tile.width)
+        out = tile.blocks_m * _BLOCK_M * filters.count * self.target.element_bytes * _WARPS * self.is_staged
+        return self.filter_bytes + (1 + classes) * table + boxes + out
+
+    def blocks_per_sm(self, tile: _Tile, arch: ArchSpec) -> int:
+        """As many as shared memory and registers let share a multiprocessor."""
+        fitting = (
+            n for n in range(_MAX_BLOCKS_PER_SM, 0, -1) if self.shared_bytes(tile) <= arch.shared_bytes_beside(n)
+        )
+        return next(fitting, 0)
+
+    def tiles(self, arch: ArchSpec) -> Iterator[_Tile]:
+        """Those that fit."""
+        _, rows, columns = self.rows.outputs
+        for width in (columns, *self.rows.widths(_TILE_WIDTHS)):
+            heights = range(1, min(rows, max(_MAX_TILE_PIXELS // width, 1)) + 1)
+            for height in heights if width == columns else (1,):
+                for stages in (2, 1):
+                    tile = _Tile(height, width, stages)
+                    if self._is_whole(tile) and self.blocks_per_sm(tile, arch):
+                        yield tile
+
+    def best_tile(self, arch: ArchSpec) -> _Tile | None:
+        return min(self.tiles(arch), key=lambda tile: self.busy_s(tile, arch), default=None)
+
+    def busy_s(self, tile: _Tile, arch: ArchSpec) -> float:
+        """Of the multiprocessor with the most tiles."""
+        filters, at_once = self.filters, self.blocks_per_sm(tile, arch)
+        rounds = ceil_div(prod(self.rows.tile_counts(tile.height, tile.width)), arch.sm_count * at_once)
+        products = self.steps * filters.passes * filters.pass_blocks * tile.blocks_m
+        words = self.steps * tile.blocks_m * filters.passes * 4 + 2 * self.steps * filters.passes * filters.pass_blocks
+        unit_cycles = max(products * _PRODUCT_CYCLES, words * _READ_CYCLES)
+        box = self.rows.box_bytes(tile.height, tile.width)
+        warp_rounds = ceil_div(tile.units, _WARPS) * _WARPS
+        cycles = _TILE_CYCLES + warp_rounds * unit_cycles + box / _BOX_BYTES_PER_CYCLE * (3 - tile.stages)
+        filter_rounds = ceil_div(self.filter_bytes, _THREADS * _LANE_BYTES)
+        start_s = filter_rounds * at_once * _FILTER_CYCLES / arch.clock_hz
+        slowness = _LONELY_SLOWNESS if at_once == 1 else 1.0
+        compute_s = rounds * at_once * cycles * slowness / arch.clock_hz
+        loaded = bytes_of(full_loads(self.dag, self.output))
+        copied_s = (bytes_of((self.image,)) + moved_bytes(self.dag) + loaded) / arch.copy_bytes_per_s
+        return start_s + max(compute_s, copied_s) + _EXPOSED * min(compute_s, copied_s)
+
+    def _is_whole(self, tile: _Tile) -> bool:
+        """Whether neighbouring pixels differ in their class, and staged units begin whole pieces of memory."""
+        if self.rows.classes > 1 and tile.height > 1 and tile.width % 2:
+            return False
+        _, rows, columns = self.rows.outputs
+        pixel = self.filters.count * self.target.element_bytes
+        row = columns * pixel if tile.width < columns else 0
+        places = (rows * columns * pixel, tile.height * tile.width * pixel, row)
+        return not self.is_staged or not any(place % PIECE_BYTES for place in places)
+
+
+class ConvStemMma(Floored):
+    """See the module's docstring."""
+
+    name = "conv_stem_mma"
+    index = 40
+    numerical_notes = tiles.NUMERICAL_NOTES
+    behavior_notes = BEHAVIOR_NOTES
+    anchors: Anchors = (ConvolutionForward, ConvolutionBackwardData)
+
+    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+        """Refuses groups, more than 4 channels, gaps between the taps of a row, rows that are not dense, and filters
+        that do not fit."""
+        problem = graph.derive(_problem_of)
+        if isinstance(problem, Refusal):
+            return problem
+        if graph.derive(_best_tile, arch):
+            return None
+        most = arch.shared_bytes_per_block
+        reason = f"expected filters and rows of at most {most} bytes of shared memory"
+        got = f"{list(problem.operation.w.dims)}"
+        return Refusal(self.name, f"{problem.operation.label}.w.dims: {reason}, got {got}", Status.NOT_SUPPORTED_SHAPE)
+
+    def floor(self, contraction: Contraction) -> Floor:
+        """One launch."""
+        return Floor(Multipliers.MMA_SYNC)
+
+    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+        """TILE_ROWS and TILE_COLS, outputs of a tile; STAGES, boxes of a block; TILE_M, pixels of a warp's unit."""
+        problem = accepted(graph.derive(_problem_of))
+        best = graph.derive(_best_tile, arch) or _Tile(1, 1, 1)
+        fitting = tuple(problem.tiles(arch))
+        heights = sorted({tile.height for tile in fitting})
+        widths = sorted({tile.width for tile in fitting})
+        return (
+            Knob("tile_rows", KnobType.TILE_ROWS, tuple(heights), best.height, "rows of outputs of a tile"),
+            Knob("tile_cols", KnobType.TILE_COLS, tuple(widths), best.width, "columns of outputs of a tile"),
+            Knob("stages", KnobType.STAGES, (1, 2), best.stages, "boxes of inputs of a block"),
+            Knob("tile_m", KnobType.TILE_M, (32, 64), best.blocks_m * _BLOCK_M, "pixels of a warp's unit"),
+        )
+
+    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+        """One launch."""
+        problem = accepted(graph.derive(_problem_of))
+        accepted(graph.derive(self.refuse, arch))
+        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
+        tile = _Tile(
+            chosen[KnobType.TILE_ROWS],
+            chosen[KnobType.TILE_COLS],
+            chosen[KnobType.STAGES],
+            chosen[KnobType.TILE_M] // _BLOCK_M,
+        )
+        functor = problem.functor
+        kernel, launch = _kernel(problem, tile, functor, arch), _launch(problem, tile, functor, arch)
+        notes = tiles.numerical_notes(problem.image.data_type)
+        return plan_of(self, graph, arch, chosen, (kernel,), (launch,), 0, notes)
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        return ()
+
+
+def _best_tile(graph: OperationGraph, arch: ArchSpec) -> _Tile | None:
+    return accepted(graph.derive(_problem_of)).best_tile(arch)
+
+
+def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
+    name = ConvStemMma.name
+    matched = match_anchored(graph, ConvolutionOperation)
+    if isinstance(matched, str):
+        return Refusal(name, matched)
+    operation = with_few_channels(matched.anchor, MAX_CHANNELS)
+    if not isinstance(operation, ConvolutionForward) or len(matched.epilogue.stores) != 1:
+        return Refusal(name, "operations: expected one stored output, or data gradient of a last layer")
+    problem = _Problem(operation, matched.epilogue)
+    operands = {f"{operation.label}.x": operation.x.data_type, f"{operation.label}.w": operation.w.data_type}
+    compute = ("convolution.compute_type", operation.convolution.compute_type)
+    if refused := tiles.refuse_types(operands, compute):
+        return Refusal(name, refused, Status.NOT_SUPPORTED_DATA_TYPE)
+    if operation.x.data_type not in _DATA_TYPES:
+        got = operation.x.data_type.name
+        return Refusal(name, f"{operation.label}.x: expected floats, got {got}", Status.NOT_SUPPORTED_DATA_TYPE)
+    if refused := _refuse_shape(problem):
+        return Refusal(name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
+    return problem
+
+
+def _refuse_shape(problem: _Problem) -> str:
+    """Why the kernel does not read the image in place, or an empty string."""
+    if refused := problem.rows.refuse_shape():
+        return refused
+    if not problem.rows.is_copied_asynchronously:
+        return (
+            f"x.dims[-1]: expected rows of whole words, got {problem.image.dims[-1]} pixels of {problem.rows.channels}"
+        )
+    target = problem.target
+    if target.strides != channels_last_strides(target.dims) or target.alignment_bytes < PIECE_BYTES:
+        got = f"{list(target.strides)}, aligned to {target.alignment_bytes}"
+        return f"y.strides: expected dense channels-last pixels aligned to {PIECE_BYTES}, got {got}"
+    if problem.is_staged and problem.filters.passes > 1:
+        return f"w.dims[0]: expected at most 64 filters where outputs of a pixel are no words, got {target.dims[1]}"
+    return ""
+
+
+def _kernel(problem: _Problem, tile: _Tile, functor: Functor, arch: ArchSpec) -> KernelRef:
+    facts, filters = dtypes.info(problem.image.data_type), problem.filters
+    row_params = problem.rows.params(facts.c_type, tile.height, tile.width)
+    params = Params(
+        OUT=filters.count,
+        BLOCKS_M=tile.blocks_m,
+        RUN_BLOCKS=filters.run_blocks,
+        PASS_RUNS=filters.pass_runs,
+        STAGES=tile.stages,
+        THREADS=_THREADS,
+        MIN_BLOCKS=_MAX_BLOCKS_PER_SM if tile.blocks_m == 2 else 1,
+        OUTPUT_RANK=problem.output.space.rank,
+    )
+    parameters = (*macros(row_params), *macros(params))
+    values = "_".join(str(value) for name, value in parameters if name != "TYPE")
+    return KernelRef(
+        name=f"conv_stem_mma_{facts.short_name}_{values}_{functor.digest}",
+        source="conv/stem/conv_stem_mma.cu",
+        target="sm_80",
+        parameters=parameters,
+        generated=functor.text,
+    )
+
+
+def _launch(problem: _Problem, tile: _Tile, functor: Functor, arch: ArchSpec) -> Launch:
+    counts = problem.rows.tile_counts(tile.height, tile.width)
+    count = prod(counts)
+    first, strides = filter_walk(problem.operation)
+    arguments = Struct(
+        (
+            problem.rows.argument,
+            TensorPointer(problem.operation.w.uid),
+            TensorPointer(problem.target.uid),
+            *i64((first, *strides)),
+            *i32(problem.rows.outputs),
+            *problem.rows.tiles_argument(counts),
+            *i32((count,)),
+            problem.output.map,
+            functor.arguments,
+        )
+    )
+    depth = problem.steps * _STEP_WORDS * problem.rows.word
+    work = Work(
+        flops=2 * count * tile.units * tile.blocks_m * _BLOCK_M * problem.filters.padded * depth,
+        bytes=bytes_of((problem.image, problem.operation.w)) + moved_bytes(problem.dag),
+        unit=tiles.UNITS[problem.image.data_type],
+        busy_s=problem.busy_s(tile, arch),
+    )
+    blocks = min(arch.sm_count * problem.blocks_per_sm(tile, arch), count)
+    return Launch(0, (blocks, 1, 1), (_THREADS, 1, 1), (arguments,), problem.shared_bytes(tile), work=work)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from lowdnn.arch.specs import SM_90A
+from lowdnn.engines.base import Refusal
+from lowdnn.engines.conv.stem.conv_stem_wgrad_mma import ConvStemWgradMma
+from lowdnn.enums import DataType, KnobType
+from lowdnn.graph.builder import Layout
+from lowdnn.plan import Plan
+from lowdnn.runtime.runtime import Runtime
+from tests.engines.conv.grouped.test_conv_grouped_mma import Case
+from tests.engines.conv.stem.test_conv_stem_mma import LAST_LAYERS, LAYERS
+from tests.support.running import check_exact
+
+ENGINE = ConvStemWgradMma()
+
+#: A device with one multiprocessor.
+_FEW = SM_90A.with_sm_count(1)
+
+
+#: Rows of pixels that are no whole words.
+ODD_LAYERS = (
+    Case((2, 3, 9, 11), (32, 3, 3, 3), (0, 0), strides=(2, 2)),
+    Case((1, 1, 7, 9), (24, 1, 3, 3), (1, 1)),
+    Case((2, 3, 21), (16, 3, 5), (2,), strides=(2,)),
+)
+
+#: Of whole words of filters.
+EVEN_LAYERS = tuple(case for case in LAYERS if case.w[0] % 2 == 0)
+
+
+@pytest.mark.parametrize("case", EVEN_LAYERS + ODD_LAYERS)
+def test_first_layers(device: Runtime, case: Case) -> None:
+    check_exact(device, ENGINE, case.graph("filter"), length=case.length)
+
+
+@pytest.mark.parametrize("case", LAST_LAYERS)
+def test_last_layers(device: Runtime, case: Case) -> None:
+    check_exact(device, ENGINE, case.graph("filter", alpha=2.0), length=case.length)
+
+
+@pytest.mark.parametrize("case", [LAYERS[0], LAYERS[3], LAYERS[10]])
+def test_fp16(device: Runtime, case: Case) -> None:
+    check_exact(device, ENGINE, case.graph("filter", DataType.HALF), length=case.length)
+
+
+def test_alpha_beta_and_epilogue(device: Runtime) -> None:
+    case = LAYERS[3]
+    check_exact(device, ENGINE, case.graph("filter", alpha=2.0, beta=1.0), length=case.length)
+    check_exact(device, ENGINE, case.graph("filter", epilogue=True), length=case.length)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("case", [LAYERS[3], LAYERS[10], LAYERS[12]])
+def test_stages(scheduled: Runtime, stages: int, case: Case) -> None:
+    check_exact(scheduled, ENGINE, case.graph("filter"), length=case.length, choices={KnobType.STAGES: stages})
+
+
+def test_several_tiles_of_a_block(scheduled: Runtime) -> None:
+    """More tiles than all blocks of the device, of which each has some."""
+    case = Case((7, 1, 8, 6), (16, 1, 3, 3), (1, 1))
+    choices = {KnobType.TILE_ROWS: 8, KnobType.STAGES: 2}
+    check_exact(scheduled, ENGINE, case.graph("filter"), length=case.length, choices=choices, arch=_FEW)
+
+
+def test_plan_survives_json() -> None:
+    plan = ENGINE.plan(LAYERS[0].graph("filter"), SM_90A, {})
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_refusals_name_field_limit_and_value() -> None:
+    def reason(case: Case, direction: str = "filter", **kinds: Layout | DataType) -> str:
+        refusal = ENGINE.refuse(case.graph(direction, **kinds), SM_90A)  # type: ignore[arg-type]
+        assert isinstance(refusal, Refusal)
+        return refusal.reason
+
+    assert "expected at most 4 channels in one group, got 5 channels" in reason(Case((1, 5, 6, 6), (8, 5, 3, 3)))
+    assert "expected dense channels-last rows" in reason(LAYERS[0], layout=Layout.ROW_MAJOR)
+    assert "expected 16-bit floats, got FLOAT" in reason(LAYERS[0], data_type=DataType.FLOAT)
+    assert "expected fewer taps, got [16, 16]" in reason(Case((1, 3, 32, 32), (512, 3, 16, 16), strides=(16, 16)))
+    assert "expected whole words of filters, got 33" in reason(Case((1, 3, 8, 8), (33, 3, 3, 3)))
+    assert "expected a filter gradient" in reason(LAYERS[0], "forward")
