@@ -35,6 +35,8 @@ _WARPS, _LEAST_STAGES, _MAX_STAGES = 4, 2, 8
 _ENOUGH_STAGES = 3
 _COMBINE_WARPS = 4
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+#: Of splits, those whose blocks are clusters.
+_CLUSTERS = (2, 4, 8, 16)
 #: Tiles that are enough for a warp to fill its ring, and the share of what is attained for which fewer splits will do.
 _FEWEST_TILES, _WAVES_ATTAINED = 4, 0.85
 _F32_BYTES = 4
@@ -50,6 +52,7 @@ class Params:
     STAGES: int
     BLOCKS_PER_SM: int
     IS_SPLIT: int
+    IN_CLUSTER: int
     OVERLAPS_PREVIOUS: int
 
 
@@ -87,8 +90,8 @@ class AttentionDecode:
         shape, splits = replace(default, stages=chosen[KnobType.STAGES]), chosen[KnobType.SPLIT_K_SLC]
         if not problem.rows:
             return plan_of(self, graph, arch, chosen, (), ())
-        if splits == 1:
-            kernel, launch = shape.decode(1)
+        if splits == 1 or shape.in_cluster(splits):
+            kernel, launch = shape.decode(splits)
             return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
         (decode, first), (combine, second) = shape.decode(splits), shape.combine(splits)
         workspace_bytes = shape.workspace_bytes(splits)
@@ -144,6 +147,10 @@ class _Shape:
         """Two where there is room."""
         return 2 if self.stages <= self._most_stages(2) else 1
 
+    def in_cluster(self, splits: int) -> bool:
+        """Whether blocks with parts of the same keys are a cluster, and join what they have found."""
+        return self.overlaps and splits in _CLUSTERS
+
     def knobs(self) -> tuple[Knob, ...]:
         """Splits that leave warps enough to do; the default is the least one with which nearly as much is attained as
         with any: blocks that are all there at once share the memory, of which one on each multiprocessor asks enough;
@@ -162,22 +169,23 @@ class _Shape:
         default = next(splits for splits in values if attained(splits) >= _WAVES_ATTAINED * best)
         stages = tuple(range(_LEAST_STAGES, self._most_stages(1) + 1))
         return (
-            Knob("split_kv", KnobType.SPLIT_K_SLC, values, default, "parts of the keys, joined in a second launch"),
+            Knob("split_kv", KnobType.SPLIT_K_SLC, values, default, "parts of the keys, joined in a cluster or a second launch"),
             Knob("stages", KnobType.STAGES, stages, self.stages, "tiles in a warp's rings of keys and of values"),
         )
 
     def decode(self, splits: int) -> tuple[KernelRef, Launch]:
-        params = Params(_WARPS, self.stages, self.blocks_per_sm, int(splits > 1), int(self.overlaps))
-        variant = f"r{self.stages}x{self.blocks_per_sm}" + "p" * params.IS_SPLIT
+        in_cluster, is_split = self.in_cluster(splits), splits > 1
+        params = Params(_WARPS, self.stages, self.blocks_per_sm, *map(int, (is_split, in_cluster, self.overlaps)))
+        variant = f"r{self.stages}x{self.blocks_per_sm}" + ("c" if in_cluster else "p" * is_split)
         kernel = self.problem.kernel("decode", self._target, self.tile, macros(params), variant)
         operands = tuple(operand.argument for operand in (self.problem.q, self.problem.k, self.problem.v))
-        partials = (self._partials(splits),) if splits > 1 else ()
+        partials = (self._partials(splits),) if is_split and not in_cluster else ()
         launch = self.problem.launch(
             (*operands, *partials), self.tile, _WARPS * 32, self._shared_bytes, MathUnit.MMA_F16, splits
         )
-        written = self.workspace_bytes(splits) if splits > 1 else 0
-        work = replace(launch.work, bytes=launch.work.bytes + written)
-        return kernel, replace(launch, work=work, overlaps_previous=self.overlaps)
+        work = replace(launch.work, bytes=launch.work.bytes + (self.workspace_bytes(splits) if partials else 0))
+        cluster = (1, splits if in_cluster else 1, 1)
+        return kernel, replace(launch, work=work, overlaps_previous=self.overlaps, cluster=cluster)
 
     def combine(self, splits: int) -> tuple[KernelRef, Launch]:
         problem = self.problem
@@ -225,8 +233,8 @@ class _Shape:
     def _shared_bytes(self) -> int:
         """What warps hand over at the end lies where their rings were."""
         problem, tile = self.problem, self.tile
-        values = tile.queries // 16 * (problem.padded_v // 2 + 4)
-        handed_bytes = (_WARPS - 1) * values * 32 * _F32_BYTES
+        extremes = tile.queries // 16 * 4
+        handed_bytes = (_WARPS * (extremes + tile.queries // 16 * problem.padded_v // 2) + extremes) * 32 * _F32_BYTES
         ring_bytes = self.stages * _stage_bytes(problem, tile)
         return tile.queries * pitch_bytes(problem.padded_qk) + max(ring_bytes, handed_bytes)
 
