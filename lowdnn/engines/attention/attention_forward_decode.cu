@@ -88,7 +88,6 @@ struct PackRows {
 
 // Of all of a thread's rows, a pair of blocks of columns of what is joined at the end.
 typedef f32 OutputPair[PARTS][2][4];
-constexpr int OUTPUT_PAIRS = OUTPUT_BLOCKS / 2;
 
 // What a lane of a warp has accumulated, in shared memory: extremes of its rows, and outputs.
 struct Found {
