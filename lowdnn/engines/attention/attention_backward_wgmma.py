@@ -134,6 +134,7 @@ _KINDS = (
         sum_pieces=1,
         weight_bytes=0,
         producer_registers=24,
+        fewest_heads=16,
         banded_heads=16,
     ),
     _Kind(
@@ -341,12 +342,13 @@ class _Problem:
         """SWIZZLE, REDUCTION_MODE, SPLIT_K_SLC."""
         heads = tuple(2**power for power in range(8))
         orders = (_IN_ORDER,) if self.backward.operation.is_deterministic else (_IN_ORDER, _IN_ANY_ORDER)
-        heads_at_once = self._heads_at_once(arch)
+        split = self._split_knob(arch)
+        heads_at_once = self._heads_at_once(arch, split.default)
         order = orders[0] if self._has_cheap_order(arch, heads_at_once) else orders[-1]
         return (
             Knob("heads", KnobType.SWIZZLE, heads, heads_at_once, "heads whose blocks start together"),
             Knob("order", KnobType.REDUCTION_MODE, orders, order, "0: dq is summed up in a fixed order; 1: in any"),
-            self._split_knob(arch),
+            split,
         )
 
     def _split_knob(self, arch: ArchSpec) -> Knob:
@@ -460,7 +462,7 @@ class _Problem:
         dividers = (Struct(divider(count)) for count in (tiles, heads.tensor.dims[1]))
         return Struct((heads.argument, WorkspacePointer(sums_offset), *dividers))
 
-    def _heads_at_once(self, arch: ArchSpec) -> int:
+    def _heads_at_once(self, arch: ArchSpec, splits: int) -> int:
         """Blocks of a head wait for each other at the same queries. The more heads there are at once, the fewer blocks
         of each, so the less they wait, but the more the L2 cache has to hold, of large heads above all. Under a band,
         where blocks have unequally many queries, they would wait the longest; without one, heads that fill the device
@@ -469,14 +471,14 @@ class _Problem:
         """
         kind = self.kind
         wanted = kind.banded_heads if self.has_band else max(kind.fewest_heads, arch.sm_count // self.key_tiles)
-        if self.has_band and self._ending_share(arch, wanted) > _ENDING_SHARE:
+        if self.has_band and self._ending_share(arch, splits, wanted) > _ENDING_SHARE:
             wanted *= 2
         return floor_power(min(wanted, self.key_heads))
 
-    def _ending_share(self, arch: ArchSpec, heads: int) -> float:
+    def _ending_share(self, arch: ArchSpec, splits: int, heads: int) -> float:
         """Of the whole time, what the device waits for the longest blocks of the last ``heads``."""
-        head_steps = self.key_tiles * (_BLOCK_STEPS + self._mean_steps) / arch.sm_count
-        missing = _LAST_BLOCKS * (_BLOCK_STEPS + self._most_steps) - heads * head_steps
+        head_steps = self.key_tiles * (_BLOCK_STEPS * splits + self._mean_steps) / arch.sm_count
+        missing = _LAST_BLOCKS * (_BLOCK_STEPS + self._most_steps / splits) - heads * head_steps
         return missing / max(1.0, self.key_heads * head_steps)
 
     def _has_cheap_order(self, arch: ArchSpec, heads_at_once: int) -> bool:
