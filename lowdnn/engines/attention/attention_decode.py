@@ -39,7 +39,7 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _CLUSTERS = (2, 4, 8, 16)
 #: Tiles that are enough for a warp to fill its ring, and the share of what is attained for which fewer splits will do.
 _FEWEST_TILES, _WAVES_ATTAINED = 4, 0.85
-_F32_BYTES = 4
+_F32_BYTES, _SHARED_GRANULE_BYTES = 4, 128
 #: Beside a tile in pages.
 _NOTES_BYTES = 128
 
@@ -181,7 +181,7 @@ class _Shape:
         operands = tuple(operand.argument for operand in (self.problem.q, self.problem.k, self.problem.v))
         partials = (self._partials(splits),) if is_split and not in_cluster else ()
         launch = self.problem.launch(
-            (*operands, *partials), self.tile, _WARPS * 32, self._shared_bytes, MathUnit.MMA_F16, splits
+            (*operands, *partials), self.tile, _WARPS * 32, self._kept_bytes(splits), MathUnit.MMA_F16, splits
         )
         work = replace(launch.work, bytes=launch.work.bytes + (self.workspace_bytes(splits) if partials else 0))
         cluster = (1, splits if in_cluster else 1, 1)
@@ -237,6 +237,16 @@ class _Shape:
         handed_bytes = (_WARPS * (extremes + tile.queries // 16 * problem.padded_v // 2) + extremes) * 32 * _F32_BYTES
         ring_bytes = self.stages * _stage_bytes(problem, tile)
         return tile.queries * pitch_bytes(problem.padded_qk) + max(ring_bytes, handed_bytes)
+
+    def _kept_bytes(self, splits: int) -> int:
+        """Shared memory with which no more blocks share a multiprocessor than where all of them have as many: those of
+        the next launch, which start where some of this one have ended, would crowd some and leave others without any.
+        """
+        blocks, sm_count = self._blocks * splits, self.arch.sm_count
+        each = next((count for count in range(1, self.blocks_per_sm + 1) if blocks <= count * sm_count), None)
+        if each is None or not self.overlaps:
+            return self._shared_bytes
+        return max(self._shared_bytes, self.arch.shared_bytes_beside(each + 1) + _SHARED_GRANULE_BYTES)
 
     def _most_stages(self, blocks: int) -> int:
         """With which so many blocks fit a multiprocessor."""

@@ -244,27 +244,43 @@ __device__ __forceinline__ void join_found(const Params& params, const Place& pl
 }
 
 #if OVERLAPS_PREVIOUS
-// Brings to the L2 cache, while the kernel before this one ends, what must be read to know where the first keys are, of
-// parts of the keys as if the sequence were the longest one.
+// Brings to the L2 cache, while the kernel before this one ends, what must be read to know where the first keys are, and
+// the first tile of each warp: of sequences and parts of the keys as if all were the longest ones. More of them, or
+// earlier, would take the memory from the kernel before.
 __device__ __forceinline__ void ask_ahead(const Params& params) {
   const Forward& p = params.forward;
-  const i32 batch = i32(p.packs.divide(p.tiles.divide(blockIdx.x)));
+  const u32 packs_before = p.tiles.divide(blockIdx.x);
+  const i32 batch = i32(p.packs.divide(packs_before));
 #if HAS_LENGTHS
   if (threadIdx.x == 0) prefetch_to_l2(p.lengths + batch * p.length_stride);
 #endif
-  const i32 row = blockIdx.y * (p.keys / gridDim.y) + threadIdx.x * TILE_KV;
-  if (row >= p.keys) return;
-  prefetch_note(params.k, batch, row);
-  prefetch_note(params.v, batch, row);
+  const i32 noted = blockIdx.y * (p.keys / gridDim.y) + threadIdx.x * TILE_KV;
+  if (noted < p.keys) {
+    prefetch_note(params.k, batch, noted);
+    prefetch_note(params.v, batch, noted);
+  }
+#if !HAS_BLOCKS
+  const Place place(p, packs_before, blockIdx.x - packs_before * p.tiles.divisor, {p.queries, p.keys});
+  const Share share(place);
+  const i32 tile = share.begin + i32(threadIdx.x / WARP_SIZE), row = tile * TILE_KV;
+  if (tile >= share.end) return;
+  prefetch_rows<Keys>(params.k, batch, place.head, row, p.keys - row);
+  prefetch_rows<Values>(params.v, batch, place.head, row, p.keys - row);
+#endif
 }
 #endif
+
+__device__ __forceinline__ void allow_next() {
+#if OVERLAPS_PREVIOUS
+  allow_next_kernel();
+#endif
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     KERNEL_NAME(const __grid_constant__ Params params) {
 #if OVERLAPS_PREVIOUS
   ask_ahead(params);
   wait_for_previous_kernel();
-  allow_next_kernel();
 #endif
   const Forward& p = params.forward;
   extern __shared__ __align__(128) u8 memory[];
@@ -291,6 +307,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
       const auto from_v = noted_rows(params.v, place.batch, place.head, first, values, stage.note_of_values());
       stage.keys().copy_each<WARP_SIZE>(from, keys, p.size_qk);
       stage.values().copy_each<WARP_SIZE>(from_v, values, p.size_v);
+    } else {
+      allow_next();  // all of the warp's have been asked for
     }
     if (Stage::HAS_NOTES) __syncwarp();  // the notes have been read
     const i32 later = tile + STAGES * WARPS;
