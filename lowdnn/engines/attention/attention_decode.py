@@ -3,7 +3,8 @@ once.
 
 The graphs of ``attention_mma``, pages of a cache among them. The queries of the heads that share keys are rows of one
 tile; the keys are split over warps and, where there are too few blocks to keep the memory busy, over blocks, whose
-results a second launch combines in a fixed order; on sm_90a each launch may start while the one before it ends.
+results are combined in a fixed order: by two blocks themselves, which are a cluster on sm_90a, otherwise in a second
+launch. On sm_90a each launch may start while the one before it ends.
 Kernels: ``attention_forward_decode.cu``, ``attention_forward_combine.cu`` (from the workspace, for each part of the
 keys and each query v's padded head and two more fp32).
 """
@@ -35,8 +36,8 @@ _WARPS, _LEAST_STAGES, _MAX_STAGES = 4, 2, 8
 _ENOUGH_STAGES = 3
 _COMBINE_WARPS = 4
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-#: Of splits, those whose blocks are clusters.
-_CLUSTERS = (2, 4, 8, 16)
+#: Of splits, those whose blocks are a cluster: larger ones leave multiprocessors without any, at 20 to 60 % more time.
+_PAIR = 2
 #: Tiles that are enough for a warp to fill its ring, and the share of what is attained for which fewer splits will do.
 _FEWEST_TILES, _WAVES_ATTAINED = 4, 0.85
 _F32_BYTES, _SHARED_GRANULE_BYTES = 4, 128
@@ -83,7 +84,7 @@ class AttentionDecode:
         return _Shape.of(accepted(graph.derive(self._problem)), arch).knobs()
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """One launch, two where keys are split over blocks, none where there is no query."""
+        """One launch, two where keys are split over blocks that are no cluster, none where there is no query."""
         problem = accepted(graph.derive(self._problem))
         default = _Shape.of(problem, arch)
         chosen = resolve_choices(self.name, default.knobs(), choices)
@@ -149,7 +150,7 @@ class _Shape:
 
     def in_cluster(self, splits: int) -> bool:
         """Whether blocks with parts of the same keys are a cluster, and join what they have found."""
-        return self.overlaps and splits in _CLUSTERS
+        return self.overlaps and splits == _PAIR
 
     def knobs(self) -> tuple[Knob, ...]:
         """Splits that leave warps enough to do; the default is the least one with which nearly as much is attained as
@@ -169,7 +170,7 @@ class _Shape:
         default = next(splits for splits in values if attained(splits) >= _WAVES_ATTAINED * best)
         stages = tuple(range(_LEAST_STAGES, self._most_stages(1) + 1))
         return (
-            Knob("split_kv", KnobType.SPLIT_K_SLC, values, default, "parts of the keys, joined in a cluster or a second launch"),
+            Knob("split_kv", KnobType.SPLIT_K_SLC, values, default, "parts of the keys; of more than 2, joined by a launch"),
             Knob("stages", KnobType.STAGES, stages, self.stages, "tiles in a warp's rings of keys and of values"),
         )
 
@@ -233,19 +234,19 @@ class _Shape:
     def _shared_bytes(self) -> int:
         """What warps hand over at the end lies where their rings were."""
         problem, tile = self.problem, self.tile
-        extremes = tile.queries // 16 * 4
-        handed_bytes = (_WARPS * (extremes + tile.queries // 16 * problem.padded_v // 2) + extremes) * 32 * _F32_BYTES
+        parts = tile.queries // 16
+        extremes, outputs = parts * 4, parts * problem.padded_v // 2
+        handed_bytes = ((_WARPS + 1) * extremes + _WARPS * outputs) * 32 * _F32_BYTES
         ring_bytes = self.stages * _stage_bytes(problem, tile)
         return tile.queries * pitch_bytes(problem.padded_qk) + max(ring_bytes, handed_bytes)
 
     def _kept_bytes(self, splits: int) -> int:
-        """Shared memory with which no more blocks share a multiprocessor than where all of them have as many: those of
-        the next launch, which start where some of this one have ended, would crowd some and leave others without any.
+        """Shared memory with which no more blocks share a multiprocessor than where all have as many: those of the next
+        launch, which start where the first ones of this one have ended, would crowd some and leave others without any.
         """
-        blocks, sm_count = self._blocks * splits, self.arch.sm_count
-        each = next((count for count in range(1, self.blocks_per_sm + 1) if blocks <= count * sm_count), None)
-        if each is None or not self.overlaps:
+        if not self.overlaps:
             return self._shared_bytes
+        each = ceil_div(self._blocks * splits, self.arch.sm_count)
         return max(self._shared_bytes, self.arch.shared_bytes_beside(each + 1) + _SHARED_GRANULE_BYTES)
 
     def _most_stages(self, blocks: int) -> int:

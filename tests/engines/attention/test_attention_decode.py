@@ -39,14 +39,14 @@ def test_lines(racing: Runtime, line: str) -> None:
     check_case(racing, ENGINE, line)
 
 
-@pytest.mark.parametrize(("splits", "launches"), [(1, 1), (2, 1), (3, 2), (4, 1)])
+@pytest.mark.parametrize(("splits", "launches"), [(1, 1), (2, 1), (4, 2)])
 def test_parts_of_the_keys(device: Runtime, splits: int, launches: int) -> None:
     plan = check_case(device, ENGINE, SPLIT, {KnobType.SPLIT_K_SLC: splits})
     assert len(plan.launches) == launches
-    assert plan.launches[0].cluster == (1, splits if splits in (2, 4) else 1, 1)
+    assert plan.launches[0].cluster == (1, 2 if splits == 2 else 1, 1)
 
 
-@pytest.mark.parametrize(("keys", "splits"), [(1040, 2), (1600, 3), (8200, 16)])
+@pytest.mark.parametrize(("keys", "splits"), [(1040, 2), (1600, 3)])
 def test_parts_are_joined_without_races(racing: Runtime, keys: int, splits: int) -> None:
     line = f"sdpa b=1 h=2 hk=1 q=1 kv={keys} d=16 dropout=0.5"
     plan = check_case(racing, ENGINE, line, {KnobType.SPLIT_K_SLC: splits})
@@ -83,6 +83,19 @@ def test_kernels_fit(arch: type(SM_80), size: int) -> None:
 )
 def test_keys_are_split_where_blocks_are_few(line: str, splits: int) -> None:
     assert dict(ENGINE.plan(graph_of(line), SM_90A, {}).choices)[KnobType.SPLIT_K_SLC] == splits
+
+
+@pytest.mark.parametrize(
+    ("line", "each"),
+    [
+        ("sdpa b=32 h=32 hk=8 q=1 kv=8192 d=64 page=16 lengths=yes", 2),  # 256 blocks
+        ("sdpa b=8 h=64 hk=8 q=1 kv=8192 d=128", 1),  # 128
+        ("sdpa b=37 h=32 hk=8 q=1 kv=512 d=16", 3),  # 296
+    ],
+)
+def test_no_multiprocessor_has_more_blocks_than_others(line: str, each: int) -> None:
+    kept = ENGINE.plan(graph_of(line), SM_90A, {}).launches[0].shared_bytes
+    assert SM_90A.shared_bytes_beside(each) >= kept > SM_90A.shared_bytes_beside(each + 1)
 
 
 def test_few_queries_come_here_and_many_elsewhere() -> None:
