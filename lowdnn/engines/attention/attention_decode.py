@@ -170,7 +170,9 @@ class _Shape:
         default = next(splits for splits in values if attained(splits) >= _WAVES_ATTAINED * best)
         stages = tuple(range(_LEAST_STAGES, self._most_stages(1) + 1))
         return (
-            Knob("split_kv", KnobType.SPLIT_K_SLC, values, default, "parts of the keys; of more than 2, joined by a launch"),
+            Knob(
+                "split_kv", KnobType.SPLIT_K_SLC, values, default, "parts of the keys, more than 2 joined in a launch"
+            ),
             Knob("stages", KnobType.STAGES, stages, self.stages, "tiles in a warp's rings of keys and of values"),
         )
 

@@ -12,8 +12,9 @@
 // Memory: q, k, v as their places say, with elements of a head contiguous, rows at multiples of 16 bytes. Sizes of
 // heads are multiples of 8, at most HEAD_QK and HEAD_V, multiples of 16.
 // Shared memory (dynamic): TILE_Q rows of q; for each warp STAGES times TILE_KV rows of k and of v and, of pages, 128
-// bytes of notes; at the end the accumulators of all warps.
-// Launch: 32 threads for each warp; grid (tiles of rows, parts of the keys), IN_CLUSTER clusters (1, parts of the keys).
+// bytes of notes; at the end the accumulators of all warps, and once more the extremes of a lane's rows.
+// Launch: 32 threads for each warp; grid (tiles of rows, parts of the keys); IN_CLUSTER: clusters (1, parts of the
+// keys).
 // Macros: HEAD_QK, those of attention_places.cuh, of attention_forward.cuh with WARP_Q = TILE_Q, WARPS, STAGES,
 // BLOCKS_PER_SM, IS_SPLIT, IN_CLUSTER; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
 // Source: Dao et al., "Flash-Decoding for long-context inference".
@@ -86,7 +87,7 @@ struct PackRows {
   __device__ __forceinline__ const T* below(const T* from, int row, int rows) const { return at(row + rows); }
 };
 
-// Of all of a thread's rows, a pair of blocks of columns of what is joined at the end.
+// Of a thread's rows, outputs of two blocks of columns: what a warp joins at a time.
 typedef f32 OutputPair[PARTS][2][4];
 
 // What a lane of a warp has accumulated, in shared memory: extremes of its rows, and outputs.
@@ -145,11 +146,9 @@ struct Found {
   static __device__ __forceinline__ f32& at(f32* first, int index) { return first[index * WARP_SIZE]; }
 };
 
-// Where warps leave what they have found, and, of the parts of a cluster, the block what is joined of it: that lies
-// where the first warp's was, but for its extremes, which others read meanwhile.
+// Where warps leave what they have found, and the block of a cluster what it joins of that: outputs where the first
+// warp's were; extremes behind all of them, as others read the first warp's meanwhile.
 struct Meeting {
-  static constexpr int BYTES = (WARPS * Found::VALUES + IN_CLUSTER * Found::EXTREMES) * WARP_SIZE * sizeof(f32);
-
   f32* first;  // of this lane
 
   __device__ __forceinline__ explicit Meeting(u8* memory)
@@ -165,7 +164,8 @@ struct Meeting {
 };
 
 #if IS_SPLIT && !IN_CLUSTER
-// What the block has found of its part of the keys: of a pair of blocks of columns.
+// What the block has found of its part of the keys: two blocks of columns from `first` on, with the first ones the
+// extremes.
 __device__ __forceinline__ void store_partial(const Params& p, const Place& place, const Rows& rows,
                                               const RunningSoftmax& softmax, const OutputPair& o, int first) {
 #pragma unroll
@@ -188,7 +188,7 @@ __device__ __forceinline__ void store_partial(const Params& p, const Place& plac
   }
 }
 #else
-// A pair of blocks of columns of the output, with the first one the statistics.
+// Two blocks of columns of the output from `first` on, with the first ones the statistics.
 __device__ __forceinline__ void store_pair(const Forward& p, const Place& place, const Rows& rows,
                                            const RunningSoftmax& softmax, OutputPair& o, int first) {
   const Destination to(p, place.batch);
@@ -204,8 +204,8 @@ __device__ __forceinline__ void store_pair(const Forward& p, const Place& place,
 }
 #endif
 
-// Joins what the warps of the block have found, in their order, each warp some pairs of blocks of columns; of a cluster
-// then what its blocks have.
+// Joins what the warps of the block have found, in their order, and then what the blocks of a cluster have, in theirs:
+// each warp some columns.
 __device__ __forceinline__ void join_found(const Params& params, const Place& place, const Rows& rows,
                                            const Meeting& meeting) {
   const Forward& p = params.forward;
@@ -232,7 +232,7 @@ __device__ __forceinline__ void join_found(const Params& params, const Place& pl
   for (int first = (warp * gridDim.y + blockIdx.y) * 2; first < OUTPUT_BLOCKS; first += WARPS * gridDim.y * 2) {
     RunningSoftmax softmax(p.scale);
     OutputPair o = {};
-#pragma unroll 4
+#pragma unroll 2
     for (u32 block = 0; block < gridDim.y; ++block) {
       const auto load_there = [&](const f32& here) { return load_of_block(&here, block); };
       meeting.of_block().join_to(softmax, o, first, load_there);
@@ -244,9 +244,9 @@ __device__ __forceinline__ void join_found(const Params& params, const Place& pl
 }
 
 #if OVERLAPS_PREVIOUS
-// Brings to the L2 cache, while the kernel before this one ends, what must be read to know where the first keys are, and
-// the first tile of each warp: of sequences and parts of the keys as if all were the longest ones. More of them, or
-// earlier, would take the memory from the kernel before.
+// Brings to the L2 cache, while the kernel before this one ends, what must be read to know where the first keys are,
+// and the first tile of each warp, of sequences and their parts as if all were the longest ones. More tiles would take
+// the memory from the kernel before.
 __device__ __forceinline__ void ask_ahead(const Params& params) {
   const Forward& p = params.forward;
   const u32 packs_before = p.tiles.divide(blockIdx.x);
