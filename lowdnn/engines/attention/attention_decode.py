@@ -40,7 +40,7 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _PAIR = 2
 #: Tiles that are enough for a warp to fill its ring, and the share of what is attained for which fewer splits will do.
 _FEWEST_TILES, _WAVES_ATTAINED = 4, 0.85
-_F32_BYTES, _SHARED_GRANULE_BYTES = 4, 128
+_F32_BYTES = 4
 #: Beside a tile in pages.
 _NOTES_BYTES = 128
 
@@ -55,6 +55,7 @@ class Params:
     IS_SPLIT: int
     IN_CLUSTER: int
     OVERLAPS_PREVIOUS: int
+    FILLS_DEVICE: int
 
 
 @dataclass(frozen=True)
@@ -177,14 +178,16 @@ class _Shape:
         )
 
     def decode(self, splits: int) -> tuple[KernelRef, Launch]:
-        in_cluster, is_split = self.in_cluster(splits), splits > 1
-        params = Params(_WARPS, self.stages, self.blocks_per_sm, *map(int, (is_split, in_cluster, self.overlaps)))
-        variant = f"r{self.stages}x{self.blocks_per_sm}" + ("c" if in_cluster else "p" * is_split)
+        in_cluster, is_split, fills_device = self.in_cluster(splits), splits > 1, self._fills_device(splits)
+        switches = map(int, (is_split, in_cluster, self.overlaps, fills_device))
+        params = Params(_WARPS, self.stages, self.blocks_per_sm, *switches)
+        parts = "c" if in_cluster else "p" * is_split
+        variant = f"r{self.stages}x{self.blocks_per_sm}{parts}" + "f" * fills_device
         kernel = self.problem.kernel("decode", self._target, self.tile, macros(params), variant)
         operands = tuple(operand.argument for operand in (self.problem.q, self.problem.k, self.problem.v))
         partials = (self._partials(splits),) if is_split and not in_cluster else ()
         launch = self.problem.launch(
-            (*operands, *partials), self.tile, _WARPS * 32, self._kept_bytes(splits), MathUnit.MMA_F16, splits
+            (*operands, *partials), self.tile, _WARPS * 32, self._shared_bytes, MathUnit.MMA_F16, splits
         )
         work = replace(launch.work, bytes=launch.work.bytes + (self.workspace_bytes(splits) if partials else 0))
         cluster = (1, splits if in_cluster else 1, 1)
@@ -242,14 +245,12 @@ class _Shape:
         ring_bytes = self.stages * _stage_bytes(problem, tile)
         return tile.queries * pitch_bytes(problem.padded_qk) + max(ring_bytes, handed_bytes)
 
-    def _kept_bytes(self, splits: int) -> int:
-        """Shared memory with which no more blocks share a multiprocessor than where all have as many: those of the next
-        launch, which start where the first ones of this one have ended, would crowd some and leave others without any.
-        """
-        if not self.overlaps:
-            return self._shared_bytes
+    def _fills_device(self, splits: int) -> bool:
+        """Whether blocks of the next launch find no room before those of this one end, where no second launch comes
+        between: let in earlier than that, they would crowd some multiprocessors and leave others without any."""
         each = ceil_div(self._blocks * splits, self.arch.sm_count)
-        return max(self._shared_bytes, self.arch.shared_bytes_beside(each + 1) + _SHARED_GRANULE_BYTES)
+        is_full = self._shared_bytes > self.arch.shared_bytes_beside(each + 1)
+        return self.overlaps and is_full and (splits == 1 or self.in_cluster(splits))
 
     def _most_stages(self, blocks: int) -> int:
         """With which so many blocks fit a multiprocessor."""

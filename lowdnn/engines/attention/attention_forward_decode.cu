@@ -16,7 +16,8 @@
 // Launch: 32 threads for each warp; grid (tiles of rows, parts of the keys); IN_CLUSTER: clusters (1, parts of the
 // keys).
 // Macros: HEAD_QK, those of attention_places.cuh, of attention_forward.cuh with WARP_Q = TILE_Q, WARPS, STAGES,
-// BLOCKS_PER_SM, IS_SPLIT, IN_CLUSTER; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
+// BLOCKS_PER_SM, IS_SPLIT, IN_CLUSTER; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh); FILLS_DEVICE:
+// whether blocks of the next one find no room before those of this one end.
 // Source: Dao et al., "Flash-Decoding for long-context inference".
 
 #include "generated.cuh"
@@ -245,8 +246,8 @@ __device__ __forceinline__ void join_found(const Params& params, const Place& pl
 
 #if OVERLAPS_PREVIOUS
 // Brings to the L2 cache, while the kernel before this one ends, what must be read to know where the first keys are,
-// and the first tile of each warp, of sequences and their parts as if all were the longest ones. More tiles would take
-// the memory from the kernel before.
+// and, where no block of this launch is there long before, the first tile of each warp: of sequences and their parts as
+// if all were the longest ones. More tiles would take the memory from the kernel before.
 __device__ __forceinline__ void ask_ahead(const Params& params) {
   const Forward& p = params.forward;
   const u32 packs_before = p.tiles.divide(blockIdx.x);
@@ -259,7 +260,7 @@ __device__ __forceinline__ void ask_ahead(const Params& params) {
     prefetch_note(params.k, batch, noted);
     prefetch_note(params.v, batch, noted);
   }
-#if !HAS_BLOCKS
+#if FILLS_DEVICE && !HAS_BLOCKS
   const Place place(p, packs_before, blockIdx.x - packs_before * p.tiles.divisor, {p.queries, p.keys});
   const Share share(place);
   const i32 tile = share.begin + i32(threadIdx.x / WARP_SIZE), row = tile * TILE_KV;
@@ -270,9 +271,10 @@ __device__ __forceinline__ void ask_ahead(const Params& params) {
 }
 #endif
 
-__device__ __forceinline__ void allow_next() {
+// Lets the next launch in: before the first copy, or when a warp has asked for its last tile.
+__device__ __forceinline__ void allow_next(bool has_asked_for_all) {
 #if OVERLAPS_PREVIOUS
-  allow_next_kernel();
+  if (has_asked_for_all == FILLS_DEVICE) allow_next_kernel();
 #endif
 }
 
@@ -282,6 +284,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   ask_ahead(params);
   wait_for_previous_kernel();
 #endif
+  allow_next(false);
   const Forward& p = params.forward;
   extern __shared__ __align__(128) u8 memory[];
   const Queries q = {shared_address(memory)};
@@ -308,7 +311,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
       stage.keys().copy_each<WARP_SIZE>(from, keys, p.size_qk);
       stage.values().copy_each<WARP_SIZE>(from_v, values, p.size_v);
     } else {
-      allow_next();  // all of the warp's have been asked for
+      allow_next(true);
     }
     if (Stage::HAS_NOTES) __syncwarp();  // the notes have been read
     const i32 later = tile + STAGES * WARPS;

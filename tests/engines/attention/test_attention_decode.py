@@ -26,6 +26,7 @@ LINES = (
     "sdpa b=1 h=2 q=1 kv=1 d=8 stats=yes",
     "sdpa b=5 h=4 hk=2 q=3 kv=130 d=16 lengths=both stats=lse",
     "sdpa b=2 h=4 hk=2 hv=1 q=3 kv=498 d=8 causal=top_left lengths=yes page=16 dtype=fp16",
+    "sdpa b=2 h=4 hk=2 q=1 kv=210 d=256 lengths=yes page=16",
 )
 SPLIT = "sdpa b=2 h=4 hk=2 q=3 kv=2070 d=16 dv=72 causal=bottom_right lengths=yes scores=bias sink=yes stats=log2"
 
@@ -86,16 +87,17 @@ def test_keys_are_split_where_blocks_are_few(line: str, splits: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "each"),
+    ("line", "fills"),
     [
-        ("sdpa b=32 h=32 hk=8 q=1 kv=8192 d=64 page=16 lengths=yes", 2),  # 256 blocks
-        ("sdpa b=8 h=64 hk=8 q=1 kv=8192 d=128", 1),  # 128
-        ("sdpa b=37 h=32 hk=8 q=1 kv=512 d=16", 3),  # 296
+        ("sdpa b=32 h=32 hk=8 q=1 kv=8192 d=128", True),  # two blocks on a multiprocessor
+        ("sdpa b=32 h=32 hk=8 q=1 kv=8192 d=64 page=16 lengths=yes", False),  # there would be room for four
+        ("sdpa b=8 h=64 hk=8 q=1 kv=8192 d=128", False),  # one, and room for another
+        ("sdpa b=37 h=32 hk=8 q=1 kv=8192 d=128", False),  # a second launch comes between
     ],
 )
-def test_no_multiprocessor_has_more_blocks_than_others(line: str, each: int) -> None:
-    kept = ENGINE.plan(graph_of(line), SM_90A, {}).launches[0].shared_bytes
-    assert SM_90A.shared_bytes_beside(each) >= kept > SM_90A.shared_bytes_beside(each + 1)
+def test_the_next_launch_is_let_in_late_where_it_finds_no_room_before(line: str, fills: bool) -> None:
+    kernel = ENGINE.plan(graph_of(line), SM_90A, {}).kernels[0]
+    assert dict(kernel.parameters)["FILLS_DEVICE"] == fills
 
 
 def test_few_queries_come_here_and_many_elsewhere() -> None:
