@@ -67,6 +67,9 @@ _IN_ORDER, _IN_ANY_ORDER = 0, 1
 #: Up to where a fixed order of sums costs little: elements of a head, under a band and without, as tiles of small ones
 #: have the most queries and so the fewest turns; without a band also tiles of keys, as then few blocks wait.
 _BANDED_ORDERED_SIZE, _ORDERED_SIZE, _ORDERED_KEY_TILES = 64, 128, 4
+#: Blocks that start last end about so much of the longest one later than they would side by side; the share of all that
+#: is too much of it.
+_LAST_BLOCKS, _ENDING_SHARE = 1.25, 0.1
 #: What each block behind the first one of a head waits at its start, in steps (below), and the share that may be so.
 _TURN_STEPS, _WAITING_SHARE = 0.5, 0.03
 #: Columns of dq that a warpgroup has at a time.
@@ -131,6 +134,7 @@ _KINDS = (
         sum_pieces=1,
         weight_bytes=0,
         producer_registers=24,
+        fewest_heads=16,
         banded_heads=16,
     ),
     _Kind(
@@ -322,6 +326,13 @@ class _Problem:
         return self.query_tiles * self._sharing * self.backward.seen_share
 
     @property
+    def _most_steps(self) -> int:
+        """The same of any tile of keys."""
+        left, right = kernel_bounds(self.backward.operation.left, self.backward.operation.right)
+        widest = min(self.query_tiles, ceil_div(self.kind.keys + left + right, self.kind.queries) + 1)
+        return widest * self._sharing
+
+    @property
     def key_heads(self) -> int:
         """Heads of k of all batches."""
         batch, heads = self.backward.operation.k.dims[:2]
@@ -331,20 +342,19 @@ class _Problem:
         """SWIZZLE, REDUCTION_MODE, SPLIT_K_SLC."""
         heads = tuple(2**power for power in range(8))
         orders = (_IN_ORDER,) if self.backward.operation.is_deterministic else (_IN_ORDER, _IN_ANY_ORDER)
-        heads_at_once = self._heads_at_once(arch)
+        split = self._split_knob(arch)
+        heads_at_once = self._heads_at_once(arch, split.default)
         order = orders[0] if self._has_cheap_order(arch, heads_at_once) else orders[-1]
         return (
             Knob("heads", KnobType.SWIZZLE, heads, heads_at_once, "heads whose blocks start together"),
             Knob("order", KnobType.REDUCTION_MODE, orders, order, "0: dq is summed up in a fixed order; 1: in any"),
-            self._split_knob(arch),
+            split,
         )
 
     def _split_knob(self, arch: ArchSpec) -> Knob:
         """SPLIT_K_SLC, as far as each split has tiles of queries. The default takes the least time, in steps of a tile:
         that of the longest block, or of waves of mean ones."""
-        left, right = kernel_bounds(self.backward.operation.left, self.backward.operation.right)
-        widest = min(self.query_tiles, ceil_div(self.kind.keys + left + right, self.kind.queries) + 1)
-        longest, mean = widest * self._sharing, self._mean_steps
+        longest, mean = self._most_steps, self._mean_steps
         most = min(longest, MAX_GRID_X // max(1, self.all_key_tiles))
 
         def steps(splits: int) -> float:
@@ -452,15 +462,24 @@ class _Problem:
         dividers = (Struct(divider(count)) for count in (tiles, heads.tensor.dims[1]))
         return Struct((heads.argument, WorkspacePointer(sums_offset), *dividers))
 
-    def _heads_at_once(self, arch: ArchSpec) -> int:
+    def _heads_at_once(self, arch: ArchSpec, splits: int) -> int:
         """Blocks of a head wait for each other at the same queries. The more heads there are at once, the fewer blocks
         of each, so the less they wait, but the more the L2 cache has to hold, of large heads above all. Under a band,
         where blocks have unequally many queries, they would wait the longest; without one, heads that fill the device
-        are enough.
+        are enough. The longest blocks of the last heads start behind all others: where those heads are too few for the
+        device to have enough to do meanwhile, twice as many start together.
         """
         kind = self.kind
         wanted = kind.banded_heads if self.has_band else max(kind.fewest_heads, arch.sm_count // self.key_tiles)
+        if self.has_band and self._ending_share(arch, splits, wanted) > _ENDING_SHARE:
+            wanted *= 2
         return floor_power(min(wanted, self.key_heads))
+
+    def _ending_share(self, arch: ArchSpec, splits: int, heads: int) -> float:
+        """Of the whole time, what the device waits for the longest blocks of the last ``heads``."""
+        head_steps = self.key_tiles * (_BLOCK_STEPS * splits + self._mean_steps) / arch.sm_count
+        missing = _LAST_BLOCKS * (_BLOCK_STEPS + self._most_steps / splits) - heads * head_steps
+        return missing / max(1.0, self.key_heads * head_steps)
 
     def _has_cheap_order(self, arch: ArchSpec, heads_at_once: int) -> bool:
         """Whether a fixed order costs at most 3 %, as measured."""

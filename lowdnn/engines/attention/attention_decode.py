@@ -3,7 +3,8 @@ once.
 
 The graphs of ``attention_mma``, pages of a cache among them. The queries of the heads that share keys are rows of one
 tile; the keys are split over warps and, where there are too few blocks to keep the memory busy, over blocks, whose
-results a second launch combines in a fixed order; on sm_90a each launch may start while the one before it ends.
+results are combined in a fixed order: by two blocks themselves, which are a cluster on sm_90a, otherwise in a second
+launch. On sm_90a each launch may start while the one before it ends.
 Kernels: ``attention_forward_decode.cu``, ``attention_forward_combine.cu`` (from the workspace, for each part of the
 keys and each query v's padded head and two more fp32).
 """
@@ -35,6 +36,8 @@ _WARPS, _LEAST_STAGES, _MAX_STAGES = 4, 2, 8
 _ENOUGH_STAGES = 3
 _COMBINE_WARPS = 4
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+#: Of splits, those whose blocks are a cluster: larger ones leave multiprocessors without any, at 20 to 60 % more time.
+_PAIR = 2
 #: Tiles that are enough for a warp to fill its ring, and the share of what is attained for which fewer splits will do.
 _FEWEST_TILES, _WAVES_ATTAINED = 4, 0.85
 _F32_BYTES = 4
@@ -50,7 +53,9 @@ class Params:
     STAGES: int
     BLOCKS_PER_SM: int
     IS_SPLIT: int
+    IN_CLUSTER: int
     OVERLAPS_PREVIOUS: int
+    FILLS_DEVICE: int
 
 
 @dataclass(frozen=True)
@@ -80,15 +85,15 @@ class AttentionDecode:
         return _Shape.of(accepted(graph.derive(self._problem)), arch).knobs()
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """One launch, two where keys are split over blocks, none where there is no query."""
+        """One launch, two where keys are split over blocks that are no cluster, none where there is no query."""
         problem = accepted(graph.derive(self._problem))
         default = _Shape.of(problem, arch)
         chosen = resolve_choices(self.name, default.knobs(), choices)
         shape, splits = replace(default, stages=chosen[KnobType.STAGES]), chosen[KnobType.SPLIT_K_SLC]
         if not problem.rows:
             return plan_of(self, graph, arch, chosen, (), ())
-        if splits == 1:
-            kernel, launch = shape.decode(1)
+        if splits == 1 or shape.in_cluster(splits):
+            kernel, launch = shape.decode(splits)
             return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
         (decode, first), (combine, second) = shape.decode(splits), shape.combine(splits)
         workspace_bytes = shape.workspace_bytes(splits)
@@ -144,6 +149,10 @@ class _Shape:
         """Two where there is room."""
         return 2 if self.stages <= self._most_stages(2) else 1
 
+    def in_cluster(self, splits: int) -> bool:
+        """Whether blocks with parts of the same keys are a cluster, and join what they have found."""
+        return self.overlaps and splits == _PAIR
+
     def knobs(self) -> tuple[Knob, ...]:
         """Splits that leave warps enough to do; the default is the least one with which nearly as much is attained as
         with any: blocks that are all there at once share the memory, of which one on each multiprocessor asks enough;
@@ -162,22 +171,27 @@ class _Shape:
         default = next(splits for splits in values if attained(splits) >= _WAVES_ATTAINED * best)
         stages = tuple(range(_LEAST_STAGES, self._most_stages(1) + 1))
         return (
-            Knob("split_kv", KnobType.SPLIT_K_SLC, values, default, "parts of the keys, joined in a second launch"),
+            Knob(
+                "split_kv", KnobType.SPLIT_K_SLC, values, default, "parts of the keys, more than 2 joined in a launch"
+            ),
             Knob("stages", KnobType.STAGES, stages, self.stages, "tiles in a warp's rings of keys and of values"),
         )
 
     def decode(self, splits: int) -> tuple[KernelRef, Launch]:
-        params = Params(_WARPS, self.stages, self.blocks_per_sm, int(splits > 1), int(self.overlaps))
-        variant = f"r{self.stages}x{self.blocks_per_sm}" + "p" * params.IS_SPLIT
+        in_cluster, is_split, fills_device = self.in_cluster(splits), splits > 1, self._fills_device(splits)
+        switches = map(int, (is_split, in_cluster, self.overlaps, fills_device))
+        params = Params(_WARPS, self.stages, self.blocks_per_sm, *switches)
+        parts = "c" if in_cluster else "p" * is_split
+        variant = f"r{self.stages}x{self.blocks_per_sm}{parts}" + "f" * fills_device
         kernel = self.problem.kernel("decode", self._target, self.tile, macros(params), variant)
         operands = tuple(operand.argument for operand in (self.problem.q, self.problem.k, self.problem.v))
-        partials = (self._partials(splits),) if splits > 1 else ()
+        partials = (self._partials(splits),) if is_split and not in_cluster else ()
         launch = self.problem.launch(
             (*operands, *partials), self.tile, _WARPS * 32, self._shared_bytes, MathUnit.MMA_F16, splits
         )
-        written = self.workspace_bytes(splits) if splits > 1 else 0
-        work = replace(launch.work, bytes=launch.work.bytes + written)
-        return kernel, replace(launch, work=work, overlaps_previous=self.overlaps)
+        work = replace(launch.work, bytes=launch.work.bytes + (self.workspace_bytes(splits) if partials else 0))
+        cluster = (1, splits if in_cluster else 1, 1)
+        return kernel, replace(launch, work=work, overlaps_previous=self.overlaps, cluster=cluster)
 
     def combine(self, splits: int) -> tuple[KernelRef, Launch]:
         problem = self.problem
@@ -225,10 +239,18 @@ class _Shape:
     def _shared_bytes(self) -> int:
         """What warps hand over at the end lies where their rings were."""
         problem, tile = self.problem, self.tile
-        values = tile.queries // 16 * (problem.padded_v // 2 + 4)
-        handed_bytes = (_WARPS - 1) * values * 32 * _F32_BYTES
+        parts = tile.queries // 16
+        extremes, outputs = parts * 4, parts * problem.padded_v // 2
+        handed_bytes = ((_WARPS + 1) * extremes + _WARPS * outputs) * 32 * _F32_BYTES
         ring_bytes = self.stages * _stage_bytes(problem, tile)
         return tile.queries * pitch_bytes(problem.padded_qk) + max(ring_bytes, handed_bytes)
+
+    def _fills_device(self, splits: int) -> bool:
+        """Whether blocks of the next launch find no room before those of this one end, where no second launch comes
+        between: let in earlier than that, they would crowd some multiprocessors and leave others without any."""
+        each = ceil_div(self._blocks * splits, self.arch.sm_count)
+        is_full = self._shared_bytes > self.arch.shared_bytes_beside(each + 1)
+        return self.overlaps and is_full and (splits == 1 or self.in_cluster(splits))
 
     def _most_stages(self, blocks: int) -> int:
         """With which so many blocks fit a multiprocessor."""

@@ -4,17 +4,20 @@
 // Block: TILE_Q rows, the queries of PACK heads that share keys, and one of gridDim.y parts of the keys that they see.
 // Each of its WARPS warps takes every WARPS-th tile of TILE_KV of those for itself, with all of the rows, so that the
 // block reads one stretch of memory at a time; it brings them through rings of its own: no warp waits for another
-// before the end. Then the first warp joins what all have found; where the keys are in parts (IS_SPLIT), it leaves that
-// in the workspace for attention_forward_combine.
+// before the end. Then the warps join what all have found. Where the keys are in parts (IS_SPLIT), the blocks that have
+// those of a tile of rows are a cluster (IN_CLUSTER) and join that, too, or leave it in the workspace for
+// attention_forward_combine.
 // Rings: a tile of k and one of v are asked for as soon as those in their places have been multiplied, so that a warp
 // that waits has all of its shared memory but those on the way.
 // Memory: q, k, v as their places say, with elements of a head contiguous, rows at multiples of 16 bytes. Sizes of
 // heads are multiples of 8, at most HEAD_QK and HEAD_V, multiples of 16.
 // Shared memory (dynamic): TILE_Q rows of q; for each warp STAGES times TILE_KV rows of k and of v and, of pages, 128
-// bytes of notes; at the end the accumulators of all warps but the first.
-// Launch: 32 threads for each warp; grid (tiles of rows, parts of the keys).
+// bytes of notes; at the end the accumulators of all warps, and once more the extremes of a lane's rows.
+// Launch: 32 threads for each warp; grid (tiles of rows, parts of the keys); IN_CLUSTER: clusters (1, parts of the
+// keys).
 // Macros: HEAD_QK, those of attention_places.cuh, of attention_forward.cuh with WARP_Q = TILE_Q, WARPS, STAGES,
-// BLOCKS_PER_SM, IS_SPLIT; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
+// BLOCKS_PER_SM, IS_SPLIT, IN_CLUSTER; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh); FILLS_DEVICE:
+// whether blocks of the next one find no room before those of this one end.
 // Source: Dao et al., "Flash-Decoding for long-context inference".
 
 #include "generated.cuh"
@@ -22,6 +25,9 @@
 #include "include/attention_mma.cuh"
 #include "include/attention_partials.cuh"
 #include "include/attention_places.cuh"
+#if IN_CLUSTER
+#include "include/cluster.cuh"
+#endif
 #if OVERLAPS_PREVIOUS
 #include "include/dependent_launch.cuh"
 #endif
@@ -50,7 +56,7 @@ struct Params {
   QueryHeads q;
   KeyHeads k;
   ValueHeads v;
-#if IS_SPLIT
+#if IS_SPLIT && !IN_CLUSTER
   Partials partials;
 #endif
   Forward forward;
@@ -82,60 +88,87 @@ struct PackRows {
   __device__ __forceinline__ const T* below(const T* from, int row, int rows) const { return at(row + rows); }
 };
 
-// Of a thread, what it has accumulated, on its way to the first warp through shared memory; slot: of the warp's.
+// Of a thread's rows, outputs of two blocks of columns: what a warp joins at a time.
+typedef f32 OutputPair[PARTS][2][4];
+
+// What a lane of a warp has accumulated, in shared memory: extremes of its rows, and outputs.
 struct Found {
-  static constexpr int VALUES = PARTS * (OUTPUT_BLOCKS * 4 + 4);
+  static constexpr int EXTREMES = PARTS * 4, VALUES = EXTREMES + PARTS * OUTPUT_BLOCKS * 4;
 
-  f32* first;  // of this lane
+  f32 *extremes, *outputs;  // of this lane
 
-  __device__ __forceinline__ Found(u8* memory, int slot)
-      : first(reinterpret_cast<f32*>(memory) + slot * VALUES * WARP_SIZE + threadIdx.x % WARP_SIZE) {}
-
-  __device__ __forceinline__ f32& at(int index) const { return first[index * WARP_SIZE]; }
-  __device__ __forceinline__ f32& largest(int part, int half) const { return at((part * 2 + half) * 2); }
-  __device__ __forceinline__ f32& sum(int part, int half) const { return at((part * 2 + half) * 2 + 1); }
+  __device__ __forceinline__ f32& largest(int part, int half) const { return at(extremes, (part * 2 + half) * 2); }
+  __device__ __forceinline__ f32& sum(int part, int half) const { return at(extremes, (part * 2 + half) * 2 + 1); }
   __device__ __forceinline__ f32& output(int part, int block, int i) const {
-    return at(PARTS * 4 + (part * OUTPUT_BLOCKS + block) * 4 + i);
+    return at(outputs, (part * OUTPUT_BLOCKS + block) * 4 + i);
   }
 
-  __device__ __forceinline__ void store(const RunningSoftmax& softmax, const OutputTile& o) const {
+  __device__ __forceinline__ void store_extremes(const RunningSoftmax& softmax) const {
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part) {
+    for (int part = 0; part < PARTS; ++part)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         largest(part, half) = softmax.largest[part][half];
         sum(part, half) = softmax.sum[part][half];
       }
-#pragma unroll
-      for (int block = 0; block < OUTPUT_BLOCKS; ++block)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) output(part, block, i) = o[part][block][i];
-    }
   }
 
-  __device__ __forceinline__ void join_to(RunningSoftmax& softmax, OutputTile& o) const {
+  // Blocks from `first` on.
+  template <int BLOCKS> __device__ __forceinline__ void store(const f32 (&o)[PARTS][BLOCKS][4], int first) const {
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+      for (int block = 0; block < BLOCKS; ++block)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) output(part, first + block, i) = o[part][block][i];
+  }
+
+  // load: reads a number at its place here, of this block or of another one.
+  template <class Load>
+  __device__ __forceinline__ void join_to(RunningSoftmax& softmax, OutputPair& o, int first, const Load& load) const {
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
       f32 kept[2], added[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        join(softmax.unit, softmax.largest[part][half], softmax.sum[part][half], largest(part, half), sum(part, half),
-             kept[half], added[half]);
+        join(softmax.unit, softmax.largest[part][half], softmax.sum[part][half], load(largest(part, half)),
+             load(sum(part, half)), kept[half], added[half]);
       }
 #pragma unroll
-      for (int block = 0; block < OUTPUT_BLOCKS; ++block)
+      for (int block = 0; block < 2; ++block)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          o[part][block][i] = o[part][block][i] * kept[i / 2] + output(part, block, i) * added[i / 2];
+          o[part][block][i] = o[part][block][i] * kept[i / 2] + load(output(part, first + block, i)) * added[i / 2];
         }
     }
   }
+
+ private:
+  static __device__ __forceinline__ f32& at(f32* first, int index) { return first[index * WARP_SIZE]; }
 };
 
-#if IS_SPLIT
-// What the block has found of its part of the keys.
+// Where warps leave what they have found, and the block of a cluster what it joins of that: outputs where the first
+// warp's were; extremes behind all of them, as others read the first warp's meanwhile.
+struct Meeting {
+  f32* first;  // of this lane
+
+  __device__ __forceinline__ explicit Meeting(u8* memory)
+      : first(reinterpret_cast<f32*>(memory) + threadIdx.x % WARP_SIZE) {}
+
+  __device__ __forceinline__ Found of_warp(int warp) const {
+    f32* const own = first + warp * Found::VALUES * WARP_SIZE;
+    return {own, own + Found::EXTREMES * WARP_SIZE};
+  }
+  __device__ __forceinline__ Found of_block() const {
+    return {first + WARPS * Found::VALUES * WARP_SIZE, of_warp(0).outputs};
+  }
+};
+
+#if IS_SPLIT && !IN_CLUSTER
+// What the block has found of its part of the keys: two blocks of columns from `first` on, with the first ones the
+// extremes.
 __device__ __forceinline__ void store_partial(const Params& p, const Place& place, const Rows& rows,
-                                              const RunningSoftmax& softmax, const OutputTile& o) {
+                                              const RunningSoftmax& softmax, const OutputPair& o, int first) {
 #pragma unroll
   for (int part = 0; part < PARTS; ++part) {
 #pragma unroll
@@ -144,42 +177,114 @@ __device__ __forceinline__ void store_partial(const Params& p, const Place& plac
       i64 coordinate[4];
       rows.coordinate(p.forward, place, part, half, coordinate);
       const i64 row = p.partials.row(coordinate, p.forward.packs.divisor * PACK, p.forward.queries);
-      if (threadIdx.x % 4 == 0) {
+      if (first == 0 && threadIdx.x % 4 == 0) {
         *p.partials.extreme(blockIdx.y, row) = {softmax.largest[part][half], softmax.sum[part][half]};
       }
 #pragma unroll
-      for (int block = 0; block < OUTPUT_BLOCKS; ++block) {
+      for (int block = 0; block < 2; ++block) {
         const f32* const pair = o[part][block] + half * 2;
-        *p.partials.pair(blockIdx.y, row, block * 8 + threadIdx.x % 4 * 2) = {pair[0], pair[1]};
+        *p.partials.pair(blockIdx.y, row, (first + block) * 8 + threadIdx.x % 4 * 2) = {pair[0], pair[1]};
       }
     }
   }
 }
+#else
+// Two blocks of columns of the output from `first` on, with the first ones the statistics.
+__device__ __forceinline__ void store_pair(const Forward& p, const Place& place, const Rows& rows,
+                                           const RunningSoftmax& softmax, OutputPair& o, int first) {
+  const Destination to(p, place.batch);
+  f32 shares[PARTS][2];
+#pragma unroll
+  for (int part = 0; part < PARTS; ++part) {
+    if (first == 0) store_statistics(p, to, place, rows, softmax, part);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) shares[part][half] = share_of(p.value_scale(), softmax.sum[part][half]);
+  }
+  scale_rows(o, shares);
+  store_output(p, to, place, rows, o, first * 8);
+}
 #endif
 
+// Joins what the warps of the block have found, in their order, and then what the blocks of a cluster have, in theirs:
+// each warp some columns.
+__device__ __forceinline__ void join_found(const Params& params, const Place& place, const Rows& rows,
+                                           const Meeting& meeting) {
+  const Forward& p = params.forward;
+  const int warp = threadIdx.x / WARP_SIZE;
+  const auto load = [](const f32& here) { return here; };
+#pragma unroll 1
+  for (int first = warp * 2; first < OUTPUT_BLOCKS; first += WARPS * 2) {
+    RunningSoftmax softmax(p.scale);
+    OutputPair o = {};
+#pragma unroll
+    for (int other = 0; other < WARPS; ++other) meeting.of_warp(other).join_to(softmax, o, first, load);
+#if IN_CLUSTER
+    if (first == 0) meeting.of_block().store_extremes(softmax);
+    meeting.of_block().store(o, first);
+#elif IS_SPLIT
+    store_partial(params, place, rows, softmax, o, first);
+#else
+    store_pair(p, place, rows, softmax, o, first);
+#endif
+  }
+#if IN_CLUSTER
+  cluster_sync();
+#pragma unroll 1
+  for (int first = (warp * gridDim.y + blockIdx.y) * 2; first < OUTPUT_BLOCKS; first += WARPS * gridDim.y * 2) {
+    RunningSoftmax softmax(p.scale);
+    OutputPair o = {};
+#pragma unroll 2
+    for (u32 block = 0; block < gridDim.y; ++block) {
+      const auto load_there = [&](const f32& here) { return load_of_block(&here, block); };
+      meeting.of_block().join_to(softmax, o, first, load_there);
+    }
+    store_pair(p, place, rows, softmax, o, first);
+  }
+  cluster_sync();  // others have read what is here
+#endif
+}
+
 #if OVERLAPS_PREVIOUS
-// Brings to the L2 cache, while the kernel before this one ends, what must be read to know where the first keys are, of
-// parts of the keys as if the sequence were the longest one.
+// Brings to the L2 cache, while the kernel before this one ends, what must be read to know where the first keys are,
+// and, where no block of this launch is there long before, the first tile of each warp: of sequences and their parts as
+// if all were the longest ones. More tiles would take the memory from the kernel before.
 __device__ __forceinline__ void ask_ahead(const Params& params) {
   const Forward& p = params.forward;
-  const i32 batch = i32(p.packs.divide(p.tiles.divide(blockIdx.x)));
+  const u32 packs_before = p.tiles.divide(blockIdx.x);
+  const i32 batch = i32(p.packs.divide(packs_before));
 #if HAS_LENGTHS
   if (threadIdx.x == 0) prefetch_to_l2(p.lengths + batch * p.length_stride);
 #endif
-  const i32 row = blockIdx.y * (p.keys / gridDim.y) + threadIdx.x * TILE_KV;
-  if (row >= p.keys) return;
-  prefetch_note(params.k, batch, row);
-  prefetch_note(params.v, batch, row);
+  const i32 noted = blockIdx.y * (p.keys / gridDim.y) + threadIdx.x * TILE_KV;
+  if (noted < p.keys) {
+    prefetch_note(params.k, batch, noted);
+    prefetch_note(params.v, batch, noted);
+  }
+#if FILLS_DEVICE && !HAS_BLOCKS
+  const Place place(p, packs_before, blockIdx.x - packs_before * p.tiles.divisor, {p.queries, p.keys});
+  const Share share(place);
+  const i32 tile = share.begin + i32(threadIdx.x / WARP_SIZE), row = tile * TILE_KV;
+  if (tile >= share.end) return;
+  prefetch_rows<Keys>(params.k, batch, place.head, row, p.keys - row);
+  prefetch_rows<Values>(params.v, batch, place.head, row, p.keys - row);
+#endif
 }
 #endif
+
+// Lets the next launch in: before the first copy, or when a warp has asked for its last tile.
+__device__ __forceinline__ void allow_next(bool has_asked_for_all) {
+#if OVERLAPS_PREVIOUS
+  if (has_asked_for_all == FILLS_DEVICE) allow_next_kernel();
+#endif
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     KERNEL_NAME(const __grid_constant__ Params params) {
 #if OVERLAPS_PREVIOUS
   ask_ahead(params);
   wait_for_previous_kernel();
-  allow_next_kernel();
 #endif
+  allow_next(false);
   const Forward& p = params.forward;
   extern __shared__ __align__(128) u8 memory[];
   const Queries q = {shared_address(memory)};
@@ -205,6 +310,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
       const auto from_v = noted_rows(params.v, place.batch, place.head, first, values, stage.note_of_values());
       stage.keys().copy_each<WARP_SIZE>(from, keys, p.size_qk);
       stage.values().copy_each<WARP_SIZE>(from_v, values, p.size_v);
+    } else {
+      allow_next(true);
     }
     if (Stage::HAS_NOTES) __syncwarp();  // the notes have been read
     const i32 later = tile + STAGES * WARPS;
@@ -258,16 +365,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   }
   softmax.end();
 
-  u8* const found = memory + Queries::BYTES;
+  const Meeting meeting(memory + Queries::BYTES);
   __syncthreads();  // the rings are no longer read
-  if (warp > 0) Found(found, warp - 1).store(softmax, o);
+  const Found own = meeting.of_warp(warp);
+  own.store_extremes(softmax);
+  own.store(o, 0);
   __syncthreads();
-  if (warp > 0) return;
-#pragma unroll 1
-  for (int other = 1; other < WARPS; ++other) Found(found, other - 1).join_to(softmax, o);
-#if IS_SPLIT
-  store_partial(params, place, rows, softmax, o);
-#else
-  store_rows_and_output(p, place, rows, softmax, o);
-#endif
+  join_found(params, place, rows, meeting);
 }

@@ -92,7 +92,7 @@ class Heads:
             return Struct((heads, offsets_argument(self.ragged)))
         if self.load is None:
             return heads
-        return Struct((heads, *table_arguments(self.load)))
+        return Struct((heads, *table_arguments(self.load), *i32((self.tensor.dims[0],))))
 
 
 def offsets_argument(move: RaggedMove | None) -> Struct:

@@ -454,11 +454,12 @@ struct RunningSoftmax {
 #endif
 };
 
-__device__ __forceinline__ void scale_rows(OutputTile& o, const f32 (&factors)[PARTS][2]) {
+template <int BLOCKS>
+__device__ __forceinline__ void scale_rows(f32 (&o)[PARTS][BLOCKS][4], const f32 (&factors)[PARTS][2]) {
 #pragma unroll
   for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-    for (int block = 0; block < OUTPUT_BLOCKS; ++block)
+    for (int block = 0; block < BLOCKS; ++block)
 #pragma unroll
       for (int i = 0; i < 4; ++i) o[part][block][i] *= factors[part][i / 2];
 }
@@ -551,6 +552,20 @@ __device__ __forceinline__ void exchange_blocks(f32 (&values)[4]) {
   }
 }
 
+// The statistics of a part's rows, whose softmax has ended.
+__device__ __forceinline__ void store_statistics(const Forward& p, const Destination& to, const Place& place,
+                                                 const Rows& rows, const RunningSoftmax& softmax, int part) {
+  const int own = threadIdx.x % 4;  // one lane for each half
+  if (own >= 2 || rows.at(part, own) >= p.queries * PACK) return;
+  const f32 (&largest)[2] = softmax.largest[part], (&sum)[2] = softmax.sum[part];
+  i64 coordinate[4];
+  rows.coordinate(p, place, part, own, coordinate);
+  store_statistics(p, to, coordinate, own ? largest[1] : largest[0], own ? sum[1] : sum[0]);
+}
+
+// What outputs are multiplied by, where weights add up to `sum` and what they make is scaled.
+__device__ __forceinline__ f32 share_of(f32 scale, f32 sum) { return sum == 0 ? 0 : __fdividef(scale, sum); }
+
 // Of rows whose softmax has ended: stores the statistics. Their outputs are to be multiplied by `shares`.
 __device__ __forceinline__ void store_rows(const Forward& p, const Destination& to, const Place& place,
                                            const Rows& rows, const RunningSoftmax& softmax, f32 (&shares)[PARTS][2]) {
@@ -560,32 +575,27 @@ __device__ __forceinline__ void store_rows(const Forward& p, const Destination& 
 #endif
 #pragma unroll
   for (int part = 0; part < PARTS; ++part) {
-    const f32 (&largest)[2] = softmax.largest[part], (&sum)[2] = softmax.sum[part];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      shares[part][half] = sum[half] == 0 ? 0 : __fdividef(scale, sum[half]);
+      shares[part][half] = share_of(scale, softmax.sum[part][half]);
 #if AMAX_S
       if (rows.at(part, half) < p.queries * PACK) {
         largest_weight = ::max(largest_weight, __float_as_uint(softmax.largest_weight(part, half)));
       }
 #endif
     }
-    const int own = threadIdx.x % 4;  // one lane for each half
-    if (own < 2 && rows.at(part, own) < p.queries * PACK) {
-      i64 coordinate[4];
-      rows.coordinate(p, place, part, own, coordinate);
-      store_statistics(p, to, coordinate, own ? largest[1] : largest[0], own ? sum[1] : sum[0]);
-    }
+    store_statistics(p, to, place, rows, softmax, part);
   }
 #if AMAX_S
   join_largest(p.amax_s, largest_weight);
 #endif
 }
 
-// Stores what has been multiplied by its rows' shares.
+// Stores what has been multiplied by its rows' shares: columns from `first` on.
+template <int BLOCKS>
 __device__ __forceinline__ void store_output(const Forward& p, const Destination& to, const Place& place,
-                                             const Rows& rows, const OutputTile& o) {
-  static_assert(OUTPUT_BLOCKS % 2 == 0, "pairs of blocks");
+                                             const Rows& rows, const f32 (&o)[PARTS][BLOCKS][4], int first = 0) {
+  static_assert(BLOCKS % 2 == 0, "pairs of blocks");
 #if AMAX_O
   u32 largest_output = 0;
 #endif
@@ -597,9 +607,9 @@ __device__ __forceinline__ void store_output(const Forward& p, const Destination
       rows.coordinate(p, place, part, half, coordinate);
       const OutputRow row(p, to, coordinate, threadIdx.x % 2 * 8 + threadIdx.x % 4 / 2 * 4,
                           rows.at(part, half) < p.queries * PACK);
-      f32 values[OUTPUT_BLOCKS / 2][4];
+      f32 values[BLOCKS / 2][4];
 #pragma unroll
-      for (int block = 0; block < OUTPUT_BLOCKS; block += 2) {
+      for (int block = 0; block < BLOCKS; block += 2) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           values[block / 2][i] = o[part][block + i / 2][half * 2 + i % 2];
@@ -611,7 +621,7 @@ __device__ __forceinline__ void store_output(const Forward& p, const Destination
       }
       if (!row.exists) continue;  // a branch for all: of each store, its address would be found again
 #pragma unroll
-      for (int block = 0; block < OUTPUT_BLOCKS; block += 2) row.store(block * 8, values[block / 2]);
+      for (int block = 0; block < BLOCKS; block += 2) row.store(first + block * 8, values[block / 2]);
     }
   }
 #if AMAX_O

@@ -26,8 +26,9 @@ LINES = (
     "sdpa b=1 h=2 q=1 kv=1 d=8 stats=yes",
     "sdpa b=5 h=4 hk=2 q=3 kv=130 d=16 lengths=both stats=lse",
     "sdpa b=2 h=4 hk=2 hv=1 q=3 kv=498 d=8 causal=top_left lengths=yes page=16 dtype=fp16",
+    "sdpa b=2 h=4 hk=2 q=1 kv=210 d=256 lengths=yes page=16",
 )
-SPLIT = "sdpa b=2 h=4 hk=2 q=3 kv=1100 d=16 dv=72 causal=bottom_right lengths=yes scores=bias sink=yes stats=log2"
+SPLIT = "sdpa b=2 h=4 hk=2 q=3 kv=2070 d=16 dv=72 causal=bottom_right lengths=yes scores=bias sink=yes stats=log2"
 
 
 def graph_of(line: str) -> OperationGraph:
@@ -39,15 +40,18 @@ def test_lines(racing: Runtime, line: str) -> None:
     check_case(racing, ENGINE, line)
 
 
-@pytest.mark.parametrize("splits", [1, 2])
-def test_parts_of_the_keys(device: Runtime, splits: int) -> None:
+@pytest.mark.parametrize(("splits", "launches"), [(1, 1), (2, 1), (4, 2)])
+def test_parts_of_the_keys(device: Runtime, splits: int, launches: int) -> None:
     plan = check_case(device, ENGINE, SPLIT, {KnobType.SPLIT_K_SLC: splits})
-    assert len(plan.launches) == splits
+    assert len(plan.launches) == launches
+    assert plan.launches[0].cluster == (1, 2 if splits == 2 else 1, 1)
 
 
-def test_parts_are_joined_without_races(racing: Runtime) -> None:
-    plan = check_case(racing, ENGINE, "sdpa b=1 h=2 hk=1 q=1 kv=1040 d=16 dropout=0.5", {KnobType.SPLIT_K_SLC: 2})
-    assert plan.workspace_bytes == 256 + 2 * 2 * 16 * 4  # maxima and sums, outputs
+@pytest.mark.parametrize(("keys", "splits"), [(1040, 2), (1600, 3)])
+def test_parts_are_joined_without_races(racing: Runtime, keys: int, splits: int) -> None:
+    line = f"sdpa b=1 h=2 hk=1 q=1 kv={keys} d=16 dropout=0.5"
+    plan = check_case(racing, ENGINE, line, {KnobType.SPLIT_K_SLC: splits})
+    assert plan.workspace_bytes == (256 + 512 if splits == 3 else 0)  # maxima and sums, outputs
 
 
 @pytest.mark.parametrize("stages", [2, 8])
@@ -80,6 +84,20 @@ def test_kernels_fit(arch: type(SM_80), size: int) -> None:
 )
 def test_keys_are_split_where_blocks_are_few(line: str, splits: int) -> None:
     assert dict(ENGINE.plan(graph_of(line), SM_90A, {}).choices)[KnobType.SPLIT_K_SLC] == splits
+
+
+@pytest.mark.parametrize(
+    ("line", "fills"),
+    [
+        ("sdpa b=32 h=32 hk=8 q=1 kv=8192 d=128", True),  # two blocks on a multiprocessor
+        ("sdpa b=32 h=32 hk=8 q=1 kv=8192 d=64 page=16 lengths=yes", False),  # there would be room for four
+        ("sdpa b=8 h=64 hk=8 q=1 kv=8192 d=128", False),  # one, and room for another
+        ("sdpa b=37 h=32 hk=8 q=1 kv=8192 d=128", False),  # a second launch comes between
+    ],
+)
+def test_the_next_launch_is_let_in_late_where_it_finds_no_room_before(line: str, fills: bool) -> None:
+    kernel = ENGINE.plan(graph_of(line), SM_90A, {}).kernels[0]
+    assert dict(kernel.parameters)["FILLS_DEVICE"] == fills
 
 
 def test_few_queries_come_here_and_many_elsewhere() -> None:

@@ -327,16 +327,20 @@ def test_workspace_has_terms_and_sums() -> None:
 @pytest.mark.parametrize(
     ("words", "heads", "order", "splits"),
     [
-        ("b=2 h=16 q=8192 d=128", 8, 0, 1),
+        ("b=2 h=16 q=8192 d=128", 16, 0, 1),
         ("b=2 h=16 q=8192 d=128 right=0", 16, 1, 1),
         ("b=2 h=32 q=8192 d=64 right=0", 32, 0, 1),
         ("b=2 h=8 q=8192 d=256 right=0", 8, 1, 1),
         ("b=2 h=8 q=8192 d=256", 4, 1, 1),
-        ("b=8 h=16 q=2048 d=128", 8, 0, 1),
+        ("b=8 h=16 q=2048 d=128", 16, 0, 1),
         ("b=32 h=16 q=512 d=128", 32, 0, 1),
         ("b=1 h=12 hk=3 q=8192 d=128 left=9 deterministic=yes", 2, 0, 2),
         ("b=2 h=10 q=4096 kv=77 d=64", 16, 0, 6),
         ("b=1 h=8 q=1024 d=64", 8, 1, 2),
+        ("b=8 h=32 hk=8 q=1500 d=96 right=0", 32, 1, 1),  # few blocks with long ways
+        ("b=8 h=32 q=1500 d=96 right=0", 16, 1, 1),
+        ("b=8 h=32 hk=4 q=1200 d=128 right=0", 16, 1, 2),
+        ("b=8 h=16 hk=4 q=1500 d=256 right=0", 16, 1, 1),
     ],
 )
 def test_default_knobs_of_wgmma(words: str, heads: int, order: int, splits: int) -> None:
