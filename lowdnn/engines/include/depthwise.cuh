@@ -24,8 +24,8 @@ struct Axis {
 };
 
 // Neighbouring elements of a row, POSITIONS positions of WIDTH neighbouring channels, as they lie in memory: an element
-// or two in a word.
-template <class T, int POSITIONS, int WIDTH> struct RowWindow {
+// or two in a word. IN_LINES: the 256 bytes around them are asked for at once, as neighbours will be.
+template <class T, int POSITIONS, int WIDTH, bool IN_LINES = false> struct RowWindow {
   static_assert(POSITIONS <= 64, "a position is a bit of a mask");
   static constexpr int BYTES = WIDTH * int(sizeof(T)), WORDS = BYTES < 4 ? 1 : BYTES / 4;
   static constexpr u64 ALL = ~u64(0) >> (64 - POSITIONS);
@@ -104,15 +104,25 @@ template <class T, int POSITIONS, int WIDTH> struct RowWindow {
   // One access to read-only memory, kept in L1: neighbouring threads read the same element.
   static __device__ __forceinline__ void load_words(u32 (&to)[WORDS], const char* at) {
     if constexpr (BYTES == 2) {
-      to[0] = __ldg(reinterpret_cast<const u16*>(at));
+      to[0] = load_word<u16>(at);
     } else if constexpr (BYTES == 4) {
-      to[0] = __ldg(reinterpret_cast<const u32*>(at));
+      to[0] = load_word<u32>(at);
     } else if constexpr (BYTES == 8) {
-      const uint2 word = __ldg(reinterpret_cast<const uint2*>(at));
+      const uint2 word = load_word<uint2>(at);
       to[0] = word.x, to[1] = word.y;
     } else {
-      const uint4 word = __ldg(reinterpret_cast<const uint4*>(at));
+      const uint4 word = load_word<uint4>(at);
       to[0] = word.x, to[1] = word.y, to[2] = word.z, to[3] = word.w;
+    }
+  }
+
+  template <class Word> static __device__ __forceinline__ Word load_word(const char* at) {
+    if constexpr (IN_LINES) {
+      Word word;
+      load_in_lines(word, at);
+      return word;
+    } else {
+      return __ldg(reinterpret_cast<const Word*>(at));
     }
   }
 };
@@ -144,10 +154,11 @@ __device__ __forceinline__ u64 inside_mask(i32 first, i32 spacing, i32 extent, i
 
 // Reads the rows that a walk along an axis needs, step after step: in each step PHASES rows, of each PLANES planes, of
 // each NEXT_CHANNELS channels one after the other.
-template <class T, int POSITIONS, int WIDTH, int PHASES, int PLANES, int NEXT_CHANNELS, bool IS_PREDICATED = false>
+template <class T, int POSITIONS, int WIDTH, int PHASES, int PLANES, int NEXT_CHANNELS, bool IS_PREDICATED = false,
+          bool IN_LINES = false>
 struct RowReader {
   static constexpr int SUBROWS = PHASES * PLANES * NEXT_CHANNELS;
-  typedef RowWindow<T, POSITIONS, WIDTH> Window;
+  typedef RowWindow<T, POSITIONS, WIDTH, IN_LINES> Window;
 
   // `channel`: an image's first channel of the thread; strides of n, c, planes, rows, columns.
   __device__ __forceinline__ RowReader(const T* channel, const i64 (&strides_)[5])

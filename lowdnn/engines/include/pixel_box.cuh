@@ -1,10 +1,12 @@
-// Boxes of positions of a channels-last tensor, copied to shared memory with cp.async.
+// Boxes of positions of a channels-last tensor, copied to shared memory: with cp.async by all threads of a block, or, in
+// whole lines, by tensor map (mapped_box.cuh).
 //
 // Positions have an image and BOX_AXES spatial axes. A tile numbered (t0, t1, ...) lies over the box that begins at
 // t * pace + origin in every axis. In shared memory position follows position, so that ldmatrix meets no bank twice in
-// neighbouring positions: lines of 128 bytes with chunk i of a line in the place of i ^ line % 8 (lines that copies
-// would write in two pieces at a padded pitch), or an odd number of chunks. For a reader of every second position of a
-// row, rows lie IN_HALVES: first the even columns, then the odd ones, so that what it reads are neighbours, too.
+// neighbouring positions: lines of 128 bytes, or halves of them, with chunk i in the place of i ^ line % chunks (lines
+// that copies would write in two pieces at a padded pitch), or an odd number of chunks. For a reader of every second position of a
+// row, boxes lie IN_HALVES: first the even columns, then the odd ones, of all rows in swizzled boxes and of each row in
+// others, so that what it reads are neighbours, too.
 
 #pragma once
 
@@ -22,14 +24,17 @@ struct BoxGeometry {
   i32 origin[BOX_AXES];                 // of the box of tile 0
   Divider box[1 + BOX_AXES];            // extents (image, axes)
   i32 rows;                             // of the box: all extents but the last
+  i32 places;                           // of the box in shared memory
+  i32 row_places, halves_apart;         // from row to row, from the even to the odd columns
 };
 
 // CHUNKS: of 16 bytes of channels at every position.  BLOCK_THREADS: of the thread block. Boxes of whole lines begin a
 // line.
 template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct PixelBox {
   static constexpr int ELEMENTS = BOX_CHUNK_BYTES / int(sizeof(T));  // of a chunk
-  static constexpr bool IS_SWIZZLED = CHUNKS == 8;
+  static constexpr bool IS_SWIZZLED = CHUNKS == 4 || CHUNKS == 8;
   static constexpr int PITCH = (IS_SWIZZLED ? CHUNKS : CHUNKS | 1) * BOX_CHUNK_BYTES;
+  static constexpr int HALVES = IN_HALVES ? 2 : 1;
   static constexpr int BOX_WARPS = BLOCK_THREADS / int(WARP_SIZE);
   static constexpr int POSITIONS = int(WARP_SIZE) / CHUNKS;  // that a warp copies at a time
   static constexpr int BATCH = 4;                            // copies of a lane under way before the next check
@@ -38,7 +43,12 @@ template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct
 
   // Where a chunk lies that without a swizzle would lie at `address`.
   static __device__ __forceinline__ u32 swizzled(u32 address) {
-    return IS_SWIZZLED ? address ^ (address >> 3 & 0x70) : address;
+    return IS_SWIZZLED ? address ^ (address >> 3 & (CHUNKS - 1) * BOX_CHUNK_BYTES) : address;
+  }
+
+  // Of a box in shared memory.
+  static __device__ __forceinline__ u32 bytes(const BoxGeometry& g) {
+    return g.places * PITCH;
   }
 
   // Copies the box of `tile`, channels from `first_channel` on, to shared address `to`; what the tensor does not have
@@ -65,13 +75,13 @@ template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct
         const T* from = tensor + offset;
 #pragma unroll 1
         for (i32 batch = first_step; batch < end_step; batch += BATCH * POSITIONS) {
-          const i32 place = row * columns + place_of(batch, columns);
+          const i32 place = place_of(g, row, batch);
 #pragma unroll
           for (int copy = 0; copy < BATCH; ++copy, from += POSITIONS * stride) {
             const i32 step = batch + copy * POSITIONS;
             const bool inside = exists && u32(first_column + step) < u32(extent);
             const i32 at = IS_EVEN ? place + copy * (IN_HALVES ? POSITIONS / 2 : POSITIONS)
-                                   : row * columns + place_of(step, columns);
+                                   : place_of(g, row, step);
             if (step < end_step) cp_async<BOX_CHUNK_BYTES>(swizzled(to + at * PITCH), from, inside);
           }
         }
@@ -80,9 +90,9 @@ template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct
   }
 
  private:
-  // Of a column in its row of shared memory.
-  static __device__ __forceinline__ i32 place_of(i32 column, i32 columns) {
-    return IN_HALVES ? column / 2 + column % 2 * ((columns + 1) / 2) : column;
+  // In shared memory.
+  static __device__ __forceinline__ i32 place_of(const BoxGeometry& g, i32 row, i32 column) {
+    return row * g.row_places + (IN_HALVES ? column % 2 * g.halves_apart + column / 2 : column);
   }
 
   static constexpr i64 NO_ROW = -1;  // rows begin whole chunks

@@ -87,6 +87,20 @@ __device__ __forceinline__ void load_where(bool exists, u8& to, const void* from
   to = u8(byte);
 }
 
+// One access to read-only memory, for which the L2 cache asks for the 256 bytes around it.
+__device__ __forceinline__ void load_in_lines(uint4& to, const void* from) {
+  asm("ld.global.nc.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w) : "l"(from));
+}
+__device__ __forceinline__ void load_in_lines(uint2& to, const void* from) {
+  asm("ld.global.nc.L2::256B.v2.u32 {%0, %1}, [%2];" : "=r"(to.x), "=r"(to.y) : "l"(from));
+}
+__device__ __forceinline__ void load_in_lines(u32& to, const void* from) {
+  asm("ld.global.nc.L2::256B.u32 %0, [%1];" : "=r"(to) : "l"(from));
+}
+__device__ __forceinline__ void load_in_lines(u16& to, const void* from) {
+  asm("ld.global.nc.L2::256B.u16 %0, [%1];" : "=h"(to) : "l"(from));
+}
+
 // How a tensor is read.
 struct Stream {  // each element once, and not written by the same kernel
   template <class T, int W> static __device__ __forceinline__ Vector<T, W> load(const T* from) {

@@ -246,7 +246,8 @@ __device__ __forceinline__ void correlate(const Params& p, u32 thread, const Axi
   constexpr int DEPTH = (ROW_TAPS_ + ROW_STEP - 1) / ROW_STEP;  // rows of targets that a source row adds to
   constexpr int WINDOW = (STRIP - 1) * COLUMN_STEP + COLUMN_TAPS_ - CLIP_FRONT - CLIP_BACK;
   constexpr bool IS_PREDICATED = CHANNELS > 1;  // single elements of 16 bits take more instructions so
-  typedef RowReader<X_TYPE, WINDOW, CHANNELS, ROW_STEP, PLANE_TAPS, SOURCES, IS_PREDICATED> Source;
+  constexpr bool IN_LINES = COLUMN_STEP > 1;    // measured: slower without strides, where rows are met again
+  typedef RowReader<X_TYPE, WINDOW, CHANNELS, ROW_STEP, PLANE_TAPS, SOURCES, IS_PREDICATED, IN_LINES> Source;
 
   const Place place(p, thread);
   const bool has_targets = thread < u32(p.thread_count) && i32(place.plane) < plane.count &&

@@ -10,20 +10,25 @@
 // output side; it is one block-diagonal product. m = 16 output pixels, n = 8 output channels, k = (taps, chunks).
 // Block: a slab of UNITS units of UNIT_PACKS packs, whose filters it stages once, by every lanes-th tile of output
 // positions (image, axes) of all residues. Each warp computes BLOCKS_M * 16 pixels of one unit at a time, while the box
-// of input positions under the block's next tile comes. blockIdx.x = first tile * slabs + slab.
-// Shared memory (dynamic): filters [block of 8 outputs][chunk of k][8 rows of 16 bytes], offsets in the box [chunk of
-// k], stages of (box [position][chunks of the slab], places [residue][tile position]): two, or one where every block
-// has one tile.
+// of input positions under the block's next tile comes. KEEPS_FILTERS: it has the filters of its unit in registers.
+// blockIdx.x = first tile * slabs + slab.
+// Shared memory (dynamic): filters [block of 8 outputs][chunk of k][8 rows of 16 bytes] or, whole, [filter][pitch];
+// barriers [stage or filters], offsets in the box [chunk of k], stages of (box [position][chunks of the slab], places
+// [residue][tile position]): two, or one where every block has one tile.
 // Launch: THREADS threads, lanes * slabs blocks.
 // Macros: TYPE; BACKWARD; IN, OUT channels of a group; PACK groups of a pack; UNIT_PACKS, UNITS; TAPS of all classes,
 // with a null tap where a class would end in half a step; CLASSES residues; RUN elements of one copy of filters;
-// BLOCKS_M; THREADS; MIN_BLOCKS of a multiprocessor; HALVED: rows of the box (pixel_box.cuh); OUTPUT_RANK, VECTOR of
-// the functor; WHOLE: 1 where 4 divides the output channels.
+// BLOCKS_M; THREADS; MIN_BLOCKS of a multiprocessor; KEEPS_FILTERS; WHOLE_FILTERS: those come by bulk copies; HALVED:
+// boxes (pixel_box.cuh); MAPPED: they come by tensor map, for sm_90a; OUTPUT_RANK, VECTOR of the functor; WHOLE: 1 where
+// 4 divides the output channels.
 
 #include "include/ldmatrix.cuh"
 #include "include/mma.cuh"
 #include "include/output_map.cuh"
 #include "include/pixel_box.cuh"
+#if MAPPED
+#include "include/mapped_box.cuh"
+#endif
 #include "generated.cuh"
 
 typedef Mma<TYPE> Product;
@@ -43,19 +48,28 @@ constexpr int SLAB_CHUNKS = UNITS * UNIT_PACKS * IN_CHUNKS;
 constexpr int SLAB_BLOCKS = UNITS * BLOCKS_N;
 constexpr int DEPTH = TAPS * IN_CHUNKS;                 // chunks of k
 constexpr int FILTER_CHUNK_BYTES = 8 * CHUNK_BYTES;
+constexpr int STAGES = 2;
 constexpr int SET = BLOCKS_M * 16;  // pixels that a warp computes at a time
 // Rows of a filter chunk are filters: the rows of the product forward, its depth backward. ldmatrix transposes 16-bit
 // elements only; those of 32 bits are transposed by the copies.
 constexpr bool FILTERS_ARE_DEPTH = BACKWARD && sizeof(TYPE) == 2;
-constexpr int OFFSET_BYTES = (DEPTH * 4 + 127) / 128 * 128;  // whole lines
+constexpr int BARRIERS = STAGES + 1;
+constexpr int OFFSET_BYTES = (BARRIERS * int(sizeof(u64)) + DEPTH * 4 + 127) / 128 * 128;  // with barriers, whole lines
+// Whole filters, as they lie in memory but for an odd number of chunks from one to the next.
+constexpr int FILTERS = UNITS * UNIT_PACKS * PACK * (BACKWARD ? IN : OUT);
+constexpr int WHOLE_FILTER_BYTES = TAPS * (BACKWARD ? OUT : IN) * int(sizeof(TYPE));
+constexpr int FILTER_PITCH = WHOLE_FILTER_BYTES | CHUNK_BYTES;
+constexpr int FILTER_BYTES =
+    WHOLE_FILTERS ? (FILTERS * FILTER_PITCH + 127) / 128 * 128 : SLAB_BLOCKS * DEPTH * FILTER_CHUNK_BYTES;
 constexpr u32 OUTSIDE = ~0u;
 typedef PixelBox<TYPE, SLAB_CHUNKS, THREADS, HALVED> Box;
 static_assert(UNIT_BLOCKS == BLOCKS_N || UNITS * UNIT_PACKS == 1, "a block without channels is the output's last");
 static_assert(WARPS % UNITS == 0, "every warp has one unit");
+static_assert(!WHOLE_FILTERS || (KEEPS_FILTERS && PACK == 1 && IN_CHUNKS % 2 == 0), "steps of one tap, without zeros");
 
 struct Tap {
-  i32 position;  // in the box, of tile position 0
-  i32 index;     // in w, or -1: a null tap
+  i32 offset;  // in the box, from tile position 0 on, in bytes
+  i32 index;   // in w, or -1: a null tap
 };
 
 struct OutputClass {
@@ -64,7 +78,11 @@ struct OutputClass {
 };
 
 struct Params {
+#if MAPPED
+  TensorMap in;
+#else
   const TYPE* in;
+#endif
   const TYPE* w;
   BoxGeometry box;  // of inputs under a tile
   i32 out_extents[AXES], out_channels;
@@ -96,26 +114,57 @@ struct Stage {
 
 struct Shared {
   u8* filters;
+  u64* barriers;  // of the stages, of the filters
   u32* offsets;
   u8* stages;
   u32 box_bytes, stage_bytes;
 
   __device__ __forceinline__ Shared(u8* memory, const Params& p) {
     filters = memory;
-    offsets = reinterpret_cast<u32*>(filters + SLAB_BLOCKS * DEPTH * FILTER_CHUNK_BYTES);
-    stages = reinterpret_cast<u8*>(offsets) + OFFSET_BYTES;
-    box_bytes = p.box.rows * p.box.box[AXES].divisor * Box::PITCH;
+    barriers = reinterpret_cast<u64*>(filters + FILTER_BYTES);
+    offsets = reinterpret_cast<u32*>(barriers + BARRIERS);
+    stages = reinterpret_cast<u8*>(barriers) + OFFSET_BYTES;
+    box_bytes = Box::bytes(p.box);
     stage_bytes = box_bytes + CLASSES * p.class_places * sizeof(Place);
   }
 
   // The stage of the block's turn-th tile.
   __device__ __forceinline__ Stage stage(u32 turn) const {
-    u8* box = stages + turn % 2 * stage_bytes;
+    u8* box = stages + turn % STAGES * stage_bytes;
     return {box, reinterpret_cast<Place*>(box + box_bytes)};
   }
+
+  __device__ __forceinline__ u32 barrier(u32 turn) const { return shared_address(barriers + turn % STAGES); }
 };
 
 // ---- staging --------------------------------------------------------------------------------------------------------
+
+// Starts the copies of a tile's box.
+__device__ __forceinline__ void stage_box(const Params& p, const Shared& shared, const i32 (&tile)[1 + AXES], i32 slab,
+                                          u32 turn) {
+  const i32 channel = slab * (SLAB_CHUNKS * CHUNK);
+  const u32 to = shared_address(shared.stage(turn).box);
+#if MAPPED
+  if (threadIdx.x > 0) return;
+  mbarrier_expect(shared.barrier(turn), copied_bytes<Box>(p.box));
+  load_box<Box>(p.in, p.box, tile, channel, to, shared.barrier(turn));
+#else
+  Box::copy(p.in, p.box, tile, channel, to);
+#endif
+}
+
+// Awaits what all threads had copied before the last group, or stored.
+__device__ __forceinline__ void await_copies() {
+  cp_async_wait<1>();
+  __syncthreads();
+}
+
+__device__ __forceinline__ void await_box(const Shared& shared, u32 turn) {
+  await_copies();
+#if MAPPED
+  mbarrier_wait(shared.barrier(turn), turn / STAGES % 2);
+#endif
+}
 
 // Copies the slab's filters, with zeros where input and output channel belong to different groups of a pack.
 __device__ __forceinline__ void stage_filters(const Params& p, i32 slab, u8* filters) {
@@ -138,10 +187,24 @@ __device__ __forceinline__ void stage_filters(const Params& p, i32 slab, u8* fil
   }
 }
 
+#if WHOLE_FILTERS
+// Starts their copies, by the first warp.
+__device__ __forceinline__ void load_filters(const Params& p, const Shared& shared, i32 slab) {
+  if (threadIdx.x >= WARP_SIZE) return;
+  const u32 barrier = shared_address(shared.barriers + STAGES);
+  if (threadIdx.x == 0) mbarrier_expect(barrier, FILTERS * WHOLE_FILTER_BYTES);
+  __syncwarp();
+  for (u32 filter = threadIdx.x; filter < u32(FILTERS); filter += WARP_SIZE) {
+    const TYPE* from = p.w + i64(slab * FILTERS + filter) * (WHOLE_FILTER_BYTES / int(sizeof(TYPE)));
+    bulk_load(shared_address(shared.filters) + filter * FILTER_PITCH, from, WHOLE_FILTER_BYTES, barrier);
+  }
+}
+#endif
+
 // The offsets of the chunks of k.
 __device__ __forceinline__ void stage_offsets(const Params& p, u32* offsets) {
   for (u32 chunk = threadIdx.x; chunk < u32(DEPTH); chunk += THREADS)
-    offsets[chunk] = p.taps[chunk / IN_CHUNKS].position * Box::PITCH + chunk % IN_CHUNKS * CHUNK_BYTES;
+    offsets[chunk] = p.taps[chunk / IN_CHUNKS].offset + chunk % IN_CHUNKS * CHUNK_BYTES;
 }
 
 // The places of all residues of a tile.
@@ -158,7 +221,8 @@ __device__ __forceinline__ void stage_places(const Params& p, const i32 (&tile)[
       const i32 step = tile[1 + axis] * p.tile[1 + axis].divisor + at[1 + axis];
       const i32 position = step * p.out_step[axis] + p.classes[number].residue[axis];
       exists = exists && position < p.out_extents[axis];
-      box = box * p.box.box[1 + axis].divisor + at[1 + axis] * p.in_step[axis];
+      const u32 pitch = axis + 1 < AXES ? p.box.box[1 + axis].divisor : p.box.row_places;
+      box = box * pitch + at[1 + axis] * p.in_step[axis];
       row = row * p.out_extents[axis] + position;
     }
     places[index] = exists ? Place{box * Box::PITCH, row} : Place{0, OUTSIDE};
@@ -167,18 +231,109 @@ __device__ __forceinline__ void stage_places(const Params& p, const i32 (&tile)[
 
 // ---- product --------------------------------------------------------------------------------------------------------
 
+// The operands of a unit's filters and their places, read again for every set.
+struct ReadFilters {
+  static constexpr int UNROLL = 2;
+  u32 filters;  // shared address of the lane's row of the unit's first chunks
+  const u32* offsets;
+
+  __device__ __forceinline__ ReadFilters(const Params&, const Shared& shared, u32 unit) : offsets(shared.offsets) {
+    const u32 lane = threadIdx.x % WARP_SIZE, block = unit * BLOCKS_N + lane / 16;
+    filters = shared_address(shared.filters) + block * (DEPTH * FILTER_CHUNK_BYTES) + lane % 16 * CHUNK_BYTES;
+  }
+
+  // Of two neighbouring blocks.
+  __device__ __forceinline__ void operands(u32 (&b)[4], int block, int step) const {
+    const u32 from = filters + (block * DEPTH + 2 * step) * FILTER_CHUNK_BYTES;
+    if constexpr (FILTERS_ARE_DEPTH) {
+      ldmatrix_x4_transposed(b, from);
+    } else {
+      ldmatrix_x4(b, from);
+    }
+#pragma unroll
+    for (int word = 0; word < 4; ++word) b[word] = Product::operand(b[word]);
+  }
+
+  // In the box, of the lane's chunk.
+  __device__ __forceinline__ u32 offset(int step) const { return offsets[2 * step + threadIdx.x % WARP_SIZE / 16]; }
+};
+
+// The operands among whole filters.
+struct WholeFilters {
+  const Params& p;
+  u32 filters;  // shared address of the lane's row of the unit's first chunks, in the filter's first tap
+
+  __device__ __forceinline__ WholeFilters(const Params& p, const Shared& shared, u32 unit) : p(p) {
+    const u32 lane = threadIdx.x % WARP_SIZE, block = lane / 16, chunk = lane / 8 % 2, row = lane % 8;
+    const u32 filter = BACKWARD ? unit * IN + chunk * 8 + row : unit * OUT + block * 8 + row;
+    filters = shared_address(shared.filters) + filter * FILTER_PITCH + (BACKWARD ? block : chunk) * CHUNK_BYTES;
+  }
+
+  __device__ __forceinline__ void operands(u32 (&b)[4], int block, int step) const {
+    const int chunk = 2 * step % IN_CHUNKS;
+    const u32 tap = filters + p.taps[2 * step / IN_CHUNKS].index * (WHOLE_FILTER_BYTES / TAPS);
+    if constexpr (BACKWARD) {
+      ldmatrix_x4_transposed(b, tap + chunk * 8 * FILTER_PITCH + block * CHUNK_BYTES);
+    } else {
+      ldmatrix_x4(b, tap + block * 8 * FILTER_PITCH + chunk * CHUNK_BYTES);
+    }
+#pragma unroll
+    for (int word = 0; word < 4; ++word) b[word] = Product::operand(b[word]);
+  }
+};
+
+// The operands kept in registers.
+struct KeptFilters {
+  static constexpr int UNROLL = DEPTH / 2;
+  const Params& p;
+  u32 words[DEPTH / 2][BLOCKS_N / 2][4];
+
+  template <class From> __device__ __forceinline__ KeptFilters(const Params& p, const From& from) : p(p) {
+#pragma unroll
+    for (int step = 0; step < DEPTH / 2; ++step) {
+#pragma unroll
+      for (int pair = 0; pair < BLOCKS_N / 2; ++pair) from.operands(words[step][pair], 2 * pair, step);
+    }
+  }
+
+  __device__ __forceinline__ void operands(u32 (&b)[4], int block, int step) const {
+#pragma unroll
+    for (int word = 0; word < 4; ++word) b[word] = words[step][block / 2][word];
+  }
+
+  __device__ __forceinline__ u32 offset(int step) const {
+    const u32 half = threadIdx.x % WARP_SIZE / 16;
+    const int chunk = 2 * step, first = chunk / IN_CHUNKS, second = (chunk + 1) / IN_CHUNKS;
+    if (first == second) return p.taps[first].offset + (chunk % IN_CHUNKS + half) * CHUNK_BYTES;
+    const u32 last_chunk = chunk % IN_CHUNKS * CHUNK_BYTES;
+    return half ? p.taps[second].offset : p.taps[first].offset + last_chunk;
+  }
+};
+
+// The filters of a unit, once they are there.
+__device__ __forceinline__ auto filters_of(const Params& p, const Shared& shared, u32 unit) {
+#if WHOLE_FILTERS
+  __syncthreads();  // the barrier is
+  mbarrier_wait(shared_address(shared.barriers + STAGES), 0);
+  return KeptFilters(p, WholeFilters(p, shared, unit));
+#elif KEEPS_FILTERS
+  await_copies();
+  return KeptFilters(p, ReadFilters(p, shared, unit));
+#else
+  return ReadFilters(p, shared, unit);
+#endif
+}
+
 struct Sums {
   static constexpr int COUNT = BLOCKS_M * BLOCKS_N * 4;
   Accumulator values[BLOCKS_M][BLOCKS_N][4];
 
-  // Adds the steps [first, end) of two chunks of k. rows: shared addresses of the lane's rows of each block of 16
-  // pixels; filters: of the lane's row of the unit's first filter chunks.
-  __device__ __forceinline__ void add(const u32 (&rows)[BLOCKS_M], u32 filters, const u32* offsets, int first,
-                                      int end) {
-    const u32 half = threadIdx.x % WARP_SIZE / 16;
-#pragma unroll 2
+  // Adds the steps [first, end) of two chunks of k. rows: shared addresses of the lane's rows of each block of 16 pixels.
+  template <class Filters>
+  __device__ __forceinline__ void add(const u32 (&rows)[BLOCKS_M], const Filters& filters, int first, int end) {
+#pragma unroll Filters::UNROLL
     for (int step = first; step < end; ++step) {
-      const u32 offset = offsets[2 * step + half];
+      const u32 offset = filters.offset(step);
       u32 a[UNIT_PACKS][BLOCKS_M][4];
 #pragma unroll
       for (int pack = 0; pack < UNIT_PACKS; ++pack) {
@@ -192,14 +347,7 @@ struct Sums {
 #pragma unroll
       for (int block = 0; block < BLOCKS_N; block += 2) {
         u32 b[4];
-        const u32 from = filters + (block * DEPTH + 2 * step) * FILTER_CHUNK_BYTES;
-        if constexpr (FILTERS_ARE_DEPTH) {
-          ldmatrix_x4_transposed(b, from);
-        } else {
-          ldmatrix_x4(b, from);
-        }
-#pragma unroll
-        for (int word = 0; word < 4; ++word) b[word] = Product::operand(b[word]);
+        filters.operands(b, block, step);
 #pragma unroll
         for (int i = 0; i < BLOCKS_M; ++i) {
           Product::apply(values[i][block], a[block / OUT_BLOCKS][i], b[0], b[1]);
@@ -302,29 +450,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
   const Shared shared(memory, p);
   const i32 first_tile = p.slabs.divide(blockIdx.x), slab = blockIdx.x - first_tile * p.slabs.divisor;
   const auto stage_tile = [&](i32 number, u32 turn) {
-    const Stage to = shared.stage(turn);
+    if (number >= p.tile_count) return;
     i32 tile[1 + AXES];
     digits<1 + AXES>(p.tiles, u32(number), tile);
-    Box::copy(p.in, p.box, tile, slab * (SLAB_CHUNKS * CHUNK), shared_address(to.box));
-    stage_places(p, tile, to.places);
+    stage_box(p, shared, tile, slab, turn);
+    stage_places(p, tile, shared.stage(turn).places);
   };
+#if MAPPED
+  if (threadIdx.x == 0) {
+#pragma unroll
+    for (int i = 0; i < BARRIERS; ++i) mbarrier_init(shared_address(shared.barriers + i), 1);
+    mbarrier_fence_init();
+  }
+#endif
   stage_tile(first_tile, 0);
+#if WHOLE_FILTERS
+  load_filters(p, shared, slab);
+#else
   stage_filters(p, slab, shared.filters);
+  cp_async_commit();
+#endif
+  stage_tile(first_tile + p.lanes, 1);
   cp_async_commit();
   stage_offsets(p, shared.offsets);
 
   // This warp's unit, tile by tile and set by set.
   const u32 unit = warp % UNITS, first_block = unit * BLOCKS_N;
-  const u32 filters = shared_address(shared.filters) + (first_block + lane / 16) * (DEPTH * FILTER_CHUNK_BYTES) +
-                      lane % 16 * CHUNK_BYTES;
+  const auto filters = filters_of(p, shared, unit);
   u32 turn = 0;
 #pragma unroll 1
   for (i32 number = first_tile; number < p.tile_count; number += p.lanes, ++turn) {
-    if (number + p.lanes < p.tile_count) stage_tile(number + p.lanes, turn + 1);
-    cp_async_commit();
-    cp_async_wait<1>();
-    __syncthreads();
-
+    await_box(shared, turn);
     const Stage from = shared.stage(turn);
     const u32 unit_box = shared_address(from.box) + unit * UNIT_PACKS * IN_CHUNKS * CHUNK_BYTES;
 #pragma unroll 1
@@ -335,9 +491,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
       for (int i = 0; i < BLOCKS_M; ++i) rows[i] = unit_box + from.places[set + i * 16 + lane % 16].box;
       Sums sums = {};
       if constexpr (CLASSES == 1) {
-        sums.add(rows, filters, shared.offsets, 0, DEPTH / 2);
+        sums.add(rows, filters, 0, DEPTH / 2);
       } else {
-        sums.add(rows, filters, shared.offsets, output.first_tap * IN_CHUNKS / 2, output.end_tap * IN_CHUNKS / 2);
+        sums.add(rows, filters, output.first_tap * IN_CHUNKS / 2, output.end_tap * IN_CHUNKS / 2);
       }
       if constexpr (PACK > 1 || IN_CHUNKS % 2 != 0) {
         if (__any_sync(~0u, sums.may_have_nan()))  // of the warp: it stays together
@@ -370,5 +526,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
       }
     }
     __syncthreads();
+    stage_tile(number + STAGES * p.lanes, turn + STAGES);
+    cp_async_commit();
   }
 }

@@ -4,27 +4,32 @@
 //
 // Layouts: x and dy channels-last with any other strides, their channels whole 16-byte chunks; slices [K][taps][IN] of
 // accumulators. Spatial axes are always three, with extents of 1 in front.
-// Product: a task is 16 filters by 16 columns that share a group, for SET_TAPS taps: m = filters, n = columns, both
-// with the pixels' stride between their elements, k = output pixels. The columns are channels of one tap, or, where
+// Product: a task is TASK_BLOCKS blocks of 16 filters by 16 columns that share a group, for SET_TAPS taps: m = filters,
+// n = columns, both with the pixels' stride between their elements, k = output pixels. The columns are channels of one tap, or, where
 // there are 8 channels in all, those of TAPS_ABREAST = 2 taps. What falls between two groups is not written.
 // Block: TASK_WARPS tasks of a slab of UNITS packs, each by PARTS warps that take turns at the pixels. It walks over
 // its split's tiles (image, axes) of output pixels; while one is multiplied the next one's boxes of x and dy come.
 // blockIdx.x = (split * slabs + slab) * sets + set, a set being TASK_WARPS tasks.
-// Shared memory (dynamic): 2 stages of a tile of dy, 2 of a box of x, offset in the box of x [place]; at the end the
-// sums [part][task][pair of columns][lane].
+// Shared memory (dynamic): 2 stages of a tile of dy, 2 of a box of x, offset in the box of x [place], barriers [stage]; at
+// the end the sums [part][task][column of pairs][step][lane].
 // Launch: 32 * TASK_WARPS * PARTS threads.
 // Macros: TYPE; IN, OUT channels and filters of a group; PACK groups of a pack, the fewest whose channels and filters
-// are multiples of 16, or one of 8 channels; UNITS; TASK_WARPS, PARTS; MIN_BLOCKS of a multiprocessor; TAPS, SET_TAPS;
-// HALVED: rows of the box of x (pixel_box.cuh).
+// are multiples of 16, or one of 8 channels; UNITS; TASK_BLOCKS, TASK_WARPS, PARTS; MIN_BLOCKS of a multiprocessor; TAPS, SET_TAPS;
+// HALVED: boxes of x (pixel_box.cuh); MAPPED: boxes come by tensor map, for sm_90a.
 
 #include "include/ldmatrix.cuh"
 #include "include/mma.cuh"
 #include "include/pixel_box.cuh"
+#if MAPPED
+#include "include/dependent_launch.cuh"
+#include "include/mapped_box.cuh"
+#endif
 
 typedef Mma<TYPE> Product;
 typedef Product::Accumulator Accumulator;
 struct alignas(2 * sizeof(Accumulator)) Pair { Accumulator v[2]; };
 
+constexpr int STAGES = 2;
 constexpr int BLOCK = 16;                                  // filters and columns of a task
 constexpr int PIXELS = 32 / int(sizeof(TYPE));             // of one instruction
 constexpr int BLOCK_BYTES = BLOCK * int(sizeof(TYPE));
@@ -41,7 +46,7 @@ static_assert(CHANNELS % BLOCK == 0 || TAPS_ABREAST == 2, "blocks of channels ar
 static_assert(SET_TAPS % TAPS_ABREAST == 0, "a set has whole steps");
 
 struct Task {
-  int filters, channels;  // blocks of the pack
+  int filters, channels;  // its first block of the pack
 };
 
 // The tasks of a pack: pairs of blocks that share a group.
@@ -50,9 +55,9 @@ struct Tasks {
   int count;
 
   constexpr Tasks() : list(), count(0) {
-    for (int f = 0; f < FILTER_BLOCKS; ++f) {
+    for (int f = 0; f < FILTER_BLOCKS; f += TASK_BLOCKS) {
       for (int c = 0; c < CHANNEL_BLOCKS; ++c) {
-        const bool before = (f * BLOCK + BLOCK - 1) / OUT < c * BLOCK / IN;
+        const bool before = ((f + TASK_BLOCKS) * BLOCK - 1) / OUT < c * BLOCK / IN;
         const bool behind = f * BLOCK / OUT > (c * BLOCK + BLOCK - 1) / IN;
         if (!before && !behind) list[count++] = {f, c};
       }
@@ -65,8 +70,8 @@ constexpr int TASK_SETS = (TASK_COUNT + TASK_WARPS - 1) / TASK_WARPS;
 
 // The list lives in the program, not in memory.
 __device__ __forceinline__ Task task_at(int index) {
-  Task task = {index / CHANNEL_BLOCKS, index % CHANNEL_BLOCKS};
-  if constexpr (TASKS.count < FILTER_BLOCKS * CHANNEL_BLOCKS) {
+  Task task = {index / CHANNEL_BLOCKS * TASK_BLOCKS, index % CHANNEL_BLOCKS};
+  if constexpr (TASKS.count * TASK_BLOCKS < FILTER_BLOCKS * CHANNEL_BLOCKS) {
 #pragma unroll
     for (int i = 0; i < TASKS.count; ++i) {
       if (index == i) task = Task{TASKS.list[i].filters, TASKS.list[i].channels};
@@ -75,9 +80,16 @@ __device__ __forceinline__ Task task_at(int index) {
   return task;
 }
 
+// The part that finishes a column of pairs of sums.
+__device__ constexpr u32 turn_of(int column) { return column % PARTS; }
+
 struct Params {
+#if MAPPED
+  TensorMap x, dy;
+#else
   const TYPE* x;
   const TYPE* dy;
+#endif
   Accumulator* slices;
   i64 pitch, slice_stride;
   BoxGeometry image, response;
@@ -91,47 +103,59 @@ struct Params {
 
 // A task's sums over the pixels that its warp has seen.
 struct Sums {
-  static constexpr int PAIRS = STEPS * 4;
-  Accumulator values[STEPS][2][4];
+  static constexpr int COLUMNS = TASK_BLOCKS * 4;  // of pairs of neighbouring channels, one of each step
+  Accumulator values[TASK_BLOCKS][STEPS][2][4];
 
   // Adds PIXELS pixels. filters: shared address of the first pixel's block of dy; box: of the block of x at place 0;
   // both as if nothing were swizzled.
   __device__ __forceinline__ void add(u32 filters, u32 box, const u32* places, const u32* offsets) {
     const u32 lane = threadIdx.x % WARP_SIZE;
-    u32 a[4];
+    u32 a[TASK_BLOCKS][4];
     if constexpr (sizeof(TYPE) == 2) {
-      const u32 pixel = lane % 8 + lane / 16 * 8;
-      ldmatrix_x4_transposed(a, Response::swizzled(filters + pixel * Response::PITCH + lane / 8 % 2 * 16));
+      const u32 pixel = lane % 8 + lane / 16 * 8, row = filters + pixel * Response::PITCH + lane / 8 % 2 * 16;
+#pragma unroll
+      for (int block = 0; block < TASK_BLOCKS; ++block)
+        ldmatrix_x4_transposed(a[block], Response::swizzled(row + block * BLOCK_BYTES));
       const u32 from = box + places[lane % 16];
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
         u32 b[4];
         const u32 half = lane < 16 ? half_offset(offsets, step, 0) : half_offset(offsets, step, 1);
         ldmatrix_x4_transposed(b, Image::swizzled(from + half));
-        Product::apply(values[step][0], a, b[0], b[1]);
-        Product::apply(values[step][1], a, b[2], b[3]);
+#pragma unroll
+        for (int block = 0; block < TASK_BLOCKS; ++block) {
+          Product::apply(values[block][step][0], a[block], b[0], b[1]);
+          Product::apply(values[block][step][1], a[block], b[2], b[3]);
+        }
       }
     } else {
       const u32 row = lane / 4, pixel = lane % 4;
 #pragma unroll
-      for (int word = 0; word < 4; ++word)
-        a[word] = operand<Response>(filters + (pixel + word / 2 * 4) * Response::PITCH + (row + word % 2 * 8) * 4);
+      for (int block = 0; block < TASK_BLOCKS; ++block) {
+#pragma unroll
+        for (int word = 0; word < 4; ++word) {
+          const u32 filter = block * BLOCK + row + word % 2 * 8;
+          a[block][word] = operand<Response>(filters + (pixel + word / 2 * 4) * Response::PITCH + filter * 4);
+        }
+      }
       const u32 first = box + places[pixel] + row * 4, second = box + places[pixel + 4] + row * 4;
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const u32 at = half_offset(offsets, step, half);
-          Product::apply(values[step][half], a, operand<Image>(first + at), operand<Image>(second + at));
+          const u32 b0 = operand<Image>(first + at), b1 = operand<Image>(second + at);
+#pragma unroll
+          for (int block = 0; block < TASK_BLOCKS; ++block) Product::apply(values[block][step][half], a[block], b0, b1);
         }
       }
     }
   }
 
-  // Two neighbouring channels: (step, block of 8 columns, block of 8 filters).
-  __device__ __forceinline__ Pair pair(int index) const {
-    const Accumulator(&of_block)[4] = values[index / 4][index / 2 % 2];
-    return {of_block[index % 2 * 2], of_block[index % 2 * 2 + 1]};
+  // Two neighbouring channels; column: (block of 16 filters, block of 8 columns, block of 8 filters).
+  __device__ __forceinline__ Pair pair(int column, int step) const {
+    const Accumulator(&of_block)[4] = values[column / 4][step][column / 2 % 2];
+    return {of_block[column % 2 * 2], of_block[column % 2 * 2 + 1]};
   }
 
  private:
@@ -148,22 +172,34 @@ struct Sums {
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 memory[];
+#if MAPPED
+  allow_next_kernel();
+#endif
   const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
   const u32 set = blockIdx.x % TASK_SETS, slab_split = blockIdx.x / TASK_SETS;
   const i32 slab = slab_split % p.slabs, split = slab_split / p.slabs;
 
   // Shared memory; places past the tile's last one have zeros of dy.
-  const u32 image_bytes = p.image.rows * p.image.box[BOX_AXES].divisor * Image::PITCH;
+  const u32 image_bytes = Image::bytes(p.image);
   const u32 tile_places = p.response.rows * p.response.box[BOX_AXES].divisor;
-  const u32 response_bytes = p.places * Response::PITCH, images = 2 * response_bytes;
-  u32* places = reinterpret_cast<u32*>(memory + images + 2 * image_bytes);
+  const u32 response_bytes = p.places * Response::PITCH, images = STAGES * response_bytes;
+  u32* places = reinterpret_cast<u32*>(memory + images + STAGES * image_bytes);
+#if MAPPED
+  const u32 barriers = shared_address(places + p.places);
+  if (threadIdx.x == 0) {
+#pragma unroll
+    for (int stage = 0; stage < STAGES; ++stage) mbarrier_init(barriers + stage * MBARRIER_BYTES, 1);
+    mbarrier_fence_init();
+  }
+#endif
   for (u32 place = threadIdx.x; place < u32(p.places); place += THREADS) {
     i32 at[1 + BOX_AXES];
     digits<1 + BOX_AXES>(p.response.box, place, at);
     u32 position = at[0];
 #pragma unroll
     for (int axis = 0; axis < BOX_AXES; ++axis)
-      position = position * p.image.box[1 + axis].divisor + at[1 + axis] * p.step[axis];
+      position = position * (axis + 1 < BOX_AXES ? p.image.box[1 + axis].divisor : p.image.row_places) +
+                 at[1 + axis] * p.step[axis];
     places[place] = place < tile_places ? position * Image::PITCH : 0;
   }
   for (u32 at = tile_places * Response::PITCH + threadIdx.x * 16; at < response_bytes; at += THREADS * 16) {
@@ -182,67 +218,95 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
 
   // The tiles of this split.
   const i32 first = i64(p.tile_count) * split / p.splits, end = i64(p.tile_count) * (split + 1) / p.splits;
-  const auto stage = [&](i32 number) {
+  const u32 responses = shared_address(memory);
+  const auto stage = [&](u32 turn) {
+    const i32 number = first + turn;
+    if (number >= end) return;
     i32 tile[1 + BOX_AXES];
     digits<1 + BOX_AXES>(p.tiles, u32(number), tile);
-    const u32 to = shared_address(memory), turn = (number - first) % 2;
-    Image::copy(p.x, p.image, tile, slab * (UNITS * CHANNELS), to + images + turn * image_bytes);
-    Response::copy(p.dy, p.response, tile, slab * (UNITS * FILTER_BLOCKS * BLOCK), to + turn * response_bytes);
+    const u32 of_turn = turn % STAGES;
+    const u32 x_to = responses + images + of_turn * image_bytes, dy_to = responses + of_turn * response_bytes;
+    const i32 channel = slab * (UNITS * CHANNELS), filter = slab * (UNITS * FILTER_BLOCKS * BLOCK);
+#if MAPPED
+    if (threadIdx.x > 0) return;
+    const u32 barrier = barriers + of_turn * MBARRIER_BYTES;
+    mbarrier_expect(barrier, copied_bytes<Image>(p.image) + copied_bytes<Response>(p.response));
+    load_box<Image>(p.x, p.image, tile, channel, x_to, barrier);
+    load_box<Response>(p.dy, p.response, tile, filter, dy_to, barrier);
+#else
+    Image::copy(p.x, p.image, tile, channel, x_to);
+    Response::copy(p.dy, p.response, tile, filter, dy_to);
+#endif
   };
   Sums sums = {};
-  for (i32 number = first - 1; number < end; ++number) {
-    if (number + 1 < end) stage(number + 1);
+#pragma unroll
+  for (int turn = 0; turn < STAGES; ++turn) {
+    stage(turn);
     cp_async_commit();
-    if (number < first) continue;
-    cp_async_wait<1>();
+  }
+#pragma unroll 1
+  for (u32 turn = 0; turn < u32(end - first); ++turn) {
+    const u32 of_turn = turn % STAGES;
+    cp_async_wait<STAGES - 1>();
     __syncthreads();
-    const u32 from = shared_address(memory), turn = (number - first) % 2;
-    const u32 dy = from + turn * response_bytes + filters, x = from + turn * image_bytes + channels;
+#if MAPPED
+    mbarrier_wait(barriers + of_turn * MBARRIER_BYTES, turn / STAGES % 2);
+#endif
+    const u32 dy = responses + of_turn * response_bytes + filters, x = responses + of_turn * image_bytes + channels;
     if (has_task) {
       for (i32 place = part * PIXELS; place < p.places; place += PARTS * PIXELS)
         sums.add(dy + place * Response::PITCH, x, places + place, p.offsets + first_tap);
     }
     __syncthreads();
+    stage(turn + STAGES);
+    cp_async_commit();
   }
 
-  // The sums of all parts, in their order, to the slice: pairs of neighbouring channels, each part its steps.
+  // The sums of all parts, in their order, to the slice. The parts take turns at the columns of pairs: each gets what the
+  // others have of its own.
   Pair* all_sums = reinterpret_cast<Pair*>(memory);
-  const auto slot = [&](u32 of_part, int index) {
-    return ((of_part * TASK_WARPS + warp % TASK_WARPS) * Sums::PAIRS + index) * WARP_SIZE + lane;
+  const auto slot = [&](u32 of_part, int column, int step) {
+    const u32 sums_of_warp = of_part * TASK_WARPS + warp % TASK_WARPS;
+    return ((sums_of_warp * Sums::COLUMNS + column) * STEPS + step) * WARP_SIZE + lane;
   };
-  const auto total = [&](int index) {
-    if constexpr (PARTS == 1) return sums.pair(index);
+  if constexpr (PARTS > 1) {
+#pragma unroll
+    for (int column = 0; column < Sums::COLUMNS; ++column) {
+      if (turn_of(column) == part) continue;
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step) all_sums[slot(part, column, step)] = sums.pair(column, step);
+    }
+    __syncthreads();
+  }
+  if (!has_task) return;
+  const auto total = [&](int column, int step) {
+    if constexpr (PARTS == 1) return sums.pair(column, step);
     Pair all = {};
 #pragma unroll
     for (int of_part = 0; of_part < PARTS; ++of_part) {
-      const Pair one = all_sums[slot(of_part, index)];
+      const Pair one = of_part == part ? sums.pair(column, step) : all_sums[slot(of_part, column, step)];
       all.v[0] += one.v[0];
       all.v[1] += one.v[1];
     }
     return all;
   };
-  if constexpr (PARTS > 1) {
-#pragma unroll
-    for (int index = 0; index < Sums::PAIRS; ++index) all_sums[slot(part, index)] = sums.pair(index);
-    __syncthreads();
-  }
-  if (!has_task) return;
   const i32 first_group = (slab * UNITS + unit) * PACK;
 #pragma unroll
-  for (int quarter = 0; quarter < 4; ++quarter) {
-    const i32 filter = blocks.filters * BLOCK + lane / 4 + quarter % 2 * 8;
-    const i32 half = quarter / 2;
+  for (int column = 0; column < Sums::COLUMNS; ++column) {
+    if (turn_of(column) != part) continue;
+    const int block = column / 4, half = column / 2 % 2;
+    const i32 filter = (blocks.filters + block) * BLOCK + lane / 4 + column % 2 * 8;
     const i32 channel = blocks.channels * BLOCK + (TAPS_ABREAST == 1 ? half * 8 : 0) + lane % 4 * 2;
     const i32 group = filter / OUT;
     const bool has[2] = {channel / IN == group, (channel + 1) / IN == group};
     if (first_group + group >= p.groups || !(has[0] || has[1])) continue;
-    Accumulator* const row = p.slices + split * p.slice_stride + (first_group * OUT + filter) * p.pitch;
-#pragma unroll(PARTS == 1 ? STEPS : 1)
-    for (int step = PARTS == 1 ? 0 : part; step < STEPS; step += PARTS) {
-      const i32 tap = first_tap + step * TAPS_ABREAST + (TAPS_ABREAST == 1 ? 0 : half);
-      if (TAPS % SET_TAPS != 0 && tap >= TAPS) break;
-      const Pair sum = total(step * 4 + quarter);
-      Accumulator* const to = row + tap * IN + (channel - group * IN);
+    const i32 tap_of_step_0 = first_tap + (TAPS_ABREAST == 1 ? 0 : half);
+    Accumulator* to = p.slices + split * p.slice_stride + (first_group * OUT + filter) * p.pitch +
+                      tap_of_step_0 * IN + (channel - group * IN);
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step, to += TAPS_ABREAST * IN) {
+      if (TAPS % SET_TAPS != 0 && tap_of_step_0 + step * TAPS_ABREAST >= TAPS) break;
+      const Pair sum = total(column, step);
       if constexpr (IN % 2 == 0) {
         *reinterpret_cast<Pair*>(to) = sum;
       } else {

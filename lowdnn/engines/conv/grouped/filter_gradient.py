@@ -14,32 +14,31 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.grouped.axes import Axis, forward_axes, output_classes
-from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, BoxedTensor, BoxRows, pitch_bytes
+from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, Box, BoxedTensor, Count, pitch_bytes
 from lowdnn.engines.conv.grouped.tiles import (
     PLACE_LIMITS,
     RESERVED_SHARED_BYTES,
     Boxes,
-    Count,
     Machine,
+    box_under,
 )
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of, output_space
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import UNITS
-from lowdnn.engines.launch import bytes_of, ceil_div, divider, floor_power, i32, i64, macros, moved_bytes
+from lowdnn.engines.launch import BARRIER_BYTES, bytes_of, ceil_div, divider, floor_power, i32, i64, macros, moved_bytes
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.convolution import ConvolutionOperation
-from lowdnn.plan import Argument, KernelRef, Launch, Scalar, ScalarType, Struct, Work, WorkspacePointer
+from lowdnn.plan import Argument, KernelRef, Launch, Scalar, ScalarType, Struct, TensorMap, Work, WorkspacePointer
+from lowdnn.tensor_map import TiledMap
 
 #: Filters and columns of a task.
 _BLOCK = 16
-#: Warps of a block, and how many such blocks the registers let share a multiprocessor.
-_BLOCKS_OF_WARPS = {8: 2, 16: 1}
-_MAX_STEPS = 9
 _STEP_SUM_BYTES = 2 * 4 * 32 * 4  # of a warp
 _PLACE_BYTES = 4
 _ACCUMULATOR_BYTES = 4
-_SLAB_CHANNELS = 64
+#: Of wide slabs, and of narrow ones, of which a block sums more pixels: there are fewer slices.
+_SLAB_CHANNELS = (64, 32)
 _STAGES = 2
 _MAX_PACK = 128
 _MAX_TAPS = 128
@@ -64,28 +63,48 @@ class Params:
     OUT: int
     PACK: int
     UNITS: int
+    TASK_BLOCKS: int
     TASK_WARPS: int
     PARTS: int
     MIN_BLOCKS: int
     TAPS: int
     SET_TAPS: int
     HALVED: int
+    MAPPED: int
+
+
+@dataclass(frozen=True)
+class Team:
+    """The most warps of a thread block, and what each has in registers: ``blocks`` of 16 filters, at most ``steps``.
+
+    resident: so many thread blocks share a multiprocessor.
+    """
+
+    warps: int
+    blocks: int
+    steps: int
+    resident: int
+
+
+#: Tasks of two blocks read channels half as often; those of few steps leave room for more warps.
+_TEAMS = (Team(8, 1, 9, 2), Team(16, 1, 9, 1), Team(12, 2, 3, 1), Team(8, 2, 9, 1))
 
 
 @dataclass(frozen=True)
 class FilterSlab:
-    """Groups of ``inputs`` channels and ``outputs`` filters, cut into tasks of 16 filters x 16 columns x some steps.
+    """Groups of ``inputs`` channels and ``outputs`` filters, cut into tasks of filters x 16 columns x some steps.
 
     The columns are channels, and each step is a tap; of one group of 8 channels a step takes two taps.
 
-    group_count: of the convolution.  taps: of a filter.  warps: at most, of a block.
+    group_count: of the convolution.  taps: of a filter.  most_channels: of a slab, or of a pack that has more.
     """
 
     inputs: int
     outputs: int
     group_count: int
     taps: int
-    warps: int
+    team: Team
+    most_channels: int
 
     @cached_property
     def pack(self) -> int:
@@ -105,7 +124,7 @@ class FilterSlab:
         """Packs of a slab."""
         whole = ceil_div(self.group_count, self.pack)
         widest = self.pack * max(self.inputs, self.outputs)
-        return floor_power(min(whole, max(_SLAB_CHANNELS // widest, 1)))
+        return floor_power(min(whole, max(self.most_channels // widest, 1)))
 
     @cached_property
     def channels(self) -> int:
@@ -119,20 +138,21 @@ class FilterSlab:
     def tasks(self) -> int:
         """Pairs of blocks that share a group, with each set of taps."""
         channels, filters = self.inputs * self.pack, self.outputs * self.pack
-        pairs = product(range(0, filters, _BLOCK), range(0, channels, _BLOCK))
+        task_filters = self.team.blocks * _BLOCK
+        pairs = product(range(0, filters, task_filters), range(0, channels, _BLOCK))
         return (
             self.units
             * self.tap_sets
             * sum(
                 first_filter // self.outputs <= (first_channel + _BLOCK - 1) // self.inputs
-                and first_channel // self.inputs <= (first_filter + _BLOCK - 1) // self.outputs
+                and first_channel // self.inputs <= (first_filter + task_filters - 1) // self.outputs
                 for first_filter, first_channel in pairs
             )
         )
 
     @cached_property
     def task_sets(self) -> int:
-        return ceil_div(self.tasks, self.warps)
+        return ceil_div(self.tasks, self.team.warps)
 
     @cached_property
     def task_warps(self) -> int:
@@ -141,11 +161,11 @@ class FilterSlab:
     @cached_property
     def parts(self) -> int:
         """Warps that share a task's pixels."""
-        return self.warps // self.task_warps
+        return self.team.warps // self.task_warps
 
     @cached_property
     def tap_sets(self) -> int:
-        return ceil_div(self.taps, _MAX_STEPS * self.taps_abreast)
+        return ceil_div(self.taps, self.team.steps * self.taps_abreast)
 
     @cached_property
     def steps(self) -> int:
@@ -160,7 +180,8 @@ class FilterSlab:
     @cached_property
     def round_clocks(self) -> float:
         """Of all warps' products of one instruction's pixels each."""
-        product = max((self.steps + 1) * _READ_CLOCKS, self.steps * 2 * _PRODUCT_CLOCKS)
+        reads, products = self.steps + self.team.blocks, self.steps * self.team.blocks * 2
+        product = max(reads * _READ_CLOCKS, products * _PRODUCT_CLOCKS)
         return self.task_warps * self.parts * product
 
     @cached_property
@@ -182,13 +203,9 @@ class FilterSlab:
     def threads(self) -> int:
         return 32 * self.task_warps * self.parts
 
-    @property
-    def blocks_per_sm(self) -> int:
-        return _BLOCKS_OF_WARPS[self.warps]
-
     def splits(self, machine: Machine) -> int:
         """Parts of the sum that fill the device."""
-        return max(self.blocks_per_sm * machine.sm_count // self.blocks, 1)
+        return max(self.team.resident * machine.sm_count // self.blocks, 1)
 
 
 @dataclass(frozen=True)
@@ -201,14 +218,13 @@ class FilterTile:
     element_bytes: int
 
     @cached_property
-    def box(self) -> tuple[int, ...]:
-        """Positions of x (image, axes)."""
-        return (self.extents[0], *(axis.box(e) for axis, e in zip(self.axes, self.extents[1:], strict=True)))
+    def box(self) -> Box:
+        """Of x."""
+        return box_under(self.axes, self.extents, self.image_pitch)
 
     @property
-    def rows(self) -> BoxRows:
-        """Of the box of x."""
-        return BoxRows(self.box[-1], self.axes[-1].input_step)
+    def response_box(self) -> Box:
+        return Box(self.extents, 1, self.response_pitch)
 
     @cached_property
     def image_pitch(self) -> int:
@@ -230,7 +246,7 @@ class FilterTile:
 
     @cached_property
     def shared_bytes(self) -> int:
-        return int(self._shared_bytes(prod(self.box), self.places))
+        return int(self._shared_bytes(self.box.places, self.places))
 
     def counts(self, images: int) -> tuple[int, ...]:
         """Tiles (image, axes) of all output places."""
@@ -248,7 +264,7 @@ class FilterTile:
     def product_clocks(self, images: int, splits: int, machine: Machine) -> float:
         """Estimated time of the products of ``splits`` parts."""
         tiles = prod(self.counts(images))
-        return float(self._product_clocks(prod(self.box), self.places, tiles, splits, machine))
+        return float(self._product_clocks(self.box.places, self.places, tiles, splits, machine))
 
     def clocks(self, boxes: Boxes, machine: Machine) -> NDArray[np.float64]:
         """Estimated time of all products and of their sum by box; infinite for a box that does not fit."""
@@ -256,18 +272,19 @@ class FilterTile:
         splits = self._even_splits(boxes.tiles, machine)
         # Of the slices' way to memory and back.
         sums = 2 * splits * slab.sum_bytes / machine.sm_count / _SLICE_BYTES_PER_CLOCK
-        clocks = self._product_clocks(boxes.inputs, places, boxes.tiles, splits, machine) + sums
-        return np.where(self._shared_bytes(boxes.inputs, places) <= self._shared_budget(machine), clocks, np.inf)
+        inputs = boxes.inputs(self.image_pitch)
+        clocks = self._product_clocks(inputs, places, boxes.tiles, splits, machine) + sums
+        return np.where(self._shared_bytes(inputs, places) <= self._shared_budget(machine), clocks, np.inf)
 
     def _shared_bytes(self, inputs: Count, places: Count) -> Count:
         """Of a box of ``inputs`` positions, for ``places`` in whole instructions."""
         slab, stage_bytes = self.slab, self._stage_bytes(inputs, places)
-        sums = slab.task_warps * slab.parts * slab.steps * _STEP_SUM_BYTES if slab.parts > 1 else 0
-        return np.maximum(_STAGES * stage_bytes + places * _PLACE_BYTES, sums)
+        sums = slab.task_warps * slab.parts * slab.steps * slab.team.blocks * _STEP_SUM_BYTES if slab.parts > 1 else 0
+        return np.maximum(_STAGES * (stage_bytes + BARRIER_BYTES) + places * _PLACE_BYTES, sums)
 
     def _shared_budget(self, machine: Machine) -> int:
         """Bytes with which shared memory holds as many blocks as the registers do."""
-        share = machine.shared_bytes_per_sm // self.slab.blocks_per_sm - RESERVED_SHARED_BYTES
+        share = machine.shared_bytes_per_sm // self.slab.team.resident - RESERVED_SHARED_BYTES
         return min(share, machine.shared_bytes_per_block)
 
     def _stage_bytes(self, inputs: Count, places: Count) -> Count:
@@ -316,10 +333,16 @@ class FilterGeometry:
 
     @cached_property
     def slabs(self) -> tuple[FilterSlab, ...]:
-        """The ways to cut the groups: small blocks and large ones."""
+        """The ways to cut the groups."""
         filters, channels, *taps = self.operation.filter.dims
         groups = self.operation.groups
-        return tuple(FilterSlab(channels, filters // groups, groups, prod(taps), warps) for warps in _BLOCKS_OF_WARPS)
+        outputs = filters // groups
+        return tuple(
+            FilterSlab(channels, outputs, groups, prod(taps), team, most_channels)
+            for most_channels in _SLAB_CHANNELS
+            for team in _TEAMS
+            if team.blocks == 1 or outputs % (team.blocks * _BLOCK) == 0
+        )
 
     def refuse_shape(self) -> str:
         """Why the kernel cannot take the extents, or an empty string."""
@@ -360,11 +383,13 @@ class FilterGeometry:
         tile = self._tile(arch, chosen[KnobType.TILE_M])
         functor = functor_of(self.dag, self.data_type, self.output)
         tensors = (BoxedTensor(self.operation.image), BoxedTensor(self.operation.response))
-        operands = [parts.operand(boxed.tensor.uid, boxed.packing) for boxed in tensors]
+        pointers = [parts.operand(boxed.tensor.uid, boxed.packing) for boxed in tensors]
+        maps = self._maps(tile, *tensors, arch)
+        mapped = [TensorMap(pointer, layout) for pointer, layout in zip(pointers, maps, strict=False)]
         slices = self._slices(tile, chosen)
         slices_at = parts.reserve(slices.size_bytes)
-        kernel = parts.kernel(self._kernel(tile))
-        arguments = self._arguments(tile, tensors, (*operands, WorkspacePointer(slices_at)), slices)
+        kernel = parts.kernel(self._kernel(tile, is_mapped=bool(maps)))
+        arguments = self._arguments(tile, tensors, (*(mapped or pointers), WorkspacePointer(slices_at)), slices)
         parts.launches.append(self._launch(kernel, tile, arguments, slices, arch))
         stored, overlaps = moved_bytes(self.dag), arch.name == SM_90A.name
         vector = self.output.vector(functor)
@@ -384,7 +409,13 @@ class FilterGeometry:
     def _element_bytes(self) -> int:
         return self.operation.image.element_bytes
 
-    def _kernel(self, tile: FilterTile) -> KernelRef:
+    @staticmethod
+    def _maps(tile: FilterTile, image: BoxedTensor, response: BoxedTensor, arch: ArchSpec) -> list[TiledMap]:
+        """Of x and dy; none where threads copy them."""
+        maps = image.map(tile.box, arch), response.map(tile.response_box, arch)
+        return [layout for layout in maps if layout] if all(maps) else []
+
+    def _kernel(self, tile: FilterTile, *, is_mapped: bool) -> KernelRef:
         slab, facts = tile.slab, dtypes.info(self.data_type)
         params = Params(
             TYPE=facts.c_type,
@@ -392,19 +423,23 @@ class FilterGeometry:
             OUT=slab.outputs,
             PACK=slab.pack,
             UNITS=slab.units,
+            TASK_BLOCKS=slab.team.blocks,
             TASK_WARPS=slab.task_warps,
             PARTS=slab.parts,
-            MIN_BLOCKS=slab.blocks_per_sm,
+            MIN_BLOCKS=slab.team.resident,
             TAPS=slab.taps,
             SET_TAPS=slab.set_taps,
-            HALVED=int(tile.rows.is_halved),
+            HALVED=int(tile.box.is_halved),
+            MAPPED=int(is_mapped),
         )
         taps = f"t{slab.taps}{'h' * params.HALVED}"
-        group = f"{slab.inputs}to{slab.outputs}_u{slab.units}_w{slab.task_warps}x{slab.parts}_{taps}"
+        target = SM_90A.name if is_mapped else "sm_80"
+        task = f"w{slab.task_warps}x{slab.parts}_f{slab.team.blocks}s{slab.steps}"
+        group = f"{slab.inputs}to{slab.outputs}_u{slab.units}_{task}_{taps}"
         return KernelRef(
-            name=f"conv_grouped_wgrad_mma_{facts.short_name}_{group}_sm80",
+            name=f"conv_grouped_wgrad_mma_{facts.short_name}_{group}_{target.replace('_', '')}",
             source="conv/grouped/conv_grouped_wgrad_mma.cu",
-            target="sm_80",
+            target=target,
             parameters=macros(params),
         )
 
@@ -449,8 +484,8 @@ class FilterGeometry:
                 *pointers,
                 *i64((slices.pitch, slices.slice_elements)),
                 image.geometry(tile.box, pace, tuple(axis.lowest for axis in self.axes)),
-                response.geometry(tile.extents, tile.extents),
-                *i32((*steps[1:-1], tile.rows.place_step, self.operation.groups)),
+                response.geometry(tile.response_box, tile.extents),
+                *i32((*steps[1:-1], tile.box.place_step, self.operation.groups)),
                 *(Struct(divider(count)) for count in counts),
                 *i32((prod(counts), slices.splits, tile.slab.count, tile.places)),
                 *self._offsets(tile),
@@ -459,12 +494,11 @@ class FilterGeometry:
 
     def _offsets(self, tile: FilterTile) -> tuple[Scalar, ...]:
         """Bytes from a place's origin in the box to each tap, in the order of the filter's memory."""
-        rows, columns = tile.box[-2:]
         (every,) = output_classes(self.axes, self.operation.filter.dims[2:])
         offsets = {}
         for position, index in every.taps:
-            d, h, w = (offset - axis.lowest for offset, axis in zip(position, self.axes, strict=True))
-            offsets[index] = ((d * rows + h) * columns + tile.rows.place(w)) * tile.image_pitch
+            place = tile.box.place([offset - axis.lowest for offset, axis in zip(position, self.axes, strict=True)])
+            offsets[index] = place * tile.image_pitch
         taps = tile.slab.tap_sets * tile.slab.set_taps
         return tuple(Scalar(ScalarType.U32, offsets.get(index, 0)) for index in range(taps))
 

@@ -7,13 +7,12 @@ from functools import cached_property
 from math import gcd, prod
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.grouped.axes import Axis, OutputClass, backward_axes, forward_axes, output_classes
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, BoxedTensor
 from lowdnn.engines.conv.grouped.tiles import (
-    BLOCKS_OF_THREADS,
     Machine,
     Pack,
     Slab,
@@ -33,7 +32,7 @@ from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Argument, KernelRef, Launch, Struct, Work
+from lowdnn.plan import Argument, KernelRef, Launch, Struct, TensorMap, Work
 
 _MAX_PACK = 64
 _MAX_TAPS = 128
@@ -64,7 +63,10 @@ class Params:
     BLOCKS_M: int
     THREADS: int
     MIN_BLOCKS: int
+    KEEPS_FILTERS: int
+    WHOLE_FILTERS: int
     HALVED: int
+    MAPPED: int
     OUTPUT_RANK: int
     VECTOR: int
     WHOLE: int
@@ -138,6 +140,14 @@ class GroupedGeometry:
         return None if is_readable else Packing(w, 1, _UNIT_BYTES)
 
     @cached_property
+    def _reads_whole_filters(self) -> bool:
+        """Whether filters serve as they lie in memory: warps that keep them, in steps of one tap, without zeros."""
+        pack, slab = self.pack, self.slab
+        is_for_steps = slab.keeps_filters and pack.groups == 1 and pack.input_chunks % 2 == 0
+        is_in_place = self.filter_packing is None and self.run == pack.chunk
+        return is_for_steps and is_in_place and self.operation.groups % slab.groups == 0
+
+    @cached_property
     def slab(self) -> Slab:
         pack = self.pack
         taps = sum(len(output.taps) + self._null_taps(output) for output in self.classes)
@@ -162,7 +172,7 @@ class GroupedGeometry:
         best, threads = min(limit for limit in limits if tile.places <= limit), tile.threads(Machine.of(arch))
         return (
             Knob("tile_m", KnobType.TILE_M, limits, best, "the most output places of a block"),
-            Knob("block_size", KnobType.BLOCK_SIZE, tuple(BLOCKS_OF_THREADS), threads, "threads of a block"),
+            Knob("block_size", KnobType.BLOCK_SIZE, self.slab.block_sizes, threads, "threads of a block"),
         )
 
     def refuse_shape(self) -> str:
@@ -220,13 +230,15 @@ class GroupedGeometry:
         functor = functor_of(self.dag, self.data_type, self.output)
         vector = min(self.output.vector(functor), _MAX_FUNCTOR_VECTOR)
         source = parts.operand(self.source.uid, self.boxed_source.packing)
+        layout = self.boxed_source.map(tile.box, arch)
         w = parts.operand(self.operation.filter.uid, self.filter_packing)
         threads = chosen[KnobType.BLOCK_SIZE]
-        kernel = parts.kernel(self._kernel(tile, threads, functor, vector))
+        kernel = parts.kernel(self._kernel(tile, threads, functor, vector, is_mapped=layout is not None))
         lanes = tile.lanes(self.images, self.slabs, Machine.of(arch))
-        parts.launches.append(self._launch(kernel, tile, threads, lanes, functor, (source, w), arch))
+        operands = (TensorMap(source, layout) if layout else source, w)
+        parts.launches.append(self._launch(kernel, tile, threads, lanes, functor, operands, arch))
 
-    def _kernel(self, tile: Tile, threads: int, functor: Functor, vector: int) -> KernelRef:
+    def _kernel(self, tile: Tile, threads: int, functor: Functor, vector: int, *, is_mapped: bool) -> KernelRef:
         slab, pack, facts = self.slab, self.pack, dtypes.info(self.data_type)
         params = Params(
             TYPE=facts.c_type,
@@ -241,20 +253,25 @@ class GroupedGeometry:
             RUN=self.run,
             BLOCKS_M=tile.blocks_m,
             THREADS=threads,
-            MIN_BLOCKS=BLOCKS_OF_THREADS[threads],
-            HALVED=int(tile.rows.is_halved),
+            MIN_BLOCKS=slab.min_blocks(threads),
+            KEEPS_FILTERS=int(slab.keeps_filters),
+            WHOLE_FILTERS=int(is_mapped and self._reads_whole_filters),
+            HALVED=int(tile.box.is_halved),
+            MAPPED=int(is_mapped),
             OUTPUT_RANK=self.output.space.rank,
             VECTOR=vector,
             WHOLE=int(self.dag.dims[1] % _MAX_FUNCTOR_VECTOR == 0),
         )
         direction = "dgrad" if self.is_backward else "fprop"
         group = f"{pack.inputs}to{pack.outputs}_u{slab.units}_m{tile.blocks_m}_b{threads}_t{slab.taps}x{slab.classes}"
-        group += "h" * params.HALVED
-        ending = f"w{self.run}_r{params.OUTPUT_RANK}v{vector}{'' if params.WHOLE else 'p'}_sm80_{functor.digest}"
+        group += "h" * params.HALVED + "k" * params.KEEPS_FILTERS + "w" * params.WHOLE_FILTERS
+        target = SM_90A.name if is_mapped else "sm_80"
+        output = f"w{self.run}_r{params.OUTPUT_RANK}v{vector}"
+        ending = f"{'' if params.WHOLE else 'p'}_{target.replace('_', '')}_{functor.digest}"
         return KernelRef(
-            name=f"conv_grouped_mma_{direction}_{facts.short_name}_{group}_{ending}",
+            name=f"conv_grouped_mma_{direction}_{facts.short_name}_{group}_{output}{ending}",
             source="conv/grouped/conv_grouped_mma.cu",
-            target="sm_80",
+            target=target,
             parameters=macros(params),
             generated=functor.text,
         )
@@ -280,7 +297,7 @@ class GroupedGeometry:
                 self.boxed_source.geometry(tile.box, pace, tuple(axis.lowest for axis in self.axes)),
                 *i32(axis.outputs for axis in self.axes),
                 *i32((self.dag.dims[1], self.operation.groups, prod(w.dims[2:]), w_channels)),
-                *i32((*steps[1:-1], tile.rows.place_step)),
+                *i32((*steps[1:-1], tile.box.place_step)),
                 *i32(axis.output_step for axis in self.axes),
                 *(Struct(divider(extent)) for extent in (self.slabs, *counts, *tile.extents)),
                 *i32((prod(counts), lanes, tile.class_places)),
@@ -320,14 +337,13 @@ class GroupedGeometry:
         return Work(flops, moved, unit, busy_s=max(_SLOWNESS * least_s, _COMPUTE_SLOWNESS * compute_s))
 
     def _taps(self, tile: Tile) -> tuple[Struct, ...]:
-        """``Tap``: position in the box, index in the filter."""
+        """``Tap``: offset in the box, index in the filter."""
         lowest = [axis.lowest for axis in self.axes]
-        rows, columns = tile.box[-2:]
         taps = []
         for output in self.classes:
             for offsets, index in output.taps:
-                d, h, w = (offset - least for offset, least in zip(offsets, lowest, strict=True))
-                taps.append(Struct(i32(((d * rows + h) * columns + tile.rows.place(w), index))))
+                place = tile.box.place([offset - least for offset, least in zip(offsets, lowest, strict=True)])
+                taps.append(Struct(i32((place * self.slab.pitch_bytes, index))))
             taps.extend([Struct(i32((0, -1)))] * self._null_taps(output))
         return tuple(taps)
 

@@ -1,19 +1,38 @@
-"""Host side of ``include/pixel_box.cuh``: a channels-last tensor whose boxes of positions a kernel copies."""
+"""Host side of ``include/pixel_box.cuh`` and ``include/mapped_box.cuh``: boxes of positions, channels last."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
+from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.conv.grouped.axes import AXES
 from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.launch import ceil_div, divider, i32, i64
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct
+from lowdnn.tensor_map import (
+    TensorMapDataType,
+    TensorMapL2Promotion,
+    TensorMapSwizzle,
+    TiledMap,
+    tensor_map_problem,
+)
 
 CHUNK_BYTES = 16
 LINE_BYTES = 128
+
+#: By the size of an element, whatever it means: copies change nothing.
+_MAP_TYPES = {1: TensorMapDataType.UINT8, 2: TensorMapDataType.UINT16, 4: TensorMapDataType.UINT32}
+
+#: Of positions of so many bytes.
+_SWIZZLES = {LINE_BYTES // 2: TensorMapSwizzle.BYTES_64, LINE_BYTES: TensorMapSwizzle.BYTES_128}
+
+#: A number, or an array of them.
+Count = Any
 
 
 @dataclass(frozen=True)
@@ -26,21 +45,50 @@ class BoxedTensor:
     def packing(self) -> Packing | None:
         return None if self._has_whole_chunks else Packing(self.tensor, 1, CHUNK_BYTES)
 
-    def geometry(self, box: tuple[int, ...], pace: tuple[int, ...], origin: tuple[int, ...] = (0,) * AXES) -> Struct:
-        """``BoxGeometry``: boxes of ``box`` positions (image, axes), ``pace`` apart; the axes begin at ``origin``."""
-        tensor, packing = self.tensor, self.packing
-        strides = packing.strides if packing else tensor.strides
-        channels = packing.channels if packing else tensor.dims[1]
+    def geometry(self, box: Box, pace: tuple[int, ...], origin: tuple[int, ...] = (0,) * AXES) -> Struct:
+        """``BoxGeometry``: boxes ``pace`` apart; the axes begin at ``origin``."""
+        tensor, strides = self.tensor, self._strides
         missing = AXES + 2 - tensor.rank
         return Struct(
             (
                 *i64((strides[0], *(0,) * missing, *strides[2:])),
-                *i32((tensor.dims[0], *(1,) * missing, *tensor.dims[2:], channels)),
+                *i32((tensor.dims[0], *(1,) * missing, *tensor.dims[2:], self._channels)),
                 *i32((*pace, *origin)),
-                *(Struct(divider(extent)) for extent in box),
-                *i32((prod(box[:-1]),)),
+                *(Struct(divider(extent)) for extent in box.extents),
+                *i32((box.rows, box.places, box.row_places, box.halves_apart)),
             )
         )
+
+    def map(self, box: Box, arch: ArchSpec) -> TiledMap | None:
+        """Of dimensions (c, w, h, d, n); None where threads copy the boxes."""
+        if arch.name != SM_90A.name or not is_swizzled(box.pitch_bytes):
+            return None
+        tensor, strides, size = self.tensor, self._strides, self.tensor.element_bytes
+        missing = AXES + 2 - tensor.rank
+        extents = (*reversed(tensor.dims[2:]), *(1,) * missing, tensor.dims[0])
+        steps = (*reversed(strides[2:]), *(0,) * missing, strides[0])
+        column_step = _halves(box.step)
+        layout = TiledMap(
+            _MAP_TYPES[size],
+            address=0,
+            dims=(self._channels, *extents),
+            strides_bytes=tuple(
+                step * size if extent > 1 else CHUNK_BYTES for step, extent in zip(steps, extents, strict=True)
+            ),
+            box=(box.pitch_bytes // size, box.row_places * column_step, *reversed(box.extents[:-1])),
+            element_strides=(1, column_step, 1, 1, 1),
+            swizzle=_SWIZZLES[box.pitch_bytes],
+            l2_promotion=TensorMapL2Promotion.BYTES_256,
+        )
+        return None if tensor_map_problem(layout) else layout
+
+    @property
+    def _strides(self) -> tuple[int, ...]:
+        return self.packing.strides if self.packing else self.tensor.strides
+
+    @property
+    def _channels(self) -> int:
+        return self.packing.channels if self.packing else self.tensor.dims[1]
 
     @property
     def _has_whole_chunks(self) -> bool:
@@ -54,29 +102,77 @@ class BoxedTensor:
 
 
 @dataclass(frozen=True)
-class BoxRows:
-    """How ``columns`` positions of the last axis lie in a row of a box that is read every ``step`` of them.
+class Box:
+    """Positions (image, axes) in shared memory, ``pitch_bytes`` apart and read at every ``step``-th column.
 
-    Rows read at even steps are halved: the even columns come first.
+    With even steps it is halved: even columns come first, in swizzled boxes those of all rows, in others each row's.
     """
 
-    columns: int
+    extents: tuple[int, ...]
     step: int
+    pitch_bytes: int
 
     @property
     def is_halved(self) -> bool:
-        return self.step % 2 == 0
+        return _halves(self.step) > 1
+
+    @cached_property
+    def rows(self) -> int:
+        return prod(self.extents[:-1])
+
+    @cached_property
+    def row_places(self) -> int:
+        """From row to row."""
+        columns = self.extents[-1]
+        return ceil_div(columns, _halves(self.step)) if self._is_swizzled else columns
+
+    @cached_property
+    def halves_apart(self) -> int:
+        """Places from the even columns to the odd ones."""
+        return self.places // 2 if self._is_swizzled else ceil_div(self.extents[-1], 2)
+
+    @cached_property
+    def places(self) -> int:
+        return int(places(self.rows, self.extents[-1], self.step, self.pitch_bytes))
 
     @property
     def place_step(self) -> int:
         """Places from one read column to the next."""
-        return self.step // 2 if self.is_halved else self.step
+        return self.step // _halves(self.step)
 
-    def place(self, column: int) -> int:
-        """Of a column, in the row; sums of a read column's place and of another one's are places as well."""
-        return column // 2 + column % 2 * ceil_div(self.columns, 2) if self.is_halved else column
+    def place(self, offsets: Sequence[int]) -> int:
+        """Of a position in the first image; sums of a read position's place and of another one's are places as well."""
+        *rows, column = offsets
+        row = 0
+        for offset, extent in zip(rows, self.extents[1:-1], strict=True):
+            row = row * extent + offset
+        along = column % 2 * self.halves_apart + column // 2 if self.is_halved else column
+        return row * self.row_places + along
+
+    @property
+    def _is_swizzled(self) -> bool:
+        return is_swizzled(self.pitch_bytes)
+
+
+def places(rows: Count, columns: Count, step: int, pitch_bytes: int) -> Count:
+    """Of a box with so many rows and columns. Halves of swizzled ones are equal and whole lines."""
+    if not is_swizzled(pitch_bytes):
+        return rows * columns
+    halves = _halves(step)
+    half_columns = -(-columns // halves)
+    return halves * 2 * -(-rows * half_columns // 2)
+
+
+def _halves(step: int) -> int:
+    """Of a box that is read at every ``step``-th column."""
+    return 2 if step % 2 == 0 else 1
 
 
 def pitch_bytes(chunks: int) -> int:
-    """From position to position in shared memory: a line of 128 bytes, or an odd number of chunks."""
-    return (chunks if chunks * CHUNK_BYTES == LINE_BYTES else chunks | 1) * CHUNK_BYTES
+    """From position to position in shared memory: a line of 128 bytes or half of one, or an odd number of chunks."""
+    return (chunks if is_swizzled(chunks * CHUNK_BYTES) else chunks | 1) * CHUNK_BYTES
+
+
+def is_swizzled(pitch_bytes: int) -> bool:
+    """Whether positions so far apart lie swizzled, as a tensor map can put them."""
+    return pitch_bytes in _SWIZZLES

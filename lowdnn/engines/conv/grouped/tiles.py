@@ -10,20 +10,18 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 from math import gcd, lcm, prod
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.conv.grouped.axes import Axis
-from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, LINE_BYTES, BoxRows, pitch_bytes
-from lowdnn.engines.launch import ceil_div, floor_power
+from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, LINE_BYTES, Box, Count, is_swizzled, pitch_bytes, places
+from lowdnn.engines.launch import BARRIER_BYTES, ceil_div, floor_power
 
-#: Threads of a block, and how many such blocks the registers let share a multiprocessor.
-BLOCKS_OF_THREADS = {256: 2, 512: 1}
-_THREADS, _LONE_THREADS = BLOCKS_OF_THREADS
-_BLOCKS_PER_SM = BLOCKS_OF_THREADS[_THREADS]
+#: Threads of a block, and of one that is alone on a multiprocessor.
+_THREADS, _LONE_THREADS = 256, 512
+_BLOCKS_PER_SM = 2
 #: Output places of a block: values of TILE_M.
 PLACE_LIMITS = (64, 128, 256, 512)
 #: Output channels of one mma instruction.
@@ -37,24 +35,39 @@ _SLAB_CHUNKS = 8
 _FILTER_CHUNK_BYTES = 128
 _PLACE_BYTES = 8
 _OFFSET_BYTES = 4
+_STAGES = 2
 #: Shared memory that the device keeps for itself, for each block.
 RESERVED_SHARED_BYTES = 1024
-#: Accumulators of a thread: what leaves room for the operands of two blocks on a multiprocessor.
-_MAX_BLOCKS = 16
+#: Registers of a thread for filters that it keeps: at most, and what lets two blocks share a multiprocessor.
+_MAX_FILTER_REGISTERS, _MAX_SHARED_FILTER_REGISTERS = 144, 48
+#: For its sums; with filters that it keeps, by blocks of a multiprocessor.
+_MAX_SUM_REGISTERS = 64
+_MAX_KEPT_REGISTERS = {1: 176, 2: 100}
 
 #: Rates and latencies of the cost model, in clocks and bytes of one multiprocessor.
-_DEVICE_BYTES_PER_CLOCK = 16
 _BLOCK_LATENCY = 3000
-_COPY_LATENCY = 1500
 _TURN_CLOCKS = 400
 _READ_CLOCKS = 4.5  # of 512 bytes of fragments
 _PRODUCT_CLOCKS = 1.7
-_EPILOGUE_CLOCKS = 12  # of one block of 16 x 8 sums
 _SET_CLOCKS = 12
 
-#: A number, or an array with one for each kind of tile and box.
-Count = Any
 Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Those of the cost model that depend on how boxes come, fitted to measured tiles on an H200.
+
+    copy_latency: of a tile that a lone block awaits.  epilogue_clocks: of one block of 16 x 8 sums.
+    """
+
+    bytes_per_clock: int
+    copy_latency: int
+    epilogue_clocks: int
+
+
+#: Of boxes of swizzled positions, which come by tensor map, and of others, which threads copy.
+_MAPPED, _COPIED = Rates(20, 2500, 16), Rates(16, 1500, 12)
 
 
 @dataclass(frozen=True)
@@ -137,43 +150,82 @@ class Slab:
         return pitch_bytes(self.units * self.pack.in_unit * self.pack.input_chunks)
 
     @cached_property
+    def rates(self) -> Rates:
+        return _MAPPED if is_swizzled(self.pitch_bytes) else _COPIED
+
+    @cached_property
     def filter_bytes(self) -> int:
-        return self.units * self.pack.unit_blocks * self.depth * _FILTER_CHUNK_BYTES
+        """Room for chunks in the order of the product, or for whole filters with gaps of a chunk."""
+        chunks = self.units * self.pack.unit_blocks * self.depth * _FILTER_CHUNK_BYTES
+        gaps = self.groups * max(self.pack.inputs, self.pack.outputs) * CHUNK_BYTES
+        return chunks + (ceil_div(gaps, LINE_BYTES) * LINE_BYTES if self.keeps_filters else 0)
+
+    @cached_property
+    def keeps_filters(self) -> bool:
+        """Whether a warp has the filters of its unit in registers, from tile to tile."""
+        return self.classes == 1 and self._filter_registers <= _MAX_FILTER_REGISTERS
+
+    @cached_property
+    def blocks_per_sm(self) -> int:
+        """Of the smaller number of threads, that the registers let share a multiprocessor."""
+        is_lone = self.keeps_filters and self._filter_registers > _MAX_SHARED_FILTER_REGISTERS
+        return 1 if is_lone else _BLOCKS_PER_SM
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        """Choices of the threads of a block."""
+        return (_THREADS, _LONE_THREADS) if self.blocks_per_sm > 1 else (_THREADS,)
+
+    def min_blocks(self, threads: int) -> int:
+        """Blocks of so many threads that share a multiprocessor."""
+        return max(self.blocks_per_sm * _THREADS // threads, 1)
+
+    @cached_property
+    def _filter_registers(self) -> int:
+        """Of a thread: one for each chunk of k and output block of the unit."""
+        return self.depth * self.pack.unit_blocks
 
     @property
     def blocks_m(self) -> tuple[int, ...]:
         """Numbers of blocks of 16 pixels that a warp can compute at a time."""
-        return tuple(count for count in (1, 2, 4) if count * self.pack.unit_blocks <= _MAX_BLOCKS)
+        return tuple(count for count in (1, 2, 4) if self._fits_registers(4 * count * self.pack.unit_blocks))
+
+    def _fits_registers(self, sums: int) -> bool:
+        if self.keeps_filters and sums + self._filter_registers > _MAX_KEPT_REGISTERS[self.blocks_per_sm]:
+            return False
+        return sums <= _MAX_SUM_REGISTERS
 
     def shared_bytes(self, inputs: Count, class_places: Count, stages: Count) -> Count:
         """Of a block with ``stages`` boxes of ``inputs`` positions, for so many places of each residue."""
-        offsets = ceil_div(self.depth * _OFFSET_BYTES, LINE_BYTES) * LINE_BYTES
+        barriers = (_STAGES + 1) * BARRIER_BYTES
+        offsets = ceil_div(barriers + self.depth * _OFFSET_BYTES, LINE_BYTES) * LINE_BYTES
         places = self.classes * class_places * _PLACE_BYTES
         return self.filter_bytes + offsets + stages * (inputs * self.pitch_bytes + places)
 
     def memory_clocks(self, inputs: Count, places: Count) -> Count:
         """Of one tile: a box of ``inputs`` positions, the outputs of ``places`` of each residue."""
-        # As if at odd pitches, to which the rate was fitted: that lines lie swizzled makes no memory faster.
-        copied = inputs * (self.pitch_bytes // CHUNK_BYTES | 1) * CHUNK_BYTES
         stored = places * self.classes * self.groups * self.pack.outputs * (CHUNK_BYTES // self.pack.chunk)
-        return (copied + stored) / _DEVICE_BYTES_PER_CLOCK
+        return (inputs * self.pitch_bytes + stored) / self.rates.bytes_per_clock
 
     def set_clocks(self, blocks_m: int) -> float:
         """Of one warp's instructions and fragments for so many blocks of 16 pixels of a unit."""
         pack = self.pack
-        reads = pack.in_unit * blocks_m + pack.unit_blocks / 2
+        reads = pack.in_unit * blocks_m + (0 if self.keeps_filters else pack.unit_blocks / 2)
         products = blocks_m * pack.unit_blocks
         step = max(reads * _READ_CLOCKS, products * _PRODUCT_CLOCKS)
-        return self.depth / 2 / self.classes * step + products * _EPILOGUE_CLOCKS + _SET_CLOCKS
+        return self.depth / 2 / self.classes * step + products * self.rates.epilogue_clocks + _SET_CLOCKS
 
     def compute_clocks(self, sets: Count, set_clocks: Count, resident: Count) -> Count:
         """Of one tile with ``sets`` sets of each residue, by the slowest warps, of ``resident`` blocks at a time."""
         few, lone = self._turns(sets, _WARPS), self._turns(sets, _LONE_WARPS)
+        if self.blocks_per_sm == 1:
+            return few * set_clocks
         return np.where(resident > 1, few, np.minimum(few * _FEW_WARPS_SLOWNESS, lone)) * set_clocks
 
     def is_for_all_warps(self, sets: int) -> bool:
         """Whether a block that is alone on a multiprocessor is faster with all its warps: they may lack sets."""
-        return bool(self._turns(sets, _LONE_WARPS) <= self._turns(sets, _WARPS) * _FEW_WARPS_SLOWNESS)
+        is_faster = self._turns(sets, _LONE_WARPS) <= self._turns(sets, _WARPS) * _FEW_WARPS_SLOWNESS
+        return self.blocks_per_sm > 1 and bool(is_faster)
 
     def _turns(self, sets: Count, warps: int) -> Count:
         """Of the warps of a multiprocessor with ``sets`` sets of each residue, waiting for the slowest included."""
@@ -195,13 +247,9 @@ class Tile:
     stages: int
 
     @cached_property
-    def box(self) -> tuple[int, ...]:
-        """Input positions (image, axes)."""
-        return (self.extents[0], *(axis.box(e) for axis, e in zip(self.axes, self.extents[1:], strict=True)))
-
-    @property
-    def rows(self) -> BoxRows:
-        return BoxRows(self.box[-1], self.axes[-1].input_step)
+    def box(self) -> Box:
+        """Of inputs."""
+        return box_under(self.axes, self.extents, self.slab.pitch_bytes)
 
     @cached_property
     def class_places(self) -> int:
@@ -210,7 +258,7 @@ class Tile:
 
     @cached_property
     def shared_bytes(self) -> int:
-        return int(self.slab.shared_bytes(prod(self.box), self.class_places, self.stages))
+        return int(self.slab.shared_bytes(self.box.places, self.class_places, self.stages))
 
     def counts(self, images: int) -> tuple[int, ...]:
         """Tiles (image, axes) of the whole output."""
@@ -247,7 +295,7 @@ class Tile:
         return self.class_places // (16 * self.blocks_m)
 
     def _resident(self, machine: Machine) -> int:
-        return int(_resident(self.shared_bytes, machine))
+        return int(_resident(self.slab, self.shared_bytes, machine))
 
     def _deepest_share(self, sets: int, warps: int) -> float:
         """Taps of the warp that has the most, relative to as many sets of the mean.
@@ -263,12 +311,15 @@ class Tile:
 class Boxes:
     """Boxes of output places (image, axes) that tiles may have, one in each element of the arrays.
 
-    extents: by box and axis.  places: in a box.  inputs: that lie under it.  tiles: of the whole output.
+    extents: by box and axis.  places: in a box.  rows, columns: of the box of inputs under it, which is read at every
+    ``step``-th column.  tiles: of the whole output.
     """
 
     extents: Counts
     places: Counts
-    inputs: NDArray[np.float64]
+    rows: NDArray[np.float64]
+    columns: Count
+    step: int
     tiles: Counts
 
     @classmethod
@@ -281,15 +332,27 @@ class Boxes:
         if most_images := min(most_places // whole, images):
             counts = sorted({most_images, *(1 << bit for bit in range(most_images.bit_length()))})
             extents = np.concatenate((extents[:-1], [(count, *totals[1:]) for count in counts]))
-        inputs = extents[:, 0].astype(np.float64)
-        for place, axis in enumerate(axes, 1):
-            inputs *= axis.box(extents[:, place])
-        return cls(extents, extents.prod(axis=1), inputs, (-(-np.array(totals) // extents)).prod(axis=1))
+        rows = extents[:, 0].astype(np.float64)
+        for place, axis in enumerate(axes[:-1], 1):
+            rows *= axis.box(extents[:, place])
+        columns = axes[-1].box(extents[:, -1])
+        tiles = (-(-np.array(totals) // extents)).prod(axis=1)
+        return cls(extents, extents.prod(axis=1), rows, columns, axes[-1].input_step, tiles)
+
+    def inputs(self, pitch_bytes: int) -> Count:
+        """Places in shared memory."""
+        return places(self.rows, self.columns, self.step, pitch_bytes)
 
     def least(self, clocks: NDArray[np.float64]) -> tuple[int, tuple[int, ...]]:
         """Kind and extents of the fastest tile, of which ``clocks`` has a row of all boxes for each kind."""
         box, kind = divmod(int(np.argmin(clocks.T)), len(clocks))
         return kind, tuple(self.extents[box].tolist())
+
+
+def box_under(axes: tuple[Axis, ...], extents: tuple[int, ...], pitch_bytes: int) -> Box:
+    """The inputs of so many outputs (image, axes)."""
+    under = (axis.box(extent) for axis, extent in zip(axes, extents[1:], strict=True))
+    return Box((extents[0], *under), axes[-1].input_step, pitch_bytes)
 
 
 def fits(slab: Slab, axes: tuple[Axis, ...], machine: Machine) -> bool:
@@ -304,7 +367,7 @@ def fastest_tile(
 ) -> Tile:
     """By the cost model the fastest tile of at most ``limit`` places, for a slab that fits."""
     boxes = Boxes.of(axes, images, limit // slab.classes)
-    kinds = [(blocks_m, stages) for blocks_m in slab.blocks_m for stages in (1, 2)]
+    kinds = [(blocks_m, stages) for blocks_m in slab.blocks_m for stages in (1, _STAGES)]
     kind, extents = boxes.least(_clocks(slab, kinds, boxes, slabs, machine))
     return Tile(slab, axes, extents, *kinds[kind])
 
@@ -315,27 +378,28 @@ def _clocks(
     """Estimated time of the whole convolution by (blocks_m, stages) and box; infinite for a tile that does not fit."""
     blocks_m, stages = np.array(kinds).T[..., np.newaxis]
     sets = -(-boxes.places // (16 * blocks_m))
-    shared_bytes = slab.shared_bytes(boxes.inputs, sets * 16 * blocks_m, stages)
-    resident = np.maximum(_resident(shared_bytes, machine), 1)
+    inputs = boxes.inputs(slab.pitch_bytes)
+    shared_bytes = slab.shared_bytes(inputs, sets * 16 * blocks_m, stages)
+    resident = np.maximum(_resident(slab, shared_bytes, machine), 1)
     lanes = _lanes(boxes.tiles, stages, resident, slabs, machine)
     blocks = -(-lanes * slabs // machine.sm_count)
     set_clocks = np.array([[slab.set_clocks(blocks_m)] for blocks_m, _ in kinds])
     compute = slab.compute_clocks(sets, set_clocks, resident)
-    memory = slab.memory_clocks(boxes.inputs, boxes.places)
-    first = slab.filter_bytes / _DEVICE_BYTES_PER_CLOCK + memory + compute
+    memory = slab.memory_clocks(inputs, boxes.places)
+    first = slab.filter_bytes / slab.rates.bytes_per_clock + memory + compute
     in_waves = -(-blocks // resident) * (_BLOCK_LATENCY + np.minimum(blocks, resident) * first)
     turns = -(-boxes.tiles // lanes)
     # A tile comes while the one before it is multiplied: a block by itself waits for what takes longer than that.
-    turn = np.maximum(blocks * (np.maximum(compute, memory) + _TURN_CLOCKS), _COPY_LATENCY + memory)
+    turn = np.maximum(blocks * (np.maximum(compute, memory) + _TURN_CLOCKS), slab.rates.copy_latency + memory)
     in_turns = _BLOCK_LATENCY + blocks * first + (turns - 1) * turn
     clocks = np.where(stages == 1, in_waves, in_turns)
     return np.where(shared_bytes <= machine.shared_bytes_per_block, clocks, np.inf)
 
 
-def _resident(shared_bytes: Count, machine: Machine) -> Count:
+def _resident(slab: Slab, shared_bytes: Count, machine: Machine) -> Count:
     """Blocks that share a multiprocessor."""
     fitting = machine.shared_bytes_per_sm // (shared_bytes + RESERVED_SHARED_BYTES)
-    return np.minimum(fitting, min(machine.threads_per_sm // _THREADS, _BLOCKS_PER_SM))
+    return np.minimum(fitting, min(machine.threads_per_sm // _THREADS, slab.blocks_per_sm))
 
 
 def _lanes(tiles: Count, stages: Count, resident: Count, slabs: int, machine: Machine) -> Count:

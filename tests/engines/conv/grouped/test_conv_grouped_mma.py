@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -120,6 +120,36 @@ GEOMETRIES = (
 @pytest.mark.parametrize("case", GEOMETRIES)
 def test_geometry(device: Runtime, direction: str, case: Case) -> None:
     check_exact(device, ENGINE, case.graph(direction), length=case.length)
+
+
+#: Channels in whole and half lines, which come by tensor map; filters as they lie in memory and rearranged.
+MAPPED = (
+    Case((5, 64, 6, 5), (64, 16, 3, 3), (1, 1)),
+    Case((5, 64, 6, 5), (64, 32, 3, 3), (1, 1), is_flipped=True),
+    Case((5, 96, 6, 5), (96, 32, 3, 3), (1, 1)),
+    Case((5, 64, 9, 8), (64, 8, 3, 3), (1, 1), (1, 1), (2, 2)),
+    Case((5, 32, 9, 7), (32, 16, 3, 3), (1, 1), (0, 1), (2, 2)),
+    Case((3, 64, 4, 5, 6), (64, 16, 2, 3, 3), (0, 1, 1), (1, 1, 1), (1, 2, 2)),
+    Case((3, 64, 10, 9), (128, 16, 3, 3), (2, 2), (2, 2), (1, 4), (2, 2)),
+)
+#: A device on which a block takes several tiles of small tensors.
+SMALL = replace(SM_90A, sm_count=2)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("case", MAPPED)
+def test_tiles_by_tensor_map(device: Runtime, direction: str, case: Case) -> None:
+    choices = {KnobType.TILE_M: 64}
+    plan = check_exact(device, ENGINE, case.graph(direction), length=case.length, choices=choices, arch=SMALL)
+    assert plan.kernels[0].target == "sm_90a"
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("width", [16, 32])
+def test_tiles_by_tensor_map_under_every_policy(scheduled: Runtime, direction: str, width: int) -> None:
+    case = Case((4, 64, 4, 5), (64, width, 3, 3), (1, 1))
+    choices = {KnobType.TILE_M: 64}
+    check_exact(scheduled, ENGINE, case.graph(direction), length=case.length, choices=choices, arch=SMALL)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
