@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import prod
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.launch import ceil_div, ceil_power, divider, i64, macros
-from lowdnn.engines.transform.batches import Batch, launch_struct, refuse_size
+from lowdnn.engines.launch import ceil_div, ceil_power, divider, i64
+from lowdnn.engines.transform.batches import Batch, Turns, kernel_ref, refuse_size
 from lowdnn.plan import KernelRef, Launch, Struct
 
 THREADS = 128
@@ -56,7 +56,7 @@ class Rows:
     @property
     def refusal(self) -> str:
         radices = [self._radices(part) for part in range(len(self.batch.copies))]
-        return refuse_size(radices, sum(ceil_div(prod(part), THREADS) for part in radices))
+        return refuse_size(radices, Turns.of([prod(part) for part in radices], THREADS).blocks)
 
     def default_unroll(self, arch: ArchSpec) -> int:
         """Two vectors a thread, as for pointwise graphs, where that leaves no multiprocessor without work."""
@@ -87,12 +87,12 @@ class Rows:
 
     def launch(self, params: Params, kernel: int) -> Launch:
         parts = range(len(self.batch.copies))
-        blocks = [ceil_div(prod(self._radices(part)), THREADS * params.UNROLL) for part in parts]
+        turns = Turns.of([prod(self._radices(part)) for part in parts], THREADS * params.UNROLL)
         return Launch(
             kernel=kernel,
-            grid=(sum(blocks), 1, 1),
+            grid=(turns.blocks, 1, 1),
             block=(THREADS, 1, 1),
-            arguments=(launch_struct(map(self._part, parts), blocks),),
+            arguments=(Struct((*map(self._part, parts), turns.argument)),),
             work=self.batch.work,
             overlaps_previous=bool(params.OVERLAPS_PREVIOUS),
         )
@@ -117,6 +117,4 @@ def kernel_of(params: Params, types: str) -> KernelRef:
         f"r{params.RANK}a{params.COLUMN_AXIS}p{params.PARTS}_v{params.VECTOR}x{params.X_WIDTH}y{params.Y_WIDTH}"
         f"{'t' * params.HAS_TAIL}u{params.UNROLL}_{params.INDEX}"
     )
-    target = "sm_90a" if params.OVERLAPS_PREVIOUS else "sm_80"
-    name = f"transform_rows_{types}_{shape}_{target.replace('_', '')}"
-    return KernelRef(name, "transform/transform_rows.cu", target, macros(params))
+    return kernel_ref("rows", types, shape, params, overlaps=bool(params.OVERLAPS_PREVIOUS))

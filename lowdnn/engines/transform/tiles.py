@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isqrt, prod
 
-from lowdnn.engines.launch import ceil_div, divider, i64, macros
-from lowdnn.engines.transform.batches import Batch, launch_struct, refuse_size
+from lowdnn.engines.launch import ceil_div, divider, i64
+from lowdnn.engines.transform.batches import Batch, Turns, kernel_ref, refuse_size
 from lowdnn.plan import KernelRef, Launch, Struct
 
 #: Threads along u, of 256.
@@ -97,12 +97,12 @@ class Tiles:
 
     def launch(self, params: Params, kernel: int) -> Launch:
         parts = range(len(self.batch.copies))
-        blocks = [prod(self._radices(part, params.LANES_U)) for part in parts]
+        turns = Turns.of([prod(self._radices(part, params.LANES_U)) for part in parts])
         return Launch(
             kernel=kernel,
-            grid=(sum(blocks), 1, 1),
+            grid=(turns.blocks, 1, 1),
             block=(params.LANES_U * params.LANES_V, 1, 1),
-            arguments=(launch_struct((self._part(part, params) for part in parts), blocks),),
+            arguments=(Struct((*(self._part(part, params) for part in parts), turns.argument)),),
             work=self.batch.work,
             overlaps_previous=bool(params.OVERLAPS_PREVIOUS),
         )
@@ -129,6 +129,4 @@ def kernel_of(params: Params, types: str) -> KernelRef:
         f"{params.LANES_U * params.MICRO}x{params.LANES_V * params.MICRO}_o{params.OUTER}p{params.PARTS}"
         f"x{params.X_WIDTH}y{params.Y_WIDTH}{'t' * params.HAS_TAIL}"
     )
-    target = "sm_90a" if params.OVERLAPS_PREVIOUS else "sm_80"
-    name = f"transform_tiled_{types}_{shape}_{target.replace('_', '')}"
-    return KernelRef(name, "transform/transform_tiled.cu", target, macros(params))
+    return kernel_ref("tiled", types, shape, params, overlaps=bool(params.OVERLAPS_PREVIOUS))

@@ -10,7 +10,7 @@ that lie side by side in one of them too (``transform_narrow.cu``); otherwise ro
 from __future__ import annotations
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_80, ArchSpec
+from lowdnn.arch.specs import SM_90A, SPECS, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.transform import askew, narrow, rows, tiles
 from lowdnn.engines.transform.askew import Askew
@@ -58,7 +58,7 @@ class Transform:
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Changes between NCHW and NHWC of elements of two and of four bytes."""
-        return tuple(kernel for graph in samples() for kernel in self.plan(graph, SM_80, {}).kernels)
+        return tuple(kernel for graph in samples() for arch in SPECS for kernel in self.plan(graph, arch, {}).kernels)
 
     def _matched(self, graph: OperationGraph) -> Moves | Refusal:
         moves = match(graph)
@@ -82,24 +82,26 @@ _KNOBS = (
 
 def _launch(batch: Batch, chosen: Choices, arch: ArchSpec, kernels: dict[KernelRef, int]) -> Launch:
     """The launch of one batch; ``kernels`` gets its kernel."""
-    types = _type_names(batch)
+    types, overlaps = _type_names(batch), arch.name == SM_90A.name
     of_askew_rows = Askew.of(batch)
     if of_askew_rows is not None:
         lanes = chosen[KnobType.TILE_ROWS]
-        params = of_askew_rows.params(lanes if lanes in askew.LANES_U else of_askew_rows.default_lanes_u)
+        lanes = lanes if lanes in askew.LANES_U else of_askew_rows.default_lanes_u
+        params = of_askew_rows.params(lanes, overlaps=overlaps)
         kernel = askew.kernel_of(params, types)
         return of_askew_rows.launch(params, kernels.setdefault(kernel, len(kernels)))
     tiled = Tiles.of(batch)
     if tiled is not None:
-        tile_params = tiled.params(chosen[KnobType.TILE_ROWS] or tiled.default_lanes_u)
+        tile_params = tiled.params(chosen[KnobType.TILE_ROWS] or tiled.default_lanes_u, overlaps=overlaps)
         kernel = tiles.kernel_of(tile_params, types)
         return tiled.launch(tile_params, kernels.setdefault(kernel, len(kernels)))
     few = Narrow.of(batch)
     if few is not None:
-        kernel = narrow.kernel_of(few.params(), types)
-        return few.launch(kernels.setdefault(kernel, len(kernels)))
+        few_params = few.params(overlaps=overlaps)
+        kernel = narrow.kernel_of(few_params, types)
+        return few.launch(few_params, kernels.setdefault(kernel, len(kernels)))
     in_rows = Rows.of(batch)
-    row_params = in_rows.params(chosen[KnobType.MULTIPLY] or in_rows.default_unroll(arch))
+    row_params = in_rows.params(chosen[KnobType.MULTIPLY] or in_rows.default_unroll(arch), overlaps=overlaps)
     kernel = rows.kernel_of(row_params, types)
     return in_rows.launch(row_params, kernels.setdefault(kernel, len(kernels)))
 
