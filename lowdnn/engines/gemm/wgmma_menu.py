@@ -24,6 +24,8 @@ _OTHER_REGISTERS = 26
 _MAX_CONVERTED_ACCUMULATORS = 96
 #: What a thread needs beside them to convert an operand of a convolution: where its pixels and taps stand.
 _CONVERTING_REGISTERS = 112
+#: What a thread needs beside them where the functor waits for more than pairs of A's elements.
+_LATE_CONVERSION_REGISTERS = 66
 #: Chunks of an operand of the output's size on their way: as many as leave that many stages, or the least.
 _OPERAND_BUFFERS, _LEAST_OPERAND_BUFFERS = 4, 2
 _STAGES_BESIDE_OPERAND = 3
@@ -134,6 +136,8 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
         most = min(most, tile.registers.consumer - _CONVERTING_REGISTERS)
     if traits.conversion is Conversion.REGISTERS:
         most = min(most, _MAX_CONVERTED_ACCUMULATORS // tile.blocks_per_sm) if tile.m == 64 * tile.warpgroups else 0
+        if traits.converts_late:
+            most = min(most, tile.launched_registers - _LATE_CONVERSION_REGISTERS)
     fits = tile.m % (64 * tile.warpgroups) == 0 and tile.accumulators <= most
     return fits and tile.m % unit_m == 0 and tile.n % unit_n == 0
 

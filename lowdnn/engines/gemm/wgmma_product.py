@@ -50,6 +50,7 @@ class WgmmaProduct:
 
     type: WgmmaType
     batches: int
+    converts_late: A in registers waits for more than pairs of its elements.
     m: int
     n: int
     k_blocks: int
@@ -85,6 +86,7 @@ class WgmmaProduct:
     table_bytes: int = 0
 
     @property
+    converts_late: bool = False
     def resident_blocks(self) -> int:
         """See ``WgmmaTile``."""
         return self.k_blocks if self.is_a_resident or self.is_b_resident else 0
