@@ -45,7 +45,7 @@ MENU = (
     *(_Shape(128, n, _COOPERATIVE) for n in (256, 224, 192, 160, 144, 128)),
     *(_Shape(256, n, _COOPERATIVE) for n in (192, 160, 128, 96, 64)),
     *(_Shape(512, n, _COOPERATIVE) for n in (64, 32, 16)),
-    *(_Shape(192, n, _COOPERATIVE_3) for n in (192, 176, 160, 128)),
+    *(_Shape(192, n, _COOPERATIVE_3) for n in (192, 176, 160, 128, 96)),
     *(_Shape(384, n, _COOPERATIVE_3) for n in (96, 64, 32)),
     *(_Shape(256, n, _PING_PONG) for n in (64, 48, 32, 16)),
     *(_Shape(128, n, _PING_PONG) for n in (192, 160, 128, 112, 96, 80, 64, 48, 32, 16)),

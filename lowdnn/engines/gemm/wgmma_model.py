@@ -48,6 +48,9 @@ _DEEP_RING = 8
 _DEEP_BLOCKS = 12
 #: The model's error: tiles across an output of many rows and columns must look better by that much.
 TURN_MARGIN = 1.04
+#: Where the operand that lies along so many columns begins its rows amid lines: as measured, it is better loaded in the
+#: whole boxes of a tile's rows.
+_ASKEW_TURN_MARGIN, _MANY_COLUMNS = 0.97, 1024
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,11 @@ def may_turn(product: WgmmaProduct) -> bool:
     """Whether it may be faster with its columns as the rows of the tiles, however many there are of both: tiles have
     whole boxes of rows, and of a K-major operand as many columns as suit."""
     return product.is_b_mn_major and not product.is_a_mn_major and product.k_blocks >= _DEEP_BLOCKS
+
+
+def turn_margin(product: WgmmaProduct) -> float:
+    """By how much tiles across an output of many rows and columns must look better."""
+    return _ASKEW_TURN_MARGIN if product.is_b_askew and product.n >= _MANY_COLUMNS else TURN_MARGIN
 
 
 def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:

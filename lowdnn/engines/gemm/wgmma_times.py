@@ -360,7 +360,9 @@ def _function_seconds(traits: WgmmaProduct, tile: WgmmaTile) -> float:
 
 def _arithmetic_seconds(tile: WgmmaTile, machine: Machine) -> float:
     """Of one stage, at the rate that the tensor cores sustain, and what they wait for its sums to be added up."""
-    return 2 * tile.m * tile.n * tile.k / machine.flops + _PROMOTED_STAGE_S * tile.is_promoted
+    is_narrow_team = tile.m == 3 * WARPGROUP_ROWS and tile.n < _NARROW_TEAM_COLUMNS
+    multiply = 2 * tile.m * tile.n * tile.k / machine.flops * (1 + _NARROW_TEAM_LOSS * is_narrow_team)
+    return multiply + _PROMOTED_STAGE_S * tile.is_promoted
 
 
 def _stage_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: Machine) -> tuple[float, float]:
