@@ -68,6 +68,12 @@ def test_near_estimates_go_to_deep_rings_of_single_blocks_where_memory_bounds() 
     assert tiling.tile.cluster_k == 1
 
 
+def test_a_second_launch_must_pay_where_memory_bounds_and_rings_are_shallow() -> None:
+    row = replace(product(6144, 1, 4096), is_turned=True)
+    tiling = best(row, SM_90A)
+    assert (tiling.splits, tiling.tile.cluster_k) == (1, 2)
+
+
 def test_registers_that_wait_to_be_converted_take_time_and_room() -> None:
     ready = replace(
         product(4096, 4096, 4096), conversion=Conversion.REGISTERS, allows_clusters=False, allows_split=False
