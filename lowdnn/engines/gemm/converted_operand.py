@@ -118,6 +118,11 @@ class ConvertedOperand:
     def functions(self) -> int:
         return functions_of(self.prologue)
 
+    @property
+    def converts_late(self) -> bool:
+        """Whether registers wait for more than pairs of ready elements: what repeats, or single bytes."""
+        return bool(self.strides) or self.raw.element_bytes == 1
+
     @cached_property
     def functor(self) -> Functor:
         """``Prologue``: it is handed what is in memory and hands elements of the product back."""

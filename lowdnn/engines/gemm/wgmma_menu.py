@@ -24,6 +24,8 @@ _OTHER_REGISTERS = 26
 _MAX_CONVERTED_ACCUMULATORS = 96
 #: What a thread needs beside them to convert an operand of a convolution: where its pixels and taps stand.
 _CONVERTING_REGISTERS = 112
+#: What a thread needs beside them where the functor waits for more than pairs of A's elements.
+_LATE_CONVERSION_REGISTERS = 66
 #: Chunks of an operand of the output's size on their way: as many as leave that many stages, or the least.
 _OPERAND_BUFFERS, _LEAST_OPERAND_BUFFERS = 4, 2
 _STAGES_BESIDE_OPERAND = 3
@@ -43,7 +45,7 @@ MENU = (
     *(_Shape(128, n, _COOPERATIVE) for n in (256, 224, 192, 160, 144, 128)),
     *(_Shape(256, n, _COOPERATIVE) for n in (192, 160, 128, 96, 64)),
     *(_Shape(512, n, _COOPERATIVE) for n in (64, 32, 16)),
-    *(_Shape(192, n, _COOPERATIVE_3) for n in (192, 176, 160, 128)),
+    *(_Shape(192, n, _COOPERATIVE_3) for n in (192, 176, 160, 128, 96)),
     *(_Shape(384, n, _COOPERATIVE_3) for n in (96, 64, 32)),
     *(_Shape(256, n, _PING_PONG) for n in (64, 48, 32, 16)),
     *(_Shape(128, n, _PING_PONG) for n in (192, 160, 128, 112, 96, 80, 64, 48, 32, 16)),
@@ -134,6 +136,8 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
         most = min(most, tile.registers.consumer - _CONVERTING_REGISTERS)
     if traits.conversion is Conversion.REGISTERS:
         most = min(most, _MAX_CONVERTED_ACCUMULATORS // tile.blocks_per_sm) if tile.m == 64 * tile.warpgroups else 0
+        if traits.converts_late:
+            most = min(most, tile.launched_registers - _LATE_CONVERSION_REGISTERS)
     fits = tile.m % (64 * tile.warpgroups) == 0 and tile.accumulators <= most
     return fits and tile.m % unit_m == 0 and tile.n % unit_n == 0
 

@@ -44,10 +44,15 @@ _MAX_OWN_COLUMNS = 12
 #: it is, as measured, the one with a ring of so many stages, and of those the one that stays in one block.
 TELLING_RATIO = 1.015
 _DEEP_RING = 8
+#: There, by how much a tiling with another ring must look better whose parts of k take a second launch.
+_SPLIT_MARGIN = 1.045
 #: Blocks of k from which on copies matter more than stores across a tile's rows.
 _DEEP_BLOCKS = 12
 #: The model's error: tiles across an output of many rows and columns must look better by that much.
 TURN_MARGIN = 1.04
+#: Where the operand that lies along so many columns begins its rows amid lines: as measured, it is better loaded in the
+#: whole boxes of a tile's rows.
+_ASKEW_TURN_MARGIN, _MANY_COLUMNS = 0.97, 1024
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,11 @@ def may_turn(product: WgmmaProduct) -> bool:
     """Whether it may be faster with its columns as the rows of the tiles, however many there are of both: tiles have
     whole boxes of rows, and of a K-major operand as many columns as suit."""
     return product.is_b_mn_major and not product.is_a_mn_major and product.k_blocks >= _DEEP_BLOCKS
+
+
+def turn_margin(product: WgmmaProduct) -> float:
+    """By how much tiles across an output of many rows and columns must look better."""
+    return _ASKEW_TURN_MARGIN if product.is_b_askew and product.n >= _MANY_COLUMNS else TURN_MARGIN
 
 
 def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
@@ -236,7 +246,13 @@ def _best(product: WgmmaProduct, machine: Machine) -> _Best:
     rates = _menu_rates(_TRAITS(product), product.resident_blocks, bool(product.classes), machine)
     splits = _splittings(product, rates)
     seconds, busy_s = total_times(product, rates, splits, machine)
-    at, row = _first(seconds.T, rates, TELLING_RATIO if _waits_for_memory(product, machine) else 1)
+    waits = _waits_for_memory(product, machine)
+    telling_ratio = TELLING_RATIO if waits else 1
+    at, row = _first(seconds.T, rates, telling_ratio)
+    if waits and splits[row, at] > 1 and rates.stages[at] < _DEEP_RING:
+        whole = np.where(splits == 1, seconds, np.inf)
+        if whole.min() <= _SPLIT_MARGIN * seconds[row, at]:
+            at, row = _first(whole.T, rates, telling_ratio)
     tile = rates.tiles[at]
     tiling = WgmmaTiling(tile, int(splits[row, at]), _group(product, tile, machine))
     return _Best(float(seconds[row, at]), tiling, float(busy_s[row, at]))

@@ -11,7 +11,13 @@ from lowdnn.engines.gemm.wgmma_tiles import STAGE_ROW_BYTES, TapWindow, WgmmaTyp
 #: that only converts.
 MAX_ACCUMULATORS, MAX_COMPUTED_ACCUMULATORS, MAX_PLAIN_ACCUMULATORS = 128, 160, 192
 #: Of an operand that all blocks load again and again: few rows, of few bytes, for so many of the other one.
-_MANY_ROWS, _FEW_ROWS, _FEW_BYTES = 1 << 17, 256, 48 << 10
+_FEW_ROWS, _FEW_BYTES = 256, 48 << 10
+#: So many rows, or fewer where there are at least so many of the operand that all blocks load.
+_MANY_ROWS, _FEWER_MANY_ROWS, _SEVERAL_ROWS = 1 << 17, 48_000, 192
+
+
+def _many_rows(few: int) -> int:
+    return _FEWER_MANY_ROWS if few >= _SEVERAL_ROWS else _MANY_ROWS
 
 
 class Conversion(Enum):
@@ -44,6 +50,7 @@ class WgmmaProduct:
     conversion: of an operand on its way to the tensor cores; in registers of A, in 64 rows of each warpgroup.
     functions, epilogue_functions: operations of its functor, and of the epilogue's, that take more than an instruction
     or two.
+    converts_late: A in registers waits for more than pairs of its elements.
     most_accumulators: of a thread, as the epilogue allows.
     sums_columns: warpgroups keep totals of the columns of their tiles for as long as those stay the same.
     """
@@ -79,6 +86,7 @@ class WgmmaProduct:
     classes: tuple[tuple[int, int, int], ...] = ()
     conversion: Conversion = Conversion.NONE
     functions: int = 0
+    converts_late: bool = False
     epilogue_functions: int = 0
     most_accumulators: int = MAX_ACCUMULATORS
     sums_columns: bool = False
@@ -98,6 +106,6 @@ class WgmmaProduct:
         """Of A and B: whether all blocks load the same rows again and again, none of them whole lines of the cache."""
         is_small_a = self.m <= _FEW_ROWS and self.a_bytes <= _FEW_BYTES and not self.is_a_resident
         is_small_b = self.n <= _FEW_ROWS and self.b_bytes <= _FEW_BYTES and not self.is_b_resident
-        a = self.is_a_askew and is_small_a and self.n >= _MANY_ROWS
-        b = self.is_b_askew and is_small_b and self.m >= _MANY_ROWS
+        a = self.is_a_askew and is_small_a and self.n >= _many_rows(self.m)
+        b = self.is_b_askew and is_small_b and self.m >= _many_rows(self.n)
         return a and self.batches == 1, b and self.batches == 1

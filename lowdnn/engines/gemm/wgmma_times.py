@@ -46,6 +46,10 @@ _STAGE_S, _PROMOTED_STAGE_S = 16e-9, 70e-9
 _LIGHT_CLOCK_HZ = 1.75e9
 #: Elements of A that go through a functor in registers.
 _CONVERTED_PER_CLOCK = 12
+#: What the tensor cores wait for a stage of A in registers whose functor needs more than pairs of its elements.
+_LATE_CONVERSION_S = 0.3e-6
+#: Share that is added to the multiplications of three warpgroups with 64 rows each and fewer columns.
+_NARROW_TEAM_LOSS, _NARROW_TEAM_COLUMNS = 0.1, 128
 #: What each function in it adds, counted: 15 instructions of 128 lanes a clock.
 _FUNCTION_CLOCKS = 15 / 128
 #: From a copy's start to its bytes in shared memory.
@@ -356,7 +360,9 @@ def _function_seconds(traits: WgmmaProduct, tile: WgmmaTile) -> float:
 
 def _arithmetic_seconds(tile: WgmmaTile, machine: Machine) -> float:
     """Of one stage, at the rate that the tensor cores sustain, and what they wait for its sums to be added up."""
-    return 2 * tile.m * tile.n * tile.k / machine.flops + _PROMOTED_STAGE_S * tile.is_promoted
+    is_narrow_team = tile.m == 3 * WARPGROUP_ROWS and tile.n < _NARROW_TEAM_COLUMNS
+    multiply = 2 * tile.m * tile.n * tile.k / machine.flops * (1 + _NARROW_TEAM_LOSS * is_narrow_team)
+    return multiply + _PROMOTED_STAGE_S * tile.is_promoted
 
 
 def _stage_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: Machine) -> tuple[float, float]:
@@ -369,7 +375,8 @@ def _stage_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: 
         read += 2 * _converted_elements(traits, tile) * tile.element_bytes
     shared = (read + tile.stage_bytes) / _SHARED_BYTES_PER_S
     convert = _converted_elements(traits, tile) * conversion_clocks(traits.functions) / _LIGHT_CLOCK_HZ
-    return max(arithmetic, shared, convert) + _STAGE_S, _copy_seconds(traits, tile, blocks, _L2_BYTES_PER_S)
+    late = _LATE_CONVERSION_S * traits.converts_late
+    return max(arithmetic, shared, convert) + late + _STAGE_S, _copy_seconds(traits, tile, blocks, _L2_BYTES_PER_S)
 
 
 def _copy_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, l2_bytes_per_s: float) -> float:

@@ -176,14 +176,23 @@ template <class T, int N> __device__ __forceinline__ void turn(Vector<T, N> (&sq
   }
 }
 
-// The part that `block` works on; `block` becomes its number within the part. ends[n]: the blocks of parts 0 to n.
-template <int COUNT> __device__ __forceinline__ int part_of(const u32 (&ends)[COUNT], u32& block) {
-  int part = 0;
-  u32 begin = 0;
+// How blocks share COUNT copies: in turns, each with the same blocks of every part, so that what lies side by side is
+// moved at about the same time. ends[n]: the blocks of parts 0 to n in a turn, of which there are `turn.divisor` in all.
+template <int COUNT> struct PartTurns {
+  Divider turn;
+  u32 ends[COUNT];
+
+  // The part that `block` works on; `block` becomes its number within the part.
+  __device__ __forceinline__ int part_of(u32& block) const {
+    if constexpr (COUNT == 1) return 0;
+    const u32 turns = turn.divide(block), within = block - turns * turn.divisor;
+    int part = 0;
+    u32 begin = 0, end = ends[0];
 #pragma unroll
-  for (int n = 0; n < COUNT - 1; ++n) {
-    if (block >= ends[n]) part = n + 1, begin = ends[n];
+    for (int n = 1; n < COUNT; ++n) {
+      if (within >= ends[n - 1]) part = n, begin = ends[n - 1], end = ends[n];
+    }
+    block = turns * (end - begin) + within - begin;
+    return part;
   }
-  block -= begin;
-  return part;
-}
+};

@@ -229,6 +229,8 @@ class _Problem:
             is_b_askew=self.q.is_askew,
             conversion=Conversion.REGISTERS,
             functions=self.converted.functions,
+            # Measured where it gives the output's rows only: few columns, as of weights, are not slowed down so much.
+            converts_late=self.converted.converts_late and not self.is_transposed,
         )
 
     @property
@@ -244,6 +246,7 @@ class _Problem:
             allows_split=True,
             conversion=Conversion.NONE,
             functions=0,
+            converts_late=False,
         )
         fused_s, apart_s = (wgmma_model.least_seconds(product, arch) for product in (self.product, apart))
         return fusion_problem(self.converted, fused_s, apart_s, arch)

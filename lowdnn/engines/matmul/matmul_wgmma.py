@@ -272,7 +272,7 @@ class _Problem:
             return False
         plain, transposed = (wgmma_model.least_seconds(self.product(way), arch) for way in (False, True))
         if not has_few_rows:
-            return transposed * wgmma_model.TURN_MARGIN < plain
+            return transposed * wgmma_model.turn_margin(self.product(False)) < plain
         fills_rows = self.space.rows >= WARPGROUP_ROWS
         return transposed < plain * (1 if fills_rows else wgmma_model.TELLING_RATIO)
 

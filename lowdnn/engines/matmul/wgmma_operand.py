@@ -14,6 +14,9 @@ from lowdnn.tensor_map import TensorMapDataType, TensorMapL2Promotion, TensorMap
 #: Bytes that addresses and strides of a tensor map are multiples of.
 _ALIGNMENT = 16
 _MAX_STRIDE_BYTES = 2**40
+#: Two neighbouring lines of the cache, which neighbouring stages read, and the rows from which on device memory should
+#: bring both at once: as measured, of fewer and longer rows it should not.
+_PAIR_BYTES, _MANY_ROWS = 256, 1 << 17
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,11 @@ class WgmmaOperand:
         strides = (self.k_stride if self.is_mn_major else self.stride, *self.batch_strides)
         return any(stride * self.tensor.element_bytes % STAGE_ROW_BYTES for stride in strides)
 
+    @property
+    def _comes_in_pairs(self) -> bool:
+        has_pairs = self.stride * self.tensor.element_bytes % _PAIR_BYTES == 0
+        return has_pairs and not self.is_mn_major and self.extent >= _MANY_ROWS
+
     def over(self, batch_strides: tuple[int, ...], stride: int, extent: int) -> WgmmaOperand:
         """The same operand over other batch axes, with ``extent`` rows or columns."""
         return replace(self, batch_strides=batch_strides, stride=stride, extent=extent)
@@ -105,7 +113,7 @@ class WgmmaOperand:
             box=(inner_box, outer_box, *(1,) * len(batch_extents)),
             element_strides=(1,) * rank,
             swizzle=TensorMapSwizzle.BYTES_128,
-            l2_promotion=TensorMapL2Promotion.BYTES_128,
+            l2_promotion=TensorMapL2Promotion.BYTES_256 if self._comes_in_pairs else TensorMapL2Promotion.BYTES_128,
         )
 
 

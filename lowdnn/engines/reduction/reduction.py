@@ -15,7 +15,7 @@ from math import prod
 from lowdnn.arch.specs import SM_90A, SPECS, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, aligned_bytes, ceil_div, ceil_power, floor_power
-from lowdnn.engines.reduction.layout import ReductionLayout, layout_of
+from lowdnn.engines.reduction.layout import MAX_VECTOR, ReductionLayout, layout_of
 from lowdnn.engines.reduction.samples import samples
 from lowdnn.engines.reduction.short_rows import FEWEST_OUTPUTS, ShortRows
 from lowdnn.engines.reduction.stages import BLOCKS_PER_SM, THREADS, Stages, blocks_of_slice, threads_per_output
@@ -32,6 +32,9 @@ _UNROLLS = (1, 2, 4, 8)
 _SLICES = tuple(1 << power for power in range(11))
 #: Blocks per multiprocessor beyond which longer columns of a thread are worth more.
 _MANY_BLOCKS_PER_SM = 16
+#: Blocks of each multiprocessor, one for a large plane, that need no slices: of any planes, and of those of which a
+#: thread has no more than so many groups. Measured on an H200.
+_WHOLE_BLOCKS_PER_SM, _SHORT_BLOCKS_PER_SM, _SHORT_GROUPS = 1.5, 0.75, 16
 #: Groups that a thread should have before an output is worth more threads.
 _MIN_GROUPS = 4
 
@@ -109,7 +112,7 @@ def _refuse_size(fused: FusedReduction) -> str:
 
 def _knobs(layout: ReductionLayout, arch: ArchSpec) -> tuple[Knob, ...]:
     width = _default_width(layout, arch)
-    unroll = _default_unroll(layout, width)
+    unroll = _default_unroll(layout, width, arch)
     slices = _default_slices(layout, width, arch)
     side = "threads that join one output" if layout.is_row else "threads side by side"
     return (
@@ -125,12 +128,14 @@ def _short_knobs(short: ShortRows, arch: ArchSpec) -> tuple[Knob, ...]:
 
 
 def _default_width(layout: ReductionLayout, arch: ArchSpec) -> int:
-    """Rows: as many threads as lie along the contiguous axis, no more than have work (but a whole memory sector of two
-    16-byte vectors), and no idle teams.
+    """Large planes: a block. Other rows: as many threads as lie along the contiguous axis, no more than have work (but
+    a whole memory sector of two 16-byte vectors), and no idle teams.
 
     Columns: one warp along the contiguous axis, more where there are few steps or many blocks, fewer where there are
     few outputs.
     """
+    if _reduces_large_planes(layout, arch):
+        return THREADS
     if layout.is_row:
         along = min(floor_power(layout.radices[-1]), max(2, floor_power(layout.reduced_groups // _MIN_GROUPS)))
         return min(THREADS, max(along, THREADS // ceil_power(layout.outputs)))
@@ -140,18 +145,26 @@ def _default_width(layout: ReductionLayout, arch: ArchSpec) -> int:
     return min(THREADS // rows, ceil_power(layout.kept_groups))
 
 
-def _default_unroll(layout: ReductionLayout, width: int) -> int:
-    """Up to 64 bytes a thread in flight, and not more than it has."""
+def _default_unroll(layout: ReductionLayout, width: int, arch: ArchSpec) -> int:
+    """Up to 64 bytes a thread in flight, and not more than it has; of large planes as many groups as these have
+    elements."""
+    if _reduces_large_planes(layout, arch):
+        return layout.vector
     groups = max(1, layout.reduced_groups // threads_per_output(layout, width))
     most = 8 if layout.vector <= 2 else 2 if _reduces_planes(layout) else 4
     return min(floor_power(groups), most)
 
 
 def _default_slices(layout: ReductionLayout, width: int, arch: ArchSpec) -> int:
-    """As many slices as fill the device, each long enough to be worth a block."""
+    """As many slices as fill the device, each long enough to be worth a block; of large planes one where that does."""
     blocks = max(1, blocks_of_slice(layout, width))
     longest = max(1, layout.reduced_groups // (threads_per_output(layout, width) * _MIN_GROUPS))
-    wanted = arch.sm_count * BLOCKS_PER_SM * (2 if _reduces_planes(layout) else 1)
+    wanted = arch.sm_count * BLOCKS_PER_SM
+    if _reduces_large_planes(layout, arch):
+        if _stay_whole(layout, arch):
+            return 1
+    elif _reduces_planes(layout):
+        wanted *= 2
     return min(max(1, wanted // blocks), longest, _SLICES[-1])
 
 
@@ -159,3 +172,16 @@ def _reduces_planes(layout: ReductionLayout) -> bool:
     """Whether threads step from row to row: each group has a place of its own, so that few in flight per thread but
     more threads are faster."""
     return layout.is_row and layout.vector > 2 and layout.space.rank - layout.kept > 1
+
+
+def _reduces_large_planes(layout: ReductionLayout, arch: ArchSpec) -> bool:
+    """Whether a block is best for each: all its threads have work, in groups of as many elements as there can be or
+    without a second launch."""
+    is_large = layout.reduced_groups >= _MIN_GROUPS * THREADS
+    return _reduces_planes(layout) and is_large and (layout.vector == MAX_VECTOR or _stay_whole(layout, arch))
+
+
+def _stay_whole(layout: ReductionLayout, arch: ArchSpec) -> bool:
+    """Whether blocks of one large plane each keep memory busy, or end before a second launch would begin."""
+    are_short = layout.reduced_groups <= _SHORT_GROUPS * THREADS
+    return layout.outputs >= (_SHORT_BLOCKS_PER_SM if are_short else _WHOLE_BLOCKS_PER_SM) * arch.sm_count

@@ -8,8 +8,8 @@ from math import prod
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices
-from lowdnn.engines.launch import ceil_div, divider, i64, macros
-from lowdnn.engines.transform.batches import Batch, KernelIndex, launch_struct, refuse_size
+from lowdnn.engines.launch import ceil_div, divider, i64
+from lowdnn.engines.transform.batches import Batch, KernelIndex, Turns, is_dependent, kernel_ref, refuse_size
 from lowdnn.enums import KnobType
 from lowdnn.plan import KernelRef, Launch, Struct
 
@@ -32,6 +32,7 @@ class Params:
     PARTS: int
     THREADS: int
     UNROLL: int
+    OVERLAPS_PREVIOUS: int
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Askew:
     def planned(self, chosen: Choices, arch: ArchSpec, kernel_index: KernelIndex) -> Launch:
         """The launch that the engine's knobs choose; numbers of lanes that only other tiles have leave the default."""
         lanes = chosen[KnobType.TILE_ROWS]
-        params = self.params(lanes if lanes in LANES_U else self.default_lanes_u)
+        params = self.params(lanes if lanes in LANES_U else self.default_lanes_u, overlaps=is_dependent(arch))
         return self.launch(params, kernel_index(kernel_of(params, self.batch.types_name)))
 
     @property
@@ -57,7 +58,8 @@ class Askew:
         parts = range(len(self.batch.copies))
         return min(LANES_U, key=lambda lanes: (sum(prod(self._radices(part, lanes)) for part in parts), lanes != 16))
 
-    def params(self, lanes_u: int) -> Params:
+    def params(self, lanes_u: int, *, overlaps: bool) -> Params:
+        """overlaps: as a dependent launch, on sm_90a."""
         x_type, y_type = self.batch.c_types
         return Params(
             X=x_type,
@@ -67,18 +69,20 @@ class Askew:
             PARTS=len(self.batch.copies),
             THREADS=_THREADS,
             UNROLL=self._unroll,
+            OVERLAPS_PREVIOUS=int(overlaps),
         )
 
     def launch(self, params: Params, kernel: int) -> Launch:
         parts = range(len(self.batch.copies))
         radices = [self._radices(part, params.LANES_U) for part in parts]
-        blocks = [prod(part) for part in radices]
+        turns = Turns.of([prod(part) for part in radices])
         return Launch(
             kernel=kernel,
-            grid=(sum(blocks), 1, 1),
+            grid=(turns.blocks, 1, 1),
             block=(_THREADS, 1, 1),
-            arguments=(launch_struct(map(self._part, parts, radices), blocks),),
+            arguments=(Struct((*map(self._part, parts, radices), turns.argument)),),
             work=self.batch.work,
+            overlaps_previous=bool(params.OVERLAPS_PREVIOUS),
         )
 
     @property
@@ -103,4 +107,4 @@ class Askew:
 
 def kernel_of(params: Params, types: str) -> KernelRef:
     shape = f"{params.LANES_U}_o{params.OUTER}p{params.PARTS}"
-    return KernelRef(f"transform_askew_{types}_{shape}_sm80", "transform/transform_askew.cu", "sm_80", macros(params))
+    return kernel_ref("askew", types, shape, params, overlaps=bool(params.OVERLAPS_PREVIOUS))

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
-from math import prod
+from math import gcd, prod
 
 from lowdnn import dtypes
-from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, i64
+from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, ceil_div, divider, i64, macros
 from lowdnn.engines.transform.layout import Axis, access_width, common_axes
 from lowdnn.engines.transform.matching import Copy, Moves
 from lowdnn.engines.transform.views import View
@@ -22,6 +23,8 @@ KernelIndex = Callable[[KernelRef], int]
 
 #: Parts of one launch: what a kernel's parameters hold.
 _MAX_PARTS = 8
+#: Turns that share parts whose sizes blocks do not divide.
+_FEWEST_TURNS = 64
 #: Elements of equal types move as these.
 _BITS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 
@@ -107,14 +110,46 @@ def batches_of(moves: Moves) -> Iterator[Batch]:
                 yield Batch(some, common_axes(some))
 
 
-def ends_of(blocks: Sequence[int]) -> tuple[Scalar, ...]:
-    """The field ``ends`` of a launch with these numbers of blocks."""
-    return tuple(Scalar(ScalarType.U32, end) for end in accumulate(blocks))
+@dataclass(frozen=True)
+class Turns:
+    """How blocks share the parts of a launch (``PartTurns``): ``count`` times as many of each as ``shares`` says."""
+
+    shares: tuple[int, ...]
+    count: int = 1
+
+    @staticmethod
+    def of(sizes: Sequence[int], block: int = 1) -> Turns:
+        """As many turns as there can be.
+
+        sizes: of the parts, of which a block takes ``block``; where these do not divide them, the last blocks of parts
+        have nothing to do, at most one in ``_FEWEST_TURNS`` of all.
+        """
+        unit = gcd(*sizes)
+        count = ceil_div(unit, block)
+        if block > 1 and count < _FEWEST_TURNS:
+            return Turns(tuple(ceil_div(size, block) for size in sizes))
+        return Turns(tuple(size // unit for size in sizes), count)
+
+    @property
+    def blocks(self) -> int:
+        return sum(self.shares) * self.count
+
+    @property
+    def argument(self) -> Struct:
+        ends = (Scalar(ScalarType.U32, end) for end in accumulate(self.shares))
+        return Struct((*divider(sum(self.shares)), *ends))
 
 
-def launch_struct(parts: Iterable[Struct], blocks: Sequence[int]) -> Struct:
-    """The kernel's ``Params``."""
-    return Struct((*parts, *ends_of(blocks)))
+def is_dependent(arch: ArchSpec) -> bool:
+    """Whether launches depend on the one before them in the stream, as sm_90a allows."""
+    return arch.name == SM_90A.name
+
+
+def kernel_ref(idea: str, types: str, shape: str, params: object, *, overlaps: bool) -> KernelRef:
+    """``transform_<idea>.cu`` with ``params``; overlaps: as a dependent launch, on sm_90a."""
+    target = "sm_90a" if overlaps else "sm_80"
+    name = f"transform_{idea}_{types}_{shape}_{target.replace('_', '')}"
+    return KernelRef(name, f"transform/transform_{idea}.cu", target, macros(params))
 
 
 def refuse_size(radices: Sequence[Sequence[int]], blocks: int) -> str:

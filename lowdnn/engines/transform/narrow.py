@@ -7,8 +7,8 @@ from math import prod
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices
-from lowdnn.engines.launch import ceil_div, divider, i64, macros
-from lowdnn.engines.transform.batches import Batch, KernelIndex, refuse_size
+from lowdnn.engines.launch import ceil_div, divider, i64
+from lowdnn.engines.transform.batches import Batch, KernelIndex, is_dependent, kernel_ref, refuse_size
 from lowdnn.engines.transform.layout import Axis
 from lowdnn.plan import KernelRef, Launch, Struct
 
@@ -33,6 +33,7 @@ class Params:
     X_WIDTH: int
     Y_WIDTH: int
     JOINT_Y: int
+    OVERLAPS_PREVIOUS: int
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,11 @@ class Narrow:
 
     def planned(self, chosen: Choices, arch: ArchSpec, kernel_index: KernelIndex) -> Launch:
         """The launch; no knob is of its."""
-        return self.launch(kernel_index(kernel_of(self.params(), self.batch.types_name)))
+        params = self.params(overlaps=is_dependent(arch))
+        return self.launch(params, kernel_index(kernel_of(params, self.batch.types_name)))
 
-    def params(self) -> Params:
+    def params(self, *, overlaps: bool) -> Params:
+        """overlaps: as a dependent launch, on sm_90a."""
         x_type, y_type = self.batch.c_types
         joint = self.batch.with_axes((*self.outer, self.u))
         apart = self.batch.with_axes((*self.outer, self.columns, self.u))
@@ -83,9 +86,10 @@ class Narrow:
             X_WIDTH=x.x_width(len(x.axes) - 1, self._vector),
             Y_WIDTH=y.y_width(len(y.axes) - 1, self._vector),
             JOINT_Y=int(self.joint_y),
+            OVERLAPS_PREVIOUS=int(overlaps),
         )
 
-    def launch(self, kernel: int) -> Launch:
+    def launch(self, params: Params, kernel: int) -> Launch:
         _, apart_stride = _strides(self.columns, self.joint_y)
         strides = self.batch.with_axes((*self.outer, self.u)).strides(0)
         axes = (field for radix in (1, *self._radices[1:]) for field in divider(radix))
@@ -96,6 +100,7 @@ class Narrow:
             block=(_THREADS, 1, 1),
             arguments=(Struct((*self.batch.pointers(0), *sizes, *strides, *axes)),),
             work=self.batch.work,
+            overlaps_previous=bool(params.OVERLAPS_PREVIOUS),
         )
 
     @property
@@ -111,7 +116,7 @@ class Narrow:
 def kernel_of(params: Params, types: str) -> KernelRef:
     form = f"n{params.NARROW}{'y' if params.JOINT_Y else 'x'}"
     shape = f"{form}_o{params.OUTER}v{params.VECTOR}x{params.X_WIDTH}y{params.Y_WIDTH}"
-    return KernelRef(f"transform_narrow_{types}_{shape}_sm80", "transform/transform_narrow.cu", "sm_80", macros(params))
+    return kernel_ref("narrow", types, shape, params, overlaps=bool(params.OVERLAPS_PREVIOUS))
 
 
 def _strides(axis: Axis, joint_y: bool) -> tuple[int, int]:

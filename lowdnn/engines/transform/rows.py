@@ -7,8 +7,8 @@ from math import prod
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices
-from lowdnn.engines.launch import ceil_div, ceil_power, divider, i64, macros
-from lowdnn.engines.transform.batches import Batch, KernelIndex, launch_struct, refuse_size
+from lowdnn.engines.launch import ceil_div, ceil_power, divider, i64
+from lowdnn.engines.transform.batches import Batch, KernelIndex, Turns, is_dependent, kernel_ref, refuse_size
 from lowdnn.enums import KnobType
 from lowdnn.plan import KernelRef, Launch, Struct
 
@@ -58,11 +58,12 @@ class Rows:
     @property
     def refusal(self) -> str:
         radices = [self._radices(part) for part in range(len(self.batch.copies))]
-        return refuse_size(radices, sum(ceil_div(prod(part), THREADS) for part in radices))
+        return refuse_size(radices, Turns.of([prod(part) for part in radices], THREADS).blocks)
 
     def planned(self, chosen: Choices, arch: ArchSpec, kernel_index: KernelIndex) -> Launch:
         """The launch that the engine's knobs choose."""
-        params = self.params(chosen[KnobType.MULTIPLY] or self.default_unroll(arch))
+        unroll = chosen[KnobType.MULTIPLY] or self.default_unroll(arch)
+        params = self.params(unroll, overlaps=is_dependent(arch))
         return self.launch(params, kernel_index(kernel_of(params, self.batch.types_name)))
 
     def default_unroll(self, arch: ArchSpec) -> int:
@@ -71,7 +72,7 @@ class Rows:
         fitting = [u for u in UNROLLS if u * self.vector * self.batch.element_bytes[0] <= _BYTES_IN_FLIGHT]
         return max([u for u in fitting if u * arch.sm_count * arch.threads_per_sm <= groups] or [1])
 
-    def params(self, unroll: int, *, overlaps: bool = False) -> Params:
+    def params(self, unroll: int, *, overlaps: bool) -> Params:
         """overlaps: as a dependent launch, on sm_90a."""
         parts = range(len(self.batch.copies))
         x_type, y_type = self.batch.c_types
@@ -94,12 +95,12 @@ class Rows:
 
     def launch(self, params: Params, kernel: int) -> Launch:
         parts = range(len(self.batch.copies))
-        blocks = [ceil_div(prod(self._radices(part)), THREADS * params.UNROLL) for part in parts]
+        turns = Turns.of([prod(self._radices(part)) for part in parts], THREADS * params.UNROLL)
         return Launch(
             kernel=kernel,
-            grid=(sum(blocks), 1, 1),
+            grid=(turns.blocks, 1, 1),
             block=(THREADS, 1, 1),
-            arguments=(launch_struct(map(self._part, parts), blocks),),
+            arguments=(Struct((*map(self._part, parts), turns.argument)),),
             work=self.batch.work,
             overlaps_previous=bool(params.OVERLAPS_PREVIOUS),
         )
@@ -124,6 +125,4 @@ def kernel_of(params: Params, types: str) -> KernelRef:
         f"r{params.RANK}a{params.COLUMN_AXIS}p{params.PARTS}_v{params.VECTOR}x{params.X_WIDTH}y{params.Y_WIDTH}"
         f"{'t' * params.HAS_TAIL}u{params.UNROLL}_{params.INDEX}"
     )
-    target = "sm_90a" if params.OVERLAPS_PREVIOUS else "sm_80"
-    name = f"transform_rows_{types}_{shape}_{target.replace('_', '')}"
-    return KernelRef(name, "transform/transform_rows.cu", target, macros(params))
+    return kernel_ref("rows", types, shape, params, overlaps=bool(params.OVERLAPS_PREVIOUS))

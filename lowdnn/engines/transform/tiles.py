@@ -7,8 +7,8 @@ from math import isqrt, prod
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices
-from lowdnn.engines.launch import ceil_div, divider, i64, macros
-from lowdnn.engines.transform.batches import Batch, KernelIndex, launch_struct, refuse_size
+from lowdnn.engines.launch import ceil_div, divider, i64
+from lowdnn.engines.transform.batches import Batch, KernelIndex, Turns, is_dependent, kernel_ref, refuse_size
 from lowdnn.enums import KnobType
 from lowdnn.plan import KernelRef, Launch, Struct
 
@@ -63,7 +63,8 @@ class Tiles:
 
     def planned(self, chosen: Choices, arch: ArchSpec, kernel_index: KernelIndex) -> Launch:
         """The launch that the engine's knobs choose."""
-        params = self.params(chosen[KnobType.TILE_ROWS] or self.default_lanes_u)
+        lanes = chosen[KnobType.TILE_ROWS] or self.default_lanes_u
+        params = self.params(lanes, overlaps=is_dependent(arch))
         return self.launch(params, kernel_index(kernel_of(params, self.batch.types_name)))
 
     @property
@@ -85,7 +86,7 @@ class Tiles:
         width = min(self.batch.x_width(rank - 2, self._micro), self.batch.y_width(rank - 1, self._micro))
         return 2 * width < self._micro
 
-    def params(self, lanes_u: int, *, overlaps: bool = False) -> Params:
+    def params(self, lanes_u: int, *, overlaps: bool) -> Params:
         """overlaps: as a dependent launch, on sm_90a."""
         x_type, y_type = self.batch.c_types
         rank = len(self.batch.axes)
@@ -105,12 +106,12 @@ class Tiles:
 
     def launch(self, params: Params, kernel: int) -> Launch:
         parts = range(len(self.batch.copies))
-        blocks = [prod(self._radices(part, params.LANES_U)) for part in parts]
+        turns = Turns.of([prod(self._radices(part, params.LANES_U)) for part in parts])
         return Launch(
             kernel=kernel,
-            grid=(sum(blocks), 1, 1),
+            grid=(turns.blocks, 1, 1),
             block=(params.LANES_U * params.LANES_V, 1, 1),
-            arguments=(launch_struct((self._part(part, params) for part in parts), blocks),),
+            arguments=(Struct((*(self._part(part, params) for part in parts), turns.argument)),),
             work=self.batch.work,
             overlaps_previous=bool(params.OVERLAPS_PREVIOUS),
         )
@@ -137,6 +138,4 @@ def kernel_of(params: Params, types: str) -> KernelRef:
         f"{params.LANES_U * params.MICRO}x{params.LANES_V * params.MICRO}_o{params.OUTER}p{params.PARTS}"
         f"x{params.X_WIDTH}y{params.Y_WIDTH}{'t' * params.HAS_TAIL}"
     )
-    target = "sm_90a" if params.OVERLAPS_PREVIOUS else "sm_80"
-    name = f"transform_tiled_{types}_{shape}_{target.replace('_', '')}"
-    return KernelRef(name, "transform/transform_tiled.cu", target, macros(params))
+    return kernel_ref("tiled", types, shape, params, overlaps=bool(params.OVERLAPS_PREVIOUS))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowdnn.arch.specs import SM_80, ArchSpec
+from lowdnn.arch.specs import SPECS, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.transform import rows, tiles
 from lowdnn.engines.transform.askew import Askew
@@ -65,7 +65,7 @@ class Transform:
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Changes between NCHW and NHWC of elements of two and of four bytes."""
-        return tuple(kernel for graph in samples() for kernel in self.plan(graph, SM_80, {}).kernels)
+        return tuple(kernel for graph in samples() for arch in SPECS for kernel in self.plan(graph, arch, {}).kernels)
 
     def _matched(self, graph: OperationGraph) -> _Problem | Refusal:
         moves = match(graph)

@@ -11,7 +11,8 @@
 // its word as in y, so that vectors are read as words.
 // Launch: THREADS threads, a block for each tile; the coordinates of tile t of a part are its digits over the radices
 // `axes`: the OUTER other axes, tiles along u, tiles along v.
-// Macros: X Y (of 4 bytes at most) LANES_U (8, 16 or 32) OUTER PARTS THREADS UNROLL (rows that a thread reads).
+// Macros: X Y (of 4 bytes at most) LANES_U (8, 16 or 32) OUTER PARTS THREADS UNROLL (rows that a thread reads); OVERLAPS_PREVIOUS:
+// as a dependent launch.
 
 #include "include/transform.cuh"
 
@@ -34,7 +35,7 @@ struct Part {
 
 struct Params {
   Part parts[PARTS];
-  u32 ends[PARTS];
+  PartTurns<PARTS> turns;
 };
 
 // How many of `count` neighbours, of which the first one is aligned to all, lie behind the one at `at`.
@@ -92,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) KERNEL_NAME(const __gri
   __shared__ alignas(16) Y lines[(LANES_U + 1) * X_VECTOR * (ROWS + PER_WORD) + PER_WORD];
 
   u32 block = blockIdx.x;
-  const Part& part = p.parts[part_of(p.ends, block)];
+  const Part& part = p.parts[p.turns.part_of(block)];
   const Tile tile(part, block);
   const i64 x_pitch = part.x_strides[OUTER + 1], y_pitch = part.y_strides[OUTER];
   const int odd = int(y_pitch) & (PER_WORD - 1), pitch = ROWS + (odd == 0 ? PER_WORD : odd);
@@ -104,6 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) KERNEL_NAME(const __gri
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int column = (lane % 8 + warp % (LANES_U / 8) * 8) * X_VECTOR, first = lane / 8 + warp / (LANES_U / 8) * 4;
     const X* row = tile.x + (first - Y_VECTOR) * x_pitch - BEFORE;
+    begin_launch();
     if (tile.is_inside(part)) {
       Vector<X, X_VECTOR> in[UNROLL];
       int at[UNROLL];

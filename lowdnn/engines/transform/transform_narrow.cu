@@ -10,7 +10,8 @@
 // Shared memory: THREADS * VECTOR * NARROW elements of x.
 // Launch: THREADS threads, ceil(extent / (THREADS * VECTOR)) blocks for each row; the coordinates of a block are its
 // digits over the radices `axes`: the OUTER other axes, blocks along u.
-// Macros: X Y OUTER NARROW VECTOR THREADS X_WIDTH Y_WIDTH; JOINT_Y: 1 where y is the joint tensor, otherwise x is.
+// Macros: X Y OUTER NARROW VECTOR THREADS X_WIDTH Y_WIDTH; JOINT_Y: 1 where y is the joint tensor, otherwise x is;
+// OVERLAPS_PREVIOUS: as a dependent launch.
 
 #include "include/transform.cuh"
 
@@ -55,6 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   Vector<X, VECTOR>* square = tile + threadIdx.x * NARROW;
   X columns[NARROW][VECTOR];
 
+  begin_launch();
   if constexpr (JOINT_Y) {
 #pragma unroll
     for (int c = 0; c < NARROW; ++c) read(columns[c], x + own + c * p.apart_stride, remaining);

@@ -7,7 +7,7 @@
 // over the radices `axes`.
 // Block: the groups of one part from THREADS * UNROLL times the block's number on; thread t has t, t + THREADS, ...
 // Shared memory: none.
-// Launch: THREADS threads, for each part ceil(groups / (THREADS * UNROLL)) blocks.
+// Launch: THREADS threads, for each part at least ceil(groups / (THREADS * UNROLL)) blocks, which take turns.
 // Macros: X Y RANK COLUMN_AXIS PARTS THREADS UNROLL VECTOR X_WIDTH Y_WIDTH; INDEX: u32 up to 2^31 groups, otherwise
 // i64; HAS_TAIL: whether y ends within a group; OVERLAPS_PREVIOUS: as a dependent launch.
 
@@ -26,7 +26,7 @@ struct Part {
 
 struct Params {
   Part parts[PARTS];
-  u32 ends[PARTS];
+  PartTurns<PARTS> turns;
 };
 
 typedef Elements<X, VECTOR, X_WIDTH> Input;
@@ -65,19 +65,22 @@ __device__ __forceinline__ void write(const Part& part, const Group& group, cons
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
-  begin_launch();
   u32 block = blockIdx.x;
-  const Part& part = p.parts[part_of(p.ends, block)];
+  const Part& part = p.parts[p.turns.part_of(block)];
   const i64 first = i64(block) * (THREADS * UNROLL) + threadIdx.x;
-
-  // All loads before the first store.
   Group groups[UNROLL];
+#pragma unroll
+  for (int u = 0; u < UNROLL; ++u) {
+    if (first + u * THREADS < part.groups) groups[u] = locate(part, INDEX(first + u * THREADS));
+  }
+
+  begin_launch();
+  // All loads before the first store.
   Input in[UNROLL];
   const i64 stride = part.x_strides[COLUMN_AXIS];
 #pragma unroll
   for (int u = 0; u < UNROLL; ++u) {
     if (first + u * THREADS < part.groups) {
-      groups[u] = locate(part, INDEX(first + u * THREADS));
       in[u].load(groups[u].x, stride, groups[u].valid_x, part.x, part.x + part.span);
     }
   }

@@ -32,7 +32,7 @@ struct Part {
 
 struct Params {
   Part parts[PARTS];
-  u32 ends[PARTS];
+  PartTurns<PARTS> turns;
 };
 
 // Where vector `column` of row u lies among the tile's vectors. A phase, the threads that shared memory serves at once,
@@ -67,9 +67,8 @@ __device__ __forceinline__ void write_row(Y* to, const Y* tile, int u, int lane_
 extern "C" __global__ void __launch_bounds__(THREADS, 384 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ alignas(16) Y tile[SIDE_U * SIDE_V];
 
-  begin_launch();
   u32 block = blockIdx.x;
-  const Part& part = p.parts[part_of(p.ends, block)];
+  const Part& part = p.parts[p.turns.part_of(block)];
   i64 coordinate[RANK];
   digits<RANK>(part.axes, block, coordinate);
   const X* x = part.x;
@@ -87,6 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 384 / THREADS) KERNEL_NAME
     const int valid_u = clamped_count<MICRO>(part.extent_u - u), valid_v = clamped_count<MICRO>(part.x_extent_v - v);
     const i64 pitch = part.x_strides[OUTER + 1];
     const X* from = x + u + v * pitch;
+    begin_launch();
     Row read[MICRO];
     if (valid_u == MICRO && valid_v == MICRO) {
       read_square<true>(part, read, from, pitch, MICRO, MICRO);

@@ -6,8 +6,8 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.base import resolve_choices
-from lowdnn.engines.gemm.wgmma_model import best, busy_seconds, knobs, may_turn, tiling_of
-from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
+from lowdnn.engines.gemm.wgmma_model import best, busy_seconds, knobs, least_seconds, may_turn, tiling_of, turn_margin
+from lowdnn.engines.gemm.wgmma_product import Conversion, WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, TileStore
 from lowdnn.enums import DataType, KnobType
 from lowdnn.status import BadParamError
@@ -68,6 +68,23 @@ def test_near_estimates_go_to_deep_rings_of_single_blocks_where_memory_bounds() 
     assert tiling.tile.cluster_k == 1
 
 
+def test_a_second_launch_must_pay_where_memory_bounds_and_rings_are_shallow() -> None:
+    row = replace(product(6144, 1, 4096), is_turned=True)
+    tiling = best(row, SM_90A)
+    assert (tiling.splits, tiling.tile.cluster_k) == (1, 2)
+
+
+def test_registers_that_wait_to_be_converted_take_time_and_room() -> None:
+    ready = replace(
+        product(4096, 4096, 4096), conversion=Conversion.REGISTERS, allows_clusters=False, allows_split=False
+    )
+    late = replace(ready, converts_late=True)
+    assert least_seconds(late, SM_90A) > 1.4 * least_seconds(ready, SM_90A)
+    tile = best(late, SM_90A).tile
+    assert tile.accumulators + 66 <= tile.launched_registers
+    assert best(ready, SM_90A).tile.warpgroups == 3
+
+
 def test_sums_of_fp8_that_are_promoted_take_wide_tiles() -> None:
     """What a stage waits for is the same for each width."""
     fp8 = WGMMA_TYPES[DataType.FP8_E4M3, DataType.FP8_E4M3]
@@ -112,6 +129,9 @@ def test_outputs_of_many_rows_and_columns_turn_where_deep_columns_are_mn_major()
     assert not may_turn(replace(deep, k_blocks=4))
     assert not may_turn(replace(deep, is_a_mn_major=True))
     assert not may_turn(replace(deep, is_b_mn_major=False))
+    many = replace(product(4104, 4104, 4104), is_b_mn_major=True)
+    assert turn_margin(deep) == turn_margin(replace(deep, is_b_askew=True)) == turn_margin(many) > 1
+    assert turn_margin(replace(many, is_b_askew=True)) < 1
 
 
 def test_large_tiles_have_a_fourth_stage_unless_columns_are_summed_where_they_are_staged() -> None:

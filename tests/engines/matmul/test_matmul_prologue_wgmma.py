@@ -197,6 +197,12 @@ def test_refusals_name_the_reason(graph: OperationGraph, reason: str) -> None:
     assert reason in str(ENGINE.refuse(graph, SM_90A))
 
 
+def test_large_products_are_refused_whose_prologues_wait_for_what_they_read() -> None:
+    """The tensor cores would wait for each stage; where memory bounds the product, they do anyway."""
+    assert "faster fused" in str(ENGINE.refuse(scaled_graph(4096, 4096, 4096), SM_90A))
+    assert ENGINE.refuse(scaled_graph(65536, 64, 256), SM_90A) is None
+
+
 def test_other_architectures_are_refused() -> None:
     refusal = ENGINE.refuse(scaled_graph(64, 64, 64), SM_80)
     assert refusal is not None

@@ -14,9 +14,10 @@ from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.plan import MathUnit, Plan
+from lowdnn.plan import MathUnit, Plan, Struct, TensorMap
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
+from lowdnn.tensor_map import TensorMapL2Promotion
 from tests.support.builders import convolution_graph, matmul_graph
 from tests.support.cases import check_case
 from tests.support.data import fresh_seed, real_values
@@ -486,6 +487,25 @@ def test_tf32_rounds_its_inputs(device: Runtime) -> None:
     plan = check_close(device, ENGINE, graph, length=64, choices=knobs())
     assert plan.numerical_notes == (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
     assert ENGINE.plan(bf16_graph(70, 64, 64), SM_90A, {}).numerical_notes == (NumericalNote.TENSOR_CORE,)
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "promotion"),
+    [(1 << 17, 256, 3), (1 << 17, 192, 2), (1 << 16, 256, 2), (1 << 17, 128, 3), (1 << 17, 64, 2)],
+)
+def test_of_many_rows_in_pairs_of_lines_both_come_at_once(m: int, k: int, promotion: int) -> None:
+    arguments = ENGINE.plan(bf16_graph(m, 128, k), SM_90A, {}).launches[0].arguments[0]
+    assert isinstance(arguments, Struct)
+    rows, columns = arguments.fields[:2]
+    assert isinstance(rows, TensorMap)
+    assert isinstance(columns, TensorMap)
+    assert (rows.layout.l2_promotion, columns.layout.l2_promotion) == (promotion, TensorMapL2Promotion.BYTES_128)
+
+
+def test_deep_columns_that_begin_amid_lines_become_rows_of_tiles() -> None:
+    for size, is_turned in ((4104, 1), (4096, 0)):
+        graph = parse_case(f"matmul m={size} n={size} k={size} dtype=bf16").graph()
+        assert dict(ENGINE.plan(graph, SM_90A, {}).choices)[KnobType.SWAP_AB] == is_turned
 
 
 def test_plan_counts_its_work_and_survives_json() -> None:

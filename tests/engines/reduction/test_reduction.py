@@ -252,6 +252,28 @@ def test_large_reductions_fill_the_device(dims: tuple[int, ...], axes: tuple[int
     assert plan.work.bytes < 1.02 * 2 * dims[0] * dims[1]
 
 
+@pytest.mark.parametrize(
+    ("dims", "width", "slices"),
+    [
+        ((32, 512, 784), 256, 1),
+        ((64, 256, 3136), 256, 1),
+        ((32, 128, 784), 256, 1),
+        ((128, 128, 3136), 256, 4),
+        ((32, 64, 12544), 256, 8),
+        ((8, 4096, 200), 16, 3),
+        ((32, 1024, 196), 256, 1),
+    ],
+)
+def test_large_planes_have_a_block_and_slices_where_these_would_be_too_few(
+    dims: tuple[int, ...], width: int, slices: int
+) -> None:
+    """Or where they would take longer than another launch."""
+    plan = plan_of(dims, (0, 2))
+    chosen = dict(plan.choices)
+    assert (chosen[KnobType.TILE_COLS], chosen[KnobType.SPLIT_K_BUF]) == (width, slices)
+    assert len(plan.launches) == (1 if slices == 1 else 2)
+
+
 def test_the_same_plan_for_equal_graphs() -> None:
     assert plan_of((512, 512), (0,)) == plan_of((512, 512), (0,))
     assert Plan.from_json(plan_of((8192, 512), (0,)).to_json()) == plan_of((8192, 512), (0,))

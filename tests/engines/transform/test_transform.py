@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_90A
+from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.backend.handle import Handle
 from lowdnn.driver import nvrtc
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.transform import askew
+from lowdnn.engines.transform.batches import Turns
 from lowdnn.engines.transform.tiles import LANES_U
 from lowdnn.engines.transform.transform import Transform
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReshapeMode
@@ -159,6 +160,46 @@ def test_reshapes_copy_twice_only_where_no_strides_join_the_axes(
     plan = check_exact(device, ENGINE, builder.graph())
     assert len(plan.launches) == launches
     assert (plan.workspace_bytes > 0) == (launches == 2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "block", "expected"),
+    [
+        ((12, 24, 12), 1, Turns((1, 2, 1), 12)),
+        ((7, 5), 1, Turns((7, 5), 1)),
+        ((9,), 4, Turns((3,), 1)),
+        ((6500, 13000), 100, Turns((1, 2), 65)),
+        ((6400, 6401), 100, Turns((64, 65), 1)),
+        ((1000, 3000), 100, Turns((10, 30), 1)),
+    ],
+)
+def test_parts_take_as_many_turns_as_waste_few_blocks(sizes: tuple[int, ...], block: int, expected: Turns) -> None:
+    turns = Turns.of(sizes, block)
+    assert turns == expected
+    fewest = sum(-(-size // block) for size in sizes)
+    assert fewest <= turns.blocks <= fewest * 66 / 64
+
+
+def test_parts_of_a_concatenation_take_turns(device: Runtime) -> None:
+    """In rows, of which the last turns have none, and in tiles."""
+    for line in (
+        "transform op=concat dims=8200x0 axis=1 parts=8,24,16 dtype=bf16",
+        "transform op=concat dims=3x0x5x5 axis=1 parts=20,40 out_layout=nhwc dtype=fp32",
+    ):
+        plan = check_exact(device, ENGINE, parse_case(line).graph())
+        assert len(plan.launches) == 1
+
+
+@pytest.mark.parametrize("to", [(6, 4), (24,)])
+def test_copies_are_dependent_launches_on_sm_90a(racing: Runtime, to: tuple[int, ...]) -> None:
+    """One reads what the one before it writes."""
+    builder = GraphBuilder()
+    x = builder.tensor((4, 6), DataType.FLOAT, strides=(1, 4))
+    builder.reshape(builder.slice(x, (0, 0), (4, 6)), to, store=DataType.FLOAT)
+    graph = builder.graph()
+    plan = check_exact(racing, ENGINE, graph)
+    assert all(launch.overlaps_previous for launch in plan.launches)
+    assert not any(launch.overlaps_previous for launch in ENGINE.plan(graph, SM_80, {}).launches)
 
 
 def test_a_part_in_place_is_neither_read_nor_written(device: Runtime) -> None:

@@ -76,4 +76,5 @@ def test_refusals_name_field_limit_and_value() -> None:
     assert "beta: expected 0, got 1.0" in reason(LAYERS[0][0], beta=1.0)
     assert "expected elements in every tensor" in reason(Case((0, 8, 6, 6), (8, 8, 1, 1)))
     assert "expected dense channels-last pixels" in reason(LAYERS[0][0], layout=Layout.ROW_MAJOR)
+    assert "got 128 and 64 bytes" in reason(Case((1, 64, 8, 8), (32, 64, 1, 1)))
     assert "got 49 pixels of 48 and 108 bytes" in reason(Case((1, 24, 7, 7), (54, 24, 1, 1)))
