@@ -12,24 +12,31 @@
 // rows. Of a row that is too long, chunks are read again, backwards, as the cache still has them.
 // Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks, with LOOKS_AHEAD the next row.
 // Launch: THREADS threads, any multiple of SHARING and CLUSTER blocks; where SHARING is more, cooperative, with SHARING
-// blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block.
+// blocks for each group of rows and RowTeam::NUMBERS values of workspace for each block. OVERLAPS_PREVIOUS: as a
+// dependent launch (dependent_launch.cuh).
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the
 // unbiased variance is used; ROW_SCALE, ROW_BIAS; STAYS; IN_RING: whether the chunks of one row after the other go
 // through a ring of slots; AGAIN: whether what is read again has a functor of its own, since Prologue stores tensors;
-// LOOKS_AHEAD: whether the next row is asked for when a row begins.
+// LOOKS_AHEAD: whether the next row is asked for when a row begins; IS_WHOLE: whether each block has one group of rows,
+// and each thread ITEMS groups of a row; OPERANDS_AHEAD: groups before its turn that what Epilogue reads of a group is
+// asked for, of rows of one chunk.
 
+#if OVERLAPS_PREVIOUS
+#include "include/dependent_launch.cuh"
+#endif
 #include "include/next_row.cuh"
 #include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
 #include "generated.cuh"
 
 typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
-                CHUNKED, INDEX>
+                CHUNKED, INDEX, 1, IS_WHOLE>
     Tile;
 typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
 typedef RowTeam<Tile, Value, 2 * Tile::WIDTH> Team;
+typedef StoredChunk<Epilogue, Tile, OPERANDS_AHEAD> Stored;
 #if IN_RING
 typedef RowRing<Tile> Slots;
 #else
@@ -223,10 +230,10 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<
 
 // y = (x - shift) * factor + offset: what corrects the shift is part of the offset, an operation for a row instead of
 // one for each element.
-__device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
-                                                 const Value (&shift)[WIDTH], const Value (&factor)[WIDTH],
-                                                 const Value (&offset)[WIDTH]) {
-  store_chunk<Epilogue, Value>(p.after, walk, chunk, [&](auto group, auto& y) {
+__device__ __forceinline__ void store_normalised(const Params& p, Stored& stored, RowWalk<Tile>& walk, i64 chunk,
+                                                 const Chunk& held, const Value (&shift)[WIDTH],
+                                                 const Value (&factor)[WIDTH], const Value (&offset)[WIDTH]) {
+  stored.store<Value>(p.after, walk, chunk, [&](auto group, auto& y) {
     held.get(p.before, group, y);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) {
@@ -246,6 +253,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   Team team(shared);
 #endif
   RowWalk<Tile> walk(p.sizes);
+#if OVERLAPS_PREVIOUS
+  wait_for_previous_kernel();
+  allow_next_kernel();
+#endif
   Elements elements(p, memory);
   slots.begin(elements);
   walk.begin();
@@ -264,6 +275,7 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     following.next();
     sample = Sample(p, following);
     // What is read of the row comes while its threads meet.
+    Stored stored(p.after, walk, 0);
     Value scale[WIDTH] = {}, offset[WIDTH] = {};
 #if ROW_SCALE
     load_of_row<Scale>(p.scale, walk, scale);
@@ -300,8 +312,9 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     }
     held.begin_pass();
     slots.second_pass(elements, walk, held, [&](i64 chunk, const Chunk& held) {
-      store_normalised(p, walk, chunk, held, shift, inverse, offset);
+      store_normalised(p, stored, walk, chunk, held, shift, inverse, offset);
     });
+    if (IS_WHOLE) break;  // nothing is kept in registers for a row that does not come
   }
   team.leave();
 }
