@@ -45,6 +45,7 @@ template <class Tile, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fal
   static constexpr bool PULLS = !IS_TOLD && Tile::CLUSTER_BLOCKS > 1;
   static_assert(!BY_NUMBER || Tile::SLOTS == 1, "the numbers are those of one team");
   static constexpr int AT_ONCE = 16;  // of a number, loads on their way
+  static constexpr int FEW_SLOTS = 4;  // whose barriers the compiler knows
   // Rows of a block, where some are joined with another thread's; and what they become.
   static constexpr int ROWS = WIDTH % Tile::JOINED_ROWS == 0 ? 0 : Tile::SLOTS * Tile::SIDE_SIZE * WIDTH;
   static constexpr int GROUPS = Tile::APART > 1 ? 0 : ROWS / Tile::JOINED_ROWS;
@@ -192,12 +193,20 @@ template <class Tile, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fal
   // The threads of a team; those of a block do not wait for each other.
   static __device__ __forceinline__ void meet() {
     if constexpr (Tile::SLOTS == 1) meet_block();
+    else if constexpr (Tile::SLOTS <= FEW_SLOTS) meet_slot<Tile::SLOTS>();
     else named_barrier(1 + threadIdx.x / SPAN, SPAN);
   }
   // The threads of a block; of one role, where there are several.
   static __device__ __forceinline__ void meet_block() {
     if constexpr (HAS_ROLES) named_barrier(1 + threadIdx.y, Tile::BLOCK_SIZE);
     else __syncthreads();
+  }
+
+  // A block takes all sixteen barriers where the compiler does not know which it uses, and a multiprocessor has room
+  // for few such blocks: layer norms of rows of 1024 in teams of two warps took 112 us instead of 75 on an H200.
+  template <int COUNT> static __device__ __forceinline__ void meet_slot() {
+    if (COUNT == 1 || threadIdx.x / SPAN == COUNT - 1) named_barrier(COUNT, SPAN);
+    else if constexpr (COUNT > 1) meet_slot<COUNT - 1>();
   }
 
   __device__ __forceinline__ auto& area() const { return shared.parts[BY_NUMBER ? 0 : turn]; }

@@ -8,6 +8,9 @@
 // elements lie before the first of these, and behind the last. A thread has SINGLES of these elements, each as a group
 // of its own, in the first chunk: so no group has to be looked at to see which of its elements exist.
 //
+// With WHOLE, each thread has ITEMS groups of every row, and all of them together the row: the compiler then knows
+// which groups exist, and moves one's accesses past another's. It takes the registers for that which RESIDENT leaves.
+//
 // With LINE > 1, of rows with one axis that one block has in one chunk, the threads' groups are counted from the last
 // multiple of so many groups before the row in memory, where a line begins: so each access of a warp is whole lines. The
 // groups before the row (`lead`) do not exist.
@@ -50,7 +53,7 @@ template <int RANK> struct RowSizes {
 
 template <int RANK_, int KEPT_AXES_, bool IN_ROW_, bool SKEWED_, int VECTOR_SIZE_, int BLOCK_SIZE_, int TEAM_SIZE_,
           int SIDE_SIZE_, int JOINED_ROWS_, int HELD_, int BLOCKS_, int CLUSTER_SIZE, bool IN_CHUNKS, class Index_,
-          int LINE_ = 1>
+          int LINE_ = 1, bool WHOLE_ = false>
 struct RowTile {
   static constexpr int RANK = RANK_, KEPT_AXES = KEPT_AXES_, VECTOR_SIZE = VECTOR_SIZE_;
   static constexpr int BLOCK_SIZE = BLOCK_SIZE_, TEAM_SIZE = TEAM_SIZE_, SIDE_SIZE = SIDE_SIZE_;
@@ -64,6 +67,7 @@ struct RowTile {
   static constexpr int WIDTH = IN_ROW ? 1 : VECTOR_SIZE;  // rows of a thread
   static constexpr int JOINED_ROWS = JOINED_ROWS_;  // that have their statistics together
   static constexpr int LINE = LINE_;  // groups that a warp's accesses begin at a multiple of
+  static constexpr bool WHOLE = WHOLE_;  // HELD groups of each thread are a row
   static constexpr int APART = BLOCKS_ == 1 ? CLUSTER_SIZE : 1;  // blocks that these rows are spread over
   typedef Index_ Index;
   // Whether a chunk that is whole is worth code of its own: where groups are no constant bytes apart.
@@ -74,6 +78,7 @@ struct RowTile {
   static_assert(!SKEWED || (IN_ROW && RANK == KEPT_AXES + 1), "a skew is of a row's only axis");
   static_assert(LINE == 1 || (IN_ROW && RANK == KEPT_AXES + 1 && BLOCKS == 1 && !IN_CHUNKS),
                 "lines are of a row's only axis, chunk and block");
+  static_assert(!WHOLE || (!SKEWED && !IN_CHUNKS && LINE == 1), "groups of all rows are the same");
   static_assert(LINE == 1 || LINE <= TEAM_SIZE, "only a thread's first group can lie before the row");
 
   // Of a row; the compiler knows a single one.
@@ -163,6 +168,10 @@ template <class Tile> struct RowWalk {
   template <class Use, class Otherwise>
   __device__ __forceinline__ void each_whole(i64 chunk, Use use, Otherwise otherwise) {
     const i64 first = group(chunk, 0);
+    if (Tile::WHOLE && (Tile::SLOTS * Tile::SIDE_SIZE == 1 || exists)) {
+      each_of(first, use);
+      return;
+    }
     const int left = exists ? groups_from(first) : 0;
     if (Tile::HAS_WHOLE_CHUNKS && left > (Tile::HELD - 1) * Tile::TEAM_SIZE) {
       each_of(first, use);
@@ -401,6 +410,47 @@ __device__ __forceinline__ void store_chunk(const typename Target::Args& args, R
     }
   }
 }
+
+// A chunk of values handed to a functor that stores, as by `store_chunk`; what the functor reads besides is asked for
+// AHEAD groups before it is used, of the first ones when this begins. With 0 each group asks for its own.
+template <class Target, class Tile, int AHEAD> struct StoredChunk {
+  static constexpr int V = Tile::VECTOR_SIZE;
+  static_assert(!Tile::SKEWED, "of whole groups");
+
+  typename Target::template Loaded<V> in[AHEAD];
+
+  __device__ __forceinline__ StoredChunk(const typename Target::Args& args, RowWalk<Tile>& walk, i64 chunk) {
+    walk.each_whole(chunk, [&](auto group, i64 column) {
+      if (group.item < AHEAD) load(args, walk, group.item, column);
+    });
+  }
+
+  template <class Value, class Make>
+  __device__ __forceinline__ void store(const typename Target::Args& args, RowWalk<Tile>& walk, i64 chunk, Make make) {
+    walk.each_whole(chunk, [&](auto group, i64 column) {
+      Value values[V];
+      make(group, values);
+      Target::template finish<V>(args, Target::cursor(args, walk.coordinate), column, V, in[group.item % AHEAD],
+                                 values);
+      const int later = group.item + AHEAD;
+      if (later < Tile::HELD && walk.locate(walk.group(chunk, later), column)) load(args, walk, later, column);
+    });
+  }
+
+ private:
+  __device__ __forceinline__ void load(const typename Target::Args& args, const RowWalk<Tile>& walk, int item,
+                                       i64 column) {
+    Target::template load<V>(args, Target::cursor(args, walk.coordinate), column, V, in[item % AHEAD]);
+  }
+};
+template <class Target, class Tile> struct StoredChunk<Target, Tile, 0> {
+  __device__ __forceinline__ StoredChunk(const typename Target::Args&, RowWalk<Tile>&, i64) {}
+
+  template <class Value, class Make>
+  __device__ __forceinline__ void store(const typename Target::Args& args, RowWalk<Tile>& walk, i64 chunk, Make make) {
+    store_chunk<Target, Value>(args, walk, chunk, make);
+  }
+};
 
 // One number of each row of this thread, from a functor over the kept axes; or of ROWS joined ones together.
 template <class Source, int ROWS = 1, class Tile, class Value>

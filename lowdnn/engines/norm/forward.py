@@ -29,6 +29,7 @@ from lowdnn.engines.rows.kernel import RowKernel, number, scalar_argument, share
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
 from lowdnn.engines.rows.next_row import NextRow
 from lowdnn.engines.rows.on_chip import OnChip
+from lowdnn.engines.rows.packed_row import Packing
 from lowdnn.enums import DIM_MAX, DataType, KnobType, NormFwdPhase, NormMode, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
@@ -107,6 +108,11 @@ class ForwardRows:
         shape = on_chip.tile
         ahead = NextRow(shape, self.layout, arch, (self.before.loads,), wanted == tile.NEXT_ROW)
         copies = on_chip.stays or ahead.is_ahead
+        is_alone = self.space.is_line and shape.CLUSTER == shape.SHARING == 1
+        overlaps = arch.name == "sm_90a" and is_alone
+        packed = None if copies else shape.packed(self.layout, self._held)
+        is_lone = shape.blocks(self.layout) * shape.slots >= self.layout.row_groups
+        is_whole = packed is not None and packed.may_be_whole and is_lone and shape.is_whole(self.layout)
         first_elements = shape.first_groups(self.layout) * (self.layout.vector if self.space.is_row else 1)
         count = self.operation.shape.count
         parameters = _row_parameters(operation, self.shape)
@@ -123,7 +129,11 @@ class ForwardRows:
                 *((f"ROW_{name}", int(name in parameters)) for name in ("SCALE", "BIAS")),
                 *on_chip.switches,
                 *ahead.switches,
+                ("IS_WHOLE", int(is_whole)),
+                ("OPERANDS_AHEAD", 0 if packed is None else packed.ahead),
+                ("OVERLAPS_PREVIOUS", int(overlaps)),
             ),
+            needs_sm_90a=overlaps or on_chip.is_in_turns,
             functors=(
                 self.space.functor(self.before, "Prologue", None, self.compute_type, copies),
                 *on_chip.again(),
@@ -139,15 +149,14 @@ class ForwardRows:
                 *i64((on_chip.slots, max(1, self.layout.groups // shape.TEAM))),
                 *on_chip.partials(chain),
             ),
-            needs_sm_90a=on_chip.is_in_turns,
             roles=on_chip.roles,
         )
         statistics = [t for t in (*outputs_of(operation).values(), *operation.running) if t.uid != operation.y.uid]
         of_rows = bytes_of((*statistics, *parameters.values()))
         moved = moved_bytes(self.before) + moved_bytes(self.after) + of_rows + on_chip.bytes_read_again
         reference, shared_bytes = chain.kernel(kernel.kernel), on_chip.shared_bytes + ahead.shared_bytes
-        blocks = ahead.blocks or on_chip.blocks
-        chain.launches.append(kernel.launch(reference, operation.flops, moved, blocks, shared_bytes))
+        launch = kernel.launch(reference, operation.flops, moved, ahead.blocks or on_chip.blocks, shared_bytes)
+        chain.launches.append(replace(launch, overlaps_previous=overlaps))
         return chain
 
     @property
@@ -166,7 +175,17 @@ class ForwardRows:
             looks_ahead=True,
             spreads=is_wide or self.operation.mode is NormMode.RMS_NORM,
         )
+        held = replace(held, packing=self._packing)
         return held if self.space.is_row or not self.after.loads else replace(held, values=2)
+
+    @property
+    def _packing(self) -> Packing | None:
+        """Of rows that have nothing but scale and bias behind them."""
+        operands, strides = self.after.loads, self.space.space.strides
+        is_same = all(not any(strides[tensor.uid][: self.space.kept]) for tensor in operands)
+        if not operands or not is_same or len(self.after.operations) != len(operands):
+            return None
+        return Packing(len(operands), self.operation.mode is not NormMode.RMS_NORM)
 
     @property
     def _parameters(self) -> tuple[Functor, ...]:

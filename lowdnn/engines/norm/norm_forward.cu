@@ -14,14 +14,18 @@
 // Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks, with LOOKS_AHEAD the next row.
 // Launch: THREADS threads, IN_TURNS of two roles, any multiple of SHARING and CLUSTER blocks; where SHARING is more,
 // cooperative, with workspace for each block: RowTeam::NUMBERS values, with SHARING blocks for each group of rows, or
-// IN_TURNS RowTeam::AREAS times as many of Told.
+// IN_TURNS RowTeam::AREAS times as many of Told. OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the
 // unbiased variance is used; ROW_SCALE, ROW_BIAS; STAYS; IN_RING: whether the chunks of one row after the other go
 // through a ring of slots; IN_TURNS: whether blocks of a cooperative grid share these rows; AGAIN: whether what is read
 // again has a functor of its own, since Prologue stores tensors; LOOKS_AHEAD: whether the next row is asked for when a
-// row begins.
+// row begins; IS_WHOLE: whether each block has one group of rows, and each thread ITEMS groups of a row; OPERANDS_AHEAD:
+// groups before its turn that what Epilogue reads of a group is asked for, of rows of one chunk.
 
+#if OVERLAPS_PREVIOUS
+#include "include/dependent_launch.cuh"
+#endif
 #include "include/next_row.cuh"
 #if IN_TURNS
 #include "include/row_roles.cuh"
@@ -31,11 +35,12 @@
 #include "generated.cuh"
 
 typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
-                CHUNKED, INDEX>
+                CHUNKED, INDEX, 1, IS_WHOLE>
     Tile;
 typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
 typedef RowTeam<Tile, Value, 2 * Tile::WIDTH, true, IN_TURNS> Team;
+typedef StoredChunk<Epilogue, Tile, OPERANDS_AHEAD> Stored;
 #if IN_TURNS
 typedef RowStages<Tile> Slots;
 #elif IN_RING
@@ -232,10 +237,10 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<
 
 // y = (x - shift) * factor + offset: what corrects the shift is part of the offset, an operation for a row instead of
 // one for each element.
-__device__ __forceinline__ void store_normalised(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
-                                                 const Value (&shift)[WIDTH], const Value (&factor)[WIDTH],
-                                                 const Value (&offset)[WIDTH]) {
-  store_chunk<Epilogue, Value>(p.after, walk, chunk, [&](auto group, auto& y) {
+__device__ __forceinline__ void store_normalised(const Params& p, Stored& stored, RowWalk<Tile>& walk, i64 chunk,
+                                                 const Chunk& held, const Value (&shift)[WIDTH],
+                                                 const Value (&factor)[WIDTH], const Value (&offset)[WIDTH]) {
+  stored.store<Value>(p.after, walk, chunk, [&](auto group, auto& y) {
     held.get(p.before, group, y);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) {
@@ -278,9 +283,9 @@ struct Rows {
   }
 
   // scale, offset: of the row.
-  __device__ __forceinline__ void second_pass(RowWalk<Tile>& walk, Chunk& held, const Value (&shift)[WIDTH],
-                                              const Value (&sums)[2 * WIDTH], const Value (&scale)[WIDTH],
-                                              Value (&offset)[WIDTH]) {
+  __device__ __forceinline__ void second_pass(RowWalk<Tile>& walk, Chunk& held, Stored& stored,
+                                              const Value (&shift)[WIDTH], const Value (&sums)[2 * WIDTH],
+                                              const Value (&scale)[WIDTH], Value (&offset)[WIDTH]) {
     Value mean[WIDTH], correction[WIDTH], variance[WIDTH], inverse[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) {
@@ -307,7 +312,7 @@ struct Rows {
     }
     held.begin_pass();
     slots.second_pass(elements, walk, held, [&](i64 chunk, const Chunk& held) {
-      store_normalised(p, walk, chunk, held, shift, inverse, offset);
+      store_normalised(p, stored, walk, chunk, held, shift, inverse, offset);
     });
   }
 
@@ -343,6 +348,10 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #endif
   extern __shared__ __align__(16) u8 memory[];
   RowWalk<Tile> walk(p.sizes);
+#if OVERLAPS_PREVIOUS
+  wait_for_previous_kernel();
+  allow_next_kernel();
+#endif
   walk.begin();
   Rows rows(p, team, memory, walk);
 
@@ -368,14 +377,17 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #if IN_TURNS
     load_parameters(p, walk, scale, offset);
     rows.estimate(walk, held, shift);
+    Stored stored(p.after, walk, 0);
     team.hear_turn<Plus>(sums);
 #else
     rows.first_pass(walk, held, shift, sums);
+    Stored stored(p.after, walk, 0);
     load_parameters(p, walk, scale, offset);
     team.all<Plus>(sums);
 #endif
     team.neighbours<Plus>(sums);
-    rows.second_pass(walk, held, shift, sums, scale, offset);
+    rows.second_pass(walk, held, stored, shift, sums, scale, offset);
+    if (IS_WHOLE) break;  // nothing is kept in registers for a row that does not come
   }
   team.leave();
 }

@@ -10,6 +10,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, ceil_power, floor_power
 from lowdnn.engines.rows.layout import LINE_GROUPS, RowLayout
+from lowdnn.engines.rows.packed_row import ALLOTTED_TO_FEW, PackedRow, Packing
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.status import BadParamError
@@ -53,6 +54,8 @@ _MAX_THREADS, _COLUMN_THREADS, _MIN_SIDE, _MAX_SIDE = 512, 256, 8, 32
 _GROUP_BYTES, _CLUSTER_BYTES, _BLOCK_BYTES = 16, 65536, 4096
 #: The share of the multiprocessors that clusters can have, and bytes of a row that a block without others can hold.
 _IN_CLUSTERS, _MAX_STAYING_BYTES = 0.875, 131072
+#: Threads of a team whose rows may be packed, at least.
+_MIN_PACKED_TEAM = 32
 #: Joined rows that have teams of their own, at most.
 _MAX_APART = 24
 #: Bytes of a block's rows that are worth a ring of slots, and that one has room for; groups of a thread whose rows have
@@ -90,6 +93,7 @@ class Held:
     rows.
     looks_ahead: whether the kernel asks for the next row when it begins with one.
     spreads: whether threads have few elements each of rows that take several warps.
+    packing: of kernels that hold rows of one axis as they are read wherever they can.
     """
 
     element_bytes: int
@@ -102,6 +106,7 @@ class Held:
     stays: bool
     looks_ahead: bool
     spreads: bool
+    packing: Packing | None = None
 
     @staticmethod
     def of(
@@ -126,7 +131,7 @@ class Held:
     @property
     def looking_ahead(self) -> Held:
         """The same of a kernel that asks for the next row when it begins with one."""
-        return replace(self, beside=self.beside + _AHEAD_REGISTERS)
+        return replace(self, beside=self.beside + _AHEAD_REGISTERS, packing=None)
 
     def words(self, vector: int, is_as_read: bool) -> int:
         """Registers for a group of ``vector`` elements."""
@@ -158,6 +163,11 @@ class RowTile:
         meeting = f"g{self.SHARING}" if self.is_cooperative else ""
         holding = "n" if self.AS_READ else ""
         return f"t{self.THREADS}m{self.TEAM}s{self.SIDE}i{self.ITEMS}c{self.CLUSTER}{meeting}{holding}"
+
+    def packed(self, layout: RowLayout, held: Held) -> PackedRow | None:
+        """How a thread has its row where that is packed; None of others."""
+        is_alone = self.SHARING == self.CLUSTER == 1 and self.chunks(layout) == 1
+        return _packed_row(layout, self.TEAM, self.ITEMS, held) if is_alone else None
 
     @property
     def is_cooperative(self) -> bool:
@@ -273,7 +283,23 @@ def _tile(
     if sharing == cluster:
         in_chunks = layout.groups > team * items * cluster
         is_as_read, resident = _holding(layout, threads, items, sharing, held, in_chunks)
+        packed = None if in_chunks or cluster > 1 else _packed_row(layout, team, items, held)
+        if packed is not None:
+            is_as_read, resident = True, resident_blocks(packed.registers, threads, ALLOTTED_TO_FEW)
     return RowTile(threads, team, side, items, sharing, cluster, int(is_as_read), max(1, resident))
+
+
+def _packed_row(layout: RowLayout, team: int, items: int, held: Held) -> PackedRow | None:
+    """Of one chunk of one block."""
+    space, packing = layout.space, held.packing
+    if packing is None or not held.read_bytes or not space.is_line or space.skew or space.joined > 1:
+        return None
+    if team < _MIN_PACKED_TEAM or held.element_bytes > 4:
+        return None
+    operand_words = packing.operands * layout.vector * held.element_bytes // 4
+    return PackedRow(
+        team, items, layout.vector, held.words(layout.vector, is_as_read=True), operand_words, packing.has_mean
+    )
 
 
 def are_apart(layout: RowLayout) -> bool:
@@ -386,9 +412,12 @@ def _resident(layout: RowLayout, threads: int, items: int, sharing: int, held: H
     return resident_blocks(base + each * items + beside, threads)
 
 
-def resident_blocks(registers: int, threads: int) -> int:
-    """Blocks of so many threads for which a multiprocessor has registers."""
-    allotted = max(_MIN_REGISTERS, ceil_div(registers, 8) * 8)
+def resident_blocks(registers: int, threads: int, least: int = _MIN_REGISTERS) -> int:
+    """Blocks of so many threads for which a multiprocessor has registers.
+
+    least: registers that a thread has at any rate.
+    """
+    allotted = max(least, ceil_div(registers, 8) * 8)
     warps = _QUARTERS * (_REGISTERS_PER_QUARTER // (32 * allotted))
     return min(warps // ceil_div(threads, 32), _MAX_RESIDENT)
 
