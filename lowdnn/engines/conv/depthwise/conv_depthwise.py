@@ -5,16 +5,19 @@ several filters for each channel, flipped filters; fp16, bf16 and fp32. Any poin
 reduced on its way, for each channel and as a whole; not behind a filter gradient.
 Kernels: ``conv_depthwise.cu`` (forward pass and data gradient) and ``reduction/reduction_combine.cu``;
 ``conv_depthwise_filter.cu`` and ``conv_depthwise_filter_sum.cu`` (filter gradient, in shares that are added in a fixed
-order).
+order). Over planes without strides and for long filters of lines, ``conv_depthwise_planes.cu`` and
+``conv_depthwise_filter_planes.cu`` in place of the first of each.
 """
 
 from __future__ import annotations
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, plan_of, resolve_choices
-from lowdnn.engines.conv.depthwise import filter_gradient, rows
+from lowdnn.engines.conv.depthwise import filter_gradient, filter_planes, planes, rows
 from lowdnn.engines.conv.depthwise.filter_gradient import FilterGradient
+from lowdnn.engines.conv.depthwise.filter_planes import PlaneFilterGradient
 from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
+from lowdnn.engines.conv.depthwise.planes import PlaneCorrelation
 from lowdnn.engines.conv.depthwise.rows import Correlation
 from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
 from lowdnn.engines.gemm.output_space import output_space
@@ -27,7 +30,7 @@ from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import NotSupportedError, Status
 
-Problem = Correlation | FilterGradient
+Problem = Correlation | PlaneCorrelation | FilterGradient | PlaneFilterGradient
 
 
 class ConvDepthwise:
@@ -47,7 +50,9 @@ class ConvDepthwise:
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """What a thread works on: LOAD_SIZE channels, TILE_COLS columns, TILE_ROWS rows, STAGES rows read ahead.
 
-        BLOCK_SIZE of the forward pass and the data gradient; SPLIT_K_SLC of the filter gradient.
+        BLOCK_SIZE of the forward pass and the data gradient; SPLIT_K_SLC of the filter gradient. Along planes LOAD_SIZE
+        counts the words of channels of a block, TILE_M and TILE_N its threads along rows and columns, STAGES planes in
+        shared memory; SPLIT_P_SLC parts of the planes.
         """
         return _knobs(self._accepted(graph), arch)
 
@@ -57,6 +62,10 @@ class ConvDepthwise:
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         if isinstance(problem, FilterGradient):
             return self._filter_plan(problem, graph, arch, chosen)
+        if isinstance(problem, PlaneFilterGradient):
+            return self._filter_planes_plan(problem, graph, arch, chosen)
+        if isinstance(problem, PlaneCorrelation):
+            return self._planes_plan(problem, graph, arch, chosen)
         tile = rows.tile_of(problem, chosen)
         if isinstance(tile, str):
             raise NotSupportedError(f"{self.name}.{tile}")
@@ -72,17 +81,42 @@ class ConvDepthwise:
     def precompiled(self) -> tuple[KernelRef, ...]:
         return ()
 
+    def _planes_plan(
+        self, correlation: PlaneCorrelation, graph: OperationGraph, arch: ArchSpec, chosen: Choices
+    ) -> Plan:
+        tile = planes.tile_of(correlation, chosen)
+        if isinstance(tile, str):
+            raise NotSupportedError(f"{self.name}.{tile}")
+        functor = planes.functor_of(correlation)
+        kernels = (planes.kernel(correlation, tile, functor),)
+        return plan_of(self, graph, arch, chosen, kernels, (planes.launch(correlation, tile, functor),))
+
     def _filter_plan(self, gradient: FilterGradient, graph: OperationGraph, arch: ArchSpec, chosen: Choices) -> Plan:
         tile = filter_gradient.tile_of(gradient, chosen)
         if isinstance(tile, str):
             raise NotSupportedError(f"{self.name}.{tile}")
-        functor = filter_gradient.functor_of(gradient)
+        functor = filter_gradient.functor_of(gradient.geometry)
         kernels = (filter_gradient.filter_kernel(gradient, tile), filter_gradient.sum_kernel(functor))
         launches = (
             filter_gradient.filter_launch(gradient, tile, 0),
-            filter_gradient.sum_launch(gradient, tile, functor, 0),
+            filter_gradient.sum_launch(gradient.geometry, tile.shares, functor, 0),
         )
         return plan_of(self, graph, arch, chosen, kernels, launches, filter_gradient.slices_bytes(gradient, tile))
+
+    def _filter_planes_plan(
+        self, gradient: PlaneFilterGradient, graph: OperationGraph, arch: ArchSpec, chosen: Choices
+    ) -> Plan:
+        tile = filter_planes.tile_of(gradient, chosen)
+        if isinstance(tile, str):
+            raise NotSupportedError(f"{self.name}.{tile}")
+        functor = filter_gradient.functor_of(gradient.geometry)
+        kernels = (filter_planes.filter_kernel(gradient, tile), filter_gradient.sum_kernel(functor))
+        shares = filter_planes.slices_bytes(gradient, tile)
+        launches = (
+            filter_planes.filter_launch(gradient, tile, 0),
+            filter_gradient.sum_launch(gradient.geometry, gradient.slice_count(tile), functor, 0),
+        )
+        return plan_of(self, graph, arch, chosen, kernels, launches, shares)
 
     def _accepted(self, graph: OperationGraph) -> Problem:
         problem = graph.derive(self._problem)
@@ -102,7 +136,11 @@ class ConvDepthwise:
         if isinstance(exits, str):
             return Refusal(self.name, exits)
         is_filter = isinstance(matched.anchor, ConvolutionBackwardFilter)
-        problem: Problem = FilterGradient(geometry) if is_filter else Correlation(geometry, exits)
+        if not is_filter and exits is NO_EXITS and not PlaneCorrelation(geometry.along_columns).refuse():
+            return PlaneCorrelation(geometry.along_columns)
+        if is_filter and not PlaneFilterGradient(geometry.along_columns).refuse():
+            return PlaneFilterGradient(geometry.along_columns)
+        problem = FilterGradient(geometry) if is_filter else Correlation(geometry, exits)
         reason = problem.refuse()
         return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem
 
@@ -124,4 +162,8 @@ def _exits_of(matched: AnchoredWithExits[ConvolutionOperation]) -> OutputExits |
 def _knobs(problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
     if isinstance(problem, FilterGradient):
         return filter_gradient.knobs(problem, arch)
+    if isinstance(problem, PlaneFilterGradient):
+        return filter_planes.knobs(problem, arch)
+    if isinstance(problem, PlaneCorrelation):
+        return planes.knobs(problem, arch)
     return rows.knobs(problem, arch)

@@ -429,9 +429,9 @@ def slices_bytes(gradient: FilterGradient, tile: FilterTile) -> int:
     return aligned_bytes(tile.shares * gradient.elements * 4)
 
 
-def functor_of(gradient: FilterGradient) -> Functor:
+def functor_of(geometry: DepthwiseGeometry) -> Functor:
     """The epilogue's functor: one element at a time."""
-    return generate(gradient.geometry.dag, accumulator=DataType.FLOAT, vector_axis=0)
+    return generate(geometry.dag, accumulator=DataType.FLOAT, vector_axis=0)
 
 
 def sum_kernel(functor: Functor) -> KernelRef:
@@ -444,20 +444,20 @@ def sum_kernel(functor: Functor) -> KernelRef:
     )
 
 
-def sum_launch(gradient: FilterGradient, tile: FilterTile, functor: Functor, offset_bytes: int) -> Launch:
+def sum_launch(geometry: DepthwiseGeometry, slice_count: int, functor: Functor, offset_bytes: int) -> Launch:
     """Adds the slices and applies the epilogue."""
-    dw = gradient.geometry.operation.filter
+    dw = geometry.operation.filter
     arguments = Struct(
         (
             WorkspacePointer(offset_bytes),
-            *i32((tile.shares, gradient.elements)),
+            *i32((slice_count, dw.element_count)),
             Struct(divider(dw.dims[0])),
             *(Struct(divider(extent)) for extent in dw.dims[2:]),
             functor.arguments,
         )
     )
-    work = Work(tile.shares * gradient.elements, moved_bytes(gradient.geometry.dag), MathUnit.FMA_F32)
-    blocks = ceil_div(gradient.elements, _SUM_COLUMNS)
+    work = Work(slice_count * dw.element_count, moved_bytes(geometry.dag), MathUnit.FMA_F32)
+    blocks = ceil_div(dw.element_count, _SUM_COLUMNS)
     return Launch(1, (blocks, 1, 1), (_SUM_COLUMNS * _SUM_PARTS, 1, 1), (arguments,), work=work)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
@@ -84,6 +84,14 @@ class DepthwiseGeometry:
         while any(step % width for step in (*steps, tensor.dims[1])):
             width //= 2
         return width
+
+    @cached_property
+    def along_columns(self) -> DepthwiseGeometry:
+        """With the one axis of a line as columns."""
+        if self.placed != (None, 0, None):
+            return self
+        planes, rows, columns = self.axes
+        return replace(self, placed=(None, None, 0), axes=(planes, columns, rows))
 
     def refuse(self) -> str:
         """Why the kernels cannot take the operation, or an empty string."""

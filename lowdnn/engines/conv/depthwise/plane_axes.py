@@ -1,0 +1,186 @@
+"""Axes of a walk along the planes: the host side of ``include/depthwise_planes.cuh``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd
+
+from lowdnn.engines.conv.depthwise.axes import AxisGeometry
+from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
+from lowdnn.engines.launch import ceil_div, divider, i32
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Struct
+
+#: Channels in neighbouring threads come in words.
+WORD_BYTES = 4
+_WIDEST_COPY = 16
+
+#: Taps of a line from which on it is faster so than walked along as rows (measured).
+_LEAST_LINE_TAPS = 16
+
+#: Words of a block.
+_LEAST_LANES, _MOST_LANES = 12, 64
+_FEW_LANES = 8  # for fewer words
+_SECTOR_BYTES = 32
+
+
+@dataclass(frozen=True)
+class WindowAxis:
+    """Target q meets the sources at (q * step - padding + tap) / up, where that is whole.
+
+    sources, targets: extents.  is_reversed: tap 0 is the filter's last one.
+    """
+
+    sources: int
+    targets: int
+    taps: int
+    step: int
+    up: int
+    padding: int
+    is_reversed: bool
+
+    @classmethod
+    def forward(cls, axis: AxisGeometry) -> WindowAxis:
+        """From the image to the response."""
+        return cls(axis.image, axis.response, axis.taps, axis.stride, 1, axis.padding, axis.is_flipped)
+
+    @classmethod
+    def backward(cls, axis: AxisGeometry) -> WindowAxis:
+        """From the response to the image."""
+        padding = axis.taps - 1 - axis.padding
+        return cls(axis.response, axis.image, axis.taps, 1, axis.stride, padding, not axis.is_flipped)
+
+    @property
+    def first(self) -> int:
+        """The first position that target 0 meets, inside the source or not."""
+        return ceil_div(-self.padding, self.up)
+
+    @property
+    def phase(self) -> int:
+        """The tap that joins the two."""
+        return self.first * self.up + self.padding
+
+    def window(self, targets: int) -> int:
+        """Positions that so many neighbouring targets meet, the first one a multiple of ``up``."""
+        return ((targets - 1) * self.step + self.taps - 1 - self.phase) // self.up + 1
+
+    def moved(self, targets: int) -> int:
+        """From the window of one target to that of the target so many further on, a multiple of ``up``."""
+        return targets * self.step // self.up
+
+    def products(self, targets: int) -> int:
+        """Pairs of taps and targets, of so many neighbouring ones."""
+        return _products(self, targets)
+
+
+def word_channels(tensor: Tensor) -> int:
+    """Channels of a word."""
+    return WORD_BYTES // tensor.element_bytes
+
+
+def has_words(geometry: DepthwiseGeometry, tensor: Tensor) -> bool:
+    """Whether the tensor's channels lie in aligned words."""
+    words = word_channels(tensor)
+    return tensor.strides[1] == 1 and words > 0 and geometry.neighbours(tensor) >= words
+
+
+def refuse_walk(geometry: DepthwiseGeometry) -> str:
+    """Why no kernel walks along planes of the operation, or an empty string."""
+    planes, _, columns = geometry.axes
+    is_line = geometry.placed[:2] == (None, None)
+    if geometry.placed[0] is None and not (is_line and columns.taps >= _LEAST_LINE_TAPS):
+        return f"expected planes, or a line with at least {_LEAST_LINE_TAPS} taps"
+    if any(axis.dilation > 1 for axis in geometry.axes) or planes.stride > 1:
+        return "expected no dilations and no stride along the planes"
+    if not 0 <= planes.padding < planes.taps:
+        return "expected less padding than taps along the planes"
+    if geometry.multiplier > 1:
+        return "expected one filter of each channel"
+    return ""
+
+
+@dataclass(frozen=True)
+class Staging:
+    """How a block's threads copy a box of positions of a plane to shared memory: ``StagedPlanes``.
+
+    row_copies: of a row.  copies: of a thread for a plane.  copy_bytes: of one.  touched_bytes: of the L2 cache.
+    """
+
+    rows: int
+    row_copies: int
+    copies: int
+    copy_bytes: int
+    is_dense: bool
+    threads: int
+    touched_bytes: int
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.copies * self.threads * self.copy_bytes
+
+    def box(self, strides: tuple[int, ...], extents: tuple[int, int], channels: int) -> Struct:
+        """``StagedPlanes::Box``; strides and extents of rows and columns."""
+        return Struct((*i32((self.rows,)), Struct(divider(self.row_copies)), *i32((*strides, *extents, channels))))
+
+
+@dataclass(frozen=True)
+class StagedTensor:
+    """A tensor whose planes are copied to shared memory.
+
+    pitch_bytes: from one position to the next where there are no gaps.  widest_copy: of one position, in bytes.
+    dense_lanes: words of a position whose rows have no gaps and lie in whole copies; 0 where they do not.
+    """
+
+    pitch_bytes: int
+    widest_copy: int
+    dense_lanes: int
+
+    @classmethod
+    def of(cls, geometry: DepthwiseGeometry, tensor: Tensor) -> StagedTensor:
+        pitch_bytes = tensor.dims[1] * tensor.element_bytes
+        widest = min(_WIDEST_COPY, geometry.neighbours(tensor) * tensor.element_bytes)
+        return cls(pitch_bytes, widest, pitch_bytes // WORD_BYTES if _is_dense(tensor) else 0)
+
+    def staging(self, shape: tuple[int, int], lanes: int, threads: int) -> Staging:
+        """Of a box of ``shape`` rows and columns with ``lanes`` words of channels."""
+        rows, columns = shape
+        position_bytes, is_dense = lanes * WORD_BYTES, lanes == self.dense_lanes
+        if is_dense:
+            copied, touched = _WIDEST_COPY, position_bytes
+        else:
+            copied = gcd(self.widest_copy, position_bytes)
+            is_aligned = position_bytes % _SECTOR_BYTES == self.pitch_bytes % _SECTOR_BYTES == 0
+            touched = (ceil_div(position_bytes, _SECTOR_BYTES) + (not is_aligned)) * _SECTOR_BYTES
+        before = copied - WORD_BYTES if position_bytes % copied else 0  # where a box begins within a copy
+        row_copies = ceil_div(columns * position_bytes + before, copied)
+        count = ceil_div(rows * row_copies, threads)
+        return Staging(rows, row_copies, count, copied, is_dense, threads, rows * columns * touched)
+
+
+def lane_choices(channels: int, tensor: Tensor) -> tuple[int, ...]:
+    """Words of channels of a block, the widest first: equal parts of all, or powers of two with few idle ones."""
+    words = channels // word_channels(tensor)
+    parts = {words // n for n in range(1, words + 1) if words % n == 0}
+    powers = {n for n in (16, 32) if (ceil_div(words, n) * n - words) * 4 <= words}
+    fitting = sorted((n for n in parts | powers if _LEAST_LANES <= n <= _MOST_LANES), reverse=True)
+    return tuple(fitting) or (_FEW_LANES,)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether rows of positions have no gaps and begin and end at the widest copies."""
+    channels, width = tensor.dims[1], _WIDEST_COPY // tensor.element_bytes
+    others = (*tensor.dims[:1], *tensor.dims[2:-1]), (*tensor.strides[:1], *tensor.strides[2:-1])
+    return (
+        channels == tensor.strides[-1]
+        and tensor.alignment_bytes >= _WIDEST_COPY
+        and channels * tensor.dims[-1] % width == 0
+        and all(step % width == 0 for extent, step in zip(*others, strict=True) if extent > 1)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _products(axis: WindowAxis, targets: int) -> int:
+    """Kept: a search asks for few of them, again and again."""
+    taps = (j * axis.up + axis.phase - i * axis.step for i in range(targets) for j in range(axis.window(targets)))
+    return sum(0 <= tap < axis.taps for tap in taps)

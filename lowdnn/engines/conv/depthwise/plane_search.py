@@ -1,0 +1,259 @@
+"""Tiles of the kernels that walk along planes: which ones are worth a look, and how long they take.
+
+The constants were fitted to some 430 measured tiles of 50 convolutions on an H200; as times they are right within a
+fifth of their value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import hypot, prod
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Choices, Knob
+from lowdnn.engines.conv.depthwise.cost import resident_blocks, waves_s
+from lowdnn.engines.conv.depthwise.plane_axes import WORD_BYTES, Staging, WindowAxis
+from lowdnn.engines.launch import ceil_div
+from lowdnn.enums import KnobType
+
+#: Choices of a thread's rows and columns, and of threads along them.
+ROWS = (1, 2, 4)
+COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 16)
+UNITS = (*range(1, 17), 20)
+STAGES = (2, 3, 4)
+DEFAULT_STAGES = 3
+
+_WARP_SIZE = 32
+_SCHEDULERS = 4
+
+#: Of a thread: what it may hold as its own, and what it needs beside that.
+MAX_REGISTERS = 190
+_OTHER_REGISTERS = 40
+_MAX_COPIES = 28
+#: Of a block.
+_MAX_THREADS = 512
+_MAX_SHARED_BYTES = 96 << 10
+_RESERVED_SHARED_BYTES = 1 << 10
+
+#: Of the search: threads of a block that its units come near to; shapes of a thread's work that are looked at.
+_WANTED_THREADS = (128, 192, 256, 384)
+_SHAPES = 4
+_MOST_PARTS = 10
+_VECTOR_WORDS = 4
+#: Fewer in a block are slower than their instructions tell (measured).
+_LEAST_WARPS = 3
+_MAX_STAGED_BYTES = 90 << 10
+
+#: Instructions of a copy, of a target's epilogue, of a step beside its products.
+_COPY, _TARGET, _STEP = 12, 14, 60
+#: Cycles of a warp alone for one of its instructions and for a barrier; of a block's start.
+_LATENCY, _BARRIER, _START = 1.2, 330, 1250
+_L2_BYTES_PER_S = 5.7e12
+#: What the shorter of two things done at a time adds to the longer one.
+_OVERLAP = 0.4
+
+
+@dataclass(frozen=True)
+class Units:
+    """A block's threads: ``unit_rows`` x ``unit_columns`` for each of ``lanes`` words, each of ``rows`` x ``columns``
+    targets."""
+
+    lanes: int
+    rows: int
+    columns: int
+    unit_rows: int
+    unit_columns: int
+
+    @property
+    def count(self) -> int:
+        return self.unit_rows * self.unit_columns
+
+    @property
+    def threads(self) -> int:
+        """In whole warps."""
+        return ceil_div(self.count * self.lanes, _WARP_SIZE) * _WARP_SIZE
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The block's rows and columns of targets."""
+        return self.unit_rows * self.rows, self.unit_columns * self.columns
+
+
+@dataclass(frozen=True)
+class BlockWork:
+    """What a block does: ``steps`` of ``instructions`` for each thread, and ``beside`` instructions outside of them.
+
+    registers: of a thread's own.  staged: the planes that it copies in a step.
+    """
+
+    blocks: int
+    threads: int
+    steps: int
+    instructions: int
+    beside: int
+    registers: int
+    shared_bytes: int
+    staged: tuple[Staging, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether threads, registers and shared memory suffice; a scheduler's warps share 512 registers of a lane."""
+        warps = ceil_div(self.threads, _WARP_SIZE * _SCHEDULERS)
+        return (
+            self.threads <= _MAX_THREADS
+            and sum(one.copies for one in self.staged) <= _MAX_COPIES
+            and self.shared_bytes <= _MAX_SHARED_BYTES
+            and self.registers <= MAX_REGISTERS
+            and self.registers + _OTHER_REGISTERS <= 512 // warps // 8 * 8
+        )
+
+    def resident(self, arch: ArchSpec) -> int:
+        """Blocks of a multiprocessor at a time."""
+        by_registers = resident_blocks(self.registers + _OTHER_REGISTERS, self.threads, arch)
+        return max(1, min(by_registers, arch.shared_bytes_per_sm // (self.shared_bytes + _RESERVED_SHARED_BYTES)))
+
+    def seconds(self, moved_bytes: int, arch: ArchSpec) -> float:
+        """Estimated: a multiprocessor's blocks in waves, against bytes moved and bytes read through the L2 cache."""
+        step = self.instructions + sum(one.copies for one in self.staged) * _COPY + _STEP
+        own = self.steps * step + self.beside
+        warps = self.threads / _WARP_SIZE / _SCHEDULERS
+
+        def wave_cycles(blocks: int) -> float:
+            return hypot(blocks * warps * own, own * _LATENCY + self.steps * _BARRIER) + _START
+
+        walk_s = waves_s(ceil_div(self.blocks, arch.sm_count), self.resident(arch), wave_cycles, arch)
+        read_s = self.blocks * self.steps * sum(one.touched_bytes for one in self.staged) / _L2_BYTES_PER_S
+        memory_s = max(moved_bytes / arch.copy_bytes_per_s, read_s)
+        return max(walk_s, memory_s) + _OVERLAP * min(walk_s, memory_s)
+
+
+def unit_knobs(best: Units, lanes: tuple[int, ...]) -> tuple[Knob, ...]:
+    return (
+        Knob("lanes", KnobType.LOAD_SIZE, lanes, best.lanes, "words of channels of a block"),
+        Knob("columns", KnobType.TILE_COLS, COLUMNS, best.columns, "neighbouring columns of a thread"),
+        Knob("rows", KnobType.TILE_ROWS, ROWS, best.rows, "neighbouring rows of a thread"),
+        Knob("unit_rows", KnobType.TILE_M, UNITS, best.unit_rows, "threads of a block along the rows"),
+        Knob("unit_columns", KnobType.TILE_N, UNITS, best.unit_columns, "threads of a block along the columns"),
+    )
+
+
+def chosen_units(chosen: Choices) -> Units:
+    return Units(
+        lanes=chosen[KnobType.LOAD_SIZE],
+        rows=chosen[KnobType.TILE_ROWS],
+        columns=chosen[KnobType.TILE_COLS],
+        unit_rows=chosen[KnobType.TILE_M],
+        unit_columns=chosen[KnobType.TILE_N],
+    )
+
+
+def unfit(units: Units, axes: tuple[WindowAxis, WindowAxis, WindowAxis], work: BlockWork) -> str:
+    """Why a block cannot do the work, or an empty string."""
+    if units.rows % axes[1].up or units.columns % axes[2].up:
+        least = f"{axes[1].up} rows and {axes[2].up} columns"
+        return f"knob_choices: expected multiples of {least} of a thread, got {units.rows} and {units.columns}"
+    if work.fits:
+        return ""
+    got = f"{work.threads} threads of {work.registers} registers, {work.shared_bytes} bytes"
+    return f"knob_choices: expected a block that fits registers and shared memory, got {got}"
+
+
+def epilogue_instructions(targets: int) -> int:
+    return targets * _TARGET
+
+
+def units_of(
+    lanes: tuple[int, ...], axes: tuple[WindowAxis, WindowAxis, WindowAxis], channels: int, most: int
+) -> Iterator[Units]:
+    """Those worth a look: of the best shapes of a thread's work, and of each size of a block, the best arrangement.
+
+    most: registers that a thread has for its sums and a row of its window.
+    """
+    for shape in _shapes(axes, channels, most):
+        own = _thread_instructions(axes, shape, channels)
+        for count in lanes:
+            for threads in _WANTED_THREADS:
+                yield from _arranged(axes, shape, count, threads, own)
+
+
+def _arranged(
+    axes: tuple[WindowAxis, WindowAxis, WindowAxis], shape: tuple[int, int], lanes: int, threads: int, own: int
+) -> Iterator[Units]:
+    """Of the blocks of at most so many threads the one with the fewest instructions for all targets, if there is any.
+
+    own: instructions of a thread.
+    """
+    _, row_axis, column_axis = axes
+    rows, columns = ceil_div(row_axis.targets, shape[0]), ceil_div(column_axis.targets, shape[1])
+    least = min(_LEAST_WARPS * _WARP_SIZE, rows * columns * lanes)
+
+    def positions(unit_rows: int, unit_columns: int) -> int:
+        return row_axis.window(unit_rows * shape[0]) * column_axis.window(unit_columns * shape[1])
+
+    def fits(unit_rows: int, unit_columns: int) -> bool:
+        staged = positions(unit_rows, unit_columns) + unit_rows * unit_columns * prod(shape)
+        has_room = staged * lanes * WORD_BYTES * DEFAULT_STAGES <= _MAX_STAGED_BYTES
+        return has_room and least <= unit_rows * unit_columns * lanes <= threads
+
+    def cost(units: tuple[int, int]) -> int:
+        copied = positions(*units) * lanes * _COPY // (_VECTOR_WORDS * _WARP_SIZE)
+        blocks = ceil_div(rows, units[0]) * ceil_div(columns, units[1])
+        return blocks * (ceil_div(prod(units) * lanes, _WARP_SIZE) * own + copied)
+
+    possible = [
+        (unit_rows, unit_columns)
+        for unit_columns in _parts(columns)
+        for unit_rows in [next((part for part in _parts(rows) if fits(part, unit_columns)), 0)]
+        if unit_rows
+    ]
+    if possible:
+        yield Units(lanes, *shape, *min(possible, key=cost))
+
+
+def thread_products(axes: tuple[WindowAxis, WindowAxis, WindowAxis], rows: int, columns: int, channels: int) -> int:
+    """Multiply-adds of a thread for a plane of sources."""
+    planes, row_axis, column_axis = axes
+    return planes.taps * row_axis.products(rows) * column_axis.products(columns) * channels
+
+
+def thread_positions(axes: tuple[WindowAxis, WindowAxis, WindowAxis], rows: int, columns: int) -> int:
+    """Of a thread's window."""
+    return axes[1].window(rows) * axes[2].window(columns)
+
+
+def _shapes(axes: tuple[WindowAxis, WindowAxis, WindowAxis], channels: int, most: int) -> list[tuple[int, int]]:
+    """Rows and columns of a thread with the fewest instructions for a target that exists."""
+    planes, row_axis, column_axis = axes
+
+    def cost(shape: tuple[int, int]) -> float:
+        rows, columns = shape
+        excess = _excess(row_axis, rows) * _excess(column_axis, columns)
+        return _thread_instructions(axes, shape, channels) * excess / (rows * columns)
+
+    possible = [
+        (rows, columns)
+        for rows in ROWS
+        for columns in COLUMNS
+        if rows % row_axis.up == 0 and columns % column_axis.up == 0
+        if rows < 2 * max(row_axis.targets, row_axis.up) and columns < 2 * max(column_axis.targets, column_axis.up)
+        if (rows * columns * planes.taps + column_axis.window(columns)) * channels <= most
+    ]
+    return sorted(possible, key=cost)[:_SHAPES]
+
+
+def _thread_instructions(axes: tuple[WindowAxis, WindowAxis, WindowAxis], shape: tuple[int, int], channels: int) -> int:
+    """Of a thread and a plane, without copies."""
+    products = thread_products(axes, *shape, channels)
+    return products + thread_positions(axes, *shape) * (1 + channels) + epilogue_instructions(prod(shape)) + _STEP
+
+
+def _excess(axis: WindowAxis, targets: int) -> float:
+    """Targets that threads of so many cover, as a multiple of those that exist."""
+    return ceil_div(axis.targets, targets) * targets / axis.targets
+
+
+def _parts(count: int) -> tuple[int, ...]:
+    """Lengths of the equal parts that ``count`` may be cut into, the last one shorter; the longest first."""
+    lengths = {ceil_div(count, parts) for parts in range(1, _MOST_PARTS + 1)} | {1}
+    return tuple(sorted((length for length in lengths if length in UNITS), reverse=True))

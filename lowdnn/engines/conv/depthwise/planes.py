@@ -1,0 +1,352 @@
+"""The plan of ``conv_depthwise_planes.cu``: forward pass and data gradient that read each plane of the source once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor, generate
+from lowdnn.codegen.space import IndexSpace, space_of, with_axis
+from lowdnn.engines.base import Choices, Knob
+from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
+from lowdnn.engines.conv.depthwise.plane_axes import (
+    StagedTensor,
+    Staging,
+    WindowAxis,
+    has_words,
+    lane_choices,
+    refuse_walk,
+    word_channels,
+)
+from lowdnn.engines.conv.depthwise.plane_search import (
+    DEFAULT_STAGES,
+    MAX_REGISTERS,
+    STAGES,
+    BlockWork,
+    Units,
+    chosen_units,
+    epilogue_instructions,
+    thread_positions,
+    thread_products,
+    unfit,
+    unit_knobs,
+    units_of,
+)
+from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, i64, macros
+from lowdnn.enums import DataType, KnobType
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
+
+#: Choices of blocks that share the planes of targets.
+PARTS = (1, 2, 3, 4, 6, 8, 16, 32, 64)
+
+#: Blocks of a multiprocessor past which planes are not shared.
+_ENOUGH_BLOCKS = 3
+_MAX_INDEX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Params:
+    """The macros of ``conv_depthwise_planes.cu``, described there."""
+
+    X_TYPE: str
+    W_TYPE: str
+    IMAGES_AS_PLANES: int
+    ROWS: int
+    COLUMNS: int
+    PLANE_TAPS: int
+    ROW_TAPS: int
+    COLUMN_TAPS: int
+    ROW_STEP: int
+    COLUMN_STEP: int
+    ROW_UP: int
+    COLUMN_UP: int
+    ROW_PHASE: int
+    COLUMN_PHASE: int
+    LANES: int
+    COPIES: int
+    COPY_BYTES: int
+    IS_DENSE: int
+    STAGES: int
+    THREADS: int
+    CLASSES: int = 1
+
+
+@dataclass(frozen=True)
+class PlanesTile:
+    """A block's work: its threads, the parts that planes of targets are split into, planes in shared memory."""
+
+    units: Units
+    parts: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class PlaneCorrelation:
+    """From sources to targets, x to y or dy to dx, walking along the planes."""
+
+    geometry: DepthwiseGeometry
+
+    @cached_property
+    def is_backward(self) -> bool:
+        return isinstance(self.geometry.operation, ConvolutionBackwardData)
+
+    @cached_property
+    def source(self) -> Tensor:
+        operation = self.geometry.operation
+        return operation.response if self.is_backward else operation.image
+
+    @cached_property
+    def target(self) -> Tensor:
+        operation = self.geometry.operation
+        return operation.image if self.is_backward else operation.response
+
+    @cached_property
+    def axes(self) -> tuple[WindowAxis, WindowAxis, WindowAxis]:
+        made = WindowAxis.backward if self.is_backward else WindowAxis.forward
+        planes, rows, columns = map(made, self.geometry.axes)
+        images = self.geometry.images
+        return replace(planes, sources=images, targets=images) if self.images_as_planes else planes, rows, columns
+
+    @property
+    def images_as_planes(self) -> bool:
+        """Whether the walk is along the images of tensors without planes."""
+        return self.geometry.placed[0] is None
+
+    @cached_property
+    def image_strides(self) -> tuple[int, int]:
+        """Of images and planes of the source."""
+        image, plane = self.source.strides[0], self.geometry.spatial_strides(self.source)[0]
+        return (0, image) if self.images_as_planes else (image, plane)
+
+    @cached_property
+    def space(self) -> IndexSpace:
+        """The targets' index space: n, c, planes, rows, columns."""
+        space = space_of(self.geometry.dag)
+        for position, axis in enumerate(self.geometry.placed, 2):
+            space = with_axis(space, position) if axis is None else space
+        return space
+
+    @cached_property
+    def channels(self) -> int:
+        """Of a thread: those of a word."""
+        return word_channels(self.source)
+
+    @cached_property
+    def weights(self) -> int:
+        """Of a thread."""
+        return self.geometry.tap_count * self.channels
+
+    @property
+    def least_registers(self) -> int:
+        """Of a thread's own, with the fewest targets."""
+        planes, row_axis, column_axis = self.axes
+        sums = planes.taps * row_axis.up * column_axis.up
+        return (sums + column_axis.window(column_axis.up)) * self.channels + self.weights
+
+    def refuse(self) -> str:
+        """Why the kernel cannot take the shape, or an empty string."""
+        geometry = self.geometry
+        reason = refuse_walk(geometry)
+        if reason:
+            return reason
+        if not has_words(geometry, self.source):
+            return "expected channels in words"
+        if self.target.element_count == 0 or self.least_registers > MAX_REGISTERS:
+            return "expected targets, and weights and sums that fit registers"
+        extents = zip(geometry.spatial_strides(self.source), self.axes, strict=True)
+        if max(abs(stride) * axis.sources for stride, axis in extents) > _MAX_INDEX // 4:
+            return "expected planes of less than 2^29 elements"
+        return ""
+
+    @cached_property
+    def staged(self) -> StagedTensor:
+        """The source."""
+        return StagedTensor.of(self.geometry, self.source)
+
+    @cached_property
+    def moved_bytes(self) -> int:
+        return bytes_of((self.source, *self.geometry.dag.loads, *self.geometry.dag.stores))
+
+    def staging(self, units: Units) -> Staging:
+        """Of the source's planes, in a block."""
+        rows, columns = units.shape
+        box = self.axes[1].window(rows), self.axes[2].window(columns)
+        return self.staged.staging(box, units.lanes, units.threads)
+
+    def shared_bytes(self, tile: PlanesTile) -> int:
+        return tile.stages * self.staging(tile.units).stage_bytes + tile.units.lanes * (self.weights | 1) * 4
+
+    def segment(self, tile: PlanesTile) -> int:
+        """Planes of targets of a block."""
+        return ceil_div(self.axes[0].targets, tile.parts)
+
+    def digits(self, tile: PlanesTile) -> tuple[int, ...]:
+        """The radices of a block's number, the fastest first."""
+        planes, row_axis, column_axis = self.axes
+        rows, columns = tile.units.shape
+        channel_blocks = ceil_div(self.geometry.channels, tile.units.lanes * self.channels)
+        tiles = ceil_div(column_axis.targets, columns), ceil_div(row_axis.targets, rows)
+        images = 1 if self.images_as_planes else self.geometry.images
+        return channel_blocks, *tiles, ceil_div(planes.targets, self.segment(tile)), images
+
+    def work(self, tile: PlanesTile) -> BlockWork:
+        """What a block does; its threads hold sums, weights and a row of their windows."""
+        units, planes, segment = tile.units, self.axes[0], self.segment(tile)
+        targets, staging = units.rows * units.columns, self.staging(units)
+        products = thread_products(self.axes, units.rows, units.columns, self.channels)
+        positions = thread_positions(self.axes, units.rows, units.columns)
+        window = self.axes[2].window(units.columns)
+        return BlockWork(
+            blocks=prod(self.digits(tile)),
+            threads=units.threads,
+            steps=min(segment + planes.taps - 1, planes.sources),
+            instructions=products + positions * (1 + self.channels),
+            beside=segment * epilogue_instructions(targets) + 2 * self.weights,
+            registers=(planes.taps * targets + window) * self.channels + self.weights + staging.copies,
+            shared_bytes=self.shared_bytes(tile),
+            staged=(staging,),
+        )
+
+    def tiles(self, arch: ArchSpec) -> Iterator[PlanesTile]:
+        """Those worth a look that fit."""
+        lanes = lane_choices(self.geometry.channels, self.source)
+        for units in units_of(lanes, self.axes, self.channels, MAX_REGISTERS - self.weights):
+            tile = PlanesTile(units, 1, DEFAULT_STAGES)
+            if self.images_as_planes:
+                tile = replace(tile, parts=self._least_parts(prod(self.digits(tile)[:3]), arch))
+            if self.work(tile).fits:
+                yield tile
+
+    def _least_parts(self, blocks: int, arch: ArchSpec) -> int:
+        """With so many blocks for each: the fewest that give every multiprocessor enough."""
+        enough = (p for p in PARTS if p * blocks >= _ENOUGH_BLOCKS * arch.sm_count or p >= self.axes[0].targets)
+        return next(enough, PARTS[-1])
+
+
+def kernel(correlation: PlaneCorrelation, tile: PlanesTile, functor: Functor) -> KernelRef:
+    planes, rows, columns = correlation.axes
+    w, staging = correlation.geometry.operation.filter, correlation.staging(tile.units)
+    params = Params(
+        X_TYPE=dtypes.info(correlation.source.data_type).c_type,
+        W_TYPE=dtypes.info(w.data_type).c_type,
+        IMAGES_AS_PLANES=int(correlation.images_as_planes),
+        ROWS=tile.units.rows,
+        COLUMNS=tile.units.columns,
+        PLANE_TAPS=planes.taps,
+        ROW_TAPS=rows.taps,
+        COLUMN_TAPS=columns.taps,
+        ROW_STEP=rows.step,
+        COLUMN_STEP=columns.step,
+        ROW_UP=rows.up,
+        COLUMN_UP=columns.up,
+        ROW_PHASE=rows.phase,
+        COLUMN_PHASE=columns.phase,
+        LANES=tile.units.lanes,
+        COPIES=staging.copies,
+        COPY_BYTES=staging.copy_bytes,
+        IS_DENSE=int(staging.is_dense),
+        STAGES=tile.stages,
+        THREADS=tile.units.threads,
+    )
+    types = "_".join(dtypes.info(t.data_type).short_name for t in (correlation.source, w))
+    walk = f"{planes.taps}x{rows.taps}x{columns.taps}_s{rows.step}x{columns.step}u{rows.up}x{columns.up}"
+    walk += f"p{rows.phase}x{columns.phase}"
+    walk += "i" if correlation.images_as_planes else ""
+    shape = f"r{tile.units.rows}w{tile.units.columns}_l{tile.units.lanes}b{tile.units.threads}"
+    shape += f"_c{staging.copies}x{staging.copy_bytes}{'d' if staging.is_dense else ''}"
+    return KernelRef(
+        name=f"conv_depthwise_planes_{types}_{walk}_{shape}s{tile.stages}_sm80_{functor.digest}",
+        source="conv/depthwise/conv_depthwise_planes.cu",
+        target="sm_80",
+        parameters=macros(params),
+        generated=functor.text,
+    )
+
+
+def launch(correlation: PlaneCorrelation, tile: PlanesTile, functor: Functor) -> Launch:
+    geometry, source, w = correlation.geometry, correlation.source, correlation.geometry.operation.filter
+    planes, rows, columns = correlation.axes
+    block_rows, block_columns = tile.units.shape
+    source_strides, digits = geometry.spatial_strides(source), correlation.digits(tile)
+    w_first, w_strides = _weights_places(correlation)
+    arguments = Struct(
+        (
+            TensorPointer(source.uid),
+            TensorPointer(w.uid),
+            *i64(correlation.image_strides),
+            *i32((planes.sources, *(axis.first for axis in correlation.axes))),
+            *i32((rows.moved(block_rows), columns.moved(block_columns))),
+            correlation.staging(tile.units).box(source_strides[1:], (rows.sources, columns.sources), geometry.channels),
+            *i64((w_first, w.strides[0], *w_strides)),
+            *i32(axis.targets for axis in correlation.axes),
+            Struct(divider(tile.units.unit_columns)),
+            *i32((tile.units.unit_rows, correlation.segment(tile))),
+            *(Struct(divider(radix)) for radix in digits),
+            functor.arguments,
+        )
+    )
+    work = Work(
+        flops=2 * geometry.operation.response.element_count * geometry.tap_count,
+        bytes=bytes_of((source, w, *geometry.dag.loads, *geometry.dag.stores)),
+        unit=MathUnit.FMA_F32,
+    )
+    return Launch(
+        kernel=0,
+        grid=(prod(digits), 1, 1),
+        block=(tile.units.threads, 1, 1),
+        arguments=(arguments,),
+        shared_bytes=correlation.shared_bytes(tile),
+        work=work,
+    )
+
+
+def functor_of(correlation: PlaneCorrelation) -> Functor:
+    """The epilogue's functor, along the channels."""
+    return generate(
+        replace(correlation.geometry.dag, result=None),
+        accumulator=DataType.FLOAT,
+        vector_axis=1,
+        space=correlation.space,
+    )
+
+
+def knobs(correlation: PlaneCorrelation, arch: ArchSpec) -> tuple[Knob, ...]:
+    best = best_tile(correlation, arch)
+    return (
+        *unit_knobs(best.units, lane_choices(correlation.geometry.channels, correlation.source)),
+        Knob("parts", KnobType.SPLIT_P_SLC, PARTS, best.parts, "blocks that share the planes of targets"),
+        Knob("stages", KnobType.STAGES, STAGES, best.stages, "planes of the source in shared memory"),
+    )
+
+
+def tile_of(correlation: PlaneCorrelation, chosen: Choices) -> PlanesTile | str:
+    """The tile of resolved knobs, or why there is none."""
+    tile = PlanesTile(chosen_units(chosen), parts=chosen[KnobType.SPLIT_P_SLC], stages=chosen[KnobType.STAGES])
+    return unfit(tile.units, correlation.axes, correlation.work(tile)) or tile
+
+
+def best_tile(correlation: PlaneCorrelation, arch: ArchSpec) -> PlanesTile:
+    """The fastest tile by its work's estimate."""
+
+    def cost(tile: PlanesTile) -> float:
+        return correlation.work(tile).seconds(correlation.moved_bytes, arch)
+
+    _, row_axis, column_axis = correlation.axes
+    lanes = lane_choices(correlation.geometry.channels, correlation.source)[-1]
+    least = PlanesTile(Units(lanes, row_axis.up, column_axis.up, 1, 1), 1, DEFAULT_STAGES)
+    best = min(correlation.tiles(arch), key=cost, default=least)
+    return min((replace(best, parts=parts) for parts in PARTS if parts <= correlation.axes[0].targets), key=cost)
+
+
+def _weights_places(correlation: PlaneCorrelation) -> tuple[int, list[int]]:
+    """Where the first filter's tap 0 lies, and the strides of taps along planes, rows and columns."""
+    strides = correlation.geometry.spatial_strides(correlation.geometry.operation.filter)
+    pairs = list(zip(correlation.axes, strides, strict=True))
+    first = sum((axis.taps - 1) * stride for axis, stride in pairs if axis.is_reversed)
+    return first, [-stride if axis.is_reversed else stride for axis, stride in pairs]

@@ -1,0 +1,109 @@
+"""The kernels that walk along planes: forward pass, data gradient and filter gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lowdnn.arch.specs import SM_90A
+from lowdnn.driver import open_driver
+from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
+from lowdnn.enums import KnobType
+from lowdnn.graph.cases import ConvolutionCase, parse_case
+from lowdnn.plan import Plan
+from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import NotSupportedError
+from tests.support.running import check_close, check_exact
+from tests.support.runtime import open_runtime
+
+ENGINE = ConvDepthwise()
+DIRECTIONS = ("fprop", "dgrad", "wgrad")
+
+SHAPES = (
+    "n=2 c=6 k=6 groups=6 hw=5x6x7 rs=3x3x3 pad=1 dtype=bf16",
+    "n=2 c=16 k=16 groups=16 hw=5x6x6 rs=3x3x3 pad=1 dtype=bf16",  # rows of positions without gaps
+    "n=1 c=54 k=54 groups=54 hw=3x4x16 rs=3x3x3 pad=1 dtype=bf16",  # positions that are no whole copies
+    "n=1 c=54 k=54 groups=54 hw=3x8x16 rs=3x3x3 pad=1 stride=1x2x2 dtype=bf16",
+    "n=1 c=20 k=20 groups=20 hw=4x9x8 rs=3x3x3 pad=1 stride=1x2x2 dtype=bf16",
+    "n=3 c=4 k=4 groups=4 hw=5x6x7 rs=2x3x2 pad=1x0x1 mode=flipped",
+    "n=2 c=10 k=10 groups=10 hw=6x7x5 rs=5x1x1 pad=2x0x0 dtype=fp16",
+    "n=1 c=8 k=8 groups=8 hw=1x4x3 rs=3x3x3 pad=1 dtype=bf16",  # fewer planes than taps
+)
+LAYER = SHAPES[0]
+
+
+@pytest.fixture
+def racing(kernel_cache_dir: Path) -> Iterator[Runtime]:
+    with open_runtime(open_driver("emulated", policy="fuzz(7),early,races"), kernel_cache_dir) as runtime:
+        yield runtime
+
+
+def case(shape: str, direction: str, words: str = "") -> ConvolutionCase:
+    parsed = parse_case(f"conv dir={direction} {shape} {words}")
+    assert isinstance(parsed, ConvolutionCase)
+    return parsed
+
+
+def check(device: Runtime, parsed: ConvolutionCase, choices: dict[KnobType, int] | None = None) -> Plan:
+    plan = check_exact(device, ENGINE, parsed.graph(), length=parsed.length, choices=choices)
+    assert "_planes_" in plan.kernels[0].name
+    return plan
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_geometries(racing: Runtime, shape: str, direction: str) -> None:
+    check(racing, case(shape, direction))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_lines(racing: Runtime, direction: str) -> None:
+    """Walked along their images."""
+    check(racing, case("n=3 c=16 k=16 groups=16 hw=40 rs=31 pad=15 dtype=fp16", direction))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_device(device: Runtime, direction: str) -> None:
+    check(device, case(LAYER, direction, "alpha=2 beta=1"))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_real_values_and_epilogue(device: Runtime, direction: str) -> None:
+    parsed = case(LAYER, direction, "epilogue=scale+sigmoid")
+    check_close(device, ENGINE, parsed.graph(), length=parsed.length)
+
+
+@pytest.mark.parametrize("direction", ["fprop", "dgrad"])
+@pytest.mark.parametrize("tile", [(2, 4, 2, 1, 2, 4), (1, 7, 3, 1, 3, 2)], ids=str)
+def test_tiles(racing: Runtime, direction: str, tile: tuple[int, ...]) -> None:
+    kinds = (
+        KnobType.TILE_ROWS,
+        KnobType.TILE_COLS,
+        KnobType.TILE_M,
+        KnobType.TILE_N,
+        KnobType.SPLIT_P_SLC,
+        KnobType.STAGES,
+    )
+    check(racing, case(LAYER, direction), dict(zip(kinds, tile, strict=True)))
+
+
+@pytest.mark.parametrize("tile", [(2, 4, 3, 2, 2, 4), (1, 2, 2, 3, 1, 2)], ids=str)
+def test_tiles_of_filter_gradients(racing: Runtime, tile: tuple[int, ...]) -> None:
+    kinds = (
+        KnobType.TILE_ROWS,
+        KnobType.TILE_COLS,
+        KnobType.TILE_M,
+        KnobType.TILE_N,
+        KnobType.SPLIT_K_SLC,
+        KnobType.STAGES,
+    )
+    check(racing, case("n=3 c=6 k=6 groups=6 hw=5x6x7 rs=3x3x3 pad=1", "wgrad"), dict(zip(kinds, tile, strict=True)))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_unfit_knobs_are_told(direction: str) -> None:
+    graph = case("n=1 c=64 k=64 groups=64 hw=9x40x40 rs=3x3x3 pad=1 dtype=bf16", direction).graph()
+    with pytest.raises(NotSupportedError, match="expected a block that fits"):
+        ENGINE.plan(graph, SM_90A, {KnobType.TILE_ROWS: 4, KnobType.TILE_COLS: 10})
