@@ -61,6 +61,9 @@ def _backward(case: ResampleCase, data: CaseData, operation: ResampleOperation) 
         ]
         geometry = (window, stride, padding, [1, 1], False)
         return lambda slot: _aten.max_pool2d_with_indices_backward(dy[slot], x[slot], *geometry, places[slot])
+    if any(padding):
+        # torch's own kernel for channels-last gives other gradients then (github.com/pytorch/pytorch/issues/188344).
+        dy, x = [copy.contiguous() for copy in dy], [copy.contiguous() for copy in x]
     geometry = (window, stride, padding, False, case.mode == "avg", None)
     return lambda slot: _aten.avg_pool2d_backward(dy[slot], x[slot], *geometry)
 
