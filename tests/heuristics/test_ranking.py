@@ -222,7 +222,7 @@ MEASURED = (
     ("n=32 c=3 hw=224x224 k=64 rs=3x3 pad=1 dir=dgrad", "conv_stem_dgrad_mma"),
     ("n=128 c=3 hw=224x224 k=64 rs=7x7 pad=3 stride=2 dir=wgrad", "conv_stem_wgrad_mma"),
     ("n=64 c=1024 hw=7x7 k=1024 rs=3x3 pad=1 groups=32 dir=fprop", "conv_grouped_mma"),
-    ("n=64 c=1024 hw=7x7 k=1024 rs=3x3 pad=1 groups=32 dir=wgrad", "conv_wgrad_wgmma"),
+    ("n=64 c=1024 hw=7x7 k=1024 rs=3x3 pad=1 groups=32 dir=wgrad", "conv_grouped_mma"),
     ("n=128 c=512 hw=14x14 k=512 rs=3x3 pad=1 groups=8 dir=fprop", "conv_fprop_wgmma"),
     ("n=32 c=128 hw=56x56 k=128 rs=3x3 pad=1 groups=32 dir=wgrad", "conv_grouped_mma"),
 )

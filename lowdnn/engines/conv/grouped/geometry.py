@@ -141,11 +141,13 @@ class GroupedGeometry:
 
     @cached_property
     def _reads_whole_filters(self) -> bool:
-        """Whether filters serve as they lie in memory: warps that keep them, in steps of one tap, without zeros."""
+        """Whether filters serve as they lie in memory: warps that keep them, in steps of one tap, without zeros; output
+        blocks are read in pairs."""
         pack, slab = self.pack, self.slab
+        has_pairs = pack.in_unit * pack.output_blocks % 2 == 0
         is_for_steps = slab.keeps_filters and pack.groups == 1 and pack.input_chunks % 2 == 0
         is_in_place = self.filter_packing is None and self.run == pack.chunk
-        return is_for_steps and is_in_place and self.operation.groups % slab.groups == 0
+        return is_for_steps and has_pairs and is_in_place and self.operation.groups % slab.groups == 0
 
     @cached_property
     def slab(self) -> Slab:
