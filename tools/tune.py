@@ -1,39 +1,45 @@
 """Walks the knobs of the engines that take a case on an NVIDIA GPU, and prints the ranking beside the estimates.
 
-    python tools/tune.py CASE... [--engine NAME] [--sample N] [--top K]
+    python tools/tune.py CASE... [--engine NAME] [--sample N] [--top K] [--record FILE]
 
 Every combination of knob values (or a sample of them, with the default always among them) is timed by graph replay, all
-in turns on the same data. ``*`` marks an engine's default and ``**`` the heuristics' first choice; results that differ
-from the first choice's are marked WRONG.
+in turns on the same data. ``*`` marks an engine's default and ``**`` the cost model's first choice; results that differ
+from the first choice's are marked WRONG. With --record, what is faster than the first choice becomes the graph's tuning
+record in FILE (``lowdnn/heuristics/tuning_records.py``).
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from pathlib import Path
 from random import Random
 
 import torch
 from bench_data import CaseData, disagreement
-from bench_device import chosen
 from bench_floor import data_bytes, floor_us
-from bench_timing import Timed, interleaved, slots_for
+from bench_timing import Timed, Timing, interleaved, slots_for
 
 from lowdnn.backend.handle import Handle
 from lowdnn.cli.run import read_cases
 from lowdnn.engines.base import Choices, Engine, Knob
 from lowdnn.engines.registry import engine_named
+from lowdnn.enums import HeurMode
 from lowdnn.graph.cases import Case
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.ranking import Candidate, candidate_for
+from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
+from lowdnn.heuristics.tuning_records import TuningRecord, file_text, records_in, short_key
 from lowdnn.plan import Plan
 from lowdnn.runtime.workspace import Workspace
-from lowdnn.status import LowdnnError
+from lowdnn.status import LowdnnError, NotSupportedError
+
+#: What a plan must be faster by than the first choice to be recorded: about what two timings of one plan differ by.
+RECORD_GAIN = 1.015
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=32, help="combinations of knobs for each engine (default 32)")
     parser.add_argument("--seed", type=int, default=4, help="of the sample (default 4)")
     parser.add_argument("--top", type=int, default=16, help="lines to print (default 16)")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write what is faster as tuning records into FILE")
     arguments = parser.parse_args()
     with Handle.open("cuda") as handle:
         engines = [engine_named(name) for name in arguments.engine] or [
@@ -64,10 +71,25 @@ def main() -> int:
         for case in read_cases(arguments.cases):
             graph = case.graph()
             variants = list(_variants(handle, graph, engines, arguments.sample, arguments.seed))
+            timings, failed = _timed(handle, case, graph, variants)
             print(f"\n{case}  floor {floor_us(graph):.2f} us")
-            for line in _ranking(handle, case, graph, variants)[: arguments.top]:
+            for line in [*failed, *_lines(variants, timings)][: arguments.top]:
                 print(line, flush=True)
+            if arguments.record:
+                record(arguments.record, case, graph, {v.candidate.plan: timings.get(v.text) for v in variants})
     return 0
+
+
+def record(path: Path, case: Case, graph: OperationGraph, timings: Mapping[Plan, Timing | None]) -> None:
+    """Makes the fastest plan the record of ``graph`` where it beats the first one of ``timings``, else drops one."""
+    (first, *_), timed = timings, {plan: timing.us for plan, timing in timings.items() if timing}
+    kept = records_in(path.read_text(encoding="utf-8")) if path.exists() else {}
+    fastest = min(timed, key=lambda plan: timed[plan])
+    key = short_key(graph)
+    kept.pop(key, None)
+    if first in timed and timed[fastest] * RECORD_GAIN < timed[first]:
+        kept[key] = TuningRecord(str(case), fastest.engine, dict(fastest.choices), timed[fastest])
+    path.write_text(file_text(kept), encoding="utf-8")
 
 
 def combinations(knobs: Sequence[Knob], sample: int, seed: int) -> list[Choices]:
@@ -84,7 +106,10 @@ def combinations(knobs: Sequence[Knob], sample: int, seed: int) -> list[Choices]
 def _variants(
     handle: Handle, graph: OperationGraph, engines: Sequence[Engine], sample: int, seed: int
 ) -> Iterator[Variant]:
-    first = chosen(handle, graph).plan
+    best = rank(graph, handle.arch, HeurMode.INSTANT, handle.engines).best
+    if best is None:
+        raise NotSupportedError(f"no engine takes the graph: {graph}")
+    first = best.plan
     yield Variant(candidate_for(engine_named(first.engine), graph, handle.arch, dict(first.choices)), "**")
     for engine in engines:
         if engine.refuse(graph, handle.arch) is not None:
@@ -95,8 +120,10 @@ def _variants(
                 yield Variant(candidate, "" if number else "*")
 
 
-def _ranking(handle: Handle, case: Case, graph: OperationGraph, variants: Sequence[Variant]) -> list[str]:
-    """A line for each variant: time, estimate, name; the fastest first, those that fail last."""
+def _timed(
+    handle: Handle, case: Case, graph: OperationGraph, variants: Sequence[Variant]
+) -> tuple[dict[str, Timing], list[str]]:
+    """The timings by the variants' texts, and a line for each that fails."""
     data = CaseData(case, graph, slots_for(data_bytes(graph)))
     failed: list[str] = []
     running: dict[str, Timed] = {}
@@ -118,9 +145,13 @@ def _ranking(handle: Handle, case: Case, graph: OperationGraph, variants: Sequen
                 failed.append(f"{'WRONG':>10} {variant.text}: {wrong}")
             else:
                 running[variant.text] = launch
-        timings = interleaved(running, data.slots)
+        return interleaved(running, data.slots), failed
+
+
+def _lines(variants: Sequence[Variant], timings: Mapping[str, Timing]) -> list[str]:
+    """A line for each variant that ran: time, estimate, name; the fastest first."""
     timed = sorted((v for v in variants if v.text in timings), key=lambda variant: timings[variant.text].us)
-    return failed + [
+    return [
         f"{timings[v.text].us:10.2f} us  estimated {v.candidate.estimated_us:9.2f}  {v.mark:2} {v.text}" for v in timed
     ]
 

@@ -2,10 +2,10 @@
 
 Modes, as cuDNN names them:
 
-    A, INSTANT   every engine that takes the graph, fastest first by the cost model (one list, one cost: a plan is
-                 made in microseconds, so there is nothing to save in INSTANT)
-    B            the same list as A; there is no second, slower model
-    FALLBACK     only engines that compute in the declared types (no tensor cores, no rounding of inputs)
+    INSTANT    every engine that takes the graph, fastest first by the cost model
+    A, B       the same list, behind what was fastest for this very graph where it was measured (``tuning_records``);
+               there is no second, slower model
+    FALLBACK   only engines that compute in the declared types (no tensor cores, no rounding of inputs)
 
 An engine whose lower bound is already above the best estimate gets no plan: its bound is its estimate, and its plan is
 made when somebody asks for it. Whoever wants only the first choice gets it without a question to such engines. The best
@@ -26,6 +26,7 @@ from lowdnn.engines.composite.composite import Composite, keeps_precision
 from lowdnn.enums import HeurMode, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.cost_model import bound_us, near_bound_us, plan_us
+from lowdnn.heuristics.tuning_records import record_of
 from lowdnn.plan import Plan
 from lowdnn.status import Status
 
@@ -37,7 +38,8 @@ _SPLITS = (KnobType.SPLIT_K_SLC, KnobType.SPLIT_K_BUF)
 class Candidate:
     """One engine with knob choices for one graph; ``plan`` is made at first use.
 
-    choices: knobs that differ from the engine's defaults.  estimated_us: see ``cost_model``.
+    choices: knobs that differ from the engine's defaults, or all of them.  estimated_us: see ``cost_model``; as
+    measured where a tuning record says.
     reason: one line on why the candidate stands where it does.  made_plan: the plan, where ranking has made it.
     """
 
@@ -65,12 +67,15 @@ class Ranking:
         self._graph = graph
         self._arch = arch
         self._engines = tuple(engines)
+        self._mode = mode
         self._admitted, self._barred = _admitted(engines, mode)
         self._planned: dict[int, Candidate] = {}
 
     @cached_property
     def best(self) -> Candidate | None:
         """The first of ``candidates``, without the work for the others; None where no engine takes the graph."""
+        if self._recorded is not None:
+            return self._recorded
         best: Candidate | None = None
         waiting = list(self._bounded)
         while waiting:
@@ -89,7 +94,11 @@ class Ranking:
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
         """Best first."""
-        return tuple(sorted(self._estimated(), key=_order))
+        estimated = sorted(self._estimated(), key=_order)
+        recorded = self._recorded
+        if recorded is None:
+            return tuple(estimated)
+        return (recorded, *_unsplit(recorded), *(found for found in estimated if found.made_plan != recorded.plan))
 
     @cached_property
     def refusals(self) -> tuple[Refusal, ...]:
@@ -105,6 +114,18 @@ class Ranking:
             for number, candidate in enumerate(self.candidates, 1)
         ]
         return "\n".join([*ranked, *(f"-  {refusal}" for refusal in self.refusals)])
+
+    @cached_property
+    def _recorded(self) -> Candidate | None:
+        """What a tuning record says, where its engine is among those asked."""
+        if self._mode not in (HeurMode.A, HeurMode.B):
+            return None
+        record = record_of(self._graph, self._arch)
+        engine = next((engine for engine in self._admitted if record and engine.name == record.engine), None)
+        if record is None or engine is None:
+            return None
+        reason = f"{record.us:.1f} us measured, the fastest of those timed"
+        return Candidate(engine, self._graph, self._arch, record.choices, record.us, reason)
 
     @cached_property
     def _bounded(self) -> list[tuple[float, Engine]]:

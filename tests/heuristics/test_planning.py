@@ -1,4 +1,4 @@
-"""What the heuristics choose first, and the work that it takes: graph to plan without looking at what cannot win."""
+"""What the cost model chooses first, and the work that it takes: graph to plan without looking at what cannot win."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Choice:
         return cls(spec_named(arch), case, engine, frozenset((KnobType[name], int(value)) for name, value in named))
 
     def plan(self) -> Plan:
-        best = rank(parse_case(self.case).graph(), self.arch, HeurMode.A, ENGINES).best
+        best = rank(parse_case(self.case).graph(), self.arch, HeurMode.INSTANT, ENGINES).best
         assert best is not None
         return best.plan
 
@@ -69,7 +69,7 @@ def test_the_first_choices_are_those_that_were_measured() -> None:
 
 def test_the_best_candidate_is_the_first_one() -> None:
     for choice in CHOICES[::3]:
-        ranking = rank(parse_case(choice.case).graph(), choice.arch, HeurMode.A, ENGINES)
+        ranking = rank(parse_case(choice.case).graph(), choice.arch, HeurMode.INSTANT, ENGINES)
         best = ranking.best
         assert best is ranking.candidates[0], (choice.arch.name, choice.case)
 
@@ -121,7 +121,7 @@ def _calls_of_planning(case: str, arch: ArchSpec) -> int:
     before = sys.getprofile()
     sys.setprofile(profile)
     try:
-        assert rank(graph, arch, HeurMode.A, ENGINES).best is not None
+        assert rank(graph, arch, HeurMode.INSTANT, ENGINES).best is not None
     finally:
         sys.setprofile(before)
     return count

@@ -130,7 +130,7 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
     unit_m = tile.line_unit * (1 if traits.is_a_mn_major else tile.cluster_n)
     unit_n = tile.line_unit * (1 if traits.is_b_mn_major else tile.cluster_m)
     most = min(MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
-    if traits.most_accumulators > MAX_ACCUMULATORS:
+    if tile.accumulators > MAX_ACCUMULATORS:
         most = min(traits.most_accumulators, tile.registers.consumer - _OTHER_REGISTERS)
     if traits.conversion is not Conversion.NONE and (traits.is_a_pixels or traits.is_b_pixels):
         most = min(most, tile.registers.consumer - _CONVERTING_REGISTERS)

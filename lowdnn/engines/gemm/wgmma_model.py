@@ -32,6 +32,7 @@ from lowdnn.status import BadParamError
 
 #: Of a tile.
 SMALLEST_COLUMNS = 8
+_COLUMNS = tuple(range(SMALLEST_COLUMNS, 257, SMALLEST_COLUMNS))
 _MAX_SPLITS = 32
 #: Blocks of a cluster on every device.
 _MAX_CLUSTER = 8
@@ -132,14 +133,13 @@ def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
 def _knobs(chosen: WgmmaTiling, allows_clusters: bool, allows_split: bool) -> tuple[Knob, ...]:
     tile = chosen.tile
     rows = sorted({shape.m for shape in MENU})
-    columns = sorted({shape.n for shape in MENU})
     clusters = (1, 2, 4) if allows_clusters else (1,)
     splits = range(1, _MAX_SPLITS + 1) if allows_split else (1,)
     sharers, streams = (range(1, _MAX_CLUSTER + 1), (0, 1)) if allows_split else ((1,), (0,))
     config = WARP_CONFIGS.index((tile.teams, tile.warpgroups, tile.blocks_per_sm))
     return (
         Knob("tile_m", KnobType.TILE_M, tuple(rows), tile.m, "rows of the product that a block computes"),
-        Knob("tile_n", KnobType.TILE_N, tuple(columns), tile.n, "columns of the product that a block computes"),
+        Knob("tile_n", KnobType.TILE_N, _COLUMNS, tile.n, "columns of the product that a block computes"),
         Knob("stages", KnobType.STAGES, tuple(range(2, MAX_STAGES + 1)), tile.stages, "stages of the ring"),
         Knob(
             "warps",

@@ -210,8 +210,9 @@ def test_tiles_of_many_rows(device: Runtime, m: int, n: int, warps: int, a_layou
     check_exact(device, ENGINE, graph, length=144, choices=knobs(m, n, warps=warps))
 
 
-def test_accumulators_may_be_more_than_the_registers_at_launch(checked: Runtime) -> None:
-    choices = knobs(128, 192, warps=PING_PONG)
+@pytest.mark.parametrize(("m", "n"), [(128, 192), (192, 120)])
+def test_accumulators_may_be_more_than_the_registers_at_launch(checked: Runtime, m: int, n: int) -> None:
+    choices = knobs(m, n, warps=PING_PONG)
     check_exact(checked, ENGINE, bf16_graph(300, 200, 144), length=144, choices=choices, arch=SM_90A.with_sm_count(1))
 
 
@@ -574,6 +575,9 @@ def test_clusters_that_cannot_share_k_are_refused() -> None:
 def test_knobs_that_do_not_fit_are_refused() -> None:
     with pytest.raises(BadParamError, match="accumulators"):
         ENGINE.plan(bf16_graph(256, 256, 256), SM_90A, knobs(256, 256, warps=COOPERATIVE))
+    # 104 accumulators of a thread, which is launched with 128 registers.
+    with pytest.raises(BadParamError, match="26 registers beside them"):
+        ENGINE.plan(bf16_graph(256, 256, 256), SM_90A, knobs(192, 208, warps=COOPERATIVE_3))
 
 
 @pytest.mark.parametrize("swap", [False, True])

@@ -18,7 +18,7 @@ from lowdnn.status import BadParamError
 
 _ROWS = (64, 128, 256)
 _COLUMNS = (64, 128, 192, 256)
-_SPLITS = (1, 2, 3, 4, 6, 8, 11, 16, 22, 33, 44, 66, 88, 132)
+_SPLITS = range(1, 133)
 #: Blocks of a cluster that share the k of a tile: each stores whole boxes of its columns.
 _SHARERS = tuple(range(1, _COLUMNS[-1] // MN_MAJOR_BOX + 1))
 _GROUP = 8

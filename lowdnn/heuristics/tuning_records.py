@@ -1,0 +1,91 @@
+"""Tuning records: what ran fastest for a graph where many plans were timed on a device.
+
+``records/<architecture>.txt`` has a line for each graph for which something else than the cost model's first choice was
+faster:
+
+    <key> | <case> | <engine> <KNOB>=<value> ... | <microseconds>
+
+key: ``short_key`` of the graph.  case: the same graph in words (``graph/cases.py``), for readers and
+for whoever makes the records anew (``tools/tune.py --record``).  A record holds for the very graph, all of its extents
+included, on a device with the same facts as the one that was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.engines.base import Choices
+from lowdnn.enums import KnobType
+from lowdnn.graph.graph import OperationGraph
+
+_KEY_DIGITS = 16
+_MEASURED = (SM_90A,)
+_HEADER = "# Tuning records of plans timed on a device with these facts; made by tools/tune.py --record."
+
+
+@dataclass(frozen=True)
+class TuningRecord:
+    """The engine and all of its knobs with which ``case`` took ``us`` microseconds."""
+
+    case: str
+    engine: str
+    choices: Choices
+    us: float
+
+    @classmethod
+    def of(cls, text: str) -> TuningRecord:
+        """Of a line without its key."""
+        case, chosen, us = text.split(" | ")
+        engine, *knobs = chosen.split()
+        named = (knob.split("=") for knob in knobs)
+        return cls(case, engine, {KnobType[name]: int(value) for name, value in named}, float(us))
+
+    @property
+    def text(self) -> str:
+        """A line without its key."""
+        knobs = " ".join(f"{knob.name}={value}" for knob, value in self.choices.items())
+        return f"{self.case} | {self.engine} {knobs} | {self.us:.2f}"
+
+
+def record_of(graph: OperationGraph, arch: ArchSpec) -> TuningRecord | None:
+    """What was fastest for ``graph`` where it was measured; None where it was not, or not on such a device."""
+    if arch not in _MEASURED:
+        return None
+    text = _shipped(arch.name).get(short_key(graph))
+    return TuningRecord.of(text) if text else None
+
+
+def shipped_records(arch_name: str) -> Mapping[str, TuningRecord]:
+    """All of an architecture, by key."""
+    return {key: TuningRecord.of(text) for key, text in _shipped(arch_name).items()}
+
+
+def records_in(text: str) -> dict[str, TuningRecord]:
+    """Those of a file, by key."""
+    return {key: TuningRecord.of(line) for key, line in _texts(text).items()}
+
+
+def file_text(records: Mapping[str, TuningRecord]) -> str:
+    """The file of these records, in the order of their cases."""
+    ordered = sorted(records.items(), key=lambda item: item[1].case)
+    return "\n".join([_HEADER, *(f"{key} | {record.text}" for key, record in ordered), ""])
+
+
+def short_key(graph: OperationGraph) -> str:
+    """By which a file names a graph."""
+    return graph.key[:_KEY_DIGITS]
+
+
+@cache
+def _shipped(arch_name: str) -> Mapping[str, str]:
+    path = files("lowdnn") / "heuristics" / "records" / f"{arch_name}.txt"
+    return _texts(path.read_text(encoding="utf-8"))
+
+
+def _texts(text: str) -> dict[str, str]:
+    """The lines by their keys; a line is taken apart when somebody asks for it."""
+    return dict(line.split(" | ", 1) for line in text.splitlines() if not line.startswith("#"))
