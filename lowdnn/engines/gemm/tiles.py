@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
-from lowdnn.engines.launch import MAX_GRID_X, ceil_div
+from lowdnn.engines.launch import MAX_GRID_X, ceil_div, is_dependent
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.plan import Launch, MathUnit, Struct, Work
 from lowdnn.status import BadParamError
@@ -204,6 +204,7 @@ class Tiling:
                 unit=UNITS[product.data_type],
                 busy_s=self._busy_s(product, arch) + _OVERLAP_LOSS * moved_bytes / arch.copy_bytes_per_s,
             ),
+            overlaps_previous=is_dependent(arch),
         )
 
     def _busy_s(self, product: Product, arch: ArchSpec) -> float:
