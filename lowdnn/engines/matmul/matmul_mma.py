@@ -181,6 +181,7 @@ class _Problem:
             n=space.columns,
             k=anchor.a.dims[-1],
             allows_split=not exits.exist,
+            allows_few=not exits.exist,
             has_small_pieces=min(rows.alignment, columns.alignment) < MAX_ALIGNMENT,
             operands=len(full_loads(dag, space.output)),
         )

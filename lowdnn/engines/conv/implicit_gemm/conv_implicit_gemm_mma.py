@@ -187,9 +187,9 @@ class _Problem:
         return self.product_of(self.largest)
 
     def product_of(self, part: _Part) -> Product:
-        """Whole along k where it has exits."""
-        product = part.geometry.product
-        return replace(product, allows_split=product.allows_split and not self.exits.exist)
+        """Whole along k and in large tiles where it has exits."""
+        product, exits = part.geometry.product, self.exits.exist
+        return replace(product, allows_split=product.allows_split and not exits, allows_few=not exits)
 
 
 #: Forward convolutions, reductions at the exits of all of them, the epilogue of the whole.
