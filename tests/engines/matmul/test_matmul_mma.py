@@ -39,9 +39,7 @@ def knobs(m: int, n: int, *, k: int | None = None, stages: int | None = None, sp
 @pytest.mark.parametrize("a_layout", LAYOUTS)
 @pytest.mark.parametrize("b_layout", LAYOUTS)
 @pytest.mark.parametrize("tile", [64, 32])
-def test_types_and_layouts(
-    device: Runtime, data_type: DataType, a_layout: Layout, b_layout: Layout, tile: int
-) -> None:
+def test_types_and_layouts(device: Runtime, data_type: DataType, a_layout: Layout, b_layout: Layout, tile: int) -> None:
     if tile == 32 and data_type is DataType.INT8:
         pytest.skip("rows of 32 bytes are no tile's")
     compute = compute_type(data_type)
