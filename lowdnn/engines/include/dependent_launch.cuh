@@ -3,11 +3,21 @@
 
 #pragma once
 
+#include "include/numeric.cuh"
+
 // Returns when all kernels before this one have ended and what they wrote is visible. Nothing that they may write or
 // still read may be touched before it. Without the launch attribute it returns at once.
 __device__ __forceinline__ void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The same behind what `place` takes to compute, which the compiler would let wait otherwise: an address, or two of them
+// by exclusive or, so that never all bits are set.
+__device__ __forceinline__ void wait_for_previous_kernel(u64 place) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("{.reg .pred known; setp.ne.u64 known, %0, -1; @known griddepcontrol.wait;}" :: "l"(place) : "memory");
 #endif
 }
 

@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   StridedOperand<TYPE, Product::TileA, A_ALIGNMENT, Product::THREADS> load_a(a, p.a_stride, p.m - row, depth);
   StridedOperand<TYPE, Product::TileB, B_ALIGNMENT, Product::THREADS> load_b(b, p.b_stride, p.n - column, depth);
   Product product;
-  wait_for_previous_kernel();
+  wait_for_previous_kernel(load_a.place() ^ load_b.place());
   allow_next_kernel();
   product.run(load_a, load_b, shared_address(shared), (depth + TILE_K - 1) / TILE_K);
 

@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   Pixels<Product::TileA> load_a(x, p.pixels, pixel, first_k / UNIT, end_k / UNIT, shared);
   Filters<Product::TileB> load_b(w, p.depth, filters, end_k - first_k);
 #endif
-  wait_for_previous_kernel();
+  wait_for_previous_kernel(load_a.place() ^ load_b.place());
   allow_next_kernel();
   product.run(load_a, load_b, shared_address(shared), k_tiles);
 
