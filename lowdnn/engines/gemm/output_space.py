@@ -149,7 +149,6 @@ class ReduceParams:
     ROW_AXES: int
     VECTOR: int
     LANES: int
-    OVERLAPS_PREVIOUS: int
 
 
 def reduction_kernel(
@@ -167,7 +166,7 @@ def reduction_kernel(
         name=f"gemm_split_k_reduce_{output.row_axes}of{output.space.rank}_{ending}",
         source="gemm/split_k_reduce.cu",
         target=target,
-        parameters=macros(ReduceParams(output.space.rank, output.row_axes, vector, lanes, int(overlaps))),
+        parameters=macros(ReduceParams(output.space.rank, output.row_axes, vector, lanes)),
         generated=functor.text,
     )
 

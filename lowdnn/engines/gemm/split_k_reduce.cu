@@ -5,13 +5,11 @@
 // Lane l adds up the slices l, l + LANES, ...; then the first lane adds up the lanes. The order is fixed: equal inputs
 // give equal bits.
 // Shared memory: the sums of the lanes.
-// Launch: ceil(rows * groups / (256 / LANES)) blocks, groups = columns / VECTOR. OVERLAPS_PREVIOUS: as a
-// dependent launch (dependent_launch.cuh).
+// Launch: ceil(rows * groups / (256 / LANES)) blocks, groups = columns / VECTOR; it may be a dependent
+// launch (dependent_launch.cuh).
 
-#include "include/output_map.cuh"
-#if OVERLAPS_PREVIOUS
 #include "include/dependent_launch.cuh"
-#endif
+#include "include/output_map.cuh"
 #include "generated.cuh"
 
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
@@ -35,9 +33,8 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_const
   const u32 row = p.groups.divide(item);
   const u32 column = (item - row * p.groups.divisor) * VECTOR;
   const bool exists = row < u32(p.rows);
-#if OVERLAPS_PREVIOUS
   wait_for_previous_kernel();
-#endif
+  allow_next_kernel();
 
   // The sum; the pitch is a multiple of VECTOR too, so that whole vectors may be read.
   Accumulator sum[VECTOR] = {};

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
-from lowdnn.engines.launch import MAX_GRID_X, ceil_div
+from lowdnn.engines.launch import MAX_GRID_X, ceil_div, is_dependent
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.plan import Launch, MathUnit, Struct, Work
 from lowdnn.status import BadParamError
@@ -39,19 +39,25 @@ _ACCUMULATOR_BYTES = 4
 _STAGING_PADDING = 8
 _MAX_STAGES = 5
 _DEFAULT_STAGES = 4
+#: All of a shallow product is on its way at once to a tile of the few.
+_MAX_STAGES_OF_FEW = 9
 _MAX_SPLITS = 32
 _MAX_SPLIT_OUTPUTS = 2**31 - 2**20
 _SMALLEST = 64
+#: Elements of a row of a tile of the few are whole chunks of a swizzle; beyond this depth its latency counts no more.
+_MIN_ELEMENT_BYTES_OF_FEW, _MAX_DEPTH_BYTES_OF_FEW = 2, 2048
 _MAX_ACCUMULATORS_WITH_SMALL_PIECES = 64
 #: Shared memory that the device keeps for itself, for each block.
 _RESERVED_SHARED_BYTES = 1024
 #: Time of a block before its first and after its last multiplication.
 _BLOCK_OVERHEAD_S = 2.5e-6
 #: Measured on an H200. Of the blocks that a multiprocessor has at a time, before the first copy and after the last one,
-#: and the share of it that the launch's own overhead has for the first of them; from a copy's start to its end; bytes
-#: of one multiprocessor's copies, and of what its epilogues load; share of the device memory's time that is not hidden.
+#: and the share of it that the launch's own overhead has for the first of them; before the first copy of what gathers;
+#: from a copy's start to its end; bytes of one multiprocessor's copies, and of what its epilogues load; share of the
+#: device memory's time that is not hidden.
 _WAVE_OVERHEAD_S = 2.5e-6
 _LAUNCH_HIDES = 0.7
+_PLACES_S = 0.25e-6
 _COPY_LATENCY_S = 0.85e-6
 _COPIED_BYTES_PER_S = 55e9
 _OPERAND_BYTES_PER_S = 7e9
@@ -89,6 +95,8 @@ class TileShape:
         return self.m * self.warps_n * (warp_n + _STAGING_PADDING) * _ACCUMULATOR_BYTES
 
 
+#: Of products that leave most multiprocessors idle: the more blocks, the shorter is each one's chain of latencies.
+_SHAPE_OF_FEW = TileShape(32, 32, 2, 2, 0.3, 3)
 _SHAPES = {
     (shape.m, shape.n): shape
     for shape in (
@@ -100,8 +108,10 @@ _SHAPES = {
         TileShape(128, 64, 2, 2, 0.85, 3),
         TileShape(64, 128, 2, 2, 0.85, 3),
         TileShape(64, 64, 2, 2, 0.68, 4),
+        _SHAPE_OF_FEW,
     )
 }
+_SHAPES_OF_MANY = tuple(shape for shape in _SHAPES.values() if shape is not _SHAPE_OF_FEW)
 
 
 @dataclass(frozen=True)
@@ -132,6 +142,7 @@ class Product:
     """Extents of ``batches`` products m x n x k of one data type.
 
     allows_split: whether the kernel can cut k into parts that are summed later.
+    allows_few: whether its warps' parts can be 16 x 16, which exits cannot.
     has_small_pieces: operands are copied in pieces under 16 bytes, whose addresses take registers that the largest warp
     tiles do not leave.  gathers: a piece's address takes its tap and its pixel.
     operands: what the epilogue loads of the output's size.
@@ -143,6 +154,7 @@ class Product:
     n: int
     k: int
     allows_split: bool = True
+    allows_few: bool = False
     has_small_pieces: bool = False
     gathers: bool = False
     operands: int = 0
@@ -161,6 +173,17 @@ class Product:
     def smallest_tiles(self) -> int:
         """Blocks of an unsplit product with the smallest tile."""
         return self.batches * ceil_div(self.m, _SMALLEST) * ceil_div(self.n, _SMALLEST)
+
+    @property
+    def shapes(self) -> tuple[TileShape, ...]:
+        """Those that the kernel can compute."""
+        allows_few = self.allows_few and self.element_bytes >= _MIN_ELEMENT_BYTES_OF_FEW
+        return tuple(shape for shape in _SHAPES.values() if allows_few or shape is not _SHAPE_OF_FEW)
+
+    def is_of_few(self, arch: ArchSpec) -> bool:
+        """Whether even four times its smallest tiles would have a multiprocessor each, and k is not deep."""
+        has_room = _SHAPE_OF_FEW in self.shapes and 4 * self.smallest_tiles <= arch.sm_count
+        return has_room and self.k * self.element_bytes <= _MAX_DEPTH_BYTES_OF_FEW
 
     @property
     def may_split(self) -> bool:
@@ -204,6 +227,7 @@ class Tiling:
                 unit=UNITS[product.data_type],
                 busy_s=self._busy_s(product, arch) + _OVERLAP_LOSS * moved_bytes / arch.copy_bytes_per_s,
             ),
+            overlaps_previous=is_dependent(arch),
         )
 
     def _busy_s(self, product: Product, arch: ArchSpec) -> float:
@@ -218,7 +242,8 @@ class Tiling:
         stored_s = tile_bytes / _COPIED_BYTES_PER_S + product.operands * tile_bytes / _OPERAND_BYTES_PER_S
         waves = blocks / (arch.sm_count * shape.blocks_per_sm)
         exposed = max(waves, together / shape.blocks_per_sm) - _LAUNCH_HIDES
-        return max(exposed, 0.0) * _WAVE_OVERHEAD_S + max(waves, 1.0) * (self.split_tiles * stage_s + stored_s)
+        wave_s = self.split_tiles * stage_s + stored_s
+        return max(exposed, 0.0) * _WAVE_OVERHEAD_S + max(waves, 1.0) * wave_s + product.gathers * _PLACES_S
 
     def flops(self, product: Product) -> int:
         """Operations with the tails of tiles counted in full."""
@@ -259,11 +284,13 @@ def knobs(product: Product, arch: ArchSpec) -> tuple[Knob, ...]:
     depths = tuple(row_bytes // product.element_bytes for row_bytes in (64, 128))
     splits = (1, 2, 4, 8, 16, _MAX_SPLITS) if product.may_split else (1,)
     values = tuple(sorted({*splits, best.splits}))
+    sides = tuple(sorted({shape.m for shape in product.shapes}))
+    most_stages = _MAX_STAGES_OF_FEW if _SHAPE_OF_FEW in product.shapes else _MAX_STAGES
     return (
-        Knob("tile_m", KnobType.TILE_M, (64, 128, 256), best.tile.shape.m, "rows of the product a block computes"),
-        Knob("tile_n", KnobType.TILE_N, (64, 128, 256), best.tile.shape.n, "columns of the product a block computes"),
+        Knob("tile_m", KnobType.TILE_M, sides, best.tile.shape.m, "rows of the product a block computes"),
+        Knob("tile_n", KnobType.TILE_N, sides, best.tile.shape.n, "columns of the product a block computes"),
         Knob("tile_k", KnobType.TILEK, depths, best.tile.k, "depth of one pipeline stage, elements"),
-        Knob("stages", KnobType.STAGES, tuple(range(2, _MAX_STAGES + 1)), best.tile.stages, "pipeline stages"),
+        Knob("stages", KnobType.STAGES, tuple(range(2, most_stages + 1)), best.tile.stages, "pipeline stages"),
         Knob("split_k", KnobType.SPLIT_K_SLC, values, best.splits, "parts of k, summed in a second launch"),
     )
 
@@ -279,7 +306,7 @@ def tiling_of(engine: str, product: Product, arch: ArchSpec, chosen: Mapping[Kno
     shape = _SHAPES.get((chosen[KnobType.TILE_M], chosen[KnobType.TILE_N]))
     if shape is None:
         got = f"{chosen[KnobType.TILE_M]} x {chosen[KnobType.TILE_N]}"
-        known = ", ".join(f"{m} x {n}" for m, n in _SHAPES)
+        known = ", ".join(f"{shape.m} x {shape.n}" for shape in product.shapes)
         raise BadParamError.at(f"{engine}.TILE_M, TILE_N", expected=f"one of {known}", got=got)
     tile = MmaTile(shape, chosen[KnobType.TILEK], chosen[KnobType.STAGES], product.element_bytes)
     if tile.shared_bytes > arch.shared_bytes_per_block:
@@ -302,9 +329,12 @@ def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
     """The tiling with the least modelled time."""
     row_bytes = 128 if product.k * product.element_bytes > 64 else 64
     # More stages than k can fill would only take shared memory.
-    most_stages = min(max(2, ceil_div(product.k * product.element_bytes, row_bytes) + 1), _DEFAULT_STAGES)
+    filled = max(2, ceil_div(product.k * product.element_bytes, row_bytes) + 1)
     limits = (arch.shared_bytes_per_sm, arch.shared_bytes_per_block)
-    tiles = _default_tiles(row_bytes, product.element_bytes, most_stages, product.has_small_pieces, *limits)
+    is_of_few = product.is_of_few(arch)
+    shapes = (_SHAPE_OF_FEW,) if is_of_few else _SHAPES_OF_MANY
+    stages = min(filled, _MAX_STAGES_OF_FEW if is_of_few else _DEFAULT_STAGES)
+    tiles = _default_tiles(shapes, row_bytes, product.element_bytes, stages, product.has_small_pieces, *limits)
     rate = arch.attained_rate(UNITS[product.data_type]) / arch.sm_count
     candidates = (tiling for tile in tiles for tiling in _splittings(product, tile, arch))
     return min(candidates, key=lambda tiling: _seconds(product, tiling, rate, arch))
@@ -312,6 +342,7 @@ def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
 
 @lru_cache(maxsize=256)
 def _default_tiles(
+    shapes: tuple[TileShape, ...],
     row_bytes: int,
     element_bytes: int,
     most_stages: int,
@@ -319,9 +350,9 @@ def _default_tiles(
     shared_bytes_per_sm: int,
     shared_bytes_per_block: int,
 ) -> tuple[MmaTile, ...]:
-    """Every shape, with as many stages, of ``row_bytes`` along k, as let its blocks share a multiprocessor."""
+    """Each of ``shapes``, with as many stages, of ``row_bytes`` along k, as let its blocks share a multiprocessor."""
     tiles: list[MmaTile] = []
-    for shape in _SHAPES.values():
+    for shape in shapes:
         if has_small_pieces and shape.accumulators > _MAX_ACCUMULATORS_WITH_SMALL_PIECES:
             continue
         budget = min(shared_bytes_per_sm // shape.blocks_per_sm - _RESERVED_SHARED_BYTES, shared_bytes_per_block)

@@ -41,7 +41,7 @@ template <class T, int EXTENT_, int DEPTH_, bool K_MAJOR_> struct OperandTile {
 
 enum class Side { A, B };
 
-// Reads the fragments of one warp, whose part of the tile begins at row or column `first` (a multiple of 32).
+// Reads the fragments of one warp, whose part of the tile begins at row or column `first` (a multiple of 16).
 template <class T, class Tile, Side SIDE> struct FragmentReader {
   static constexpr bool GATHERS = !Tile::K_MAJOR && sizeof(T) != 2;  // ldmatrix transposes 16-bit elements only
   static constexpr int STEP_K = STEP_BYTES / int(sizeof(T));

@@ -31,6 +31,9 @@ template <class T, class Tile, int ACCESS_BYTES, int THREADS> struct StridedOper
     along = (Tile::K_MAJOR ? depth : rows) - i32(chunk) * CHUNK;
   }
 
+  // Where its first copy comes from.
+  __device__ __forceinline__ u64 place() const { return u64(source); }
+
   // Issues part `part` of `parts` of the next k tile's copies.
   __device__ __forceinline__ void load(u32 stage, int part, int parts) {
     if (part == 0) from = source;

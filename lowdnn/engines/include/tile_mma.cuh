@@ -7,7 +7,7 @@
 //
 // A loader fills one operand's stage: `void load(u32 stage_address, int part, int parts)` issues a part of this
 // thread's copies of the next k tile; the last part moves on to the tile after it. Past the last tile it fills zeros,
-// so that no stage is ever read before it is written.
+// so that no stage is ever read before it is written, unless the product STOPS there.
 
 #pragma once
 
@@ -27,8 +27,12 @@ struct TileMma {
   static constexpr int BLOCKS_M = WARP_M / 16, BLOCKS_N = WARP_N / 16;
   static constexpr int STEPS = K * int(sizeof(T)) / STEP_BYTES;
   static constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
-  static_assert(WARP_M % 32 == 0 && WARP_N % 32 == 0, "a warp's part is a multiple of 32 x 32");
+  static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0, "a warp's part is a multiple of 16 x 16");
   static_assert(STEPS >= 2 && RING >= 2, "the pipeline reads one step ahead and loads one tile ahead");
+
+  // Whether nothing is copied or read past the last tile. Where warps have much to multiply, that costs less than the
+  // branches around it; where they have little, it would be waited for.
+  static constexpr bool STOPS = WARP_M * WARP_N == 16 * 16;
 
   Accumulator accumulator[BLOCKS_M][2 * BLOCKS_N][4];
 
@@ -40,10 +44,12 @@ struct TileMma {
     clear();
 
     // Prologue: the first RING - 1 tiles, one group each.
-#pragma unroll
+#pragma unroll(STOPS ? 1 : RING - 1)
     for (int stage = 0; stage < RING - 1; ++stage) {
-      load_a.load(shared + stage * STAGE_BYTES, 0, 1);
-      load_b.load(shared + stage * STAGE_BYTES + TileA::BYTES, 0, 1);
+      if (!STOPS || stage < max(k_tiles, 1)) {
+        load_a.load(shared + stage * STAGE_BYTES, 0, 1);
+        load_b.load(shared + stage * STAGE_BYTES + TileA::BYTES, 0, 1);
+      }
       cp_async_commit();
     }
     cp_async_wait<RING - 2>();
@@ -55,20 +61,23 @@ struct TileMma {
 
 #pragma unroll 1
     for (i32 tile = 0; tile < k_tiles; ++tile) {
+      const bool reads_on = !STOPS || tile + 1 < k_tiles, copies_on = !STOPS || tile + RING - 1 < k_tiles;
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
         // The last step reads the first fragments of the next stage; until then this tile's copies are under way.
         if (step == STEPS - 1) {
           cp_async_commit();
-          cp_async_wait<RING - 2>();
-          __syncthreads();
+          if (reads_on) {
+            cp_async_wait<RING - 2>();
+            __syncthreads();
+          }
           read_stage = next(read_stage, shared);
           write_stage = next(write_stage, shared);
         }
 #pragma unroll
         for (int i = 0; i < BLOCKS_M; ++i) {
-          read_part(reader_a, reader_b, read_stage, (step + 1) % STEPS, i);
-          if (step < STEPS - 1) {
+          if (step < STEPS - 1 || reads_on) read_part(reader_a, reader_b, read_stage, (step + 1) % STEPS, i);
+          if (step < STEPS - 1 && copies_on) {
             load_a.load(write_stage, step * BLOCKS_M + i, (STEPS - 1) * BLOCKS_M);
             load_b.load(write_stage + TileA::BYTES, step * BLOCKS_M + i, (STEPS - 1) * BLOCKS_M);
           }

@@ -10,7 +10,9 @@
 // SPLIT_K = 1 writes accumulators to slice `split` of the workspace, and gemm/split_k_reduce.cu applies the epilogue.
 // COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR: of reductions of the epilogue on its way (exit_tile.cuh), NoOperator
 // for none; not with SPLIT_K.
+// It may be a dependent launch (dependent_launch.cuh).
 
+#include "include/dependent_launch.cuh"
 #include "include/epilogue_tile.cuh"
 #include "include/output_map.cuh"
 #include "include/raster.cuh"
@@ -68,6 +70,8 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   StridedOperand<TYPE, Product::TileA, A_ALIGNMENT, Product::THREADS> load_a(a, p.a_stride, p.m - row, depth);
   StridedOperand<TYPE, Product::TileB, B_ALIGNMENT, Product::THREADS> load_b(b, p.b_stride, p.n - column, depth);
   Product product;
+  wait_for_previous_kernel(load_a.place() ^ load_b.place());
+  allow_next_kernel();
   product.run(load_a, load_b, shared_address(shared), (depth + TILE_K - 1) / TILE_K);
 
   // The epilogue.

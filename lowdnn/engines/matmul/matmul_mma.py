@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
@@ -24,7 +24,16 @@ from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, full_loads, functor_of
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import Product, Tiling
-from lowdnn.engines.launch import MAX_GRID_X, bytes_of, i32, i64, macros, moved_bytes
+from lowdnn.engines.launch import (
+    MAX_GRID_X,
+    bytes_of,
+    dependent_target,
+    i32,
+    i64,
+    is_dependent,
+    macros,
+    moved_bytes,
+)
 from lowdnn.engines.matmul.mma_operand import MAX_ALIGNMENT, MAX_PACKED_AXES, Operand
 from lowdnn.engines.matmul.pixel_matmul import match_product
 from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m
@@ -172,6 +181,7 @@ class _Problem:
             n=space.columns,
             k=anchor.a.dims[-1],
             allows_split=not exits.exist,
+            allows_few=not exits.exist,
             has_small_pieces=min(rows.alignment, columns.alignment) < MAX_ALIGNMENT,
             operands=len(full_loads(dag, space.output)),
         )
@@ -201,13 +211,13 @@ class _Problem:
 
 
 def _parts(problem: _Problem, tiling: Tiling, arch: ArchSpec) -> PlanParts:
-    parts = PlanParts()
+    parts, overlaps = PlanParts(), is_dependent(arch)
     if 0 in problem.dag.dims:
         return parts
     functor = functor_of(problem.dag, problem.product.data_type, problem.output, problem.exits.reduced)
     vector = problem.output.vector(functor)
-    rows = parts.operand(problem.rows.tensor.uid, problem.rows.packing)
-    columns = parts.operand(problem.columns.tensor.uid, problem.columns.packing)
+    rows = parts.operand(problem.rows.tensor.uid, problem.rows.packing, overlaps=overlaps)
+    columns = parts.operand(problem.columns.tensor.uid, problem.columns.packing, overlaps=overlaps)
     slices = Slices(tiling.splits, problem.output.rows, problem.output.columns)
     slices_at = parts.reserve(slices.size_bytes if tiling.splits > 1 else 0)
     left = ExitSlices(problem.product.batches * tiling.rows, tiling.columns, tiling.block_count(problem.product))
@@ -216,15 +226,15 @@ def _parts(problem: _Problem, tiling: Tiling, arch: ArchSpec) -> PlanParts:
     written_bytes = slices.size_bytes if tiling.splits > 1 else stored_bytes + problem.exits.totals_bytes(left)
     arguments = _arguments(problem, tiling, functor, (rows, columns), slices, slices_at, totals)
     moved = bytes_of((problem.rows.tensor, problem.columns.tensor)) + written_bytes
-    kernel = parts.kernel(_kernel(problem, tiling, functor, vector))
+    kernel = parts.kernel(_kernel(problem, tiling, functor, vector, dependent_target(arch)))
     parts.launches.append(tiling.launch(kernel, problem.product, arguments, moved, arch))
-    problem.exits.combine(parts, left, totals, overlaps=False)
+    problem.exits.combine(parts, left, totals, overlaps=overlaps)
     if tiling.splits > 1:
-        parts.sum_slices(problem.output, functor, vector, slices, slices_at, stored_bytes)
+        parts.sum_slices(problem.output, functor, vector, slices, slices_at, stored_bytes, overlaps=overlaps)
     return parts
 
 
-def _kernel(problem: _Problem, tiling: Tiling, functor: Functor, vector: int) -> KernelRef:
+def _kernel(problem: _Problem, tiling: Tiling, functor: Functor, vector: int, target: str) -> KernelRef:
     tile, shape, splits = tiling.tile, tiling.tile.shape, tiling.splits > 1
     rows, columns = problem.rows, problem.columns
     facts = dtypes.info(problem.product.data_type)
@@ -246,11 +256,12 @@ def _kernel(problem: _Problem, tiling: Tiling, functor: Functor, vector: int) ->
         SPLIT_K=int(splits),
     )
     layout = f"{'mk'[params.A_K_MAJOR]}{params.A_ALIGNMENT}{'nk'[params.B_K_MAJOR]}{params.B_ALIGNMENT}"
-    ending = "partial_sm80" if splits else f"v{vector}{problem.exits.label}_sm80_{functor.digest}"
+    label = target.replace("_", "")
+    ending = f"partial_{label}" if splits else f"v{vector}{problem.exits.label}_{label}_{functor.digest}"
     return KernelRef(
         name=f"matmul_mma_{facts.short_name}_{tile.label}_{layout}_r{params.OUTPUT_RANK}_{ending}",
         source="matmul/matmul_mma.cu",
-        target="sm_80",
+        target=target,
         parameters=(*macros(params), *problem.exits.macros),
         generated="" if splits else functor.text,
     )
@@ -293,4 +304,4 @@ def _plain_kernel(data_type: DataType, transposes_b: bool) -> KernelRef:
     if transposes_b:
         b = Tensor(2, data_type, dims, packed_strides(dims, (0, 2, 1)), alignment_bytes=16)
     graph = OperationGraph([MatmulOperation(Matmul(DataType.FLOAT), a, b, c)])
-    return MatmulMma().plan(graph, SM_90A, {}).kernels[0]
+    return MatmulMma().plan(graph, SM_80, {}).kernels[0]

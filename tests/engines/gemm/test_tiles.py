@@ -42,6 +42,27 @@ def test_one_wave_with_little_work_takes_small_tiles_and_deep_sums_are_split() -
     assert deep.splits > 8
 
 
+@pytest.mark.parametrize("k", [16, 64, 240, 480])
+def test_few_blocks_are_small_and_have_all_of_k_on_its_way(k: int) -> None:
+    product = Product(DataType.BFLOAT16, 1, 64, 672, k, allows_few=True)
+    tiling = best_tiling(product, SM_90A)
+    assert (tiling.tile.shape.m, tiling.tile.shape.n, tiling.splits) == (32, 32, 1)
+    assert (tiling.tile.stages - 1) * tiling.tile.k >= k
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        Product(DataType.BFLOAT16, 1, 64, 672, 64),
+        Product(DataType.INT8, 1, 64, 672, 64, allows_few=True),
+        Product(DataType.BFLOAT16, 4, 64, 672, 64, allows_few=True),
+        Product(DataType.BFLOAT16, 1, 64, 64, 2048, allows_few=True),
+    ],
+)
+def test_many_blocks_deep_sums_and_exits_have_large_tiles(product: Product) -> None:
+    assert best_tiling(product, SM_90A).tile.shape.m >= 64
+
+
 def test_small_pieces_avoid_the_largest_warp_tiles() -> None:
     tiling = best_tiling(Product(DataType.BFLOAT16, 1, 8192, 8192, 512, has_small_pieces=True), SM_90A)
     assert tiling.tile.shape.accumulators <= 64

@@ -38,12 +38,15 @@ def knobs(m: int, n: int, *, k: int | None = None, stages: int | None = None, sp
 @pytest.mark.parametrize("data_type", TYPES)
 @pytest.mark.parametrize("a_layout", LAYOUTS)
 @pytest.mark.parametrize("b_layout", LAYOUTS)
-def test_types_and_layouts(device: Runtime, data_type: DataType, a_layout: Layout, b_layout: Layout) -> None:
+@pytest.mark.parametrize("tile", [64, 32])
+def test_types_and_layouts(device: Runtime, data_type: DataType, a_layout: Layout, b_layout: Layout, tile: int) -> None:
+    if tile == 32 and data_type is DataType.INT8:
+        pytest.skip("rows of 32 bytes are no tile's")
     compute = compute_type(data_type)
     graph = matmul_graph(
         (2,), 80, 96, 144, data_type=data_type, compute_type=compute, a_layout=a_layout, b_layout=b_layout
     )
-    check_exact(device, ENGINE, graph, length=144)
+    check_exact(device, ENGINE, graph, length=144, choices=knobs(tile, tile))
 
 
 @pytest.mark.parametrize("data_type", TYPES)
@@ -53,30 +56,38 @@ def test_odd_extents_are_read_one_by_one(device: Runtime, data_type: DataType) -
 
 
 @pytest.mark.parametrize(
-    ("m", "n"), [(256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64)]
+    ("m", "n"), [(256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (64, 64), (32, 32)]
 )
 def test_tails_of_every_tile(device: Runtime, m: int, n: int) -> None:
     graph = matmul_graph((), m + 9, n + 24, 104, data_type=DataType.BFLOAT16)
     check_exact(device, ENGINE, graph, length=104, choices=knobs(m, n, stages=3))
 
 
+@pytest.mark.parametrize("tile", [64, 32])
 @pytest.mark.parametrize("k", [1, 15, 31, 32, 33, 64, 65, 200])
-def test_tails_of_k(device: Runtime, k: int) -> None:
-    check_exact(device, ENGINE, matmul_graph((), 20, 24, k, data_type=DataType.HALF), length=k)
+def test_tails_of_k(device: Runtime, k: int, tile: int) -> None:
+    graph = matmul_graph((), 20, 24, k, data_type=DataType.HALF)
+    check_exact(device, ENGINE, graph, length=k, choices=knobs(tile, tile))
 
 
-@pytest.mark.parametrize(("depth", "stages"), [(32, 2), (32, 5), (64, 2), (64, 3)])
-def test_pipeline_depths(device: Runtime, depth: int, stages: int) -> None:
+@pytest.mark.parametrize(
+    ("tile", "depth", "stages"),
+    [(64, 32, 2), (64, 32, 5), (64, 64, 2), (64, 64, 3), (32, 32, 2), (32, 64, 2), (32, 64, 3), (32, 32, 9)],
+)
+def test_pipeline_depths(device: Runtime, tile: int, depth: int, stages: int) -> None:
     graph = matmul_graph((), 64, 64, 232, data_type=DataType.BFLOAT16, b_layout=Layout.TRANSPOSED)
-    check_exact(device, ENGINE, graph, length=232, choices=knobs(64, 64, k=depth, stages=stages))
+    check_exact(device, ENGINE, graph, length=232, choices=knobs(tile, tile, k=depth, stages=stages))
 
 
-@pytest.mark.parametrize(("data_type", "n"), [(DataType.BFLOAT16, 51), (DataType.FLOAT, 40), (DataType.INT8, 56)])
-def test_split_sums(device: Runtime, data_type: DataType, n: int) -> None:
+@pytest.mark.parametrize(
+    ("data_type", "n", "tile"),
+    [(DataType.BFLOAT16, 51, 64), (DataType.BFLOAT16, 51, 32), (DataType.FLOAT, 40, 64), (DataType.INT8, 56, 64)],
+)
+def test_split_sums(device: Runtime, data_type: DataType, n: int, tile: int) -> None:
     epilogue = (PointwiseMode.RELU_FWD,) if data_type is not DataType.INT8 else ()
     compute = compute_type(data_type)
     graph = matmul_graph((2,), 70, n, 520, data_type=data_type, compute_type=compute, epilogue=epilogue)
-    plan = check_exact(device, ENGINE, graph, length=520, choices=knobs(64, 64, splits=4))
+    plan = check_exact(device, ENGINE, graph, length=520, choices=knobs(tile, tile, splits=4))
     assert [kernel.name.split("_mma_")[0] for kernel in plan.kernels][1].startswith("gemm_split_k_reduce")
     assert plan.workspace_bytes >= 2 * 2 * 70 * n * 4
 
@@ -199,7 +210,7 @@ def test_default_tile_fills_the_device() -> None:
 
 
 def test_plan_counts_its_work_and_survives_json() -> None:
-    plan = ENGINE.plan(matmul_graph((), 256, 256, 512, data_type=DataType.BFLOAT16), SM_80, knobs(128, 128))
+    plan = ENGINE.plan(matmul_graph((), 256, 256, 512, data_type=DataType.BFLOAT16), SM_80, knobs(128, 128, stages=3))
     assert plan.work.flops == 2 * 256 * 256 * 512
     assert plan.work.bytes == 2 * (256 * 512 * 2 + 256 * 256)
     assert plan.work.unit is MathUnit.MMA_F16

@@ -12,7 +12,9 @@
 // SPLIT_K = 1 writes accumulators to slice `split` of the workspace, and gemm/split_k_reduce.cu applies the epilogue.
 // COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR: of reductions of the epilogue on its way (exit_tile.cuh), NoOperator
 // for none; not with SPLIT_K.
+// It may be a dependent launch (dependent_launch.cuh).
 
+#include "include/dependent_launch.cuh"
 #include "include/epilogue_tile.cuh"
 #include "include/output_map.cuh"
 #include "include/pixel_operand.cuh"
@@ -71,6 +73,8 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   Pixels<Product::TileA> load_a(x, p.pixels, pixel, first_k / UNIT, end_k / UNIT, shared);
   Filters<Product::TileB> load_b(w, p.depth, filters, end_k - first_k);
 #endif
+  wait_for_previous_kernel(load_a.place() ^ load_b.place());
+  allow_next_kernel();
   product.run(load_a, load_b, shared_address(shared), k_tiles);
 
   // The epilogue.

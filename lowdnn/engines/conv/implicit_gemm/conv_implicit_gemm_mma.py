@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.conv.implicit_gemm.data_gradient_views import class_count, data_gradient_views
@@ -34,7 +34,7 @@ from lowdnn.engines.gemm.output_space import (
 )
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import Product, Tiling
-from lowdnn.engines.launch import bytes_of, i32, i64, macros, moved_bytes
+from lowdnn.engines.launch import bytes_of, dependent_target, i32, i64, is_dependent, macros, moved_bytes
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import (
@@ -130,7 +130,7 @@ class ConvImplicitGemmMma(Floored, Modelled):
         for part, tiling, own in zip(problem.parts, tilings, left, strict=True):
             _add_part(parts, part, tiling, problem.exits, problem.exits.arguments(totals, before), own, arch)
             before = ExitSlices.together((before, own))
-        problem.exits.combine(parts, together, totals, overlaps=False)
+        problem.exits.combine(parts, together, totals, overlaps=is_dependent(arch))
         notes = tiles.numerical_notes(problem.product.data_type)
         launches = tuple(parts.launches)
         return plan_of(self, graph, arch, chosen, parts.kernels, launches, parts.workspace_bytes, notes)
@@ -187,9 +187,9 @@ class _Problem:
         return self.product_of(self.largest)
 
     def product_of(self, part: _Part) -> Product:
-        """Whole along k where it has exits."""
-        product = part.geometry.product
-        return replace(product, allows_split=product.allows_split and not self.exits.exist)
+        """Whole along k and in large tiles where it has exits."""
+        product, exits = part.geometry.product, self.exits.exist
+        return replace(product, allows_split=product.allows_split and not exits, allows_few=not exits)
 
 
 #: Forward convolutions, reductions at the exits of all of them, the epilogue of the whole.
@@ -239,30 +239,32 @@ def _add_part(
 
     totals: the kernel's arguments for the exits, of which it leaves ``left``.
     """
-    geometry, before = part.geometry, len(parts.launches)
+    geometry, before, overlaps = part.geometry, len(parts.launches), is_dependent(arch)
     if not geometry.operation.y.element_count:
         return
     functor = functor_of(geometry.dag, geometry.data_type, geometry.output, exits.reduced)
     vector = geometry.vector(geometry.output.vector(functor))
-    x = parts.operand(geometry.operation.x.uid, geometry.x_packing)
-    w = parts.operand(geometry.operation.w.uid, geometry.w_packing)
+    x = parts.operand(geometry.operation.x.uid, geometry.x_packing, overlaps=overlaps)
+    w = parts.operand(geometry.operation.w.uid, geometry.w_packing, overlaps=overlaps)
     slices = Slices(tiling.splits, geometry.output.rows, geometry.output.columns)
     slices_at = parts.reserve(slices.size_bytes if tiling.splits > 1 else 0)
     stored_bytes = moved_bytes(geometry.dag)
     written_bytes = slices.size_bytes if tiling.splits > 1 else stored_bytes + exits.totals_bytes(left)
     arguments = _arguments(geometry, tiling, functor, (x, w), slices, slices_at, totals)
     moved = bytes_of((geometry.operation.x, geometry.operation.w)) + written_bytes
-    kernel = parts.kernel(_kernel(geometry, tiling, functor, vector, exits))
+    kernel = parts.kernel(_kernel(geometry, tiling, functor, vector, exits, dependent_target(arch)))
     parts.launches.append(tiling.launch(kernel, geometry.product, arguments, moved, arch))
     if tiling.splits > 1:
-        parts.sum_slices(geometry.output, functor, vector, slices, slices_at, stored_bytes)
+        parts.sum_slices(geometry.output, functor, vector, slices, slices_at, stored_bytes, overlaps=overlaps)
     parts.launches[before:] = [
         replace(launch, arguments=tuple(part.view.place(item) for item in launch.arguments))
         for launch in parts.launches[before:]
     ]
 
 
-def _kernel(geometry: MmaGeometry, tiling: Tiling, functor: Functor, vector: int, exits: OutputExits) -> KernelRef:
+def _kernel(
+    geometry: MmaGeometry, tiling: Tiling, functor: Functor, vector: int, exits: OutputExits, target: str
+) -> KernelRef:
     tile, shape, splits = tiling.tile, tiling.tile.shape, tiling.splits > 1
     facts = dtypes.info(geometry.data_type)
     params = Params(
@@ -283,11 +285,12 @@ def _kernel(geometry: MmaGeometry, tiling: Tiling, functor: Functor, vector: int
         SPLIT_K=int(splits),
     )
     layout = f"{params.SPATIAL}d_{params.TAP_MASK}_a{params.ALIGNMENT}{'_t' if geometry.pixels_are_columns else ''}"
-    ending = "partial_sm80" if splits else f"v{vector}{exits.label}_sm80_{functor.digest}"
+    label = target.replace("_", "")
+    ending = f"partial_{label}" if splits else f"v{vector}{exits.label}_{label}_{functor.digest}"
     return KernelRef(
         name=f"conv_implicit_gemm_mma_{facts.short_name}_{tile.label}_{layout}_r{params.OUTPUT_RANK}_{ending}",
         source="conv/implicit_gemm/conv_implicit_gemm_mma.cu",
-        target="sm_80",
+        target=target,
         parameters=(*macros(params), *exits.macros),
         generated="" if splits else functor.text,
     )
@@ -335,4 +338,4 @@ def _plain_kernel(data_type: DataType, channels: int) -> KernelRef:
         for uid, dims in ((1, image), (2, filters), (3, image))
     )
     graph = OperationGraph([ConvolutionForward(convolution, x, w, y)])
-    return ConvImplicitGemmMma().plan(graph, SM_90A, {}).kernels[0]
+    return ConvImplicitGemmMma().plan(graph, SM_80, {}).kernels[0]

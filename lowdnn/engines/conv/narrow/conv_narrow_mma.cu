@@ -13,10 +13,11 @@
 // pixel at once, and writes 8 neighbouring outputs.
 // Shared memory (dynamic): filters [run of 32 outputs][block][chunk][lane] of 16 bytes, inputs [warp][stage], outputs
 // [warp], barriers [warp][stage].
-// Launch: THREADS threads, up to a block for each multiprocessor.
+// Launch: THREADS threads, up to a block for each multiprocessor; it may be a dependent launch (dependent_launch.cuh).
 // Macros: TYPE; IN, OUT channels of a pixel; BLOCKS_M blocks of 16 pixels in a tile; STAGES; THREADS; OUTPUT_RANK of
 // the functor, which hands back what is stored.
 
+#include "include/dependent_launch.cuh"
 #include "include/mbarrier.cuh"
 #include "include/mma.cuh"
 #include "include/output_map.cuh"
@@ -185,6 +186,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
   if (lane == 0) {
     for (u32 stage = 0; stage < STAGES; ++stage) mbarrier_init(barriers + stage * MBARRIER_BYTES, 1);
     mbarrier_fence_init();
+  }
+  wait_for_previous_kernel();
+  allow_next_kernel();
+  if (lane == 0) {
     for (u32 stage = 0; stage < STAGES; ++stage) {
       const i32 tile = worker + stage * workers;
       if (tile < p.tiles) load_tile(tile, stage);

@@ -329,4 +329,6 @@ def _launch(problem: _Problem, tile: _Tile, functor: Functor, arch: ArchSpec) ->
         busy_s=problem.busy_s(tile, arch),
     )
     blocks = min(arch.sm_count, ceil_div(count, _WARPS))
-    return Launch(0, (blocks, 1, 1), (_THREADS, 1, 1), (arguments,), problem.shared_bytes(tile), work=work)
+    return Launch(
+        0, (blocks, 1, 1), (_THREADS, 1, 1), (arguments,), problem.shared_bytes(tile), work=work, overlaps_previous=True
+    )

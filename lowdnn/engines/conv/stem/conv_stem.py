@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import (
     BEHAVIOR_NOTES,
     Anchors,
@@ -30,6 +30,7 @@ from lowdnn.engines.conv.stem.fold import FoldedConvolution, FoldedTensor
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.launch import is_dependent
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import match_anchored
 from lowdnn.ops.base import inputs_of
@@ -95,7 +96,7 @@ class ConvStem(Floored):
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Folding launches, those of the other engine's plan, and one that unfolds a gradient."""
-        problem = accepted(graph.derive(_problem_of)).overlapping(arch.name == SM_90A.name)
+        problem = accepted(graph.derive(_problem_of)).overlapping(is_dependent(arch))
         accepted(graph.derive(self.refuse, arch))
         resolve_choices(self.name, (), choices)
         parts = PlanParts()

@@ -12,11 +12,12 @@
 // leave, and the others move up. A block of 16 positions has every BLOCKS_M-th one: so do those that are a shift away,
 // which are other blocks' as well.
 // Shared memory (dynamic): filters [depth tap][chunk][shift][block of n][lane] of 16 bytes.
-// Launch: THREADS threads, any number of blocks.
+// Launch: THREADS threads, any number of blocks; it may be a dependent launch (dependent_launch.cuh).
 // Macros: TYPE; CHANNELS; FILTERS; TAPS_0, TAPS_1, TAPS_2; STRIDE_0, STRIDE_1, STRIDE_2; GAP_0; PAD_0, PAD_1; BASE: the
 // padding of the last axis and SHIFT more; BLOCKS_M; GROUP; TOGETHER elements of a store; THREADS; MIN_BLOCKS of a
 // multiprocessor.
 
+#include "include/dependent_launch.cuh"
 #include "include/division.cuh"
 #include "include/mma.cuh"
 #include "include/shared_memory.cuh"
@@ -147,6 +148,8 @@ struct Sums {
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) u8 memory[];
   const u32 filters = shared_address(memory), lane = threadIdx.x % WARP_SIZE;
+  wait_for_previous_kernel();
+  allow_next_kernel();
   stage_filters(p, filters);
   __syncthreads();
 

@@ -29,7 +29,7 @@ from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, i64, macros
+from lowdnn.engines.launch import bytes_of, ceil_div, dependent_target, divider, i32, i64, is_dependent, macros
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
@@ -242,7 +242,7 @@ class ConvStemDgradMma(Floored):
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         tile = _Tile(chosen[KnobType.TILE_M] // _BLOCK_M, chosen[KnobType.TILE_ROWS])
         parts = PlanParts()
-        dy = parts.operand(problem.response.uid, problem.packing)
+        dy = parts.operand(problem.response.uid, problem.packing, overlaps=is_dependent(arch))
         kernel = parts.kernel(_kernel(problem, tile, arch))
         parts.launches.append(_launch(problem, tile, kernel, dy, arch))
         notes = tiles.numerical_notes(problem.response.data_type)
@@ -309,11 +309,12 @@ def _kernel(problem: _Problem, tile: _Tile, arch: ArchSpec) -> KernelRef:
         THREADS=_THREADS,
         MIN_BLOCKS=problem.blocks_per_sm(tile, arch),
     )
+    target = dependent_target(arch)
     values = "_".join(str(value) for name, value in macros(params) if name != "TYPE")
     return KernelRef(
-        name=f"conv_stem_dgrad_mma_{facts.short_name}_{values}",
+        name=f"conv_stem_dgrad_mma_{facts.short_name}_{values}_{target.replace('_', '')}",
         source="conv/stem/conv_stem_dgrad_mma.cu",
-        target="sm_80",
+        target=target,
         parameters=macros(params),
     )
 
@@ -340,4 +341,12 @@ def _launch(problem: _Problem, tile: _Tile, kernel: int, dy: Pointer, arch: Arch
         busy_s=problem.busy_s(tile, arch),
     )
     blocks = min(arch.sm_count * problem.blocks_per_sm(tile, arch), ceil_div(count, _WARPS))
-    return Launch(kernel, (blocks, 1, 1), (_THREADS, 1, 1), (arguments,), problem.filter_bytes, work=work)
+    return Launch(
+        kernel,
+        (blocks, 1, 1),
+        (_THREADS, 1, 1),
+        (arguments,),
+        problem.filter_bytes,
+        work=work,
+        overlaps_previous=is_dependent(arch),
+    )

@@ -14,10 +14,11 @@
 // Shared memory (dynamic): filters [class][pass][step][pair of blocks][lane] of 16 bytes, offsets [step][t][half],
 // masks [class] of the same, boxes [stage][depth tap, row][PITCH], and where WRITE_WIDTH is under a word's the outputs
 // of each warp's unit.
-// Launch: THREADS threads, any number of blocks.
+// Launch: THREADS threads, any number of blocks; it may be a dependent launch (dependent_launch.cuh).
 // Macros: those of stem_rows.cuh; OUT filters; BLOCKS_M of 16 pixels; RUN_BLOCKS, PASS_RUNS; STAGES; MIN_BLOCKS of a
 // multiprocessor; OUTPUT_RANK of the functor, which hands back what is stored.
 
+#include "include/dependent_launch.cuh"
 #include "include/mma.cuh"
 #include "include/output_map.cuh"
 #include "include/stem_rows.cuh"
@@ -208,10 +209,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
     digits<1 + AXES>(p.tiles, u32(number), tile);
     stage_box(p.image, tile, memory + BOXES_AT + stage * BOX_BYTES);
   };
+  stage_tables(shared);
+  wait_for_previous_kernel();
+  allow_next_kernel();
   if (i32(blockIdx.x) < p.tile_count) stage_tile(blockIdx.x, 0);
   cp_async_commit();
   stage_filters(p, shared);
-  stage_tables(shared);
 
   u32 stage = 0;
 #pragma unroll 1

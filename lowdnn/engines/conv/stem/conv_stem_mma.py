@@ -31,7 +31,16 @@ from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.output_space import OutputSpace, full_loads, output_space
 from lowdnn.engines.gemm.wgmma_output import handing_back
-from lowdnn.engines.launch import bytes_of, ceil_div, i32, i64, macros, moved_bytes
+from lowdnn.engines.launch import (
+    bytes_of,
+    ceil_div,
+    dependent_target,
+    i32,
+    i64,
+    is_dependent,
+    macros,
+    moved_bytes,
+)
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, match_anchored
@@ -337,11 +346,12 @@ def _kernel(problem: _Problem, tile: _Tile, functor: Functor, arch: ArchSpec) ->
         OUTPUT_RANK=problem.output.space.rank,
     )
     parameters = (*macros(row_params), *macros(params))
+    target = dependent_target(arch)
     values = "_".join(str(value) for name, value in parameters if name != "TYPE")
     return KernelRef(
-        name=f"conv_stem_mma_{facts.short_name}_{values}_{functor.digest}",
+        name=f"conv_stem_mma_{facts.short_name}_{values}_{target.replace('_', '')}_{functor.digest}",
         source="conv/stem/conv_stem_mma.cu",
-        target="sm_80",
+        target=target,
         parameters=parameters,
         generated=functor.text,
     )
@@ -372,4 +382,12 @@ def _launch(problem: _Problem, tile: _Tile, functor: Functor, arch: ArchSpec) ->
         busy_s=problem.busy_s(tile, arch),
     )
     blocks = min(arch.sm_count * problem.blocks_per_sm(tile, arch), count)
-    return Launch(0, (blocks, 1, 1), (_THREADS, 1, 1), (arguments,), problem.shared_bytes(tile), work=work)
+    return Launch(
+        0,
+        (blocks, 1, 1),
+        (_THREADS, 1, 1),
+        (arguments,),
+        problem.shared_bytes(tile),
+        work=work,
+        overlaps_previous=is_dependent(arch),
+    )

@@ -14,10 +14,11 @@
 // a team, which takes every TEAMS-th run of 16 outputs of each class.
 // Shared memory (dynamic): stages of (box of x, dy [place][DY_PITCH], the places of a run of outputs class by class);
 // afterwards the teams' sums [team][filter][column].
-// Launch: THREADS threads, splits * slabs blocks.
+// Launch: THREADS threads, splits * slabs blocks; it may be a dependent launch (dependent_launch.cuh).
 // Macros: those of stem_rows.cuh; FLIPPED; SLAB, DY_COPY elements; BLOCKS_M, BLOCKS_N, WARPS_M, WARPS_N;
 // STAGES; MIN_BLOCKS of a multiprocessor.
 
+#include "include/dependent_launch.cuh"
 #include "include/ldmatrix.cuh"
 #include "include/mma.cuh"
 #include "include/stem_rows.cuh"
@@ -141,6 +142,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
     stage_box(p.image, tile, to);
     stage_response(p, tile, first_filter, to + BOX_BYTES);
   };
+  wait_for_previous_kernel();
+  allow_next_kernel();
   if (split < p.tile_count) stage_tile(split, 0);
   cp_async_commit();
 

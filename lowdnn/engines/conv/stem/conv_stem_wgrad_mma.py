@@ -14,7 +14,7 @@ from itertools import product
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import (
     BEHAVIOR_NOTES,
     Anchors,
@@ -31,7 +31,17 @@ from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of, output_space
 from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, i64, macros, moved_bytes
+from lowdnn.engines.launch import (
+    bytes_of,
+    ceil_div,
+    dependent_target,
+    divider,
+    i32,
+    i64,
+    is_dependent,
+    macros,
+    moved_bytes,
+)
 from lowdnn.enums import ConvolutionMode, DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, match_anchored
@@ -281,10 +291,10 @@ class ConvStemWgradMma(Floored):
         tile = _Tile(chosen[KnobType.TILE_ROWS], chosen[KnobType.TILE_COLS], chosen[KnobType.STAGES])
         parts, slices = PlanParts(), problem.slices(tile, arch)
         slices_at = parts.reserve(slices.size_bytes)
-        parts.kernel(_kernel(problem, tile))
+        parts.kernel(_kernel(problem, tile, dependent_target(arch)))
         parts.launches.append(_launch(problem, tile, slices, slices_at, arch))
         functor = functor_of(problem.dag, problem.operation.x.data_type, problem.output)
-        stored, overlaps = moved_bytes(problem.dag), arch.name == SM_90A.name
+        stored, overlaps = moved_bytes(problem.dag), is_dependent(arch)
         vector = problem.output.vector(functor)
         parts.sum_slices(problem.output, functor, vector, slices, slices_at, stored, overlaps=overlaps)
         notes = tiles.numerical_notes(problem.operation.x.data_type)
@@ -333,7 +343,7 @@ def _refuse_shape(problem: _Problem) -> str:
     return ""
 
 
-def _kernel(problem: _Problem, tile: _Tile) -> KernelRef:
+def _kernel(problem: _Problem, tile: _Tile, target: str) -> KernelRef:
     facts, team = dtypes.info(problem.operation.x.data_type), problem.team
     is_flipped = problem.operation.convolution.mode is ConvolutionMode.CONVOLUTION
     params = Params(
@@ -351,9 +361,9 @@ def _kernel(problem: _Problem, tile: _Tile) -> KernelRef:
     parameters = (*macros(problem.rows.params(facts.c_type, tile.height, tile.width)), *macros(params))
     values = "_".join(str(value) for name, value in parameters if name != "TYPE")
     return KernelRef(
-        name=f"conv_stem_wgrad_mma_{facts.short_name}_{values}",
+        name=f"conv_stem_wgrad_mma_{facts.short_name}_{values}_{target.replace('_', '')}",
         source="conv/stem/conv_stem_wgrad_mma.cu",
-        target="sm_80",
+        target=target,
         parameters=parameters,
     )
 
@@ -380,4 +390,6 @@ def _launch(problem: _Problem, tile: _Tile, slices: Slices, slices_at: int, arch
         busy_s=problem.busy_s(tile, arch),
     )
     grid, shared_bytes = (slices.splits * problem.slabs, 1, 1), problem.shared_bytes(tile)
-    return Launch(0, grid, (_THREADS, 1, 1), (arguments,), shared_bytes, work=work)
+    return Launch(
+        0, grid, (_THREADS, 1, 1), (arguments,), shared_bytes, work=work, overlaps_previous=is_dependent(arch)
+    )

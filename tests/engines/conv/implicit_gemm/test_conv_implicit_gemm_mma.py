@@ -139,7 +139,9 @@ def test_split_sums(device: Runtime, layout: Layout, groups: int) -> None:
     assert plan.kernels[-1].name.startswith("gemm_split_k_reduce")
 
 
-@pytest.mark.parametrize(("m", "n"), [(256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128)])
+@pytest.mark.parametrize(
+    ("m", "n"), [(256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128), (32, 32)]
+)
 def test_tiles(device: Runtime, m: int, n: int) -> None:
     graph = convolution_graph((1, 40, 17, 18), (n + 8, 40, 2, 2), data_type=DataType.BFLOAT16)
     check_exact(device, ENGINE, graph, length=160, choices=knobs(m, n))
