@@ -77,7 +77,7 @@ def test_refusals_name_field_limit_and_value() -> None:
 
     assert "expected at most 4 channels in one group, got 5 channels" in reason(Case((1, 5, 6, 6), (8, 5, 3, 3)))
     assert "expected dense channels-last rows" in reason(LAYERS[0], layout=Layout.ROW_MAJOR)
-    assert "expected 16-bit floats, got FLOAT" in reason(LAYERS[0], data_type=DataType.FLOAT)
+    assert "x.data_type: expected one of BFLOAT16, HALF, got FLOAT" in reason(LAYERS[0], data_type=DataType.FLOAT)
     assert "expected fewer taps, got [16, 16]" in reason(Case((1, 3, 32, 32), (512, 3, 16, 16), strides=(16, 16)))
     assert "expected whole words of filters, got 33" in reason(Case((1, 3, 8, 8), (33, 3, 3, 3)))
     assert "expected a filter gradient" in reason(LAYERS[0], "forward")
