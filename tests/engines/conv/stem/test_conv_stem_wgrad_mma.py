@@ -17,6 +17,8 @@ ENGINE = ConvStemWgradMma()
 
 #: A device with one multiprocessor.
 _FEW = SM_90A.with_sm_count(1)
+#: One whose blocks have several of the tiles that the cases have.
+_PART = SM_90A.with_sm_count(4)
 
 
 #: Rows of pixels that are no whole words.
@@ -54,7 +56,8 @@ def test_alpha_beta_and_epilogue(device: Runtime) -> None:
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("case", [LAYERS[3], LAYERS[10], LAYERS[12]])
 def test_stages(scheduled: Runtime, stages: int, case: Case) -> None:
-    check_exact(scheduled, ENGINE, case.graph("filter"), length=case.length, choices={KnobType.STAGES: stages})
+    choices = {KnobType.STAGES: stages}
+    check_exact(scheduled, ENGINE, case.graph("filter"), length=case.length, choices=choices, arch=_PART)
 
 
 def test_several_tiles_of_a_block(scheduled: Runtime) -> None:
