@@ -17,9 +17,15 @@ from tests.support.runtime import open_runtime
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests live to the end: the garbage collector need not go through them again and again."""
-    gc.collect()
-    gc.freeze()
+    """Thousands of tests live to the end."""
+    _keep_what_lives()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept_modules() -> Iterator[None]:
+    """The emulated device keeps what it has made of kernels: hundreds of thousands of objects."""
+    yield
+    _keep_what_lives()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -65,3 +71,9 @@ def handle(device: Runtime) -> Iterator[Handle]:
     """A handle on the device of the test."""
     with Handle(device) as opened:
         yield opened
+
+
+def _keep_what_lives() -> None:
+    """The garbage collector need not go through it again and again."""
+    gc.collect()
+    gc.freeze()

@@ -2,10 +2,12 @@
 
     python tools/assemble.py            fail where the table is not what the kernels give, or a kernel is unfit
     python tools/assemble.py --write    renew the table
+    python tools/assemble.py --all      the same of every kernel, whatever is known of it (also with --write)
 
 The kernels: every precompiled one, for its own target and for sm_90 (where drivers compile its PTX), and every one that
 an engine takes for a text case of ``tests/cases``. ``tests/assembly/kernels.txt`` has one line for each, for a reviewer
-to diff.
+to diff. ``tests/assembly/sources.txt`` has the digest of the source that its figures are of: a fit kernel whose source
+is still that one is not assembled again, but for one in 16, which would show a table that somebody has edited.
 
 Unfit: spilled registers, ``setmaxnreg`` that ptxas ignores (C7508), and ``wgmma`` that it serialises or makes wait
 (C7510 to C7519). A stack frame is for a reviewer to judge (float64 sine has one).
@@ -20,7 +22,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +41,14 @@ from lowdnn.runtime.sources import KernelSource, SourceTree
 ROOT = Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests" / "cases"
 TABLE = ROOT / "tests" / "assembly" / "kernels.txt"
+SOURCES = ROOT / "tests" / "assembly" / "sources.txt"
 COLUMNS = ("registers", "shared", "stack", "spilled", "barriers")
 HEADER = f"# kernel target {' '.join(COLUMNS)} (NVRTC {'.'.join(map(str, nvrtc.version()))}; sizes in bytes)"
+SOURCES_HEADER = "# kernel target digest (of the whole source, the options and NVRTC's version)"
 _JOBS = 2
+_DIGEST_DIGITS = 16
+#: Digests that begin so are not relied on: one in 16.
+_CHECKED_AGAIN = "0"
 _SERIALISED = re.compile(r"C75(?:08|1\d)")
 
 
@@ -70,16 +77,23 @@ Job = tuple[KernelRef, str]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="renew the table")
+    parser.add_argument("--all", action="store_true", help="assemble also what has been, from the same source")
     arguments = parser.parse_args()
-    figures = assemble_all(jobs())
+    wanted = jobs()
+    digests = {name: digest_of(*job) for name, job in wanted.items()}
+    known = {} if arguments.all else known_figures(digests)
+    assembled = assemble_all({name: job for name, job in wanted.items() if name not in known})
+    figures = {name: known[name] if name in known else assembled[name] for name in wanted}
+    print(f"{len(assembled)} kernels assembled, {len(known)} known by their source")
     unfit = [f"{name}: {one.unfit}" for name, one in figures.items() if one.unfit]
-    text = table_of(figures)
+    texts = {TABLE: table_of(figures), SOURCES: sources_of(digests, figures)}
     if arguments.write:
         TABLE.parent.mkdir(exist_ok=True)
-        TABLE.write_text(text)
+        for path, text in texts.items():
+            path.write_text(text)
         print(f"{TABLE}: {len(figures)} kernels")
         return report(unfit)
-    return report(unfit + differences(text))
+    return report(unfit + [line for path, text in texts.items() for line in differences(path, text)])
 
 
 def jobs() -> dict[str, Job]:
@@ -88,6 +102,22 @@ def jobs() -> dict[str, Job]:
     for kernel, arch in (*_precompiled(), *_of_cases()):
         found[f"{kernel.name} {arch}"] = (kernel, arch)
     return dict(sorted(found.items()))
+
+
+def digest_of(kernel: KernelRef, arch: str) -> str:
+    """Of all that the figures follow from."""
+    return cache_key(SourceTree().read(kernel), arch, nvrtc.version())[:_DIGEST_DIGITS]
+
+
+def known_figures(digests: Mapping[str, str]) -> dict[str, Figures]:
+    """Those in the table that are of the same sources."""
+    sources = dict(_rows(SOURCES))
+    found = {name: line for name, line in _rows(TABLE) if name in digests and sources.get(name) == digests[name]}
+    return {
+        name: Figures(*map(int, line.split()))
+        for name, line in found.items()
+        if not digests[name].startswith(_CHECKED_AGAIN)
+    }
 
 
 def assemble(kernel: KernelRef, arch: str) -> Figures:
@@ -134,10 +164,16 @@ def table_of(figures: dict[str, Figures]) -> str:
     return "\n".join((HEADER, *sorted(lines))) + "\n"
 
 
-def differences(text: str) -> list[str]:
-    """What a reviewer would see if the table were renewed."""
-    name = str(TABLE.relative_to(ROOT))
-    kept = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.is_file() else []
+def sources_of(digests: Mapping[str, str], figures: Mapping[str, Figures]) -> str:
+    """Of fit kernels: others are assembled until they are."""
+    lines = sorted(f"{name} {digest}" for name, digest in digests.items() if not figures[name].unfit)
+    return "\n".join((SOURCES_HEADER, *lines)) + "\n"
+
+
+def differences(path: Path, text: str) -> list[str]:
+    """What a reviewer would see if the file were renewed."""
+    name = str(path.relative_to(ROOT))
+    kept = _lines(path)
     return list(difflib.unified_diff(kept, text.splitlines(), name, f"{name} renewed", lineterm="", n=0))
 
 
@@ -146,6 +182,18 @@ def report(found: list[str]) -> int:
         print(line)
     print("the table is up to date" if not found else "look at the above, then: python tools/assemble.py --write")
     return 1 if found else 0
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+
+
+def _rows(path: Path) -> Iterator[tuple[str, str]]:
+    """(kernel and target, the rest) of each line."""
+    for line in _lines(path):
+        if not line.startswith("#"):
+            kernel, target, rest = line.split(" ", 2)
+            yield f"{kernel} {target}", rest
 
 
 def _precompiled() -> Iterator[Job]:

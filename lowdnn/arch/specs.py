@@ -50,6 +50,10 @@ class ArchSpec:
         """Shared memory of each of so many blocks on a multiprocessor: the device takes 1 KiB of each block's."""
         return min(self.shared_bytes_per_block, self.shared_bytes_per_sm // blocks - _RESERVED_SHARED_BYTES)
 
+    def blocks_per_sm(self, shared_bytes: int, most: int) -> int:
+        """How many blocks of so much shared memory a multiprocessor has room for, up to ``most``."""
+        return next((blocks for blocks in range(most, 0, -1) if shared_bytes <= self.shared_bytes_beside(blocks)), 0)
+
     def rate(self, unit: MathUnit) -> float:
         """Peak operations per second of the whole device in one unit."""
         return self.flops_per_clock[unit] * self.sm_count * self.clock_hz

@@ -8,7 +8,6 @@ passes elements on. Where a group is a part of the batch, the register file keep
 
 from __future__ import annotations
 
-from enum import Enum, auto
 from functools import cached_property
 from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 _WARP = 32
 #: Products of a chain that are summed together.
 _CHAIN = 8
-#: Sources of which a group keeps how they overlap with it.
-_KEPT_OVERLAPS = 8
+#: Sources of which a group keeps whether they meet it.
+_KEPT_MEETINGS = 64
 
 Factors = tuple[Array, Array]
 
@@ -108,6 +107,7 @@ class Tile:
     ) -> None:
         self.index = group.index
         self.lanes = group.lanes
+        self.first_lane = group.first_lane
         self.product = product
         self.order = order
         self.numbers = numbers
@@ -158,6 +158,7 @@ class Source(Protocol):
 
     index: slice | Array | None
     lanes: Array
+    first_lane: int
 
     def column(self, place: int) -> Array:
         """One register over the lanes."""
@@ -175,6 +176,7 @@ class Column:
     def __init__(self, index: slice | Array | None, lanes: Array, values: Array, numbers: Array) -> None:
         self.index = index
         self.lanes = lanes
+        self.first_lane = int(lanes[0])
         self._values = values
         self._numbers = numbers
 
@@ -208,34 +210,31 @@ class Element:
         return Element(Column(lanes, lanes, self.value()[mask], source.number_of_lanes()[mask]), 0)
 
 
-class Overlap(Enum):
-    """Lanes that a group has of a source's."""
-
-    NONE = auto()
-    PART = auto()
-    WHOLE = auto()  # and no others
-
-
 class Held:
-    """A register of the file with elements on some lanes, disjoint, and ``rest`` (a value, or None) on the others."""
+    """A register of the file with elements on some lanes, disjoint, and ``rest`` (a value, or None) on the others.
+
+    ``elements``: by the first lane of each.
+    """
 
     __slots__ = ("elements", "rest")
 
-    def __init__(self, elements: tuple[Element, ...], rest: Any) -> None:
+    def __init__(self, elements: dict[int, Element], rest: Any) -> None:
         self.elements = elements
         self.rest = rest
 
     def part(self, group: Group) -> Any:
         """The register on a group's lanes: an element, or an array where there are none."""
-        touched = []
-        for element in self.elements:
-            overlap = _overlap(element.source, group)
-            if overlap is Overlap.WHOLE:
-                return element
-            if overlap is Overlap.PART:
-                touched.append(element)
+        own = self.element_of(group)
+        if own is not None:
+            return own
+        touched = [element for element in self.elements.values() if _meets(element.source, group)]
         rest = self._rest_of(group)
         return self._joined(group, touched, rest) if touched else rest
+
+    def element_of(self, group: Group) -> Element | None:
+        """The element on all of the group's lanes and no others; elements of many groups need not be gone through."""
+        found = self.elements.get(group.first_lane)
+        return found if found is not None and _same(found.source.index, group.index) else None
 
     def _rest_of(self, group: Group) -> Any:
         rest = self.rest
@@ -265,24 +264,33 @@ def holds_elements(value: Any) -> bool:
 
 def part_of(value: Any, group: Group) -> Any:
     """A group's part of a register of the file that holds elements."""
-    return (Held((value,), None) if value.__class__ is Element else value).part(group)
+    return _held(value).part(group)
 
 
-def elements_outside(old: Any, group: Group) -> tuple[tuple[Element, ...], Any]:
+def merged_elements(old: Any, new: Element, group: Group) -> Held:
+    """The register ``old`` with the group's lanes set to ``new``."""
+    elements, rest = elements_outside(old, group)
+    elements[new.source.first_lane] = new
+    return Held(elements, rest)
+
+
+def elements_outside(old: Any, group: Group) -> tuple[dict[int, Element], Any]:
     """(elements of the register ``old`` on lanes that are not the group's, the value that it has elsewhere)."""
-    if old.__class__ is Element:
-        old = Held((old,), None)
-    elements, rest = (old.elements, old.rest) if old.__class__ is Held else ((), old)
-    kept = []
-    for element in elements:
-        overlap = _overlap(element.source, group)
-        if overlap is Overlap.NONE:
-            kept.append(element)
-        elif overlap is Overlap.PART:
-            outside = ~_among(element.source.lanes, group.lanes)
-            if outside.any():
-                kept.append(element.subset(outside))
-    return tuple(kept), rest
+    if not holds_elements(old):
+        return {}, old
+    held = _held(old)
+    if held.element_of(group) is not None:
+        others = held.elements.copy()
+        del others[group.first_lane]
+        return others, held.rest
+    kept = {}
+    for first, element in held.elements.items():
+        if not _meets(element.source, group):
+            kept[first] = element
+        elif (outside := ~_among(element.source.lanes, group.lanes)).any():
+            part = element.subset(outside)
+            kept[part.source.first_lane] = part
+    return kept, held.rest
 
 
 def settled(group: Group, value: Any, dtype: Any) -> Any:
@@ -311,18 +319,18 @@ def warps_of(group: Group) -> Array:
     return group.lanes[::_WARP] // _WARP if group.whole else np.unique(group.lanes // _WARP)
 
 
-def _overlap(source: Source, group: Group) -> Overlap:
-    """Found once for all the registers of a tile, which follow one another."""
-    kept = group.kept_overlaps
+def _held(value: Element | Held) -> Held:
+    return Held({value.source.first_lane: value}, None) if isinstance(value, Element) else value
+
+
+def _meets(source: Source, group: Group) -> bool:
+    """Whether they have a lane in common. Found once for all the registers of a tile, which follow one another."""
+    kept = group.kept_meetings
     found = kept.get(source)
     if found is None:
-        if len(kept) == _KEPT_OVERLAPS:
+        if len(kept) == _KEPT_MEETINGS:
             kept.clear()
-        if _same(source.index, group.index):
-            found = Overlap.WHOLE
-        else:
-            found = Overlap.PART if _meet(source.lanes, group.lanes) else Overlap.NONE
-        kept[source] = found
+        found = kept[source] = _meet(source.lanes, group.lanes)
     return found
 
 

@@ -25,10 +25,10 @@ from lowdnn.driver.emulated.running.accumulators import (
     CommitGroups,
     Element,
     Held,
-    Overlap,
     Source,
     elements_outside,
     holds_elements,
+    merged_elements,
 )
 from lowdnn.driver.emulated.running.clock import DeviceClock
 from lowdnn.driver.emulated.running.mbarriers import Mbarriers
@@ -187,7 +187,7 @@ class Group:
             self.count = index.size
         self._derived: dict[str, Any] = {}
         self.kept_fragments: dict[tuple[Any, ...], tuple[tuple[Any, ...], Array]] = {}
-        self.kept_overlaps: dict[Source, Overlap] = {}
+        self.kept_meetings: dict[Source, bool] = {}
 
     def pick(self, full: Array) -> Array:
         """The group's part of an array over the batch."""
@@ -196,6 +196,10 @@ class Group:
     @property
     def lanes(self) -> Array:
         return self._derive("lanes", self.batch.lanes)
+
+    @cached_property
+    def first_lane(self) -> int:
+        return int(self.lanes[0])
 
     @property
     def slots(self) -> Array:
@@ -320,9 +324,9 @@ def merge_into(registers: list[Any], slot: int, new: Any, group: Group) -> None:
 
 def _merged_elements(old: Any, new: Any, group: Group) -> Any:
     """The same for registers that hold accumulators."""
-    elements, rest = elements_outside(old, group)
     if new.__class__ is Element:
-        return Held((*elements, new), rest)
+        return merged_elements(old, new, group)
+    elements, rest = elements_outside(old, group)
     rest = merged(Unwritten("an accumulator") if rest is None else rest, new, group)
     return Held(elements, rest) if elements else rest
 

@@ -31,6 +31,7 @@ class Settled:
     def __init__(self, group: Group) -> None:
         self.index = group.index
         self.lanes = group.lanes
+        self.first_lane = group.first_lane
 
     def in_flight(self, groups: CommitGroups) -> Array:
         return np.zeros(1, dtype=np.bool_)

@@ -25,9 +25,11 @@ from lowdnn.engines.base import (
     refuse_arch,
     resolve_choices,
 )
+from lowdnn.engines.conv.refusals import refuse_empty, refuse_operand_types, refuse_pixels, refuse_several_taps
+from lowdnn.engines.conv.wgmma.pixel_output import pixel_rows
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
-from lowdnn.engines.gemm.output_space import OutputSpace, full_loads, output_space
+from lowdnn.engines.gemm.output_space import OutputSpace, full_loads
 from lowdnn.engines.gemm.wgmma_output import handing_back
 from lowdnn.engines.launch import BARRIER_BYTES, bytes_of, ceil_div, i32, i64, macros, moved_bytes
 from lowdnn.enums import KnobType
@@ -37,7 +39,7 @@ from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
-from lowdnn.ops.tensor import Tensor, channels_last_strides
+from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
 from lowdnn.status import NotSupportedError, Status
 
@@ -118,8 +120,7 @@ class _Problem:
 
     @cached_property
     def output(self) -> OutputSpace:
-        pixel_axes = (0, *range(2, len(self.dag.dims)))
-        return output_space(self.dag, row_axes=pixel_axes, column_axes=(1,), kept=(1,), operands={})
+        return pixel_rows(self.dag, groups=1, in_parts=False)
 
     @cached_property
     def filter_strides(self) -> tuple[int, int]:
@@ -254,11 +255,8 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
     if isinstance(operation, ConvolutionBackwardFilter) or len(matched.epilogue.stores) != 1:
         return Refusal(name, "operations: expected one stored output or data gradient")
     problem = _Problem(operation, matched.epilogue)
-    ports = zip(operation.roles, (operation.image, operation.filter, operation.response), strict=True)
-    operands = {f"{operation.label}.{port}": t.data_type for port, t in ports if t is not operation.output}
-    compute = ("convolution.compute_type", operation.convolution.compute_type)
-    if refused := tiles.refuse_types(operands, compute):
-        return Refusal(name, refused, Status.NOT_SUPPORTED_DATA_TYPE)
+    if refusal := refuse_operand_types(name, operation):
+        return refusal
     if refused := _refuse_shape(problem):
         return Refusal(name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
     return problem
@@ -267,19 +265,13 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
 def _refuse_shape(problem: _Problem) -> str:
     """Why the operation is no product of dense rows, or an empty string."""
     operation = problem.operation
-    geometry, taps = operation.convolution, operation.filter.dims[2:]
-    pads = (*geometry.pre_paddings, *geometry.post_paddings)
-    if {*taps, *geometry.strides} != {1} or any(pads) or operation.groups != 1:
-        got = f"taps {list(taps)}, strides {list(geometry.strides)}, groups {operation.groups}, padding {list(pads)}"
-        return f"convolution: expected one tap, stride 1, no padding and one group, got {got}"
-    if min(problem.source.element_count, operation.filter.element_count) == 0:
-        return "dims: expected elements in every tensor, got none"
+    if refused := refuse_several_taps(operation) or refuse_empty(operation):
+        return refused
     if problem.pixels > _MAX_PIXELS:
         return f"image.dims: expected at most {_MAX_PIXELS} pixels, got {problem.pixels}"
     for tensor in (problem.source, problem.target):
-        if tensor.strides != channels_last_strides(tensor.dims) or tensor.alignment_bytes < _PIECE_BYTES:
-            got = f"{list(tensor.strides)}, aligned to {tensor.alignment_bytes}"
-            return f"{tensor.label}.strides: expected dense channels-last pixels aligned to {_PIECE_BYTES}, got {got}"
+        if refused := refuse_pixels(tensor, _PIECE_BYTES):
+            return refused
         if tensor.element_count * tensor.element_bytes % _PIECE_BYTES:
             return f"{tensor.label}.dims: expected whole pieces of {_PIECE_BYTES} bytes, got {list(tensor.dims)}"
         if tensor.dims[1] * tensor.element_bytes % _WORD_BYTES:

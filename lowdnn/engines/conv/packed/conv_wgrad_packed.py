@@ -29,6 +29,7 @@ from lowdnn.engines.base import (
     resolve_choices,
 )
 from lowdnn.engines.composite.delegation import add_plan, fastest_plan, refusals
+from lowdnn.engines.conv.refusals import refuse_empty, refuse_pixels, refuse_several_taps
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.launch import aligned_bytes
@@ -184,20 +185,12 @@ def _are_whole(operation: ConvolutionBackwardFilter, pixels: int, unit_bytes: in
 
 def _refuse_shape(operation: ConvolutionBackwardFilter) -> str:
     """Why the operation is no sum over neighbouring pixels, or an empty string."""
-    geometry, taps = operation.convolution, operation.dw.dims[2:]
-    pads = (*geometry.pre_paddings, *geometry.post_paddings)
-    if {*taps, *geometry.strides} != {1} or any(pads) or operation.groups != 1:
-        got = f"taps {list(taps)}, strides {list(geometry.strides)}, groups {operation.groups}, padding {list(pads)}"
-        return f"convolution: expected one tap, stride 1, no padding and one group, got {got}"
+    if refused := refuse_several_taps(operation):
+        return refused
     if operation.beta != 0:
         return f"beta: expected 0, got {operation.beta}"
-    if min(operation.x.element_count, operation.dw.element_count) == 0:
-        return "dims: expected elements in every tensor, got none"
-    for tensor in (operation.x, operation.dy):
-        if tensor.strides != channels_last_strides(tensor.dims) or tensor.alignment_bytes < _PIECE_BYTES:
-            got = f"{list(tensor.strides)}, aligned to {tensor.alignment_bytes}"
-            return f"{tensor.label}.strides: expected dense channels-last pixels aligned to {_PIECE_BYTES}, got {got}"
-    return ""
+    of_x, of_dy = (refuse_pixels(tensor, _PIECE_BYTES) for tensor in (operation.x, operation.dy))
+    return refuse_empty(operation) or of_x or of_dy
 
 
 def _pixels(tensor: Tensor) -> int:

@@ -25,8 +25,10 @@ from lowdnn.engines.base import (
     resolve_choices,
 )
 from lowdnn.engines.composite.delegation import add_plan, fastest_plan, refusals
+from lowdnn.engines.conv.refusals import refuse_empty
 from lowdnn.engines.conv.stem.exchanged import with_few_channels
 from lowdnn.engines.conv.stem.fold import FoldedConvolution, FoldedTensor
+from lowdnn.engines.conv.stem.rows import MAX_CHANNELS, MAX_INDEX
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.plan_parts import PlanParts
@@ -40,9 +42,6 @@ from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.plan import KernelRef, Plan, WorkspacePointer
 from lowdnn.status import Status
-
-_MAX_CHANNELS = 4
-_MAX_INDEX = 2**31 - 2**20
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
     matched = match_anchored(graph, ConvolutionOperation)
     if isinstance(matched, str):
         return Refusal(ConvStem.name, matched)
-    operation = with_few_channels(matched.anchor, _MAX_CHANNELS)
+    operation = with_few_channels(matched.anchor, MAX_CHANNELS)
     refused = _refuse_shape(operation)
     if refused:
         return Refusal(ConvStem.name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
@@ -138,10 +137,10 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
             return Refusal(ConvStem.name, refused)
     fold = FoldedConvolution.cheapest(operation)
     folded = (fold.image, fold.filter)
-    if max(side.folded.element_count for side in folded) > _MAX_INDEX:
-        return Refusal(ConvStem.name, f"{operation.label}: expected at most {_MAX_INDEX} folded elements, got more")
-    if (stride := max(max(side.tensor.strides[1:]) for side in folded)) > _MAX_INDEX:
-        return Refusal(ConvStem.name, f"{operation.label}: expected strides of at most {_MAX_INDEX}, got {stride}")
+    if max(side.folded.element_count for side in folded) > MAX_INDEX:
+        return Refusal(ConvStem.name, f"{operation.label}: expected at most {MAX_INDEX} folded elements, got more")
+    if (stride := max(max(side.tensor.strides[1:]) for side in folded)) > MAX_INDEX:
+        return Refusal(ConvStem.name, f"{operation.label}: expected strides of at most {MAX_INDEX}, got {stride}")
     return _Problem(
         graph=OperationGraph([_of_phases(operation, fold) if op is matched.anchor else op for op in graph.operations]),
         inputs=tuple(side for side in folded if side.tensor is not operation.output),
@@ -152,12 +151,9 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
 def _refuse_shape(operation: ConvolutionOperation) -> str:
     if operation.groups != 1:
         return f"groups: expected 1, got {operation.groups}"
-    if operation.image.dims[1] > _MAX_CHANNELS:
-        return f"image.dims[1]: expected at most {_MAX_CHANNELS} channels, got {operation.image.dims[1]}"
-    tensors = (operation.image, operation.filter, operation.response)
-    if min(tensor.element_count for tensor in tensors) == 0:
-        return "dims: expected elements in every tensor, got none"
-    return ""
+    if operation.image.dims[1] > MAX_CHANNELS:
+        return f"image.dims[1]: expected at most {MAX_CHANNELS} channels, got {operation.image.dims[1]}"
+    return refuse_empty(operation)
 
 
 def _of_phases(operation: ConvolutionOperation, fold: FoldedConvolution) -> ConvolutionOperation:

@@ -14,17 +14,9 @@ from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import (
-    BEHAVIOR_NOTES,
-    Anchors,
-    Choices,
-    Knob,
-    Refusal,
-    accepted,
-    plan_of,
-    resolve_choices,
-)
-from lowdnn.engines.conv.stem.rows import AXES, PIECE_BYTES, StemRows, filter_walk
+from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.conv.refusals import refuse_operand_types
+from lowdnn.engines.conv.stem.rows import AXES, PIECE_BYTES, StemRows, filter_walk, values_label
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.packing import Packing
@@ -33,7 +25,7 @@ from lowdnn.engines.launch import bytes_of, ceil_div, dependent_target, divider,
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
-from lowdnn.ops.tensor import Tensor, channels_last_strides
+from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, Plan, Pointer, Struct, TensorPointer, Work
 from lowdnn.status import Status
 
@@ -170,7 +162,7 @@ class _Problem:
         """As many as shared memory and registers let share a multiprocessor."""
         registers = _THREADS * (self.registers(tile.blocks_m) + _OTHER_REGISTERS)
         most = min(arch.registers_per_sm // registers, _MAX_BLOCKS_PER_SM)
-        return next((n for n in range(most, 1, -1) if self.filter_bytes <= arch.shared_bytes_beside(n)), 1)
+        return max(arch.blocks_per_sm(self.filter_bytes, most), 1)
 
     def tiles(self) -> Iterator[_Tile]:
         """Those whose sums and inputs fit the registers."""
@@ -256,14 +248,10 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
     name, (operation, *others) = ConvStemDgradMma.name, graph.operations
     if others or not isinstance(operation, ConvolutionBackwardData) or (operation.alpha, operation.beta) != (1, 0):
         return Refusal(name, "operations: expected a data gradient alone, with alpha 1 and beta 0")
-    types = {tensor.data_type for tensor in (operation.dy, operation.w, operation.dx)}
-    operands = {f"{operation.label}.dy": operation.dy.data_type, f"{operation.label}.w": operation.w.data_type}
-    compute = ("convolution.compute_type", operation.convolution.compute_type)
-    if refused := tiles.refuse_types(operands, compute):
-        return Refusal(name, refused, Status.NOT_SUPPORTED_DATA_TYPE)
-    if len(types) > 1 or not types <= _DATA_TYPES:
-        got = ", ".join(sorted(data_type.name for data_type in types))
-        reason = f"{operation.label}: expected one type of 16-bit floats, got {got}"
+    if refusal := refuse_operand_types(name, operation, _DATA_TYPES):
+        return refusal
+    if (got := operation.dx.data_type) is not (expected := operation.dy.data_type):
+        reason = f"{operation.label}.dx.data_type: expected {expected.name} as dy, got {got.name}"
         return Refusal(name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
     problem = _Problem(operation)
     if refused := _refuse_shape(problem):
@@ -272,13 +260,13 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
 
 
 def _refuse_shape(problem: _Problem) -> str:
-    rows, response = problem.rows, problem.response
+    rows = problem.rows
     if refused := rows.refuse_shape():
         return refused
     if rows.taps[1] > 1 and rows.gaps[1] > 1:
         return f"convolution.dilations: expected none in the last two axes, got {rows.gaps[1]}"
-    if response.strides != channels_last_strides(response.dims):
-        return f"dy.strides: expected dense channels-last pixels, got {list(response.strides)}"
+    if refused := rows.refuse_response():
+        return refused
     if next(problem.tiles(), None) is None or problem.filter_bytes > _MAX_FILTER_BYTES:
         taps, strides = list(rows.taps), list(rows.strides)
         return f"w.dims: expected fewer filters, taps or strides, got {problem.filters}, {taps} and {strides}"
@@ -310,9 +298,9 @@ def _kernel(problem: _Problem, tile: _Tile, arch: ArchSpec) -> KernelRef:
         MIN_BLOCKS=problem.blocks_per_sm(tile, arch),
     )
     target = dependent_target(arch)
-    values = "_".join(str(value) for name, value in macros(params) if name != "TYPE")
+    label = f"{values_label(macros(params))}_{target.replace('_', '')}"
     return KernelRef(
-        name=f"conv_stem_dgrad_mma_{facts.short_name}_{values}_{target.replace('_', '')}",
+        name=f"conv_stem_dgrad_mma_{facts.short_name}_{label}",
         source="conv/stem/conv_stem_dgrad_mma.cu",
         target=target,
         parameters=macros(params),

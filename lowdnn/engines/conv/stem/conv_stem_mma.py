@@ -15,21 +15,14 @@ from math import prod
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.base import (
-    BEHAVIOR_NOTES,
-    Anchors,
-    Choices,
-    Knob,
-    Refusal,
-    accepted,
-    plan_of,
-    resolve_choices,
-)
-from lowdnn.engines.conv.stem.exchanged import with_few_channels
-from lowdnn.engines.conv.stem.rows import MAX_CHANNELS, PIECE_BYTES, WORD_BYTES, StemRows, filter_walk
-from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
+from lowdnn.engines.base import Anchors, Choices, Knob, accepted, plan_of, resolve_choices
+from lowdnn.engines.conv.refusals import refuse_pixels
+from lowdnn.engines.conv.stem.row_tiles import MAX_TILE_OUTPUTS, TILE_WIDTHS, RowTile, RowTiledMma, RowTiling
+from lowdnn.engines.conv.stem.rows import PIECE_BYTES, WORD_BYTES, filter_walk, values_label
+from lowdnn.engines.conv.wgmma.pixel_output import pixel_rows
+from lowdnn.engines.floor import Contraction, Floor, Multipliers
 from lowdnn.engines.gemm import tiles
-from lowdnn.engines.gemm.output_space import OutputSpace, full_loads, output_space
+from lowdnn.engines.gemm.output_space import OutputSpace, full_loads
 from lowdnn.engines.gemm.wgmma_output import handing_back
 from lowdnn.engines.launch import (
     bytes_of,
@@ -43,23 +36,21 @@ from lowdnn.engines.launch import (
 )
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import PointwiseDag, match_anchored
+from lowdnn.graph.pattern import Anchored
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_forward import ConvolutionForward
-from lowdnn.ops.tensor import Tensor, channels_last_strides
+from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
-from lowdnn.status import Status
 
-_DATA_TYPES = frozenset({DataType.HALF, DataType.BFLOAT16, DataType.FLOAT})
 _LANE_BYTES = 16
 #: Words of k of one instruction; filters of one block.
 _STEP_WORDS, _BLOCK_N, _BLOCK_M = 8, 8, 16
+#: Of a warp's unit, blocks of 16 pixels, the best first.
+_BLOCKS_M = (2, 4)
 _THREADS = 256
 _WARPS = _THREADS // 32
 _MAX_BLOCKS_PER_SM = 2
-_MAX_TILE_PIXELS = 2048
-_TILE_WIDTHS = (1024, 512, 256, 128, 64)
 #: Fitted on an H200. Cycles of a multiprocessor for one instruction's product, 128 bytes of shared memory, a tile and a
 #: round of the filter's copies; bytes of a box that it takes in a cycle; times as long as a block alone on it takes;
 #: the share of the shorter of arithmetic and copying that the longer one does not hide.
@@ -113,13 +104,10 @@ class _Filters:
 
 
 @dataclass(frozen=True)
-class _Tile:
-    """Rows and columns of outputs, the boxes that a block holds, and blocks of 16 pixels of a warp's unit."""
+class _Tile(RowTile):
+    """``blocks_m``: blocks of 16 pixels of a warp's unit."""
 
-    height: int
-    width: int
-    stages: int
-    blocks_m: int = 2
+    blocks_m: int = _BLOCKS_M[0]
 
     @property
     def units(self) -> int:
@@ -127,11 +115,8 @@ class _Tile:
 
 
 @dataclass(frozen=True)
-class _Problem:
-    """``operation``: forward, of few channels, with the DAG behind the graph's own one."""
-
+class _Problem(RowTiling[_Tile]):
     operation: ConvolutionForward
-    dag: PointwiseDag
 
     @property
     def image(self) -> Tensor:
@@ -143,8 +128,7 @@ class _Problem:
 
     @cached_property
     def output(self) -> OutputSpace:
-        pixel_axes = (0, *range(2, len(self.dag.dims)))
-        return output_space(self.dag, row_axes=pixel_axes, column_axes=(1,), kept=(1,), operands={})
+        return pixel_rows(self.dag, groups=1, in_parts=False)
 
     @property
     def functor(self) -> Functor:
@@ -153,10 +137,6 @@ class _Problem:
     @cached_property
     def filters(self) -> _Filters:
         return _Filters.of(self.operation.w.dims[0])
-
-    @cached_property
-    def rows(self) -> StemRows:
-        return StemRows(self.operation)
 
     @cached_property
     def steps(self) -> int:
@@ -173,6 +153,19 @@ class _Problem:
         blocks = self.rows.classes * self.filters.passes * self.filters.pass_blocks
         return self.steps * blocks // 2 * 32 * _LANE_BYTES
 
+    def refuse_shape(self) -> str:
+        if refused := self.rows.refuse_shape():
+            return refused
+        if not self.rows.is_copied_asynchronously:
+            got = f"{self.image.dims[-1]} pixels of {self.rows.channels}"
+            return f"x.dims[-1]: expected rows of whole words, got {got}"
+        if refused := refuse_pixels(self.target, PIECE_BYTES):
+            return refused
+        if self.is_staged and self.filters.passes > 1:
+            count = self.filters.count
+            return f"w.dims[0]: expected at most 64 filters where outputs of a pixel are no words, got {count}"
+        return ""
+
     def shared_bytes(self, tile: _Tile) -> int:
         filters, classes = self.filters, self.rows.classes
         table = self.steps * _STEP_WORDS * WORD_BYTES
@@ -182,24 +175,18 @@ class _Problem:
 
     def blocks_per_sm(self, tile: _Tile, arch: ArchSpec) -> int:
         """As many as shared memory and registers let share a multiprocessor."""
-        fitting = (
-            n for n in range(_MAX_BLOCKS_PER_SM, 0, -1) if self.shared_bytes(tile) <= arch.shared_bytes_beside(n)
-        )
-        return next(fitting, 0)
+        return arch.blocks_per_sm(self.shared_bytes(tile), _MAX_BLOCKS_PER_SM)
 
     def tiles(self, arch: ArchSpec) -> Iterator[_Tile]:
         """Those that fit."""
         _, rows, columns = self.rows.outputs
-        for width in (columns, *self.rows.widths(_TILE_WIDTHS)):
-            heights = range(1, min(rows, max(_MAX_TILE_PIXELS // width, 1)) + 1)
+        for width in (columns, *self.rows.widths(TILE_WIDTHS)):
+            heights = range(1, min(rows, max(MAX_TILE_OUTPUTS // width, 1)) + 1)
             for height in heights if width == columns else (1,):
                 for stages in (2, 1):
                     tile = _Tile(height, width, stages)
                     if self._is_whole(tile) and self.blocks_per_sm(tile, arch):
                         yield tile
-
-    def best_tile(self, arch: ArchSpec) -> _Tile | None:
-        return min(self.tiles(arch), key=lambda tile: self.busy_s(tile, arch), default=None)
 
     def busy_s(self, tile: _Tile, arch: ArchSpec) -> float:
         """Of the multiprocessor with the most tiles."""
@@ -230,50 +217,27 @@ class _Problem:
         return not self.is_staged or not any(place % PIECE_BYTES for place in places)
 
 
-class ConvStemMma(Floored):
+class ConvStemMma(RowTiledMma[_Problem]):
     """See the module's docstring."""
 
     name = "conv_stem_mma"
     index = 40
-    numerical_notes = tiles.NUMERICAL_NOTES
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionForward, ConvolutionBackwardData)
-
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses groups, more than 4 channels, gaps between the taps of a row, rows that are not dense, and filters
-        that do not fit."""
-        problem = graph.derive(_problem_of)
-        if isinstance(problem, Refusal):
-            return problem
-        if graph.derive(_best_tile, arch):
-            return None
-        most = arch.shared_bytes_per_block
-        reason = f"expected filters and rows of at most {most} bytes of shared memory"
-        got = f"{list(problem.operation.w.dims)}"
-        return Refusal(self.name, f"{problem.operation.label}.w.dims: {reason}, got {got}", Status.NOT_SUPPORTED_SHAPE)
+    data_types = frozenset({DataType.HALF, DataType.BFLOAT16, DataType.FLOAT})
 
     def floor(self, contraction: Contraction) -> Floor:
         """One launch."""
         return Floor(Multipliers.MMA_SYNC)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_ROWS and TILE_COLS, outputs of a tile; STAGES, boxes of a block; TILE_M, pixels of a warp's unit."""
-        problem = accepted(graph.derive(_problem_of))
-        best = graph.derive(_best_tile, arch) or _Tile(1, 1, 1)
-        fitting = tuple(problem.tiles(arch))
-        heights = sorted({tile.height for tile in fitting})
-        widths = sorted({tile.width for tile in fitting})
-        return (
-            Knob("tile_rows", KnobType.TILE_ROWS, tuple(heights), best.height, "rows of outputs of a tile"),
-            Knob("tile_cols", KnobType.TILE_COLS, tuple(widths), best.width, "columns of outputs of a tile"),
-            Knob("stages", KnobType.STAGES, (1, 2), best.stages, "boxes of inputs of a block"),
-            Knob("tile_m", KnobType.TILE_M, (32, 64), best.blocks_m * _BLOCK_M, "pixels of a warp's unit"),
-        )
+        """Those of tiles of rows, and TILE_M, pixels of a warp's unit."""
+        pixels = tuple(blocks * _BLOCK_M for blocks in _BLOCKS_M)
+        unit = Knob("tile_m", KnobType.TILE_M, pixels, pixels[0], "pixels of a warp's unit")
+        return (*super().knobs(graph, arch), unit)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """One launch."""
-        problem = accepted(graph.derive(_problem_of))
-        accepted(graph.derive(self.refuse, arch))
+        problem = accepted(graph.derive(self.problem))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         tile = _Tile(
             chosen[KnobType.TILE_ROWS],
@@ -286,50 +250,10 @@ class ConvStemMma(Floored):
         notes = tiles.numerical_notes(problem.image.data_type)
         return plan_of(self, graph, arch, chosen, (kernel,), (launch,), 0, notes)
 
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
-
-
-def _best_tile(graph: OperationGraph, arch: ArchSpec) -> _Tile | None:
-    return accepted(graph.derive(_problem_of)).best_tile(arch)
-
-
-def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
-    name = ConvStemMma.name
-    matched = match_anchored(graph, ConvolutionOperation)
-    if isinstance(matched, str):
-        return Refusal(name, matched)
-    operation = with_few_channels(matched.anchor, MAX_CHANNELS)
-    if not isinstance(operation, ConvolutionForward) or len(matched.epilogue.stores) != 1:
-        return Refusal(name, "operations: expected one stored output, or data gradient of a last layer")
-    problem = _Problem(operation, matched.epilogue)
-    operands = {f"{operation.label}.x": operation.x.data_type, f"{operation.label}.w": operation.w.data_type}
-    compute = ("convolution.compute_type", operation.convolution.compute_type)
-    if refused := tiles.refuse_types(operands, compute):
-        return Refusal(name, refused, Status.NOT_SUPPORTED_DATA_TYPE)
-    if operation.x.data_type not in _DATA_TYPES:
-        got = operation.x.data_type.name
-        return Refusal(name, f"{operation.label}.x: expected floats, got {got}", Status.NOT_SUPPORTED_DATA_TYPE)
-    if refused := _refuse_shape(problem):
-        return Refusal(name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
-    return problem
-
-
-def _refuse_shape(problem: _Problem) -> str:
-    """Why the kernel does not read the image in place, or an empty string."""
-    if refused := problem.rows.refuse_shape():
-        return refused
-    if not problem.rows.is_copied_asynchronously:
-        return (
-            f"x.dims[-1]: expected rows of whole words, got {problem.image.dims[-1]} pixels of {problem.rows.channels}"
-        )
-    target = problem.target
-    if target.strides != channels_last_strides(target.dims) or target.alignment_bytes < PIECE_BYTES:
-        got = f"{list(target.strides)}, aligned to {target.alignment_bytes}"
-        return f"y.strides: expected dense channels-last pixels aligned to {PIECE_BYTES}, got {got}"
-    if problem.is_staged and problem.filters.passes > 1:
-        return f"w.dims[0]: expected at most 64 filters where outputs of a pixel are no words, got {target.dims[1]}"
-    return ""
+    def problem_of(self, operation: ConvolutionOperation, matched: Anchored[ConvolutionOperation]) -> _Problem | str:
+        if not isinstance(operation, ConvolutionForward) or len(matched.epilogue.stores) != 1:
+            return "operations: expected one stored output, or data gradient of a last layer"
+        return _Problem(operation, matched.epilogue)
 
 
 def _kernel(problem: _Problem, tile: _Tile, functor: Functor, arch: ArchSpec) -> KernelRef:
@@ -347,9 +271,9 @@ def _kernel(problem: _Problem, tile: _Tile, functor: Functor, arch: ArchSpec) ->
     )
     parameters = (*macros(row_params), *macros(params))
     target = dependent_target(arch)
-    values = "_".join(str(value) for name, value in parameters if name != "TYPE")
+    label = f"{values_label(parameters)}_{target.replace('_', '')}"
     return KernelRef(
-        name=f"conv_stem_mma_{facts.short_name}_{values}_{target.replace('_', '')}_{functor.digest}",
+        name=f"conv_stem_mma_{facts.short_name}_{label}_{functor.digest}",
         source="conv/stem/conv_stem_mma.cu",
         target=target,
         parameters=parameters,

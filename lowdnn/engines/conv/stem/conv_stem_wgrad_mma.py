@@ -15,19 +15,10 @@ from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import (
-    BEHAVIOR_NOTES,
-    Anchors,
-    Choices,
-    Knob,
-    Refusal,
-    accepted,
-    plan_of,
-    resolve_choices,
-)
-from lowdnn.engines.conv.stem.exchanged import with_few_channels
-from lowdnn.engines.conv.stem.rows import MAX_CHANNELS, PIECE_BYTES, WORD_BYTES, StemRows, widest_copy
-from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
+from lowdnn.engines.base import Anchors, Choices, accepted, plan_of, resolve_choices
+from lowdnn.engines.conv.stem.row_tiles import MAX_TILE_OUTPUTS, TILE_WIDTHS, RowTile, RowTiledMma, RowTiling
+from lowdnn.engines.conv.stem.rows import PIECE_BYTES, WORD_BYTES, values_label, widest_copy
+from lowdnn.engines.floor import Contraction, Floor, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of, output_space
 from lowdnn.engines.gemm.plan_parts import PlanParts
@@ -44,14 +35,11 @@ from lowdnn.engines.launch import (
 )
 from lowdnn.enums import ConvolutionMode, DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import PointwiseDag, match_anchored
+from lowdnn.graph.pattern import Anchored
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
-from lowdnn.ops.tensor import channels_last_strides
 from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work, WorkspacePointer
-from lowdnn.status import Status
 
-_DATA_TYPES = frozenset({DataType.HALF, DataType.BFLOAT16})
 _RUN, _BLOCK_M, _BLOCK_WORDS = 16, 16, 8
 _SLABS = (128, 64)
 _THREADS = 256
@@ -59,8 +47,6 @@ _WARPS = _THREADS // 32
 _SUM_BYTES = 4
 #: Accumulators of a thread with which two blocks share a multiprocessor, and the most.
 _MOST_SHARED_SUMS, _MOST_SUMS = 80, 128
-_MAX_TILE_PLACES = 2048
-_TILE_WIDTHS = (1024, 512, 256, 128, 64)
 #: Fitted on an H200. Cycles of a multiprocessor for one instruction's product, 128 bytes of shared memory and a tile;
 #: bytes that it takes in a cycle; times as long as arithmetic takes where the registers would let another block in.
 _PRODUCT_CYCLES, _READ_CYCLES, _TILE_CYCLES, _STAGE_BYTES_PER_CYCLE, _LONELY_SLOWNESS = 2.6, 2.2, 1000, 20, 1.3
@@ -123,28 +109,11 @@ class _Team:
 
 
 @dataclass(frozen=True)
-class _Tile:
-    """Rows and columns of outputs, and stages of a block."""
-
-    height: int
-    width: int
-    stages: int
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """``operation``: of few channels, with the DAG behind the graph's own one.
-
-    is_exchanged: whether they are two (``exchanged.py``).
-    """
+class _Problem(RowTiling[RowTile]):
+    """``is_exchanged``: whether the operation is not the graph's own one (``exchanged.py``)."""
 
     operation: ConvolutionBackwardFilter
-    dag: PointwiseDag
     is_exchanged: bool
-
-    @cached_property
-    def rows(self) -> StemRows:
-        return StemRows(self.operation)
 
     @property
     def filters(self) -> int:
@@ -174,43 +143,48 @@ class _Problem:
     def slabs(self) -> int:
         return ceil_div(self.filters, self.team.slab)
 
-    def stage_bytes(self, tile: _Tile) -> int:
+    def refuse_shape(self) -> str:
+        if refused := self.rows.refuse_shape() or self.rows.refuse_response():
+            return refused
+        response = self.operation.dy
+        if self.dy_copy * response.element_bytes < WORD_BYTES:
+            return f"dy.dims[1]: expected whole words of filters, got {response.dims[1]}"
+        if not self.has_team:
+            return f"dw.dims: expected fewer taps, got {list(self.operation.dw.dims[2:])}"
+        return ""
+
+    def stage_bytes(self, tile: RowTile) -> int:
         pitch = self.team.filters * self.operation.dy.element_bytes + PIECE_BYTES
         return self.rows.box_bytes(tile.height, tile.width) + tile.height * tile.width * pitch
 
-    def shared_bytes(self, tile: _Tile) -> int:
+    def shared_bytes(self, tile: RowTile) -> int:
         columns = prod(self.rows.taps) * self.rows.channels
         sums = _WARPS // self.team.warps * self.team.slab * columns * _SUM_BYTES
         return max(tile.stages * self.stage_bytes(tile), sums)
 
-    def blocks_per_sm(self, tile: _Tile, arch: ArchSpec) -> int:
+    def blocks_per_sm(self, tile: RowTile, arch: ArchSpec) -> int:
         """As many as shared memory and registers let share a multiprocessor."""
-        most = self.team.blocks_per_sm
-        shared = self.shared_bytes(tile)
-        return next((n for n in range(most, 0, -1) if shared <= arch.shared_bytes_beside(n)), 0)
+        return arch.blocks_per_sm(self.shared_bytes(tile), self.team.blocks_per_sm)
 
-    def tiles(self, arch: ArchSpec) -> Iterator[_Tile]:
+    def tiles(self, arch: ArchSpec) -> Iterator[RowTile]:
         """Those that fit."""
         _, rows, columns = self.rows.outputs
         run = _RUN * self.rows.classes
         whole = ceil_div(columns, run) * run
-        for width in (whole, *self.rows.widths(_TILE_WIDTHS)):
-            for height in range(1, min(rows, max(_MAX_TILE_PLACES // width, 1)) + 1):
+        for width in (whole, *self.rows.widths(TILE_WIDTHS)):
+            for height in range(1, min(rows, max(MAX_TILE_OUTPUTS // width, 1)) + 1):
                 for stages in (2, 1) if self.rows.is_copied_asynchronously else (1,):
-                    tile = _Tile(height, width, stages)
+                    tile = RowTile(height, width, stages)
                     if self.blocks_per_sm(tile, arch):
                         yield tile
 
-    def best_tile(self, arch: ArchSpec) -> _Tile | None:
-        return min(self.tiles(arch), key=lambda tile: self.busy_s(tile, arch), default=None)
-
-    def splits(self, tile: _Tile, arch: ArchSpec) -> int:
+    def splits(self, tile: RowTile, arch: ArchSpec) -> int:
         """Parts of the sum, of about as many tiles."""
         count = prod(self.rows.tile_counts(tile.height, tile.width))
         most = max(arch.sm_count * self.blocks_per_sm(tile, arch) // self.slabs, 1)
         return ceil_div(count, ceil_div(count, most))
 
-    def busy_s(self, tile: _Tile, arch: ArchSpec) -> float:
+    def busy_s(self, tile: RowTile, arch: ArchSpec) -> float:
         """Of the multiprocessor with the most tiles."""
         counts, splits = self.rows.tile_counts(tile.height, tile.width), self.splits(tile, arch)
         at_once = ceil_div(splits * self.slabs, arch.sm_count)
@@ -225,12 +199,12 @@ class _Problem:
         cycles = ceil_div(prod(counts), splits) * (at_once * busy + _TILE_CYCLES)
         return cycles / arch.clock_hz
 
-    def _response_bytes(self, tile: _Tile) -> int:
+    def _response_bytes(self, tile: RowTile) -> int:
         """Of dy, those of a tile and slab."""
         filters = min(self.team.slab, self.filters)
         return tile.height * tile.width * filters * self.operation.dy.element_bytes
 
-    def slices(self, tile: _Tile, arch: ArchSpec) -> Slices:
+    def slices(self, tile: RowTile, arch: ArchSpec) -> Slices:
         return Slices(self.splits(tile, arch), self.filters, prod(self.rows.taps) * self.rows.channels)
 
     def _teams(self) -> Iterator[_Team]:
@@ -246,49 +220,23 @@ class _Problem:
         return ceil_div(self.filters, team.slab) * team.run_cycles
 
 
-class ConvStemWgradMma(Floored):
+class ConvStemWgradMma(RowTiledMma[_Problem]):
     """See the module's docstring."""
 
     name = "conv_stem_wgrad_mma"
     index = 41
-    numerical_notes = tiles.NUMERICAL_NOTES
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionBackwardFilter,)
-
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses groups, more than 4 channels, gaps between the taps of a row, rows that are not dense, and filters
-        that do not fit."""
-        problem = graph.derive(_problem_of)
-        if isinstance(problem, Refusal):
-            return problem
-        if graph.derive(_best_tile, arch):
-            return None
-        reason = f"expected filters and rows of at most {arch.shared_bytes_per_block} bytes of shared memory"
-        got = f"{list(problem.operation.dw.dims)}"
-        return Refusal(self.name, f"{problem.operation.label}.dw.dims: {reason}, got {got}", Status.NOT_SUPPORTED_SHAPE)
+    data_types = frozenset({DataType.HALF, DataType.BFLOAT16})
 
     def floor(self, contraction: Contraction) -> Floor:
         """The products and their sum."""
         return Floor(Multipliers.MMA_SYNC, launches=2)
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_ROWS and TILE_COLS, outputs of a tile; STAGES, tiles of a block."""
-        problem = accepted(graph.derive(_problem_of))
-        best = graph.derive(_best_tile, arch) or _Tile(1, 1, 1)
-        fitting = tuple(problem.tiles(arch))
-        heights, widths = ({getattr(tile, side) for tile in fitting} for side in ("height", "width"))
-        return (
-            Knob("tile_rows", KnobType.TILE_ROWS, tuple(sorted(heights)), best.height, "rows of outputs of a tile"),
-            Knob("tile_cols", KnobType.TILE_COLS, tuple(sorted(widths)), best.width, "columns of outputs of a tile"),
-            Knob("stages", KnobType.STAGES, (1, 2), best.stages, "tiles of a block"),
-        )
-
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """The products of each split, and their sum."""
-        problem = accepted(graph.derive(_problem_of))
-        accepted(graph.derive(self.refuse, arch))
+        problem = accepted(graph.derive(self.problem))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
-        tile = _Tile(chosen[KnobType.TILE_ROWS], chosen[KnobType.TILE_COLS], chosen[KnobType.STAGES])
+        tile = RowTile(chosen[KnobType.TILE_ROWS], chosen[KnobType.TILE_COLS], chosen[KnobType.STAGES])
         parts, slices = PlanParts(), problem.slices(tile, arch)
         slices_at = parts.reserve(slices.size_bytes)
         parts.kernel(_kernel(problem, tile, dependent_target(arch)))
@@ -300,50 +248,13 @@ class ConvStemWgradMma(Floored):
         notes = tiles.numerical_notes(problem.operation.x.data_type)
         return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
 
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
+    def problem_of(self, operation: ConvolutionOperation, matched: Anchored[ConvolutionOperation]) -> _Problem | str:
+        if not isinstance(operation, ConvolutionBackwardFilter):
+            return "operations: expected a filter gradient"
+        return _Problem(operation, matched.epilogue, operation is not matched.anchor)
 
 
-def _best_tile(graph: OperationGraph, arch: ArchSpec) -> _Tile | None:
-    return accepted(graph.derive(_problem_of)).best_tile(arch)
-
-
-def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
-    name = ConvStemWgradMma.name
-    matched = match_anchored(graph, ConvolutionOperation)
-    if isinstance(matched, str):
-        return Refusal(name, matched)
-    operation = with_few_channels(matched.anchor, MAX_CHANNELS)
-    if not isinstance(operation, ConvolutionBackwardFilter):
-        return Refusal(name, "operations: expected a filter gradient")
-    operands = {f"{operation.label}.x": operation.x.data_type, f"{operation.label}.dy": operation.dy.data_type}
-    compute = ("convolution.compute_type", operation.convolution.compute_type)
-    if refused := tiles.refuse_types(operands, compute):
-        return Refusal(name, refused, Status.NOT_SUPPORTED_DATA_TYPE)
-    if operation.x.data_type not in _DATA_TYPES:
-        got = operation.x.data_type.name
-        return Refusal(name, f"{operation.label}.x: expected 16-bit floats, got {got}", Status.NOT_SUPPORTED_DATA_TYPE)
-    problem = _Problem(operation, matched.epilogue, operation is not matched.anchor)
-    if refused := _refuse_shape(problem):
-        return Refusal(name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
-    return problem
-
-
-def _refuse_shape(problem: _Problem) -> str:
-    """Why the kernel does not read the tensors in place, or an empty string."""
-    if refused := problem.rows.refuse_shape():
-        return refused
-    response = problem.operation.dy
-    if response.strides != channels_last_strides(response.dims):
-        return f"dy.strides: expected dense channels-last pixels, got {list(response.strides)}"
-    if problem.dy_copy * response.element_bytes < WORD_BYTES:
-        return f"dy.dims[1]: expected whole words of filters, got {response.dims[1]}"
-    if not problem.has_team:
-        return f"dw.dims: expected fewer taps, got {list(problem.operation.dw.dims[2:])}"
-    return ""
-
-
-def _kernel(problem: _Problem, tile: _Tile, target: str) -> KernelRef:
+def _kernel(problem: _Problem, tile: RowTile, target: str) -> KernelRef:
     facts, team = dtypes.info(problem.operation.x.data_type), problem.team
     is_flipped = problem.operation.convolution.mode is ConvolutionMode.CONVOLUTION
     params = Params(
@@ -359,16 +270,15 @@ def _kernel(problem: _Problem, tile: _Tile, target: str) -> KernelRef:
         MIN_BLOCKS=team.blocks_per_sm,
     )
     parameters = (*macros(problem.rows.params(facts.c_type, tile.height, tile.width)), *macros(params))
-    values = "_".join(str(value) for name, value in parameters if name != "TYPE")
     return KernelRef(
-        name=f"conv_stem_wgrad_mma_{facts.short_name}_{values}_{target.replace('_', '')}",
+        name=f"conv_stem_wgrad_mma_{facts.short_name}_{values_label(parameters)}_{target.replace('_', '')}",
         source="conv/stem/conv_stem_wgrad_mma.cu",
         target=target,
         parameters=parameters,
     )
 
 
-def _launch(problem: _Problem, tile: _Tile, slices: Slices, slices_at: int, arch: ArchSpec) -> Launch:
+def _launch(problem: _Problem, tile: RowTile, slices: Slices, slices_at: int, arch: ArchSpec) -> Launch:
     counts, operation = problem.rows.tile_counts(tile.height, tile.width), problem.operation
     count = prod(counts)
     arguments = Struct(

@@ -6,16 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from lowdnn.engines.conv.refusals import refuse_empty
 from lowdnn.engines.launch import ceil_div, divider, i32, i64
 from lowdnn.enums import ConvolutionMode
 from lowdnn.ops.convolution import ConvolutionOperation
-from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tensor import Tensor, channels_last_strides
 from lowdnn.plan import Struct, TensorPointer
 
 AXES = 3
 MAX_CHANNELS = 4
 WORD_BYTES, PIECE_BYTES = 4, 16
-_MAX_INDEX = 2**31 - 2**20
+MAX_INDEX = 2**31 - 2**20
 
 
 @dataclass(frozen=True)
@@ -168,9 +169,8 @@ class StemRows:
         if operation.groups != 1 or self.channels > MAX_CHANNELS:
             got = f"{self.channels} channels, {operation.groups} groups"
             return f"image.dims[1]: expected at most {MAX_CHANNELS} channels in one group, got {got}"
-        tensors = (self.image, operation.filter, operation.response)
-        if min(tensor.element_count for tensor in tensors) == 0:
-            return "dims: expected elements in every tensor, got none"
+        if refused := refuse_empty(operation):
+            return refused
         if self.taps[2] > 1 and self.gaps[2] > 1:
             return f"convolution.dilations: expected none in the last axis, got {self.gaps[2]}"
         _, channel_step, *_, column_step = self.image.strides
@@ -178,9 +178,15 @@ class StemRows:
             return f"image.strides: expected dense channels-last rows, got {list(self.image.strides)}"
         pixels = operation.response.element_count // operation.response.dims[1]
         padded = max(extent + pads for extent, pads in zip(self.extents, self._total_paddings, strict=True))
-        if (largest := max(pixels, padded)) > _MAX_INDEX:
-            return f"dims: expected at most {_MAX_INDEX} outputs, and elements of an axis, got {largest}"
+        if (largest := max(pixels, padded)) > MAX_INDEX:
+            return f"dims: expected at most {MAX_INDEX} outputs, and elements of an axis, got {largest}"
         return ""
+
+    def refuse_response(self) -> str:
+        """Why a gradient's response cannot be read in place, or an empty string."""
+        response = self.operation.response
+        is_dense = response.strides == channels_last_strides(response.dims)
+        return "" if is_dense else f"dy.strides: expected dense channels-last pixels, got {list(response.strides)}"
 
     @cached_property
     def extents(self) -> tuple[int, ...]:
@@ -217,6 +223,11 @@ def widest_copy(tensor: Tensor, places: tuple[int, ...]) -> int:
     size, most = tensor.element_bytes, min(tensor.alignment_bytes, PIECE_BYTES)
     whole = (count for count in (8, 4, 2, 1) if count * size <= most and not any(place % count for place in places))
     return next(whole, 1)
+
+
+def values_label(parameters: tuple[tuple[str, int | str], ...]) -> str:
+    """The values of a kernel's macros but TYPE, as they stand in its name."""
+    return "_".join(str(value) for name, value in parameters if name != "TYPE")
 
 
 def filter_walk(operation: ConvolutionOperation) -> tuple[int, tuple[int, ...]]:

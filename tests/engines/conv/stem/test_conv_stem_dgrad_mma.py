@@ -64,13 +64,14 @@ def test_plan_survives_json() -> None:
 
 
 def test_refusals_name_field_limit_and_value() -> None:
-    def reason(case: Case, direction: str = "data", alpha: float = 1.0) -> str:
-        refusal = ENGINE.refuse(case.graph(direction, alpha=alpha), SM_90A)
+    def reason(case: Case, direction: str = "data", alpha: float = 1.0, data_type: DataType = DataType.HALF) -> str:
+        refusal = ENGINE.refuse(case.graph(direction, data_type, alpha=alpha), SM_90A)
         assert isinstance(refusal, Refusal)
         return refusal.reason
 
     assert "expected a data gradient alone, with alpha 1 and beta 0" in reason(LAYERS[0], alpha=2.0)
     assert "expected a data gradient alone" in reason(LAYERS[0], "forward")
     assert "expected at most 4 channels in one group, got 5 channels" in reason(Case((1, 5, 6, 6), (8, 5, 3, 3)))
+    assert "w.data_type: expected one of BFLOAT16, HALF, got FLOAT" in reason(LAYERS[0], data_type=DataType.FLOAT)
     assert "expected none in the last two axes, got 2" in reason(Case((1, 3, 9, 9), (8, 3, 3, 3), dilations=(2, 1)))
     assert "expected fewer filters, taps or strides" in reason(Case((1, 3, 32, 32), (64, 3, 16, 16), strides=(16, 16)))

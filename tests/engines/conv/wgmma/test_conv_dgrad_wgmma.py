@@ -85,7 +85,7 @@ def test_alpha_beta_and_tiles_across_the_output(device: Runtime, swap: int, stri
 @pytest.mark.parametrize("swap", [0, 1])
 def test_depths_of_a_stage(racing: Runtime, line: str, swap: int) -> None:
     depth = 16 if "fp32" in line else 32
-    check(racing, f"conv n=2 hw=11x9 rs=3x3 pad=1 {line}", TILEK=depth, SWAP_AB=swap, **TILE)
+    check(racing, f"conv n=2 hw=7x9 rs=3x3 pad=1 {line}", TILEK=depth, SWAP_AB=swap, **TILE)
 
 
 @pytest.mark.parametrize("swap", [0, 1])

@@ -140,7 +140,7 @@ def test_windows(device: Runtime, line: str, swap: int) -> None:
     ],
 )
 def test_tiles_of_windows(racing: Runtime, m: int, n: int, warps: int, cluster: tuple[int, int], swap: int) -> None:
-    line = "conv n=2 c=72 hw=11x13 k=136 rs=3x3 pad=1 dtype=bf16"
+    line = "conv n=2 c=72 hw=7x11 k=136 rs=3x3 pad=1 dtype=bf16"
     check(racing, line, SPECFILT=1, SWAP_AB=swap, **tile(m, n, warps, cluster))
 
 
@@ -170,7 +170,7 @@ def test_filters_of_one_tap_that_stay_in_shared_memory(racing: Runtime, line: st
 def test_depths_of_a_stage(racing: Runtime, line: str, ways: int, swap: int, is_half: bool) -> None:
     whole = 32 if "fp32" in line else 64
     choices = {"SPECFILT": ways, "SWAP_AB": swap, "TILEK": whole // 2 if is_half else whole}
-    check(racing, f"conv n=2 hw=11x9 rs=3x3 pad=1 {line}", **choices, **tile(64, 64, 1))
+    check(racing, f"conv n=2 hw=7x9 rs=3x3 pad=1 {line}", **choices, **tile(64, 64, 1))
 
 
 @pytest.mark.parametrize(
