@@ -1,7 +1,8 @@
 """Every check of the project in one command: ``python tools/check.py [STEP...]``.
 
 Steps, in order: lint, format, types, layers, manifest, assembly, tests. Without arguments all run; the exit code is
-that of the first step that failed. Run from anywhere; the working directory becomes the repository root.
+that of the first step that failed. Steps of one process run two at a time, the others after them, unless one has
+failed. Run from anywhere; the working directory becomes the repository root.
 
 The tests draw their data and shapes from a seed that follows from the kernels: the same kernels give the same run, so
 that a failure is there for whoever looks at it. ``python -m pytest`` by itself draws afresh each time. They do not
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from zlib import crc32
@@ -33,6 +35,9 @@ STEPS: dict[str, Sequence[str]] = {
     "tests": (sys.executable, "-m", "pytest", "-n", "2", "--dist", "worksteal"),
 }
 
+#: Those that keep two cores busy by themselves.
+_OF_TWO_PROCESSES = ("assembly", "tests")
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -42,24 +47,38 @@ def main() -> int:
     if unknown:
         parser.error(f"expected steps out of {', '.join(STEPS)}, got {', '.join(unknown)}")
     with TemporaryDirectory() as kernels:
-        for step in chosen:
-            code = run(step, kernels)
-            if code:
-                return code
-    return 0
+        small = [step for step in chosen if step not in _OF_TWO_PROCESSES]
+        with ThreadPoolExecutor(2) as pool:
+            codes = [*pool.map(lambda step: run(step, kernels, is_alone=False), small)]
+        for step in (step for step in chosen if step in _OF_TWO_PROCESSES):
+            if not any(codes):
+                codes.append(run(step, kernels, is_alone=True))
+    return next(filter(None, codes), 0)
 
 
-def run(step: str, kernels: str) -> int:
-    """The step's exit code. ``kernels``: a folder for what the steps compile."""
-    print(f"== {step}", flush=True)
+def run(step: str, kernels: str, *, is_alone: bool) -> int:
+    """The step's exit code. ``kernels``: a folder for what the steps compile. What a step says that is not alone is
+    shown at its end."""
+    if is_alone:
+        print(f"== {step}", flush=True)
     start = time.monotonic()
     # Two test workers with a threaded BLAS each would fight for the same cores.
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     environment["LOWDNN_TEST_KERNELS"] = kernels
     environment["LOWDNN_TEST_SEED"] = str(crc32(b"".join(path.read_bytes() for path in _KERNELS)))
-    code = subprocess.run(STEPS[step], cwd=ROOT, env=environment, check=False).returncode
-    print(f"== {step}: {'ok' if code == 0 else f'FAILED ({code})'} in {time.monotonic() - start:.1f} s", flush=True)
-    return code
+    output = None if is_alone else subprocess.PIPE
+    done = subprocess.run(
+        STEPS[step],
+        cwd=ROOT,
+        env=environment,
+        check=False,
+        text=True,
+        stdout=output,
+        stderr=output and subprocess.STDOUT,
+    )
+    verdict = "ok" if done.returncode == 0 else f"FAILED ({done.returncode})"
+    print(f"{done.stdout or ''}== {step}: {verdict} in {time.monotonic() - start:.1f} s", flush=True)
+    return done.returncode
 
 
 if __name__ == "__main__":
