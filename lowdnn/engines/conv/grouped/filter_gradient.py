@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.grouped.axes import Axis, forward_axes, output_classes
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, Box, BoxedTensor, Count, pitch_bytes
@@ -25,7 +25,19 @@ from lowdnn.engines.conv.grouped.tiles import (
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of, output_space
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import UNITS
-from lowdnn.engines.launch import BARRIER_BYTES, bytes_of, ceil_div, divider, floor_power, i32, i64, macros, moved_bytes
+from lowdnn.engines.launch import (
+    BARRIER_BYTES,
+    bytes_of,
+    ceil_div,
+    dependent_target,
+    divider,
+    floor_power,
+    i32,
+    i64,
+    is_dependent,
+    macros,
+    moved_bytes,
+)
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.convolution import ConvolutionOperation
@@ -383,16 +395,16 @@ class FilterGeometry:
         tile = self._tile(arch, chosen[KnobType.TILE_M])
         functor = functor_of(self.dag, self.data_type, self.output)
         tensors = (BoxedTensor(self.operation.image), BoxedTensor(self.operation.response))
-        pointers = [parts.operand(boxed.tensor.uid, boxed.packing) for boxed in tensors]
+        overlaps = is_dependent(arch)
+        pointers = [parts.operand(boxed.tensor.uid, boxed.packing, overlaps=overlaps) for boxed in tensors]
         maps = self._maps(tile, *tensors, arch)
         mapped = [TensorMap(pointer, layout) for pointer, layout in zip(pointers, maps, strict=False)]
         slices = self._slices(tile, chosen)
         slices_at = parts.reserve(slices.size_bytes)
-        kernel = parts.kernel(self._kernel(tile, is_mapped=bool(maps)))
+        kernel = parts.kernel(self._kernel(tile, arch, is_mapped=bool(maps)))
         arguments = self._arguments(tile, tensors, (*(mapped or pointers), WorkspacePointer(slices_at)), slices)
         parts.launches.append(self._launch(kernel, tile, arguments, slices, arch))
-        stored, overlaps = moved_bytes(self.dag), arch.name == SM_90A.name
-        vector = self.output.vector(functor)
+        vector, stored = self.output.vector(functor), moved_bytes(self.dag)
         parts.sum_slices(self.output, functor, vector, slices, slices_at, stored, overlaps=overlaps)
 
     def _tile(self, arch: ArchSpec, limit: int) -> FilterTile:
@@ -415,7 +427,7 @@ class FilterGeometry:
         maps = image.map(tile.box, arch), response.map(tile.response_box, arch)
         return [layout for layout in maps if layout] if all(maps) else []
 
-    def _kernel(self, tile: FilterTile, *, is_mapped: bool) -> KernelRef:
+    def _kernel(self, tile: FilterTile, arch: ArchSpec, *, is_mapped: bool) -> KernelRef:
         slab, facts = tile.slab, dtypes.info(self.data_type)
         params = Params(
             TYPE=facts.c_type,
@@ -432,8 +444,8 @@ class FilterGeometry:
             HALVED=int(tile.box.is_halved),
             MAPPED=int(is_mapped),
         )
-        taps = f"t{slab.taps}{'h' * params.HALVED}"
-        target = SM_90A.name if is_mapped else "sm_80"
+        taps = f"t{slab.taps}{'h' * params.HALVED}{'m' * params.MAPPED}"
+        target = dependent_target(arch)
         task = f"w{slab.task_warps}x{slab.parts}_f{slab.team.blocks}s{slab.steps}"
         group = f"{slab.inputs}to{slab.outputs}_u{slab.units}_{task}_{taps}"
         return KernelRef(
@@ -445,14 +457,22 @@ class FilterGeometry:
 
     def _launch(self, kernel: int, tile: FilterTile, arguments: Struct, slices: Slices, arch: ArchSpec) -> Launch:
         grid, work = (slices.splits * tile.slab.blocks, 1, 1), self._work(tile, slices, arch)
-        return Launch(kernel, grid, (tile.slab.threads, 1, 1), (arguments,), tile.shared_bytes, work=work)
+        return Launch(
+            kernel,
+            grid,
+            (tile.slab.threads, 1, 1),
+            (arguments,),
+            tile.shared_bytes,
+            work=work,
+            overlaps_previous=is_dependent(arch),
+        )
 
     def busy_launch(self, arch: ArchSpec, chosen: Choices) -> Launch:
         """That of the products, without arguments."""
         tile = self._tile(arch, chosen[KnobType.TILE_M])
         slices = self._slices(tile, chosen)
         grid, work = (slices.splits * tile.slab.blocks, 1, 1), self._work(tile, slices, arch)
-        return Launch(0, grid, (tile.slab.threads, 1, 1), (), work=work)
+        return Launch(0, grid, (tile.slab.threads, 1, 1), (), work=work, overlaps_previous=is_dependent(arch))
 
     def _slices(self, tile: FilterTile, chosen: Choices) -> Slices:
         splits = min(chosen[KnobType.SPLIT_K_SLC], prod(tile.counts(self.images)))

@@ -27,6 +27,8 @@ PLACE_LIMITS = (64, 128, 256, 512)
 #: Output channels of one mma instruction.
 BLOCK_N = 8
 
+#: Warps that compute together by wgmma.
+_TEAM_WARPS = 4
 _WARPS, _LONE_WARPS = _THREADS // 32, _LONE_THREADS // 32
 #: Of so few warps alone on a multiprocessor; fitted on an H200.
 _FEW_WARPS_SLOWNESS = 1.35
@@ -49,6 +51,8 @@ _BLOCK_LATENCY = 3000
 _TURN_CLOCKS = 400
 _READ_CLOCKS = 4.5  # of 512 bytes of fragments
 _PRODUCT_CLOCKS = 1.7
+#: Of wgmma, for 16 pixels and one block of outputs: filters that it reads, products.
+_SHARED_READ_CLOCKS, _WARPGROUP_PRODUCT_CLOCKS = 0.5, 1.1
 _SET_CLOCKS = 12
 
 Counts = NDArray[np.int64]
@@ -128,12 +132,16 @@ class Pack:
 
 @dataclass(frozen=True)
 class Slab:
-    """What a block computes at every place: ``units`` units of ``pack``, from ``taps`` taps in ``classes`` residues."""
+    """What a block computes at every place: ``units`` units of ``pack``, from ``taps`` taps in ``classes`` residues.
+
+    has_wgmma: whether the device has it.
+    """
 
     pack: Pack
     units: int
     taps: int
     classes: int
+    has_wgmma: bool = False
 
     @cached_property
     def depth(self) -> int:
@@ -166,6 +174,19 @@ class Slab:
         return self.classes == 1 and self._filter_registers <= _MAX_FILTER_REGISTERS
 
     @cached_property
+    def by_warpgroups(self) -> bool:
+        """Whether wgmma multiplies, with filters in shared memory: 16-bit ones in steps of one tap, without zeros."""
+        pack = self.pack
+        is_whole = pack.groups == pack.in_unit == 1 and pack.input_chunks % 2 == pack.output_blocks % 2 == 0
+        has_teams = self.units * _TEAM_WARPS <= _WARPS
+        return self.has_wgmma and pack.chunk * 2 == CHUNK_BYTES and is_whole and has_teams and not self.keeps_filters
+
+    @property
+    def team_warps(self) -> int:
+        """Warps that compute together."""
+        return _TEAM_WARPS if self.by_warpgroups else 1
+
+    @cached_property
     def blocks_per_sm(self) -> int:
         """Of the smaller number of threads, that the registers let share a multiprocessor."""
         is_lone = self.keeps_filters and self._filter_registers > _MAX_SHARED_FILTER_REGISTERS
@@ -188,7 +209,13 @@ class Slab:
     @property
     def blocks_m(self) -> tuple[int, ...]:
         """Numbers of blocks of 16 pixels that a warp can compute at a time."""
+        if self.by_warpgroups:
+            return (1,)
         return tuple(count for count in (1, 2, 4) if self._fits_registers(4 * count * self.pack.unit_blocks))
+
+    def sets(self, places: Count, blocks_m: Count) -> Count:
+        """Of ``blocks_m`` blocks of 16 pixels, for all warps that compute together."""
+        return -(-places // (16 * blocks_m * self.team_warps)) * self.team_warps
 
     def _fits_registers(self, sums: int) -> bool:
         if self.keeps_filters and sums + self._filter_registers > _MAX_KEPT_REGISTERS[self.blocks_per_sm]:
@@ -210,9 +237,13 @@ class Slab:
     def set_clocks(self, blocks_m: int) -> float:
         """Of one warp's instructions and fragments for so many blocks of 16 pixels of a unit."""
         pack = self.pack
-        reads = pack.in_unit * blocks_m + (0 if self.keeps_filters else pack.unit_blocks / 2)
         products = blocks_m * pack.unit_blocks
-        step = max(reads * _READ_CLOCKS, products * _PRODUCT_CLOCKS)
+        if self.by_warpgroups:
+            reads = blocks_m * _READ_CLOCKS + products * _SHARED_READ_CLOCKS
+            step = max(reads, products * _WARPGROUP_PRODUCT_CLOCKS)
+        else:
+            fragments = pack.in_unit * blocks_m + (0 if self.keeps_filters else pack.unit_blocks / 2)
+            step = max(fragments * _READ_CLOCKS, products * _PRODUCT_CLOCKS)
         return self.depth / 2 / self.classes * step + products * self.rates.epilogue_clocks + _SET_CLOCKS
 
     def compute_clocks(self, sets: Count, set_clocks: Count, resident: Count) -> Count:
@@ -254,7 +285,7 @@ class Tile:
     @cached_property
     def class_places(self) -> int:
         """Places of one residue in whole sets."""
-        return ceil_div(prod(self.extents), 16 * self.blocks_m) * 16 * self.blocks_m
+        return int(self._sets * 16 * self.blocks_m)
 
     @cached_property
     def shared_bytes(self) -> int:
@@ -292,7 +323,7 @@ class Tile:
     @property
     def _sets(self) -> int:
         """Of each residue."""
-        return self.class_places // (16 * self.blocks_m)
+        return int(self.slab.sets(prod(self.extents), self.blocks_m))
 
     def _resident(self, machine: Machine) -> int:
         return int(_resident(self.slab, self.shared_bytes, machine))
@@ -377,7 +408,7 @@ def _clocks(
 ) -> NDArray[np.float64]:
     """Estimated time of the whole convolution by (blocks_m, stages) and box; infinite for a tile that does not fit."""
     blocks_m, stages = np.array(kinds).T[..., np.newaxis]
-    sets = -(-boxes.places // (16 * blocks_m))
+    sets = slab.sets(boxes.places, blocks_m)
     inputs = boxes.inputs(slab.pitch_bytes)
     shared_bytes = slab.shared_bytes(inputs, sets * 16 * blocks_m, stages)
     resident = np.maximum(_resident(slab, shared_bytes, machine), 1)
