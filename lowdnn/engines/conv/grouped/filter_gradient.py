@@ -232,19 +232,19 @@ class FilterTile:
     @cached_property
     def box(self) -> Box:
         """Of x."""
-        return box_under(self.axes, self.extents, self.image_pitch)
+        return box_under(self.axes, self.extents, self._chunks(self.slab.channels))
 
     @property
     def response_box(self) -> Box:
-        return Box(self.extents, 1, self.response_pitch)
+        return Box(self.extents, 1, self._chunks(self.slab.filters))
 
     @cached_property
     def image_pitch(self) -> int:
-        return pitch_bytes(self.slab.channels * self.element_bytes // CHUNK_BYTES)
+        return pitch_bytes(self._chunks(self.slab.channels))
 
     @cached_property
     def response_pitch(self) -> int:
-        return pitch_bytes(self.slab.filters * self.element_bytes // CHUNK_BYTES)
+        return pitch_bytes(self._chunks(self.slab.filters))
 
     @cached_property
     def pixels(self) -> int:
@@ -301,6 +301,9 @@ class FilterTile:
 
     def _stage_bytes(self, inputs: Count, places: Count) -> Count:
         return inputs * self.image_pitch + places * self.response_pitch
+
+    def _chunks(self, channels: int) -> int:
+        return channels * self.element_bytes // CHUNK_BYTES
 
     def _even_splits(self, tiles: Count, machine: Machine) -> Count:
         return -(-tiles // -(-tiles // np.minimum(self.slab.splits(machine), tiles)))

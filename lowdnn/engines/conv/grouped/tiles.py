@@ -152,10 +152,15 @@ class Slab:
     def groups(self) -> int:
         return self.units * self.pack.in_unit * self.pack.groups
 
+    @property
+    def chunks(self) -> int:
+        """Of a position of the box."""
+        return self.units * self.pack.in_unit * self.pack.input_chunks
+
     @cached_property
     def pitch_bytes(self) -> int:
-        """Of a position of the box."""
-        return pitch_bytes(self.units * self.pack.in_unit * self.pack.input_chunks)
+        """From position to position."""
+        return pitch_bytes(self.chunks)
 
     @cached_property
     def rates(self) -> Rates:
@@ -280,7 +285,7 @@ class Tile:
     @cached_property
     def box(self) -> Box:
         """Of inputs."""
-        return box_under(self.axes, self.extents, self.slab.pitch_bytes)
+        return box_under(self.axes, self.extents, self.slab.chunks)
 
     @cached_property
     def class_places(self) -> int:
@@ -380,10 +385,10 @@ class Boxes:
         return kind, tuple(self.extents[box].tolist())
 
 
-def box_under(axes: tuple[Axis, ...], extents: tuple[int, ...], pitch_bytes: int) -> Box:
+def box_under(axes: tuple[Axis, ...], extents: tuple[int, ...], chunks: int) -> Box:
     """The inputs of so many outputs (image, axes)."""
     under = (axis.box(extent) for axis, extent in zip(axes, extents[1:], strict=True))
-    return Box((extents[0], *under), axes[-1].input_step, pitch_bytes)
+    return Box((extents[0], *under), axes[-1].input_step, chunks)
 
 
 def fits(slab: Slab, axes: tuple[Axis, ...], machine: Machine) -> bool:
