@@ -540,6 +540,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
 #pragma unroll
     for (int i = 0; i < BARRIERS; ++i) mbarrier_init(shared_address(shared.barriers + i), 1);
     mbarrier_fence_init();
+    prefetch(p.in);
   }
 #endif
   stage_offsets(p, shared.offsets);

@@ -188,6 +188,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
 #pragma unroll
     for (int stage = 0; stage < STAGES; ++stage) mbarrier_init(barriers + stage * MBARRIER_BYTES, 1);
     mbarrier_fence_init();
+    prefetch(p.x);
+    prefetch(p.dy);
   }
 #endif
   for (u32 place = threadIdx.x; place < u32(p.places); place += THREADS) {

@@ -14,7 +14,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.grouped.axes import Axis, forward_axes, output_classes
-from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, Box, BoxedTensor, Count, pitch_bytes
+from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, Box, BoxedTensor, Count, is_swizzled, pitch_bytes
 from lowdnn.engines.conv.grouped.tiles import (
     PLACE_LIMITS,
     RESERVED_SHARED_BYTES,
@@ -57,13 +57,23 @@ _MAX_TAPS = 128
 _MAX_INDEX = 2**31 - 2**20
 
 #: Rates and latencies of the cost model, in clocks and bytes of one multiprocessor.
-_DEVICE_BYTES_PER_CLOCK = 16
 _SLICE_BYTES_PER_CLOCK = 20
-_BLOCK_LATENCY = 5000
-_TURN_LATENCY = 600
 _ROUND_LATENCY = 150
 _READ_CLOCKS = 4.5  # of 512 bytes of fragments
 _PRODUCT_CLOCKS = 1.7
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Those of the cost model that depend on how boxes come, fitted to measured convolutions on an H200."""
+
+    bytes_per_clock: int
+    block_latency: int
+    turn_latency: int
+
+
+#: Of boxes of swizzled positions, which come by tensor map, and of others, which threads copy.
+_MAPPED, _COPIED = Rates(26, 3500, 600), Rates(16, 5000, 600)
 
 
 @dataclass(frozen=True)
@@ -313,10 +323,24 @@ class FilterTile:
         # Of a warp, one instruction's pixels each.
         rounds = -(-(places // self.pixels) // slab.parts)
         compute = rounds * slab.round_clocks
-        memory = self._stage_bytes(inputs, places) / _DEVICE_BYTES_PER_CLOCK
+        memory = self._copied_bytes(inputs, places) / self._rates.bytes_per_clock
         blocks = -(-splits * slab.blocks // machine.sm_count)
         busy = np.maximum(np.maximum(blocks * compute, blocks * memory), rounds * _ROUND_LATENCY)
-        return _BLOCK_LATENCY + memory + -(-tiles // splits) * (busy + _TURN_LATENCY)
+        return self._rates.block_latency + memory + -(-tiles // splits) * (busy + self._rates.turn_latency)
+
+    def _copied_bytes(self, inputs: Count, places: Count) -> Count:
+        """Of a tile: copies by tensor map leave out what pads a position."""
+        if not self._is_mapped:
+            return self._stage_bytes(inputs, places)
+        return (inputs * self.slab.channels + places * self.slab.filters) * self.element_bytes
+
+    @property
+    def _rates(self) -> Rates:
+        return _MAPPED if self._is_mapped else _COPIED
+
+    @property
+    def _is_mapped(self) -> bool:
+        return is_swizzled(self.image_pitch) and is_swizzled(self.response_pitch)
 
 
 @dataclass(frozen=True)

@@ -223,11 +223,7 @@ class GroupedGeometry:
         """The fastest one of at most ``limit`` places."""
         machine, slab = Machine.of(arch), self._slab_on(arch)
         best = fastest_tile(slab, self.axes, self.images, self.slabs, machine)
-        return (
-            best
-            if best.places <= limit
-            else fastest_tile(slab, self.axes, self.images, self.slabs, machine, limit)
-        )
+        return best if best.places <= limit else fastest_tile(slab, self.axes, self.images, self.slabs, machine, limit)
 
     def _slab_on(self, arch: ArchSpec) -> Slab:
         return replace(self.slab, has_wgmma=arch.name == SM_90A.name)

@@ -174,8 +174,10 @@ def _halves(step: int) -> int:
 
 
 def pitch_bytes(chunks: int) -> int:
-    """From position to position in shared memory: a line of 128 bytes, which six chunks begin and eight fill, or half of
-    one, or an odd number of chunks."""
+    """From position to position in shared memory: a line of 128 bytes or half of one, or an odd number of chunks.
+
+    Six chunks have a line, too.
+    """
     lines = {4: LINE_BYTES // 2, 6: LINE_BYTES, 8: LINE_BYTES}
     return lines.get(chunks, (chunks | 1) * CHUNK_BYTES)
 

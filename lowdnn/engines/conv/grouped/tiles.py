@@ -237,7 +237,8 @@ class Slab:
     def memory_clocks(self, inputs: Count, places: Count) -> Count:
         """Of one tile: a box of ``inputs`` positions, the outputs of ``places`` of each residue."""
         stored = places * self.classes * self.groups * self.pack.outputs * (CHUNK_BYTES // self.pack.chunk)
-        return (inputs * self.pitch_bytes + stored) / self.rates.bytes_per_clock
+        copied = self.chunks * CHUNK_BYTES if is_swizzled(self.pitch_bytes) else self.pitch_bytes
+        return (inputs * copied + stored) / self.rates.bytes_per_clock
 
     def set_clocks(self, blocks_m: int) -> float:
         """Of one warp's instructions and fragments for so many blocks of 16 pixels of a unit."""

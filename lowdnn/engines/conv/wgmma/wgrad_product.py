@@ -94,9 +94,10 @@ class PixelOperand:
         return self.packing.padded_channels if self.packing else self.tensor.dims[1] // self.groups
 
     def begins_amid(self, unit_bytes: int) -> bool:
-        """Whether pixels that follow each other do not all begin at such units."""
+        """Whether the pixels of a group that follow each other do not all begin at such units, in any group."""
         strides = self.packing.strides if self.packing else self.tensor.strides
-        return _pixel_stride(self.tensor, strides) * self.tensor.element_bytes % unit_bytes != 0
+        steps = (_pixel_stride(self.tensor, strides), self.group_channels if self.groups > 1 else 0)
+        return any(step * self.tensor.element_bytes % unit_bytes for step in steps)
 
     def map(self, map_type: TensorMapDataType, pixels: int) -> TiledMap | Im2colMap:
         """The tensor map with copies of ``pixels`` positions."""
