@@ -11,7 +11,8 @@
 // Block: a slab of UNITS units of UNIT_PACKS packs, whose filters it stages once, by every lanes-th tile of output
 // positions (image, axes) of all residues. Each warp computes BLOCKS_M * 16 pixels of one unit at a time, while the box
 // of input positions under the block's next tile comes. KEEPS_FILTERS: it has the filters of its unit in registers.
-// BY_WARPGROUPS: four neighbouring warps compute together, each its own pixels; wgmma reads the filters in shared memory.
+// BY_WARPGROUPS: four neighbouring warps compute together, each its own pixels, and wgmma reads the filters in shared
+// memory.
 // blockIdx.x = first tile * slabs + slab.
 // Shared memory (dynamic): filters [block of 8 outputs][chunk of k][8 rows of 16 bytes] or, whole, [filter][pitch];
 // barriers [stage or filters], offsets in the box [chunk of k], stages of (box [position][chunks of the slab], places
