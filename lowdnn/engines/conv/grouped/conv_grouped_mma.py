@@ -4,9 +4,9 @@ Forward, backward in the data and backward in the filter; fp16 and bf16 (summed 
 to 10 fraction bits), int8 forward. Groups of up to 64 channels and filters, in packs that fill the instruction; 1 to 3
 spatial axes, any strides, dilations and paddings whose box of inputs fits shared memory, flipped filters, any pointwise
 epilogue. Tensor cores are driven with ``mma.sync``, on sm_90a with ``wgmma`` where 16-bit filters of a wide group do
-not fit registers. Channels-last tensors are read in place, on sm_90a by tensor map where a block takes 64, 96 or 128 bytes
-of their channels; others are repacked into the workspace first. Backward in the filter the sum is split over blocks and
-added up in a fixed order.
+not fit registers. Channels-last tensors are read in place, on sm_90a by tensor map where a block takes 64, 96 or 128
+bytes of their channels; others are repacked into the workspace first. Backward in the filter the sum is split over
+blocks and added up in a fixed order.
 
 Kernels: ``conv_grouped_mma.cu``, ``conv_grouped_wgrad_mma.cu``, ``gemm/split_k_reduce.cu``, those of
 ``gemm/packing.py``.
