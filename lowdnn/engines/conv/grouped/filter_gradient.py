@@ -323,24 +323,17 @@ class FilterTile:
         # Of a warp, one instruction's pixels each.
         rounds = -(-(places // self.pixels) // slab.parts)
         compute = rounds * slab.round_clocks
-        memory = self._copied_bytes(inputs, places) / self._rates.bytes_per_clock
+        is_mapped = machine.has_tensor_maps and is_swizzled(self.image_pitch) and is_swizzled(self.response_pitch)
+        rates = _MAPPED if is_mapped else _COPIED
+        copied = self._box_bytes(inputs, places) if is_mapped else self._stage_bytes(inputs, places)
+        memory = copied / rates.bytes_per_clock
         blocks = -(-splits * slab.blocks // machine.sm_count)
         busy = np.maximum(np.maximum(blocks * compute, blocks * memory), rounds * _ROUND_LATENCY)
-        return self._rates.block_latency + memory + -(-tiles // splits) * (busy + self._rates.turn_latency)
+        return rates.block_latency + memory + -(-tiles // splits) * (busy + rates.turn_latency)
 
-    def _copied_bytes(self, inputs: Count, places: Count) -> Count:
-        """Of a tile: copies by tensor map leave out what pads a position."""
-        if not self._is_mapped:
-            return self._stage_bytes(inputs, places)
+    def _box_bytes(self, inputs: Count, places: Count) -> Count:
+        """Without what pads a position."""
         return (inputs * self.slab.channels + places * self.slab.filters) * self.element_bytes
-
-    @property
-    def _rates(self) -> Rates:
-        return _MAPPED if self._is_mapped else _COPIED
-
-    @property
-    def _is_mapped(self) -> bool:
-        return is_swizzled(self.image_pitch) and is_swizzled(self.response_pitch)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,8 @@ _UNIT_BYTES = 8
 #: Measured on an H200: what a launch takes, relative to the longer one of its arithmetic and its bytes, and at least,
 #: relative to the instructions of its tiles.
 _SLOWNESS, _COMPUTE_SLOWNESS = 1.4, 1.2
+#: From a launch's start until filters and the first box are there.
+_START_S = 1e-6
 
 
 @dataclass(frozen=True)
@@ -360,7 +362,7 @@ class GroupedGeometry:
         unit = MathUnit.WGMMA_F16 if tile.slab.by_warpgroups else UNITS[self.data_type]
         compute_s = tile.compute_clocks(self.images, self.slabs, Machine.of(arch)) / arch.clock_hz
         least_s = max(flops / arch.attained_rate(unit), moved / arch.copy_bytes_per_s)
-        return Work(flops, moved, unit, busy_s=max(_SLOWNESS * least_s, _COMPUTE_SLOWNESS * compute_s))
+        return Work(flops, moved, unit, busy_s=_START_S + max(_SLOWNESS * least_s, _COMPUTE_SLOWNESS * compute_s))
 
     def _taps(self, tile: Tile) -> tuple[Struct, ...]:
         """``Tap``: offset in the box, index in the filter."""

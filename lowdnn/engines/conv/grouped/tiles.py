@@ -14,7 +14,7 @@ from math import gcd, lcm, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.conv.grouped.axes import Axis
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, LINE_BYTES, Box, Count, is_swizzled, pitch_bytes, places
 from lowdnn.engines.launch import BARRIER_BYTES, ceil_div, floor_power
@@ -52,7 +52,7 @@ _TURN_CLOCKS = 400
 _READ_CLOCKS = 4.5  # of 512 bytes of fragments
 _PRODUCT_CLOCKS = 1.7
 #: Of wgmma, for 16 pixels and one block of outputs: filters that it reads, products.
-_SHARED_READ_CLOCKS, _WARPGROUP_PRODUCT_CLOCKS = 0.5, 1.1
+_SHARED_READ_CLOCKS, _WARPGROUP_PRODUCT_CLOCKS = 0.6, 1.1
 _SET_CLOCKS = 12
 
 Counts = NDArray[np.int64]
@@ -82,10 +82,12 @@ class Machine:
     shared_bytes_per_block: int
     shared_bytes_per_sm: int
     threads_per_sm: int
+    has_tensor_maps: bool
 
     @classmethod
     def of(cls, arch: ArchSpec) -> Machine:
-        return cls(arch.sm_count, arch.shared_bytes_per_block, arch.shared_bytes_per_sm, arch.threads_per_sm)
+        shared_bytes = arch.shared_bytes_per_block, arch.shared_bytes_per_sm
+        return cls(arch.sm_count, *shared_bytes, arch.threads_per_sm, arch.name == SM_90A.name)
 
 
 @dataclass(frozen=True)
