@@ -59,21 +59,30 @@ _MAX_INDEX = 2**31 - 2**20
 #: Rates and latencies of the cost model, in clocks and bytes of one multiprocessor.
 _SLICE_BYTES_PER_CLOCK = 20
 _ROUND_LATENCY = 150
-_READ_CLOCKS = 4.5  # of 512 bytes of fragments
-_PRODUCT_CLOCKS = 1.7
+_READ_CLOCKS = 2.3  # of 512 bytes of fragments
+_PRODUCT_CLOCKS = 1.5
+#: Of the shorter one of reads and products, the part that the longer one does not hide.
+_EXPOSED = 0.1
+_SCHEDULERS = 4
+#: Pixels that a phase of ldmatrix reads, without bank conflicts where they lie side by side.
+_PHASE_PIXELS = 8
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Those of the cost model that depend on how boxes come, fitted to measured convolutions on an H200."""
+    """Those of the cost model that depend on how boxes come, fitted to measured convolutions on an H200.
+
+    first_bytes_per_clock: of a block's first tile, which all blocks await at once.
+    """
 
     bytes_per_clock: int
+    first_bytes_per_clock: int
     block_latency: int
     turn_latency: int
 
 
 #: Of boxes of swizzled positions, which come by tensor map, and of others, which threads copy.
-_MAPPED, _COPIED = Rates(26, 3500, 600), Rates(16, 5000, 600)
+_MAPPED, _COPIED = Rates(28, 12, 1500, 1100), Rates(13, 13, 5000, 400)
 
 
 @dataclass(frozen=True)
@@ -199,12 +208,14 @@ class FilterSlab:
         """Of a task; taps past the last one are not written."""
         return self.steps * self.taps_abreast
 
-    @cached_property
-    def round_clocks(self) -> float:
-        """Of all warps' products of one instruction's pixels each."""
-        reads, products = self.steps + self.team.blocks, self.steps * self.team.blocks * 2
-        product = max(reads * _READ_CLOCKS, products * _PRODUCT_CLOCKS)
-        return self.task_warps * self.parts * product
+    def round_clocks(self, width: Count) -> Count:
+        """Of all warps' products of one instruction's pixels each, in boxes of ``width`` columns."""
+        warps, blocks = self.task_warps * self.parts, self.team.blocks
+        # Of x a phase of pixels from two rows is read in two turns; rows of dy follow each other.
+        torn = np.minimum((_PHASE_PIXELS - np.gcd(width, _PHASE_PIXELS)) / width, 1)
+        reads = warps * (self.steps * (1 + torn) + blocks) * _READ_CLOCKS
+        products = ceil_div(warps, _SCHEDULERS) * _SCHEDULERS * self.steps * blocks * 2 * _PRODUCT_CLOCKS
+        return np.maximum(reads, products) + _EXPOSED * np.minimum(reads, products)
 
     @cached_property
     def count(self) -> int:
@@ -286,7 +297,7 @@ class FilterTile:
     def product_clocks(self, images: int, splits: int, machine: Machine) -> float:
         """Estimated time of the products of ``splits`` parts."""
         tiles = prod(self.counts(images))
-        return float(self._product_clocks(self.box.places, self.places, tiles, splits, machine))
+        return float(self._product_clocks(self.extents[-1], self.box.places, self.places, tiles, splits, machine))
 
     def clocks(self, boxes: Boxes, machine: Machine) -> NDArray[np.float64]:
         """Estimated time of all products and of their sum by box; infinite for a box that does not fit."""
@@ -295,7 +306,7 @@ class FilterTile:
         # Of the slices' way to memory and back.
         sums = 2 * splits * slab.sum_bytes / machine.sm_count / _SLICE_BYTES_PER_CLOCK
         inputs = boxes.inputs(self.image_pitch)
-        clocks = self._product_clocks(inputs, places, boxes.tiles, splits, machine) + sums
+        clocks = self._product_clocks(boxes.extents[:, -1], inputs, places, boxes.tiles, splits, machine) + sums
         return np.where(self._shared_bytes(inputs, places) <= self._shared_budget(machine), clocks, np.inf)
 
     def _shared_bytes(self, inputs: Count, places: Count) -> Count:
@@ -318,18 +329,21 @@ class FilterTile:
     def _even_splits(self, tiles: Count, machine: Machine) -> Count:
         return -(-tiles // -(-tiles // np.minimum(self.slab.splits(machine), tiles)))
 
-    def _product_clocks(self, inputs: Count, places: Count, tiles: Count, splits: Count, machine: Machine) -> Count:
+    def _product_clocks(
+        self, width: Count, inputs: Count, places: Count, tiles: Count, splits: Count, machine: Machine
+    ) -> Count:
         slab = self.slab
         # Of a warp, one instruction's pixels each.
         rounds = -(-(places // self.pixels) // slab.parts)
-        compute = rounds * slab.round_clocks
+        compute = rounds * slab.round_clocks(width)
         is_mapped = machine.has_tensor_maps and is_swizzled(self.image_pitch) and is_swizzled(self.response_pitch)
         rates = _MAPPED if is_mapped else _COPIED
         copied = self._box_bytes(inputs, places) if is_mapped else self._stage_bytes(inputs, places)
-        memory = copied / rates.bytes_per_clock
         blocks = -(-splits * slab.blocks // machine.sm_count)
-        busy = np.maximum(np.maximum(blocks * compute, blocks * memory), rounds * _ROUND_LATENCY)
-        return rates.block_latency + memory + -(-tiles // splits) * (busy + rates.turn_latency)
+        # The next tile comes while this one is multiplied.
+        busy = np.maximum(compute + rates.turn_latency, copied / rates.bytes_per_clock)
+        turn = np.maximum(blocks * busy, rounds * _ROUND_LATENCY)
+        return rates.block_latency + copied / rates.first_bytes_per_clock + -(-tiles // splits) * turn
 
     def _box_bytes(self, inputs: Count, places: Count) -> Count:
         """Without what pads a position."""

@@ -27,8 +27,8 @@ PLACE_LIMITS = (64, 128, 256, 512)
 #: Output channels of one mma instruction.
 BLOCK_N = 8
 
-#: Warps that compute together by wgmma.
-_TEAM_WARPS = 4
+#: Warps that compute together by wgmma, and the fewest blocks of outputs for which they are faster on an H200.
+_TEAM_WARPS, _MIN_TEAM_BLOCKS = 4, 6
 _WARPS, _LONE_WARPS = _THREADS // 32, _LONE_THREADS // 32
 #: Of so few warps alone on a multiprocessor; fitted on an H200.
 _FEW_WARPS_SLOWNESS = 1.35
@@ -182,11 +182,16 @@ class Slab:
 
     @cached_property
     def by_warpgroups(self) -> bool:
-        """Whether wgmma multiplies, with filters in shared memory: 16-bit ones in steps of one tap, without zeros."""
+        """Whether wgmma multiplies, with filters in shared memory: 16-bit ones in steps of one tap, without zeros.
+
+        Not for few output channels: it reads the pixels of a step as often, for fewer products.
+        """
         pack = self.pack
+        is_wide = pack.output_blocks >= _MIN_TEAM_BLOCKS
         is_whole = pack.groups == pack.in_unit == 1 and pack.input_chunks % 2 == pack.output_blocks % 2 == 0
         has_teams = self.units * _TEAM_WARPS <= _WARPS
-        return self.has_wgmma and pack.chunk * 2 == CHUNK_BYTES and is_whole and has_teams and not self.keeps_filters
+        is_fit = is_whole and is_wide and has_teams
+        return self.has_wgmma and pack.chunk * 2 == CHUNK_BYTES and is_fit and not self.keeps_filters
 
     @property
     def team_warps(self) -> int:

@@ -170,6 +170,14 @@ def test_wgmma_where_filters_are_not_kept(arch: ArchSpec, channels: int) -> None
     assert parameters["BY_WARPGROUPS"] == (arch is SM_90A and channels in (48, 64))
 
 
+@pytest.mark.parametrize(("channels", "by_warpgroups"), [(32, False), (48, True)])
+def test_wgmma_for_many_outputs_alone(channels: int, by_warpgroups: bool) -> None:
+    """Of four residues no filters are kept; with 32 channels wgmma took 29.5 us on an H200, mma.sync 22.0."""
+    case = Case((2, 2 * channels, 6, 6), (2 * channels, channels, 3, 3), (1, 1), (1, 1), (2, 2))
+    parameters = dict(ENGINE.plan(case.graph("data"), SM_90A, {}).kernels[0].parameters)
+    assert parameters["BY_WARPGROUPS"] == by_warpgroups
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("channels", [4, 24, 32, 48])
 def test_launches_overlap_where_the_device_lets_them(direction: str, channels: int) -> None:
@@ -240,14 +248,22 @@ def test_infinities_stay_in_their_group(device: Runtime, direction: str, width: 
 
 
 @pytest.mark.parametrize(
-    ("channels", "extent", "measured_us"),
-    [(256, 56, 36.9), (512, 28, 22.6)],
+    ("channels", "width", "extent", "stride", "measured_us"),
+    [
+        (256, 8, 56, 2, 36.0),
+        (512, 16, 28, 2, 22.4),
+        (1024, 32, 14, 2, 16.2),
+        (1024, 32, 7, 1, 14.1),
+        (512, 16, 14, 1, 16.3),
+        (192, 48, 56, 2, 44.7),
+        (432, 48, 28, 2, 33.3),
+    ],
 )
-def test_estimates_of_strided_filter_gradients(channels: int, extent: int, measured_us: float) -> None:
-    """Against an H200: they were 1.6 times too long while boxes by tensor map were charged as copied ones."""
-    case = Case((64, channels, extent, extent), (channels, channels // 32, 3, 3), (1, 1), (1, 1), (2, 2))
+def test_estimates_of_filter_gradients(channels: int, width: int, extent: int, stride: int, measured_us: float) -> None:
+    """Against an H200, of boxes by tensor map; the turns of six chunks' odd warps and of torn rows are counted."""
+    case = Case((64, channels, extent, extent), (channels, width, 3, 3), (1, 1), (1, 1), (stride, stride))
     plan = ENGINE.plan(case.graph("filter"), SM_90A, {})
-    assert plan_us(plan, SM_90A) == pytest.approx(measured_us, rel=0.2)
+    assert plan_us(plan, SM_90A) == pytest.approx(measured_us, rel=0.08)
 
 
 def test_empty_tensors() -> None:
