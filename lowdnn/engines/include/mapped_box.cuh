@@ -10,7 +10,7 @@
 
 // Of a copy.
 template <class Box> __device__ __forceinline__ u32 copied_bytes(const BoxGeometry& g) {
-  return Box::HALVES * g.rows * g.row_places * Box::PITCH;
+  return Box::HALVES * g.rows * g.row_places * Box::COPIED_BYTES;
 }
 
 // Copies the box of `tile`, channels from `first_channel` on, to shared address `to`, for one thread to start; the

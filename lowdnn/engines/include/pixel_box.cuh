@@ -4,9 +4,9 @@
 // Positions have an image and BOX_AXES spatial axes. A tile numbered (t0, t1, ...) lies over the box that begins at
 // t * pace + origin in every axis. In shared memory position follows position, so that ldmatrix meets no bank twice in
 // neighbouring positions: lines of 128 bytes, or halves of them, with chunk i in the place of i ^ line % chunks (lines
-// that copies would write in two pieces at a padded pitch), or an odd number of chunks. For a reader of every second position of a
-// row, boxes lie IN_HALVES: first the even columns, then the odd ones, of all rows in swizzled boxes and of each row in
-// others, so that what it reads are neighbours, too.
+// that copies would write in two pieces at a padded pitch), six chunks as if there were eight, or an odd number of
+// chunks. For a reader of every second position of a row, boxes lie IN_HALVES: first the even columns, then the odd
+// ones, of all rows in swizzled boxes and of each row in others, so that what it reads are neighbours, too.
 
 #pragma once
 
@@ -32,8 +32,10 @@ struct BoxGeometry {
 // line.
 template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct PixelBox {
   static constexpr int ELEMENTS = BOX_CHUNK_BYTES / int(sizeof(T));  // of a chunk
-  static constexpr bool IS_SWIZZLED = CHUNKS == 4 || CHUNKS == 8;
-  static constexpr int PITCH = (IS_SWIZZLED ? CHUNKS : CHUNKS | 1) * BOX_CHUNK_BYTES;
+  static constexpr bool IS_SWIZZLED = CHUNKS == 4 || CHUNKS == 6 || CHUNKS == 8;
+  static constexpr int SPAN = CHUNKS == 6 ? 8 : CHUNKS;  // of a swizzled position
+  static constexpr int PITCH = (IS_SWIZZLED ? SPAN : CHUNKS | 1) * BOX_CHUNK_BYTES;
+  static constexpr int COPIED_BYTES = CHUNKS * BOX_CHUNK_BYTES;  // of a position
   static constexpr int HALVES = IN_HALVES ? 2 : 1;
   static constexpr int BOX_WARPS = BLOCK_THREADS / int(WARP_SIZE);
   static constexpr int POSITIONS = int(WARP_SIZE) / CHUNKS;  // that a warp copies at a time
@@ -43,7 +45,7 @@ template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct
 
   // Where a chunk lies that without a swizzle would lie at `address`.
   static __device__ __forceinline__ u32 swizzled(u32 address) {
-    return IS_SWIZZLED ? address ^ (address >> 3 & (CHUNKS - 1) * BOX_CHUNK_BYTES) : address;
+    return IS_SWIZZLED ? address ^ (address >> 3 & (SPAN - 1) * BOX_CHUNK_BYTES) : address;
   }
 
   // Of a box in shared memory.

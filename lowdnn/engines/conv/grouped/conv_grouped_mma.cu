@@ -1,4 +1,4 @@
-// conv_grouped_mma: a grouped convolution forward, or backward in the data, on tensor cores with mma.sync:
+// conv_grouped_mma: a grouped convolution forward, or backward in the data, on tensor cores with mma.sync or wgmma:
 //     out[n, g * OUT + k, a + i * out_step] = epilogue(sum over c, taps r of residue a of
 //         in[n, g * IN + c, i * in_step + offset(r)] * w(g, k, c, r))
 // in each spatial axis. Forward: in = x, out = y, out_step = 1 and in_step the stride. BACKWARD: in = dy, out = dx,
@@ -11,23 +11,30 @@
 // Block: a slab of UNITS units of UNIT_PACKS packs, whose filters it stages once, by every lanes-th tile of output
 // positions (image, axes) of all residues. Each warp computes BLOCKS_M * 16 pixels of one unit at a time, while the box
 // of input positions under the block's next tile comes. KEEPS_FILTERS: it has the filters of its unit in registers.
+// BY_WARPGROUPS: four neighbouring warps compute together, each its own pixels, and wgmma reads the filters in shared
+// memory.
 // blockIdx.x = first tile * slabs + slab.
 // Shared memory (dynamic): filters [block of 8 outputs][chunk of k][8 rows of 16 bytes] or, whole, [filter][pitch];
 // barriers [stage or filters], offsets in the box [chunk of k], stages of (box [position][chunks of the slab], places
 // [residue][tile position]): two, or one where every block has one tile.
-// Launch: THREADS threads, lanes * slabs blocks.
+// Launch: THREADS threads, lanes * slabs blocks. It may be a dependent launch (dependent_launch.cuh).
 // Macros: TYPE; BACKWARD; IN, OUT channels of a group; PACK groups of a pack; UNIT_PACKS, UNITS; TAPS of all classes,
 // with a null tap where a class would end in half a step; CLASSES residues; RUN elements of one copy of filters;
-// BLOCKS_M; THREADS; MIN_BLOCKS of a multiprocessor; KEEPS_FILTERS; WHOLE_FILTERS: those come by bulk copies; HALVED:
-// boxes (pixel_box.cuh); MAPPED: they come by tensor map, for sm_90a; OUTPUT_RANK, VECTOR of the functor; WHOLE: 1 where
-// 4 divides the output channels.
+// BLOCKS_M; THREADS; MIN_BLOCKS of a multiprocessor; KEEPS_FILTERS; WHOLE_FILTERS: those come by bulk copies;
+// BY_WARPGROUPS: for sm_90a; HALVED: boxes (pixel_box.cuh); MAPPED: they come by tensor map, for sm_90a; OUTPUT_RANK,
+// VECTOR of the functor; WHOLE: 1 where 4 divides the output channels.
 
+#include "include/dependent_launch.cuh"
 #include "include/ldmatrix.cuh"
 #include "include/mma.cuh"
 #include "include/output_map.cuh"
 #include "include/pixel_box.cuh"
 #if MAPPED
 #include "include/mapped_box.cuh"
+#endif
+#if BY_WARPGROUPS
+#include "include/tma.cuh"
+#include "include/wgmma.cuh"
 #endif
 #include "generated.cuh"
 
@@ -50,6 +57,7 @@ constexpr int DEPTH = TAPS * IN_CHUNKS;                 // chunks of k
 constexpr int FILTER_CHUNK_BYTES = 8 * CHUNK_BYTES;
 constexpr int STAGES = 2;
 constexpr int SET = BLOCKS_M * 16;  // pixels that a warp computes at a time
+constexpr int TEAM_WARPS = BY_WARPGROUPS ? 4 : 1;  // that compute together
 // Rows of a filter chunk are filters: the rows of the product forward, its depth backward. ldmatrix transposes 16-bit
 // elements only; those of 32 bits are transposed by the copies.
 constexpr bool FILTERS_ARE_DEPTH = BACKWARD && sizeof(TYPE) == 2;
@@ -64,7 +72,10 @@ constexpr int FILTER_BYTES =
 constexpr u32 OUTSIDE = ~0u;
 typedef PixelBox<TYPE, SLAB_CHUNKS, THREADS, HALVED> Box;
 static_assert(UNIT_BLOCKS == BLOCKS_N || UNITS * UNIT_PACKS == 1, "a block without channels is the output's last");
-static_assert(WARPS % UNITS == 0, "every warp has one unit");
+static_assert(WARPS % (UNITS * TEAM_WARPS) == 0, "every warp has one unit");
+static_assert(!BY_WARPGROUPS || (PACK == 1 && UNIT_PACKS == 1 && IN_CHUNKS % 2 == 0 && UNIT_BLOCKS == BLOCKS_N),
+              "steps of one tap, without zeros");
+static_assert(!BY_WARPGROUPS || (sizeof(TYPE) == 2 && BLOCKS_M == 1 && !KEEPS_FILTERS), "one instruction a step");
 static_assert(!WHOLE_FILTERS || (KEEPS_FILTERS && PACK == 1 && IN_CHUNKS % 2 == 0), "steps of one tap, without zeros");
 
 struct Tap {
@@ -93,7 +104,7 @@ struct Params {
   Divider tiles[1 + AXES];  // (image, axes)
   Divider tile[1 + AXES];   // extents, in positions of each residue
   i32 tile_count, lanes;
-  i32 class_places;         // places of one residue: whole sets
+  i32 class_places;         // places of one residue: whole sets of all warps that compute together
   Tap taps[TAPS];
   OutputClass classes[CLASSES];
   Map map;
@@ -310,9 +321,39 @@ struct KeptFilters {
   }
 };
 
+#if BY_WARPGROUPS
+DEFINE_WGMMA_A_IN_REGISTERS(multiply, OUT, f32.TYPE.TYPE)
+
+// The operands in shared memory: core matrices of wgmma without swizzle, neighbours along k side by side.
+struct SharedFilters {
+  const Params& p;
+  u64 descriptor;  // of the unit's first step
+
+  __device__ __forceinline__ SharedFilters(const Params& p, const Shared& shared, u32 unit) : p(p) {
+    constexpr u64 K_BYTES = FILTER_CHUNK_BYTES, N_BYTES = DEPTH * FILTER_CHUNK_BYTES;
+    const u32 address = shared_address(shared.filters) + unit * BLOCKS_N * u32(N_BYTES);
+    descriptor = u64(address >> 4) | K_BYTES >> 4 << 16 | N_BYTES >> 4 << 32;
+  }
+
+  __device__ __forceinline__ u64 operand(int step) const {
+    return descriptor + u32(step * (2 * FILTER_CHUNK_BYTES >> 4));
+  }
+
+  // In the box, of the lane's chunk of a tap's first step.
+  __device__ __forceinline__ u32 offset(int tap) const {
+    return p.taps[tap].offset + threadIdx.x % WARP_SIZE / 16 * CHUNK_BYTES;
+  }
+};
+#endif
+
 // The filters of a unit, once they are there.
 __device__ __forceinline__ auto filters_of(const Params& p, const Shared& shared, u32 unit) {
-#if WHOLE_FILTERS
+#if BY_WARPGROUPS
+  cp_async_wait<1>();
+  fence_async_shared();
+  __syncthreads();
+  return SharedFilters(p, shared, unit);
+#elif WHOLE_FILTERS
   __syncthreads();  // the barrier is
   mbarrier_wait(shared_address(shared.barriers + STAGES), 0);
   return KeptFilters(p, WholeFilters(p, shared, unit));
@@ -358,6 +399,35 @@ struct Sums {
     }
   }
 
+#if BY_WARPGROUPS
+  static constexpr int TAP_STEPS = IN_CHUNKS / 2;
+  typedef u32 Fragments[TAP_STEPS][4];
+
+  // Sums the taps [first, end). row: shared address of the lane's row.
+  __device__ __forceinline__ void sum(u32 row, const SharedFilters& filters, int first, int end) {
+    if (first == end) return;
+    Fragments a[2];
+    load(a[0], row + filters.offset(first));
+    // The fragments of a tap come while the tensor cores multiply those of the one before.
+    const auto turn = [&](int tap, const Fragments& now, Fragments& next) {
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < TAP_STEPS; ++step)
+        multiply<BACKWARD>(of_warpgroup(), now[step], filters.operand(tap * TAP_STEPS + step), tap > first || step > 0);
+      wgmma_commit();
+      wgmma_wait<1>();
+      if (tap + 1 < end) load(next, row + filters.offset(tap + 1));
+    };
+#pragma unroll (CLASSES == 1 && TAPS <= 9 ? (TAPS + 1) / 2 : 1)
+    for (int tap = first; tap < end; tap += 2) {
+      turn(tap, a[0], a[1]);
+      if (tap + 1 < end) turn(tap + 1, a[1], a[0]);
+    }
+    wgmma_wait<0>();
+    for (f32& value : of_warpgroup()) hold(value);
+  }
+#endif
+
   // Whether any sum may be a NaN: infinities may look like one.
   __device__ __forceinline__ bool may_have_nan() const {
     Accumulator total = 0;
@@ -394,6 +464,15 @@ struct Sums {
   }
 
  private:
+#if BY_WARPGROUPS
+  __device__ __forceinline__ f32 (&of_warpgroup())[COUNT] { return reinterpret_cast<f32(&)[COUNT]>(values); }
+
+  static __device__ __forceinline__ void load(Fragments& a, u32 from) {
+#pragma unroll
+    for (int step = 0; step < TAP_STEPS; ++step) ldmatrix_x4(a[step], Box::swizzled(from + step * 2 * CHUNK_BYTES));
+  }
+#endif
+
   template <class Visit> __device__ __forceinline__ void each(Visit visit) const {
 #pragma unroll
     for (int index = 0; index < COUNT; ++index)
@@ -446,6 +525,7 @@ __device__ __forceinline__ void replace_nans(const Params& p, const Shared& shar
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 memory[];
+  allow_next_kernel();
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0), lane = threadIdx.x % WARP_SIZE;
   const Shared shared(memory, p);
   const i32 first_tile = p.slabs.divide(blockIdx.x), slab = blockIdx.x - first_tile * p.slabs.divisor;
@@ -461,8 +541,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
 #pragma unroll
     for (int i = 0; i < BARRIERS; ++i) mbarrier_init(shared_address(shared.barriers + i), 1);
     mbarrier_fence_init();
+    prefetch(p.in);
   }
 #endif
+  stage_offsets(p, shared.offsets);
+  wait_for_previous_kernel();
   stage_tile(first_tile, 0);
 #if WHOLE_FILTERS
   load_filters(p, shared, slab);
@@ -472,10 +555,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
 #endif
   stage_tile(first_tile + p.lanes, 1);
   cp_async_commit();
-  stage_offsets(p, shared.offsets);
 
   // This warp's unit, tile by tile and set by set.
-  const u32 unit = warp % UNITS, first_block = unit * BLOCKS_N;
+  const u32 team = warp / TEAM_WARPS, unit = team % UNITS, first_block = unit * BLOCKS_N;
+  const i32 first_set = (team / UNITS * TEAM_WARPS + warp % TEAM_WARPS) * SET;
   const auto filters = filters_of(p, shared, unit);
   u32 turn = 0;
 #pragma unroll 1
@@ -484,17 +567,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
     const Stage from = shared.stage(turn);
     const u32 unit_box = shared_address(from.box) + unit * UNIT_PACKS * IN_CHUNKS * CHUNK_BYTES;
 #pragma unroll 1
-    for (i32 set = warp / UNITS * SET; set < CLASSES * p.class_places; set += WARPS / UNITS * SET) {
+    for (i32 set = first_set; set < CLASSES * p.class_places; set += WARPS / UNITS * SET) {
       const OutputClass& output = p.classes[CLASSES == 1 ? 0 : set / p.class_places];
       u32 rows[BLOCKS_M];
 #pragma unroll
       for (int i = 0; i < BLOCKS_M; ++i) rows[i] = unit_box + from.places[set + i * 16 + lane % 16].box;
       Sums sums = {};
+#if BY_WARPGROUPS
+      if constexpr (CLASSES == 1) {
+        sums.sum(rows[0], filters, 0, TAPS);
+      } else {
+        sums.sum(rows[0], filters, output.first_tap, output.end_tap);
+      }
+#else
       if constexpr (CLASSES == 1) {
         sums.add(rows, filters, 0, DEPTH / 2);
       } else {
         sums.add(rows, filters, output.first_tap * IN_CHUNKS / 2, output.end_tap * IN_CHUNKS / 2);
       }
+#endif
       if constexpr (PACK > 1 || IN_CHUNKS % 2 != 0) {
         if (__any_sync(~0u, sums.may_have_nan()))  // of the warp: it stays together
           replace_nans(p, shared, output, from.box, from.places + set + lane / 4, first_block, sums);

@@ -1,11 +1,14 @@
-"""``conv_grouped_mma``: convolutions with narrow groups on tensor cores with ``mma.sync``, for sm_80 and newer.
+"""``conv_grouped_mma``: convolutions with narrow groups on tensor cores, for sm_80 and newer.
 
 Forward, backward in the data and backward in the filter; fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded
 to 10 fraction bits), int8 forward. Groups of up to 64 channels and filters, in packs that fill the instruction; 1 to 3
 spatial axes, any strides, dilations and paddings whose box of inputs fits shared memory, flipped filters, any pointwise
-epilogue. Channels-last tensors are read in place, on sm_90a by tensor map where a block takes 64 or 128 bytes of their
-channels; others are repacked into the workspace first. Backward in the filter the sum is split over blocks and added up
-in a fixed order. Kernels: ``conv_grouped_mma.cu``, ``conv_grouped_wgrad_mma.cu``, ``gemm/split_k_reduce.cu``, those of
+epilogue. Tensor cores are driven with ``mma.sync``, on sm_90a with ``wgmma`` where 16-bit filters of a wide group do
+not fit registers. Channels-last tensors are read in place, on sm_90a by tensor map where a block takes 64, 96 or 128
+bytes of their channels; others are repacked into the workspace first. Backward in the filter the sum is split over
+blocks and added up in a fixed order.
+
+Kernels: ``conv_grouped_mma.cu``, ``conv_grouped_wgrad_mma.cu``, ``gemm/split_k_reduce.cu``, those of
 ``gemm/packing.py``.
 """
 
@@ -84,7 +87,8 @@ class ConvGroupedMma(Floored, Modelled):
     def floor(self, contraction: Contraction) -> Floor:
         """Packs of groups are multiplied as if they were one group; backward in the filter some parts are left out."""
         if isinstance(contraction, ConvolutionForward | ConvolutionBackwardData):
-            return Floor(Multipliers.MMA_SYNC, waste=pack_of(contraction).groups)
+            packed = pack_of(contraction).groups
+            return Floor(Multipliers.MMA_SYNC if packed > 1 else Multipliers.FASTEST, waste=packed)
         return Floor(Multipliers.MMA_SYNC)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:

@@ -12,16 +12,16 @@
 // blockIdx.x = (split * slabs + slab) * sets + set, a set being TASK_WARPS tasks.
 // Shared memory (dynamic): 2 stages of a tile of dy, 2 of a box of x, offset in the box of x [place], barriers [stage]; at
 // the end the sums [part][task][column of pairs][step][lane].
-// Launch: 32 * TASK_WARPS * PARTS threads.
+// Launch: 32 * TASK_WARPS * PARTS threads. It may be a dependent launch (dependent_launch.cuh).
 // Macros: TYPE; IN, OUT channels and filters of a group; PACK groups of a pack, the fewest whose channels and filters
 // are multiples of 16, or one of 8 channels; UNITS; TASK_BLOCKS, TASK_WARPS, PARTS; MIN_BLOCKS of a multiprocessor; TAPS, SET_TAPS;
 // HALVED: boxes of x (pixel_box.cuh); MAPPED: boxes come by tensor map, for sm_90a.
 
+#include "include/dependent_launch.cuh"
 #include "include/ldmatrix.cuh"
 #include "include/mma.cuh"
 #include "include/pixel_box.cuh"
 #if MAPPED
-#include "include/dependent_launch.cuh"
 #include "include/mapped_box.cuh"
 #endif
 
@@ -172,9 +172,7 @@ struct Sums {
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 memory[];
-#if MAPPED
   allow_next_kernel();
-#endif
   const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
   const u32 set = blockIdx.x % TASK_SETS, slab_split = blockIdx.x / TASK_SETS;
   const i32 slab = slab_split % p.slabs, split = slab_split / p.slabs;
@@ -190,6 +188,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
 #pragma unroll
     for (int stage = 0; stage < STAGES; ++stage) mbarrier_init(barriers + stage * MBARRIER_BYTES, 1);
     mbarrier_fence_init();
+    prefetch(p.x);
+    prefetch(p.dy);
   }
 #endif
   for (u32 place = threadIdx.x; place < u32(p.places); place += THREADS) {
@@ -239,6 +239,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
 #endif
   };
   Sums sums = {};
+  wait_for_previous_kernel();
 #pragma unroll
   for (int turn = 0; turn < STAGES; ++turn) {
     stage(turn);

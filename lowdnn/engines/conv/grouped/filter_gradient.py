@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.grouped.axes import Axis, forward_axes, output_classes
-from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, Box, BoxedTensor, Count, pitch_bytes
+from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, Box, BoxedTensor, Count, is_swizzled, pitch_bytes
 from lowdnn.engines.conv.grouped.tiles import (
     PLACE_LIMITS,
     RESERVED_SHARED_BYTES,
@@ -25,7 +25,19 @@ from lowdnn.engines.conv.grouped.tiles import (
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of, output_space
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import UNITS
-from lowdnn.engines.launch import BARRIER_BYTES, bytes_of, ceil_div, divider, floor_power, i32, i64, macros, moved_bytes
+from lowdnn.engines.launch import (
+    BARRIER_BYTES,
+    bytes_of,
+    ceil_div,
+    dependent_target,
+    divider,
+    floor_power,
+    i32,
+    i64,
+    is_dependent,
+    macros,
+    moved_bytes,
+)
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.convolution import ConvolutionOperation
@@ -45,13 +57,32 @@ _MAX_TAPS = 128
 _MAX_INDEX = 2**31 - 2**20
 
 #: Rates and latencies of the cost model, in clocks and bytes of one multiprocessor.
-_DEVICE_BYTES_PER_CLOCK = 16
 _SLICE_BYTES_PER_CLOCK = 20
-_BLOCK_LATENCY = 5000
-_TURN_LATENCY = 600
 _ROUND_LATENCY = 150
-_READ_CLOCKS = 4.5  # of 512 bytes of fragments
-_PRODUCT_CLOCKS = 1.7
+_READ_CLOCKS = 2.3  # of 512 bytes of fragments
+_PRODUCT_CLOCKS = 1.5
+#: Of the shorter one of reads and products, the part that the longer one does not hide.
+_EXPOSED = 0.1
+_SCHEDULERS = 4
+#: Pixels that a phase of ldmatrix reads, without bank conflicts where they lie side by side.
+_PHASE_PIXELS = 8
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Those of the cost model that depend on how boxes come, fitted to measured convolutions on an H200.
+
+    first_bytes_per_clock: of a block's first tile, which all blocks await at once.
+    """
+
+    bytes_per_clock: int
+    first_bytes_per_clock: int
+    block_latency: int
+    turn_latency: int
+
+
+#: Of boxes of swizzled positions, which come by tensor map, and of others, which threads copy.
+_MAPPED, _COPIED = Rates(28, 12, 1500, 1100), Rates(13, 13, 5000, 400)
 
 
 @dataclass(frozen=True)
@@ -177,12 +208,14 @@ class FilterSlab:
         """Of a task; taps past the last one are not written."""
         return self.steps * self.taps_abreast
 
-    @cached_property
-    def round_clocks(self) -> float:
-        """Of all warps' products of one instruction's pixels each."""
-        reads, products = self.steps + self.team.blocks, self.steps * self.team.blocks * 2
-        product = max(reads * _READ_CLOCKS, products * _PRODUCT_CLOCKS)
-        return self.task_warps * self.parts * product
+    def round_clocks(self, width: Count) -> Count:
+        """Of all warps' products of one instruction's pixels each, in boxes of ``width`` columns."""
+        warps, blocks = self.task_warps * self.parts, self.team.blocks
+        # Of x a phase of pixels from two rows is read in two turns; rows of dy follow each other.
+        torn = np.minimum((_PHASE_PIXELS - np.gcd(width, _PHASE_PIXELS)) / width, 1)
+        reads = warps * (self.steps * (1 + torn) + blocks) * _READ_CLOCKS
+        products = ceil_div(warps, _SCHEDULERS) * _SCHEDULERS * self.steps * blocks * 2 * _PRODUCT_CLOCKS
+        return np.maximum(reads, products) + _EXPOSED * np.minimum(reads, products)
 
     @cached_property
     def count(self) -> int:
@@ -220,19 +253,19 @@ class FilterTile:
     @cached_property
     def box(self) -> Box:
         """Of x."""
-        return box_under(self.axes, self.extents, self.image_pitch)
+        return box_under(self.axes, self.extents, self._chunks(self.slab.channels))
 
     @property
     def response_box(self) -> Box:
-        return Box(self.extents, 1, self.response_pitch)
+        return Box(self.extents, 1, self._chunks(self.slab.filters))
 
     @cached_property
     def image_pitch(self) -> int:
-        return pitch_bytes(self.slab.channels * self.element_bytes // CHUNK_BYTES)
+        return pitch_bytes(self._chunks(self.slab.channels))
 
     @cached_property
     def response_pitch(self) -> int:
-        return pitch_bytes(self.slab.filters * self.element_bytes // CHUNK_BYTES)
+        return pitch_bytes(self._chunks(self.slab.filters))
 
     @cached_property
     def pixels(self) -> int:
@@ -264,7 +297,7 @@ class FilterTile:
     def product_clocks(self, images: int, splits: int, machine: Machine) -> float:
         """Estimated time of the products of ``splits`` parts."""
         tiles = prod(self.counts(images))
-        return float(self._product_clocks(self.box.places, self.places, tiles, splits, machine))
+        return float(self._product_clocks(self.extents[-1], self.box.places, self.places, tiles, splits, machine))
 
     def clocks(self, boxes: Boxes, machine: Machine) -> NDArray[np.float64]:
         """Estimated time of all products and of their sum by box; infinite for a box that does not fit."""
@@ -273,7 +306,7 @@ class FilterTile:
         # Of the slices' way to memory and back.
         sums = 2 * splits * slab.sum_bytes / machine.sm_count / _SLICE_BYTES_PER_CLOCK
         inputs = boxes.inputs(self.image_pitch)
-        clocks = self._product_clocks(inputs, places, boxes.tiles, splits, machine) + sums
+        clocks = self._product_clocks(boxes.extents[:, -1], inputs, places, boxes.tiles, splits, machine) + sums
         return np.where(self._shared_bytes(inputs, places) <= self._shared_budget(machine), clocks, np.inf)
 
     def _shared_bytes(self, inputs: Count, places: Count) -> Count:
@@ -290,18 +323,31 @@ class FilterTile:
     def _stage_bytes(self, inputs: Count, places: Count) -> Count:
         return inputs * self.image_pitch + places * self.response_pitch
 
+    def _chunks(self, channels: int) -> int:
+        return channels * self.element_bytes // CHUNK_BYTES
+
     def _even_splits(self, tiles: Count, machine: Machine) -> Count:
         return -(-tiles // -(-tiles // np.minimum(self.slab.splits(machine), tiles)))
 
-    def _product_clocks(self, inputs: Count, places: Count, tiles: Count, splits: Count, machine: Machine) -> Count:
+    def _product_clocks(
+        self, width: Count, inputs: Count, places: Count, tiles: Count, splits: Count, machine: Machine
+    ) -> Count:
         slab = self.slab
         # Of a warp, one instruction's pixels each.
         rounds = -(-(places // self.pixels) // slab.parts)
-        compute = rounds * slab.round_clocks
-        memory = self._stage_bytes(inputs, places) / _DEVICE_BYTES_PER_CLOCK
+        compute = rounds * slab.round_clocks(width)
+        is_mapped = machine.has_tensor_maps and is_swizzled(self.image_pitch) and is_swizzled(self.response_pitch)
+        rates = _MAPPED if is_mapped else _COPIED
+        copied = self._box_bytes(inputs, places) if is_mapped else self._stage_bytes(inputs, places)
         blocks = -(-splits * slab.blocks // machine.sm_count)
-        busy = np.maximum(np.maximum(blocks * compute, blocks * memory), rounds * _ROUND_LATENCY)
-        return _BLOCK_LATENCY + memory + -(-tiles // splits) * (busy + _TURN_LATENCY)
+        # The next tile comes while this one is multiplied.
+        busy = np.maximum(compute + rates.turn_latency, copied / rates.bytes_per_clock)
+        turn = np.maximum(blocks * busy, rounds * _ROUND_LATENCY)
+        return rates.block_latency + copied / rates.first_bytes_per_clock + -(-tiles // splits) * turn
+
+    def _box_bytes(self, inputs: Count, places: Count) -> Count:
+        """Without what pads a position."""
+        return (inputs * self.slab.channels + places * self.slab.filters) * self.element_bytes
 
 
 @dataclass(frozen=True)
@@ -383,16 +429,16 @@ class FilterGeometry:
         tile = self._tile(arch, chosen[KnobType.TILE_M])
         functor = functor_of(self.dag, self.data_type, self.output)
         tensors = (BoxedTensor(self.operation.image), BoxedTensor(self.operation.response))
-        pointers = [parts.operand(boxed.tensor.uid, boxed.packing) for boxed in tensors]
+        overlaps = is_dependent(arch)
+        pointers = [parts.operand(boxed.tensor.uid, boxed.packing, overlaps=overlaps) for boxed in tensors]
         maps = self._maps(tile, *tensors, arch)
         mapped = [TensorMap(pointer, layout) for pointer, layout in zip(pointers, maps, strict=False)]
         slices = self._slices(tile, chosen)
         slices_at = parts.reserve(slices.size_bytes)
-        kernel = parts.kernel(self._kernel(tile, is_mapped=bool(maps)))
+        kernel = parts.kernel(self._kernel(tile, arch, is_mapped=bool(maps)))
         arguments = self._arguments(tile, tensors, (*(mapped or pointers), WorkspacePointer(slices_at)), slices)
         parts.launches.append(self._launch(kernel, tile, arguments, slices, arch))
-        stored, overlaps = moved_bytes(self.dag), arch.name == SM_90A.name
-        vector = self.output.vector(functor)
+        vector, stored = self.output.vector(functor), moved_bytes(self.dag)
         parts.sum_slices(self.output, functor, vector, slices, slices_at, stored, overlaps=overlaps)
 
     def _tile(self, arch: ArchSpec, limit: int) -> FilterTile:
@@ -415,7 +461,7 @@ class FilterGeometry:
         maps = image.map(tile.box, arch), response.map(tile.response_box, arch)
         return [layout for layout in maps if layout] if all(maps) else []
 
-    def _kernel(self, tile: FilterTile, *, is_mapped: bool) -> KernelRef:
+    def _kernel(self, tile: FilterTile, arch: ArchSpec, *, is_mapped: bool) -> KernelRef:
         slab, facts = tile.slab, dtypes.info(self.data_type)
         params = Params(
             TYPE=facts.c_type,
@@ -432,8 +478,8 @@ class FilterGeometry:
             HALVED=int(tile.box.is_halved),
             MAPPED=int(is_mapped),
         )
-        taps = f"t{slab.taps}{'h' * params.HALVED}"
-        target = SM_90A.name if is_mapped else "sm_80"
+        taps = f"t{slab.taps}{'h' * params.HALVED}{'m' * params.MAPPED}"
+        target = dependent_target(arch)
         task = f"w{slab.task_warps}x{slab.parts}_f{slab.team.blocks}s{slab.steps}"
         group = f"{slab.inputs}to{slab.outputs}_u{slab.units}_{task}_{taps}"
         return KernelRef(
@@ -445,14 +491,22 @@ class FilterGeometry:
 
     def _launch(self, kernel: int, tile: FilterTile, arguments: Struct, slices: Slices, arch: ArchSpec) -> Launch:
         grid, work = (slices.splits * tile.slab.blocks, 1, 1), self._work(tile, slices, arch)
-        return Launch(kernel, grid, (tile.slab.threads, 1, 1), (arguments,), tile.shared_bytes, work=work)
+        return Launch(
+            kernel,
+            grid,
+            (tile.slab.threads, 1, 1),
+            (arguments,),
+            tile.shared_bytes,
+            work=work,
+            overlaps_previous=is_dependent(arch),
+        )
 
     def busy_launch(self, arch: ArchSpec, chosen: Choices) -> Launch:
         """That of the products, without arguments."""
         tile = self._tile(arch, chosen[KnobType.TILE_M])
         slices = self._slices(tile, chosen)
         grid, work = (slices.splits * tile.slab.blocks, 1, 1), self._work(tile, slices, arch)
-        return Launch(0, grid, (tile.slab.threads, 1, 1), (), work=work)
+        return Launch(0, grid, (tile.slab.threads, 1, 1), (), work=work, overlaps_previous=is_dependent(arch))
 
     def _slices(self, tile: FilterTile, chosen: Choices) -> Slices:
         splits = min(chosen[KnobType.SPLIT_K_SLC], prod(tile.counts(self.images)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd, prod
 
@@ -26,13 +26,23 @@ from lowdnn.engines.gemm.output_space import OutputSpace, functor_of, output_spa
 from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import UNITS
-from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, divider, i32, macros, moved_bytes
+from lowdnn.engines.launch import (
+    MAX_GRID_X,
+    bytes_of,
+    ceil_div,
+    dependent_target,
+    divider,
+    i32,
+    is_dependent,
+    macros,
+    moved_bytes,
+)
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Argument, KernelRef, Launch, Struct, TensorMap, Work
+from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Struct, TensorMap, Work
 
 _MAX_PACK = 64
 _MAX_TAPS = 128
@@ -44,6 +54,8 @@ _UNIT_BYTES = 8
 #: Measured on an H200: what a launch takes, relative to the longer one of its arithmetic and its bytes, and at least,
 #: relative to the instructions of its tiles.
 _SLOWNESS, _COMPUTE_SLOWNESS = 1.4, 1.2
+#: From a launch's start until filters and the first box are there.
+_START_S = 1e-6
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,7 @@ class Params:
     MIN_BLOCKS: int
     KEEPS_FILTERS: int
     WHOLE_FILTERS: int
+    BY_WARPGROUPS: int
     HALVED: int
     MAPPED: int
     OUTPUT_RANK: int
@@ -165,7 +178,7 @@ class GroupedGeometry:
 
     def fits(self, arch: ArchSpec) -> bool:
         """Whether shared memory holds what one place takes."""
-        return fits(self.slab, self.axes, Machine.of(arch))
+        return fits(self._slab_on(arch), self.axes, Machine.of(arch))
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M and BLOCK_SIZE, for a convolution that fits."""
@@ -174,7 +187,7 @@ class GroupedGeometry:
         best, threads = min(limit for limit in limits if tile.places <= limit), tile.threads(Machine.of(arch))
         return (
             Knob("tile_m", KnobType.TILE_M, limits, best, "the most output places of a block"),
-            Knob("block_size", KnobType.BLOCK_SIZE, self.slab.block_sizes, threads, "threads of a block"),
+            Knob("block_size", KnobType.BLOCK_SIZE, tile.slab.block_sizes, threads, "threads of a block"),
         )
 
     def refuse_shape(self) -> str:
@@ -210,13 +223,12 @@ class GroupedGeometry:
 
     def _tile(self, arch: ArchSpec, limit: int) -> Tile:
         """The fastest one of at most ``limit`` places."""
-        machine = Machine.of(arch)
-        best = fastest_tile(self.slab, self.axes, self.images, self.slabs, machine)
-        return (
-            best
-            if best.places <= limit
-            else fastest_tile(self.slab, self.axes, self.images, self.slabs, machine, limit)
-        )
+        machine, slab = Machine.of(arch), self._slab_on(arch)
+        best = fastest_tile(slab, self.axes, self.images, self.slabs, machine)
+        return best if best.places <= limit else fastest_tile(slab, self.axes, self.images, self.slabs, machine, limit)
+
+    def _slab_on(self, arch: ArchSpec) -> Slab:
+        return replace(self.slab, has_wgmma=arch.name == SM_90A.name)
 
     @staticmethod
     def _positions(tensor: Tensor) -> int:
@@ -231,17 +243,20 @@ class GroupedGeometry:
         tile = self._tile(arch, chosen[KnobType.TILE_M])
         functor = functor_of(self.dag, self.data_type, self.output)
         vector = min(self.output.vector(functor), _MAX_FUNCTOR_VECTOR)
-        source = parts.operand(self.source.uid, self.boxed_source.packing)
+        overlaps = is_dependent(arch)
+        source = parts.operand(self.source.uid, self.boxed_source.packing, overlaps=overlaps)
         layout = self.boxed_source.map(tile.box, arch)
-        w = parts.operand(self.operation.filter.uid, self.filter_packing)
+        w = parts.operand(self.operation.filter.uid, self.filter_packing, overlaps=overlaps)
         threads = chosen[KnobType.BLOCK_SIZE]
-        kernel = parts.kernel(self._kernel(tile, threads, functor, vector, is_mapped=layout is not None))
+        kernel = parts.kernel(self._kernel(tile, threads, functor, vector, arch, is_mapped=layout is not None))
         lanes = tile.lanes(self.images, self.slabs, Machine.of(arch))
         operands = (TensorMap(source, layout) if layout else source, w)
         parts.launches.append(self._launch(kernel, tile, threads, lanes, functor, operands, arch))
 
-    def _kernel(self, tile: Tile, threads: int, functor: Functor, vector: int, *, is_mapped: bool) -> KernelRef:
-        slab, pack, facts = self.slab, self.pack, dtypes.info(self.data_type)
+    def _kernel(
+        self, tile: Tile, threads: int, functor: Functor, vector: int, arch: ArchSpec, *, is_mapped: bool
+    ) -> KernelRef:
+        slab, pack, facts = tile.slab, self.pack, dtypes.info(self.data_type)
         params = Params(
             TYPE=facts.c_type,
             BACKWARD=int(self.is_backward),
@@ -258,6 +273,7 @@ class GroupedGeometry:
             MIN_BLOCKS=slab.min_blocks(threads),
             KEEPS_FILTERS=int(slab.keeps_filters),
             WHOLE_FILTERS=int(is_mapped and self._reads_whole_filters),
+            BY_WARPGROUPS=int(slab.by_warpgroups),
             HALVED=int(tile.box.is_halved),
             MAPPED=int(is_mapped),
             OUTPUT_RANK=self.output.space.rank,
@@ -267,7 +283,8 @@ class GroupedGeometry:
         direction = "dgrad" if self.is_backward else "fprop"
         group = f"{pack.inputs}to{pack.outputs}_u{slab.units}_m{tile.blocks_m}_b{threads}_t{slab.taps}x{slab.classes}"
         group += "h" * params.HALVED + "k" * params.KEEPS_FILTERS + "w" * params.WHOLE_FILTERS
-        target = SM_90A.name if is_mapped else "sm_80"
+        group += "g" * params.BY_WARPGROUPS + "m" * params.MAPPED
+        target = dependent_target(arch)
         output = f"w{self.run}_r{params.OUTPUT_RANK}v{vector}"
         ending = f"{'' if params.WHOLE else 'p'}_{target.replace('_', '')}_{functor.digest}"
         return KernelRef(
@@ -310,14 +327,23 @@ class GroupedGeometry:
             )
         )
         grid, work = (lanes * self.slabs, 1, 1), self._work(tile, arch)
-        return Launch(kernel, grid, (threads, 1, 1), (arguments,), tile.shared_bytes, work=work)
+        return Launch(
+            kernel,
+            grid,
+            (threads, 1, 1),
+            (arguments,),
+            tile.shared_bytes,
+            work=work,
+            overlaps_previous=is_dependent(arch),
+        )
 
     def busy_launch(self, arch: ArchSpec, chosen: Choices) -> Launch:
         """That of the product, without arguments."""
         tile = self._tile(arch, chosen[KnobType.TILE_M])
         lanes = tile.lanes(self.images, self.slabs, Machine.of(arch))
         threads = chosen[KnobType.BLOCK_SIZE]
-        return Launch(0, (lanes * self.slabs, 1, 1), (threads, 1, 1), (), work=self._work(tile, arch))
+        grid, work = (lanes * self.slabs, 1, 1), self._work(tile, arch)
+        return Launch(0, grid, (threads, 1, 1), (), work=work, overlaps_previous=is_dependent(arch))
 
     def _work(self, tile: Tile, arch: ArchSpec) -> Work:
         instructions = (
@@ -333,10 +359,10 @@ class GroupedGeometry:
         )
         flops = instructions * 2 * 16 * 8 * 2 * self.pack.chunk
         moved = bytes_of((self.source, self.operation.filter)) + moved_bytes(self.dag)
-        unit = UNITS[self.data_type]
+        unit = MathUnit.WGMMA_F16 if tile.slab.by_warpgroups else UNITS[self.data_type]
         compute_s = tile.compute_clocks(self.images, self.slabs, Machine.of(arch)) / arch.clock_hz
         least_s = max(flops / arch.attained_rate(unit), moved / arch.copy_bytes_per_s)
-        return Work(flops, moved, unit, busy_s=max(_SLOWNESS * least_s, _COMPUTE_SLOWNESS * compute_s))
+        return Work(flops, moved, unit, busy_s=_START_S + max(_SLOWNESS * least_s, _COMPUTE_SLOWNESS * compute_s))
 
     def _taps(self, tile: Tile) -> tuple[Struct, ...]:
         """``Tap``: offset in the box, index in the filter."""

@@ -75,7 +75,7 @@ class BoxedTensor:
             strides_bytes=tuple(
                 step * size if extent > 1 else CHUNK_BYTES for step, extent in zip(steps, extents, strict=True)
             ),
-            box=(box.pitch_bytes // size, box.row_places * column_step, *reversed(box.extents[:-1])),
+            box=(box.chunks * CHUNK_BYTES // size, box.row_places * column_step, *reversed(box.extents[:-1])),
             element_strides=(1, column_step, 1, 1, 1),
             swizzle=_SWIZZLES[box.pitch_bytes],
             l2_promotion=TensorMapL2Promotion.BYTES_256,
@@ -103,14 +103,19 @@ class BoxedTensor:
 
 @dataclass(frozen=True)
 class Box:
-    """Positions (image, axes) in shared memory, ``pitch_bytes`` apart and read at every ``step``-th column.
+    """Positions (image, axes) of so many ``chunks`` in shared memory, read at every ``step``-th column.
 
     With even steps it is halved: even columns come first, in swizzled boxes those of all rows, in others each row's.
     """
 
     extents: tuple[int, ...]
     step: int
-    pitch_bytes: int
+    chunks: int
+
+    @cached_property
+    def pitch_bytes(self) -> int:
+        """From position to position."""
+        return pitch_bytes(self.chunks)
 
     @property
     def is_halved(self) -> bool:
@@ -169,8 +174,12 @@ def _halves(step: int) -> int:
 
 
 def pitch_bytes(chunks: int) -> int:
-    """From position to position in shared memory: a line of 128 bytes or half of one, or an odd number of chunks."""
-    return (chunks if is_swizzled(chunks * CHUNK_BYTES) else chunks | 1) * CHUNK_BYTES
+    """From position to position in shared memory: a line of 128 bytes or half of one, or an odd number of chunks.
+
+    Six chunks have a line, too.
+    """
+    lines = {4: LINE_BYTES // 2, 6: LINE_BYTES, 8: LINE_BYTES}
+    return lines.get(chunks, (chunks | 1) * CHUNK_BYTES)
 
 
 def is_swizzled(pitch_bytes: int) -> bool:

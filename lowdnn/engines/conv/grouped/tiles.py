@@ -14,7 +14,7 @@ from math import gcd, lcm, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.conv.grouped.axes import Axis
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, LINE_BYTES, Box, Count, is_swizzled, pitch_bytes, places
 from lowdnn.engines.launch import BARRIER_BYTES, ceil_div, floor_power
@@ -27,6 +27,8 @@ PLACE_LIMITS = (64, 128, 256, 512)
 #: Output channels of one mma instruction.
 BLOCK_N = 8
 
+#: Warps that compute together by wgmma, and the fewest blocks of outputs for which they are faster on an H200.
+_TEAM_WARPS, _MIN_TEAM_BLOCKS = 4, 6
 _WARPS, _LONE_WARPS = _THREADS // 32, _LONE_THREADS // 32
 #: Of so few warps alone on a multiprocessor; fitted on an H200.
 _FEW_WARPS_SLOWNESS = 1.35
@@ -49,6 +51,8 @@ _BLOCK_LATENCY = 3000
 _TURN_CLOCKS = 400
 _READ_CLOCKS = 4.5  # of 512 bytes of fragments
 _PRODUCT_CLOCKS = 1.7
+#: Of wgmma, for 16 pixels and one block of outputs: filters that it reads, products.
+_SHARED_READ_CLOCKS, _WARPGROUP_PRODUCT_CLOCKS = 0.6, 1.1
 _SET_CLOCKS = 12
 
 Counts = NDArray[np.int64]
@@ -78,10 +82,12 @@ class Machine:
     shared_bytes_per_block: int
     shared_bytes_per_sm: int
     threads_per_sm: int
+    has_tensor_maps: bool
 
     @classmethod
     def of(cls, arch: ArchSpec) -> Machine:
-        return cls(arch.sm_count, arch.shared_bytes_per_block, arch.shared_bytes_per_sm, arch.threads_per_sm)
+        shared_bytes = arch.shared_bytes_per_block, arch.shared_bytes_per_sm
+        return cls(arch.sm_count, *shared_bytes, arch.threads_per_sm, arch.name == SM_90A.name)
 
 
 @dataclass(frozen=True)
@@ -128,12 +134,16 @@ class Pack:
 
 @dataclass(frozen=True)
 class Slab:
-    """What a block computes at every place: ``units`` units of ``pack``, from ``taps`` taps in ``classes`` residues."""
+    """What a block computes at every place: ``units`` units of ``pack``, from ``taps`` taps in ``classes`` residues.
+
+    has_wgmma: whether the device has it.
+    """
 
     pack: Pack
     units: int
     taps: int
     classes: int
+    has_wgmma: bool = False
 
     @cached_property
     def depth(self) -> int:
@@ -144,10 +154,15 @@ class Slab:
     def groups(self) -> int:
         return self.units * self.pack.in_unit * self.pack.groups
 
+    @property
+    def chunks(self) -> int:
+        """Of a position of the box."""
+        return self.units * self.pack.in_unit * self.pack.input_chunks
+
     @cached_property
     def pitch_bytes(self) -> int:
-        """Of a position of the box."""
-        return pitch_bytes(self.units * self.pack.in_unit * self.pack.input_chunks)
+        """From position to position."""
+        return pitch_bytes(self.chunks)
 
     @cached_property
     def rates(self) -> Rates:
@@ -164,6 +179,24 @@ class Slab:
     def keeps_filters(self) -> bool:
         """Whether a warp has the filters of its unit in registers, from tile to tile."""
         return self.classes == 1 and self._filter_registers <= _MAX_FILTER_REGISTERS
+
+    @cached_property
+    def by_warpgroups(self) -> bool:
+        """Whether wgmma multiplies, with filters in shared memory: 16-bit ones in steps of one tap, without zeros.
+
+        Not for few output channels: it reads the pixels of a step as often, for fewer products.
+        """
+        pack = self.pack
+        is_wide = pack.output_blocks >= _MIN_TEAM_BLOCKS
+        is_whole = pack.groups == pack.in_unit == 1 and pack.input_chunks % 2 == pack.output_blocks % 2 == 0
+        has_teams = self.units * _TEAM_WARPS <= _WARPS
+        is_fit = is_whole and is_wide and has_teams
+        return self.has_wgmma and pack.chunk * 2 == CHUNK_BYTES and is_fit and not self.keeps_filters
+
+    @property
+    def team_warps(self) -> int:
+        """Warps that compute together."""
+        return _TEAM_WARPS if self.by_warpgroups else 1
 
     @cached_property
     def blocks_per_sm(self) -> int:
@@ -188,7 +221,13 @@ class Slab:
     @property
     def blocks_m(self) -> tuple[int, ...]:
         """Numbers of blocks of 16 pixels that a warp can compute at a time."""
+        if self.by_warpgroups:
+            return (1,)
         return tuple(count for count in (1, 2, 4) if self._fits_registers(4 * count * self.pack.unit_blocks))
+
+    def sets(self, places: Count, blocks_m: Count) -> Count:
+        """Of ``blocks_m`` blocks of 16 pixels, for all warps that compute together."""
+        return -(-places // (16 * blocks_m * self.team_warps)) * self.team_warps
 
     def _fits_registers(self, sums: int) -> bool:
         if self.keeps_filters and sums + self._filter_registers > _MAX_KEPT_REGISTERS[self.blocks_per_sm]:
@@ -205,14 +244,19 @@ class Slab:
     def memory_clocks(self, inputs: Count, places: Count) -> Count:
         """Of one tile: a box of ``inputs`` positions, the outputs of ``places`` of each residue."""
         stored = places * self.classes * self.groups * self.pack.outputs * (CHUNK_BYTES // self.pack.chunk)
-        return (inputs * self.pitch_bytes + stored) / self.rates.bytes_per_clock
+        copied = self.chunks * CHUNK_BYTES if is_swizzled(self.pitch_bytes) else self.pitch_bytes
+        return (inputs * copied + stored) / self.rates.bytes_per_clock
 
     def set_clocks(self, blocks_m: int) -> float:
         """Of one warp's instructions and fragments for so many blocks of 16 pixels of a unit."""
         pack = self.pack
-        reads = pack.in_unit * blocks_m + (0 if self.keeps_filters else pack.unit_blocks / 2)
         products = blocks_m * pack.unit_blocks
-        step = max(reads * _READ_CLOCKS, products * _PRODUCT_CLOCKS)
+        if self.by_warpgroups:
+            reads = blocks_m * _READ_CLOCKS + products * _SHARED_READ_CLOCKS
+            step = max(reads, products * _WARPGROUP_PRODUCT_CLOCKS)
+        else:
+            fragments = pack.in_unit * blocks_m + (0 if self.keeps_filters else pack.unit_blocks / 2)
+            step = max(fragments * _READ_CLOCKS, products * _PRODUCT_CLOCKS)
         return self.depth / 2 / self.classes * step + products * self.rates.epilogue_clocks + _SET_CLOCKS
 
     def compute_clocks(self, sets: Count, set_clocks: Count, resident: Count) -> Count:
@@ -249,12 +293,12 @@ class Tile:
     @cached_property
     def box(self) -> Box:
         """Of inputs."""
-        return box_under(self.axes, self.extents, self.slab.pitch_bytes)
+        return box_under(self.axes, self.extents, self.slab.chunks)
 
     @cached_property
     def class_places(self) -> int:
         """Places of one residue in whole sets."""
-        return ceil_div(prod(self.extents), 16 * self.blocks_m) * 16 * self.blocks_m
+        return int(self._sets * 16 * self.blocks_m)
 
     @cached_property
     def shared_bytes(self) -> int:
@@ -292,7 +336,7 @@ class Tile:
     @property
     def _sets(self) -> int:
         """Of each residue."""
-        return self.class_places // (16 * self.blocks_m)
+        return int(self.slab.sets(prod(self.extents), self.blocks_m))
 
     def _resident(self, machine: Machine) -> int:
         return int(_resident(self.slab, self.shared_bytes, machine))
@@ -349,10 +393,10 @@ class Boxes:
         return kind, tuple(self.extents[box].tolist())
 
 
-def box_under(axes: tuple[Axis, ...], extents: tuple[int, ...], pitch_bytes: int) -> Box:
+def box_under(axes: tuple[Axis, ...], extents: tuple[int, ...], chunks: int) -> Box:
     """The inputs of so many outputs (image, axes)."""
     under = (axis.box(extent) for axis, extent in zip(axes, extents[1:], strict=True))
-    return Box((extents[0], *under), axes[-1].input_step, pitch_bytes)
+    return Box((extents[0], *under), axes[-1].input_step, chunks)
 
 
 def fits(slab: Slab, axes: tuple[Axis, ...], machine: Machine) -> bool:
@@ -377,7 +421,7 @@ def _clocks(
 ) -> NDArray[np.float64]:
     """Estimated time of the whole convolution by (blocks_m, stages) and box; infinite for a tile that does not fit."""
     blocks_m, stages = np.array(kinds).T[..., np.newaxis]
-    sets = -(-boxes.places // (16 * blocks_m))
+    sets = slab.sets(boxes.places, blocks_m)
     inputs = boxes.inputs(slab.pitch_bytes)
     shared_bytes = slab.shared_bytes(inputs, sets * 16 * blocks_m, stages)
     resident = np.maximum(_resident(slab, shared_bytes, machine), 1)

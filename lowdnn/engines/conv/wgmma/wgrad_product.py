@@ -43,8 +43,8 @@ _MIN_GROUP_EXTENT = 32
 _PIXEL_CLOCKS = {1: 1.0, 2: 1.0, 3: 2.9}
 _STRIDED_PIXEL_CLOCKS = 0.8
 _SECTOR_BYTES, _ODD_PIXEL_CLOCKS, _MANY_BLOCKS = 32, 5.5, 1024
-#: Of those that lie in two lines of the cache.
-_ASKEW_PIXEL_CLOCKS = 3.6
+#: Of those that lie in two lines of the cache, and of whole lines of which some groups lie in two.
+_ASKEW_PIXEL_CLOCKS, _ASKEW_GROUP_CLOCKS = 3.6, 3.3
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,22 @@ class PixelOperand:
         return self.packing.padded_channels if self.packing else self.tensor.dims[1] // self.groups
 
     def begins_amid(self, unit_bytes: int) -> bool:
-        """Whether pixels that follow each other do not all begin at such units."""
+        """Whether the pixels of a group that follow each other do not all begin at such units, in any group."""
+        return self._pixels_begin_amid(unit_bytes) or self._groups_begin_amid(unit_bytes)
+
+    @property
+    def askew_clocks(self) -> float:
+        """``WgradProduct.pixel_clocks`` where pixels begin amid a line, or 0."""
+        if self._pixels_begin_amid(STAGE_ROW_BYTES):
+            return _ASKEW_PIXEL_CLOCKS
+        return _ASKEW_GROUP_CLOCKS if self._groups_begin_amid(STAGE_ROW_BYTES) else 0.0
+
+    def _pixels_begin_amid(self, unit_bytes: int) -> bool:
         strides = self.packing.strides if self.packing else self.tensor.strides
         return _pixel_stride(self.tensor, strides) * self.tensor.element_bytes % unit_bytes != 0
+
+    def _groups_begin_amid(self, unit_bytes: int) -> bool:
+        return self.groups > 1 and self.group_channels * self.tensor.element_bytes % unit_bytes != 0
 
     def map(self, map_type: TensorMapDataType, pixels: int) -> TiledMap | Im2colMap:
         """The tensor map with copies of ``pixels`` positions."""
@@ -222,7 +235,7 @@ class WgradProduct:
         if self.x.walk is not None:
             is_strided = max(self.operation.convolution.strides) > 1
             least = max(_PIXEL_CLOCKS[len(self.taps)] + _STRIDED_PIXEL_CLOCKS * is_strided, least)
-        dy, x = (max(least, _ASKEW_PIXEL_CLOCKS * operand.begins_amid(STAGE_ROW_BYTES)) for operand in operands)
+        dy, x = (max(least, operand.askew_clocks) for operand in operands)
         return dy, x
 
     @cached_property
