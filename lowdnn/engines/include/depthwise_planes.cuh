@@ -1,9 +1,9 @@
 // What the depthwise kernels that walk along the planes share: a block's planes of the source on their way through
 // shared memory, and which tap joins a source to a target.
 //
-// Along rows and columns a target meets the sources at (first + target * STEP + tap) / UP, where that is whole: forwards
-// STEP is the stride and UP 1, backwards UP is the stride and the taps are reversed. A thread's targets begin at a
-// multiple of UP, so that the same taps join the same places of every thread's window.
+// Along rows and columns a target meets the sources at (first + target * STEP + tap) / UP, where that is whole:
+// forwards STEP is the stride and UP 1, backwards UP is the stride and the taps are reversed. A thread's targets begin
+// at a multiple of UP, so that the same taps join the same places of every thread's window.
 // Macros: LANES (words of channels side by side) THREADS.
 
 #pragma once

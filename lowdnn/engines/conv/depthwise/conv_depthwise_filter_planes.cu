@@ -11,7 +11,8 @@
 // Block: LANES words of channels, p.units such threads' positions, and every p.shares-th image; blockIdx.x = (share,
 // tile of rows, tile of columns, block of channels), the last one fastest. At the end the threads of the same channels
 // are added pairwise, in a fixed order.
-// Shared memory (dynamic): the planes of x, those of dy (depthwise_planes.cuh); at the end [taps][half the units][LANES] of f32.
+// Shared memory (dynamic): the planes of x, those of dy (depthwise_planes.cuh); at the end [taps][half the
+// units][LANES] of f32.
 // Launch: THREADS threads, of which the last ones may have no work.
 // Macros: X_TYPE DY_TYPE ROWS COLUMNS PLANE_TAPS ROW_TAPS COLUMN_TAPS ROW_STEP COLUMN_STEP STAGES (planes of x
 // and of dy in shared memory) X_COPIES X_COPY_BYTES X_IS_DENSE DY_COPIES DY_COPY_BYTES DY_IS_DENSE and those of
@@ -72,8 +73,8 @@ struct Sums {
   f32 values[PLANE_TAPS][ROW_TAPS][COLUMN_TAPS][CHANNELS];
   static constexpr int COUNT = PLANE_TAPS * ROW_TAPS * COLUMN_TAPS * CHANNELS;
 
-  // Adds the products of a plane of x, at `window` in shared memory, with the planes of dy that it meets; the newest one,
-  // which meets tap 0, is met[newest].
+  // Adds the products of a plane of x, at `window` in shared memory, with the planes of dy that it meets; the newest
+  // one, which meets tap 0, is met[newest].
   __device__ __forceinline__ void add(const Response (&met)[PLANE_TAPS], int newest, u32 window, u32 row_pitch) {
 #pragma unroll
     for (int j = 0; j < RowAxis::WINDOW; ++j) {
@@ -117,8 +118,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
   u32 place[4];
   p.blocks.split(blockIdx.x, place);
   const i32 first_channel = i32(place[0]) * (LANES * CHANNELS), tile_column = place[1], tile_row = place[2];
-  const XPlanes x_planes(p.x_box, p.x_first[0] + tile_row * p.x_box_steps[0], p.x_first[1] + tile_column * p.x_box_steps[1],
-                         first_channel, shared);
+  const XPlanes x_planes(p.x_box, p.x_first[0] + tile_row * p.x_box_steps[0],
+                         p.x_first[1] + tile_column * p.x_box_steps[1], first_channel, shared);
   const i32 tile_columns = p.unit_columns.divisor * COLUMNS;
   const DyPlanes dy_planes(p.dy_box, tile_row * p.dy_box.rows, tile_column * tile_columns, first_channel, shared_dy);
   Coming coming = {i32(place[3]), 0};
@@ -150,7 +151,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
         } else {
           met[u] = Response{};
         }
-        if (u32(step - p.padding) < u32(p.x_planes)) sums.add(met, u, x_window + stage * XPlanes::STAGE_BYTES, x_planes.row_pitch);
+        if (u32(step - p.padding) < u32(p.x_planes)) {
+          sums.add(met, u, x_window + stage * XPlanes::STAGE_BYTES, x_planes.row_pitch);
+        }
         free_stage = stage;
         stage = XPlanes::next(stage);
         ++step;
@@ -176,7 +179,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
   const i32 channel = first_channel + i32(lane) * CHANNELS;
   if (number > 0 || channel >= p.x_box.channels) return;
 
-  const i64 share = (i64(place[3]) * p.blocks.radices[2].divisor + tile_row) * p.blocks.radices[1].divisor + tile_column;
+  const i64 tile = i64(place[3]) * p.blocks.radices[2].divisor + tile_row;
+  const i64 share = tile * p.blocks.radices[1].divisor + tile_column;
   f32* const slice = p.slices + share * (PLANE_TAPS * ROW_TAPS * COLUMN_TAPS) * p.x_box.channels + channel;
 #pragma unroll
   for (int s = 0; s < PLANE_TAPS; ++s) {

@@ -13,9 +13,9 @@
 // Shared memory (dynamic): the planes of depthwise_planes.cuh, then weights [LANES][channels of a word, taps] of f32 to
 // an odd pitch, so that neighbouring threads read different banks.
 // Launch: THREADS threads, of which the last ones may have no targets.
-// Macros: X_TYPE W_TYPE IMAGES_AS_PLANES (which have one tap) ROWS COLUMNS PLANE_TAPS ROW_TAPS COLUMN_TAPS ROW_STEP COLUMN_STEP ROW_UP COLUMN_UP ROW_PHASE
-// COLUMN_PHASE STAGES (planes in shared memory) COPIES COPY_BYTES IS_DENSE those of
-// depthwise_planes.cuh and CLASSES of depthwise.cuh.
+// Macros: X_TYPE W_TYPE IMAGES_AS_PLANES (which have one tap) ROWS COLUMNS PLANE_TAPS ROW_TAPS COLUMN_TAPS ROW_STEP
+// COLUMN_STEP ROW_UP COLUMN_UP ROW_PHASE COLUMN_PHASE STAGES (planes in shared memory) COPIES COPY_BYTES IS_DENSE and
+// those of depthwise_planes.cuh and CLASSES of depthwise.cuh.
 
 #include "include/depthwise_planes.cuh"
 #include "generated.cuh"
@@ -76,10 +76,12 @@ struct Targets {
   i32 channel;
   i32 rows, columns;  // that exist; may be more than ROWS and COLUMNS
 
-  __device__ __forceinline__ Targets(const Params& p, bool exists, i32 image, i32 channel_, i32 plane, i32 row, i32 column)
+  __device__ __forceinline__ Targets(const Params& p, bool exists, i32 image, i32 channel_, i32 plane, i32 row,
+                                     i32 column)
       : channel(channel_) {
     const i64 coordinate[RANK] = {IMAGES_AS_PLANES ? plane : image, channel, IMAGES_AS_PLANES ? 0 : plane, row, column};
-    const i64 plane_step[RANK] = {IMAGES_AS_PLANES, 0, !IMAGES_AS_PLANES}, row_step[RANK] = {0, 0, 0, 1}, column_step[RANK] = {0, 0, 0, 0, 1};
+    const i64 plane_step[RANK] = {IMAGES_AS_PLANES, 0, !IMAGES_AS_PLANES};
+    const i64 row_step[RANK] = {0, 0, 0, 1}, column_step[RANK] = {0, 0, 0, 0, 1};
     first = Functor::cursor(p.epilogue, coordinate);
     next_plane = Functor::cursor(p.epilogue, plane_step);
     next_row = Functor::cursor(p.epilogue, row_step);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import gcd
 
 from lowdnn.engines.conv.depthwise.axes import AxisGeometry
@@ -51,12 +51,12 @@ class WindowAxis:
         padding = axis.taps - 1 - axis.padding
         return cls(axis.response, axis.image, axis.taps, 1, axis.stride, padding, not axis.is_flipped)
 
-    @property
+    @cached_property
     def first(self) -> int:
         """The first position that target 0 meets, inside the source or not."""
         return ceil_div(-self.padding, self.up)
 
-    @property
+    @cached_property
     def phase(self) -> int:
         """The tap that joins the two."""
         return self.first * self.up + self.padding

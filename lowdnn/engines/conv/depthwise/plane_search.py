@@ -79,6 +79,44 @@ class Units:
         """The block's rows and columns of targets."""
         return self.unit_rows * self.rows, self.unit_columns * self.columns
 
+    @property
+    def label(self) -> str:
+        """As it stands in kernel names."""
+        return f"r{self.rows}w{self.columns}_l{self.lanes}b{self.threads}"
+
+
+@dataclass(frozen=True)
+class WalkParams:
+    """The macros that both kernels have."""
+
+    ROWS: int
+    COLUMNS: int
+    PLANE_TAPS: int
+    ROW_TAPS: int
+    COLUMN_TAPS: int
+    ROW_STEP: int
+    COLUMN_STEP: int
+    LANES: int
+    STAGES: int
+    THREADS: int
+    CLASSES: int = 1
+
+    @classmethod
+    def of(cls, axes: tuple[WindowAxis, WindowAxis, WindowAxis], units: Units, stages: int) -> WalkParams:
+        planes, rows, columns = axes
+        return cls(
+            ROWS=units.rows,
+            COLUMNS=units.columns,
+            PLANE_TAPS=planes.taps,
+            ROW_TAPS=rows.taps,
+            COLUMN_TAPS=columns.taps,
+            ROW_STEP=rows.step,
+            COLUMN_STEP=columns.step,
+            LANES=units.lanes,
+            STAGES=stages,
+            THREADS=units.threads,
+        )
+
 
 @dataclass(frozen=True)
 class BlockWork:
@@ -128,6 +166,12 @@ class BlockWork:
         return max(walk_s, memory_s) + _OVERLAP * min(walk_s, memory_s)
 
 
+def block_radices(units: Units, axes: tuple[WindowAxis, WindowAxis, WindowAxis], words: int) -> tuple[int, int, int]:
+    """Blocks along ``words`` of channels, and along the columns and rows of targets."""
+    rows, columns = units.shape
+    return ceil_div(words, units.lanes), ceil_div(axes[2].targets, columns), ceil_div(axes[1].targets, rows)
+
+
 def unit_knobs(best: Units, lanes: tuple[int, ...]) -> tuple[Knob, ...]:
     return (
         Knob("lanes", KnobType.LOAD_SIZE, lanes, best.lanes, "words of channels of a block"),
@@ -173,8 +217,9 @@ def units_of(
     for shape in _shapes(axes, channels, most):
         own = _thread_instructions(axes, shape, channels)
         for count in lanes:
-            for threads in _WANTED_THREADS:
-                yield from _arranged(axes, shape, count, threads, own)
+            yield from dict.fromkeys(
+                one for threads in _WANTED_THREADS for one in _arranged(axes, shape, count, threads, own)
+            )
 
 
 def _arranged(
@@ -201,10 +246,11 @@ def _arranged(
         blocks = ceil_div(rows, units[0]) * ceil_div(columns, units[1])
         return blocks * (ceil_div(prod(units) * lanes, _WARP_SIZE) * own + copied)
 
+    row_parts = _parts(rows)
     possible = [
         (unit_rows, unit_columns)
         for unit_columns in _parts(columns)
-        for unit_rows in [next((part for part in _parts(rows) if fits(part, unit_columns)), 0)]
+        for unit_rows in [next((part for part in row_parts if fits(part, unit_columns)), 0)]
         if unit_rows
     ]
     if possible:

@@ -25,13 +25,11 @@ from lowdnn.engines.conv.depthwise.cost import (
     warps_of,
     waves_s,
 )
-from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
+from lowdnn.engines.conv.depthwise.geometry import DataPass
 from lowdnn.engines.gemm.exits import NO_EXITS, ExitSlices, OutputExits
 from lowdnn.engines.launch import bytes_of, ceil_div, ceil_power, divider, i32, i64, macros, moved_bytes
 from lowdnn.engines.search import first_of_least
 from lowdnn.enums import DataType, KnobType
-from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
-from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
 
 #: Choices of a thread's work; see ``RowsTile``.
@@ -127,25 +125,10 @@ class Thread:
 
 
 @dataclass(frozen=True)
-class Correlation:
-    """From sources to targets: x to y, or dy to dx; and the reductions of a value of the epilogue on its way."""
+class Correlation(DataPass):
+    """Walking down the rows; and the reductions of a value of the epilogue on its way."""
 
-    geometry: DepthwiseGeometry
     exits: OutputExits = NO_EXITS
-
-    @cached_property
-    def is_backward(self) -> bool:
-        return isinstance(self.geometry.operation, ConvolutionBackwardData)
-
-    @cached_property
-    def source(self) -> Tensor:
-        operation = self.geometry.operation
-        return operation.response if self.is_backward else operation.image
-
-    @cached_property
-    def target(self) -> Tensor:
-        operation = self.geometry.operation
-        return operation.image if self.is_backward else operation.response
 
     @property
     def sources(self) -> int:
