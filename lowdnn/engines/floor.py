@@ -29,10 +29,7 @@ Contraction = ConvolutionOperation | MatmulOperation | MoeGroupedMatmul | MoeGro
 
 
 class Multipliers(IntEnum):
-    """What an engine's contractions run on: the FMA units, mma.sync, or the fastest tensor cores that there are.
-
-    Launches of the last may begin while the one before ends.
-    """
+    """What an engine's contractions run on: the FMA units, mma.sync, or the fastest tensor cores that there are."""
 
     FMA = 0
     MMA_SYNC = 1

@@ -21,7 +21,7 @@ from math import prod
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
-from lowdnn.engines.floor import Floor, Modelled, Multipliers, floor_of, least_time
+from lowdnn.engines.floor import Floor, Modelled, floor_of, least_time
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Launch, Plan
 
@@ -78,10 +78,9 @@ def near_bound_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> floa
 
 
 def _bound_us(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> float:
+    """Any launch may begin while the one before ends."""
     least = least_time(graph, floor, arch)
-    launch_s = arch.launch_overhead_s
-    if floor.multipliers is Multipliers.FASTEST:
-        launch_s -= _DEPENDENT_LAUNCH_SAVES_S
+    launch_s = arch.launch_overhead_s - _DEPENDENT_LAUNCH_SAVES_S
     return 1e6 * (floor.launches * launch_s + _busy_s(least.arithmetic_s, least.copy_s))
 
 

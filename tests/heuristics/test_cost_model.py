@@ -20,7 +20,8 @@ from lowdnn.heuristics.cost_model import bound_us, launch_us, plan_us, utilisati
 from lowdnn.plan import Launch, MathUnit, Plan, Work
 from tests.support.builders import convolution_graph, matmul_graph, pointwise_graph
 
-#: 100 multiprocessors at 1 GHz, 10 operations a clock each: 1e12 a second; 1e12 bytes a second; 2 us a launch.
+#: 100 multiprocessors at 1 GHz, 10 operations a clock each: 1e12 a second; 1e12 bytes a second; 2 us a launch,
+#: of which a dependent one saves 0.6.
 ARCH = replace(
     SM_90A,
     sm_count=100,
@@ -74,8 +75,8 @@ def test_the_bound_takes_tensor_cores_only_where_the_notes_say_so() -> None:
     graph = matmul_graph((1,), 1024, 1024, 1024, data_type=DataType.HALF)
     flops, copied_us = 2 * 1024**3, 3 * 2 * 1024**2 / 1e6
     on_fma_us, on_tensor_cores_us = 1e6 * flops / (1e12 * 0.6), 1e6 * flops / (1e13 * 0.5)
-    assert bound_us(graph, MatmulSimt(), arch) == pytest.approx(2 + on_fma_us + 0.1 * copied_us)
-    assert bound_us(graph, MatmulMma(), arch) == pytest.approx(2 + on_tensor_cores_us + 0.1 * copied_us)
+    assert bound_us(graph, MatmulSimt(), arch) == pytest.approx(1.4 + on_fma_us + 0.1 * copied_us)
+    assert bound_us(graph, MatmulMma(), arch) == pytest.approx(1.4 + on_tensor_cores_us + 0.1 * copied_us)
 
 
 def test_the_bound_of_mma_sync_does_not_take_faster_tensor_cores() -> None:
@@ -112,7 +113,7 @@ def test_the_bound_counts_every_contraction(case: str) -> None:
 
 def test_the_bound_counts_each_tensor_in_memory_once() -> None:
     graph = pointwise_graph(PointwiseMode.ADD, (1000, 1000))
-    assert bound_us(graph, PointwiseEngine(), ARCH) == pytest.approx(2 + 3 * 4)
+    assert bound_us(graph, PointwiseEngine(), ARCH) == pytest.approx(1.4 + 3 * 4)
 
 
 def test_the_bound_leaves_virtual_tensors_out() -> None:

@@ -8,8 +8,8 @@ from math import prod
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices
-from lowdnn.engines.launch import ceil_div, divider, i64
-from lowdnn.engines.transform.batches import Batch, KernelIndex, Turns, is_dependent, kernel_ref, refuse_size
+from lowdnn.engines.launch import ceil_div, divider, i64, is_dependent
+from lowdnn.engines.transform.batches import Batch, KernelIndex, Turns, kernel_ref, refuse_size
 from lowdnn.enums import KnobType
 from lowdnn.plan import KernelRef, Launch, Struct
 

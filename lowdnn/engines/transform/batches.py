@@ -9,7 +9,6 @@ from itertools import accumulate, groupby
 from math import gcd, prod
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, ceil_div, divider, i64, macros
 from lowdnn.engines.transform.layout import Axis, access_width, common_axes
 from lowdnn.engines.transform.matching import Copy, Moves
@@ -138,11 +137,6 @@ class Turns:
     def argument(self) -> Struct:
         ends = (Scalar(ScalarType.U32, end) for end in accumulate(self.shares))
         return Struct((*divider(sum(self.shares)), *ends))
-
-
-def is_dependent(arch: ArchSpec) -> bool:
-    """Whether launches depend on the one before them in the stream, as sm_90a allows."""
-    return arch.name == SM_90A.name
 
 
 def kernel_ref(idea: str, types: str, shape: str, params: object, *, overlaps: bool) -> KernelRef:
