@@ -11,6 +11,8 @@ order). Over planes without strides and for long filters of lines, ``conv_depthw
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, plan_of, resolve_choices
 from lowdnn.engines.conv.depthwise import filter_gradient, filter_planes, planes, rows
@@ -22,6 +24,7 @@ from lowdnn.engines.conv.depthwise.rows import Correlation
 from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
 from lowdnn.engines.gemm.output_space import output_space
 from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.launch import dependent_target, is_dependent
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, AnchoredWithExits, match_anchored_with_exits
@@ -58,8 +61,15 @@ class ConvDepthwise:
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """One launch and one for each exit, two for a filter gradient, none where the output is empty."""
-        problem = self._accepted(graph)
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
+        plan = self._plan(self._accepted(graph), graph, arch, chosen)
+        launches = (replace(launch, overlaps_previous=is_dependent(arch)) for launch in plan.launches)
+        return replace(plan, launches=tuple(launches))
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        return ()
+
+    def _plan(self, problem: Problem, graph: OperationGraph, arch: ArchSpec, chosen: Choices) -> Plan:
         if isinstance(problem, FilterGradient):
             return self._filter_plan(problem, graph, arch, chosen)
         if isinstance(problem, PlaneFilterGradient):
@@ -73,13 +83,10 @@ class ConvDepthwise:
             return plan_of(self, graph, arch, chosen, (), ())
         parts, functor, left = PlanParts(), rows.functor_of(problem, tile), problem.exit_slices(tile)
         totals = problem.exits.reserve(parts, left)
-        parts.kernel(rows.kernel(problem, tile, functor))
+        parts.kernel(rows.kernel(problem, tile, functor, dependent_target(arch)))
         parts.launches.append(rows.launch(problem, tile, functor, totals))
-        problem.exits.combine(parts, left, totals, overlaps=False)
+        problem.exits.combine(parts, left, totals, overlaps=is_dependent(arch))
         return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes)
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
 
     def _planes_plan(
         self, correlation: PlaneCorrelation, graph: OperationGraph, arch: ArchSpec, chosen: Choices
@@ -88,15 +95,15 @@ class ConvDepthwise:
         if isinstance(tile, str):
             raise NotSupportedError(f"{self.name}.{tile}")
         functor = planes.functor_of(correlation)
-        kernels = (planes.kernel(correlation, tile, functor),)
+        kernels = (planes.kernel(correlation, tile, functor, dependent_target(arch)),)
         return plan_of(self, graph, arch, chosen, kernels, (planes.launch(correlation, tile, functor),))
 
     def _filter_plan(self, gradient: FilterGradient, graph: OperationGraph, arch: ArchSpec, chosen: Choices) -> Plan:
         tile = filter_gradient.tile_of(gradient, chosen)
         if isinstance(tile, str):
             raise NotSupportedError(f"{self.name}.{tile}")
-        functor = filter_gradient.functor_of(gradient.geometry)
-        kernels = (filter_gradient.filter_kernel(gradient, tile), filter_gradient.sum_kernel(functor))
+        functor, target = filter_gradient.functor_of(gradient.geometry), dependent_target(arch)
+        kernels = (filter_gradient.filter_kernel(gradient, tile, target), filter_gradient.sum_kernel(functor, target))
         launches = (
             filter_gradient.filter_launch(gradient, tile, 0),
             filter_gradient.sum_launch(gradient.geometry, tile.shares, functor, 0),
@@ -109,8 +116,8 @@ class ConvDepthwise:
         tile = filter_planes.tile_of(gradient, chosen)
         if isinstance(tile, str):
             raise NotSupportedError(f"{self.name}.{tile}")
-        functor = filter_gradient.functor_of(gradient.geometry)
-        kernels = (filter_planes.filter_kernel(gradient, tile), filter_gradient.sum_kernel(functor))
+        functor, target = filter_gradient.functor_of(gradient.geometry), dependent_target(arch)
+        kernels = (filter_planes.filter_kernel(gradient, tile, target), filter_gradient.sum_kernel(functor, target))
         shares = filter_planes.slices_bytes(gradient, tile)
         launches = (
             filter_planes.filter_launch(gradient, tile, 0),

@@ -13,11 +13,13 @@
 // are added pairwise, in a fixed order.
 // Shared memory (dynamic): the planes of x, those of dy (depthwise_planes.cuh); at the end [taps][half the
 // units][LANES] of f32.
-// Launch: THREADS threads, of which the last ones may have no work.
+// Launch: THREADS threads, of which the last ones may have no work; it may be a dependent launch
+// (dependent_launch.cuh).
 // Macros: X_TYPE DY_TYPE ROWS COLUMNS PLANE_TAPS ROW_TAPS COLUMN_TAPS ROW_STEP COLUMN_STEP STAGES (planes of x
 // and of dy in shared memory) X_COPIES X_COPY_BYTES X_IS_DENSE DY_COPIES DY_COPY_BYTES DY_IS_DENSE and those of
 // depthwise_planes.cuh and CLASSES of depthwise.cuh.
 
+#include "include/dependent_launch.cuh"
 #include "include/depthwise_planes.cuh"
 
 typedef StagedPlanes<X_TYPE, STAGES, X_COPIES, X_COPY_BYTES, X_IS_DENSE> XPlanes;
@@ -123,6 +125,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
   const i32 tile_columns = p.unit_columns.divisor * COLUMNS;
   const DyPlanes dy_planes(p.dy_box, tile_row * p.dy_box.rows, tile_column * tile_columns, first_channel, shared_dy);
   Coming coming = {i32(place[3]), 0};
+  wait_for_previous_kernel();
+  allow_next_kernel();
 #pragma unroll
   for (int stage = 0; stage < STAGES - 1; ++stage) coming.copy(p, x_planes, dy_planes, stage);
 

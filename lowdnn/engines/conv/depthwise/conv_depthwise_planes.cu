@@ -12,11 +12,13 @@
 // planes, tile of rows, tile of columns, block of channels), the last one fastest.
 // Shared memory (dynamic): the planes of depthwise_planes.cuh, then weights [LANES][channels of a word, taps] of f32 to
 // an odd pitch, so that neighbouring threads read different banks.
-// Launch: THREADS threads, of which the last ones may have no targets.
+// Launch: THREADS threads, of which the last ones may have no targets; it may be a dependent launch
+// (dependent_launch.cuh).
 // Macros: X_TYPE W_TYPE IMAGES_AS_PLANES (which have one tap) ROWS COLUMNS PLANE_TAPS ROW_TAPS COLUMN_TAPS ROW_STEP
 // COLUMN_STEP ROW_UP COLUMN_UP ROW_PHASE COLUMN_PHASE STAGES (planes in shared memory) COPIES COPY_BYTES IS_DENSE and
 // those of depthwise_planes.cuh and CLASSES of depthwise.cuh.
 
+#include "include/dependent_launch.cuh"
 #include "include/depthwise_planes.cuh"
 #include "generated.cuh"
 
@@ -182,6 +184,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const Planes planes(p.box, p.first[1] + tile_row * p.box_steps[0], p.first[2] + tile_column * p.box_steps[1],
                       first_channel, shared);
   i32 coming = max(first_plane, 0);
+  wait_for_previous_kernel();
+  allow_next_kernel();
 #pragma unroll
   for (int stage = 0; stage < STAGES - 1; ++stage) {
     if (coming < end_plane) planes.copy(image + coming * p.plane_stride, stage);

@@ -199,7 +199,8 @@ class PlaneFilterGradient:
         return ceil_div(images, ceil_div(images, min(images, max(1, most))))
 
 
-def filter_kernel(gradient: PlaneFilterGradient, tile: FilterPlanesTile) -> KernelRef:
+def filter_kernel(gradient: PlaneFilterGradient, tile: FilterPlanesTile, target: str) -> KernelRef:
+    """target: the kernel's, ``dependent_target``."""
     planes, rows, columns = gradient.axes
     x, dy = gradient.staging(tile.units)
     params = Params(
@@ -216,9 +217,9 @@ def filter_kernel(gradient: PlaneFilterGradient, tile: FilterPlanesTile) -> Kern
     walk = f"{planes.taps}x{rows.taps}x{columns.taps}_s{rows.step}x{columns.step}"
     shape = tile.units.label + "".join(f"_{s.copies}x{s.copy_bytes}{'d' if s.is_dense else ''}" for s in (x, dy))
     return KernelRef(
-        name=f"conv_depthwise_filter_planes_{data_type}_{walk}_{shape}s{tile.stages}_sm80",
+        name=f"conv_depthwise_filter_planes_{data_type}_{walk}_{shape}s{tile.stages}_{target.replace('_', '')}",
         source="conv/depthwise/conv_depthwise_filter_planes.cu",
-        target="sm_80",
+        target=target,
         parameters=(*macros(WalkParams.of(gradient.axes, tile.units, tile.stages)), *macros(params)),
     )
 

@@ -197,7 +197,8 @@ class PlaneCorrelation(DataPass):
         return next(enough, PARTS[-1])
 
 
-def kernel(correlation: PlaneCorrelation, tile: PlanesTile, functor: Functor) -> KernelRef:
+def kernel(correlation: PlaneCorrelation, tile: PlanesTile, functor: Functor, target: str) -> KernelRef:
+    """target: the kernel's, ``dependent_target``."""
     planes, rows, columns = correlation.axes
     walk_params = WalkParams.of(correlation.axes, tile.units, tile.stages)
     w, staging = correlation.geometry.operation.filter, correlation.staging(tile.units)
@@ -218,10 +219,11 @@ def kernel(correlation: PlaneCorrelation, tile: PlanesTile, functor: Functor) ->
     walk += f"p{rows.phase}x{columns.phase}"
     walk += "i" if correlation.images_as_planes else ""
     shape = f"{tile.units.label}_c{staging.copies}x{staging.copy_bytes}{'d' if staging.is_dense else ''}"
+    label = target.replace("_", "")
     return KernelRef(
-        name=f"conv_depthwise_planes_{types}_{walk}_{shape}s{tile.stages}_sm80_{functor.digest}",
+        name=f"conv_depthwise_planes_{types}_{walk}_{shape}s{tile.stages}_{label}_{functor.digest}",
         source="conv/depthwise/conv_depthwise_planes.cu",
-        target="sm_80",
+        target=target,
         parameters=(*macros(walk_params), *macros(params)),
         generated=functor.text,
     )

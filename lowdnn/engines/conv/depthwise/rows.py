@@ -355,7 +355,8 @@ class Correlation(DataPass):
         return ""
 
 
-def kernel(correlation: Correlation, tile: RowsTile, functor: Functor) -> KernelRef:
+def kernel(correlation: Correlation, tile: RowsTile, functor: Functor, target: str) -> KernelRef:
+    """target: the kernel's, ``dependent_target``."""
     planes, rows, columns = correlation.axes
     front, back = columns.clips(tile.strip)
     params = Params(
@@ -390,10 +391,11 @@ def kernel(correlation: Correlation, tile: RowsTile, functor: Functor) -> Kernel
     shape += f"_x{front}x{back}"
     if params.WEIGHT_ORDER:
         shape += f"_o{params.WEIGHT_VECTOR}{'r' if params.WEIGHT_ORDER < 0 else ''}"
+    label = target.replace("_", "")
     return KernelRef(
-        name=f"conv_depthwise_{types}_{walk}_{shape}_b{tile.threads}{correlation.exits.label}_sm80_{functor.digest}",
+        name=f"conv_depthwise_{types}_{walk}_{shape}_b{tile.threads}{correlation.exits.label}_{label}_{functor.digest}",
         source="conv/depthwise/conv_depthwise.cu",
-        target="sm_80",
+        target=target,
         parameters=(*macros(params), *correlation.exits.macros),
         generated=functor.text,
     )
