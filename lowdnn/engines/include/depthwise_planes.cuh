@@ -11,11 +11,10 @@
 #include "include/cp_async.cuh"
 #include "include/depthwise.cuh"
 
-// One axis of a thread's work: TARGETS neighbouring targets, FILTER taps; PHASE: the tap that joins target 0 to the
-// first position of its window.
-template <int TARGETS_, int FILTER_, int STEP, int UP, int PHASE> struct PlaneAxis {
-  static constexpr int TARGETS = TARGETS_, FILTER = FILTER_;
-  static constexpr int WINDOW = ((TARGETS - 1) * STEP + FILTER - 1 - PHASE) / UP + 1;  // positions that they meet
+// One axis of a thread's work: TARGETS neighbouring targets, FILTER taps, WINDOW positions that they meet inside the
+// tensor; PHASE: the tap that joins target 0 to the first one, which may lie further on than it reaches.
+template <int TARGETS_, int FILTER_, int WINDOW_, int STEP, int UP, int PHASE> struct PlaneAxis {
+  static constexpr int TARGETS = TARGETS_, FILTER = FILTER_, WINDOW = WINDOW_;
 
   // The tap between a target and a position of the window; there may be none.
   static constexpr int tap(int target, int position) { return position * UP + PHASE - target * STEP; }

@@ -5,8 +5,8 @@ several filters for each channel, flipped filters; fp16, bf16 and fp32. Any poin
 reduced on its way, for each channel and as a whole; not behind a filter gradient.
 Kernels: ``conv_depthwise.cu`` (forward pass and data gradient) and ``reduction/reduction_combine.cu``;
 ``conv_depthwise_filter.cu`` and ``conv_depthwise_filter_sum.cu`` (filter gradient, in shares that are added in a fixed
-order). Over planes without strides and for long filters of lines, ``conv_depthwise_planes.cu`` and
-``conv_depthwise_filter_planes.cu`` in place of the first of each.
+order). Over planes without strides, for long filters of lines and where many images are faster walked along than each
+down its rows, ``conv_depthwise_planes.cu`` and ``conv_depthwise_filter_planes.cu`` in place of the first of each.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import NotSupportedError, Status
 
+#: Images from which on it may be faster to walk along them, and the share of the other walk's estimated time that this
+#: one's is then to be below: the estimates are of two models.
+_LEAST_IMAGES = 16
+_WALK_SHARE = 0.8
+
 Problem = Correlation | PlaneCorrelation | FilterGradient | PlaneFilterGradient
 
 
@@ -47,7 +52,7 @@ class ConvDepthwise:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses groups of several channels, other data types, and filters that do not fit registers."""
-        problem = graph.derive(self._problem)
+        problem = graph.derive(self._problem, arch)
         return problem if isinstance(problem, Refusal) else None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -57,12 +62,12 @@ class ConvDepthwise:
         counts the words of channels of a block, TILE_M and TILE_N its threads along rows and columns, STAGES planes in
         shared memory; SPLIT_P_SLC parts of the planes.
         """
-        return _knobs(self._accepted(graph), arch)
+        return _knobs(self._accepted(graph, arch), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """One launch and one for each exit, two for a filter gradient, none where the output is empty."""
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
-        plan = self._plan(self._accepted(graph), graph, arch, chosen)
+        plan = self._plan(self._accepted(graph, arch), graph, arch, chosen)
         launches = (replace(launch, overlaps_previous=is_dependent(arch)) for launch in plan.launches)
         return replace(plan, launches=tuple(launches))
 
@@ -125,13 +130,13 @@ class ConvDepthwise:
         )
         return plan_of(self, graph, arch, chosen, kernels, launches, shares)
 
-    def _accepted(self, graph: OperationGraph) -> Problem:
-        problem = graph.derive(self._problem)
+    def _accepted(self, graph: OperationGraph, arch: ArchSpec) -> Problem:
+        problem = graph.derive(self._problem, arch)
         if isinstance(problem, Refusal):
             raise NotSupportedError(str(problem))
         return problem
 
-    def _problem(self, graph: OperationGraph) -> Problem | Refusal:
+    def _problem(self, graph: OperationGraph, arch: ArchSpec) -> Problem | Refusal:
         matched = match_anchored_with_exits(graph, ConvolutionOperation)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
@@ -143,13 +148,16 @@ class ConvDepthwise:
         if isinstance(exits, str):
             return Refusal(self.name, exits)
         is_filter = isinstance(matched.anchor, ConvolutionBackwardFilter)
-        if not is_filter and exits is NO_EXITS and not PlaneCorrelation(geometry.along_columns).refuse():
-            return PlaneCorrelation(geometry.along_columns)
-        if is_filter and not PlaneFilterGradient(geometry.along_columns).refuse():
-            return PlaneFilterGradient(geometry.along_columns)
+        walk = PlaneFilterGradient(geometry.along_columns) if is_filter else PlaneCorrelation(geometry.along_columns)
+        can_walk = exits is NO_EXITS and not walk.refuse()
+        if can_walk and not geometry.has_single_planes:
+            return walk
         problem = FilterGradient(geometry) if is_filter else Correlation(geometry, exits)
         reason = problem.refuse()
-        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem
+        if reason:
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
+        may_pay = can_walk and geometry.images >= _LEAST_IMAGES
+        return walk if may_pay and _estimated_s(walk, arch) < _WALK_SHARE * _estimated_s(problem, arch) else problem
 
 
 def _exits_of(matched: AnchoredWithExits[ConvolutionOperation]) -> OutputExits | str:
@@ -164,6 +172,17 @@ def _exits_of(matched: AnchoredWithExits[ConvolutionOperation]) -> OutputExits |
     if isinstance(exits, OutputExits) and exits.row:
         return f"{name}: expected results for channels or for everything, got pixels"
     return exits
+
+
+def _estimated_s(problem: Problem, arch: ArchSpec) -> float:
+    """Of the fastest tile."""
+    if isinstance(problem, FilterGradient):
+        return filter_gradient.estimated_s(problem, filter_gradient.best_tile(problem, arch), arch)
+    if isinstance(problem, PlaneFilterGradient):
+        return filter_planes.estimated_s(problem, filter_planes.best_tile(problem, arch), arch)
+    if isinstance(problem, PlaneCorrelation):
+        return planes.estimated_s(problem, planes.best_tile(problem, arch), arch)
+    return rows.estimated_s(problem, rows.best_tile(problem, arch), arch)
 
 
 def _knobs(problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:

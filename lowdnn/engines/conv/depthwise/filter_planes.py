@@ -138,10 +138,10 @@ class PlaneFilterGradient:
 
     def staging(self, units: Units) -> tuple[Staging, Staging]:
         """Of planes of x and dy, in a block."""
-        rows, columns = units.shape
-        box = self.axes[1].window(rows), self.axes[2].window(columns)
         x, dy = self.staged
-        return x.staging(box, units.lanes, units.threads), dy.staging(units.shape, units.lanes, units.threads)
+        return x.staging(units.box(self.axes), units.lanes, units.threads), dy.staging(
+            units.shape, units.lanes, units.threads
+        )
 
     def digits(self, tile: FilterPlanesTile) -> tuple[int, ...]:
         """The radices of a block's number, the fastest first."""
@@ -203,6 +203,7 @@ def filter_kernel(gradient: PlaneFilterGradient, tile: FilterPlanesTile, target:
     """target: the kernel's, ``dependent_target``."""
     planes, rows, columns = gradient.axes
     x, dy = gradient.staging(tile.units)
+    walk_params = WalkParams.of(gradient.axes, tile.units, tile.stages)
     params = Params(
         X_TYPE=dtypes.info(gradient.image.data_type).c_type,
         DY_TYPE=dtypes.info(gradient.response.data_type).c_type,
@@ -214,13 +215,13 @@ def filter_kernel(gradient: PlaneFilterGradient, tile: FilterPlanesTile, target:
         DY_IS_DENSE=int(dy.is_dense),
     )
     data_type = dtypes.info(gradient.image.data_type).short_name
-    walk = f"{planes.taps}x{rows.taps}x{columns.taps}_s{rows.step}x{columns.step}"
+    walk = f"{planes.taps}x{rows.taps}x{columns.taps}_s{rows.step}x{columns.step}{walk_params.window_label}"
     shape = tile.units.label + "".join(f"_{s.copies}x{s.copy_bytes}{'d' if s.is_dense else ''}" for s in (x, dy))
     return KernelRef(
         name=f"conv_depthwise_filter_planes_{data_type}_{walk}_{shape}s{tile.stages}_{target.replace('_', '')}",
         source="conv/depthwise/conv_depthwise_filter_planes.cu",
         target=target,
-        parameters=(*macros(WalkParams.of(gradient.axes, tile.units, tile.stages)), *macros(params)),
+        parameters=(*macros(walk_params), *macros(params)),
     )
 
 
@@ -239,7 +240,8 @@ def filter_launch(gradient: PlaneFilterGradient, tile: FilterPlanesTile, offset_
             WorkspacePointer(offset_bytes),
             *i64((x.strides[0], x_strides[0], dy.strides[0], dy_strides[0])),
             *i32((planes.sources, planes.targets, planes.padding, gradient.steps)),
-            *i32((rows.first, columns.first, rows.moved(block_rows), columns.moved(block_columns))),
+            *i32(axis.first for axis in tile.units.thread_axes(gradient.axes)),
+            *i32((rows.moved(block_rows), columns.moved(block_columns))),
             x_staging.box(x_strides[1:], (rows.sources, columns.sources), geometry.channels),
             dy_staging.box(dy_strides[1:], (rows.targets, columns.targets), geometry.channels),
             *i32(axis.taps - 1 if axis.is_reversed else 0 for axis in gradient.axes),
@@ -284,11 +286,18 @@ def tile_of(gradient: PlaneFilterGradient, chosen: Choices) -> FilterPlanesTile 
 def best_tile(gradient: PlaneFilterGradient, arch: ArchSpec) -> FilterPlanesTile:
     """The fastest tile by its work's estimate."""
 
-    def cost(found: tuple[FilterPlanesTile, BlockWork]) -> float:
-        tile, work = found
-        return work.seconds(gradient.moved_bytes + 2 * slices_bytes(gradient, tile), arch)
-
     lanes = lane_choices(gradient.geometry.channels, gradient.image)[-1]
     least = FilterPlanesTile(Units(lanes, 1, 1, 1, 1), 1, DEFAULT_STAGES)
-    best, _ = min(gradient.tiles(arch), key=cost, default=(least, None))
+    best, _ = min(
+        gradient.tiles(arch), key=lambda found: _seconds(gradient, found[0], found[1], arch), default=(least, None)
+    )
     return best
+
+
+def estimated_s(gradient: PlaneFilterGradient, tile: FilterPlanesTile, arch: ArchSpec) -> float:
+    """With the sum of the slices."""
+    return _seconds(gradient, tile, gradient.work(tile), arch)
+
+
+def _seconds(gradient: PlaneFilterGradient, tile: FilterPlanesTile, work: BlockWork, arch: ArchSpec) -> float:
+    return work.seconds(gradient.moved_bytes + 2 * slices_bytes(gradient, tile), arch)

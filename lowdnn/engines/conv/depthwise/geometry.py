@@ -45,6 +45,11 @@ class DepthwiseGeometry:
         return cls(operation, matched.epilogue, placed, (planes, rows, columns))
 
     @property
+    def has_single_planes(self) -> bool:
+        """Whether the tensors have rows and columns, but no planes."""
+        return self.placed == (None, 0, 1)
+
+    @property
     def images(self) -> int:
         return self.operation.image.dims[0]
 

@@ -13,12 +13,12 @@ from math import hypot, prod
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.depthwise.cost import resident_blocks, waves_s
-from lowdnn.engines.conv.depthwise.plane_axes import WORD_BYTES, Staging, WindowAxis
+from lowdnn.engines.conv.depthwise.plane_axes import WORD_BYTES, Staging, ThreadAxis, WindowAxis
 from lowdnn.engines.launch import ceil_div
 from lowdnn.enums import KnobType
 
 #: Choices of a thread's rows and columns, and of threads along them.
-ROWS = (1, 2, 4)
+ROWS = (1, 2, 4, 7)
 COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 16)
 UNITS = (*range(1, 17), 20)
 STAGES = (2, 3, 4)
@@ -79,6 +79,14 @@ class Units:
         """The block's rows and columns of targets."""
         return self.unit_rows * self.rows, self.unit_columns * self.columns
 
+    def thread_axes(self, axes: tuple[WindowAxis, WindowAxis, WindowAxis]) -> tuple[ThreadAxis, ThreadAxis]:
+        """Rows and columns."""
+        return axes[1].thread(self.rows, self.unit_rows), axes[2].thread(self.columns, self.unit_columns)
+
+    def box(self, axes: tuple[WindowAxis, WindowAxis, WindowAxis]) -> tuple[int, int]:
+        """Rows and columns of the source that the block meets."""
+        return axes[1].window(self.rows, self.unit_rows), axes[2].window(self.columns, self.unit_columns)
+
     @property
     def label(self) -> str:
         """As it stands in kernel names."""
@@ -96,6 +104,11 @@ class WalkParams:
     COLUMN_TAPS: int
     ROW_STEP: int
     COLUMN_STEP: int
+    ROW_WINDOW: int
+    COLUMN_WINDOW: int
+    ROW_PHASE: int
+    COLUMN_PHASE: int
+    SKIPS_ROWS: int
     LANES: int
     STAGES: int
     THREADS: int
@@ -104,6 +117,7 @@ class WalkParams:
     @classmethod
     def of(cls, axes: tuple[WindowAxis, WindowAxis, WindowAxis], units: Units, stages: int) -> WalkParams:
         planes, rows, columns = axes
+        own_rows, own_columns = units.thread_axes(axes)
         return cls(
             ROWS=units.rows,
             COLUMNS=units.columns,
@@ -112,10 +126,21 @@ class WalkParams:
             COLUMN_TAPS=columns.taps,
             ROW_STEP=rows.step,
             COLUMN_STEP=columns.step,
+            ROW_WINDOW=own_rows.window,
+            COLUMN_WINDOW=own_columns.window,
+            ROW_PHASE=own_rows.phase,
+            COLUMN_PHASE=own_columns.phase,
+            SKIPS_ROWS=int(rows.targets > units.rows and 2 * (rows.taps - 1) >= rows.sources),
             LANES=units.lanes,
             STAGES=stages,
             THREADS=units.threads,
         )
+
+    @property
+    def window_label(self) -> str:
+        """As it stands in kernel names."""
+        skips = "k" if self.SKIPS_ROWS else ""
+        return f"p{self.ROW_PHASE}x{self.COLUMN_PHASE}v{self.ROW_WINDOW}x{self.COLUMN_WINDOW}{skips}"
 
 
 @dataclass(frozen=True)
@@ -234,7 +259,7 @@ def _arranged(
     least = min(_LEAST_WARPS * _WARP_SIZE, rows * columns * lanes)
 
     def positions(unit_rows: int, unit_columns: int) -> int:
-        return row_axis.window(unit_rows * shape[0]) * column_axis.window(unit_columns * shape[1])
+        return row_axis.window(shape[0], unit_rows) * column_axis.window(shape[1], unit_columns)
 
     def fits(unit_rows: int, unit_columns: int) -> bool:
         staged = positions(unit_rows, unit_columns) + unit_rows * unit_columns * prod(shape)

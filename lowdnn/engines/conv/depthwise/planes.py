@@ -59,8 +59,6 @@ class Params:
     IMAGES_AS_PLANES: int
     ROW_UP: int
     COLUMN_UP: int
-    ROW_PHASE: int
-    COLUMN_PHASE: int
     COPIES: int
     COPY_BYTES: int
     IS_DENSE: int
@@ -148,9 +146,7 @@ class PlaneCorrelation(DataPass):
 
     def staging(self, units: Units) -> Staging:
         """Of the source's planes, in a block."""
-        rows, columns = units.shape
-        box = self.axes[1].window(rows), self.axes[2].window(columns)
-        return self.staged.staging(box, units.lanes, units.threads)
+        return self.staged.staging(units.box(self.axes), units.lanes, units.threads)
 
     def segment(self, tile: PlanesTile) -> int:
         """Planes of targets of a block."""
@@ -208,15 +204,13 @@ def kernel(correlation: PlaneCorrelation, tile: PlanesTile, functor: Functor, ta
         IMAGES_AS_PLANES=int(correlation.images_as_planes),
         ROW_UP=rows.up,
         COLUMN_UP=columns.up,
-        ROW_PHASE=rows.phase,
-        COLUMN_PHASE=columns.phase,
         COPIES=staging.copies,
         COPY_BYTES=staging.copy_bytes,
         IS_DENSE=int(staging.is_dense),
     )
     types = "_".join(dtypes.info(t.data_type).short_name for t in (correlation.source, w))
     walk = f"{planes.taps}x{rows.taps}x{columns.taps}_s{rows.step}x{columns.step}u{rows.up}x{columns.up}"
-    walk += f"p{rows.phase}x{columns.phase}"
+    walk += walk_params.window_label
     walk += "i" if correlation.images_as_planes else ""
     shape = f"{tile.units.label}_c{staging.copies}x{staging.copy_bytes}{'d' if staging.is_dense else ''}"
     label = target.replace("_", "")
@@ -240,7 +234,7 @@ def launch(correlation: PlaneCorrelation, tile: PlanesTile, functor: Functor) ->
             TensorPointer(source.uid),
             TensorPointer(w.uid),
             *i64(correlation.image_strides),
-            *i32((planes.sources, *(axis.first for axis in correlation.axes))),
+            *i32((planes.sources, planes.first, *(axis.first for axis in tile.units.thread_axes(correlation.axes)))),
             *i32((rows.moved(block_rows), columns.moved(block_columns))),
             correlation.staging(tile.units).box(source_strides[1:], (rows.sources, columns.sources), geometry.channels),
             *i64((w_first, w.strides[0], *w_strides)),
@@ -294,15 +288,17 @@ def tile_of(correlation: PlaneCorrelation, chosen: Choices) -> PlanesTile | str:
 def best_tile(correlation: PlaneCorrelation, arch: ArchSpec) -> PlanesTile:
     """The fastest tile by its work's estimate."""
 
-    def seconds(work: BlockWork) -> float:
-        return work.seconds(correlation.moved_bytes, arch)
-
     _, row_axis, column_axis = correlation.axes
     lanes = lane_choices(correlation.geometry.channels, correlation.source)[-1]
     least = PlanesTile(Units(lanes, row_axis.up, column_axis.up, 1, 1), 1, DEFAULT_STAGES)
-    best, _ = min(correlation.tiles(arch), key=lambda found: seconds(found[1]), default=(least, None))
+    moved = correlation.moved_bytes
+    best, _ = min(correlation.tiles(arch), key=lambda found: found[1].seconds(moved, arch), default=(least, None))
     variants = (replace(best, parts=parts) for parts in PARTS if parts <= correlation.axes[0].targets)
-    return min(variants, key=lambda tile: seconds(correlation.work(tile)))
+    return min(variants, key=lambda tile: estimated_s(correlation, tile, arch))
+
+
+def estimated_s(correlation: PlaneCorrelation, tile: PlanesTile, arch: ArchSpec) -> float:
+    return correlation.work(tile).seconds(correlation.moved_bytes, arch)
 
 
 def _weights_places(correlation: PlaneCorrelation) -> tuple[int, list[int]]:

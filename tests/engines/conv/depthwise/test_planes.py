@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 
 import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.driver import open_driver
+from lowdnn.engines.conv.depthwise import conv_depthwise
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
 from lowdnn.enums import KnobType
 from lowdnn.graph.cases import ConvolutionCase, parse_case
@@ -64,6 +66,28 @@ def test_lines(racing: Runtime, direction: str) -> None:
     check(racing, case("n=3 c=16 k=16 groups=16 hw=40 rs=31 pad=15 dtype=fp16", direction))
 
 
+#: With tiles of knobs; rows and columns of a thread may be all that there are, and lie beside padding that is left out.
+IMAGES = (
+    ("n=16 c=6 k=6 groups=6 hw=7x7 rs=7x7 pad=3 dtype=bf16", (1, 7, 7, 1)),
+    ("n=16 c=6 k=6 groups=6 hw=7x7 rs=3x3 pad=1 dtype=bf16", (7, 7, 1, 1)),
+    ("n=17 c=4 k=4 groups=4 hw=7x6 rs=5x5 pad=4x1:3 dtype=fp16", (4, 7, 2, 1)),
+    ("n=16 c=8 k=8 groups=8 hw=9x12 rs=3x3 pad=1 dtype=bf16", (2, 4, 3, 2)),
+    ("n=16 c=8 k=8 groups=8 hw=7x8 rs=5x5 pad=2 stride=2 dtype=bf16", (4, 8, 1, 1)),
+)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("shape", "tile"), IMAGES)
+def test_images(
+    racing: Runtime, monkeypatch: pytest.MonkeyPatch, shape: str, tile: tuple[int, ...], direction: str
+) -> None:
+    """Walked along as planes."""
+    monkeypatch.setattr(conv_depthwise, "_WALK_SHARE", inf)
+    kinds = (KnobType.TILE_ROWS, KnobType.TILE_COLS, KnobType.TILE_M, KnobType.TILE_N)
+    check(racing, case(shape, direction))
+    check(racing, case(shape, direction), dict(zip(kinds, tile, strict=True)))
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_device(device: Runtime, direction: str) -> None:
     check(device, case(LAYER, direction, "alpha=2 beta=1"))
@@ -73,6 +97,21 @@ def test_device(device: Runtime, direction: str) -> None:
 def test_real_values_and_epilogue(device: Runtime, direction: str) -> None:
     parsed = case(LAYER, direction, "epilogue=scale+sigmoid")
     check_close(device, ENGINE, parsed.graph(), length=parsed.length)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_images_are_walked_along_where_that_is_faster(direction: str) -> None:
+    small, large, few = (
+        ENGINE.plan(case(shape, direction).graph(), SM_90A, {}).kernels[0].name
+        for shape in (
+            "n=64 c=768 k=768 groups=768 hw=7x7 rs=7x7 pad=3 dtype=bf16",
+            "n=64 c=32 k=32 groups=32 hw=112x112 rs=3x3 pad=1 dtype=bf16",
+            "n=2 c=768 k=768 groups=768 hw=7x7 rs=7x7 pad=3 dtype=bf16",
+        )
+    )
+    assert "_planes_" in small
+    assert "_planes_" not in large
+    assert "_planes_" not in few
 
 
 @pytest.mark.parametrize("direction", ["fprop", "dgrad"])
