@@ -36,7 +36,7 @@ from lowdnn.status import NotSupportedError, Status
 #: Images from which on it may be faster to walk along them, and the share of the other walk's estimated time that this
 #: one's is then to be below: the estimates are of two models.
 _LEAST_IMAGES = 16
-_WALK_SHARE = 0.8
+_WALK_SHARE = 0.85
 
 Problem = Correlation | PlaneCorrelation | FilterGradient | PlaneFilterGradient
 
