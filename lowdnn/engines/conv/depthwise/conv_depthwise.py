@@ -12,6 +12,7 @@ down its rows, ``conv_depthwise_planes.cu`` and ``conv_depthwise_filter_planes.c
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, plan_of, resolve_choices
@@ -33,9 +34,10 @@ from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import NotSupportedError, Status
 
-#: Images from which on it may be faster to walk along them, and the share of the other walk's estimated time that this
-#: one's is then to be below: the estimates are of two models.
+#: Images from which on it may be faster to walk along them, and the positions of the largest ones; the share of the
+#: other walk's estimated time that this one's is then to be below: the estimates are of two models.
 _LEAST_IMAGES = 16
+_MOST_POSITIONS = 3600
 _WALK_SHARE = 0.85
 
 Problem = Correlation | PlaneCorrelation | FilterGradient | PlaneFilterGradient
@@ -156,7 +158,8 @@ class ConvDepthwise:
         reason = problem.refuse()
         if reason:
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
-        may_pay = can_walk and geometry.images >= _LEAST_IMAGES
+        is_small = prod(axis.image for axis in geometry.axes) <= _MOST_POSITIONS
+        may_pay = can_walk and is_small and geometry.images >= _LEAST_IMAGES
         return walk if may_pay and _estimated_s(walk, arch) < _WALK_SHARE * _estimated_s(problem, arch) else problem
 
 
