@@ -5,8 +5,9 @@ several filters for each channel, flipped filters; fp16, bf16 and fp32. Any poin
 reduced on its way, for each channel and as a whole; not behind a filter gradient.
 Kernels: ``conv_depthwise.cu`` (forward pass and data gradient) and ``reduction/reduction_combine.cu``;
 ``conv_depthwise_filter.cu`` and ``conv_depthwise_filter_sum.cu`` (filter gradient, in shares that are added in a fixed
-order). Over planes without strides, for long filters of lines and where many images are faster walked along than each
-down its rows, ``conv_depthwise_planes.cu`` and ``conv_depthwise_filter_planes.cu`` in place of the first of each.
+order). Over planes without strides, for long filters of lines and for gradients of many small images that are faster
+walked along than each down its rows, ``conv_depthwise_planes.cu`` and ``conv_depthwise_filter_planes.cu`` in place of
+the first of each.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, AnchoredWithExits, match_anchored_with_exits
 from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import NotSupportedError, Status
 
-#: Images from which on it may be faster to walk along them, and the positions of the largest ones; the share of the
-#: other walk's estimated time that this one's is then to be below: the estimates are of two models.
+#: Images from which on it may be faster to walk along them, and the positions of their largest responses (measured);
+#: the share of the other walk's estimated time that this one's is then to be below: the estimates are of two models.
 _LEAST_IMAGES = 16
-_MOST_POSITIONS = 3600
+_MOST_POSITIONS = 28 * 28
 _WALK_SHARE = 0.85
 
 Problem = Correlation | PlaneCorrelation | FilterGradient | PlaneFilterGradient
@@ -69,8 +71,12 @@ class ConvDepthwise:
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """One launch and one for each exit, two for a filter gradient, none where the output is empty."""
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
-        plan = self._plan(self._accepted(graph, arch), graph, arch, chosen)
-        launches = (replace(launch, overlaps_previous=is_dependent(arch)) for launch in plan.launches)
+        problem = self._accepted(graph, arch)
+        plan = self._plan(problem, graph, arch, chosen)
+        overlaps = is_dependent(arch) and not (
+            isinstance(problem, PlaneCorrelation) and planes.crowds(problem, chosen, arch)
+        )
+        launches = (replace(launch, overlaps_previous=overlaps) for launch in plan.launches)
         return replace(plan, launches=tuple(launches))
 
     def precompiled(self) -> tuple[KernelRef, ...]:
@@ -158,9 +164,16 @@ class ConvDepthwise:
         reason = problem.refuse()
         if reason:
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
-        is_small = prod(axis.image for axis in geometry.axes) <= _MOST_POSITIONS
-        may_pay = can_walk and is_small and geometry.images >= _LEAST_IMAGES
+        may_pay = can_walk and _may_walk_along_images(geometry)
         return walk if may_pay and _estimated_s(walk, arch) < _WALK_SHARE * _estimated_s(problem, arch) else problem
+
+
+def _may_walk_along_images(geometry: DepthwiseGeometry) -> bool:
+    """Of many small ones: filter gradients without strides and data gradients with them (measured)."""
+    has_strides = any(axis.stride > 1 for axis in geometry.axes)
+    directed = ConvolutionBackwardData if has_strides else ConvolutionBackwardFilter
+    is_small = prod(axis.response for axis in geometry.axes) <= _MOST_POSITIONS
+    return isinstance(geometry.operation, directed) and is_small and geometry.images >= _LEAST_IMAGES
 
 
 def _exits_of(matched: AnchoredWithExits[ConvolutionOperation]) -> OutputExits | str:

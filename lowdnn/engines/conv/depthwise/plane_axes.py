@@ -22,7 +22,7 @@ _LEAST_LINE_TAPS = 16
 #: Words of a block.
 _LEAST_LANES, _MOST_LANES = 12, 64
 _FEW_LANES = 8  # for fewer words
-_SECTOR_BYTES = 32
+SECTOR_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,8 @@ class StagedTensor:
             copied, touched = _WIDEST_COPY, position_bytes
         else:
             copied = gcd(self.widest_copy, position_bytes)
-            is_aligned = position_bytes % _SECTOR_BYTES == self.pitch_bytes % _SECTOR_BYTES == 0
-            touched = (ceil_div(position_bytes, _SECTOR_BYTES) + (not is_aligned)) * _SECTOR_BYTES
+            is_aligned = position_bytes % SECTOR_BYTES == self.pitch_bytes % SECTOR_BYTES == 0
+            touched = (ceil_div(position_bytes, SECTOR_BYTES) + (not is_aligned)) * SECTOR_BYTES
         before = copied - WORD_BYTES if position_bytes % copied else 0  # where a box begins within a copy
         row_copies = ceil_div(columns * position_bytes + before, copied)
         count = ceil_div(rows * row_copies, threads)

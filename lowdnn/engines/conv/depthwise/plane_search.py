@@ -29,7 +29,7 @@ _SCHEDULERS = 4
 
 #: Of a thread: what it may hold as its own, and what it needs beside that.
 MAX_REGISTERS = 190
-_OTHER_REGISTERS = 40
+_OTHER_REGISTERS, _LEAST_OTHER_REGISTERS = 40, 20
 _MAX_COPIES = 28
 #: Of a block.
 _MAX_THREADS = 512
@@ -171,9 +171,17 @@ class BlockWork:
             and self.registers + _OTHER_REGISTERS <= 512 // warps // 8 * 8
         )
 
-    def resident(self, arch: ArchSpec) -> int:
+    def crowds(self, arch: ArchSpec) -> bool:
+        """Whether a multiprocessor has room for more than its even share of several blocks.
+
+        Those that start before the last kernel has ended do not come evenly then, and lose more than they save.
+        """
+        share = ceil_div(self.blocks, arch.sm_count)
+        return 1 < share < self.resident(arch, _LEAST_OTHER_REGISTERS)
+
+    def resident(self, arch: ArchSpec, other_registers: int = _OTHER_REGISTERS) -> int:
         """Blocks of a multiprocessor at a time."""
-        by_registers = resident_blocks(self.registers + _OTHER_REGISTERS, self.threads, arch)
+        by_registers = resident_blocks(self.registers + other_registers, self.threads, arch)
         return max(1, min(by_registers, arch.shared_bytes_per_sm // (self.shared_bytes + _RESERVED_SHARED_BYTES)))
 
     def seconds(self, moved_bytes: int, arch: ArchSpec) -> float:

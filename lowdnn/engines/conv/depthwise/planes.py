@@ -14,6 +14,7 @@ from lowdnn.codegen.space import IndexSpace, space_of, with_axis
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.depthwise.geometry import DataPass
 from lowdnn.engines.conv.depthwise.plane_axes import (
+    SECTOR_BYTES,
     StagedTensor,
     Staging,
     WindowAxis,
@@ -113,6 +114,17 @@ class PlaneCorrelation(DataPass):
         """Of a thread."""
         return self.geometry.tap_count * self.channels
 
+    @cached_property
+    def lanes(self) -> tuple[int, ...]:
+        """Choices of words of a block; with strides each source has many targets, whose sectors are not to be cut."""
+        choices = lane_choices(self.geometry.channels, self.source)
+        if all(axis.up == 1 for axis in self.axes):
+            return choices
+        word_bytes = self.channels * self.target.element_bytes
+        is_cut = self.geometry.channels * self.target.element_bytes % SECTOR_BYTES > 0
+        whole = tuple(n for n in choices if not is_cut and n * word_bytes % SECTOR_BYTES == 0)
+        return whole or choices
+
     @property
     def least_registers(self) -> int:
         """Of a thread's own, with the fewest targets."""
@@ -178,8 +190,7 @@ class PlaneCorrelation(DataPass):
 
     def tiles(self, arch: ArchSpec) -> Iterator[tuple[PlanesTile, BlockWork]]:
         """Those worth a look that fit, with their work."""
-        lanes = lane_choices(self.geometry.channels, self.source)
-        for units in units_of(lanes, self.axes, self.channels, MAX_REGISTERS - self.weights):
+        for units in units_of(self.lanes, self.axes, self.channels, MAX_REGISTERS - self.weights):
             tile = PlanesTile(units, 1, DEFAULT_STAGES)
             if self.images_as_planes:
                 tile = replace(tile, parts=self._least_parts(prod(self.digits(tile)[:3]), arch))
@@ -273,7 +284,7 @@ def functor_of(correlation: PlaneCorrelation) -> Functor:
 def knobs(correlation: PlaneCorrelation, arch: ArchSpec) -> tuple[Knob, ...]:
     best = best_tile(correlation, arch)
     return (
-        *unit_knobs(best.units, lane_choices(correlation.geometry.channels, correlation.source)),
+        *unit_knobs(best.units, correlation.lanes),
         Knob("parts", KnobType.SPLIT_P_SLC, PARTS, best.parts, "blocks that share the planes of targets"),
         Knob("stages", KnobType.STAGES, STAGES, best.stages, "planes of the source in shared memory"),
     )
@@ -285,11 +296,17 @@ def tile_of(correlation: PlaneCorrelation, chosen: Choices) -> PlanesTile | str:
     return unfit(tile.units, correlation.axes, correlation.work(tile)) or tile
 
 
+def crowds(correlation: PlaneCorrelation, chosen: Choices, arch: ArchSpec) -> bool:
+    """``BlockWork.crowds`` of resolved knobs."""
+    tile = tile_of(correlation, chosen)
+    return not isinstance(tile, str) and correlation.work(tile).crowds(arch)
+
+
 def best_tile(correlation: PlaneCorrelation, arch: ArchSpec) -> PlanesTile:
     """The fastest tile by its work's estimate."""
 
     _, row_axis, column_axis = correlation.axes
-    lanes = lane_choices(correlation.geometry.channels, correlation.source)[-1]
+    lanes = correlation.lanes[-1]
     least = PlanesTile(Units(lanes, row_axis.up, column_axis.up, 1, 1), 1, DEFAULT_STAGES)
     moved = correlation.moved_bytes
     best, _ = min(correlation.tiles(arch), key=lambda found: found[1].seconds(moved, arch), default=(least, None))
