@@ -159,7 +159,7 @@ class PlaneFilterGradient:
         lanes = lane_choices(self.geometry.channels, self.image)
         for units in units_of(lanes, self.axes, self.channels, MAX_REGISTERS - self.sums):
             work = self._work_of_image(units, DEFAULT_STAGES)
-            if work.fits:
+            if work.is_worth_a_look(arch):
                 shares = self._shares(work.resident(arch) * arch.sm_count // work.blocks)
                 yield FilterPlanesTile(units, shares, DEFAULT_STAGES), self._in_shares(work, shares)
 

@@ -43,6 +43,8 @@ _MOST_PARTS = 10
 _VECTOR_WORDS = 4
 #: Fewer in a block are slower than their instructions tell (measured).
 _LEAST_WARPS = 3
+#: Fewer of a multiprocessor have too little to do while one waits for its planes.
+_LEAST_RESIDENT_WARPS = 6
 _MAX_STAGED_BYTES = 90 << 10
 
 #: Instructions of a copy, of a target's epilogue, of a step beside its products.
@@ -170,6 +172,10 @@ class BlockWork:
             and self.registers <= MAX_REGISTERS
             and self.registers + _OTHER_REGISTERS <= 512 // warps // 8 * 8
         )
+
+    def is_worth_a_look(self, arch: ArchSpec) -> bool:
+        """Whether it fits, with enough warps of a multiprocessor."""
+        return self.fits and self.resident(arch) * self.threads >= _LEAST_RESIDENT_WARPS * _WARP_SIZE
 
     def crowds(self, arch: ArchSpec) -> bool:
         """Whether a multiprocessor has room for more than its even share of several blocks.

@@ -195,7 +195,7 @@ class PlaneCorrelation(DataPass):
             if self.images_as_planes:
                 tile = replace(tile, parts=self._least_parts(prod(self.digits(tile)[:3]), arch))
             work = self.work(tile)
-            if work.fits:
+            if work.is_worth_a_look(arch):
                 yield tile, work
 
     def _least_parts(self, blocks: int, arch: ArchSpec) -> int:
