@@ -178,12 +178,12 @@ class BlockWork:
         return self.fits and self.resident(arch) * self.threads >= _LEAST_RESIDENT_WARPS * _WARP_SIZE
 
     def crowds(self, arch: ArchSpec) -> bool:
-        """Whether a multiprocessor has room for more than its even share of several blocks.
+        """Whether a multiprocessor has room for its even share of several blocks and half as many more.
 
         Those that start before the last kernel has ended do not come evenly then, and lose more than they save.
         """
         share = ceil_div(self.blocks, arch.sm_count)
-        return 1 < share < self.resident(arch, _LEAST_OTHER_REGISTERS)
+        return share > 1 and 3 * share <= 2 * self.resident(arch, _LEAST_OTHER_REGISTERS)
 
     def resident(self, arch: ArchSpec, other_registers: int = _OTHER_REGISTERS) -> int:
         """Blocks of a multiprocessor at a time."""
