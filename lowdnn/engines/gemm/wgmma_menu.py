@@ -124,12 +124,17 @@ def with_operand_buffers(tile: WgmmaTile, machine: Machine) -> WgmmaTile:
     return replace(tile, operand_buffers=_LEAST_OPERAND_BUFFERS)
 
 
+def launched_accumulators(tile: WgmmaTile) -> int:
+    """Of a thread, as many as registers at launch leave beside what else ptxas needs."""
+    return tile.launched_registers - _OTHER_REGISTERS
+
+
 def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
     """Whether warpgroups get whole parts, and blocks of a cluster whole boxes and swizzle patterns."""
     # Blocks share K-major operands by lines, MN-major ones by their k.
     unit_m = tile.line_unit * (1 if traits.is_a_mn_major else tile.cluster_n)
     unit_n = tile.line_unit * (1 if traits.is_b_mn_major else tile.cluster_m)
-    most = min(MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
+    most = min(MAX_ACCUMULATORS, launched_accumulators(tile))
     if tile.accumulators > MAX_ACCUMULATORS:
         most = min(traits.most_accumulators, tile.registers.consumer - _OTHER_REGISTERS)
     if traits.conversion is not Conversion.NONE and (traits.is_a_pixels or traits.is_b_pixels):

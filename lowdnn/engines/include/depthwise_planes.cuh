@@ -1,9 +1,9 @@
 // What the depthwise kernels that walk along the planes share: a block's planes of the source on their way through
 // shared memory, and which tap joins a source to a target.
 //
-// Along rows and columns a target meets the sources at (first + target * STEP + tap) / UP, where that is whole: forwards
-// STEP is the stride and UP 1, backwards UP is the stride and the taps are reversed. A thread's targets begin at a
-// multiple of UP, so that the same taps join the same places of every thread's window.
+// Along rows and columns a target meets the sources at (first + target * STEP + tap) / UP, where that is whole:
+// forwards STEP is the stride and UP 1, backwards UP is the stride and the taps are reversed. A thread's targets begin
+// at a multiple of UP, so that the same taps join the same places of every thread's window.
 // Macros: LANES (words of channels side by side) THREADS.
 
 #pragma once
@@ -11,11 +11,10 @@
 #include "include/cp_async.cuh"
 #include "include/depthwise.cuh"
 
-// One axis of a thread's work: TARGETS neighbouring targets, FILTER taps; PHASE: the tap that joins target 0 to the
-// first position of its window.
-template <int TARGETS_, int FILTER_, int STEP, int UP, int PHASE> struct PlaneAxis {
-  static constexpr int TARGETS = TARGETS_, FILTER = FILTER_;
-  static constexpr int WINDOW = ((TARGETS - 1) * STEP + FILTER - 1 - PHASE) / UP + 1;  // positions that they meet
+// One axis of a thread's work: TARGETS neighbouring targets, FILTER taps, WINDOW positions that they meet inside the
+// tensor; PHASE: the tap that joins target 0 to the first one, which may lie further on than it reaches.
+template <int TARGETS_, int FILTER_, int WINDOW_, int STEP, int UP, int PHASE> struct PlaneAxis {
+  static constexpr int TARGETS = TARGETS_, FILTER = FILTER_, WINDOW = WINDOW_;
 
   // The tap between a target and a position of the window; there may be none.
   static constexpr int tap(int target, int position) { return position * UP + PHASE - target * STEP; }

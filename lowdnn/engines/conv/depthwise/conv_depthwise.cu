@@ -15,7 +15,7 @@
 // those of its groups of channels.
 // Shared memory (dynamic): copied weights as they lie in memory, each group's to an odd pitch, so that neighbouring
 // threads read different banks: [weight_groups][filters, planes, rows, columns] of f32.
-// Launch: THREADS threads.
+// Launch: THREADS threads; it may be a dependent launch (dependent_launch.cuh).
 // Macros: X_TYPE W_TYPE CHANNELS STRIP PLANE_TAPS ROW_TAPS
 // COLUMN_TAPS (the most of any class) ROW_STEP COLUMN_STEP SOURCES CLASSES (of an axis, at most) IS_UNEVEN (classes
 // differ in their taps, by one) CLIP_FRONT CLIP_BACK (positions of a window that lie outside the source for all
@@ -24,6 +24,7 @@
 // WEIGHT_VECTOR (weights of one access) COLUMN_OPERATOR WHOLE_OPERATOR (of reductions of each channel and of everything
 // on the way, exit_thread.cuh; NoOperator for none).
 
+#include "include/dependent_launch.cuh"
 #include "include/depthwise.cuh"
 #include "include/exit_thread.cuh"
 #include "generated.cuh"
@@ -267,6 +268,8 @@ __device__ __forceinline__ void correlate(const Params& p, u32 thread, const Axi
   source.set_planes(source_plane, p.planes.spacing, p.planes.extent, plane.taps);
   source.set_rows(row.source + step * ROW_STEP * p.rows.spacing, p.rows.spacing, has_targets ? p.rows.extent : 0);
   source.set_columns(column.source + position * p.columns.spacing, p.columns.spacing, p.columns.extent);
+  wait_for_previous_kernel();
+  allow_next_kernel();
   typename Source::Window coming[PREFETCH];
 #pragma unroll
   for (int i = 0; i < PREFETCH; ++i) {

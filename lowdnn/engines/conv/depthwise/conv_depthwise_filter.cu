@@ -12,11 +12,12 @@
 // Block: LANES groups of filters side by side, THREADS / LANES slots that share the items; blockIdx.x = (share * plane
 // taps + plane tap) * channel blocks + channel block. At the end the slots are added pairwise, in a fixed order.
 // Shared memory (dynamic): [taps][CHANNELS][THREADS / 2] of f32, where there are several slots.
-// Launch: THREADS threads.
+// Launch: THREADS threads; it may be a dependent launch (dependent_launch.cuh).
 // Macros: X_TYPE DY_TYPE CHANNELS STRIP ROW_TAPS COLUMN_TAPS ROW_STEP COLUMN_STEP CLASSES (of an axis, at most)
 // CLIP_FRONT CLIP_BACK (positions of a window that lie outside x for all threads) PREFETCH UNROLL (steps of the loop's
 // body) LANES THREADS.
 
+#include "include/dependent_launch.cuh"
 #include "include/depthwise.cuh"
 
 constexpr int SLOTS = THREADS / LANES;
@@ -170,6 +171,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const u32 lane = threadIdx.x % LANES, slot = threadIdx.x / LANES;
   const i32 filter = i32(channel_block * LANES + lane) * CHANNELS;
 
+  wait_for_previous_kernel();
+  allow_next_kernel();
   Sums sums = {};
   if (filter < p.filters) {
     for (u32 item = share * SLOTS + slot; item < u32(p.item_count); item += p.shares * SLOTS) {

@@ -11,19 +11,22 @@
 // Block: LANES words of channels, p.units such threads' positions, and every p.shares-th image; blockIdx.x = (share,
 // tile of rows, tile of columns, block of channels), the last one fastest. At the end the threads of the same channels
 // are added pairwise, in a fixed order.
-// Shared memory (dynamic): the planes of x, those of dy (depthwise_planes.cuh); at the end [taps][half the units][LANES] of f32.
-// Launch: THREADS threads, of which the last ones may have no work.
+// Shared memory (dynamic): the planes of x, those of dy (depthwise_planes.cuh); at the end [taps][half the
+// units][LANES] of f32.
+// Launch: THREADS threads, of which the last ones may have no work; it may be a dependent launch
+// (dependent_launch.cuh).
 // Macros: X_TYPE DY_TYPE ROWS COLUMNS PLANE_TAPS ROW_TAPS COLUMN_TAPS ROW_STEP COLUMN_STEP STAGES (planes of x
 // and of dy in shared memory) X_COPIES X_COPY_BYTES X_IS_DENSE DY_COPIES DY_COPY_BYTES DY_IS_DENSE and those of
 // depthwise_planes.cuh and CLASSES of depthwise.cuh.
 
+#include "include/dependent_launch.cuh"
 #include "include/depthwise_planes.cuh"
 
 typedef StagedPlanes<X_TYPE, STAGES, X_COPIES, X_COPY_BYTES, X_IS_DENSE> XPlanes;
 typedef StagedPlanes<DY_TYPE, STAGES, DY_COPIES, DY_COPY_BYTES, DY_IS_DENSE> DyPlanes;
 constexpr int CHANNELS = XPlanes::WORD_CHANNELS;
-typedef PlaneAxis<ROWS, ROW_TAPS, ROW_STEP, 1, 0> RowAxis;
-typedef PlaneAxis<COLUMNS, COLUMN_TAPS, COLUMN_STEP, 1, 0> ColumnAxis;
+typedef PlaneAxis<ROWS, ROW_TAPS, ROW_WINDOW, ROW_STEP, 1, ROW_PHASE> RowAxis;
+typedef PlaneAxis<COLUMNS, COLUMN_TAPS, COLUMN_WINDOW, COLUMN_STEP, 1, COLUMN_PHASE> ColumnAxis;
 
 struct Params {
   const X_TYPE* x;
@@ -72,11 +75,13 @@ struct Sums {
   f32 values[PLANE_TAPS][ROW_TAPS][COLUMN_TAPS][CHANNELS];
   static constexpr int COUNT = PLANE_TAPS * ROW_TAPS * COLUMN_TAPS * CHANNELS;
 
-  // Adds the products of a plane of x, at `window` in shared memory, with the planes of dy that it meets; the newest one,
-  // which meets tap 0, is met[newest].
-  __device__ __forceinline__ void add(const Response (&met)[PLANE_TAPS], int newest, u32 window, u32 row_pitch) {
+  // Adds the products of a plane of x, at `window` in shared memory, with the planes of dy that it meets; the newest
+  // one, which meets tap 0, is met[newest]. first_row, rows: of the window in the plane, and how many that has.
+  __device__ __forceinline__ void add(const Response (&met)[PLANE_TAPS], int newest, u32 window, u32 row_pitch,
+                                      i32 first_row, i32 rows) {
 #pragma unroll
     for (int j = 0; j < RowAxis::WINDOW; ++j) {
+      if (SKIPS_ROWS && u32(first_row + j) >= u32(rows)) continue;
       f32 x[ColumnAxis::WINDOW][CHANNELS];
       read_window<X_TYPE>(x, window + j * row_pitch);
 #pragma unroll
@@ -117,17 +122,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
   u32 place[4];
   p.blocks.split(blockIdx.x, place);
   const i32 first_channel = i32(place[0]) * (LANES * CHANNELS), tile_column = place[1], tile_row = place[2];
-  const XPlanes x_planes(p.x_box, p.x_first[0] + tile_row * p.x_box_steps[0], p.x_first[1] + tile_column * p.x_box_steps[1],
-                         first_channel, shared);
+  const i32 box_row = p.x_first[0] + tile_row * p.x_box_steps[0];
+  const XPlanes x_planes(p.x_box, box_row, p.x_first[1] + tile_column * p.x_box_steps[1], first_channel, shared);
   const i32 tile_columns = p.unit_columns.divisor * COLUMNS;
   const DyPlanes dy_planes(p.dy_box, tile_row * p.dy_box.rows, tile_column * tile_columns, first_channel, shared_dy);
   Coming coming = {i32(place[3]), 0};
+  wait_for_previous_kernel();
+  allow_next_kernel();
 #pragma unroll
   for (int stage = 0; stage < STAGES - 1; ++stage) coming.copy(p, x_planes, dy_planes, stage);
 
   // The thread's positions and window; one past the last unit works beside the first one, for nothing.
   const u32 lane = threadIdx.x % LANES, number = threadIdx.x / LANES, unit = number < u32(p.units) ? number : 0;
   const i32 unit_row = p.unit_columns.divide(unit), unit_column = unit - unit_row * p.unit_columns.divisor;
+  const i32 window_row = box_row + unit_row * (ROWS * ROW_STEP);
   const u32 x_window = x_planes.word(unit_row * (ROWS * ROW_STEP), unit_column * (COLUMNS * COLUMN_STEP), lane);
   const u32 dy_window = dy_planes.word(unit_row * ROWS, unit_column * COLUMNS, lane);
 
@@ -150,7 +158,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
         } else {
           met[u] = Response{};
         }
-        if (u32(step - p.padding) < u32(p.x_planes)) sums.add(met, u, x_window + stage * XPlanes::STAGE_BYTES, x_planes.row_pitch);
+        if (u32(step - p.padding) < u32(p.x_planes)) {
+          sums.add(met, u, x_window + stage * XPlanes::STAGE_BYTES, x_planes.row_pitch, window_row,
+                   p.x_box.extents[0]);
+        }
         free_stage = stage;
         stage = XPlanes::next(stage);
         ++step;
@@ -176,7 +187,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
   const i32 channel = first_channel + i32(lane) * CHANNELS;
   if (number > 0 || channel >= p.x_box.channels) return;
 
-  const i64 share = (i64(place[3]) * p.blocks.radices[2].divisor + tile_row) * p.blocks.radices[1].divisor + tile_column;
+  const i64 tile = i64(place[3]) * p.blocks.radices[2].divisor + tile_row;
+  const i64 share = tile * p.blocks.radices[1].divisor + tile_column;
   f32* const slice = p.slices + share * (PLANE_TAPS * ROW_TAPS * COLUMN_TAPS) * p.x_box.channels + channel;
 #pragma unroll
   for (int s = 0; s < PLANE_TAPS; ++s) {

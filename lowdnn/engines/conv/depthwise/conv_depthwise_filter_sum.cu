@@ -3,9 +3,11 @@
 // Layouts: slices [shares][taps][filters] of f32, taps over planes, rows and columns; dw has any strides.
 // Block: COLUMNS neighbouring elements (t, k); PARTS threads for each add every PARTS-th slice, then the parts are
 // added in ascending order, so that equal inputs give equal bits.
-// Launch: COLUMNS * PARTS threads; ceil(taps * filters / COLUMNS) blocks.
+// Launch: COLUMNS * PARTS threads; ceil(taps * filters / COLUMNS) blocks; it may be a dependent launch
+// (dependent_launch.cuh).
 // Macros: COLUMNS PARTS.
 
+#include "include/dependent_launch.cuh"
 #include "include/division.cuh"
 #include "generated.cuh"
 
@@ -23,6 +25,8 @@ extern "C" __global__ void __launch_bounds__(COLUMNS * PARTS) KERNEL_NAME(const 
   __shared__ f32 sums[PARTS][COLUMNS];
   const u32 column = threadIdx.x % COLUMNS, part = threadIdx.x / COLUMNS;
   const u32 element = blockIdx.x * COLUMNS + column;
+  wait_for_previous_kernel();
+  allow_next_kernel();
   f32 sum = 0.0f;
   if (element < u32(p.elements)) {
 #pragma unroll 8

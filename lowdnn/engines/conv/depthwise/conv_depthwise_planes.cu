@@ -12,11 +12,13 @@
 // planes, tile of rows, tile of columns, block of channels), the last one fastest.
 // Shared memory (dynamic): the planes of depthwise_planes.cuh, then weights [LANES][channels of a word, taps] of f32 to
 // an odd pitch, so that neighbouring threads read different banks.
-// Launch: THREADS threads, of which the last ones may have no targets.
-// Macros: X_TYPE W_TYPE IMAGES_AS_PLANES (which have one tap) ROWS COLUMNS PLANE_TAPS ROW_TAPS COLUMN_TAPS ROW_STEP COLUMN_STEP ROW_UP COLUMN_UP ROW_PHASE
-// COLUMN_PHASE STAGES (planes in shared memory) COPIES COPY_BYTES IS_DENSE those of
-// depthwise_planes.cuh and CLASSES of depthwise.cuh.
+// Launch: THREADS threads, of which the last ones may have no targets; it may be a dependent launch
+// (dependent_launch.cuh).
+// Macros: X_TYPE W_TYPE IMAGES_AS_PLANES (which have one tap) ROWS COLUMNS PLANE_TAPS ROW_TAPS COLUMN_TAPS ROW_STEP
+// COLUMN_STEP ROW_UP COLUMN_UP ROW_PHASE COLUMN_PHASE STAGES (planes in shared memory) COPIES COPY_BYTES IS_DENSE and
+// those of depthwise_planes.cuh and CLASSES of depthwise.cuh.
 
+#include "include/dependent_launch.cuh"
 #include "include/depthwise_planes.cuh"
 #include "generated.cuh"
 
@@ -25,8 +27,8 @@ typedef StagedPlanes<X_TYPE, STAGES, COPIES, COPY_BYTES, IS_DENSE> Planes;
 constexpr int CHANNELS = Planes::WORD_CHANNELS;
 constexpr int TAPS = PLANE_TAPS * ROW_TAPS * COLUMN_TAPS;
 constexpr int WEIGHTS_PITCH = CHANNELS * TAPS | 1;
-typedef PlaneAxis<ROWS, ROW_TAPS, ROW_STEP, ROW_UP, ROW_PHASE> RowAxis;
-typedef PlaneAxis<COLUMNS, COLUMN_TAPS, COLUMN_STEP, COLUMN_UP, COLUMN_PHASE> ColumnAxis;
+typedef PlaneAxis<ROWS, ROW_TAPS, ROW_WINDOW, ROW_STEP, ROW_UP, ROW_PHASE> RowAxis;
+typedef PlaneAxis<COLUMNS, COLUMN_TAPS, COLUMN_WINDOW, COLUMN_STEP, COLUMN_UP, COLUMN_PHASE> ColumnAxis;
 
 struct Params {
   const X_TYPE* source;
@@ -76,10 +78,12 @@ struct Targets {
   i32 channel;
   i32 rows, columns;  // that exist; may be more than ROWS and COLUMNS
 
-  __device__ __forceinline__ Targets(const Params& p, bool exists, i32 image, i32 channel_, i32 plane, i32 row, i32 column)
+  __device__ __forceinline__ Targets(const Params& p, bool exists, i32 image, i32 channel_, i32 plane, i32 row,
+                                     i32 column)
       : channel(channel_) {
     const i64 coordinate[RANK] = {IMAGES_AS_PLANES ? plane : image, channel, IMAGES_AS_PLANES ? 0 : plane, row, column};
-    const i64 plane_step[RANK] = {IMAGES_AS_PLANES, 0, !IMAGES_AS_PLANES}, row_step[RANK] = {0, 0, 0, 1}, column_step[RANK] = {0, 0, 0, 0, 1};
+    const i64 plane_step[RANK] = {IMAGES_AS_PLANES, 0, !IMAGES_AS_PLANES};
+    const i64 row_step[RANK] = {0, 0, 0, 1}, column_step[RANK] = {0, 0, 0, 0, 1};
     first = Functor::cursor(p.epilogue, coordinate);
     next_plane = Functor::cursor(p.epilogue, plane_step);
     next_row = Functor::cursor(p.epilogue, row_step);
@@ -93,10 +97,12 @@ struct Targets {
 struct Sums {
   f32 values[PLANE_TAPS][ROWS][COLUMNS][CHANNELS];
 
-  // Adds the products of a plane of the source; `window`: where the thread's lies in shared memory.
-  __device__ __forceinline__ void add(const Weights& w, u32 window, u32 row_pitch) {
+  // Adds the products of a plane of the source; `window`: where the thread's lies in shared memory, `first_row` and
+  // `rows` in the plane: its first row and how many there are.
+  __device__ __forceinline__ void add(const Weights& w, u32 window, u32 row_pitch, i32 first_row, i32 rows) {
 #pragma unroll
     for (int j = 0; j < RowAxis::WINDOW; ++j) {
+      if (SKIPS_ROWS && u32(first_row + j) >= u32(rows)) continue;
       f32 x[ColumnAxis::WINDOW][CHANNELS];
       read_window<X_TYPE>(x, window + j * row_pitch);
 #pragma unroll
@@ -177,9 +183,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   // The planes of the source that these meet, the first ones on their way.
   const i32 first_plane = p.first[0] + begin, end_plane = min(p.first[0] + end + PLANE_TAPS - 1, p.planes);
   const X_TYPE* const image = p.source + place[4] * p.image_stride;
-  const Planes planes(p.box, p.first[1] + tile_row * p.box_steps[0], p.first[2] + tile_column * p.box_steps[1],
+  const i32 box_row = p.first[1] + tile_row * p.box_steps[0];
+  const Planes planes(p.box, box_row, p.first[2] + tile_column * p.box_steps[1],
                       first_channel, shared);
   i32 coming = max(first_plane, 0);
+  wait_for_previous_kernel();
+  allow_next_kernel();
 #pragma unroll
   for (int stage = 0; stage < STAGES - 1; ++stage) {
     if (coming < end_plane) planes.copy(image + coming * p.plane_stride, stage);
@@ -196,7 +205,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const i32 row = (tile_row * p.unit_rows + unit_row) * ROWS;
   const i32 column = (tile_column * i32(p.unit_columns.divisor) + unit_column) * COLUMNS;
   const Targets targets(p, exists, place[4], first_channel + i32(lane) * CHANNELS, begin, row, column);
-  const u32 window = planes.word((exists ? unit_row : 0) * (ROWS * ROW_STEP / ROW_UP),
+  const i32 row_of_box = (exists ? unit_row : 0) * (ROWS * ROW_STEP / ROW_UP), window_row = box_row + row_of_box;
+  const u32 window = planes.word(row_of_box,
                                  unit_column * (COLUMNS * COLUMN_STEP / COLUMN_UP), lane);
 
   const Weights w(shared_weights + lane * WEIGHTS_PITCH);
@@ -219,7 +229,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     if (coming < end_plane) planes.copy(image + coming * p.plane_stride, free_stage);
     cp_async_commit();
     ++coming;
-    sums.add(w, window + stage * Planes::STAGE_BYTES, planes.row_pitch);
+    sums.add(w, window + stage * Planes::STAGE_BYTES, planes.row_pitch, window_row, p.box.extents[0]);
     free_stage = stage;
     stage = Planes::next(stage);
     finish();

@@ -358,7 +358,8 @@ def _step(gradient: FilterGradient, tile: FilterTile) -> Step:
     return Step(thread.step.instructions + moves, thread.step.sectors_read, 0, tile.prefetch)
 
 
-def filter_kernel(gradient: FilterGradient, tile: FilterTile) -> KernelRef:
+def filter_kernel(gradient: FilterGradient, tile: FilterTile, target: str) -> KernelRef:
+    """target: the kernel's, ``dependent_target``."""
     operation, (_, rows, columns) = gradient.geometry.operation, gradient.axes
     front, back = columns.clips(tile.strip)
     params = Params(
@@ -382,9 +383,9 @@ def filter_kernel(gradient: FilterGradient, tile: FilterTile) -> KernelRef:
     walk = f"{rows.taps}x{columns.taps}_s{rows.step}x{columns.step}_k{params.CLASSES}"
     shape = f"c{tile.channels}w{tile.strip}_p{tile.prefetch}u{params.UNROLL}_x{front}x{back}_l{params.LANES}b{_THREADS}"
     return KernelRef(
-        name=f"conv_depthwise_filter_{types}_{walk}_{shape}_sm80",
+        name=f"conv_depthwise_filter_{types}_{walk}_{shape}_{target.replace('_', '')}",
         source="conv/depthwise/conv_depthwise_filter.cu",
-        target="sm_80",
+        target=target,
         parameters=macros(params),
     )
 
@@ -434,11 +435,12 @@ def functor_of(geometry: DepthwiseGeometry) -> Functor:
     return generate(geometry.dag, accumulator=DataType.FLOAT, vector_axis=0)
 
 
-def sum_kernel(functor: Functor) -> KernelRef:
+def sum_kernel(functor: Functor, target: str) -> KernelRef:
+    """target: the kernel's, ``dependent_target``."""
     return KernelRef(
-        name=f"conv_depthwise_filter_sum_sm80_{functor.digest}",
+        name=f"conv_depthwise_filter_sum_{target.replace('_', '')}_{functor.digest}",
         source="conv/depthwise/conv_depthwise_filter_sum.cu",
-        target="sm_80",
+        target=target,
         parameters=macros(SumParams(_SUM_COLUMNS, _SUM_PARTS)),
         generated=functor.text,
     )

@@ -26,6 +26,8 @@ from lowdnn.engines.conv.depthwise.plane_search import (
     STAGES,
     BlockWork,
     Units,
+    WalkParams,
+    block_radices,
     chosen_units,
     thread_positions,
     thread_products,
@@ -47,27 +49,16 @@ _MAX_INDEX = 2**31 - 1
 
 @dataclass(frozen=True)
 class Params:
-    """The macros of ``conv_depthwise_filter_planes.cu``, described there."""
+    """The other macros of ``conv_depthwise_filter_planes.cu``, described there."""
 
     X_TYPE: str
     DY_TYPE: str
-    ROWS: int
-    COLUMNS: int
-    PLANE_TAPS: int
-    ROW_TAPS: int
-    COLUMN_TAPS: int
-    ROW_STEP: int
-    COLUMN_STEP: int
-    LANES: int
-    STAGES: int
     X_COPIES: int
     X_COPY_BYTES: int
     X_IS_DENSE: int
     DY_COPIES: int
     DY_COPY_BYTES: int
     DY_IS_DENSE: int
-    THREADS: int
-    CLASSES: int = 1
 
 
 @dataclass(frozen=True)
@@ -147,49 +138,56 @@ class PlaneFilterGradient:
 
     def staging(self, units: Units) -> tuple[Staging, Staging]:
         """Of planes of x and dy, in a block."""
-        rows, columns = units.shape
-        box = self.axes[1].window(rows), self.axes[2].window(columns)
         x, dy = self.staged
-        return x.staging(box, units.lanes, units.threads), dy.staging(units.shape, units.lanes, units.threads)
-
-    def shared_bytes(self, tile: FilterPlanesTile) -> int:
-        staged = tile.stages * sum(one.stage_bytes for one in self.staging(tile.units))
-        return max(staged, self.sums * (tile.units.count // 2) * tile.units.lanes * 4)
+        return x.staging(units.box(self.axes), units.lanes, units.threads), dy.staging(
+            units.shape, units.lanes, units.threads
+        )
 
     def digits(self, tile: FilterPlanesTile) -> tuple[int, ...]:
         """The radices of a block's number, the fastest first."""
-        rows, columns = tile.units.shape
-        channel_blocks = ceil_div(self.geometry.channels, tile.units.lanes * self.channels)
-        tiles = ceil_div(self.axes[2].targets, columns), ceil_div(self.axes[1].targets, rows)
-        return channel_blocks, *tiles, tile.shares
+        return *self._blocks_of_share(tile.units), tile.shares
 
     def slice_count(self, tile: FilterPlanesTile) -> int:
         return prod(self.digits(tile)[1:])
 
     def work(self, tile: FilterPlanesTile) -> BlockWork:
-        """What a block does; its threads hold sums, planes of dy and a row of their windows."""
-        units, staging = tile.units, self.staging(tile.units)
+        """What a block does."""
+        return self._in_shares(self._work_of_image(tile.units, tile.stages), tile.shares)
+
+    def tiles(self, arch: ArchSpec) -> Iterator[tuple[FilterPlanesTile, BlockWork]]:
+        """Those worth a look that fit, each with as many shares as fill the device once, with their work."""
+        lanes = lane_choices(self.geometry.channels, self.image)
+        for units in units_of(lanes, self.axes, self.channels, MAX_REGISTERS - self.sums):
+            work = self._work_of_image(units, DEFAULT_STAGES)
+            if work.is_worth_a_look(arch):
+                shares = self._shares(work.resident(arch) * arch.sm_count // work.blocks)
+                yield FilterPlanesTile(units, shares, DEFAULT_STAGES), self._in_shares(work, shares)
+
+    def _blocks_of_share(self, units: Units) -> tuple[int, int, int]:
+        """Along channels, columns and rows."""
+        return block_radices(units, self.axes, ceil_div(self.geometry.channels, self.channels))
+
+    def _work_of_image(self, units: Units, stages: int) -> BlockWork:
+        """Of the blocks of one share, for one image; threads hold sums, planes of dy and a row of their windows."""
+        staging = self.staging(units)
         positions = thread_positions(self.axes, units.rows, units.columns) + units.rows * units.columns
         products = thread_products(self.axes, units.rows, units.columns, self.channels)
         return BlockWork(
-            blocks=prod(self.digits(tile)),
+            blocks=prod(self._blocks_of_share(units)),
             threads=units.threads,
-            steps=ceil_div(self.geometry.images, tile.shares) * self.steps,
+            steps=self.steps,
             instructions=products + positions * (1 + self.channels),
             beside=_SUM * self.sums,
             registers=self._registers(units.rows, units.columns) + sum(one.copies for one in staging),
-            shared_bytes=self.shared_bytes(tile),
+            shared_bytes=max(
+                stages * sum(one.stage_bytes for one in staging), self.sums * (units.count // 2) * units.lanes * 4
+            ),
             staged=staging,
         )
 
-    def tiles(self, arch: ArchSpec) -> Iterator[FilterPlanesTile]:
-        """Those worth a look that fit, each with as many shares as fill the device once."""
-        lanes = lane_choices(self.geometry.channels, self.image)
-        for units in units_of(lanes, self.axes, self.channels, MAX_REGISTERS - self.sums):
-            tile = FilterPlanesTile(units, 1, DEFAULT_STAGES)
-            work = self.work(tile)
-            if work.fits:
-                yield replace(tile, shares=self._shares(work.resident(arch) * arch.sm_count // work.blocks))
+    def _in_shares(self, of_image: BlockWork, shares: int) -> BlockWork:
+        steps = ceil_div(self.geometry.images, shares) * of_image.steps
+        return replace(of_image, blocks=of_image.blocks * shares, steps=steps)
 
     def _registers(self, rows: int, columns: int) -> int:
         met = self.axes[0].taps * rows * columns
@@ -201,38 +199,29 @@ class PlaneFilterGradient:
         return ceil_div(images, ceil_div(images, min(images, max(1, most))))
 
 
-def filter_kernel(gradient: PlaneFilterGradient, tile: FilterPlanesTile) -> KernelRef:
+def filter_kernel(gradient: PlaneFilterGradient, tile: FilterPlanesTile, target: str) -> KernelRef:
+    """target: the kernel's, ``dependent_target``."""
     planes, rows, columns = gradient.axes
     x, dy = gradient.staging(tile.units)
+    walk_params = WalkParams.of(gradient.axes, tile.units, tile.stages)
     params = Params(
         X_TYPE=dtypes.info(gradient.image.data_type).c_type,
         DY_TYPE=dtypes.info(gradient.response.data_type).c_type,
-        ROWS=tile.units.rows,
-        COLUMNS=tile.units.columns,
-        PLANE_TAPS=planes.taps,
-        ROW_TAPS=rows.taps,
-        COLUMN_TAPS=columns.taps,
-        ROW_STEP=rows.step,
-        COLUMN_STEP=columns.step,
-        LANES=tile.units.lanes,
-        STAGES=tile.stages,
         X_COPIES=x.copies,
         X_COPY_BYTES=x.copy_bytes,
         X_IS_DENSE=int(x.is_dense),
         DY_COPIES=dy.copies,
         DY_COPY_BYTES=dy.copy_bytes,
         DY_IS_DENSE=int(dy.is_dense),
-        THREADS=tile.units.threads,
     )
     data_type = dtypes.info(gradient.image.data_type).short_name
-    walk = f"{planes.taps}x{rows.taps}x{columns.taps}_s{rows.step}x{columns.step}"
-    shape = f"r{tile.units.rows}w{tile.units.columns}_l{tile.units.lanes}b{tile.units.threads}"
-    shape += "".join(f"_{s.copies}x{s.copy_bytes}{'d' if s.is_dense else ''}" for s in (x, dy)) + f"s{tile.stages}"
+    walk = f"{planes.taps}x{rows.taps}x{columns.taps}_s{rows.step}x{columns.step}{walk_params.window_label}"
+    shape = tile.units.label + "".join(f"_{s.copies}x{s.copy_bytes}{'d' if s.is_dense else ''}" for s in (x, dy))
     return KernelRef(
-        name=f"conv_depthwise_filter_planes_{data_type}_{walk}_{shape}_sm80",
+        name=f"conv_depthwise_filter_planes_{data_type}_{walk}_{shape}s{tile.stages}_{target.replace('_', '')}",
         source="conv/depthwise/conv_depthwise_filter_planes.cu",
-        target="sm_80",
-        parameters=macros(params),
+        target=target,
+        parameters=(*macros(walk_params), *macros(params)),
     )
 
 
@@ -251,7 +240,8 @@ def filter_launch(gradient: PlaneFilterGradient, tile: FilterPlanesTile, offset_
             WorkspacePointer(offset_bytes),
             *i64((x.strides[0], x_strides[0], dy.strides[0], dy_strides[0])),
             *i32((planes.sources, planes.targets, planes.padding, gradient.steps)),
-            *i32((rows.first, columns.first, rows.moved(block_rows), columns.moved(block_columns))),
+            *i32(axis.first for axis in tile.units.thread_axes(gradient.axes)),
+            *i32((rows.moved(block_rows), columns.moved(block_columns))),
             x_staging.box(x_strides[1:], (rows.sources, columns.sources), geometry.channels),
             dy_staging.box(dy_strides[1:], (rows.targets, columns.targets), geometry.channels),
             *i32(axis.taps - 1 if axis.is_reversed else 0 for axis in gradient.axes),
@@ -267,7 +257,7 @@ def filter_launch(gradient: PlaneFilterGradient, tile: FilterPlanesTile, offset_
         grid=(prod(digits), 1, 1),
         block=(tile.units.threads, 1, 1),
         arguments=(arguments,),
-        shared_bytes=gradient.shared_bytes(tile),
+        shared_bytes=gradient.work(tile).shared_bytes,
         work=Work(products, bytes_of((x, dy)), MathUnit.FMA_F32),  # the slices stay in the L2 cache
     )
 
@@ -296,9 +286,18 @@ def tile_of(gradient: PlaneFilterGradient, chosen: Choices) -> FilterPlanesTile 
 def best_tile(gradient: PlaneFilterGradient, arch: ArchSpec) -> FilterPlanesTile:
     """The fastest tile by its work's estimate."""
 
-    def cost(tile: FilterPlanesTile) -> float:
-        slices = 2 * slices_bytes(gradient, tile)
-        return gradient.work(tile).seconds(gradient.moved_bytes + slices, arch)
-
     lanes = lane_choices(gradient.geometry.channels, gradient.image)[-1]
-    return min(gradient.tiles(arch), key=cost, default=FilterPlanesTile(Units(lanes, 1, 1, 1, 1), 1, DEFAULT_STAGES))
+    least = FilterPlanesTile(Units(lanes, 1, 1, 1, 1), 1, DEFAULT_STAGES)
+    best, _ = min(
+        gradient.tiles(arch), key=lambda found: _seconds(gradient, found[0], found[1], arch), default=(least, None)
+    )
+    return best
+
+
+def estimated_s(gradient: PlaneFilterGradient, tile: FilterPlanesTile, arch: ArchSpec) -> float:
+    """With the sum of the slices."""
+    return _seconds(gradient, tile, gradient.work(tile), arch)
+
+
+def _seconds(gradient: PlaneFilterGradient, tile: FilterPlanesTile, work: BlockWork, arch: ArchSpec) -> float:
+    return work.seconds(gradient.moved_bytes + 2 * slices_bytes(gradient, tile), arch)

@@ -10,6 +10,7 @@ from lowdnn.engines.conv.depthwise.axes import AxisGeometry
 from lowdnn.enums import ConvolutionMode, DataType
 from lowdnn.graph.pattern import Anchored, PointwiseDag
 from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.tensor import Tensor
 
 #: Operands that widen to f32 exactly.
@@ -42,6 +43,11 @@ class DepthwiseGeometry:
         placed = _placed(operation)
         planes, rows, columns = (_axis(operation, axis) for axis in placed)
         return cls(operation, matched.epilogue, placed, (planes, rows, columns))
+
+    @property
+    def has_single_planes(self) -> bool:
+        """Whether the tensors have rows and columns, but no planes."""
+        return self.placed == (None, 0, 1)
 
     @property
     def images(self) -> int:
@@ -116,6 +122,27 @@ class DepthwiseGeometry:
             if step > _MAX_OFFSET:
                 return f"{name}.strides: expected at most {_MAX_OFFSET} bytes between taps, got {step}"
         return ""
+
+
+@dataclass(frozen=True)
+class DataPass:
+    """From sources to targets: x to y, or dy to dx."""
+
+    geometry: DepthwiseGeometry
+
+    @cached_property
+    def is_backward(self) -> bool:
+        return isinstance(self.geometry.operation, ConvolutionBackwardData)
+
+    @cached_property
+    def source(self) -> Tensor:
+        operation = self.geometry.operation
+        return operation.response if self.is_backward else operation.image
+
+    @cached_property
+    def target(self) -> Tensor:
+        operation = self.geometry.operation
+        return operation.image if self.is_backward else operation.response
 
 
 def _placed(operation: ConvolutionOperation) -> tuple[int | None, int | None, int | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import gcd
 
 from lowdnn.engines.conv.depthwise.axes import AxisGeometry
@@ -22,7 +22,7 @@ _LEAST_LINE_TAPS = 16
 #: Words of a block.
 _LEAST_LANES, _MOST_LANES = 12, 64
 _FEW_LANES = 8  # for fewer words
-_SECTOR_BYTES = 32
+SECTOR_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -51,19 +51,23 @@ class WindowAxis:
         padding = axis.taps - 1 - axis.padding
         return cls(axis.response, axis.image, axis.taps, 1, axis.stride, padding, not axis.is_flipped)
 
-    @property
+    @cached_property
     def first(self) -> int:
         """The first position that target 0 meets, inside the source or not."""
         return ceil_div(-self.padding, self.up)
 
-    @property
+    @cached_property
     def phase(self) -> int:
         """The tap that joins the two."""
         return self.first * self.up + self.padding
 
-    def window(self, targets: int) -> int:
-        """Positions that so many neighbouring targets meet, the first one a multiple of ``up``."""
-        return ((targets - 1) * self.step + self.taps - 1 - self.phase) // self.up + 1
+    def thread(self, targets: int, threads: int = 1) -> ThreadAxis:
+        """One of a block's ``threads`` of so many targets; a lone one that has all leaves positions of padding out."""
+        return _thread(self, targets, threads == 1 and targets >= self.targets)
+
+    def window(self, targets: int, threads: int = 1) -> int:
+        """Positions that a block's ``threads`` of so many neighbouring targets meet, the first a multiple of ``up``."""
+        return self.thread(targets, threads).window + self.moved((threads - 1) * targets)
 
     def moved(self, targets: int) -> int:
         """From the window of one target to that of the target so many further on, a multiple of ``up``."""
@@ -72,6 +76,18 @@ class WindowAxis:
     def products(self, targets: int) -> int:
         """Pairs of taps and targets, of so many neighbouring ones."""
         return _products(self, targets)
+
+
+@dataclass(frozen=True)
+class ThreadAxis:
+    """One axis of a thread's work.
+
+    first: the first position of the window of target 0.  phase: the tap that joins the two.  window: its positions.
+    """
+
+    first: int
+    phase: int
+    window: int
 
 
 def word_channels(tensor: Tensor) -> int:
@@ -89,7 +105,7 @@ def refuse_walk(geometry: DepthwiseGeometry) -> str:
     """Why no kernel walks along planes of the operation, or an empty string."""
     planes, _, columns = geometry.axes
     is_line = geometry.placed[:2] == (None, None)
-    if geometry.placed[0] is None and not (is_line and columns.taps >= _LEAST_LINE_TAPS):
+    if is_line and columns.taps < _LEAST_LINE_TAPS:
         return f"expected planes, or a line with at least {_LEAST_LINE_TAPS} taps"
     if any(axis.dilation > 1 for axis in geometry.axes) or planes.stride > 1:
         return "expected no dilations and no stride along the planes"
@@ -150,8 +166,8 @@ class StagedTensor:
             copied, touched = _WIDEST_COPY, position_bytes
         else:
             copied = gcd(self.widest_copy, position_bytes)
-            is_aligned = position_bytes % _SECTOR_BYTES == self.pitch_bytes % _SECTOR_BYTES == 0
-            touched = (ceil_div(position_bytes, _SECTOR_BYTES) + (not is_aligned)) * _SECTOR_BYTES
+            is_aligned = position_bytes % SECTOR_BYTES == self.pitch_bytes % SECTOR_BYTES == 0
+            touched = (ceil_div(position_bytes, SECTOR_BYTES) + (not is_aligned)) * SECTOR_BYTES
         before = copied - WORD_BYTES if position_bytes % copied else 0  # where a box begins within a copy
         row_copies = ceil_div(columns * position_bytes + before, copied)
         count = ceil_div(rows * row_copies, threads)
@@ -182,5 +198,17 @@ def _is_dense(tensor: Tensor) -> bool:
 @lru_cache(maxsize=1024)
 def _products(axis: WindowAxis, targets: int) -> int:
     """Kept: a search asks for few of them, again and again."""
-    taps = (j * axis.up + axis.phase - i * axis.step for i in range(targets) for j in range(axis.window(targets)))
+    thread = axis.thread(targets)
+    taps = (j * axis.up + thread.phase - i * axis.step for i in range(targets) for j in range(thread.window))
     return sum(0 <= tap < axis.taps for tap in taps)
+
+
+@lru_cache(maxsize=1024)
+def _thread(axis: WindowAxis, targets: int, has_all: bool) -> ThreadAxis:
+    """Kept like ``_products``."""
+    window = ((targets - 1) * axis.step + axis.taps - 1 - axis.phase) // axis.up + 1
+    if not has_all:
+        return ThreadAxis(axis.first, axis.phase, window)
+    front = max(0, -axis.first)
+    inside = min(window, axis.sources - axis.first) - front
+    return ThreadAxis(axis.first + front, axis.phase + front * axis.up, max(1, inside))

@@ -13,12 +13,12 @@ from math import hypot, prod
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.depthwise.cost import resident_blocks, waves_s
-from lowdnn.engines.conv.depthwise.plane_axes import WORD_BYTES, Staging, WindowAxis
+from lowdnn.engines.conv.depthwise.plane_axes import WORD_BYTES, Staging, ThreadAxis, WindowAxis
 from lowdnn.engines.launch import ceil_div
 from lowdnn.enums import KnobType
 
 #: Choices of a thread's rows and columns, and of threads along them.
-ROWS = (1, 2, 4)
+ROWS = (1, 2, 4, 7)
 COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 16)
 UNITS = (*range(1, 17), 20)
 STAGES = (2, 3, 4)
@@ -29,7 +29,7 @@ _SCHEDULERS = 4
 
 #: Of a thread: what it may hold as its own, and what it needs beside that.
 MAX_REGISTERS = 190
-_OTHER_REGISTERS = 40
+_OTHER_REGISTERS, _LEAST_OTHER_REGISTERS = 40, 20
 _MAX_COPIES = 28
 #: Of a block.
 _MAX_THREADS = 512
@@ -43,6 +43,8 @@ _MOST_PARTS = 10
 _VECTOR_WORDS = 4
 #: Fewer in a block are slower than their instructions tell (measured).
 _LEAST_WARPS = 3
+#: Fewer of a multiprocessor have too little to do while one waits for its planes.
+_LEAST_RESIDENT_WARPS = 6
 _MAX_STAGED_BYTES = 90 << 10
 
 #: Instructions of a copy, of a target's epilogue, of a step beside its products.
@@ -79,6 +81,69 @@ class Units:
         """The block's rows and columns of targets."""
         return self.unit_rows * self.rows, self.unit_columns * self.columns
 
+    def thread_axes(self, axes: tuple[WindowAxis, WindowAxis, WindowAxis]) -> tuple[ThreadAxis, ThreadAxis]:
+        """Rows and columns."""
+        return axes[1].thread(self.rows, self.unit_rows), axes[2].thread(self.columns, self.unit_columns)
+
+    def box(self, axes: tuple[WindowAxis, WindowAxis, WindowAxis]) -> tuple[int, int]:
+        """Rows and columns of the source that the block meets."""
+        return axes[1].window(self.rows, self.unit_rows), axes[2].window(self.columns, self.unit_columns)
+
+    @property
+    def label(self) -> str:
+        """As it stands in kernel names."""
+        return f"r{self.rows}w{self.columns}_l{self.lanes}b{self.threads}"
+
+
+@dataclass(frozen=True)
+class WalkParams:
+    """The macros that both kernels have."""
+
+    ROWS: int
+    COLUMNS: int
+    PLANE_TAPS: int
+    ROW_TAPS: int
+    COLUMN_TAPS: int
+    ROW_STEP: int
+    COLUMN_STEP: int
+    ROW_WINDOW: int
+    COLUMN_WINDOW: int
+    ROW_PHASE: int
+    COLUMN_PHASE: int
+    SKIPS_ROWS: int
+    LANES: int
+    STAGES: int
+    THREADS: int
+    CLASSES: int = 1
+
+    @classmethod
+    def of(cls, axes: tuple[WindowAxis, WindowAxis, WindowAxis], units: Units, stages: int) -> WalkParams:
+        planes, rows, columns = axes
+        own_rows, own_columns = units.thread_axes(axes)
+        return cls(
+            ROWS=units.rows,
+            COLUMNS=units.columns,
+            PLANE_TAPS=planes.taps,
+            ROW_TAPS=rows.taps,
+            COLUMN_TAPS=columns.taps,
+            ROW_STEP=rows.step,
+            COLUMN_STEP=columns.step,
+            ROW_WINDOW=own_rows.window,
+            COLUMN_WINDOW=own_columns.window,
+            ROW_PHASE=own_rows.phase,
+            COLUMN_PHASE=own_columns.phase,
+            SKIPS_ROWS=int(rows.targets > units.rows and 2 * (rows.taps - 1) >= rows.sources),
+            LANES=units.lanes,
+            STAGES=stages,
+            THREADS=units.threads,
+        )
+
+    @property
+    def window_label(self) -> str:
+        """As it stands in kernel names."""
+        skips = "k" if self.SKIPS_ROWS else ""
+        return f"p{self.ROW_PHASE}x{self.COLUMN_PHASE}v{self.ROW_WINDOW}x{self.COLUMN_WINDOW}{skips}"
+
 
 @dataclass(frozen=True)
 class BlockWork:
@@ -108,9 +173,21 @@ class BlockWork:
             and self.registers + _OTHER_REGISTERS <= 512 // warps // 8 * 8
         )
 
-    def resident(self, arch: ArchSpec) -> int:
+    def is_worth_a_look(self, arch: ArchSpec) -> bool:
+        """Whether it fits, with enough warps of a multiprocessor."""
+        return self.fits and self.resident(arch) * self.threads >= _LEAST_RESIDENT_WARPS * _WARP_SIZE
+
+    def crowds(self, arch: ArchSpec) -> bool:
+        """Whether a multiprocessor has room for its even share of several blocks and half as many more.
+
+        Those that start before the last kernel has ended do not come evenly then, and lose more than they save.
+        """
+        share = ceil_div(self.blocks, arch.sm_count)
+        return share > 1 and 3 * share <= 2 * self.resident(arch, _LEAST_OTHER_REGISTERS)
+
+    def resident(self, arch: ArchSpec, other_registers: int = _OTHER_REGISTERS) -> int:
         """Blocks of a multiprocessor at a time."""
-        by_registers = resident_blocks(self.registers + _OTHER_REGISTERS, self.threads, arch)
+        by_registers = resident_blocks(self.registers + other_registers, self.threads, arch)
         return max(1, min(by_registers, arch.shared_bytes_per_sm // (self.shared_bytes + _RESERVED_SHARED_BYTES)))
 
     def seconds(self, moved_bytes: int, arch: ArchSpec) -> float:
@@ -126,6 +203,12 @@ class BlockWork:
         read_s = self.blocks * self.steps * sum(one.touched_bytes for one in self.staged) / _L2_BYTES_PER_S
         memory_s = max(moved_bytes / arch.copy_bytes_per_s, read_s)
         return max(walk_s, memory_s) + _OVERLAP * min(walk_s, memory_s)
+
+
+def block_radices(units: Units, axes: tuple[WindowAxis, WindowAxis, WindowAxis], words: int) -> tuple[int, int, int]:
+    """Blocks along ``words`` of channels, and along the columns and rows of targets."""
+    rows, columns = units.shape
+    return ceil_div(words, units.lanes), ceil_div(axes[2].targets, columns), ceil_div(axes[1].targets, rows)
 
 
 def unit_knobs(best: Units, lanes: tuple[int, ...]) -> tuple[Knob, ...]:
@@ -173,8 +256,9 @@ def units_of(
     for shape in _shapes(axes, channels, most):
         own = _thread_instructions(axes, shape, channels)
         for count in lanes:
-            for threads in _WANTED_THREADS:
-                yield from _arranged(axes, shape, count, threads, own)
+            yield from dict.fromkeys(
+                one for threads in _WANTED_THREADS for one in _arranged(axes, shape, count, threads, own)
+            )
 
 
 def _arranged(
@@ -189,7 +273,7 @@ def _arranged(
     least = min(_LEAST_WARPS * _WARP_SIZE, rows * columns * lanes)
 
     def positions(unit_rows: int, unit_columns: int) -> int:
-        return row_axis.window(unit_rows * shape[0]) * column_axis.window(unit_columns * shape[1])
+        return row_axis.window(shape[0], unit_rows) * column_axis.window(shape[1], unit_columns)
 
     def fits(unit_rows: int, unit_columns: int) -> bool:
         staged = positions(unit_rows, unit_columns) + unit_rows * unit_columns * prod(shape)
@@ -201,10 +285,11 @@ def _arranged(
         blocks = ceil_div(rows, units[0]) * ceil_div(columns, units[1])
         return blocks * (ceil_div(prod(units) * lanes, _WARP_SIZE) * own + copied)
 
+    row_parts = _parts(rows)
     possible = [
         (unit_rows, unit_columns)
         for unit_columns in _parts(columns)
-        for unit_rows in [next((part for part in _parts(rows) if fits(part, unit_columns)), 0)]
+        for unit_rows in [next((part for part in row_parts if fits(part, unit_columns)), 0)]
         if unit_rows
     ]
     if possible:

@@ -12,8 +12,9 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, space_of, with_axis
 from lowdnn.engines.base import Choices, Knob
-from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
+from lowdnn.engines.conv.depthwise.geometry import DataPass
 from lowdnn.engines.conv.depthwise.plane_axes import (
+    SECTOR_BYTES,
     StagedTensor,
     Staging,
     WindowAxis,
@@ -28,6 +29,8 @@ from lowdnn.engines.conv.depthwise.plane_search import (
     STAGES,
     BlockWork,
     Units,
+    WalkParams,
+    block_radices,
     chosen_units,
     epilogue_instructions,
     thread_positions,
@@ -38,8 +41,6 @@ from lowdnn.engines.conv.depthwise.plane_search import (
 )
 from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, i64, macros
 from lowdnn.enums import DataType, KnobType
-from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
-from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
 
 #: Choices of blocks that share the planes of targets.
@@ -52,29 +53,16 @@ _MAX_INDEX = 2**31 - 1
 
 @dataclass(frozen=True)
 class Params:
-    """The macros of ``conv_depthwise_planes.cu``, described there."""
+    """The other macros of ``conv_depthwise_planes.cu``, described there."""
 
     X_TYPE: str
     W_TYPE: str
     IMAGES_AS_PLANES: int
-    ROWS: int
-    COLUMNS: int
-    PLANE_TAPS: int
-    ROW_TAPS: int
-    COLUMN_TAPS: int
-    ROW_STEP: int
-    COLUMN_STEP: int
     ROW_UP: int
     COLUMN_UP: int
-    ROW_PHASE: int
-    COLUMN_PHASE: int
-    LANES: int
     COPIES: int
     COPY_BYTES: int
     IS_DENSE: int
-    STAGES: int
-    THREADS: int
-    CLASSES: int = 1
 
 
 @dataclass(frozen=True)
@@ -87,24 +75,8 @@ class PlanesTile:
 
 
 @dataclass(frozen=True)
-class PlaneCorrelation:
-    """From sources to targets, x to y or dy to dx, walking along the planes."""
-
-    geometry: DepthwiseGeometry
-
-    @cached_property
-    def is_backward(self) -> bool:
-        return isinstance(self.geometry.operation, ConvolutionBackwardData)
-
-    @cached_property
-    def source(self) -> Tensor:
-        operation = self.geometry.operation
-        return operation.response if self.is_backward else operation.image
-
-    @cached_property
-    def target(self) -> Tensor:
-        operation = self.geometry.operation
-        return operation.image if self.is_backward else operation.response
+class PlaneCorrelation(DataPass):
+    """Walking along the planes."""
 
     @cached_property
     def axes(self) -> tuple[WindowAxis, WindowAxis, WindowAxis]:
@@ -142,6 +114,17 @@ class PlaneCorrelation:
         """Of a thread."""
         return self.geometry.tap_count * self.channels
 
+    @cached_property
+    def lanes(self) -> tuple[int, ...]:
+        """Choices of words of a block; with strides each source has many targets, whose sectors are not to be cut."""
+        choices = lane_choices(self.geometry.channels, self.source)
+        if all(axis.up == 1 for axis in self.axes):
+            return choices
+        word_bytes = self.channels * self.target.element_bytes
+        is_cut = self.geometry.channels * self.target.element_bytes % SECTOR_BYTES > 0
+        whole = tuple(n for n in choices if not is_cut and n * word_bytes % SECTOR_BYTES == 0)
+        return whole or choices
+
     @property
     def least_registers(self) -> int:
         """Of a thread's own, with the fewest targets."""
@@ -175,12 +158,7 @@ class PlaneCorrelation:
 
     def staging(self, units: Units) -> Staging:
         """Of the source's planes, in a block."""
-        rows, columns = units.shape
-        box = self.axes[1].window(rows), self.axes[2].window(columns)
-        return self.staged.staging(box, units.lanes, units.threads)
-
-    def shared_bytes(self, tile: PlanesTile) -> int:
-        return tile.stages * self.staging(tile.units).stage_bytes + tile.units.lanes * (self.weights | 1) * 4
+        return self.staged.staging(units.box(self.axes), units.lanes, units.threads)
 
     def segment(self, tile: PlanesTile) -> int:
         """Planes of targets of a block."""
@@ -188,12 +166,9 @@ class PlaneCorrelation:
 
     def digits(self, tile: PlanesTile) -> tuple[int, ...]:
         """The radices of a block's number, the fastest first."""
-        planes, row_axis, column_axis = self.axes
-        rows, columns = tile.units.shape
-        channel_blocks = ceil_div(self.geometry.channels, tile.units.lanes * self.channels)
-        tiles = ceil_div(column_axis.targets, columns), ceil_div(row_axis.targets, rows)
+        of_plane = block_radices(tile.units, self.axes, ceil_div(self.geometry.channels, self.channels))
         images = 1 if self.images_as_planes else self.geometry.images
-        return channel_blocks, *tiles, ceil_div(planes.targets, self.segment(tile)), images
+        return *of_plane, ceil_div(self.axes[0].targets, self.segment(tile)), images
 
     def work(self, tile: PlanesTile) -> BlockWork:
         """What a block does; its threads hold sums, weights and a row of their windows."""
@@ -209,19 +184,19 @@ class PlaneCorrelation:
             instructions=products + positions * (1 + self.channels),
             beside=segment * epilogue_instructions(targets) + 2 * self.weights,
             registers=(planes.taps * targets + window) * self.channels + self.weights + staging.copies,
-            shared_bytes=self.shared_bytes(tile),
+            shared_bytes=tile.stages * staging.stage_bytes + units.lanes * (self.weights | 1) * 4,
             staged=(staging,),
         )
 
-    def tiles(self, arch: ArchSpec) -> Iterator[PlanesTile]:
-        """Those worth a look that fit."""
-        lanes = lane_choices(self.geometry.channels, self.source)
-        for units in units_of(lanes, self.axes, self.channels, MAX_REGISTERS - self.weights):
+    def tiles(self, arch: ArchSpec) -> Iterator[tuple[PlanesTile, BlockWork]]:
+        """Those worth a look that fit, with their work."""
+        for units in units_of(self.lanes, self.axes, self.channels, MAX_REGISTERS - self.weights):
             tile = PlanesTile(units, 1, DEFAULT_STAGES)
             if self.images_as_planes:
                 tile = replace(tile, parts=self._least_parts(prod(self.digits(tile)[:3]), arch))
-            if self.work(tile).fits:
-                yield tile
+            work = self.work(tile)
+            if work.is_worth_a_look(arch):
+                yield tile, work
 
     def _least_parts(self, blocks: int, arch: ArchSpec) -> int:
         """With so many blocks for each: the fewest that give every multiprocessor enough."""
@@ -229,42 +204,32 @@ class PlaneCorrelation:
         return next(enough, PARTS[-1])
 
 
-def kernel(correlation: PlaneCorrelation, tile: PlanesTile, functor: Functor) -> KernelRef:
+def kernel(correlation: PlaneCorrelation, tile: PlanesTile, functor: Functor, target: str) -> KernelRef:
+    """target: the kernel's, ``dependent_target``."""
     planes, rows, columns = correlation.axes
+    walk_params = WalkParams.of(correlation.axes, tile.units, tile.stages)
     w, staging = correlation.geometry.operation.filter, correlation.staging(tile.units)
     params = Params(
         X_TYPE=dtypes.info(correlation.source.data_type).c_type,
         W_TYPE=dtypes.info(w.data_type).c_type,
         IMAGES_AS_PLANES=int(correlation.images_as_planes),
-        ROWS=tile.units.rows,
-        COLUMNS=tile.units.columns,
-        PLANE_TAPS=planes.taps,
-        ROW_TAPS=rows.taps,
-        COLUMN_TAPS=columns.taps,
-        ROW_STEP=rows.step,
-        COLUMN_STEP=columns.step,
         ROW_UP=rows.up,
         COLUMN_UP=columns.up,
-        ROW_PHASE=rows.phase,
-        COLUMN_PHASE=columns.phase,
-        LANES=tile.units.lanes,
         COPIES=staging.copies,
         COPY_BYTES=staging.copy_bytes,
         IS_DENSE=int(staging.is_dense),
-        STAGES=tile.stages,
-        THREADS=tile.units.threads,
     )
     types = "_".join(dtypes.info(t.data_type).short_name for t in (correlation.source, w))
     walk = f"{planes.taps}x{rows.taps}x{columns.taps}_s{rows.step}x{columns.step}u{rows.up}x{columns.up}"
-    walk += f"p{rows.phase}x{columns.phase}"
+    walk += walk_params.window_label
     walk += "i" if correlation.images_as_planes else ""
-    shape = f"r{tile.units.rows}w{tile.units.columns}_l{tile.units.lanes}b{tile.units.threads}"
-    shape += f"_c{staging.copies}x{staging.copy_bytes}{'d' if staging.is_dense else ''}"
+    shape = f"{tile.units.label}_c{staging.copies}x{staging.copy_bytes}{'d' if staging.is_dense else ''}"
+    label = target.replace("_", "")
     return KernelRef(
-        name=f"conv_depthwise_planes_{types}_{walk}_{shape}s{tile.stages}_sm80_{functor.digest}",
+        name=f"conv_depthwise_planes_{types}_{walk}_{shape}s{tile.stages}_{label}_{functor.digest}",
         source="conv/depthwise/conv_depthwise_planes.cu",
-        target="sm_80",
-        parameters=macros(params),
+        target=target,
+        parameters=(*macros(walk_params), *macros(params)),
         generated=functor.text,
     )
 
@@ -280,7 +245,7 @@ def launch(correlation: PlaneCorrelation, tile: PlanesTile, functor: Functor) ->
             TensorPointer(source.uid),
             TensorPointer(w.uid),
             *i64(correlation.image_strides),
-            *i32((planes.sources, *(axis.first for axis in correlation.axes))),
+            *i32((planes.sources, planes.first, *(axis.first for axis in tile.units.thread_axes(correlation.axes)))),
             *i32((rows.moved(block_rows), columns.moved(block_columns))),
             correlation.staging(tile.units).box(source_strides[1:], (rows.sources, columns.sources), geometry.channels),
             *i64((w_first, w.strides[0], *w_strides)),
@@ -301,7 +266,7 @@ def launch(correlation: PlaneCorrelation, tile: PlanesTile, functor: Functor) ->
         grid=(prod(digits), 1, 1),
         block=(tile.units.threads, 1, 1),
         arguments=(arguments,),
-        shared_bytes=correlation.shared_bytes(tile),
+        shared_bytes=correlation.work(tile).shared_bytes,
         work=work,
     )
 
@@ -319,7 +284,7 @@ def functor_of(correlation: PlaneCorrelation) -> Functor:
 def knobs(correlation: PlaneCorrelation, arch: ArchSpec) -> tuple[Knob, ...]:
     best = best_tile(correlation, arch)
     return (
-        *unit_knobs(best.units, lane_choices(correlation.geometry.channels, correlation.source)),
+        *unit_knobs(best.units, correlation.lanes),
         Knob("parts", KnobType.SPLIT_P_SLC, PARTS, best.parts, "blocks that share the planes of targets"),
         Knob("stages", KnobType.STAGES, STAGES, best.stages, "planes of the source in shared memory"),
     )
@@ -331,17 +296,26 @@ def tile_of(correlation: PlaneCorrelation, chosen: Choices) -> PlanesTile | str:
     return unfit(tile.units, correlation.axes, correlation.work(tile)) or tile
 
 
+def crowds(correlation: PlaneCorrelation, chosen: Choices, arch: ArchSpec) -> bool:
+    """``BlockWork.crowds`` of resolved knobs; short walks along images gain by an early start even so (measured)."""
+    tile = tile_of(correlation, chosen)
+    return not isinstance(tile, str) and not correlation.images_as_planes and correlation.work(tile).crowds(arch)
+
+
 def best_tile(correlation: PlaneCorrelation, arch: ArchSpec) -> PlanesTile:
     """The fastest tile by its work's estimate."""
 
-    def cost(tile: PlanesTile) -> float:
-        return correlation.work(tile).seconds(correlation.moved_bytes, arch)
-
     _, row_axis, column_axis = correlation.axes
-    lanes = lane_choices(correlation.geometry.channels, correlation.source)[-1]
+    lanes = correlation.lanes[-1]
     least = PlanesTile(Units(lanes, row_axis.up, column_axis.up, 1, 1), 1, DEFAULT_STAGES)
-    best = min(correlation.tiles(arch), key=cost, default=least)
-    return min((replace(best, parts=parts) for parts in PARTS if parts <= correlation.axes[0].targets), key=cost)
+    moved = correlation.moved_bytes
+    best, _ = min(correlation.tiles(arch), key=lambda found: found[1].seconds(moved, arch), default=(least, None))
+    variants = (replace(best, parts=parts) for parts in PARTS if parts <= correlation.axes[0].targets)
+    return min(variants, key=lambda tile: estimated_s(correlation, tile, arch))
+
+
+def estimated_s(correlation: PlaneCorrelation, tile: PlanesTile, arch: ArchSpec) -> float:
+    return correlation.work(tile).seconds(correlation.moved_bytes, arch)
 
 
 def _weights_places(correlation: PlaneCorrelation) -> tuple[int, list[int]]:

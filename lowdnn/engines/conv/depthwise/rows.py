@@ -25,13 +25,11 @@ from lowdnn.engines.conv.depthwise.cost import (
     warps_of,
     waves_s,
 )
-from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
+from lowdnn.engines.conv.depthwise.geometry import DataPass
 from lowdnn.engines.gemm.exits import NO_EXITS, ExitSlices, OutputExits
 from lowdnn.engines.launch import bytes_of, ceil_div, ceil_power, divider, i32, i64, macros, moved_bytes
 from lowdnn.engines.search import first_of_least
 from lowdnn.enums import DataType, KnobType
-from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
-from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
 
 #: Choices of a thread's work; see ``RowsTile``.
@@ -127,25 +125,10 @@ class Thread:
 
 
 @dataclass(frozen=True)
-class Correlation:
-    """From sources to targets: x to y, or dy to dx; and the reductions of a value of the epilogue on its way."""
+class Correlation(DataPass):
+    """Walking down the rows; and the reductions of a value of the epilogue on its way."""
 
-    geometry: DepthwiseGeometry
     exits: OutputExits = NO_EXITS
-
-    @cached_property
-    def is_backward(self) -> bool:
-        return isinstance(self.geometry.operation, ConvolutionBackwardData)
-
-    @cached_property
-    def source(self) -> Tensor:
-        operation = self.geometry.operation
-        return operation.response if self.is_backward else operation.image
-
-    @cached_property
-    def target(self) -> Tensor:
-        operation = self.geometry.operation
-        return operation.image if self.is_backward else operation.response
 
     @property
     def sources(self) -> int:
@@ -372,7 +355,8 @@ class Correlation:
         return ""
 
 
-def kernel(correlation: Correlation, tile: RowsTile, functor: Functor) -> KernelRef:
+def kernel(correlation: Correlation, tile: RowsTile, functor: Functor, target: str) -> KernelRef:
+    """target: the kernel's, ``dependent_target``."""
     planes, rows, columns = correlation.axes
     front, back = columns.clips(tile.strip)
     params = Params(
@@ -407,10 +391,11 @@ def kernel(correlation: Correlation, tile: RowsTile, functor: Functor) -> Kernel
     shape += f"_x{front}x{back}"
     if params.WEIGHT_ORDER:
         shape += f"_o{params.WEIGHT_VECTOR}{'r' if params.WEIGHT_ORDER < 0 else ''}"
+    label = target.replace("_", "")
     return KernelRef(
-        name=f"conv_depthwise_{types}_{walk}_{shape}_b{tile.threads}{correlation.exits.label}_sm80_{functor.digest}",
+        name=f"conv_depthwise_{types}_{walk}_{shape}_b{tile.threads}{correlation.exits.label}_{label}_{functor.digest}",
         source="conv/depthwise/conv_depthwise.cu",
-        target="sm_80",
+        target=target,
         parameters=(*macros(params), *correlation.exits.macros),
         generated=functor.text,
     )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
 from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
-from lowdnn.engines.gemm.wgmma_menu import WARP_CONFIGS
+from lowdnn.engines.gemm.wgmma_menu import WARP_CONFIGS, launched_accumulators
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, Schedule, TileStore, WgmmaTile, WgmmaType
 from lowdnn.engines.gemm.wgmma_times import conversion_clocks
 from lowdnn.enums import KnobType
@@ -150,6 +150,8 @@ def _conversion_clocks(product: WgradProduct) -> float:
 def _most_accumulators(tile: WgmmaTile, is_converted: bool) -> int:
     if tile.element_bytes == _TRANSPOSED_ELEMENT_BYTES:
         return tile.launched_registers - _OTHER_REGISTERS - tile.m // (64 * tile.warpgroups) * _ROW_REGISTERS
+    if tile.blocks_per_sm > 1:
+        return launched_accumulators(tile)
     return _MAX_CONVERTED_ACCUMULATORS if is_converted else _MAX_ACCUMULATORS
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lowdnn.arch.specs import SM_90A
+from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.driver import open_driver
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
 from lowdnn.engines.registry import ENGINES
@@ -234,3 +234,15 @@ def test_tiles_suit_their_layers() -> None:
     planar = defaults("n=64 c=192 k=192 groups=192 hw=28x28 rs=3x3 pad=1 layout=nchw")
     assert planar[KnobType.LOAD_SIZE] == 1
     assert planar[KnobType.TILE_COLS] % 4 == 0
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("shape", [SMALL, "n=1 c=6 k=6 groups=6 hw=3x4x5 rs=3x3x3 pad=1 dtype=bf16"])
+def test_launches_that_follow_each_other_overlap(kernel_cache_dir: Path, shape: str, direction: str) -> None:
+    """The race detector sees what is touched before the launch in front has ended."""
+    with open_runtime(open_driver("emulated", policy="fuzz(7),early,races"), kernel_cache_dir) as runtime:
+        plan = check(runtime, case(shape, direction))
+    assert all(launch.overlaps_previous for launch in plan.launches)
+    assert not any(
+        launch.overlaps_previous for launch in ENGINE.plan(case(shape, direction).graph(), SM_80, {}).launches
+    )

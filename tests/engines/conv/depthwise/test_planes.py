@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 
 import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.driver import open_driver
+from lowdnn.engines.conv.depthwise import conv_depthwise
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
 from lowdnn.enums import KnobType
 from lowdnn.graph.cases import ConvolutionCase, parse_case
@@ -64,6 +66,29 @@ def test_lines(racing: Runtime, direction: str) -> None:
     check(racing, case("n=3 c=16 k=16 groups=16 hw=40 rs=31 pad=15 dtype=fp16", direction))
 
 
+#: With tiles of knobs; rows and columns of a thread may be all that there are, and lie beside padding that is left out.
+IMAGES = (
+    ("wgrad", "n=16 c=6 k=6 groups=6 hw=7x7 rs=7x7 pad=3 dtype=bf16", (1, 7, 7, 1)),
+    ("wgrad", "n=16 c=6 k=6 groups=6 hw=7x7 rs=3x3 pad=1 dtype=bf16", (7, 7, 1, 1)),
+    ("wgrad", "n=17 c=4 k=4 groups=4 hw=7x6 rs=5x5 pad=4x1:3 dtype=fp16", (4, 7, 2, 1)),
+    ("wgrad", "n=16 c=8 k=8 groups=8 hw=9x12 rs=3x3 pad=1 dtype=bf16", (2, 4, 3, 2)),
+    ("dgrad", "n=16 c=8 k=8 groups=8 hw=7x8 rs=5x5 pad=2 stride=2 dtype=bf16", (4, 8, 1, 1)),
+    ("dgrad", "n=16 c=6 k=6 groups=6 hw=9x12 rs=3x3 pad=1 stride=2 dtype=bf16", (2, 4, 3, 2)),
+    ("dgrad", "n=17 c=4 k=4 groups=4 hw=14x13 rs=5x5 pad=2x3 stride=2 dtype=fp16", (2, 14, 7, 1)),
+)
+
+
+@pytest.mark.parametrize(("direction", "shape", "tile"), IMAGES)
+def test_images(
+    racing: Runtime, monkeypatch: pytest.MonkeyPatch, direction: str, shape: str, tile: tuple[int, ...]
+) -> None:
+    """Walked along as planes."""
+    monkeypatch.setattr(conv_depthwise, "_WALK_SHARE", inf)
+    kinds = (KnobType.TILE_ROWS, KnobType.TILE_COLS, KnobType.TILE_M, KnobType.TILE_N)
+    check(racing, case(shape, direction))
+    check(racing, case(shape, direction), dict(zip(kinds, tile, strict=True)))
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_device(device: Runtime, direction: str) -> None:
     check(device, case(LAYER, direction, "alpha=2 beta=1"))
@@ -73,6 +98,38 @@ def test_device(device: Runtime, direction: str) -> None:
 def test_real_values_and_epilogue(device: Runtime, direction: str) -> None:
     parsed = case(LAYER, direction, "epilogue=scale+sigmoid")
     check_close(device, ENGINE, parsed.graph(), length=parsed.length)
+
+
+@pytest.mark.parametrize(
+    ("shape", "walked"),
+    [
+        ("n=64 c=768 k=768 groups=768 hw=7x7 rs=7x7 pad=3 dtype=bf16", {"wgrad"}),
+        ("n=64 c=576 k=576 groups=576 hw=14x14 rs=3x3 pad=1 stride=2 dtype=bf16", {"dgrad"}),
+        ("n=64 c=96 k=96 groups=96 hw=56x56 rs=7x7 pad=3 dtype=bf16", set()),
+        ("n=2 c=768 k=768 groups=768 hw=7x7 rs=7x7 pad=3 dtype=bf16", set()),
+    ],
+)
+def test_images_are_walked_along_where_that_is_faster(shape: str, walked: set[str]) -> None:
+    names = {one: ENGINE.plan(case(shape, one).graph(), SM_90A, {}).kernels[0].name for one in DIRECTIONS}
+    assert {one for one, name in names.items() if "_planes_" in name} == walked
+
+
+def test_blocks_write_whole_sectors_behind_strides() -> None:
+    for shape in (
+        "n=64 c=672 k=672 groups=672 hw=14x14 rs=5x5 pad=2 stride=2 dtype=bf16",
+        "n=32 c=432 k=432 groups=432 hw=13x10x10 rs=3x3x3 pad=1 stride=1x2x2 dtype=bf16",
+    ):
+        words = dict(ENGINE.plan(case(shape, "dgrad").graph(), SM_90A, {}).choices)[KnobType.LOAD_SIZE]
+        assert words % 8 == 0
+
+
+def test_blocks_that_would_crowd_do_not_start_early() -> None:
+    def overlaps(shape: str) -> bool:
+        plan = ENGINE.plan(case(f"n=32 {shape} rs=3x3x3 pad=1 dtype=bf16", "fprop").graph(), SM_90A, {})
+        return plan.launches[0].overlaps_previous
+
+    assert overlaps("c=216 k=216 groups=216 hw=13x10x10")
+    assert not overlaps("c=432 k=432 groups=432 hw=13x10x10 stride=1x2x2")
 
 
 @pytest.mark.parametrize("direction", ["fprop", "dgrad"])
