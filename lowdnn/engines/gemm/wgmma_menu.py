@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from lowdnn.engines.gemm.wgmma_machine import Machine
 from lowdnn.engines.gemm.wgmma_product import MAX_ACCUMULATORS, Conversion, WgmmaProduct
-from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, TileStore, WgmmaTile
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, WARPGROUP_ROWS, WARPGROUP_THREADS, TileStore, WgmmaTile
 
 #: WARP_SPEC_CFG -> (teams, warpgroups of a team, blocks on a multiprocessor): two warpgroups on one tile, two that
 #: take turns at tiles, one in each of two blocks, three on one tile.
@@ -124,9 +124,9 @@ def with_operand_buffers(tile: WgmmaTile, machine: Machine) -> WgmmaTile:
     return replace(tile, operand_buffers=_LEAST_OPERAND_BUFFERS)
 
 
-def launched_accumulators(tile: WgmmaTile) -> int:
-    """Of a thread, as many as registers at launch leave beside what else ptxas needs."""
-    return tile.launched_registers - _OTHER_REGISTERS
+def fits_instruction(tile: WgmmaTile) -> bool:
+    """Whether the registers at launch, whatever warpgroups take later, hold the accumulators of one wgmma: ptxas asks."""
+    return tile.n * WARPGROUP_ROWS // WARPGROUP_THREADS <= tile.launched_registers - _OTHER_REGISTERS
 
 
 def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
@@ -134,8 +134,8 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
     # Blocks share K-major operands by lines, MN-major ones by their k.
     unit_m = tile.line_unit * (1 if traits.is_a_mn_major else tile.cluster_n)
     unit_n = tile.line_unit * (1 if traits.is_b_mn_major else tile.cluster_m)
-    most = min(MAX_ACCUMULATORS, launched_accumulators(tile))
-    if tile.accumulators > MAX_ACCUMULATORS:
+    most = min(MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
+    if traits.most_accumulators > MAX_ACCUMULATORS:
         most = min(traits.most_accumulators, tile.registers.consumer - _OTHER_REGISTERS)
     if traits.conversion is not Conversion.NONE and (traits.is_a_pixels or traits.is_b_pixels):
         most = min(most, tile.registers.consumer - _CONVERTING_REGISTERS)
@@ -143,7 +143,7 @@ def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
         most = min(most, _MAX_CONVERTED_ACCUMULATORS // tile.blocks_per_sm) if tile.m == 64 * tile.warpgroups else 0
         if traits.converts_late:
             most = min(most, tile.launched_registers - _LATE_CONVERSION_REGISTERS)
-    fits = tile.m % (64 * tile.warpgroups) == 0 and tile.accumulators <= most
+    fits = tile.m % (64 * tile.warpgroups) == 0 and tile.accumulators <= most and fits_instruction(tile)
     return fits and tile.m % unit_m == 0 and tile.n % unit_n == 0
 
 

@@ -26,7 +26,7 @@ _MAX_BOX_ROWS = 256
 #: Rows that one wgmma instruction covers.
 WARPGROUP_ROWS = 64
 
-_WARPGROUP_THREADS = 128
+WARPGROUP_THREADS = 128
 _REGISTERS_PER_SM = 65536
 _MAX_THREAD_REGISTERS = 255
 #: What the loading warpgroup keeps; and the most that a multiplying one can use.
@@ -266,11 +266,11 @@ class WgmmaTile:
     @property
     def accumulators(self) -> int:
         """Registers of each multiplying thread that hold sums."""
-        return self.m * self.n // (self.warpgroups * _WARPGROUP_THREADS) * (1 + self.is_promoted)
+        return self.m * self.n // (self.warpgroups * WARPGROUP_THREADS) * (1 + self.is_promoted)
 
     @property
     def threads(self) -> int:
-        return (1 + self.consumers) * _WARPGROUP_THREADS
+        return (1 + self.consumers) * WARPGROUP_THREADS
 
     @property
     def label(self) -> str:

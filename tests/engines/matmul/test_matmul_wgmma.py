@@ -575,7 +575,7 @@ def test_clusters_that_cannot_share_k_are_refused() -> None:
 def test_knobs_that_do_not_fit_are_refused() -> None:
     with pytest.raises(BadParamError, match="accumulators"):
         ENGINE.plan(bf16_graph(256, 256, 256), SM_90A, knobs(256, 256, warps=COOPERATIVE))
-    # 104 accumulators of a thread, which is launched with 128 registers.
+    # 104 accumulators of one instruction, in a thread that is launched with 128 registers.
     with pytest.raises(BadParamError, match="26 registers beside them"):
         ENGINE.plan(bf16_graph(256, 256, 256), SM_90A, knobs(192, 208, warps=COOPERATIVE_3))
 

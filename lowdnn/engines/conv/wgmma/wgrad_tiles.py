@@ -10,7 +10,7 @@ from typing import NamedTuple
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
 from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
-from lowdnn.engines.gemm.wgmma_menu import WARP_CONFIGS, launched_accumulators
+from lowdnn.engines.gemm.wgmma_menu import WARP_CONFIGS, fits_instruction
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, Schedule, TileStore, WgmmaTile, WgmmaType
 from lowdnn.engines.gemm.wgmma_times import conversion_clocks
 from lowdnn.enums import KnobType
@@ -95,6 +95,8 @@ class WgradTiling:
         most = _most_accumulators(tile, self.product.converted is not None)
         if tile.m % (64 * tile.warpgroups) or tile.m * tile.n // (tile.warpgroups * 128) > most:
             return f"whole parts of 64 rows for each warpgroup, at most {most} accumulators of a thread"
+        if not fits_instruction(tile):
+            return f"fewer columns for the {tile.launched_registers} registers of a thread"
         if self.product.converted is not None and tile.cluster > 1:
             return "clusters of one block where x is converted"
         if run > 1 and tile.n != run * MN_MAJOR_BOX:
@@ -150,8 +152,6 @@ def _conversion_clocks(product: WgradProduct) -> float:
 def _most_accumulators(tile: WgmmaTile, is_converted: bool) -> int:
     if tile.element_bytes == _TRANSPOSED_ELEMENT_BYTES:
         return tile.launched_registers - _OTHER_REGISTERS - tile.m // (64 * tile.warpgroups) * _ROW_REGISTERS
-    if tile.blocks_per_sm > 1:
-        return launched_accumulators(tile)
     return _MAX_CONVERTED_ACCUMULATORS if is_converted else _MAX_ACCUMULATORS
 
 

@@ -287,6 +287,7 @@ def test_other_architectures_are_refused() -> None:
     [
         (knobs(64, 192, warps=0), "64 rows for each warpgroup"),
         (knobs(256, 256, warps=0), "accumulators"),
+        (knobs(64, 256, warps=2, stages=2), "128 registers of a thread"),
         (knobs(64, 128, windows=1), "TILE_N of 192"),
         (knobs(128, 256, warps=0, stages=8), "shared memory"),
         (knobs(64, 192, cluster_k=2), "TILE_N a multiple of 128"),
