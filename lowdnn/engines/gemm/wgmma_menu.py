@@ -125,7 +125,7 @@ def with_operand_buffers(tile: WgmmaTile, machine: Machine) -> WgmmaTile:
 
 
 def fits_instruction(tile: WgmmaTile) -> bool:
-    """Whether registers at launch hold the accumulators of one wgmma; what warpgroups take later does not count there."""
+    """Whether registers at launch hold the accumulators of one wgmma; what warpgroups take later does not count."""
     return tile.n * WARPGROUP_ROWS // WARPGROUP_THREADS <= tile.launched_registers - _OTHER_REGISTERS
 
 
