@@ -45,6 +45,15 @@ def is_dependent(arch: ArchSpec) -> bool:
     return arch.name == SM_90A.name
 
 
+def uncrowded_bytes(arch: ArchSpec, blocks: int, shared_bytes: int) -> int:
+    """Shared memory of each of so many blocks that start early (``is_dependent``), with which a multiprocessor has room
+    for its even share of them only. As measured, they crowd on the multiprocessors that are the first to come free
+    otherwise (22 -> 28 us).
+    """
+    share = ceil_div(blocks, arch.sm_count)
+    return max(shared_bytes, arch.shared_bytes_beside(share + 1) + 1) if is_dependent(arch) else shared_bytes
+
+
 def dependent_target(arch: ArchSpec) -> str:
     """``KernelRef.target`` of a kernel that runs everywhere, and waits for the one before where ``arch`` lets it start
     early (``include/dependent_launch.cuh``)."""

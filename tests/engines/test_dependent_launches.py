@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.engines.launch import uncrowded_bytes
 from lowdnn.engines.registry import engine_named
 from lowdnn.enums import KnobType
 from lowdnn.graph.cases import parse_case
@@ -50,3 +51,16 @@ def test_none_is_launched_early_where_that_is_unknown(engine: str, line: str, ch
         plan = found.plan(graph, SM_80, choices)
         assert not any(launch.overlaps_previous for launch in plan.launches)
         assert {kernel.target for kernel in plan.kernels} == {"sm_80"}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "shared_bytes", "share"),
+    [(128, 167_040, 1), (128, 114_256, 1), (262, 38_016, 2), (256, 89_856, 2), (1000, 20_000, 8), (3000, 20_000, 11)],
+)
+def test_multiprocessors_have_room_for_an_even_share_of_blocks_that_start_early(
+    blocks: int, shared_bytes: int, share: int
+) -> None:
+    taken = uncrowded_bytes(SM_90A, blocks, shared_bytes)
+    assert taken >= shared_bytes
+    assert SM_90A.blocks_per_sm(taken, 32) == share
+    assert uncrowded_bytes(SM_80, blocks, shared_bytes) == shared_bytes

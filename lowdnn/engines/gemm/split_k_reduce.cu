@@ -34,7 +34,6 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_const
   const u32 column = (item - row * p.groups.divisor) * VECTOR;
   const bool exists = row < u32(p.rows);
   wait_for_previous_kernel();
-  allow_next_kernel();
 
   // The sum; the pitch is a multiple of VECTOR too, so that whole vectors may be read.
   Accumulator sum[VECTOR] = {};

@@ -37,6 +37,7 @@ from lowdnn.engines.launch import (
     is_dependent,
     macros,
     moved_bytes,
+    uncrowded_bytes,
 )
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.pattern import PointwiseDag
@@ -496,7 +497,7 @@ class FilterGeometry:
             grid,
             (tile.slab.threads, 1, 1),
             (arguments,),
-            tile.shared_bytes,
+            uncrowded_bytes(arch, grid[0], tile.shared_bytes),
             work=work,
             overlaps_previous=is_dependent(arch),
         )

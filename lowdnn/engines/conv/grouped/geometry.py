@@ -36,6 +36,7 @@ from lowdnn.engines.launch import (
     is_dependent,
     macros,
     moved_bytes,
+    uncrowded_bytes,
 )
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.pattern import PointwiseDag
@@ -332,7 +333,7 @@ class GroupedGeometry:
             grid,
             (threads, 1, 1),
             (arguments,),
-            tile.shared_bytes,
+            uncrowded_bytes(arch, grid[0], tile.shared_bytes),
             work=work,
             overlaps_previous=is_dependent(arch),
         )
