@@ -20,11 +20,8 @@
 // ring of slots; IN_TURNS: whether blocks of a cooperative grid share these rows; AGAIN: whether what is read again has
 // a functor of its own, since Prologue stores tensors; LOOKS_AHEAD: whether the next row is asked for when a row begins.
 
+#include "include/block_team.cuh"
 #include "include/next_row.cuh"
-#if IN_TURNS
-#include "include/row_roles.cuh"
-#endif
-#include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
 #include "generated.cuh"
 
@@ -325,17 +322,7 @@ __device__ __forceinline__ void load_scale(const Params& p, const RowWalk<Tile>&
 }
 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
-#if IN_TURNS
-  __shared__ Team::Shared shared[ROLES];
-  Team team(shared[role()], p.partials);
-#else
-  __shared__ Team::Shared shared;
-#if SHARING > CLUSTER
-  Team team(shared, p.partials);
-#else
-  Team team(shared);
-#endif
-#endif
+  Team team = team_of_block<Team>(p);
   extern __shared__ __align__(16) u8 memory[];
   RowWalk<Tile> walk(p.sizes);
   walk.begin();

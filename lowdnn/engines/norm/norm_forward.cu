@@ -26,11 +26,8 @@
 #if OVERLAPS_PREVIOUS
 #include "include/dependent_launch.cuh"
 #endif
+#include "include/block_team.cuh"
 #include "include/next_row.cuh"
-#if IN_TURNS
-#include "include/row_roles.cuh"
-#endif
-#include "include/row_team.cuh"
 #include "include/staying_chunks.cuh"
 #include "generated.cuh"
 
@@ -335,17 +332,7 @@ __device__ __forceinline__ void load_parameters(const Params& p, const RowWalk<T
 }
 
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
-#if IN_TURNS
-  __shared__ Team::Shared shared[ROLES];
-  Team team(shared[role()], p.partials);
-#else
-  __shared__ Team::Shared shared;
-#if SHARING > CLUSTER
-  Team team(shared, p.partials);
-#else
-  Team team(shared);
-#endif
-#endif
+  Team team = team_of_block<Team>(p);
   extern __shared__ __align__(16) u8 memory[];
   RowWalk<Tile> walk(p.sizes);
 #if OVERLAPS_PREVIOUS
