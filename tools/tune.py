@@ -83,11 +83,13 @@ def main() -> int:
 def record(path: Path, case: Case, graph: OperationGraph, timings: Mapping[Plan, Timing | None]) -> None:
     """Makes the fastest plan the record of ``graph`` where it beats the first one of ``timings``, else drops one."""
     (first, *_), timed = timings, {plan: timing.us for plan, timing in timings.items() if timing}
+    if first not in timed:
+        return  # it failed: nothing is known against what was recorded
     kept = records_in(path.read_text(encoding="utf-8")) if path.exists() else {}
     fastest = min(timed, key=lambda plan: timed[plan])
     key = short_key(graph)
     kept.pop(key, None)
-    if first in timed and timed[fastest] * RECORD_GAIN < timed[first]:
+    if timed[fastest] * RECORD_GAIN < timed[first]:
         kept[key] = TuningRecord(str(case), fastest.engine, dict(fastest.choices), timed[fastest])
     path.write_text(file_text(kept), encoding="utf-8")
 

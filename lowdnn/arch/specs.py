@@ -52,7 +52,9 @@ class ArchSpec:
 
     def blocks_per_sm(self, shared_bytes: int, most: int) -> int:
         """How many blocks of so much shared memory a multiprocessor has room for, up to ``most``."""
-        return next((blocks for blocks in range(most, 0, -1) if shared_bytes <= self.shared_bytes_beside(blocks)), 0)
+        if shared_bytes > self.shared_bytes_per_block:
+            return 0
+        return min(most, self.shared_bytes_per_sm // (shared_bytes + _RESERVED_SHARED_BYTES))
 
     def rate(self, unit: MathUnit) -> float:
         """Peak operations per second of the whole device in one unit."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import gcd
 
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
 from lowdnn.engines.attention.heads import Place, pitch_bytes
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.launch import aligned_bytes, ceil_div, divider, i32, i64, macros
+from lowdnn.engines.launch import aligned_bytes, ceil_div, dependent_target, divider, i32, i64, is_dependent, macros
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.softmax import Softmax
@@ -142,7 +142,7 @@ class _Shape:
     @property
     def overlaps(self) -> bool:
         """Whether launches are dependent ones."""
-        return self.arch.name == SM_90A.name
+        return is_dependent(self.arch)
 
     @property
     def blocks_per_sm(self) -> int:
@@ -227,7 +227,7 @@ class _Shape:
 
     @property
     def _target(self) -> str:
-        return SM_90A.name if self.overlaps else "sm_80"
+        return dependent_target(self.arch)
 
     @property
     def _blocks(self) -> int:

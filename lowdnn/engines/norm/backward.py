@@ -18,7 +18,7 @@ from lowdnn.codegen.functor import Functor
 from lowdnn.codegen.space import IndexSpace, collapsed, strides_over
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.composite.assembly import moved
-from lowdnn.engines.launch import bytes_of, i64, moved_bytes
+from lowdnn.engines.launch import bytes_of, i64, is_dependent, moved_bytes
 from lowdnn.engines.norm.join import Join
 from lowdnn.engines.norm.split import (
     is_of_rows,
@@ -194,7 +194,7 @@ class BackwardRows:
         again = again_of(self.layout, self.before, self.compute_type, stays=True) if self.before.stores else ()
         count, element_bytes = chosen.blocks // chosen.tile.CLUSTER, dtypes.info(self.compute_type).size_bytes
         offsets = tuple(chain.reserve(count * space.count * element_bytes) for _ in gradients)
-        overlaps = arch.name == "sm_90a"
+        overlaps = is_dependent(arch)
         join = Join(gradients, space.row_space, self.compute_type, count, offsets, overlaps)
         kernel = RowKernel(
             source="norm/norm_backward_summing.cu",
@@ -269,7 +269,7 @@ class BackwardRows:
         chain.launches.append(replace(launch, arguments=tuple(moved(own, places, 0) for own in launch.arguments)))
         if parts and all(_is_of_samples(row, gradients[port]) for port, row in parts.items()):
             totals = tuple(gradients[port] for port in parts)
-            overlaps = arch.name == "sm_90a" and not launch.cooperative
+            overlaps = is_dependent(arch) and not launch.cooperative
             offsets, count = tuple(places.values()), self.shape.stats_dims[0]
             join = Join(totals, _channels(totals), self.compute_type, count, offsets, overlaps)
             joining, arguments = join.kernel_and_arguments()

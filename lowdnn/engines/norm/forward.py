@@ -14,7 +14,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.base import Choices, Knob
-from lowdnn.engines.launch import bytes_of, i64, moved_bytes
+from lowdnn.engines.launch import bytes_of, i64, is_dependent, moved_bytes
 from lowdnn.engines.norm.passes import unbiased
 from lowdnn.engines.norm.split import (
     is_of_rows,
@@ -109,7 +109,7 @@ class ForwardRows:
         ahead = NextRow(shape, self.layout, arch, (self.before.loads,), wanted == tile.NEXT_ROW)
         copies = on_chip.stays or ahead.is_ahead
         is_alone = self.space.is_line and shape.CLUSTER == shape.SHARING == 1
-        overlaps = arch.name == "sm_90a" and is_alone
+        overlaps = is_dependent(arch) and is_alone
         packed = None if copies else shape.packed(self.layout, self._held)
         is_lone = shape.blocks(self.layout) * shape.slots >= self.layout.row_groups
         is_whole = packed is not None and packed.may_be_whole and is_lone and shape.is_whole(self.layout)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from math import prod
 
-from lowdnn.arch.specs import SM_90A, SPECS, ArchSpec
+from lowdnn.arch.specs import SPECS, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, aligned_bytes, ceil_div, ceil_power, floor_power
+from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, aligned_bytes, ceil_div, ceil_power, floor_power, is_dependent
 from lowdnn.engines.reduction.layout import MAX_VECTOR, ReductionLayout, layout_of
 from lowdnn.engines.reduction.samples import samples
 from lowdnn.engines.reduction.short_rows import FEWEST_OUTPUTS, ShortRows
@@ -77,7 +77,7 @@ class ReductionEngine:
             chosen[KnobType.TILE_COLS],
             chosen[KnobType.MULTIPLY],
             chosen[KnobType.SPLIT_K_BUF],
-            overlaps=arch.name == SM_90A.name,
+            overlaps=is_dependent(arch),
         )
         if not layout.outputs:
             return plan_of(self, graph, arch, chosen, (), ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import inf, lcm, prod
 
 from lowdnn import dtypes
@@ -310,6 +310,7 @@ def tile_of(gradient: FilterGradient, chosen: Choices) -> FilterTile | str:
     return f"knob_choices: expected at most {_MAX_REGISTERS} registers of a thread's own data, got {needed}"
 
 
+@lru_cache(maxsize=128)
 def best_tile(gradient: FilterGradient, arch: ArchSpec) -> FilterTile:
     """The fastest tile by ``estimated_s``: of all channels and strips one tile, then the best ones' variants."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 from lowdnn import dtypes
@@ -283,6 +283,7 @@ def tile_of(gradient: PlaneFilterGradient, chosen: Choices) -> FilterPlanesTile 
     return unfit(tile.units, gradient.axes, gradient.work(tile)) or tile
 
 
+@lru_cache(maxsize=128)
 def best_tile(gradient: PlaneFilterGradient, arch: ArchSpec) -> FilterPlanesTile:
     """The fastest tile by its work's estimate."""
 

@@ -34,7 +34,6 @@ _MAX_COPIES = 28
 #: Of a block.
 _MAX_THREADS = 512
 _MAX_SHARED_BYTES = 96 << 10
-_RESERVED_SHARED_BYTES = 1 << 10
 
 #: Of the search: threads of a block that its units come near to; shapes of a thread's work that are looked at.
 _WANTED_THREADS = (128, 192, 256, 384)
@@ -188,7 +187,7 @@ class BlockWork:
     def resident(self, arch: ArchSpec, other_registers: int = _OTHER_REGISTERS) -> int:
         """Blocks of a multiprocessor at a time."""
         by_registers = resident_blocks(self.registers + other_registers, self.threads, arch)
-        return max(1, min(by_registers, arch.shared_bytes_per_sm // (self.shared_bytes + _RESERVED_SHARED_BYTES)))
+        return max(1, arch.blocks_per_sm(self.shared_bytes, by_registers))
 
     def seconds(self, moved_bytes: int, arch: ArchSpec) -> float:
         """Estimated: a multiprocessor's blocks in waves, against bytes moved and bytes read through the L2 cache."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 from lowdnn import dtypes
@@ -302,6 +302,7 @@ def crowds(correlation: PlaneCorrelation, chosen: Choices, arch: ArchSpec) -> bo
     return not isinstance(tile, str) and not correlation.images_as_planes and correlation.work(tile).crowds(arch)
 
 
+@lru_cache(maxsize=128)
 def best_tile(correlation: PlaneCorrelation, arch: ArchSpec) -> PlanesTile:
     """The fastest tile by its work's estimate."""
 
