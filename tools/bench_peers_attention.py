@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from bench_data import CaseData
 from bench_flash import flash_attention, packed_flash_attention, rows_first, window
-from bench_peers_cudnn import fp8_attention
+from bench_peers_cudnn import fp8_attention, paged_attention
 
 from lowdnn.graph.cases import AttentionBackwardCase, AttentionCase
 
@@ -17,12 +17,11 @@ _aten = torch.ops.aten
 Tensors = Sequence[torch.Tensor | None]
 Peer = Callable[[int], Tensors]
 
+_MOST_FP8_HEAD = 128
+
 
 def attention_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
-    """The peers of attention with a causal mask, a window behind the query too, or neither.
-
-    None of them reads pages: they get k and v of a full cache in one piece, which spares them the page tables.
-    """
+    """The peers of attention with a causal mask, a window behind the query too, or neither."""
     has_own_lengths = case.lengths == "both" or (case.lengths == "yes" and not case.page and case.ragged == "no")
     is_masked_otherwise = has_own_lengths or case.right >= 0 or case.causal == "bottom_right"
     if case.scores or case.dropout or is_masked_otherwise or case.stats not in ("no", "lse"):
@@ -31,11 +30,10 @@ def attention_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
         return _packed_peers(case, data)
     if case.is_fp8:
         return _fp8_peers(case, data)
-    q, is_causal = data["q"], case.causal != "no"
     if case.page:
-        k, v = (_gathered(data, name, case.kv or case.q) for name in ("k", "v"))
-    else:
-        k, v = [copy.transpose(2, 3) for copy in data["k"]], data["v"]
+        return _paged_peers(case, data)
+    q, is_causal = data["q"], case.causal != "no"
+    k, v = [copy.transpose(2, 3) for copy in data["k"]], data["v"]
 
     def results(o: torch.Tensor, log_sum_exp: torch.Tensor) -> Tensors:
         return [o] if case.stats == "no" else [log_sum_exp, o]
@@ -52,6 +50,21 @@ def attention_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
     return {"flash": flash} if case.left >= 0 else {"flash": flash, "cudnn": cudnn}
 
 
+def _paged_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
+    """cuDNN's kernel over the pages; where its frontend is missing, that over the cache in one piece."""
+    if importlib.util.find_spec("cudnn") is not None:
+        return {"cudnn paged": paged_attention(case, data)}
+    k, v = (_gathered(data, name, case.kv or case.q) for name in ("k", "v"))
+
+    def cudnn_unpaged(slot: int) -> Tensors:
+        o, *_ = _aten._scaled_dot_product_cudnn_attention(
+            data["q"][slot], k[slot], v[slot], None, False, 0.0, False, False, scale=case.d**-0.5
+        )
+        return [o]
+
+    return {"cudnn unpaged": cudnn_unpaged}
+
+
 def _fp8_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
     """cuDNN's kernel in fp8, where its frontend is there, and that in bf16, of the same numbers."""
     if case.left >= 0 or case.page or case.stats != "lse":
@@ -66,7 +79,8 @@ def _fp8_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
         return [log_sum_exp, None, None, o]
 
     peers: dict[str, Peer] = {"cudnn bf16": cudnn}
-    if importlib.util.find_spec("cudnn") is not None:
+    # cuDNN 9.19's fp8 kernel for larger heads reads an illegal address, after which nothing runs in the process.
+    if importlib.util.find_spec("cudnn") is not None and case.d <= _MOST_FP8_HEAD:
         peers["cudnn graph"] = fp8_attention(case, data)
     return peers
 

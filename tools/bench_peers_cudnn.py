@@ -1,4 +1,5 @@
-"""cuDNN's own graphs through cudnn-frontend: a convolution with bias, residual and activation; attention in fp8.
+"""cuDNN's own graphs through cudnn-frontend: a convolution with bias, residual and activation; attention in fp8, and
+over keys and values in pages.
 
 The plans that cuDNN's heuristics put first are built and timed once; the fastest is the peer.
 """
@@ -60,6 +61,30 @@ def fp8_attention(case: AttentionCase, data: CaseData) -> Callable[[int], list[t
     return _launch_of(case.dtype, build, outputs)
 
 
+def paged_attention(case: AttentionCase, data: CaseData) -> Callable[[int], list[torch.Tensor]]:
+    """The same of attention over pages, whose caches are full."""
+    queries = torch.full((case.b, 1, 1, 1), case.q, device="cuda", dtype=torch.int32)
+
+    def build(graph: _Graph) -> list[Any]:
+        q, k, v = (graph.input(data[name]) for name in ("q", "k", "v"))
+        o, _ = graph.nodes.sdpa(
+            q=q,
+            k=k,
+            v=v,
+            is_inference=True,
+            attn_scale=case.d**-0.5,
+            use_padding_mask=True,
+            seq_len_q=graph.input([queries] * data.slots),
+            seq_len_kv=graph.input(data["lengths"]),
+            paged_attention_k_table=graph.input(data["kpage_table"]),
+            paged_attention_v_table=graph.input(data["vpage_table"]),
+            paged_attention_max_seq_len_kv=case.kv or case.q,
+        )
+        return [o]
+
+    return _launch_of(case.dtype, build, [data.fresh_outputs()])
+
+
 def _launch_of(
     data_type: DataType, build: Callable[[_Graph], list[Any]], outputs: list[Copies]
 ) -> Callable[[int], list[torch.Tensor]]:
@@ -86,6 +111,7 @@ class _Graph:
             torch.float32: types.FLOAT,
             torch.float8_e4m3fn: types.FP8_E4M3,
             torch.float8_e5m2: types.FP8_E5M2,
+            torch.int32: types.INT32,
         }
         self._cudnn = cudnn
         self._handle = cudnn.create_handle()
