@@ -1,21 +1,25 @@
 // conv_grouped_wgrad_mma: a grouped convolution backward in the filter on tensor cores with mma.sync:
 //     slice[split][k, r, c] = sum over a part of (n, o) of dy[n, k, o] * x[n, g * IN + c, o * stride + offset(r)]
-// with g the group of k; gemm/split_k_reduce.cu adds the slices up.
+// with g the group of k; gemm/split_k_reduce.cu adds the slices up. Where there is one slice alone, which FINISHES,
+// dw = epilogue(slice).
 //
 // Layouts: x and dy channels-last with any other strides, their channels whole 16-byte chunks; slices [K][taps][IN] of
-// accumulators. Spatial axes are always three, with extents of 1 in front.
+// accumulators; rows k and columns (r, c) map to dw as in output_map.cuh. Spatial axes are always three, with extents
+// of 1 in front.
 // Product: a task is TASK_BLOCKS blocks of 16 filters by 16 columns that share a group, for SET_TAPS taps: m = filters,
-// n = columns, both with the pixels' stride between their elements, k = output pixels. The columns are channels of one tap, or, where
-// there are 8 channels in all, those of TAPS_ABREAST = 2 taps. What falls between two groups is not written.
+// n = columns, both with the pixels' stride between their elements, k = output pixels. The columns are channels of one
+// tap, or, where there are 8 channels in all, those of TAPS_ABREAST = 2 taps. What falls between two groups is not
+// written.
 // Block: TASK_WARPS tasks of a slab of UNITS packs, each by PARTS warps that take turns at the pixels. It walks over
 // its split's tiles (image, axes) of output pixels; while one is multiplied the next one's boxes of x and dy come.
 // blockIdx.x = (split * slabs + slab) * sets + set, a set being TASK_WARPS tasks.
-// Shared memory (dynamic): 2 stages of a tile of dy, 2 of a box of x, offset in the box of x [place], barriers [stage]; at
-// the end the sums [part][task][column of pairs][step][lane].
+// Shared memory (dynamic): 2 stages of a tile of dy, 2 of a box of x, offset in the box of x [place], barriers [stage];
+// at the end the sums [part][task][column of pairs][step][lane].
 // Launch: 32 * TASK_WARPS * PARTS threads. It may be a dependent launch (dependent_launch.cuh).
 // Macros: TYPE; IN, OUT channels and filters of a group; PACK groups of a pack, the fewest whose channels and filters
-// are multiples of 16, or one of 8 channels; UNITS; TASK_BLOCKS, TASK_WARPS, PARTS; MIN_BLOCKS of a multiprocessor; TAPS, SET_TAPS;
-// HALVED: boxes of x (pixel_box.cuh); MAPPED: boxes come by tensor map, for sm_90a.
+// are multiples of 16, or one of 8 channels; UNITS; TASK_BLOCKS, TASK_WARPS, PARTS; MIN_BLOCKS of a
+// multiprocessor; TAPS, SET_TAPS; HALVED: boxes of x (pixel_box.cuh); MAPPED: boxes come by tensor map, for sm_90a;
+// FINISHES, with OUTPUT_RANK, ROW_AXES, VECTOR: neighbouring channels that the epilogue takes, 1 or 2.
 
 #include "include/dependent_launch.cuh"
 #include "include/ldmatrix.cuh"
@@ -23,6 +27,10 @@
 #include "include/pixel_box.cuh"
 #if MAPPED
 #include "include/mapped_box.cuh"
+#endif
+#if FINISHES
+#include "include/output_map.cuh"
+#include "generated.cuh"
 #endif
 
 typedef Mma<TYPE> Product;
@@ -80,9 +88,6 @@ __device__ __forceinline__ Task task_at(int index) {
   return task;
 }
 
-// The part that finishes a column of pairs of sums.
-__device__ constexpr u32 turn_of(int column) { return column % PARTS; }
-
 struct Params {
 #if MAPPED
   TensorMap x, dy;
@@ -90,8 +95,10 @@ struct Params {
   const TYPE* x;
   const TYPE* dy;
 #endif
+#if !FINISHES
   Accumulator* slices;
   i64 pitch, slice_stride;
+#endif
   BoxGeometry image, response;
   i32 step[BOX_AXES];  // in places of the box of x, from output to output
   i32 groups;
@@ -99,6 +106,10 @@ struct Params {
   i32 tile_count, splits, slabs;
   i32 places;         // of a tile, in whole instructions
   u32 offsets[TAP_SETS * SET_TAPS];  // of the taps in the box, in bytes
+#if FINISHES
+  OutputMap<OUTPUT_RANK, ROW_AXES> output;
+  Functor::Args epilogue;
+#endif
 };
 
 // A task's sums over the pixels that its warp has seen.
@@ -169,6 +180,32 @@ struct Sums {
     return Product::operand(load_shared_32(Box::swizzled(address)));
   }
 };
+
+// Two neighbouring channels of a filter and a tap: into the slice, or through the epilogue. is_ours: whether they are
+// channels of the filter's group.
+__device__ __forceinline__ void store(const Params& p, i32 split, u32 filter, u32 tap, i32 channel,
+                                      const bool (&is_ours)[2], const Pair& sum) {
+#if FINISHES
+#pragma unroll
+  for (int v = 0; v < 2; v += VECTOR) {
+    if (!is_ours[v]) continue;
+    i64 at[OUTPUT_RANK] = {};
+    const i64 along = p.output.locate(filter, tap * IN + channel + v, at);
+    Accumulator values[VECTOR];
+#pragma unroll
+    for (int i = 0; i < VECTOR; ++i) values[i] = sum.v[v + i];
+    Functor::apply<VECTOR>(p.epilogue, Functor::cursor(p.epilogue, at), along, VECTOR, values);
+  }
+#else
+  Accumulator* to = p.slices + split * p.slice_stride + filter * p.pitch + tap * IN + channel;
+  if constexpr (IN % 2 == 0) {
+    *reinterpret_cast<Pair*>(to) = sum;
+  } else {
+    if (is_ours[0]) to[0] = sum.v[0];
+    if (is_ours[1]) to[1] = sum.v[1];
+  }
+#endif
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 memory[];
@@ -263,57 +300,48 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
     cp_async_commit();
   }
 
-  // The sums of all parts, in their order, to the slice. The parts take turns at the columns of pairs: each gets what the
-  // others have of its own.
-  Pair* all_sums = reinterpret_cast<Pair*>(memory);
-  const auto slot = [&](u32 of_part, int column, int step) {
-    const u32 sums_of_warp = of_part * TASK_WARPS + warp % TASK_WARPS;
-    return ((sums_of_warp * Sums::COLUMNS + column) * STEPS + step) * WARP_SIZE + lane;
+  // Each pair of sums of this warp's task: its channels lie side by side.
+  const i32 first_group = (slab * UNITS + unit) * PACK;
+  const auto put = [&](int column, int step, const Pair& sum) {
+    const int block = column / 4, half = column / 2 % 2;
+    const i32 filter = (blocks.filters + block) * BLOCK + lane / 4 + column % 2 * 8, group = filter / OUT;
+    const i32 channel = blocks.channels * BLOCK + (TAPS_ABREAST == 1 ? half * 8 : 0) + lane % 4 * 2;
+    const i32 tap = first_tap + step * TAPS_ABREAST + (TAPS_ABREAST == 1 ? 0 : half);
+    const bool is_ours[2] = {channel / IN == group, (channel + 1) / IN == group};
+    if (first_group + group >= p.groups || !(is_ours[0] || is_ours[1])) return;
+    if (TAPS % SET_TAPS != 0 && tap >= TAPS) return;
+    store(p, split, first_group * OUT + filter, tap, channel - group * IN, is_ours, sum);
   };
-  if constexpr (PARTS > 1) {
+  if constexpr (PARTS == 1) {
+    if (!has_task) return;
 #pragma unroll
     for (int column = 0; column < Sums::COLUMNS; ++column) {
-      if (turn_of(column) == part) continue;
 #pragma unroll
-      for (int step = 0; step < STEPS; ++step) all_sums[slot(part, column, step)] = sums.pair(column, step);
+      for (int step = 0; step < STEPS; ++step) put(column, step, sums.pair(column, step));
+    }
+  } else {
+    // The parts' are added up in their order; they take turns at the pairs.
+    Pair* all_sums = reinterpret_cast<Pair*>(memory);
+    const auto of_part = [&](u32 part) {
+      return all_sums + (part * TASK_WARPS + warp % TASK_WARPS) * (Sums::COLUMNS * STEPS * WARP_SIZE) + lane;
+    };
+#pragma unroll
+    for (int column = 0; column < Sums::COLUMNS; ++column) {
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step)
+        of_part(part)[(column * STEPS + step) * WARP_SIZE] = sums.pair(column, step);
     }
     __syncthreads();
-  }
-  if (!has_task) return;
-  const auto total = [&](int column, int step) {
-    if constexpr (PARTS == 1) return sums.pair(column, step);
-    Pair all = {};
+    if (!has_task) return;
+    for (u32 place = part; place < Sums::COLUMNS * STEPS; place += PARTS) {
+      Pair all = {};
 #pragma unroll
-    for (int of_part = 0; of_part < PARTS; ++of_part) {
-      const Pair one = of_part == part ? sums.pair(column, step) : all_sums[slot(of_part, column, step)];
-      all.v[0] += one.v[0];
-      all.v[1] += one.v[1];
-    }
-    return all;
-  };
-  const i32 first_group = (slab * UNITS + unit) * PACK;
-#pragma unroll
-  for (int column = 0; column < Sums::COLUMNS; ++column) {
-    if (turn_of(column) != part) continue;
-    const int block = column / 4, half = column / 2 % 2;
-    const i32 filter = (blocks.filters + block) * BLOCK + lane / 4 + column % 2 * 8;
-    const i32 channel = blocks.channels * BLOCK + (TAPS_ABREAST == 1 ? half * 8 : 0) + lane % 4 * 2;
-    const i32 group = filter / OUT;
-    const bool has[2] = {channel / IN == group, (channel + 1) / IN == group};
-    if (first_group + group >= p.groups || !(has[0] || has[1])) continue;
-    const i32 tap_of_step_0 = first_tap + (TAPS_ABREAST == 1 ? 0 : half);
-    Accumulator* to = p.slices + split * p.slice_stride + (first_group * OUT + filter) * p.pitch +
-                      tap_of_step_0 * IN + (channel - group * IN);
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step, to += TAPS_ABREAST * IN) {
-      if (TAPS % SET_TAPS != 0 && tap_of_step_0 + step * TAPS_ABREAST >= TAPS) break;
-      const Pair sum = total(column, step);
-      if constexpr (IN % 2 == 0) {
-        *reinterpret_cast<Pair*>(to) = sum;
-      } else {
-        if (has[0]) to[0] = sum.v[0];
-        if (has[1]) to[1] = sum.v[1];
+      for (u32 other = 0; other < PARTS; ++other) {
+        const Pair one = of_part(other)[place * WARP_SIZE];
+        all.v[0] += one.v[0];
+        all.v[1] += one.v[1];
       }
+      put(place / STEPS, place % STEPS, all);
     }
   }
 }

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.grouped.axes import Axis, forward_axes, output_classes
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, Box, BoxedTensor, Count, is_swizzled, pitch_bytes
@@ -103,6 +104,10 @@ class Params:
     SET_TAPS: int
     HALVED: int
     MAPPED: int
+    FINISHES: int
+    OUTPUT_RANK: int
+    ROW_AXES: int
+    VECTOR: int
 
 
 @dataclass(frozen=True)
@@ -426,21 +431,25 @@ class FilterGeometry:
         )
 
     def add_to(self, parts: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
-        """Repacking launches where they are needed, the products of each split, their sum."""
+        """Repacking launches where they are needed, the products of each split, the sum of several splits."""
         tile = self._tile(arch, chosen[KnobType.TILE_M])
-        functor = functor_of(self.dag, self.data_type, self.output)
         tensors = (BoxedTensor(self.operation.image), BoxedTensor(self.operation.response))
         overlaps = is_dependent(arch)
         pointers = [parts.operand(boxed.tensor.uid, boxed.packing, overlaps=overlaps) for boxed in tensors]
         maps = self._maps(tile, *tensors, arch)
         mapped = [TensorMap(pointer, layout) for pointer, layout in zip(pointers, maps, strict=False)]
         slices = self._slices(tile, chosen)
-        slices_at = parts.reserve(slices.size_bytes)
-        kernel = parts.kernel(self._kernel(tile, arch, is_mapped=bool(maps)))
-        arguments = self._arguments(tile, tensors, (*(mapped or pointers), WorkspacePointer(slices_at)), slices)
+        slices_at = parts.reserve(slices.size_bytes) if slices.splits > 1 else 0
+        kernel = parts.kernel(self._kernel(tile, slices, arch, is_mapped=bool(maps)))
+        arguments = self._arguments(tile, slices, tensors, tuple(mapped or pointers), slices_at)
         parts.launches.append(self._launch(kernel, tile, arguments, slices, arch))
-        vector, stored = self.output.vector(functor), moved_bytes(self.dag)
-        parts.sum_slices(self.output, functor, vector, slices, slices_at, stored, overlaps=overlaps)
+        if slices.splits > 1:
+            vector, stored = self.output.vector(self._functor), moved_bytes(self.dag)
+            parts.sum_slices(self.output, self._functor, vector, slices, slices_at, stored, overlaps=overlaps)
+
+    @cached_property
+    def _functor(self) -> Functor:
+        return functor_of(self.dag, self.data_type, self.output)
 
     def _tile(self, arch: ArchSpec, limit: int) -> FilterTile:
         """The fastest one of at most ``limit`` places."""
@@ -462,8 +471,10 @@ class FilterGeometry:
         maps = image.map(tile.box, arch), response.map(tile.response_box, arch)
         return [layout for layout in maps if layout] if all(maps) else []
 
-    def _kernel(self, tile: FilterTile, arch: ArchSpec, *, is_mapped: bool) -> KernelRef:
-        slab, facts = tile.slab, dtypes.info(self.data_type)
+    def _kernel(self, tile: FilterTile, slices: Slices, arch: ArchSpec, *, is_mapped: bool) -> KernelRef:
+        slab, facts, output = tile.slab, dtypes.info(self.data_type), self.output
+        finishes = slices.splits == 1
+        vector = min(output.vector(self._functor), gcd(slab.inputs, 2)) if finishes else 0
         params = Params(
             TYPE=facts.c_type,
             IN=slab.inputs,
@@ -478,16 +489,22 @@ class FilterGeometry:
             SET_TAPS=slab.set_taps,
             HALVED=int(tile.box.is_halved),
             MAPPED=int(is_mapped),
+            FINISHES=int(finishes),
+            OUTPUT_RANK=output.space.rank if finishes else 0,
+            ROW_AXES=output.row_axes if finishes else 0,
+            VECTOR=vector,
         )
         taps = f"t{slab.taps}{'h' * params.HALVED}{'m' * params.MAPPED}"
         target = dependent_target(arch)
         task = f"w{slab.task_warps}x{slab.parts}_f{slab.team.blocks}s{slab.steps}"
         group = f"{slab.inputs}to{slab.outputs}_u{slab.units}_{task}_{taps}"
+        ending = f"_{output.row_axes}of{output.space.rank}_v{vector}_{self._functor.digest}" if finishes else ""
         return KernelRef(
-            name=f"conv_grouped_wgrad_mma_{facts.short_name}_{group}_{target.replace('_', '')}",
+            name=f"conv_grouped_wgrad_mma_{facts.short_name}_{group}_{target.replace('_', '')}{ending}",
             source="conv/grouped/conv_grouped_wgrad_mma.cu",
             target=target,
             parameters=macros(params),
+            generated=self._functor.text if finishes else "",
         )
 
     def _launch(self, kernel: int, tile: FilterTile, arguments: Struct, slices: Slices, arch: ArchSpec) -> Launch:
@@ -522,28 +539,33 @@ class FilterGeometry:
         clocks = tile.product_clocks(self.images, slices.splits, Machine.of(arch))
         busy = blocks / ceil_div(blocks, arch.sm_count)
         flops = max(self.operation.flops, round(clocks * busy * arch.flops_per_clock[unit] * arch.attained[unit]))
-        return Work(flops, read + slices.size_bytes, unit)
+        written = slices.size_bytes if slices.splits > 1 else moved_bytes(self.dag)
+        return Work(flops, read + written, unit)
 
     def _arguments(
         self,
         tile: FilterTile,
+        slices: Slices,
         tensors: tuple[BoxedTensor, BoxedTensor],
         pointers: tuple[Argument, ...],
-        slices: Slices,
+        slices_at: int,
     ) -> Struct:
         counts, (image, response) = tile.counts(self.images), tensors
+        where: tuple[Argument, ...] = (WorkspacePointer(slices_at), *i64((slices.pitch, slices.slice_elements)))
+        finish: tuple[Argument, ...] = (self.output.map, self._functor.arguments)
         steps = (1, *(axis.input_step for axis in self.axes))
         pace = tuple(extent * step for extent, step in zip(tile.extents, steps, strict=True))
         return Struct(
             (
                 *pointers,
-                *i64((slices.pitch, slices.slice_elements)),
+                *(where if slices.splits > 1 else ()),
                 image.geometry(tile.box, pace, tuple(axis.lowest for axis in self.axes)),
                 response.geometry(tile.response_box, tile.extents),
                 *i32((*steps[1:-1], tile.box.place_step, self.operation.groups)),
                 *(Struct(divider(count)) for count in counts),
                 *i32((prod(counts), slices.splits, tile.slab.count, tile.places)),
                 *self._offsets(tile),
+                *(finish if slices.splits == 1 else ()),
             )
         )
 

@@ -195,6 +195,31 @@ def test_tiles_by_tensor_map_under_every_policy(scheduled: Runtime, direction: s
     check_exact(scheduled, ENGINE, case.graph(direction), length=case.length, choices=choices, arch=SMALL)
 
 
+#: Channels in pairs and alone, in several parts of a block, one task's taps in several sets, a half-empty task.
+SPLIT = (
+    Case((4, 64, 6, 5), (64, 16, 3, 3), (1, 1)),
+    Case((4, 12, 6, 5), (18, 4, 3, 3), (1, 1)),
+    Case((9, 32, 3, 3), (32, 32, 5, 3), (2, 1)),
+    Case((4, 8, 6, 5), (16, 8, 3, 3), (1, 1)),
+)
+
+
+@pytest.mark.parametrize("case", SPLIT)
+@pytest.mark.parametrize("splits", [1, 2])
+def test_splits(device: Runtime, case: Case, splits: int) -> None:
+    """One split goes through the epilogue at once."""
+    choices = {KnobType.TILE_M: 64, KnobType.SPLIT_K_SLC: splits}
+    graph = case.graph("filter", epilogue=True)
+    plan = check_exact(device, ENGINE, graph, length=case.length, choices=choices, arch=SMALL)
+    assert ("reduce" in plan.kernels[-1].name) == (splits > 1)
+
+
+def test_one_split_under_every_policy(scheduled: Runtime) -> None:
+    case = Case((6, 32, 5, 5), (32, 16, 3, 3), (1, 1))
+    choices = {KnobType.TILE_M: 64, KnobType.SPLIT_K_SLC: 1}
+    check_exact(scheduled, ENGINE, case.graph("filter"), length=case.length, choices=choices, arch=SMALL)
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("data_type", [DataType.HALF, DataType.FLOAT])
 @pytest.mark.parametrize("layout", [Layout.CHANNELS_LAST, Layout.ROW_MAJOR])
