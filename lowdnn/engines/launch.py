@@ -60,6 +60,11 @@ def dependent_target(arch: ArchSpec) -> str:
     return SM_90A.name if is_dependent(arch) else "sm_80"
 
 
+def target_label(target: str) -> str:
+    """A target as the names of kernels have it: ``sm90a``."""
+    return target.replace("_", "")
+
+
 def i32(values: Iterable[int]) -> tuple[Scalar, ...]:
     """Flags become 0 and 1: a stored plan takes no others."""
     return tuple(_i32(int(value)) for value in values)

@@ -24,7 +24,7 @@ from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, see
 from lowdnn.engines.attention.heads import padded, pitch_bytes
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
-from lowdnn.engines.launch import bytes_of, ceil_div, conversion_target, divider, i32, i64, macros
+from lowdnn.engines.launch import bytes_of, ceil_div, conversion_target, divider, i32, i64, macros, target_label
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.sdpa_backward import SdpaBackward
@@ -250,7 +250,7 @@ class _Problem:
         if role == "bias":
             types = f"{types}_{params.OUT}"
         digest = f"_{hashlib.sha256(text.encode()).hexdigest()[:10]}" if text else ""
-        target = self.target.replace("_", "")
+        target = target_label(self.target)
         return KernelRef(
             name=f"attention_backward_{role}_{types}_{shape}{self.backward.rows_name}_{target}{digest}",
             source=f"attention/attention_backward_{role}.cu",

@@ -23,7 +23,17 @@ from lowdnn.engines.attention.heads import (
     seen_share,
 )
 from lowdnn.engines.base import Refusal
-from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, bytes_of, ceil_div, divider, i32, i64, moved_bytes
+from lowdnn.engines.launch import (
+    MAX_EXTENT,
+    MAX_GRID_X,
+    bytes_of,
+    ceil_div,
+    divider,
+    i32,
+    i64,
+    moved_bytes,
+    target_label,
+)
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.graph import OperationGraph
@@ -259,7 +269,7 @@ class AttentionForward:
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         data_type = dtypes.info(self.data_type).short_name
         return KernelRef(
-            name=f"attention_forward_{idea}_{data_type}_{shape}_{switches}_{target.replace('_', '')}_{digest}",
+            name=f"attention_forward_{idea}_{data_type}_{shape}_{switches}_{target_label(target)}_{digest}",
             source=f"attention/attention_forward_{idea}.cu",
             target=target,
             parameters=(*vars(params).items(), *macros),

@@ -21,6 +21,7 @@ from lowdnn.engines.launch import (
     divider,
     i64,
     macros,
+    target_label,
 )
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -123,7 +124,7 @@ def _kernel(operation: BlockMask, arch: ArchSpec) -> KernelRef:
     target = conversion_target(types, arch)
     shape = f"v{vector}x{params.X_WIDTH}y{params.Y_WIDTH}_{params.INDEX}"
     return KernelRef(
-        name=f"block_mask_{x.short_name}_{y.short_name}_{shape}_{target.replace('_', '')}",
+        name=f"block_mask_{x.short_name}_{y.short_name}_{shape}_{target_label(target)}",
         source="block_mask/block_mask.cu",
         target=target,
         parameters=macros(params),

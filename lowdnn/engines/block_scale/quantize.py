@@ -19,6 +19,7 @@ from lowdnn.engines.launch import (
     divider,
     i64,
     macros,
+    target_label,
 )
 from lowdnn.enums import TensorReordering
 from lowdnn.ops import block_scale
@@ -212,7 +213,7 @@ def kernel_of(params: Params, operation: BlockScaleQuantize, arch: ArchSpec) -> 
     tiled = f"t{params.SCALE_ROW}{params.SCALE_COLUMN}" if params.TILED else ""
     shape = f"b{params.BLOCK}{form}{params.RANK}{tiled}_{widths}_{params.INDEX}"
     return KernelRef(
-        name=f"block_scale_quantize_{x}_{y}_{scale}_{shape}_{target.replace('_', '')}",
+        name=f"block_scale_quantize_{x}_{y}_{scale}_{shape}_{target_label(target)}",
         source="block_scale/block_scale_quantize.cu",
         target=target,
         parameters=macros(params),

@@ -12,7 +12,7 @@ from math import gcd, prod
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, space_of, with_axis
 from lowdnn.engines.gemm.tiles import ACCUMULATORS
-from lowdnn.engines.launch import aligned_bytes, ceil_div, divider, floor_power, i32, i64, macros
+from lowdnn.engines.launch import aligned_bytes, ceil_div, divider, floor_power, i32, i64, macros, target_label
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
@@ -161,7 +161,7 @@ def reduction_kernel(
     vector = slices.vector(vector)
     lanes = _reduction_lanes(slices, vector)
     target = "sm_90a" if overlaps else "sm_80"
-    ending = f"v{vector}_l{lanes}_{target.replace('_', '')}_{functor.digest}"
+    ending = f"v{vector}_l{lanes}_{target_label(target)}_{functor.digest}"
     return KernelRef(
         name=f"gemm_split_k_reduce_{output.row_axes}of{output.space.rank}_{ending}",
         source="gemm/split_k_reduce.cu",

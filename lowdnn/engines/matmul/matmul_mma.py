@@ -33,6 +33,7 @@ from lowdnn.engines.launch import (
     is_dependent,
     macros,
     moved_bytes,
+    target_label,
 )
 from lowdnn.engines.matmul.mma_operand import MAX_ALIGNMENT, MAX_PACKED_AXES, Operand
 from lowdnn.engines.matmul.pixel_matmul import match_product
@@ -256,7 +257,7 @@ def _kernel(problem: _Problem, tiling: Tiling, functor: Functor, vector: int, ta
         SPLIT_K=int(splits),
     )
     layout = f"{'mk'[params.A_K_MAJOR]}{params.A_ALIGNMENT}{'nk'[params.B_K_MAJOR]}{params.B_ALIGNMENT}"
-    label = target.replace("_", "")
+    label = target_label(target)
     ending = f"partial_{label}" if splits else f"v{vector}{problem.exits.label}_{label}_{functor.digest}"
     return KernelRef(
         name=f"matmul_mma_{facts.short_name}_{tile.label}_{layout}_r{params.OUTPUT_RANK}_{ending}",

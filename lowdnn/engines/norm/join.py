@@ -10,7 +10,17 @@ from math import prod
 from lowdnn import dtypes
 from lowdnn.codegen.functor import generate
 from lowdnn.codegen.space import IndexSpace
-from lowdnn.engines.launch import MAX_EXTENT, bytes_of, ceil_div, ceil_power, divider, fma_unit, i64, macros
+from lowdnn.engines.launch import (
+    MAX_EXTENT,
+    bytes_of,
+    ceil_div,
+    ceil_power,
+    divider,
+    fma_unit,
+    i64,
+    macros,
+    target_label,
+)
 from lowdnn.enums import DataType
 from lowdnn.graph.pattern import dag_of
 from lowdnn.ops.tensor import Tensor
@@ -70,7 +80,7 @@ class Join:
         target = "sm_90a" if self.overlaps else "sm_80"
         short = dtypes.info(self.gradients[0].data_type).short_name
         kernel = KernelRef(
-            name=f"norm_join_{short}_w{self._columns}g{params.GRADIENTS}_{index}_{target.replace('_', '')}_{digest}",
+            name=f"norm_join_{short}_w{self._columns}g{params.GRADIENTS}_{index}_{target_label(target)}_{digest}",
             source="norm/norm_join.cu",
             target=target,
             parameters=macros(params),

@@ -28,6 +28,7 @@ from lowdnn.engines.launch import (
     i64,
     macros,
     moved_bytes,
+    target_label,
 )
 from lowdnn.engines.pointwise.samples import samples
 from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
@@ -233,7 +234,7 @@ def _knobs(dag: PointwiseDag, layout: _Layout, arch: ArchSpec) -> tuple[Knob, ..
 def _kernel(params: Params, functor: Functor, data_type: DataType, target: str) -> KernelRef:
     shape = f"v{params.VECTOR}u{params.UNROLL}t{params.THREADS}a{params.VECTOR_AXIS}_{params.INDEX}"
     return KernelRef(
-        name=f"pointwise_{dtypes.info(data_type).short_name}_{shape}_{target.replace('_', '')}_{functor.digest}",
+        name=f"pointwise_{dtypes.info(data_type).short_name}_{shape}_{target_label(target)}_{functor.digest}",
         source="pointwise/pointwise.cu",
         target=target,
         parameters=macros(params),

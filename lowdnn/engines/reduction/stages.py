@@ -7,7 +7,17 @@ from functools import cached_property
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.engines.launch import MAX_EXTENT, ceil_div, ceil_power, divider, fma_unit, i64, macros, moved_bytes
+from lowdnn.engines.launch import (
+    MAX_EXTENT,
+    ceil_div,
+    ceil_power,
+    divider,
+    fma_unit,
+    i64,
+    macros,
+    moved_bytes,
+    target_label,
+)
 from lowdnn.engines.reduction.layout import ReductionLayout
 from lowdnn.enums import DataType, ReduceTensorOp
 from lowdnn.graph.reduction_pattern import AnyReduction, FusedReduction
@@ -305,7 +315,7 @@ def kernel_ref(
     operator = params.OPERATOR.lower()
     source = f"reduction/reduction_{stage.removesuffix('_split')}.cu"
     return KernelRef(
-        name=f"reduction_{stage}_{short}_{operator}_{shape}_{target.replace('_', '')}_{digests}",
+        name=f"reduction_{stage}_{short}_{operator}_{shape}_{target_label(target)}_{digests}",
         source=source,
         target=target,
         parameters=macros(params),

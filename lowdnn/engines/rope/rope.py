@@ -23,6 +23,7 @@ from lowdnn.engines.launch import (
     fma_unit,
     i64,
     macros,
+    target_label,
 )
 from lowdnn.engines.rows.kernel import number
 from lowdnn.enums import DataType, KnobType, NumericalNote
@@ -111,7 +112,7 @@ class _Problem:
         types = f"{x.short_name}_{y.short_name}_{freq.short_name}"
         shape = f"h{heads}v{self.vector}{widths}_{params.INDEX}"
         return KernelRef(
-            name=f"rope_{types}_{shape}_{target.replace('_', '')}",
+            name=f"rope_{types}_{shape}_{target_label(target)}",
             source="rope/rope.cu",
             target=target,
             parameters=macros(params),

@@ -10,7 +10,7 @@ import numpy as np
 
 from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.launch import fma_unit, macros
+from lowdnn.engines.launch import fma_unit, macros, target_label
 from lowdnn.engines.rows.layout import RowLayout
 from lowdnn.engines.rows.tile import RowTile
 from lowdnn.enums import DataType
@@ -62,7 +62,7 @@ class RowKernel:
         walk += "k" if is_chunked else ""
         form = f"{self.tile.text}v{layout.vector}k{layout.space.kept}{walk}{chosen}"
         return KernelRef(
-            name=f"{family}_{short}_{form}_{layout.index}_{target.replace('_', '')}_{digest}",
+            name=f"{family}_{short}_{form}_{layout.index}_{target_label(target)}_{digest}",
             source=self.source,
             target=target,
             parameters=macros(self.tile) + shape,

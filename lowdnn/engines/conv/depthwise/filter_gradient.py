@@ -24,7 +24,18 @@ from lowdnn.engines.conv.depthwise.cost import (
     waves_s,
 )
 from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
-from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, ceil_power, divider, i32, i64, macros, moved_bytes
+from lowdnn.engines.launch import (
+    aligned_bytes,
+    bytes_of,
+    ceil_div,
+    ceil_power,
+    divider,
+    i32,
+    i64,
+    macros,
+    moved_bytes,
+    target_label,
+)
 from lowdnn.engines.search import first_of_least
 from lowdnn.enums import DataType, KnobType
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
@@ -384,7 +395,7 @@ def filter_kernel(gradient: FilterGradient, tile: FilterTile, target: str) -> Ke
     walk = f"{rows.taps}x{columns.taps}_s{rows.step}x{columns.step}_k{params.CLASSES}"
     shape = f"c{tile.channels}w{tile.strip}_p{tile.prefetch}u{params.UNROLL}_x{front}x{back}_l{params.LANES}b{_THREADS}"
     return KernelRef(
-        name=f"conv_depthwise_filter_{types}_{walk}_{shape}_{target.replace('_', '')}",
+        name=f"conv_depthwise_filter_{types}_{walk}_{shape}_{target_label(target)}",
         source="conv/depthwise/conv_depthwise_filter.cu",
         target=target,
         parameters=macros(params),
@@ -439,7 +450,7 @@ def functor_of(geometry: DepthwiseGeometry) -> Functor:
 def sum_kernel(functor: Functor, target: str) -> KernelRef:
     """target: the kernel's, ``dependent_target``."""
     return KernelRef(
-        name=f"conv_depthwise_filter_sum_{target.replace('_', '')}_{functor.digest}",
+        name=f"conv_depthwise_filter_sum_{target_label(target)}_{functor.digest}",
         source="conv/depthwise/conv_depthwise_filter_sum.cu",
         target=target,
         parameters=macros(SumParams(_SUM_COLUMNS, _SUM_PARTS)),

@@ -35,7 +35,7 @@ from lowdnn.engines.conv.depthwise.plane_search import (
     unit_knobs,
     units_of,
 )
-from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, divider, i32, i64, macros
+from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, divider, i32, i64, macros, target_label
 from lowdnn.enums import KnobType
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
@@ -218,7 +218,7 @@ def filter_kernel(gradient: PlaneFilterGradient, tile: FilterPlanesTile, target:
     walk = f"{planes.taps}x{rows.taps}x{columns.taps}_s{rows.step}x{columns.step}{walk_params.window_label}"
     shape = tile.units.label + "".join(f"_{s.copies}x{s.copy_bytes}{'d' if s.is_dense else ''}" for s in (x, dy))
     return KernelRef(
-        name=f"conv_depthwise_filter_planes_{data_type}_{walk}_{shape}s{tile.stages}_{target.replace('_', '')}",
+        name=f"conv_depthwise_filter_planes_{data_type}_{walk}_{shape}s{tile.stages}_{target_label(target)}",
         source="conv/depthwise/conv_depthwise_filter_planes.cu",
         target=target,
         parameters=(*macros(walk_params), *macros(params)),

@@ -39,7 +39,7 @@ from lowdnn.engines.conv.depthwise.plane_search import (
     unit_knobs,
     units_of,
 )
-from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, i64, macros
+from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, i64, macros, target_label
 from lowdnn.enums import DataType, KnobType
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
 
@@ -224,7 +224,7 @@ def kernel(correlation: PlaneCorrelation, tile: PlanesTile, functor: Functor, ta
     walk += walk_params.window_label
     walk += "i" if correlation.images_as_planes else ""
     shape = f"{tile.units.label}_c{staging.copies}x{staging.copy_bytes}{'d' if staging.is_dense else ''}"
-    label = target.replace("_", "")
+    label = target_label(target)
     return KernelRef(
         name=f"conv_depthwise_planes_{types}_{walk}_{shape}s{tile.stages}_{label}_{functor.digest}",
         source="conv/depthwise/conv_depthwise_planes.cu",

@@ -27,7 +27,7 @@ from lowdnn.engines.conv.depthwise.cost import (
 )
 from lowdnn.engines.conv.depthwise.geometry import DataPass
 from lowdnn.engines.gemm.exits import NO_EXITS, ExitSlices, OutputExits
-from lowdnn.engines.launch import bytes_of, ceil_div, ceil_power, divider, i32, i64, macros, moved_bytes
+from lowdnn.engines.launch import bytes_of, ceil_div, ceil_power, divider, i32, i64, macros, moved_bytes, target_label
 from lowdnn.engines.search import first_of_least
 from lowdnn.enums import DataType, KnobType
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
@@ -391,7 +391,7 @@ def kernel(correlation: Correlation, tile: RowsTile, functor: Functor, target: s
     shape += f"_x{front}x{back}"
     if params.WEIGHT_ORDER:
         shape += f"_o{params.WEIGHT_VECTOR}{'r' if params.WEIGHT_ORDER < 0 else ''}"
-    label = target.replace("_", "")
+    label = target_label(target)
     return KernelRef(
         name=f"conv_depthwise_{types}_{walk}_{shape}_b{tile.threads}{correlation.exits.label}_{label}_{functor.digest}",
         source="conv/depthwise/conv_depthwise.cu",

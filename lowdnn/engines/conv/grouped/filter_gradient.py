@@ -38,6 +38,7 @@ from lowdnn.engines.launch import (
     is_dependent,
     macros,
     moved_bytes,
+    target_label,
     uncrowded_bytes,
 )
 from lowdnn.enums import DataType, KnobType
@@ -500,7 +501,7 @@ class FilterGeometry:
         group = f"{slab.inputs}to{slab.outputs}_u{slab.units}_{task}_{taps}"
         ending = f"_{output.row_axes}of{output.space.rank}_v{vector}_{self._functor.digest}" if finishes else ""
         return KernelRef(
-            name=f"conv_grouped_wgrad_mma_{facts.short_name}_{group}_{target.replace('_', '')}{ending}",
+            name=f"conv_grouped_wgrad_mma_{facts.short_name}_{group}_{target_label(target)}{ending}",
             source="conv/grouped/conv_grouped_wgrad_mma.cu",
             target=target,
             parameters=macros(params),

@@ -36,6 +36,7 @@ from lowdnn.engines.launch import (
     is_dependent,
     macros,
     moved_bytes,
+    target_label,
     uncrowded_bytes,
 )
 from lowdnn.enums import DataType, KnobType
@@ -287,7 +288,7 @@ class GroupedGeometry:
         group += "g" * params.BY_WARPGROUPS + "m" * params.MAPPED
         target = dependent_target(arch)
         output = f"w{self.run}_r{params.OUTPUT_RANK}v{vector}"
-        ending = f"{'' if params.WHOLE else 'p'}_{target.replace('_', '')}_{functor.digest}"
+        ending = f"{'' if params.WHOLE else 'p'}_{target_label(target)}_{functor.digest}"
         return KernelRef(
             name=f"conv_grouped_mma_{direction}_{facts.short_name}_{group}_{output}{ending}",
             source="conv/grouped/conv_grouped_mma.cu",

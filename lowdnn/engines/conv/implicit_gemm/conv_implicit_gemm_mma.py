@@ -34,7 +34,7 @@ from lowdnn.engines.gemm.output_space import (
 )
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import Product, Tiling
-from lowdnn.engines.launch import bytes_of, dependent_target, i32, i64, is_dependent, macros, moved_bytes
+from lowdnn.engines.launch import bytes_of, dependent_target, i32, i64, is_dependent, macros, moved_bytes, target_label
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import (
@@ -285,7 +285,7 @@ def _kernel(
         SPLIT_K=int(splits),
     )
     layout = f"{params.SPATIAL}d_{params.TAP_MASK}_a{params.ALIGNMENT}{'_t' if geometry.pixels_are_columns else ''}"
-    label = target.replace("_", "")
+    label = target_label(target)
     ending = f"partial_{label}" if splits else f"v{vector}{exits.label}_{label}_{functor.digest}"
     return KernelRef(
         name=f"conv_implicit_gemm_mma_{facts.short_name}_{tile.label}_{layout}_r{params.OUTPUT_RANK}_{ending}",

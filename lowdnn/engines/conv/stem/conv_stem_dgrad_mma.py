@@ -21,7 +21,17 @@ from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.launch import bytes_of, ceil_div, dependent_target, divider, i32, i64, is_dependent, macros
+from lowdnn.engines.launch import (
+    bytes_of,
+    ceil_div,
+    dependent_target,
+    divider,
+    i32,
+    i64,
+    is_dependent,
+    macros,
+    target_label,
+)
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
@@ -298,7 +308,7 @@ def _kernel(problem: _Problem, tile: _Tile, arch: ArchSpec) -> KernelRef:
         MIN_BLOCKS=problem.blocks_per_sm(tile, arch),
     )
     target = dependent_target(arch)
-    label = f"{values_label(macros(params))}_{target.replace('_', '')}"
+    label = f"{values_label(macros(params))}_{target_label(target)}"
     return KernelRef(
         name=f"conv_stem_dgrad_mma_{facts.short_name}_{label}",
         source="conv/stem/conv_stem_dgrad_mma.cu",

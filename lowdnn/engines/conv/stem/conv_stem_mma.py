@@ -33,6 +33,7 @@ from lowdnn.engines.launch import (
     is_dependent,
     macros,
     moved_bytes,
+    target_label,
 )
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
@@ -271,7 +272,7 @@ def _kernel(problem: _Problem, tile: _Tile, functor: Functor, arch: ArchSpec) ->
     )
     parameters = (*macros(row_params), *macros(params))
     target = dependent_target(arch)
-    label = f"{values_label(parameters)}_{target.replace('_', '')}"
+    label = f"{values_label(parameters)}_{target_label(target)}"
     return KernelRef(
         name=f"conv_stem_mma_{facts.short_name}_{label}_{functor.digest}",
         source="conv/stem/conv_stem_mma.cu",

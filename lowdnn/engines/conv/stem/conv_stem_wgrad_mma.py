@@ -32,6 +32,7 @@ from lowdnn.engines.launch import (
     is_dependent,
     macros,
     moved_bytes,
+    target_label,
 )
 from lowdnn.enums import ConvolutionMode, DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
@@ -271,7 +272,7 @@ def _kernel(problem: _Problem, tile: RowTile, target: str) -> KernelRef:
     )
     parameters = (*macros(problem.rows.params(facts.c_type, tile.height, tile.width)), *macros(params))
     return KernelRef(
-        name=f"conv_stem_wgrad_mma_{facts.short_name}_{values_label(parameters)}_{target.replace('_', '')}",
+        name=f"conv_stem_wgrad_mma_{facts.short_name}_{values_label(parameters)}_{target_label(target)}",
         source="conv/stem/conv_stem_wgrad_mma.cu",
         target=target,
         parameters=parameters,

@@ -25,7 +25,7 @@ from itertools import product
 from math import gcd, prod
 
 from lowdnn import dtypes
-from lowdnn.engines.launch import aligned_bytes, bytes_touched, ceil_div, divider, i32, i64, macros
+from lowdnn.engines.launch import aligned_bytes, bytes_touched, ceil_div, divider, i32, i64, macros, target_label
 from lowdnn.enums import ConvolutionMode
 from lowdnn.ops.convolution import Convolution, ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
@@ -196,7 +196,7 @@ class FoldedTensor:
         params = Params(facts.c_type, self.tensor.dims[1], *phases, self.channels, int(self.overlaps))
         target = "sm_90a" if self.overlaps else "sm_80"
         pieces = f"c{params.CHANNELS}p{'x'.join(map(str, phases))}to{params.FOLDED}"
-        variant = f"{facts.short_name}_{pieces}_{target.replace('_', '')}"
+        variant = f"{facts.short_name}_{pieces}_{target_label(target)}"
         return KernelRef(f"{name}_{variant}", f"conv/stem/{name}.cu", target, macros(params))
 
     def _launch(self, kernel: int, threads: int, arguments: Struct) -> Launch:
