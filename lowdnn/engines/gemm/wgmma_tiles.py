@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from itertools import accumulate
 
 from lowdnn import dtypes
 from lowdnn.engines.launch import BARRIER_BYTES, MAX_EXTENT, ceil_div, divider, i32
@@ -461,3 +462,38 @@ class Schedule:
         whole, turns = (ceil_div(items * self.tile.cluster, grid) for items in (self.whole, self.items))
         stages = whole * self.split_blocks + (turns - whole) * ceil_div(self.split_blocks, self.tile.cluster_k)
         return 2 * self.tile.m * self.tile.n * self.tile.k * stages * grid
+
+
+@dataclass(frozen=True)
+class ClassSchedule:
+    """The schedules of several classes of products, one after the other, with tiles of one kind."""
+
+    schedules: tuple[Schedule, ...]
+
+    @property
+    def splits(self) -> int:
+        """Of the class with the most parts."""
+        return max(schedule.splits for schedule in self.schedules)
+
+    @property
+    def items(self) -> int:
+        return sum(schedule.items for schedule in self.schedules)
+
+    @property
+    def flops(self) -> int:
+        return sum(schedule.flops for schedule in self.schedules)
+
+    def grid(self, sm_count: int) -> int:
+        """See ``Schedule.grid``."""
+        tile = self.schedules[0].tile
+        return min(self.items, tile.resident_clusters(sm_count)) * tile.cluster
+
+    def sharing_problem(self, unit: int = 8) -> str:
+        """See ``Schedule.sharing_problem``."""
+        return next(filter(None, (schedule.sharing_problem(unit) for schedule in self.schedules)), "")
+
+    @property
+    def argument(self) -> Struct:
+        """``ClassSchedule`` of ``include/tile_schedule.cuh``."""
+        firsts = (0, *accumulate(schedule.items for schedule in self.schedules))
+        return Struct((*(schedule.argument for schedule in self.schedules), *i32(firsts)))

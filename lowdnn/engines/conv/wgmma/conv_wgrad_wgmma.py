@@ -66,6 +66,8 @@ class Params:
     VECTOR: int
     STORE: int
     CONVERTED: int
+    VALID_TAPS: int
+    WALKS: int
 
 
 class ConvWgradWgmma(Modelled):
@@ -174,7 +176,7 @@ def _parts(tiling: WgradTiling, arch: ArchSpec) -> PlanParts:
     dy = parts.operand(product.operation.dy.uid, product.dy.packing, overlaps=True)
     x = parts.operand(product.x.tensor.uid, product.x.packing, overlaps=True)
     splits = tiling.schedule.splits
-    slices = Slices(splits, product.output.rows, product.output.columns)
+    slices = Slices(splits, product.output.rows, product.output.columns, part_splits=tiling.tap_splits)
     slices_at = parts.reserve(slices.size_bytes if splits > 1 else 0)
     output = _slice_output(slices, slices_at) if splits > 1 else (product.output.map, functor.arguments)
     kernel = parts.kernel(_kernel(tiling, functor, vector))
@@ -209,9 +211,12 @@ def _kernel(tiling: WgradTiling, functor: Functor, vector: int) -> KernelRef:
         VECTOR=1 if is_slice else vector,
         STORE=int(_store(tiling)),
         CONVERTED=int(product.converted is not None),
+        VALID_TAPS=len(tiling.tap_splits),
+        WALKS=len(product.dy.walks) if product.is_valid_only else 1,
     )
     walks = f"{params.SPATIAL}d{params.DY_AXES}{params.X_AXES}"
     taps = f"_r{params.TAP_RUN}x{params.TAP_DISTANCE}p{window}" if params.TAP_RUN > 1 else ""
+    taps += f"_v{params.VALID_TAPS}w{params.WALKS}" if product.is_valid_only else ""
     converted = product.converted
     has_tail = product.channels % MN_MAJOR_BOX != 0
     prologue = f"_{converted.label(has_tail=has_tail)}_{converted.functor.digest}" if converted else ""
@@ -243,14 +248,16 @@ def _launch(
     product, tile, schedule = tiling.product, tiling.tile, tiling.schedule
     dy, x = operands
     busy_s = wgrad_tiles.busy_seconds(tiling, arch)
-    walks = (operand.walk.struct for operand in (product.dy, product.x) if operand.walk)
+    dy_maps = product.dy.maps(product.instruction.map_type, tile.k // tile.cluster_n)
+    x_maps = product.x.maps(product.x_map_type, product.window(tile.cluster_m) // tile.cluster_m)
     arguments = Struct(
         (
-            TensorMap(dy, product.dy.map(product.instruction.map_type, tile.k // tile.cluster_n)),
-            TensorMap(x, product.x.map(product.x_map_type, product.window(tile.cluster_m) // tile.cluster_m)),
-            Struct((*i32((product.filters,)), *product.columns_argument, *output)),
-            schedule.argument,
-            *walks,
+            *(TensorMap(dy, layout) for layout in dy_maps),
+            *(TensorMap(x, layout) for layout in x_maps),
+            Struct((*i32((product.filters,)), *product.columns_argument(tiling.tap_chunks), *output)),
+            tiling.schedule_argument,
+            *(product.valid_argument if product.is_valid_only else ()),
+            *(walk.struct for operand in (product.dy, product.x) for walk in operand.walks),
             *i32((product.dy.group_channels,)),
             *product.converted_arguments,
         )

@@ -29,7 +29,7 @@ from lowdnn.engines.gemm.wgmma_tiles import (
     STAGE_ROW_BYTES,
     WARPGROUP_ROWS,
     WGMMA_TYPES,
-    Schedule,
+    ClassSchedule,
     TapWindow,
     WgmmaType,
 )
@@ -466,9 +466,10 @@ class Im2colProduct:
         """Stages of one tile; a class without taps has one of zeros."""
         return pixel_class.runs * self._chunks or 1
 
-    def schedules(self, tiling: WgmmaTiling, is_transposed: bool) -> tuple[Schedule, ...]:
-        """One for each class."""
-        return tuple(tiling.schedule_of(m, n, k_blocks, self.groups) for m, n, k_blocks in self._extents(is_transposed))
+    def schedule(self, tiling: WgmmaTiling, is_transposed: bool) -> ClassSchedule:
+        """Of each class, one after the other."""
+        extents = self._extents(is_transposed)
+        return ClassSchedule(tuple(tiling.schedule_of(m, n, k_blocks, self.groups) for m, n, k_blocks in extents))
 
     def _extents(self, is_transposed: bool) -> Iterator[tuple[int, int, int]]:
         """Rows, columns and stages of each class's product."""

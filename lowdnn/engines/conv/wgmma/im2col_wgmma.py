@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import generate
@@ -37,7 +36,7 @@ from lowdnn.engines.gemm.wgmma_output import (
     slice_argument,
     slice_macros,
 )
-from lowdnn.engines.gemm.wgmma_tiles import STAGE_ROW_BYTES, Schedule, TileStore, WgmmaType, wgmma_type
+from lowdnn.engines.gemm.wgmma_tiles import STAGE_ROW_BYTES, ClassSchedule, TileStore, WgmmaType, wgmma_type
 from lowdnn.engines.launch import ceil_div, i32, macros, moved_bytes
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -238,13 +237,12 @@ class _Cut:
     weights: Pointer
 
     @cached_property
-    def schedules(self) -> tuple[Schedule, ...]:
-        """One for each class."""
-        return self.product.schedules(self.tiling, self.is_transposed)
+    def schedule(self) -> ClassSchedule:
+        return self.product.schedule(self.tiling, self.is_transposed)
 
     @property
     def splits(self) -> int:
-        return self.schedules[0].splits
+        return self.schedule.splits
 
     @property
     def exits(self) -> OutputExits:
@@ -333,16 +331,12 @@ class _Cut:
 
     def grid(self, arch: ArchSpec) -> int:
         """Blocks: whole clusters that are resident at once, no more than there is work for."""
-        tile = self.tiling.tile
-        return (
-            min(sum(schedule.items for schedule in self.schedules), tile.resident_clusters(arch.sm_count))
-            * tile.cluster
-        )
+        return self.schedule.grid(arch.sm_count)
 
     def launch(self, kernel: int, arch: ArchSpec, outputs: tuple[Argument, ...], written_bytes: int) -> Launch:
         product, tile = self.product, self.tiling.tile
         work = Work(
-            flops=sum(schedule.flops for schedule in self.schedules),
+            flops=self.schedule.flops,
             bytes=product.read_bytes + written_bytes,
             unit=product.instruction.unit,
             busy_s=wgmma_model.busy_seconds(product.product(self.is_transposed), self.tiling, arch),
@@ -409,12 +403,11 @@ class _Cut:
     def _geometry(self) -> tuple[Argument, ...]:
         """Schedules, classes and groups."""
         product = self.product
-        firsts = (0, *accumulate(schedule.items for schedule in self.schedules))
         extents = [corner.extents for corner in product.image.corners(product.classes)]
         # A whole k block, since a copy's rows begin at a multiple of 16 bytes.
         channels_end = ceil_div(product.groups * product.image.group_channels, product.stage_k) * product.stage_k
         return (
-            Struct((*(schedule.argument for schedule in self.schedules), *i32(firsts))),
+            self.schedule.argument,
             *(
                 pixel_class.struct(
                     product.images, extents.index(pixel_class.extents), product.filter_taps, channels_end
