@@ -8,7 +8,7 @@ from functools import cached_property
 from math import inf, prod
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.conv.wgmma.im2col import PixelClass, forward_class, gradient_classes, offset_problem
+from lowdnn.engines.conv.wgmma.im2col import PixelClass, edges_apart, forward_class, gradient_classes, offset_problem
 from lowdnn.engines.conv.wgmma.im2col_operands import FilterOperand, ImageOperand
 from lowdnn.engines.conv.wgmma.pixel_output import index_problem, line_rows, part_of, pixel_rows
 from lowdnn.engines.gemm import wgmma_model
@@ -63,6 +63,8 @@ _MAX_KEPT_BYTES = 96 << 10
 _MAX_KEPT_COLUMNS = 256
 #: Up to so many columns of the output a tile may lie across it.
 _MAX_TRANSPOSED_COLUMNS = 64
+#: Of the multiplications of pixels that are there, what classes of pixels near the edges must save to be tried.
+_LEAST_SAVED = 0.1
 #: Half rows of channels for which k blocks are such.
 _MAX_HALVES = 9
 
@@ -219,6 +221,31 @@ class Im2colProduct:
         stays = self.groups == 1 and self.filter.lines <= WARPGROUP_ROWS and kept_bytes <= _MAX_KEPT_BYTES
         return (self, windows, replace(windows, keeps_filter=True)) if stays else (self, windows)
 
+    @cached_property
+    def with_edges_apart(self) -> Im2colProduct | None:
+        """Pixels near the edges in classes of their own, which no tap shows padding; None where there are none, or
+        their part of the output cannot be stored apart."""
+        if self.reductions or self.converted or self.pixels_are_columns or not self.output.rows:
+            return None
+        steps = self.steps or (1,) * len(self.filter_taps)
+        classes = edges_apart(self.classes, self.image.tensor.dims[2:], steps)
+        if len(classes) > _MAX_CLASSES or index_problem(self.dag, self.groups, steps):
+            return None
+        output = pixel_rows(self.dag, self.groups, in_parts=True)
+        found = replace(self, classes=classes, steps=steps, output=output, turned=None)
+        saves = found._pixel_blocks < self._pixel_blocks
+        return found if saves and not (offset_problem(classes) or found._map_problem()) else None
+
+    @property
+    def saved_share(self) -> float:
+        """Of the k blocks of all pixels, those that ``with_edges_apart`` has not."""
+        apart = self.with_edges_apart
+        return 1 - apart._pixel_blocks / self._pixel_blocks if apart else 0.0
+
+    @property
+    def _pixel_blocks(self) -> int:
+        return sum(pixel_class.pixels(self.images) * self.k_blocks(pixel_class) for pixel_class in self.classes)
+
     @property
     def _may_keep_columns(self) -> bool:
         """Whether a filter of one tap may stay: all blocks would ask for the same lines of the cache for each tile."""
@@ -320,7 +347,6 @@ class Im2colProduct:
     def _product(self, is_transposed: bool) -> WgmmaProduct:
         m, n = max(self.walked_pixels, 1), max(self.filter.lines, 1)
         a, b = self._image_bytes, self._filter_bytes
-        blocks = sum(pixel_class.pixels(self.images) * self.k_blocks(pixel_class) for pixel_class in self.classes)
         is_mn_major, pixels_are_rows = self.filter.is_mn_major, self.pixels_are_rows(is_transposed)
         window, is_resident = self.window(is_transposed), self.keeps_filter
         has_operand = not (is_transposed or window) and self.has_mapped_operand
@@ -334,7 +360,7 @@ class Im2colProduct:
             self.groups,
             m,
             n,
-            max(ceil_div(blocks, m if pixels_are_rows else n), 1),
+            max(ceil_div(self._pixel_blocks, m if pixels_are_rows else n), 1),
             a,
             b,
             moved_bytes(self.dag),
@@ -392,6 +418,13 @@ class Im2colProduct:
         if self.steps or self.pixels_are_columns or not self.output.rows:
             return False
         return mapped_operand(self.dag, self.output, self.output.rows // self.groups) is not None
+
+    def best_cut(self, arch: ArchSpec) -> Im2colProduct:
+        """The product, or itself with its edges apart where that looks better."""
+        apart = self.with_edges_apart
+        if apart is None or self.saved_share < _LEAST_SAVED:
+            return self
+        return apart if apart._preferred_seconds(arch) < self._preferred_seconds(arch) else self
 
     def preferred(self, arch: ArchSpec) -> tuple[int, bool]:
         """Which of the ``ways``; and whether few columns of the output are better the rows of the tiles."""

@@ -92,13 +92,14 @@ class Im2colWgmma(Floored, Modelled):
         return Floor(Multipliers.FASTEST, waste=_padding(depth, half_row) * _padding(lines, SMALLEST_COLUMNS))
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
-        product = accepted(graph.derive(self._checked))
+        product = graph.derive(self._cut, arch)
         way, is_transposed = graph.derive(self._preferred, arch)
         return wgmma_model.busy_launch(product.ways[way].product(is_transposed), arch)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tile, ring, warps, cluster, parts of k and raster of the product as the tiles see it; what their rows are."""
-        return _knobs(accepted(graph.derive(self._checked)), graph.derive(self._preferred, arch), arch)
+        product = accepted(graph.derive(self._checked))
+        return _knobs(product, graph.derive(self._cut, arch), graph.derive(self._preferred, arch), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
@@ -128,8 +129,11 @@ class Im2colWgmma(Floored, Modelled):
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
         return found
 
+    def _cut(self, graph: OperationGraph, arch: ArchSpec) -> Im2colProduct:
+        return accepted(graph.derive(self._checked)).best_cut(arch)
+
     def _preferred(self, graph: OperationGraph, arch: ArchSpec) -> tuple[int, bool]:
-        return accepted(graph.derive(self._checked)).preferred(arch)
+        return graph.derive(self._cut, arch).preferred(arch)
 
     def _checked(self, graph: OperationGraph) -> Im2colProduct | Refusal:
         over = with_fewest_axes(graph)
@@ -147,6 +151,11 @@ class Im2colWgmma(Floored, Modelled):
         if not product.pixels * product.filter.lines:
             return parts
         is_transposed = bool(chosen[KnobType.SWAP_AB])
+        apart = product.with_edges_apart if chosen[KnobType.EDGE] else None
+        if apart is not None:
+            if chosen[KnobType.SPECFILT]:
+                raise BadParamError.at(f"{self.name}.SPECFILT", expected="0 with EDGE", got=chosen[KnobType.SPECFILT])
+            product, chosen = apart, {**chosen, **wgmma_model.WHOLE_K}
         product = replace(product.with_k(chosen[KnobType.TILEK]), is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE)))
         if way := chosen[KnobType.SPECFILT]:
             if way >= len(product.ways):
@@ -179,9 +188,12 @@ def _padding(extent: int, unit: int) -> float:
     return ceil_div(extent, unit) * unit / extent
 
 
-def _knobs(product: Im2colProduct, preferred: tuple[int, bool], arch: ArchSpec) -> tuple[Knob, ...]:
+def _knobs(
+    product: Im2colProduct, cut: Im2colProduct, preferred: tuple[int, bool], arch: ArchSpec
+) -> tuple[Knob, ...]:
+    """cut: of the product, the one that the defaults are of; preferred: of its ways."""
     way, is_transposed = preferred
-    tiling = wgmma_model.best(product.ways[way].product(is_transposed), arch)
+    tiling = wgmma_model.best(cut.ways[way].product(is_transposed), arch)
     whole_k = product.instruction.stage_k
     is_fixed = bool(product.reductions and product.steps)
     stores = (1,) if is_fixed else (0, 1)
@@ -196,6 +208,14 @@ def _knobs(product: Im2colProduct, preferred: tuple[int, bool], arch: ArchSpec) 
             way,
             "1: taps of the last axis that has several read one window of pixels, k in one part, or a filter of one "
             "tap stays in shared memory; 2: with swap, it stays beside windows",
+        ),
+        Knob(
+            "edge",
+            KnobType.EDGE,
+            (0, 1) if product.with_edges_apart else (0,),
+            int(cut is not product),
+            "1: pixels near the edges are computed apart, without the taps that see padding there; k in one part, "
+            "without windows",
         ),
         Knob("tile_k", KnobType.TILEK, depths, product.stage_k, "channels of a k block"),
         Knob("swap", KnobType.SWAP_AB, swaps, int(is_transposed), "1: the tile's rows are the output's columns"),

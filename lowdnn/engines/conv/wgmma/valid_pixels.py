@@ -1,7 +1,7 @@
 """The outputs of a convolution whose pixel of the image exists, for each tap of its filter.
 
 Tap r meets output o at pixel o * stride - padding + r * dilation of an axis. Where paddings and dilations are large
-against the image, many of those pixels are padding, which adds nothing to a filter gradient.
+against the image, many of those pixels are padding, which adds nothing.
 """
 
 from __future__ import annotations
@@ -47,9 +47,13 @@ def valid_taps(
     return tuple(ValidTap(*map(tuple, zip(*chosen, strict=True))) for chosen in product(*axes))
 
 
+def valid_outputs(place: int, stride: int, outputs: int, pixels: int) -> range:
+    """Of an axis, those outputs o whose pixel ``place`` + o * ``stride`` is one of ``pixels``."""
+    return range(max(ceil_div(-place, stride), 0), min(ceil_div(pixels - place, stride), outputs))
+
+
 def _valid(convolution: Convolution, axis: int, tap: int, outputs: int, pixels: int) -> tuple[int, int, int]:
     """(extent, first output, its pixel) of one axis."""
     stride, place = convolution.strides[axis], tap * convolution.dilations[axis] - convolution.pre_paddings[axis]
-    first = max(ceil_div(-place, stride), 0)
-    end = min(ceil_div(pixels - place, stride), outputs)
-    return (end - first, first, first * stride + place) if first < end else (0, 0, 0)
+    valid = valid_outputs(place, stride, outputs, pixels)
+    return (len(valid), valid.start, valid.start * stride + place) if valid else (0, 0, 0)

@@ -197,7 +197,7 @@ class WgradProduct:
         fits = 1 < taps * MN_MAJOR_BOX <= _MAX_COLUMNS and self._reach(-1) <= most
         return replace(self, tap_run=taps) if taps > 1 and stride == 1 and fits else None
 
-    @property
+    @cached_property
     def with_valid_only(self) -> WgradProduct | None:
         """Every tap over its own outputs; None where they are all, or the kernel has no room for so many walks."""
         valid = self.valid_taps
@@ -230,7 +230,7 @@ class WgradProduct:
 
     @property
     def saved_share(self) -> float:
-        """Of all k blocks, those that ``with_valid_only`` has not."""
+        """Of the k blocks of all taps, those that ``with_valid_only`` has not."""
         return 1 - sum(self.tap_blocks) / (len(self.tap_blocks) * self.k_blocks)
 
     @cached_property

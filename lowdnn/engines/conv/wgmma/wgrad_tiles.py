@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import NamedTuple
 
 from lowdnn.arch.specs import ArchSpec
@@ -71,7 +72,7 @@ _SLICE_BYTES_PER_S = 2.0e12
 
 #: Of the k blocks of all taps, what walks over valid pixels alone must save to be tried; the parts of the longest one.
 _LEAST_SAVED = 0.2
-_TAP_SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12)
+_TAP_SPLITS = (1, 2, 3, 4, 6, 8)
 #: Parts of k fill the device so many times at most; the model's error: beyond a few times they must look better by that
 #: much.
 _MOST_ROUNDS, _FEW_ROUNDS, _ROUNDS_MARGIN = 4, 2, 1.1
@@ -222,7 +223,8 @@ def knobs(product: WgradProduct, chosen: WgradTiling) -> tuple[Knob, ...]:
     """The tile, its ring, warps and cluster, windows, the parts of k; defaults are those of ``chosen``."""
     tile = chosen.tile
     config = WARP_CONFIGS.index((tile.teams, tile.warpgroups, tile.blocks_per_sm))
-    windows = (0, *((1,) if product.with_windows else ()), *((2,) if product.with_valid_only else ()))
+    windows = (0, 1) if product.with_windows else (0,)
+    edges = (0, 1) if product.with_valid_only else (0,)
     parts = max(chosen.splits)
     splits = tuple(sorted({*_SPLITS, parts}))
     stages = tuple(range(_MIN_STAGES, _MAX_STAGES + 1))
@@ -243,9 +245,15 @@ def knobs(product: WgradProduct, chosen: WgradTiling) -> tuple[Knob, ...]:
             "windows",
             KnobType.SPECFILT,
             windows,
-            2 if chosen.product.is_valid_only else int(chosen.product.tap_run > 1),
-            "1: the taps of the last axis are read from one window of pixels; 2: each tap walks over the outputs whose "
-            "pixels are none of the padding",
+            int(chosen.product.tap_run > 1),
+            "1: the taps of the last axis are read from one window of pixels",
+        ),
+        Knob(
+            "edge",
+            KnobType.EDGE,
+            edges,
+            int(chosen.product.is_valid_only),
+            "1: each tap walks over the outputs alone whose pixels are none of the padding; not with windows",
         ),
         Knob(
             "split_k",
@@ -279,18 +287,15 @@ def tiling_of(engine: str, product: WgradProduct, arch: ArchSpec, chosen: Mappin
         product.instruction.element_bytes,
         cluster_k=chosen[KnobType.SPLIT_K_BUF],
     )
-    cut = _cut(product, chosen[KnobType.SPECFILT])
+    if chosen[KnobType.SPECFILT] and chosen[KnobType.EDGE]:
+        raise BadParamError.at(f"{engine}.SPECFILT", expected="0 with EDGE", got=1)
+    with_windows = product.with_windows if chosen[KnobType.SPECFILT] else None
+    valid_only = product.with_valid_only if chosen[KnobType.EDGE] else None
+    cut = with_windows or valid_only or product
     tiling = WgradTiling(cut, tile, _splits(cut, tile, chosen[KnobType.SPLIT_K_SLC], arch))
     if problem := tiling.problem(arch):
         raise BadParamError.at(f"{engine}.knob_choices", expected=problem, got=tile.label)
     return tiling
-
-
-def _cut(product: WgradProduct, specfilt: int) -> WgradProduct:
-    """The product as the knob has it; it has only what there is."""
-    other = (product, product.with_windows, product.with_valid_only)[specfilt]
-    assert other is not None, specfilt
-    return other
 
 
 def _splits(product: WgradProduct, tile: WgmmaTile, most: int, arch: ArchSpec) -> tuple[int, ...]:
@@ -419,10 +424,9 @@ def _spread(extents: _Extents, fitted: _Fitted, most: int) -> tuple[int, ...]:
     def seconds(splits: Sequence[int]) -> float:
         parts = [(-(-k // split), count * split) for k, count, split in zip(lengths, items, splits, strict=True)]
         slices_s = sum(count for _, count in parts) * item_s if max(splits) > 1 else 0.0
-        return _turns(parts, fitted.resident) * fitted.stage_s + slices_s
+        return _busiest(parts, fitted.resident) * fitted.stage_s + slices_s
 
-    found = [most] + [1] * (len(lengths) - 1)
-    found = _descended(found, range(1, most + 1), seconds)
+    found = _descended([most, *[1] * (len(lengths) - 1)], [split for split in _TAP_SPLITS if split <= most], seconds)
     return tuple(min(found[lengths.index(k)], k) for k in extents.k_blocks)
 
 
@@ -440,12 +444,31 @@ def _descended(start: Sequence[int], values: Sequence[int], cost: Callable[[Sequ
             return found
 
 
-def _turns(parts: Sequence[tuple[int, int]], resident: int) -> int:
-    """k blocks of the busiest of ``resident`` blocks, which take turns at (k blocks, how many) items, longest first."""
+def _busiest(parts: Sequence[tuple[int, int]], resident: int) -> int:
+    """k blocks of the busiest of ``resident`` clusters, which take turns at (k blocks, how many) items, longest first,
+    to and fro (``ClassSchedule``)."""
+    if len(parts) == 1:
+        ((length, count),) = parts
+        return length * -(-count // resident)
     ordered = sorted(parts, reverse=True)
-    ends = accumulate((count for _, count in ordered), initial=0)
-    first_turns = pairwise(-(-end // resident) for end in ends)
-    return sum(length * (end - first) for (length, _), (first, end) in zip(ordered, first_turns, strict=True))
+    lengths, ends = [*(length for length, _ in ordered), 0], [*accumulate(count for _, count in ordered)]
+    last = (ends[-1] - 1) // resident
+    # One of those between whom an item gets shorter, in either direction, is the busiest.
+    bounds = {0, *(end % resident for end in ends)}
+    places = {place % resident for end in bounds for place in (end, end - 1, resident - end, resident - 1 - end)}
+    alike, others = 0, []
+    for turn in range(last + 1):
+        first, end = (lengths[bisect_right(ends, item)] for item in (turn * resident, (turn + 1) * resident - 1))
+        if first == end:
+            alike += first
+        else:
+            others.append((turn * resident, (last - turn) % 2))
+
+    def busy(place: int) -> int:
+        items = (first + (resident - 1 - place if is_back else place) for first, is_back in others)
+        return sum(lengths[bisect_right(ends, item)] for item in items)
+
+    return alike + max(map(busy, places))
 
 
 def _seconds(extents: _Extents, fitted: _Fitted, splits: Sequence[int], rates: _Rates) -> float:
@@ -464,7 +487,7 @@ def _busy_seconds(extents: _Extents, fitted: _Fitted, splits: Sequence[int], rat
     tile = fitted.tile
     blocks = fitted.tiles(extents.filters, extents.columns) * extents.groups
     parts = [(-(-k // split), blocks * split) for k, split in zip(extents.k_blocks, splits, strict=True)]
-    busy = _turns(parts, fitted.resident) * tile.blocks_per_sm * fitted.stage_s
+    busy = _busiest(parts, fitted.resident) * tile.blocks_per_sm * fitted.stage_s
     stages = blocks * sum(extents.k_blocks) * tile.cluster
     power = stages * fitted.stage_flops / rates.flops
     loaded = stages * fitted.copied_bytes

@@ -32,6 +32,7 @@ def knobs(
         KnobType.STAGES: stages,
         KnobType.WARP_SPEC_CFG: warps,
         KnobType.SPECFILT: windows,
+        KnobType.EDGE: clusters.get("edge", 0),
         KnobType.SPLIT_K_SLC: splits,
         KnobType.TILE_CGA_M: clusters.get("cluster_m", 1),
         KnobType.TILE_CGA_N: clusters.get("cluster_n", 1),
@@ -103,7 +104,7 @@ def test_windows(device: Runtime, case: str, n: int) -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_taps_without_padding(device: Runtime, case: str, choices: dict[KnobType, int], dtype: str) -> None:
     graph = graph_of(f"{case} dtype={dtype}")
-    plan = check_exact(device, ENGINE, graph, length=220, choices={**choices, KnobType.SPECFILT: 2}, arch=SMALL)
+    plan = check_exact(device, ENGINE, graph, length=220, choices={**choices, KnobType.EDGE: 1}, arch=SMALL)
     whole = ENGINE.plan(graph, SMALL, choices)
     assert plan.launches[0].work.flops < whole.launches[0].work.flops
 
@@ -152,7 +153,7 @@ def test_alpha_beta_and_epilogue(device: Runtime) -> None:
         knobs(windows=1, splits=2),
         knobs(128, 192, warps=0, windows=1, cluster_m=2),
         knobs(128, 128, warps=0, cluster_n=2, splits=2),
-        knobs(64, 64, windows=2, splits=2),
+        knobs(64, 64, splits=2, edge=1),
     ],
 )
 def test_races(racing: Runtime, choices: dict[KnobType, int]) -> None:
