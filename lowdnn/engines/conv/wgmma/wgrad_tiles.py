@@ -196,7 +196,7 @@ def _timed_best(product: WgradProduct, arch: ArchSpec) -> tuple[float, WgradTili
         for fitted in _menu(
             cut.tap_run, cut.window(1), cut.pixel_clocks, _conversion_clocks(product), product.instruction, arch
         )
-        for splits, margin in _splittings(extents, fitted)
+        for splits, margin in _splittings(extents, fitted, rates)
     )
     seconds, _, cut, tile, splits = min(timed, key=lambda found: found[0] * found[1])
     return seconds, WgradTiling(cut, tile, splits)
@@ -302,7 +302,7 @@ def _splits(product: WgradProduct, tile: WgmmaTile, most: int, arch: ArchSpec) -
     """Parts of all taps, or of each tap, the longest one's being ``most``."""
     if not product.is_valid_only:
         return (most,)
-    return _spread(_Extents.of(product), _fitted(product, tile, arch), most)
+    return _spread(_Extents.of(product), _fitted(product, tile, arch), most, _Rates.of(product, arch))
 
 
 @dataclass(frozen=True)
@@ -332,6 +332,12 @@ class _Fitted:
         stage_s = max(copy_s, convert_s, _stage_seconds(tile, copied_bytes, tap_run, instruction, arch))
         stage_flops = 2 * tile.m * tile.n * tile.k
         return cls(tile, copied_bytes, stage_flops, stage_s, tile.resident_clusters(arch.sm_count))
+
+    def sustained_s(self, rates: _Rates) -> float:
+        """Of a stage at the clock that the device's power leaves while all are busy: as measured, it does not rise while
+        a few have longer items than the others."""
+        sms = self.resident * self.tile.cluster / self.tile.blocks_per_sm
+        return max(self.stage_s, self.stage_flops * sms / rates.flops)
 
     def tiles(self, filters: int, columns: int) -> int:
         """Of a group, in clusters."""
@@ -400,11 +406,12 @@ class _Rates(NamedTuple):
         return cls(arch.attained_rate(product.instruction.unit), arch.copy_bytes_per_s)
 
 
-def _splittings(extents: _Extents, fitted: _Fitted) -> Iterator[tuple[tuple[int, ...], float]]:
+def _splittings(extents: _Extents, fitted: _Fitted, rates: _Rates) -> Iterator[tuple[tuple[int, ...], float]]:
     """Whole, and in as many parts as fill the device a few times; each with the margin by which it must be better."""
     if len(extents.k_blocks) > 1:
         longest = max(extents.k_blocks)
-        yield from ((_spread(extents, fitted, most), 1.0) for most in _TAP_SPLITS if most <= max(longest // 4, 1))
+        counts = [most for most in _TAP_SPLITS if most <= max(longest // 4, 1)]
+        yield from ((_spread(extents, fitted, most, rates), 1.0) for most in counts)
         return
     yield (1,), 1.0
     items = fitted.tiles(extents.filters, extents.columns) * extents.groups
@@ -414,17 +421,18 @@ def _splittings(extents: _Extents, fitted: _Fitted) -> Iterator[tuple[tuple[int,
             yield (splits,), 1.0 if rounds <= _FEW_ROUNDS else _ROUNDS_MARGIN
 
 
-def _spread(extents: _Extents, fitted: _Fitted, most: int) -> tuple[int, ...]:
+def _spread(extents: _Extents, fitted: _Fitted, most: int, rates: _Rates) -> tuple[int, ...]:
     """Parts of each tap's k, ``most`` of those with the most k blocks: the device is busy for the shortest time with
     them and their slices, as far as a change of one number shows."""
     lengths = sorted(set(extents.k_blocks), reverse=True)
     items = [fitted.tiles(extents.filters, extents.columns) * extents.groups * extents.k_blocks.count(k) for k in lengths]
     item_s = fitted.tile.m * fitted.tile.n * _ACCUMULATOR_BYTES / _SLICE_BYTES_PER_S
+    stage_s = fitted.sustained_s(rates)
 
     def seconds(splits: Sequence[int]) -> float:
         parts = [(-(-k // split), count * split) for k, count, split in zip(lengths, items, splits, strict=True)]
         slices_s = sum(count for _, count in parts) * item_s if max(splits) > 1 else 0.0
-        return _busiest(parts, fitted.resident) * fitted.stage_s + slices_s
+        return _busiest(parts, fitted.resident) * stage_s + slices_s
 
     found = _descended([most, *[1] * (len(lengths) - 1)], [split for split in _TAP_SPLITS if split <= most], seconds)
     return tuple(min(found[lengths.index(k)], k) for k in extents.k_blocks)
@@ -487,7 +495,8 @@ def _busy_seconds(extents: _Extents, fitted: _Fitted, splits: Sequence[int], rat
     tile = fitted.tile
     blocks = fitted.tiles(extents.filters, extents.columns) * extents.groups
     parts = [(-(-k // split), blocks * split) for k, split in zip(extents.k_blocks, splits, strict=True)]
-    busy = _busiest(parts, fitted.resident) * tile.blocks_per_sm * fitted.stage_s
+    stage_s = fitted.stage_s if len(parts) == 1 else fitted.sustained_s(rates)
+    busy = _busiest(parts, fitted.resident) * tile.blocks_per_sm * stage_s
     stages = blocks * sum(extents.k_blocks) * tile.cluster
     power = stages * fitted.stage_flops / rates.flops
     loaded = stages * fitted.copied_bytes
