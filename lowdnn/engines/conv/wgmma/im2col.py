@@ -61,13 +61,17 @@ class AxisClass:
         """The same pixels and taps, counted from a lower position."""
         return replace(self, lower=lower, first_offset=self.lower - lower)
 
-    def edges_apart(self, image_extent: int, step: int) -> list[AxisClass]:
-        """Pixels, ``step`` apart in the output, by the taps that see the image and no padding; only those taps."""
+    def valid(self, image_extent: int) -> list[range]:
+        """The pixels to which each tap shows the image and no padding."""
         place = self.lower + self.first_offset
-        valid = [
+        return [
             valid_outputs(place + tap * self.offset_step, self.stride, self.extent, image_extent)
             for tap in range(self.taps)
         ]
+
+    def edges_apart(self, image_extent: int, step: int) -> list[AxisClass]:
+        """Pixels, ``step`` apart in the output, by the taps that see the image and no padding; only those taps."""
+        valid = self.valid(image_extent)
         bounds = {0, self.extent, *(bound for pixels in valid if pixels for bound in (pixels.start, pixels.stop))}
         return [
             self._part(first, end, [tap for tap, pixels in enumerate(valid) if first in pixels], step)
@@ -195,11 +199,20 @@ def edges_apart(
 
     classes: all of an output.  steps: from one pixel of a class to the next, of each axis.
     """
-    axes = []
-    for place, (extent, step) in enumerate(zip(image_extents, steps, strict=True)):
-        given = dict.fromkeys(pixel_class.axes[place] for pixel_class in classes)
-        axes.append(_with_common_corners([part for axis in given for part in axis.edges_apart(extent, step)]))
+    axes = [
+        _with_common_corners([part for axis in given for part in axis.edges_apart(extent, step)])
+        for given, extent, step in zip(_axes(classes), image_extents, steps, strict=True)
+    ]
     return _most_taps_first([PixelClass(chosen) for chosen in product(*axes)])
+
+
+def valid_share(classes: Sequence[PixelClass], image_extents: Sequence[int]) -> float:
+    """Of all that the pixels of an output see through their taps, what is no padding."""
+    share = 1.0
+    for given, extent in zip(_axes(classes), image_extents, strict=True):
+        seen = sum(axis.extent * axis.taps for axis in given)
+        share *= sum(len(pixels) for axis in given for pixels in axis.valid(extent)) / seen if seen else 1.0
+    return share
 
 
 def offset_problem(classes: Sequence[PixelClass]) -> str:
@@ -210,6 +223,11 @@ def offset_problem(classes: Sequence[PixelClass]) -> str:
             if axis.reach > limit:
                 return f"dims[{2 + place}]: expected taps that reach at most {limit} positions, got {axis.reach}"
     return ""
+
+
+def _axes(classes: Sequence[PixelClass]) -> list[list[AxisClass]]:
+    """Of each axis, all of which ``classes`` are the combinations."""
+    return [list(dict.fromkeys(axes)) for axes in zip(*(pixel_class.axes for pixel_class in classes), strict=True)]
 
 
 def _most_taps_first(classes: Sequence[PixelClass]) -> tuple[PixelClass, ...]:

@@ -8,7 +8,14 @@ from functools import cached_property
 from math import inf, prod
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.conv.wgmma.im2col import PixelClass, edges_apart, forward_class, gradient_classes, offset_problem
+from lowdnn.engines.conv.wgmma.im2col import (
+    PixelClass,
+    edges_apart,
+    forward_class,
+    gradient_classes,
+    offset_problem,
+    valid_share,
+)
 from lowdnn.engines.conv.wgmma.im2col_operands import FilterOperand, ImageOperand
 from lowdnn.engines.conv.wgmma.pixel_output import index_problem, line_rows, part_of, pixel_rows
 from lowdnn.engines.gemm import wgmma_model
@@ -63,8 +70,10 @@ _MAX_KEPT_BYTES = 96 << 10
 _MAX_KEPT_COLUMNS = 256
 #: Up to so many columns of the output a tile may lie across it.
 _MAX_TRANSPOSED_COLUMNS = 64
-#: Of the multiplications of pixels that are there, what classes of pixels near the edges must save to be tried.
-_LEAST_SAVED = 0.1
+#: Of the multiplications of a convolution, those with padding from which on pixels near the edges may be apart.
+_LEAST_PADDING = 0.1
+#: The model's error: they must look better by that much.
+_EDGE_MARGIN = 1.02
 #: Half rows of channels for which k blocks are such.
 _MAX_HALVES = 9
 
@@ -223,9 +232,11 @@ class Im2colProduct:
 
     @cached_property
     def with_edges_apart(self) -> Im2colProduct | None:
-        """Pixels near the edges in classes of their own, which no tap shows padding; None where there are none, or
+        """Pixels near the edges in classes of their own, which no tap shows padding; None where there are few, or
         their part of the output cannot be stored apart."""
         if self.reductions or self.converted or self.pixels_are_columns or not self.output.rows:
+            return None
+        if valid_share(self.classes, self.image.tensor.dims[2:]) > 1 - _LEAST_PADDING:
             return None
         steps = self.steps or (1,) * len(self.filter_taps)
         classes = edges_apart(self.classes, self.image.tensor.dims[2:], steps)
@@ -233,18 +244,7 @@ class Im2colProduct:
             return None
         output = pixel_rows(self.dag, self.groups, in_parts=True)
         found = replace(self, classes=classes, steps=steps, output=output, turned=None)
-        saves = found._pixel_blocks < self._pixel_blocks
-        return found if saves and not (offset_problem(classes) or found._map_problem()) else None
-
-    @property
-    def saved_share(self) -> float:
-        """Of the k blocks of all pixels, those that ``with_edges_apart`` has not."""
-        apart = self.with_edges_apart
-        return 1 - apart._pixel_blocks / self._pixel_blocks if apart else 0.0
-
-    @property
-    def _pixel_blocks(self) -> int:
-        return sum(pixel_class.pixels(self.images) * self.k_blocks(pixel_class) for pixel_class in self.classes)
+        return None if offset_problem(classes) or found._map_problem() else found
 
     @property
     def _may_keep_columns(self) -> bool:
@@ -347,6 +347,7 @@ class Im2colProduct:
     def _product(self, is_transposed: bool) -> WgmmaProduct:
         m, n = max(self.walked_pixels, 1), max(self.filter.lines, 1)
         a, b = self._image_bytes, self._filter_bytes
+        blocks = sum(pixel_class.pixels(self.images) * self.k_blocks(pixel_class) for pixel_class in self.classes)
         is_mn_major, pixels_are_rows = self.filter.is_mn_major, self.pixels_are_rows(is_transposed)
         window, is_resident = self.window(is_transposed), self.keeps_filter
         has_operand = not (is_transposed or window) and self.has_mapped_operand
@@ -360,7 +361,7 @@ class Im2colProduct:
             self.groups,
             m,
             n,
-            max(ceil_div(self._pixel_blocks, m if pixels_are_rows else n), 1),
+            max(ceil_div(blocks, m if pixels_are_rows else n), 1),
             a,
             b,
             moved_bytes(self.dag),
@@ -422,9 +423,9 @@ class Im2colProduct:
     def best_cut(self, arch: ArchSpec) -> Im2colProduct:
         """The product, or itself with its edges apart where that looks better."""
         apart = self.with_edges_apart
-        if apart is None or self.saved_share < _LEAST_SAVED:
+        if apart is None or self._preferred_seconds(arch) < _EDGE_MARGIN * apart._preferred_seconds(arch):
             return self
-        return apart if apart._preferred_seconds(arch) < self._preferred_seconds(arch) else self
+        return apart
 
     def preferred(self, arch: ArchSpec) -> tuple[int, bool]:
         """Which of the ``ways``; and whether few columns of the output are better the rows of the tiles."""

@@ -47,6 +47,15 @@ def valid_taps(
     return tuple(ValidTap(*map(tuple, zip(*chosen, strict=True))) for chosen in product(*axes))
 
 
+def valid_share(convolution: Convolution, taps: Sequence[int], outputs: Sequence[int], pixels: Sequence[int]) -> float:
+    """Of the products of all taps and outputs, those with a pixel that exists; arguments as of ``valid_taps``."""
+    share = 1.0
+    for axis, count in enumerate(taps):
+        valid = sum(_valid(convolution, axis, tap, outputs[axis], pixels[axis])[0] for tap in range(count))
+        share *= valid / (count * outputs[axis])
+    return share
+
+
 def valid_outputs(place: int, stride: int, outputs: int, pixels: int) -> range:
     """Of an axis, those outputs o whose pixel ``place`` + o * ``stride`` is one of ``pixels``."""
     return range(max(ceil_div(-place, stride), 0), min(ceil_div(pixels - place, stride), outputs))

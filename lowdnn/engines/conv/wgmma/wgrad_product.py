@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from lowdnn.engines.conv.wgmma.valid_pixels import ValidTap, valid_taps
+from lowdnn.engines.conv.wgmma.valid_pixels import ValidTap, valid_share, valid_taps
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand
 from lowdnn.engines.gemm.output_space import OutputSpace, output_space
 from lowdnn.engines.gemm.packing import Packing
@@ -38,6 +38,8 @@ _MAX_COLUMNS = 256
 _MAX_REACH, _MAX_TRANSPOSED_REACH = 32, 2
 #: Schedules of taps are parameters of the kernel, and so are tensor maps of walks.
 _MAX_VALID_TAPS, _MAX_WALKS = 27, 9
+#: Of the multiplications of a filter gradient, those with padding from which on taps may walk over valid pixels alone.
+_LEAST_PADDING = 0.2
 #: Groups with fewer channels or filters would leave most of a tile empty.
 _MIN_GROUP_EXTENT = 32
 
@@ -199,16 +201,18 @@ class WgradProduct:
 
     @cached_property
     def with_valid_only(self) -> WgradProduct | None:
-        """Every tap over its own outputs; None where they are all, or the kernel has no room for so many walks."""
-        valid = self.valid_taps
-        counts = [tap.count for tap in valid]
-        is_fit = self.converted is None and max(counts, default=0) > 0 and len(valid) <= _MAX_VALID_TAPS
-        if not is_fit or sum(counts) == len(valid) * prod(self.operation.dy.dims[2:]):
+        """Every tap over its own outputs; None where few are left out, or the kernel has no room for so many walks."""
+        if self.converted or prod(self.taps) > _MAX_VALID_TAPS or not 0 < self._valid_share <= 1 - _LEAST_PADDING:
             return None
-        found = replace(self, is_valid_only=True)
+        found, valid = replace(self, is_valid_only=True), self.valid_taps
         offsets = (offset for tap in valid for offset in (*tap.outputs, *tap.pixels))
         is_near = max(offsets) <= _MAX_OFFSET[len(self.taps)]
         return found if is_near and len(found.valid_walks) <= _MAX_WALKS and not found._map_problem() else None
+
+    @property
+    def _valid_share(self) -> float:
+        operation = self.operation
+        return valid_share(operation.convolution, self.taps, operation.dy.dims[2:], operation.x.dims[2:])
 
     @cached_property
     def valid_taps(self) -> tuple[ValidTap, ...]:
@@ -227,11 +231,6 @@ class WgradProduct:
         """k blocks of each tap's columns; a tap without pixels has one of zeros."""
         images, stage_k = self.operation.dy.dims[0], self.instruction.stage_k
         return tuple(ceil_div(images * max(tap.count, 1), stage_k) for tap in self.valid_taps)
-
-    @property
-    def saved_share(self) -> float:
-        """Of the k blocks of all taps, those that ``with_valid_only`` has not."""
-        return 1 - sum(self.tap_blocks) / (len(self.tap_blocks) * self.k_blocks)
 
     @cached_property
     def groups(self) -> int:

@@ -70,9 +70,9 @@ _OVERLAP_LOSS = 0.085
 _REDUCE_S = 3.6e-6
 _SLICE_BYTES_PER_S = 2.0e12
 
-#: Of the k blocks of all taps, what walks over valid pixels alone must save to be tried; the parts of the longest one.
-_LEAST_SAVED = 0.2
+#: Parts of a tap, where each has its own; those of the longest one that are tried.
 _TAP_SPLITS = (1, 2, 3, 4, 6, 8)
+_LONGEST_TAP_SPLITS = (1, 2, 4, 8)
 #: Parts of k fill the device so many times at most; the model's error: beyond a few times they must look better by that
 #: much.
 _MOST_ROUNDS, _FEW_ROUNDS, _ROUNDS_MARGIN = 4, 2, 1.1
@@ -187,8 +187,7 @@ def busy_seconds(tiling: WgradTiling, arch: ArchSpec) -> float:
 
 
 def _timed_best(product: WgradProduct, arch: ArchSpec) -> tuple[float, WgradTiling]:
-    valid_only = product.with_valid_only if product.saved_share >= _LEAST_SAVED else None
-    cuts = [cut for cut in (product, product.with_windows, valid_only) if cut]
+    cuts = [cut for cut in (product, product.with_windows, product.with_valid_only) if cut]
     rates = _Rates.of(product, arch)
     timed = (
         (_seconds(extents, fitted, splits, rates), margin, cut, fitted.tile, splits)
@@ -410,7 +409,7 @@ def _splittings(extents: _Extents, fitted: _Fitted, rates: _Rates) -> Iterator[t
     """Whole, and in as many parts as fill the device a few times; each with the margin by which it must be better."""
     if len(extents.k_blocks) > 1:
         longest = max(extents.k_blocks)
-        counts = [most for most in _TAP_SPLITS if most <= max(longest // 4, 1)]
+        counts = [most for most in _LONGEST_TAP_SPLITS if most <= max(longest // 4, 1)]
         yield from ((_spread(extents, fitted, most, rates), 1.0) for most in counts)
         return
     yield (1,), 1.0
