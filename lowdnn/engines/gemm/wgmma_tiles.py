@@ -485,15 +485,17 @@ class ClassSchedule:
 
     def grid(self, sm_count: int) -> int:
         """See ``Schedule.grid``."""
-        tile = self.schedules[0].tile
-        return min(self.items, tile.resident_clusters(sm_count)) * tile.cluster
+        return self._clusters(sm_count) * self.schedules[0].tile.cluster
+
+    def _clusters(self, sm_count: int) -> int:
+        return min(self.items, self.schedules[0].tile.resident_clusters(sm_count))
 
     def sharing_problem(self, unit: int = 8) -> str:
         """See ``Schedule.sharing_problem``."""
         return next(filter(None, (schedule.sharing_problem(unit) for schedule in self.schedules)), "")
 
-    @property
-    def argument(self) -> Struct:
+    def argument(self, sm_count: int) -> Struct:
         """``ClassSchedule`` of ``include/tile_schedule.cuh``."""
-        firsts = (0, *accumulate(schedule.items for schedule in self.schedules))
-        return Struct((*(schedule.argument for schedule in self.schedules), *i32(firsts)))
+        firsts, clusters = (0, *accumulate(schedule.items for schedule in self.schedules)), self._clusters(sm_count)
+        schedules = (schedule.argument for schedule in self.schedules)
+        return Struct((*schedules, *i32(firsts), Struct(divider(clusters)), *i32(((self.items - 1) // clusters,))))

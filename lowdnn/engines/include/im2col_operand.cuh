@@ -2,7 +2,8 @@
 // maps.
 //
 // Pixels form classes: the pixels of a class see the same taps of the filter. A convolution forward and a data gradient
-// of stride 1 have one class; a data gradient with strides has one for each residue of a pixel's place.
+// of stride 1 have one class; a data gradient with strides has one for each residue of a pixel's place. Pixels near the
+// edges may have classes of their own, without the taps that see padding there.
 // One k block is a row of a stage, 128 or 64 bytes of channels, at one tap of the filter, or at a run of taps that are
 // neighbours along the last axis; the taps of a block of channels follow each other, so that the same pixels are read
 // again while they are in L2.

@@ -26,7 +26,6 @@ struct TileWork {
 // is a tile for every one of them; each later item is one tile, whose k blocks they share, none of them without any.
 // So whole tiles can fill the turns in which there is one for every block of the device; the rest is spread over all.
 template <int ROWS, int COLUMNS, int CLUSTER_ROWS, int CLUSTER_COLUMNS, int CLUSTER_DEPTH = 1> struct TileSchedule {
-  static constexpr int CLUSTER = CLUSTER_ROWS * CLUSTER_COLUMNS * CLUSTER_DEPTH;
   static_assert(CLUSTER_DEPTH == 1 || CLUSTER_ROWS * CLUSTER_COLUMNS == 1, "a cluster shares operands or k");
   Divider tiles, group_tiles;  // of one product; of one group of rows
   u32 items, batches;
@@ -67,11 +66,13 @@ template <class One, int CLASSES> struct ClassSchedule {
   One classes[CLASSES];
   u32 first[CLASSES];  // item of each class
   u32 items;
+  Divider clusters;  // of the grid
+  u32 last_turn;
 
   __device__ __forceinline__ ClassWork work(u32 item, u32 rank) const {
     if constexpr (CLASSES > 1) {
-      const u32 clusters = gridDim.x / One::CLUSTER, turn = item / clusters, last = (items - 1) / clusters;
-      if ((last - turn) % 2) item = (2 * turn + 1) * clusters - 1 - item;
+      const u32 turn = clusters.divide(item);
+      if ((last_turn - turn) % 2) item = (2 * turn + 1) * clusters.divisor - 1 - item;
     }
     u32 found = 0;
     for (u32 i = 1; i < CLASSES; ++i) found = item >= first[i] ? i : found;

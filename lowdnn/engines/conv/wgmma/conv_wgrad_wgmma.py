@@ -2,10 +2,10 @@
 
 fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32). 1 to 3 spatial axes,
 both modes, groups of at least 32 channels and filters, any pointwise epilogue; strides, paddings and dilations as far
-as im2col tensor maps reach. Pixels are cut into parts that fill the device; their sums are added in a fixed order, so
-that equal inputs give equal bits. Channels-last tensors are read in place; others are repacked into the workspace
-first. x of 16 bits may be a pointwise function of what lies in memory (batch norm applied to the input), which is
-converted in shared memory.
+as im2col tensor maps reach; where much of what taps see is padding, each walks over the other pixels alone. Pixels are
+cut into parts that fill the device; their sums are added in a fixed order, so that equal inputs give equal bits.
+Channels-last tensors are read in place; others are repacked into the workspace first. x of 16 bits may be a pointwise
+function of what lies in memory (batch norm applied to the input), which is converted in shared memory.
 Kernels: ``conv_wgrad_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``.
 """
 
@@ -255,7 +255,7 @@ def _launch(
             *(TensorMap(dy, layout) for layout in dy_maps),
             *(TensorMap(x, layout) for layout in x_maps),
             Struct((*i32((product.filters,)), *product.columns_argument(tiling.tap_chunks), *output)),
-            tiling.schedule_argument,
+            tiling.schedule_argument(arch),
             *(product.valid_argument if product.is_valid_only else ()),
             *(walk.struct for operand in (product.dy, product.x) for walk in operand.walks),
             *i32((product.dy.group_channels,)),

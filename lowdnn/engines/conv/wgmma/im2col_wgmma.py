@@ -361,7 +361,8 @@ class _Cut:
             unit=product.instruction.unit,
             busy_s=wgmma_model.busy_seconds(product.product(self.is_transposed), self.tiling, arch),
         )
-        arguments = Struct((*self._operands, *outputs, *self._geometry, *self._converted))
+        schedule = self.schedule.argument(arch.sm_count)
+        arguments = Struct((*self._operands, *outputs, schedule, *self._geometry, *self._converted))
         return Launch(
             kernel,
             grid=(self.grid(arch), 1, 1),
@@ -421,13 +422,12 @@ class _Cut:
 
     @property
     def _geometry(self) -> tuple[Argument, ...]:
-        """Schedules, classes and groups."""
+        """Classes and groups."""
         product = self.product
         extents = [corner.extents for corner in product.image.corners(product.classes)]
         # A whole k block, since a copy's rows begin at a multiple of 16 bytes.
         channels_end = ceil_div(product.groups * product.image.group_channels, product.stage_k) * product.stage_k
         return (
-            self.schedule.argument,
             *(
                 pixel_class.struct(
                     product.images, extents.index(pixel_class.extents), product.filter_taps, channels_end

@@ -94,11 +94,12 @@ class WgradTiling:
         """Taps with valid pixels alone have one each, that of the longest parts first."""
         return ClassSchedule(tuple(self._taps[tap] for tap in self._tap_order)) if self._taps else self._whole
 
-    @property
-    def schedule_argument(self) -> Struct:
+    def schedule_argument(self, arch: ArchSpec) -> Struct:
         """``Schedule`` of the kernel."""
+        if not isinstance(self.schedule, ClassSchedule):
+            return self.schedule.argument
         first_columns = (tap * self.tap_chunks * MN_MAJOR_BOX for tap in self._tap_order)
-        return Struct((self.schedule.argument, *i32(first_columns))) if self._taps else self.schedule.argument
+        return Struct((self.schedule.argument(arch.sm_count), *i32(first_columns)))
 
     @property
     def tap_chunks(self) -> int:
@@ -333,7 +334,7 @@ class _Fitted:
         return cls(tile, copied_bytes, stage_flops, stage_s, tile.resident_clusters(arch.sm_count))
 
     def sustained_s(self, rates: _Rates) -> float:
-        """Of a stage at the clock that the device's power leaves while all are busy: as measured, it does not rise while
+        """Of a stage at the clock that the device's power leaves while all are busy: as measured, it does not rise when
         a few have longer items than the others."""
         sms = self.resident * self.tile.cluster / self.tile.blocks_per_sm
         return max(self.stage_s, self.stage_flops * sms / rates.flops)
@@ -424,7 +425,8 @@ def _spread(extents: _Extents, fitted: _Fitted, most: int, rates: _Rates) -> tup
     """Parts of each tap's k, ``most`` of those with the most k blocks: the device is busy for the shortest time with
     them and their slices, as far as a change of one number shows."""
     lengths = sorted(set(extents.k_blocks), reverse=True)
-    items = [fitted.tiles(extents.filters, extents.columns) * extents.groups * extents.k_blocks.count(k) for k in lengths]
+    tap_items = fitted.tiles(extents.filters, extents.columns) * extents.groups
+    items = [tap_items * extents.k_blocks.count(k) for k in lengths]
     item_s = fitted.tile.m * fitted.tile.n * _ACCUMULATOR_BYTES / _SLICE_BYTES_PER_S
     stage_s = fitted.sustained_s(rates)
 
@@ -443,10 +445,8 @@ def _descended(start: Sequence[int], values: Sequence[int], cost: Callable[[Sequ
     while True:
         before = least
         for place in range(1, len(found)):
-            tried = [[*found[:place], value, *found[place + 1 :]] for value in values]
-            best_one = min(tried, key=cost)
-            if cost(best_one) < least:
-                found, least = best_one, cost(best_one)
+            others = ([*found[:place], value, *found[place + 1 :]] for value in values if value != found[place])
+            least, found = min([(least, found), *((cost(other), other) for other in others)])
         if least == before:
             return found
 
