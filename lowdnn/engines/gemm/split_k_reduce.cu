@@ -30,6 +30,15 @@ struct Params {
 };
 
 constexpr int ITEMS = 256 / LANES;  // of a block
+
+// Slices of a column.
+__device__ __forceinline__ i32 splits_of(const Params& p, u32 column) {
+#if PARTS
+  return p.part_splits[p.part_columns.divide(column)];
+#else
+  return p.splits;
+#endif
+}
 typedef Vector<Accumulator, VECTOR> Part;
 
 extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_constant__ Params p) {
@@ -43,14 +52,9 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_const
   // The sum; the pitch is a multiple of VECTOR too, so that whole vectors may be read.
   Accumulator sum[VECTOR] = {};
   if (exists) {
-#if PARTS
-    const i32 splits = p.part_splits[p.part_columns.divide(column)];
-#else
-    const i32 splits = p.splits;
-#endif
     const Accumulator* from = p.slices + lane * p.slice_stride + row * p.pitch + column;
 #pragma unroll 4
-    for (i32 split = lane; split < splits; split += LANES, from += LANES * p.slice_stride) {
+    for (i32 split = lane; split < splits_of(p, column); split += LANES, from += LANES * p.slice_stride) {
       const Part part = *reinterpret_cast<const Part*>(from);
 #pragma unroll
       for (int v = 0; v < VECTOR; ++v) sum[v] += part.v[v];
