@@ -28,9 +28,10 @@ from lowdnn.engines.base import (
 )
 from lowdnn.engines.conv.wgmma import wgrad_tiles
 from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_last
-from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
+from lowdnn.engines.conv.wgmma.valid_pixels import valid_share
+from lowdnn.engines.conv.wgmma.wgrad_product import LEAST_PADDING, WgradProduct
 from lowdnn.engines.conv.wgmma.wgrad_tiles import WgradTiling
-from lowdnn.engines.floor import Modelled
+from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.converted_operand import fusion_problem, pixel_operand
 from lowdnn.engines.gemm.output_space import Slices, functor_of
@@ -70,7 +71,7 @@ class Params:
     WALKS: int
 
 
-class ConvWgradWgmma(Modelled):
+class ConvWgradWgmma(Floored, Modelled):
     """See the module's docstring."""
 
     name = "conv_wgrad_wgmma"
@@ -88,6 +89,11 @@ class ConvWgradWgmma(Modelled):
             return product
         slow = _slowness(product, arch)
         return Refusal(self.name, slow) if slow else None
+
+    def floor(self, contraction: Contraction) -> Floor:
+        """Much padding may be left out."""
+        share = valid_share(contraction) if isinstance(contraction, ConvolutionBackwardFilter) else 1.0
+        return Floor(Multipliers.FASTEST, waste=share if share <= 1 - LEAST_PADDING else 1.0)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
         work = Work(busy_s=wgrad_tiles.busy_seconds(graph.derive(self._best, arch), arch))

@@ -206,8 +206,8 @@ def edges_apart(
     return _most_taps_first([PixelClass(chosen) for chosen in product(*axes)])
 
 
-def valid_share(classes: Sequence[PixelClass], image_extents: Sequence[int]) -> float:
-    """Of all that the pixels of an output see through their taps, what is no padding."""
+def image_share(classes: Sequence[PixelClass], image_extents: Sequence[int]) -> float:
+    """Of all that the pixels of an output see through their taps, what is of the image and no padding."""
     share = 1.0
     for given, extent in zip(_axes(classes), image_extents, strict=True):
         seen = sum(axis.extent * axis.taps for axis in given)

@@ -13,8 +13,8 @@ from lowdnn.engines.conv.wgmma.im2col import (
     edges_apart,
     forward_class,
     gradient_classes,
+    image_share,
     offset_problem,
-    valid_share,
 )
 from lowdnn.engines.conv.wgmma.im2col_operands import FilterOperand, ImageOperand
 from lowdnn.engines.conv.wgmma.pixel_output import index_problem, line_rows, part_of, pixel_rows
@@ -71,7 +71,7 @@ _MAX_KEPT_COLUMNS = 256
 #: Up to so many columns of the output a tile may lie across it.
 _MAX_TRANSPOSED_COLUMNS = 64
 #: Of the multiplications of a convolution, those with padding from which on pixels near the edges may be apart.
-_LEAST_PADDING = 0.1
+LEAST_PADDING = 0.1
 #: The model's error: they must look better by that much.
 _EDGE_MARGIN = 1.02
 #: Half rows of channels for which k blocks are such.
@@ -236,7 +236,7 @@ class Im2colProduct:
         their part of the output cannot be stored apart."""
         if self.reductions or self.converted or self.pixels_are_columns or not self.output.rows:
             return None
-        if valid_share(self.classes, self.image.tensor.dims[2:]) > 1 - _LEAST_PADDING:
+        if image_share(self.classes, self.image.tensor.dims[2:]) > 1 - LEAST_PADDING:
             return None
         steps = self.steps or (1,) * len(self.filter_taps)
         classes = edges_apart(self.classes, self.image.tensor.dims[2:], steps)

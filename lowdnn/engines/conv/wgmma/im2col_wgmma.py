@@ -20,9 +20,10 @@ from lowdnn.engines.base import (
     refuse_arch,
     resolve_choices,
 )
-from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
+from lowdnn.engines.conv.wgmma.im2col_product import LEAST_PADDING, Im2colProduct
 from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments
 from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_last
+from lowdnn.engines.conv.wgmma.valid_pixels import valid_share
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.exits import OutputExits
@@ -83,13 +84,17 @@ class Im2colWgmma(Floored, Modelled):
         return Refusal(self.name, slow) if slow else None
 
     def floor(self, contraction: Contraction) -> Floor:
-        """Channels that are summed fill half rows of a stage at least, those of the output the smallest tile."""
+        """Channels that are summed fill half rows of a stage at least, those of the output the smallest tile; much
+        padding may be left out."""
         if not isinstance(contraction, ConvolutionOperation) or 0 in contraction.filter.dims:
             return Floor(Multipliers.FASTEST)
         filters, channels = contraction.filter.dims[0] // contraction.groups, contraction.filter.dims[1]
         lines, depth = (channels, filters) if contraction.output is contraction.image else (filters, channels)
         half_row = STAGE_ROW_BYTES // 2 // contraction.filter.element_bytes
-        return Floor(Multipliers.FASTEST, waste=_padding(depth, half_row) * _padding(lines, SMALLEST_COLUMNS))
+        share = valid_share(contraction)
+        multiplied = share if share <= 1 - LEAST_PADDING else 1.0
+        waste = _padding(depth, half_row) * _padding(lines, SMALLEST_COLUMNS)
+        return Floor(Multipliers.FASTEST, waste=waste * multiplied)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
         product = graph.derive(self._cut, arch)

@@ -12,7 +12,7 @@ from itertools import product
 from math import prod
 
 from lowdnn.engines.launch import ceil_div
-from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution import Convolution, ConvolutionOperation
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,13 @@ def valid_taps(
     return tuple(ValidTap(*map(tuple, zip(*chosen, strict=True))) for chosen in product(*axes))
 
 
-def valid_share(convolution: Convolution, taps: Sequence[int], outputs: Sequence[int], pixels: Sequence[int]) -> float:
-    """Of the products of all taps and outputs, those with a pixel that exists; arguments as of ``valid_taps``."""
+def valid_share(operation: ConvolutionOperation) -> float:
+    """Of the products of all taps and outputs, those with a pixel that exists."""
     share = 1.0
-    for axis, count in enumerate(taps):
-        valid = sum(_valid(convolution, axis, tap, outputs[axis], pixels[axis])[0] for tap in range(count))
-        share *= valid / (count * outputs[axis])
+    dims = (operation.filter.dims[2:], operation.response.dims[2:], operation.image.dims[2:])
+    for axis, (taps, outputs, pixels) in enumerate(zip(*dims, strict=True)):
+        valid = sum(_valid(operation.convolution, axis, tap, outputs, pixels)[0] for tap in range(taps))
+        share *= valid / (taps * outputs) if taps * outputs else 1.0
     return share
 
 

@@ -39,7 +39,7 @@ _MAX_REACH, _MAX_TRANSPOSED_REACH = 32, 2
 #: Schedules of taps are parameters of the kernel, and so are tensor maps of walks.
 _MAX_VALID_TAPS, _MAX_WALKS = 27, 9
 #: Of the multiplications of a filter gradient, those with padding from which on taps may walk over valid pixels alone.
-_LEAST_PADDING = 0.2
+LEAST_PADDING = 0.2
 #: Groups with fewer channels or filters would leave most of a tile empty.
 _MIN_GROUP_EXTENT = 32
 
@@ -202,17 +202,14 @@ class WgradProduct:
     @cached_property
     def with_valid_only(self) -> WgradProduct | None:
         """Every tap over its own outputs; None where few are left out, or the kernel has no room for so many walks."""
-        if self.converted or prod(self.taps) > _MAX_VALID_TAPS or not 0 < self._valid_share <= 1 - _LEAST_PADDING:
+        if self.converted or prod(self.taps) > _MAX_VALID_TAPS:
+            return None
+        if not 0 < valid_share(self.operation) <= 1 - LEAST_PADDING:
             return None
         found, valid = replace(self, is_valid_only=True), self.valid_taps
         offsets = (offset for tap in valid for offset in (*tap.outputs, *tap.pixels))
         is_near = max(offsets) <= _MAX_OFFSET[len(self.taps)]
         return found if is_near and len(found.valid_walks) <= _MAX_WALKS and not found._map_problem() else None
-
-    @property
-    def _valid_share(self) -> float:
-        operation = self.operation
-        return valid_share(operation.convolution, self.taps, operation.dy.dims[2:], operation.x.dims[2:])
 
     @cached_property
     def valid_taps(self) -> tuple[ValidTap, ...]:

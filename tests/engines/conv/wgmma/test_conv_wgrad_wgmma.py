@@ -113,6 +113,11 @@ def test_taps_without_padding(device: Runtime, case: str, choices: dict[KnobType
     assert apart_flops < whole_flops
 
 
+def test_taps_without_padding_meet_no_races(racing: Runtime) -> None:
+    graph = graph_of("n=3 c=72 hw=9x10 k=64 rs=3x3 pad=6 dil=6 dtype=bf16")
+    check_exact(racing, ENGINE, graph, length=270, choices=knobs(64, 128, splits=2, edge=1), arch=SMALL)
+
+
 @pytest.mark.parametrize("case", ["n=2 c=9 hw=9x8 k=14 rs=3x3 pad=1", "n=2 c=67 hw=6x7 k=8 rs=3x1 pad=1x0"])
 def test_odd_channels(device: Runtime, case: str) -> None:
     for splits in (1, 2):
@@ -157,7 +162,6 @@ def test_alpha_beta_and_epilogue(device: Runtime) -> None:
         knobs(windows=1, splits=2),
         knobs(128, 192, warps=0, windows=1, cluster_m=2),
         knobs(128, 128, warps=0, cluster_n=2, splits=2),
-        knobs(64, 64, splits=2, edge=1),
     ],
 )
 def test_races(racing: Runtime, choices: dict[KnobType, int]) -> None:

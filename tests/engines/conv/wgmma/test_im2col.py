@@ -11,8 +11,8 @@ from lowdnn.engines.conv.wgmma.im2col import (
     edges_apart,
     forward_class,
     gradient_classes,
+    image_share,
     offset_problem,
-    valid_share,
 )
 from lowdnn.enums import ConvolutionMode, DataType
 from lowdnn.ops.convolution import Convolution
@@ -85,7 +85,7 @@ def test_edges_apart_meet_all_but_padding(
         found |= {axis.origin + pixel: places for pixel, places in meetings(axis).items()}
     assert found == inside
     seen, valid = (sum(map(len, places.values())) for places in (whole_places, inside))
-    assert valid_share((whole,), (image,)) == pytest.approx(valid / seen)
+    assert image_share((whole,), (image,)) == pytest.approx(valid / seen)
 
 
 def test_edges_of_residues_share_their_corners() -> None:

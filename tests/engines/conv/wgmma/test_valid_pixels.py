@@ -9,11 +9,13 @@ import pytest
 from lowdnn.engines.conv.wgmma.valid_pixels import valid_share, valid_taps
 from lowdnn.enums import DataType
 from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.tensor import Tensor, packed_strides
 
 
 @pytest.mark.parametrize(
     ("image", "outputs", "taps", "stride", "dilation", "padding"),
-    [(9, 9, 3, 1, 6, 6), (5, 9, 3, 1, 4, 6), (11, 6, 3, 2, 3, 3), (4, 4, 3, 1, 9, 9), (7, 7, 5, 3, 2, 12)],
+    [(9, 9, 3, 1, 6, 6), (5, 9, 3, 1, 4, 6), (11, 6, 3, 2, 3, 3), (4, 4, 3, 1, 9, 9), (7, 8, 5, 3, 2, 12)],
 )
 def test_every_tap_has_the_outputs_whose_pixel_exists(
     image: int, outputs: int, taps: int, stride: int, dilation: int, padding: int
@@ -28,7 +30,12 @@ def test_every_tap_has_the_outputs_whose_pixel_exists(
         assert {first + place: pixel + place * stride for place in range(extent)} == valid
         assert (width, found.count) == (3, 3 * len(valid))
         count += len(valid)
-    assert valid_share(geometry, *extents) == pytest.approx(count / (taps * outputs))
+    x, w, y = (
+        Tensor(uid, DataType.FLOAT, (1, 1, *dims), packed_strides((1, 1, *dims)), alignment_bytes=4)
+        for uid, dims in enumerate(((image, 3), (taps, 1), (outputs, 3)))
+    )
+    operation = ConvolutionForward(geometry, x, w, y)
+    assert valid_share(operation) == pytest.approx(count / (taps * outputs))
 
 
 def test_taps_come_in_the_order_of_the_image() -> None:
