@@ -100,7 +100,7 @@ class ConvWgradWgmma(Floored, Modelled):
         return Launch(0, (1, 1, 1), (1, 1, 1), (), work=work, overlaps_previous=True)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """Tile, ring, warps, cluster, windows and parts of the pixels."""
+        """Tile, ring, warps, cluster, windows, padding and parts of the pixels."""
         return wgrad_tiles.knobs(accepted(graph.derive(self._checked)), graph.derive(self._best, arch))
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:

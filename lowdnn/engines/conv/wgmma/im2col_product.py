@@ -84,7 +84,7 @@ class Im2colProduct:
 
     classes: of the output's pixels, those with the most taps first. With windows, a line has more pixels than the
     output's.
-    steps: from one pixel of a class to the next, where they are not neighbours, or empty.
+    steps: from one pixel of a class to the next, where each class is stored as a part of the output, or empty.
     pixels_are_columns: of the output, which is contiguous along its last axis.  label: how messages name the operation.
     reductions: of the output on its way out.
     row_bytes: of channels in a k block.  is_promoted: see ``WgmmaTile``.
