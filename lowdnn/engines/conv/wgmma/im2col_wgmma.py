@@ -193,9 +193,7 @@ def _padding(extent: int, unit: int) -> float:
     return ceil_div(extent, unit) * unit / extent
 
 
-def _knobs(
-    product: Im2colProduct, cut: Im2colProduct, preferred: tuple[int, bool], arch: ArchSpec
-) -> tuple[Knob, ...]:
+def _knobs(product: Im2colProduct, cut: Im2colProduct, preferred: tuple[int, bool], arch: ArchSpec) -> tuple[Knob, ...]:
     """cut: of the product, the one that the defaults are of; preferred: of its ways."""
     way, is_transposed = preferred
     tiling = wgmma_model.best(cut.ways[way].product(is_transposed), arch)
