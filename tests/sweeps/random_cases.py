@@ -169,7 +169,7 @@ def _convolution_form(rng: np.random.Generator, direction: str, types: str) -> C
         direction,
         rs=tuple(int(_pick(rng, _TAPS[spatial - 1])) for _ in range(spatial)),
         stride=tuple(int(value) for value in rng.choice([1, 1, 1, 2, 2, 3], spatial)),
-        dil=tuple(int(value) for value in rng.choice([1, 1, 1, 1, 2, 3], spatial)),
+        dil=tuple(int(value) for value in rng.choice([1, 1, 1, 1, 2, 7], spatial)),
         groups=groups,
         words=_line(f"dir={direction}", types, layout, mode, align, blend, prologue, epilogue),
     )

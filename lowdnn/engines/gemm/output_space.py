@@ -116,12 +116,16 @@ def contiguous_stores(dag: PointwiseDag, axis: int) -> int:
 
 @dataclass(frozen=True)
 class Slices:
-    """The partial sums of a split product: ``splits`` slices of rows x pitch accumulators in the workspace."""
+    """The partial sums of a split product: ``splits`` slices of rows x pitch accumulators in the workspace.
+
+    part_splits: slices of each of so many parts of the columns, of equal width, where not all have ``splits``.
+    """
 
     splits: int
     rows: int
     columns: int
     accumulator_bytes: int = 4
+    part_splits: tuple[int, ...] = ()
 
     @property
     def pitch(self) -> int:
@@ -136,6 +140,13 @@ class Slices:
     def size_bytes(self) -> int:
         return aligned_bytes(self.splits * self.slice_elements * self.accumulator_bytes)
 
+    @property
+    def summed_elements(self) -> int:
+        """Of all slices, those that exist."""
+        if not self.part_splits:
+            return self.splits * self.slice_elements
+        return self.slice_elements * sum(self.part_splits) // len(self.part_splits)
+
     def vector(self, most: int) -> int:
         """Columns that the reduction takes at once, ``most`` or fewer: nothing is written behind a row's end."""
         return gcd(min(most, _MAX_REDUCE_VECTOR), self.columns)
@@ -149,6 +160,7 @@ class ReduceParams:
     ROW_AXES: int
     VECTOR: int
     LANES: int
+    PARTS: int
 
 
 def reduction_kernel(
@@ -161,12 +173,14 @@ def reduction_kernel(
     vector = slices.vector(vector)
     lanes = _reduction_lanes(slices, vector)
     target = "sm_90a" if overlaps else "sm_80"
-    ending = f"v{vector}_l{lanes}_{target_label(target)}_{functor.digest}"
+    parts = len(slices.part_splits)
+    label = f"_p{parts}" if parts else ""
+    ending = f"v{vector}_l{lanes}{label}_{target_label(target)}_{functor.digest}"
     return KernelRef(
         name=f"gemm_split_k_reduce_{output.row_axes}of{output.space.rank}_{ending}",
         source="gemm/split_k_reduce.cu",
         target=target,
-        parameters=macros(ReduceParams(output.space.rank, output.row_axes, vector, lanes)),
+        parameters=macros(ReduceParams(output.space.rank, output.row_axes, vector, lanes, parts)),
         generated=functor.text,
     )
 
@@ -186,19 +200,23 @@ def reduction_launch(
     vector = slices.vector(vector)
     groups = slices.columns // vector
     items = _REDUCE_THREADS // _reduction_lanes(slices, vector)
+    part_splits = slices.part_splits
+    part_columns = (Struct(divider(slices.columns // len(part_splits))),) if part_splits else ()
     arguments = Struct(
         (
             WorkspacePointer(offset_bytes),
             *i64((slices.pitch, slices.slice_elements)),
             *i32((slices.splits, slices.rows)),
             Struct(divider(groups)),
+            *part_columns,
+            *i32(part_splits),
             output.map,
             functor.arguments,
         )
     )
     work = Work(
-        flops=slices.splits * slices.slice_elements,
-        bytes=slices.splits * slices.slice_elements * slices.accumulator_bytes + stored_bytes,
+        flops=slices.summed_elements,
+        bytes=slices.summed_elements * slices.accumulator_bytes + stored_bytes,
         unit=MathUnit.FMA_F32,
     )
     blocks = ceil_div(slices.rows * groups, items)

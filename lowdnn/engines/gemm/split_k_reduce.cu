@@ -1,6 +1,7 @@
 // split_k_reduce: c = epilogue(sum over s of slice[s]), the last step of a product whose K was split.
 //
 // Layouts: slices [splits][rows][pitch] of accumulators; rows and columns map to the output as in output_map.cuh.
+// PARTS > 0: the columns fall into so many parts of equal width, each with a number of slices of its own.
 // Block: 256 threads = LANES lanes of items, an item being VECTOR columns of one row: 4, 2 or 1, a divisor of all.
 // Lane l adds up the slices l, l + LANES, ...; then the first lane adds up the lanes. The order is fixed: equal inputs
 // give equal bits.
@@ -20,11 +21,24 @@ struct Params {
   i64 pitch, slice_stride;  // elements
   i32 splits, rows;
   Divider groups;  // of VECTOR columns in a row
+#if PARTS
+  Divider part_columns;
+  i32 part_splits[PARTS];
+#endif
   Map map;
   Functor::Args epilogue;
 };
 
 constexpr int ITEMS = 256 / LANES;  // of a block
+
+// Slices of a column.
+__device__ __forceinline__ i32 splits_of(const Params& p, u32 column) {
+#if PARTS
+  return p.part_splits[p.part_columns.divide(column)];
+#else
+  return p.splits;
+#endif
+}
 typedef Vector<Accumulator, VECTOR> Part;
 
 extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_constant__ Params p) {
@@ -40,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_const
   if (exists) {
     const Accumulator* from = p.slices + lane * p.slice_stride + row * p.pitch + column;
 #pragma unroll 4
-    for (i32 split = lane; split < p.splits; split += LANES, from += LANES * p.slice_stride) {
+    for (i32 split = lane; split < splits_of(p, column); split += LANES, from += LANES * p.slice_stride) {
       const Part part = *reinterpret_cast<const Part*>(from);
 #pragma unroll
       for (int v = 0; v < VECTOR; ++v) sum[v] += part.v[v];

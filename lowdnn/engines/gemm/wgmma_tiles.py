@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from itertools import accumulate
 
 from lowdnn import dtypes
 from lowdnn.engines.launch import BARRIER_BYTES, MAX_EXTENT, ceil_div, divider, i32
@@ -461,3 +462,40 @@ class Schedule:
         whole, turns = (ceil_div(items * self.tile.cluster, grid) for items in (self.whole, self.items))
         stages = whole * self.split_blocks + (turns - whole) * ceil_div(self.split_blocks, self.tile.cluster_k)
         return 2 * self.tile.m * self.tile.n * self.tile.k * stages * grid
+
+
+@dataclass(frozen=True)
+class ClassSchedule:
+    """The schedules of several classes of products, one after the other, with tiles of one kind."""
+
+    schedules: tuple[Schedule, ...]
+
+    @property
+    def splits(self) -> int:
+        """Of the class with the most parts."""
+        return max(schedule.splits for schedule in self.schedules)
+
+    @property
+    def items(self) -> int:
+        return sum(schedule.items for schedule in self.schedules)
+
+    @property
+    def flops(self) -> int:
+        return sum(schedule.flops for schedule in self.schedules)
+
+    def grid(self, sm_count: int) -> int:
+        """See ``Schedule.grid``."""
+        return self._clusters(sm_count) * self.schedules[0].tile.cluster
+
+    def _clusters(self, sm_count: int) -> int:
+        return min(self.items, self.schedules[0].tile.resident_clusters(sm_count))
+
+    def sharing_problem(self, unit: int = 8) -> str:
+        """See ``Schedule.sharing_problem``."""
+        return next(filter(None, (schedule.sharing_problem(unit) for schedule in self.schedules)), "")
+
+    def argument(self, sm_count: int) -> Struct:
+        """``ClassSchedule`` of ``include/tile_schedule.cuh``."""
+        firsts, clusters = (0, *accumulate(schedule.items for schedule in self.schedules)), self._clusters(sm_count)
+        schedules = (schedule.argument for schedule in self.schedules)
+        return Struct((*schedules, *i32(firsts), Struct(divider(clusters)), *i32(((self.items - 1) // clusters,))))

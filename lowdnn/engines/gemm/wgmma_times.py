@@ -217,7 +217,7 @@ def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, is_split: b
     outputs = product.batches * product.m * product.n
     blocks = rates.items(product.m, product.n, product.batches) * splits * rates.cluster
     if product.classes:
-        turns, stages = _first_in_turn(product, rates, machine)
+        turns, stages = _busiest(product, rates, machine)
         tile_stages, mean_stages = stages / turns, stages.astype(np.float64)
     else:
         turns = -(-blocks // rates.usable)
@@ -332,15 +332,28 @@ def _slice_bytes(product: WgmmaProduct, splits: Counts) -> Counts:
     return (splits > 1) * splits * (product.batches * product.m * product.n * _ACCUMULATOR_BYTES)
 
 
-def _first_in_turn(product: WgmmaProduct, rates: Rates, machine: Machine) -> tuple[Counts, Counts]:
-    """Tiles of the first multiprocessor and their stages: of each turn it has the deepest."""
+def _busiest(product: WgmmaProduct, rates: Rates, machine: Machine) -> tuple[Counts, Counts]:
+    """Turns, and the stages of the multiprocessor that has most: tiles of the deepest classes come first, and turns go
+    to and fro up to the last one (``ClassSchedule``)."""
     step = np.maximum(machine.sm_count // rates.cluster, 1)
-    items, turns, stages = np.zeros_like(step), np.zeros_like(step), np.zeros_like(step)
-    for m, n, k_blocks in product.classes:
-        items = items + rates.items(m, n, product.batches)
-        before, turns = turns, -(-items // step)
-        stages = stages + (turns - before) * k_blocks
-    return turns[np.newaxis], stages[np.newaxis]
+    depths = [k_blocks for _, _, k_blocks in product.classes]
+    ends = np.cumsum([rates.items(m, n, product.batches) for m, n, _ in product.classes], axis=0)
+    turns = -(-ends[-1] // step)
+    # One of those between whom a tile gets less deep, in either direction, is the busiest.
+    bounds = np.concatenate((np.zeros_like(ends[:1]), ends))
+    places = np.concatenate((bounds, bounds - 1, -bounds, -bounds - 1)) % step
+    stages, before = np.zeros_like(places), np.zeros_like(places)
+    for depth, end in zip(depths, ends, strict=True):
+        until = _items_before(end, places, turns - 1, step) + _items_before(end, step - 1 - places, turns, step)
+        stages, before = stages + (until - before) * depth, until
+    return turns[np.newaxis], stages.max(axis=0)[np.newaxis]
+
+
+def _items_before(end: Counts, place: Counts, turn: Counts, step: Counts) -> Counts:
+    """Of the items at ``place`` of every second turn of ``step`` items, such as ``turn``, those before item ``end``."""
+    first = turn % 2 * step + place
+    found: Counts = np.maximum(-(-(end - first) // (2 * step)), 0)
+    return found
 
 
 def _leaving_seconds(traits: WgmmaProduct, tile: WgmmaTile) -> float:

@@ -10,7 +10,8 @@
 #include "include/epilogue_wgmma.cuh"
 #include "include/pixel_walk.cuh"
 
-// channels: of a group; group_channels: in x, from one group to the next. runs: of all taps and channels.
+// channels: of a group; group_channels: in x, from one group to the next. chunks: blocks of a tap, of which the last ones
+// may be empty. runs: of all taps and channels.
 // taps: the runs along each axis (outermost first). offset_first, offset_step: a run's distance in x from the walk, by
 // its first tap's place in the filter. run_first, run_step: the place within a run of the tap nearest to the walk, and
 // the step to the next nearest.
@@ -32,6 +33,9 @@ template <int AXES, int TAP_RUN_> struct FilterColumns {
     }
     return box;
   }
+
+  // The tap of a run of one.
+  __device__ __forceinline__ u32 tap(u32 run) const { return chunks.divide(run); }
 
   // Where the product's columns from `column` on, a multiple of 64, lie in the output.
   __device__ __forceinline__ ColumnRange range(u32 column) const {

@@ -2,7 +2,8 @@
 // maps.
 //
 // Pixels form classes: the pixels of a class see the same taps of the filter. A convolution forward and a data gradient
-// of stride 1 have one class; a data gradient with strides has one for each residue of a pixel's place.
+// of stride 1 have one class; a data gradient with strides has one for each residue of a pixel's place. Pixels near the
+// edges may have classes of their own, without the taps that see padding there.
 // One k block is a row of a stage, 128 or 64 bytes of channels, at one tap of the filter, or at a run of taps that are
 // neighbours along the last axis; the taps of a block of channels follow each other, so that the same pixels are read
 // again while they are in L2.
@@ -39,25 +40,6 @@ template <int AXES> struct PixelClass {
       pixel = outer;
     }
     return pixel;
-  }
-};
-
-// One tile of work, and the class of its pixels.
-struct ClassWork : TileWork {
-  u32 pixel_class;
-};
-
-// The schedules of CLASSES classes, one after the other.
-template <class One, int CLASSES> struct ClassSchedule {
-
-  One classes[CLASSES];
-  u32 first[CLASSES];  // item of each class
-  u32 items;
-
-  __device__ __forceinline__ ClassWork work(u32 item, u32 rank) const {
-    u32 found = 0;
-    for (u32 i = 1; i < CLASSES; ++i) found = item >= first[i] ? i : found;
-    return {classes[found].work(item - first[found], rank), found};
   }
 };
 
@@ -118,7 +100,7 @@ template <class Stage, bool IS_A, int PIXELS, int K, int SHARERS, int AXES> stru
       : maps(maps), classes(classes), group_channels(group_channels), share(share) {}
 
   __device__ __forceinline__ void begin(const ClassWork& work) {
-    pixels = classes + work.pixel_class;
+    pixels = classes + work.product_class;
     map = maps + pixels->map;
     walk.begin(*pixels, work.first_block);
     first_channel = work.batch * group_channels;
@@ -164,7 +146,7 @@ template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES, int 
       : map(map), classes(classes), group_lines(group_lines), group_depth(group_depth), share(share) {}
 
   __device__ __forceinline__ void begin(const ClassWork& work) {
-    pixels = classes + work.pixel_class;
+    pixels = classes + work.product_class;
     walk.begin(*pixels, work.first_block);
     line = work.batch * group_lines + (IS_A ? work.row : work.column);
     first_k = work.batch * group_depth;

@@ -27,31 +27,34 @@ struct PixelBox {
   u16 offset[3];
 };
 
-// BOXES boxes of each k block, PIXELS positions each; `boxes(work, box)` names them for a tile. SHARERS blocks of the
-// cluster load PIXELS / SHARERS positions of every box, as many as the map's copies take, and send them to all.
+// BOXES boxes of each k block, PIXELS positions each; `boxes(work, box)` names them for a tile and says which of the
+// walks, each with a map of its own, they are of. SHARERS blocks of the cluster load PIXELS / SHARERS positions of every
+// box, as many as the maps' copies take, and send them to all.
 template <class T, int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> struct PixelOperand {
   static constexpr int OWN = PIXELS / SHARERS;
   static constexpr int K = WALK_ROW_BYTES / sizeof(T);  // positions of a k block, and channels of a row
   static constexpr int BLOCKS = BOX_CHANNELS / K;
   static_assert(OWN % 8 == 0, "whole groups of 1024 bytes");
 
-  const TensorMap& map;
-  const PixelWalk<AXES>& walk;
+  const TensorMap* maps;
+  const PixelWalk<AXES>* walks;
   const Boxes& boxes;
   Share share;
+  u32 which;  // of the walks
   PixelBox box[BOXES];
   u32 position;
 
-  __device__ __forceinline__ PixelOperand(const TensorMap& map, const PixelWalk<AXES>& walk, const Boxes& boxes,
+  __device__ __forceinline__ PixelOperand(const TensorMap* maps, const PixelWalk<AXES>* walks, const Boxes& boxes,
                                           Share share)
-      : map(map), walk(walk), boxes(boxes), share(share) {}
+      : maps(maps), walks(walks), boxes(boxes), share(share) {}
 
   __device__ __forceinline__ void begin(const TileWork& work) {
-    boxes(work, box);
+    which = boxes(work, box);
     position = work.first_block * K + share.part * OWN;
   }
 
   __device__ __forceinline__ void load(u32 stage, u32 barrier) {
+    const PixelWalk<AXES>& walk = walks[which];
     i32 at[AXES + 1];  // the image, then the spatial axes
     u32 rest = position;
     if constexpr (AXES > 0) {
@@ -77,6 +80,7 @@ template <class T, int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> st
  private:
   __device__ __forceinline__ void load_block(u32 to, u32 barrier, i32 c, const i32 (&at)[AXES + 1],
                                              const u16 (&offset)[3]) const {
+    const TensorMap& map = maps[which];
     const u16 blocks = share.blocks;
     if constexpr (AXES == 0) {
       tma_load<SHARERS>(to, map, barrier, blocks, c, at[0]);

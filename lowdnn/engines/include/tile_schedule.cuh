@@ -54,3 +54,28 @@ template <int ROWS, int COLUMNS, int CLUSTER_ROWS, int CLUSTER_COLUMNS, int CLUS
             slab % batches, split, first, blocks, is_shared};
   }
 };
+
+// One tile of work, and the class of products that it belongs to.
+struct ClassWork : TileWork {
+  u32 product_class;
+};
+
+// The schedules of CLASSES classes of products, one after the other, the one with the longest items first. Clusters take
+// their turns to and fro, up to the last one: who has had a long item before gets a short one.
+template <class One, int CLASSES> struct ClassSchedule {
+  One classes[CLASSES];
+  u32 first[CLASSES];  // item of each class
+  u32 items;
+  Divider clusters;  // of the grid
+  u32 last_turn;
+
+  __device__ __forceinline__ ClassWork work(u32 item, u32 rank) const {
+    if constexpr (CLASSES > 1) {
+      const u32 turn = clusters.divide(item);
+      if ((last_turn - turn) % 2) item = (2 * turn + 1) * clusters.divisor - 1 - item;
+    }
+    u32 found = 0;
+    for (u32 i = 1; i < CLASSES; ++i) found = item >= first[i] ? i : found;
+    return {classes[found].work(item - first[found], rank), found};
+  }
+};

@@ -88,7 +88,7 @@ template <class Epilogue, int CLASSES> struct ClassEpilogue {
       : outputs(outputs), epilogue(outputs[0], staging, barriers) {}
 
   __device__ __forceinline__ void begin(const ClassWork& work, u32 first_row) {
-    epilogue.output = &outputs[work.pixel_class];
+    epilogue.output = &outputs[work.product_class];
     epilogue.begin(work, first_row);
   }
   template <class Accumulators>
@@ -121,7 +121,7 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     typedef RegisterOperand<Tile, Prologue, MultiplyRegisters<B_IS_N_MAJOR>, SHARES_LOADS, HAS_TAIL> Converted;
     const Converted converted{tile, p.input};
     const auto sum = [&](auto& d, const ClassWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
-      const Pixels& pixels = p.classes[work.pixel_class];
+      const Pixels& pixels = p.classes[work.product_class];
 #if PIXELS_ARE_ROWS
       const PixelLines<SPATIAL, HAS_PADDING> lines(pixels, p.image_extent, work, p.input.lines);
 #else

@@ -8,6 +8,9 @@
 // (pixel_walk.cuh): by an im2col map of SPATIAL axes, or, with 0, as a matrix of pixels by channels; x only where the
 // filter has one tap, stride 1 and no padding.
 // TAP_RUN = 1: a block's channels are loaded for each tap. A walk past the last image reads zeros.
+// VALID_TAPS > 0: so many taps, of which each walks over those outputs alone whose pixel of x is none of the padding: a
+// box of the outputs, and one of the same extents in x. Taps of equal extents share one of WALKS walks. Each tap has a
+// schedule of its own, and as many slices as that says; a tile has columns of one tap.
 // TAP_RUN > 1: a tile's blocks are all taps of the last axis, which has stride 1, for the same channels. All are read
 // from one window of WINDOW_PIXELS positions of x: each tap sees the pixels TAP_DISTANCE further on than the tap before
 // it does. For that, the walk has more positions in a line than there are outputs; dy reads as zeros there, and where a
@@ -64,15 +67,39 @@ typedef SliceEpilogue<Stored, Columns> Epilogue;
 #include "generated.cuh"
 #endif
 
+// Of a tap: its walk, and how far from it the tap's outputs and their pixels of x lie. One without any adds zeros up.
+struct ValidTap {
+  u32 walk, is_empty;
+  i32 dy_offset[SPATIAL], x_offset[SPATIAL];
+};
+
+#if VALID_TAPS
+// Longest items first; first_column: of each schedule's tap.
+struct Schedule : ClassSchedule<Tile::Schedule, VALID_TAPS> {
+  u32 first_column[VALID_TAPS];
+
+  __device__ __forceinline__ ClassWork work(u32 item, u32 rank) const {
+    ClassWork work = ClassSchedule::work(item, rank);
+    work.column += first_column[work.product_class];
+    return work;
+  }
+};
+#else
+typedef Tile::Schedule Schedule;
+#endif
+
 struct Params {
-  TensorMap dy, x;
+  TensorMap dy[WALKS], x[WALKS];
   Epilogue::Output output;
-  Tile::Schedule schedule;
+  Schedule schedule;
+#if VALID_TAPS
+  ValidTap taps[VALID_TAPS];
+#endif
 #if DY_AXES
-  PixelWalk<DY_AXES> dy_walk;
+  PixelWalk<DY_AXES> dy_walks[WALKS];
 #endif
 #if X_AXES
-  PixelWalk<X_AXES> x_walk;
+  PixelWalk<X_AXES> x_walks[WALKS];
 #endif
   u32 group_filters;  // in dy, from one group to the next
 #if CONVERTED
@@ -83,34 +110,57 @@ struct Params {
 
 WGMMA_KERNEL(const __grid_constant__ Params p) {
   constexpr int DY_BOXES = TILE_M / 64, X_BOXES = TILE_N / 64 / TAP_RUN;
-  const auto x_boxes = [&](const TileWork& work, PixelBox(&box)[X_BOXES]) {
+  const auto x_boxes = [&](const TileWork& work, PixelBox(&box)[X_BOXES]) -> u32 {
 #pragma unroll
     for (int i = 0; i < X_BOXES; ++i) box[i] = p.output.columns.box(work.batch, work.column / 64 / TAP_RUN + i);
+#if VALID_TAPS
+    const ValidTap& tap = p.taps[p.output.columns.tap(work.column / 64)];
+#pragma unroll
+    for (int i = 0; i < X_BOXES; ++i) {
+      if (tap.is_empty) box[i].channel = -64;
+#pragma unroll
+      for (int axis = 0; axis < SPATIAL; ++axis) box[i].offset[axis] = u16(tap.x_offset[axis]);
+    }
+    return tap.walk;
+#else
+    return 0;
+#endif
   };
 #if X_AXES
-  const PixelWalk<X_AXES>& x_walk = p.x_walk;
+  const auto& x_walks = p.x_walks;
 #else
-  const PixelWalk<0> x_walk;
+  const PixelWalk<0> x_walks[1];
 #endif
   if (threadIdx.x == WARP_SIZE) {  // while another warp makes the barriers
-    prefetch(p.dy);
-    prefetch(p.x);
+    prefetch(p.dy[0]);
+    prefetch(p.x[0]);
   }
   const auto produce = [&](const Tile& tile) {
-    const auto dy_boxes = [&](const TileWork& work, PixelBox(&box)[DY_BOXES]) {
+    const auto dy_boxes = [&](const TileWork& work, PixelBox(&box)[DY_BOXES]) -> u32 {
 #pragma unroll
       for (int i = 0; i < DY_BOXES; ++i) box[i] = {i32(work.batch * p.group_filters + work.row + i * 64), {}};
+#if VALID_TAPS
+      const ValidTap& tap = p.taps[p.output.columns.tap(work.column / 64)];
+#pragma unroll
+      for (int i = 0; i < DY_BOXES; ++i) {
+#pragma unroll
+        for (int axis = 0; axis < SPATIAL; ++axis) box[i].offset[axis] = u16(tap.dy_offset[axis]);
+      }
+      return tap.walk;
+#else
+      return 0;
+#endif
     };
 #if DY_AXES
-    const PixelWalk<DY_AXES>& dy_walk = p.dy_walk;
+    const auto& dy_walks = p.dy_walks;
 #else
-    const PixelWalk<0> dy_walk;
+    const PixelWalk<0> dy_walks[1];
 #endif
     const u32 rank = Tile::sharer();
     PixelOperand<TYPE, DY_AXES, DY_BOXES, Tile::K, CLUSTER_N, decltype(dy_boxes)> load_a(
-        p.dy, dy_walk, dy_boxes, share_of_a<CLUSTER_M, CLUSTER_N>(rank));
+        p.dy, dy_walks, dy_boxes, share_of_a<CLUSTER_M, CLUSTER_N>(rank));
     PixelOperand<TYPE, X_AXES, X_BOXES, WINDOW_PIXELS, CLUSTER_M, decltype(x_boxes)> load_b(
-        p.x, x_walk, x_boxes, share_of_b<CLUSTER_M>(rank));
+        p.x, x_walks, x_boxes, share_of_b<CLUSTER_M>(rank));
     tile.produce(p.schedule, load_a, load_b);
   };
   const auto consume = [&](const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
@@ -119,7 +169,7 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     typedef ConvertedBoxes<Prologue, X_BOXES, WINDOW_PIXELS, TEAM_THREADS, X_AXES, HAS_TAIL> Boxes;
     const u32 barrier = Tile::FREE_BARRIER + warpgroup / CONSUMER_WARPGROUPS;
     const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
-      Boxes boxes(p.input, x_walk, p.x_extent, work, x_boxes, p.output.columns.group_channels);
+      Boxes boxes(p.input, x_walks[0], p.x_extent, work, x_boxes, p.output.columns.group_channels);
       const auto prepare = [&](u32 stage) { boxes.convert(stage + Tile::STAGE_A_BYTES, barrier); };
       tile.plain_sum(d, work.blocks, first_row, at, Multiply<true, true>(), prepare, issued);
     };

@@ -2,10 +2,10 @@
 
 fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32). 1 to 3 spatial axes,
 both modes, groups of at least 32 channels and filters, any pointwise epilogue; strides, paddings and dilations as far
-as im2col tensor maps reach. Pixels are cut into parts that fill the device; their sums are added in a fixed order, so
-that equal inputs give equal bits. Channels-last tensors are read in place; others are repacked into the workspace
-first. x of 16 bits may be a pointwise function of what lies in memory (batch norm applied to the input), which is
-converted in shared memory.
+as im2col tensor maps reach; where much of what taps see is padding, each walks over the other pixels alone. Pixels are
+cut into parts that fill the device; their sums are added in a fixed order, so that equal inputs give equal bits.
+Channels-last tensors are read in place; others are repacked into the workspace first. x of 16 bits may be a pointwise
+function of what lies in memory (batch norm applied to the input), which is converted in shared memory.
 Kernels: ``conv_wgrad_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``.
 """
 
@@ -28,9 +28,10 @@ from lowdnn.engines.base import (
 )
 from lowdnn.engines.conv.wgmma import wgrad_tiles
 from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_last
-from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
+from lowdnn.engines.conv.wgmma.valid_pixels import valid_share
+from lowdnn.engines.conv.wgmma.wgrad_product import LEAST_PADDING, WgradProduct
 from lowdnn.engines.conv.wgmma.wgrad_tiles import WgradTiling
-from lowdnn.engines.floor import Modelled
+from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.converted_operand import fusion_problem, pixel_operand
 from lowdnn.engines.gemm.output_space import Slices, functor_of
@@ -66,9 +67,11 @@ class Params:
     VECTOR: int
     STORE: int
     CONVERTED: int
+    VALID_TAPS: int
+    WALKS: int
 
 
-class ConvWgradWgmma(Modelled):
+class ConvWgradWgmma(Floored, Modelled):
     """See the module's docstring."""
 
     name = "conv_wgrad_wgmma"
@@ -87,12 +90,17 @@ class ConvWgradWgmma(Modelled):
         slow = _slowness(product, arch)
         return Refusal(self.name, slow) if slow else None
 
+    def floor(self, contraction: Contraction) -> Floor:
+        """Much padding may be left out."""
+        share = valid_share(contraction) if isinstance(contraction, ConvolutionBackwardFilter) else 1.0
+        return Floor(Multipliers.FASTEST, waste=share if share <= 1 - LEAST_PADDING else 1.0)
+
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
         work = Work(busy_s=wgrad_tiles.busy_seconds(graph.derive(self._best, arch), arch))
         return Launch(0, (1, 1, 1), (1, 1, 1), (), work=work, overlaps_previous=True)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """Tile, ring, warps, cluster, windows and parts of the pixels."""
+        """Tile, ring, warps, cluster, windows, padding and parts of the pixels."""
         return wgrad_tiles.knobs(accepted(graph.derive(self._checked)), graph.derive(self._best, arch))
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
@@ -174,7 +182,7 @@ def _parts(tiling: WgradTiling, arch: ArchSpec) -> PlanParts:
     dy = parts.operand(product.operation.dy.uid, product.dy.packing, overlaps=True)
     x = parts.operand(product.x.tensor.uid, product.x.packing, overlaps=True)
     splits = tiling.schedule.splits
-    slices = Slices(splits, product.output.rows, product.output.columns)
+    slices = Slices(splits, product.output.rows, product.output.columns, part_splits=tiling.tap_splits)
     slices_at = parts.reserve(slices.size_bytes if splits > 1 else 0)
     output = _slice_output(slices, slices_at) if splits > 1 else (product.output.map, functor.arguments)
     kernel = parts.kernel(_kernel(tiling, functor, vector))
@@ -209,9 +217,12 @@ def _kernel(tiling: WgradTiling, functor: Functor, vector: int) -> KernelRef:
         VECTOR=1 if is_slice else vector,
         STORE=int(_store(tiling)),
         CONVERTED=int(product.converted is not None),
+        VALID_TAPS=len(tiling.tap_splits),
+        WALKS=len(product.dy.walks) if product.is_valid_only else 1,
     )
     walks = f"{params.SPATIAL}d{params.DY_AXES}{params.X_AXES}"
     taps = f"_r{params.TAP_RUN}x{params.TAP_DISTANCE}p{window}" if params.TAP_RUN > 1 else ""
+    taps += f"_v{params.VALID_TAPS}w{params.WALKS}" if product.is_valid_only else ""
     converted = product.converted
     has_tail = product.channels % MN_MAJOR_BOX != 0
     prologue = f"_{converted.label(has_tail=has_tail)}_{converted.functor.digest}" if converted else ""
@@ -243,14 +254,16 @@ def _launch(
     product, tile, schedule = tiling.product, tiling.tile, tiling.schedule
     dy, x = operands
     busy_s = wgrad_tiles.busy_seconds(tiling, arch)
-    walks = (operand.walk.struct for operand in (product.dy, product.x) if operand.walk)
+    dy_maps = product.dy.maps(product.instruction.map_type, tile.k // tile.cluster_n)
+    x_maps = product.x.maps(product.x_map_type, product.window(tile.cluster_m) // tile.cluster_m)
     arguments = Struct(
         (
-            TensorMap(dy, product.dy.map(product.instruction.map_type, tile.k // tile.cluster_n)),
-            TensorMap(x, product.x.map(product.x_map_type, product.window(tile.cluster_m) // tile.cluster_m)),
-            Struct((*i32((product.filters,)), *product.columns_argument, *output)),
-            schedule.argument,
-            *walks,
+            *(TensorMap(dy, layout) for layout in dy_maps),
+            *(TensorMap(x, layout) for layout in x_maps),
+            Struct((*i32((product.filters,)), *product.columns_argument(tiling.tap_chunks), *output)),
+            tiling.schedule_argument(arch),
+            *(product.valid_argument if product.is_valid_only else ()),
+            *(walk.struct for operand in (product.dy, product.x) for walk in operand.walks),
             *i32((product.dy.group_channels,)),
             *product.converted_arguments,
         )

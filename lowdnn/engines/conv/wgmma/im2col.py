@@ -4,6 +4,9 @@ A convolution forward walks its image with the filter's stride. A data gradient 
 the outputs (h + pre_padding - r * dilation) / stride of the taps r for which that is an integer. Pixels with the same
 residue h % stride meet the same taps, so that each residue (a class) is a correlation of stride 1 with a part of the
 filter, and writes every stride-th pixel.
+
+Pixels near the edges of the image see padding through some taps. Where that is much of the work, they make up classes
+of their own, without those taps.
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 
+from lowdnn.engines.conv.wgmma.valid_pixels import valid_outputs
 from lowdnn.engines.launch import ceil_div, divider, i32
 from lowdnn.enums import ConvolutionMode
 from lowdnn.ops.convolution import Convolution
@@ -56,6 +60,39 @@ class AxisClass:
     def below(self, lower: int) -> AxisClass:
         """The same pixels and taps, counted from a lower position."""
         return replace(self, lower=lower, first_offset=self.lower - lower)
+
+    def valid(self, image_extent: int) -> list[range]:
+        """The pixels to which each tap shows the image and no padding."""
+        place = self.lower + self.first_offset
+        return [
+            valid_outputs(place + tap * self.offset_step, self.stride, self.extent, image_extent)
+            for tap in range(self.taps)
+        ]
+
+    def edges_apart(self, image_extent: int, step: int) -> list[AxisClass]:
+        """Pixels, ``step`` apart in the output, by the taps that see the image and no padding; only those taps."""
+        valid = self.valid(image_extent)
+        bounds = {0, self.extent, *(bound for pixels in valid if pixels for bound in (pixels.start, pixels.stop))}
+        return [
+            self._part(first, end, [tap for tap, pixels in enumerate(valid) if first in pixels], step)
+            for first, end in pairwise(sorted(bounds))
+        ]
+
+    def _part(self, first: int, end: int, taps: Sequence[int], step: int) -> AxisClass:
+        """Pixels ``first`` to ``end``, which see ``taps``, neighbours of each other."""
+        origin = self.origin + first * step
+        if not taps:
+            return _without_taps(end - first, origin)
+        lower = self.lower + self.first_offset + first * self.stride + taps[0] * self.offset_step
+        return replace(
+            self,
+            extent=end - first,
+            origin=origin,
+            lower=lower,
+            taps=len(taps),
+            first_tap=self.first_tap + taps[0] * self.tap_step,
+            first_offset=0,
+        )
 
     def with_windows(self, image_extent: int) -> AxisClass:
         """All taps from one window, of an axis of stride 1 that begins at its own corner.
@@ -152,7 +189,30 @@ def gradient_classes(
         for axis, taps in enumerate(filter_taps)
     ]
     classes = [PixelClass(chosen) for chosen in product(*axes)]
-    return tuple(sorted(classes, key=lambda pixel_class: -pixel_class.taps))
+    return _most_taps_first(classes)
+
+
+def edges_apart(
+    classes: Sequence[PixelClass], image_extents: Sequence[int], steps: Sequence[int]
+) -> tuple[PixelClass, ...]:
+    """The pixels of ``classes``, those near the edges of the image in classes without the taps that see padding there.
+
+    classes: all of an output.  steps: from one pixel of a class to the next, of each axis.
+    """
+    axes = [
+        _with_common_corners([part for axis in given for part in axis.edges_apart(extent, step)])
+        for given, extent, step in zip(_axes(classes), image_extents, steps, strict=True)
+    ]
+    return _most_taps_first([PixelClass(chosen) for chosen in product(*axes)])
+
+
+def image_share(classes: Sequence[PixelClass], image_extents: Sequence[int]) -> float:
+    """Of all that the pixels of an output see through their taps, what is of the image and no padding."""
+    share = 1.0
+    for given, extent in zip(_axes(classes), image_extents, strict=True):
+        seen = sum(axis.extent * axis.taps for axis in given)
+        share *= sum(len(pixels) for axis in given for pixels in axis.valid(extent)) / seen if seen else 1.0
+    return share
 
 
 def offset_problem(classes: Sequence[PixelClass]) -> str:
@@ -165,6 +225,19 @@ def offset_problem(classes: Sequence[PixelClass]) -> str:
     return ""
 
 
+def _axes(classes: Sequence[PixelClass]) -> list[list[AxisClass]]:
+    """Of each axis, all of which ``classes`` are the combinations."""
+    return [list(dict.fromkeys(axes)) for axes in zip(*(pixel_class.axes for pixel_class in classes), strict=True)]
+
+
+def _most_taps_first(classes: Sequence[PixelClass]) -> tuple[PixelClass, ...]:
+    return tuple(sorted(classes, key=lambda pixel_class: -pixel_class.taps))
+
+
+def _without_taps(extent: int, origin: int, lower: int = 0) -> AxisClass:
+    return AxisClass(extent, origin, 1, lower, 0, 0, 0, 0)
+
+
 def _residue(convolution: Convolution, axis: int, taps: int, pixels: int, at: int) -> AxisClass:
     """The class of the pixels ``at`` + multiples of the stride."""
     stride, dilation = convolution.strides[axis], convolution.dilations[axis]
@@ -172,7 +245,7 @@ def _residue(convolution: Convolution, axis: int, taps: int, pixels: int, at: in
     seen = [tap for tap in range(taps) if (reached - tap * dilation) % stride == 0]
     extent = max(ceil_div(pixels - at, stride), 0)
     if not seen:
-        return AxisClass(extent, at, 1, 0, 0, 0, 0, 0)
+        return _without_taps(extent, at)
     step = seen[1] - seen[0] if len(seen) > 1 else 0
     is_flipped = convolution.mode is ConvolutionMode.CONVOLUTION
     return AxisClass(
@@ -193,5 +266,5 @@ def _with_common_corners(classes: Sequence[AxisClass]) -> list[AxisClass]:
     for axis in classes:
         lower = min((other.lower for other in classes if other.extent == axis.extent and other.taps), default=0)
         if axis.extent:
-            found.append(axis.below(lower) if axis.taps else AxisClass(axis.extent, axis.origin, 1, lower, 0, 0, 0, 0))
+            found.append(axis.below(lower) if axis.taps else _without_taps(axis.extent, axis.origin, lower))
     return found

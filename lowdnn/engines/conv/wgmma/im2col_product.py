@@ -8,7 +8,14 @@ from functools import cached_property
 from math import inf, prod
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.conv.wgmma.im2col import PixelClass, forward_class, gradient_classes, offset_problem
+from lowdnn.engines.conv.wgmma.im2col import (
+    PixelClass,
+    edges_apart,
+    forward_class,
+    gradient_classes,
+    image_share,
+    offset_problem,
+)
 from lowdnn.engines.conv.wgmma.im2col_operands import FilterOperand, ImageOperand
 from lowdnn.engines.conv.wgmma.pixel_output import index_problem, line_rows, part_of, pixel_rows
 from lowdnn.engines.gemm import wgmma_model
@@ -29,7 +36,7 @@ from lowdnn.engines.gemm.wgmma_tiles import (
     STAGE_ROW_BYTES,
     WARPGROUP_ROWS,
     WGMMA_TYPES,
-    Schedule,
+    ClassSchedule,
     TapWindow,
     WgmmaType,
 )
@@ -63,6 +70,10 @@ _MAX_KEPT_BYTES = 96 << 10
 _MAX_KEPT_COLUMNS = 256
 #: Up to so many columns of the output a tile may lie across it.
 _MAX_TRANSPOSED_COLUMNS = 64
+#: Of the multiplications of a convolution, those with padding from which on pixels near the edges may be apart.
+LEAST_PADDING = 0.1
+#: The model's error: they must look better by that much.
+_EDGE_MARGIN = 1.02
 #: Half rows of channels for which k blocks are such.
 _MAX_HALVES = 9
 
@@ -73,7 +84,7 @@ class Im2colProduct:
 
     classes: of the output's pixels, those with the most taps first. With windows, a line has more pixels than the
     output's.
-    steps: from one pixel of a class to the next, where they are not neighbours, or empty.
+    steps: from one pixel of a class to the next, where each class is stored as a part of the output, or empty.
     pixels_are_columns: of the output, which is contiguous along its last axis.  label: how messages name the operation.
     reductions: of the output on its way out.
     row_bytes: of channels in a k block.  is_promoted: see ``WgmmaTile``.
@@ -218,6 +229,22 @@ class Im2colProduct:
         kept_bytes = windows.classes[0].taps * self._chunks * WARPGROUP_ROWS * self.row_bytes
         stays = self.groups == 1 and self.filter.lines <= WARPGROUP_ROWS and kept_bytes <= _MAX_KEPT_BYTES
         return (self, windows, replace(windows, keeps_filter=True)) if stays else (self, windows)
+
+    @cached_property
+    def with_edges_apart(self) -> Im2colProduct | None:
+        """Pixels near the edges in classes of their own, which no tap shows padding; None where there are few, or
+        their part of the output cannot be stored apart."""
+        if self.reductions or self.converted or self.pixels_are_columns or not self.output.rows:
+            return None
+        if image_share(self.classes, self.image.tensor.dims[2:]) > 1 - LEAST_PADDING:
+            return None
+        steps = self.steps or (1,) * len(self.filter_taps)
+        classes = edges_apart(self.classes, self.image.tensor.dims[2:], steps)
+        if len(classes) > _MAX_CLASSES or index_problem(self.dag, self.groups, steps):
+            return None
+        output = pixel_rows(self.dag, self.groups, in_parts=True)
+        found = replace(self, classes=classes, steps=steps, output=output, turned=None)
+        return None if offset_problem(classes) or found._map_problem() else found
 
     @property
     def _may_keep_columns(self) -> bool:
@@ -393,6 +420,13 @@ class Im2colProduct:
             return False
         return mapped_operand(self.dag, self.output, self.output.rows // self.groups) is not None
 
+    def best_cut(self, arch: ArchSpec) -> Im2colProduct:
+        """The product, or itself with its edges apart where that looks better."""
+        apart = self.with_edges_apart
+        if apart is None or self._preferred_seconds(arch) < _EDGE_MARGIN * apart._preferred_seconds(arch):
+            return self
+        return apart
+
     def preferred(self, arch: ArchSpec) -> tuple[int, bool]:
         """Which of the ``ways``; and whether few columns of the output are better the rows of the tiles."""
         if self.has_mapped_operand and self.converted is None:
@@ -466,9 +500,10 @@ class Im2colProduct:
         """Stages of one tile; a class without taps has one of zeros."""
         return pixel_class.runs * self._chunks or 1
 
-    def schedules(self, tiling: WgmmaTiling, is_transposed: bool) -> tuple[Schedule, ...]:
-        """One for each class."""
-        return tuple(tiling.schedule_of(m, n, k_blocks, self.groups) for m, n, k_blocks in self._extents(is_transposed))
+    def schedule(self, tiling: WgmmaTiling, is_transposed: bool) -> ClassSchedule:
+        """Of each class, one after the other."""
+        extents = self._extents(is_transposed)
+        return ClassSchedule(tuple(tiling.schedule_of(m, n, k_blocks, self.groups) for m, n, k_blocks in extents))
 
     def _extents(self, is_transposed: bool) -> Iterator[tuple[int, int, int]]:
         """Rows, columns and stages of each class's product."""

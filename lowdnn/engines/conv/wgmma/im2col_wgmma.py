@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import generate
@@ -21,9 +20,10 @@ from lowdnn.engines.base import (
     refuse_arch,
     resolve_choices,
 )
-from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
+from lowdnn.engines.conv.wgmma.im2col_product import LEAST_PADDING, Im2colProduct
 from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments
 from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_last
+from lowdnn.engines.conv.wgmma.valid_pixels import valid_share
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.exits import OutputExits
@@ -37,7 +37,7 @@ from lowdnn.engines.gemm.wgmma_output import (
     slice_argument,
     slice_macros,
 )
-from lowdnn.engines.gemm.wgmma_tiles import STAGE_ROW_BYTES, Schedule, TileStore, WgmmaType, wgmma_type
+from lowdnn.engines.gemm.wgmma_tiles import STAGE_ROW_BYTES, ClassSchedule, TileStore, WgmmaType, wgmma_type
 from lowdnn.engines.launch import ceil_div, i32, macros, moved_bytes
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -84,22 +84,27 @@ class Im2colWgmma(Floored, Modelled):
         return Refusal(self.name, slow) if slow else None
 
     def floor(self, contraction: Contraction) -> Floor:
-        """Channels that are summed fill half rows of a stage at least, those of the output the smallest tile."""
+        """Channels that are summed fill half rows of a stage at least, those of the output the smallest tile; much
+        padding may be left out."""
         if not isinstance(contraction, ConvolutionOperation) or 0 in contraction.filter.dims:
             return Floor(Multipliers.FASTEST)
         filters, channels = contraction.filter.dims[0] // contraction.groups, contraction.filter.dims[1]
         lines, depth = (channels, filters) if contraction.output is contraction.image else (filters, channels)
         half_row = STAGE_ROW_BYTES // 2 // contraction.filter.element_bytes
-        return Floor(Multipliers.FASTEST, waste=_padding(depth, half_row) * _padding(lines, SMALLEST_COLUMNS))
+        share = valid_share(contraction)
+        multiplied = share if share <= 1 - LEAST_PADDING else 1.0
+        waste = _padding(depth, half_row) * _padding(lines, SMALLEST_COLUMNS)
+        return Floor(Multipliers.FASTEST, waste=waste * multiplied)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
-        product = accepted(graph.derive(self._checked))
+        product = graph.derive(self._cut, arch)
         way, is_transposed = graph.derive(self._preferred, arch)
         return wgmma_model.busy_launch(product.ways[way].product(is_transposed), arch)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tile, ring, warps, cluster, parts of k and raster of the product as the tiles see it; what their rows are."""
-        return _knobs(accepted(graph.derive(self._checked)), graph.derive(self._preferred, arch), arch)
+        product = accepted(graph.derive(self._checked))
+        return _knobs(product, graph.derive(self._cut, arch), graph.derive(self._preferred, arch), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
@@ -129,8 +134,11 @@ class Im2colWgmma(Floored, Modelled):
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
         return found
 
+    def _cut(self, graph: OperationGraph, arch: ArchSpec) -> Im2colProduct:
+        return accepted(graph.derive(self._checked)).best_cut(arch)
+
     def _preferred(self, graph: OperationGraph, arch: ArchSpec) -> tuple[int, bool]:
-        return accepted(graph.derive(self._checked)).preferred(arch)
+        return graph.derive(self._cut, arch).preferred(arch)
 
     def _checked(self, graph: OperationGraph) -> Im2colProduct | Refusal:
         over = with_fewest_axes(graph)
@@ -148,6 +156,11 @@ class Im2colWgmma(Floored, Modelled):
         if not product.pixels * product.filter.lines:
             return parts
         is_transposed = bool(chosen[KnobType.SWAP_AB])
+        apart = product.with_edges_apart if chosen[KnobType.EDGE] else None
+        if apart is not None:
+            if chosen[KnobType.SPECFILT]:
+                raise BadParamError.at(f"{self.name}.SPECFILT", expected="0 with EDGE", got=chosen[KnobType.SPECFILT])
+            product, chosen = apart, {**chosen, **wgmma_model.WHOLE_K}
         product = replace(product.with_k(chosen[KnobType.TILEK]), is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE)))
         if way := chosen[KnobType.SPECFILT]:
             if way >= len(product.ways):
@@ -180,9 +193,10 @@ def _padding(extent: int, unit: int) -> float:
     return ceil_div(extent, unit) * unit / extent
 
 
-def _knobs(product: Im2colProduct, preferred: tuple[int, bool], arch: ArchSpec) -> tuple[Knob, ...]:
+def _knobs(product: Im2colProduct, cut: Im2colProduct, preferred: tuple[int, bool], arch: ArchSpec) -> tuple[Knob, ...]:
+    """cut: of the product, the one that the defaults are of; preferred: of its ways."""
     way, is_transposed = preferred
-    tiling = wgmma_model.best(product.ways[way].product(is_transposed), arch)
+    tiling = wgmma_model.best(cut.ways[way].product(is_transposed), arch)
     whole_k = product.instruction.stage_k
     is_fixed = bool(product.reductions and product.steps)
     stores = (1,) if is_fixed else (0, 1)
@@ -197,6 +211,14 @@ def _knobs(product: Im2colProduct, preferred: tuple[int, bool], arch: ArchSpec) 
             way,
             "1: taps of the last axis that has several read one window of pixels, k in one part, or a filter of one "
             "tap stays in shared memory; 2: with swap, it stays beside windows",
+        ),
+        Knob(
+            "edge",
+            KnobType.EDGE,
+            (0, 1) if product.with_edges_apart else (0,),
+            int(cut is not product),
+            "1: pixels near the edges are computed apart, without the taps that see padding there; k in one part, "
+            "without windows",
         ),
         Knob("tile_k", KnobType.TILEK, depths, product.stage_k, "channels of a k block"),
         Knob("swap", KnobType.SWAP_AB, swaps, int(is_transposed), "1: the tile's rows are the output's columns"),
@@ -238,13 +260,12 @@ class _Cut:
     weights: Pointer
 
     @cached_property
-    def schedules(self) -> tuple[Schedule, ...]:
-        """One for each class."""
-        return self.product.schedules(self.tiling, self.is_transposed)
+    def schedule(self) -> ClassSchedule:
+        return self.product.schedule(self.tiling, self.is_transposed)
 
     @property
     def splits(self) -> int:
-        return self.schedules[0].splits
+        return self.schedule.splits
 
     @property
     def exits(self) -> OutputExits:
@@ -333,21 +354,18 @@ class _Cut:
 
     def grid(self, arch: ArchSpec) -> int:
         """Blocks: whole clusters that are resident at once, no more than there is work for."""
-        tile = self.tiling.tile
-        return (
-            min(sum(schedule.items for schedule in self.schedules), tile.resident_clusters(arch.sm_count))
-            * tile.cluster
-        )
+        return self.schedule.grid(arch.sm_count)
 
     def launch(self, kernel: int, arch: ArchSpec, outputs: tuple[Argument, ...], written_bytes: int) -> Launch:
         product, tile = self.product, self.tiling.tile
         work = Work(
-            flops=sum(schedule.flops for schedule in self.schedules),
+            flops=self.schedule.flops,
             bytes=product.read_bytes + written_bytes,
             unit=product.instruction.unit,
             busy_s=wgmma_model.busy_seconds(product.product(self.is_transposed), self.tiling, arch),
         )
-        arguments = Struct((*self._operands, *outputs, *self._geometry, *self._converted))
+        schedule = self.schedule.argument(arch.sm_count)
+        arguments = Struct((*self._operands, *outputs, schedule, *self._geometry, *self._converted))
         return Launch(
             kernel,
             grid=(self.grid(arch), 1, 1),
@@ -407,14 +425,12 @@ class _Cut:
 
     @property
     def _geometry(self) -> tuple[Argument, ...]:
-        """Schedules, classes and groups."""
+        """Classes and groups."""
         product = self.product
-        firsts = (0, *accumulate(schedule.items for schedule in self.schedules))
         extents = [corner.extents for corner in product.image.corners(product.classes)]
         # A whole k block, since a copy's rows begin at a multiple of 16 bytes.
         channels_end = ceil_div(product.groups * product.image.group_channels, product.stage_k) * product.stage_k
         return (
-            Struct((*(schedule.argument for schedule in self.schedules), *i32(firsts))),
             *(
                 pixel_class.struct(
                     product.images, extents.index(pixel_class.extents), product.filter_taps, channels_end

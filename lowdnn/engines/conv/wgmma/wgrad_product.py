@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from lowdnn.engines.conv.wgmma.valid_pixels import ValidTap, valid_share, valid_taps
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand
 from lowdnn.engines.gemm.output_space import OutputSpace, output_space
 from lowdnn.engines.gemm.packing import Packing
@@ -15,7 +16,7 @@ from lowdnn.enums import ConvolutionMode
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Argument, Struct
+from lowdnn.plan import Argument, Scalar, ScalarType, Struct
 from lowdnn.tensor_map import (
     Im2colMap,
     TensorMapDataType,
@@ -35,6 +36,10 @@ _MAX_OFFSET = {1: (1 << 16) - 1, 2: (1 << 8) - 1, 3: (1 << 5) - 1}
 _MAX_COLUMNS = 256
 #: Positions of a window beyond those of its k block; where it has to be transposed.
 _MAX_REACH, _MAX_TRANSPOSED_REACH = 32, 2
+#: Schedules of taps are parameters of the kernel, and so are tensor maps of walks.
+_MAX_VALID_TAPS, _MAX_WALKS = 27, 9
+#: Of the multiplications of a filter gradient, those with padding from which on taps may walk over valid pixels alone.
+LEAST_PADDING = 0.2
 #: Groups with fewer channels or filters would leave most of a tile empty.
 _MIN_GROUP_EXTENT = 32
 
@@ -65,28 +70,28 @@ class Walk:
 class PixelOperand:
     """dy or x, channels-last.
 
-    packing: how it gets there, or None.  walk: through an im2col map; None where pixels follow each other evenly and
-    all are wanted, for a tiled map.
+    packing: how it gets there, or None.  walks: each through an im2col map of its own; none where pixels follow each
+    other evenly and all are wanted, for a tiled map.
     """
 
     tensor: Tensor
     groups: int
     packing: Packing | None
-    walk: Walk | None
+    walks: tuple[Walk, ...]
 
     @classmethod
-    def of(cls, tensor: Tensor, groups: int, walk: Walk, *, is_whole: bool) -> PixelOperand:
-        """is_whole: the walk goes over all pixels, one after the other."""
+    def of(cls, tensor: Tensor, groups: int, walks: tuple[Walk, ...], *, is_whole: bool) -> PixelOperand:
+        """is_whole: the one walk goes over all pixels, one after the other."""
         group_bytes = tensor.dims[1] // groups * tensor.element_bytes
         starts_whole = groups == 1 or group_bytes % _UNIT_BYTES == 0
         packing = None if starts_whole and _is_channels_last(tensor) else Packing(tensor, groups, _UNIT_BYTES)
         is_even = packing is not None or _is_even(tensor)
-        return cls(tensor, groups, packing, None if is_whole and is_even else walk)
+        return cls(tensor, groups, packing, () if is_whole and is_even else walks)
 
     @property
     def axes(self) -> int:
         """Macro DY_AXES or X_AXES."""
-        return len(self.walk.extents) if self.walk else 0
+        return len(self.walks[0].extents) if self.walks else 0
 
     @property
     def group_channels(self) -> int:
@@ -111,24 +116,28 @@ class PixelOperand:
     def _groups_begin_amid(self, unit_bytes: int) -> bool:
         return self.groups > 1 and self.group_channels * self.tensor.element_bytes % unit_bytes != 0
 
-    def map(self, map_type: TensorMapDataType, pixels: int) -> TiledMap | Im2colMap:
-        """The tensor map with copies of ``pixels`` positions."""
+    def maps(self, map_type: TensorMapDataType, pixels: int) -> tuple[TiledMap | Im2colMap, ...]:
+        """The tensor map of each walk, or that of all pixels, with copies of ``pixels`` positions."""
+        tensor, size = self.tensor, self.tensor.element_bytes
+        if self.walks:
+            return tuple(self._walked(walk, map_type, pixels) for walk in self.walks)
+        strides = self.packing.strides if self.packing else tensor.strides
+        whole = TiledMap(
+            map_type,
+            address=0,
+            dims=(self.groups * self.group_channels, tensor.dims[0] * prod(tensor.dims[2:])),
+            strides_bytes=(_pixel_stride(tensor, strides) * size,),
+            box=(STAGE_ROW_BYTES // size, pixels),
+            element_strides=(1, 1),
+            swizzle=TensorMapSwizzle.BYTES_128,
+            l2_promotion=TensorMapL2Promotion.BYTES_256,
+        )
+        return (whole,)
+
+    def _walked(self, walk: Walk, map_type: TensorMapDataType, pixels: int) -> Im2colMap:
         tensor, size = self.tensor, self.tensor.element_bytes
         strides = self.packing.strides if self.packing else tensor.strides
-        channels, row_channels = self.groups * self.group_channels, STAGE_ROW_BYTES // size
         inner = tuple(range(tensor.rank - 1, 1, -1))
-        if self.walk is None:
-            return TiledMap(
-                map_type,
-                address=0,
-                dims=(channels, tensor.dims[0] * prod(tensor.dims[2:])),
-                strides_bytes=(_pixel_stride(tensor, strides) * size,),
-                box=(row_channels, pixels),
-                element_strides=(1, 1),
-                swizzle=TensorMapSwizzle.BYTES_128,
-                l2_promotion=TensorMapL2Promotion.BYTES_256,
-            )
-        walk = self.walk
         upper = (
             first + (extent - 1) * step - (tensor.dims[2 + axis] - 1)
             for axis, (extent, first, step) in enumerate(zip(walk.extents, walk.first, walk.steps, strict=True))
@@ -136,11 +145,11 @@ class PixelOperand:
         return Im2colMap(
             map_type,
             address=0,
-            dims=(channels, *(tensor.dims[axis] for axis in inner), tensor.dims[0]),
+            dims=(self.groups * self.group_channels, *(tensor.dims[axis] for axis in inner), tensor.dims[0]),
             strides_bytes=tuple(_stride_bytes(tensor.dims[axis], strides[axis] * size) for axis in (*inner, 0)),
             lower_corner=tuple(reversed(walk.first)),
             upper_corner=tuple(reversed(tuple(upper))),
-            channels_per_pixel=row_channels,
+            channels_per_pixel=STAGE_ROW_BYTES // size,
             pixels_per_column=pixels,
             element_strides=(1, *reversed(walk.steps), 1),
             swizzle=TensorMapSwizzle.BYTES_128,
@@ -153,6 +162,7 @@ class WgradProduct:
     """Rows are filters, columns are blocks of channels of a tap, k is a walk over the outputs' pixels.
 
     tap_run: taps of the last axis that are read from one window of x; 1: every tap loads its own pixels.
+    is_valid_only: each tap walks over those outputs alone whose pixel of x exists.
     converted: x, where it is a function of what lies in memory, or None.
     turned: the same over axes of which the last has several taps, where it has one here.
     """
@@ -164,6 +174,7 @@ class WgradProduct:
     tap_run: int
     converted: ConvertedOperand | None = None
     turned: WgradProduct | None = None
+    is_valid_only: bool = False
 
     @classmethod
     def of(
@@ -189,6 +200,36 @@ class WgradProduct:
         return replace(self, tap_run=taps) if taps > 1 and stride == 1 and fits else None
 
     @cached_property
+    def with_valid_only(self) -> WgradProduct | None:
+        """Every tap over its own outputs; None where few are left out, or the kernel has no room for so many walks."""
+        if self.converted or prod(self.taps) > _MAX_VALID_TAPS:
+            return None
+        if not 0 < valid_share(self.operation) <= 1 - LEAST_PADDING:
+            return None
+        found, valid = replace(self, is_valid_only=True), self.valid_taps
+        offsets = (offset for tap in valid for offset in (*tap.outputs, *tap.pixels))
+        is_near = max(offsets) <= _MAX_OFFSET[len(self.taps)]
+        return found if is_near and len(found.valid_walks) <= _MAX_WALKS and not found._map_problem() else None
+
+    @cached_property
+    def valid_taps(self) -> tuple[ValidTap, ...]:
+        """In the filter's order."""
+        convolution, x, dy = self.operation.convolution, self.operation.x, self.operation.dy
+        found = valid_taps(convolution, self.taps, dy.dims[2:], x.dims[2:])
+        return found[::-1] if convolution.mode is ConvolutionMode.CONVOLUTION else found
+
+    @cached_property
+    def valid_walks(self) -> tuple[tuple[int, ...], ...]:
+        """Extents of the boxes of outputs that taps walk over."""
+        return tuple(dict.fromkeys(tap.extents for tap in self.valid_taps if tap.count))
+
+    @cached_property
+    def tap_blocks(self) -> tuple[int, ...]:
+        """k blocks of each tap's columns; a tap without pixels has one of zeros."""
+        images, stage_k = self.operation.dy.dims[0], self.instruction.stage_k
+        return tuple(ceil_div(images * max(tap.count, 1), stage_k) for tap in self.valid_taps)
+
+    @cached_property
     def groups(self) -> int:
         return self.operation.groups
 
@@ -207,9 +248,14 @@ class WgradProduct:
         return self.operation.dw.dims[1]
 
     @property
+    def chunks(self) -> int:
+        """Blocks of a tap's channels."""
+        return ceil_div(self.channels, MN_MAJOR_BOX)
+
+    @property
     def runs(self) -> int:
         """Of blocks of columns."""
-        return prod(self.taps) // self.tap_run * ceil_div(self.channels, MN_MAJOR_BOX)
+        return prod(self.taps) // self.tap_run * self.chunks
 
     @cached_property
     def columns(self) -> int:
@@ -232,7 +278,7 @@ class WgradProduct:
         operands = (self.dy, self.x)
         has_odd = self.k_blocks >= _MANY_BLOCKS and any(operand.begins_amid(_SECTOR_BYTES) for operand in operands)
         least = _ODD_PIXEL_CLOCKS if has_odd else 0.0
-        if self.x.walk is not None:
+        if self.x.walks:
             is_strided = max(self.operation.convolution.strides) > 1
             least = max(_PIXEL_CLOCKS[len(self.taps)] + _STRIDED_PIXEL_CLOCKS * is_strided, least)
         dy, x = (max(least, operand.askew_clocks) for operand in operands)
@@ -257,18 +303,22 @@ class WgradProduct:
 
     @cached_property
     def dy(self) -> PixelOperand:
-        axes = len(self.taps)
-        walk = Walk(self._extents, (0,) * axes, (1,) * axes)
-        return PixelOperand.of(self.operation.dy, self.groups, walk, is_whole=not self._added_positions)
+        zeros, ones = (0,) * len(self.taps), (1,) * len(self.taps)
+        boxes = self.valid_walks if self.is_valid_only else (self._extents,)
+        walks = tuple(Walk(extents, zeros, ones) for extents in boxes)
+        is_whole = not (self._added_positions or self.is_valid_only)
+        return PixelOperand.of(self.operation.dy, self.groups, walks, is_whole=is_whole)
 
     @cached_property
     def x(self) -> PixelOperand:
         convolution = self.operation.convolution
-        walk = Walk(self._extents, tuple(-padding for padding in convolution.pre_paddings), convolution.strides)
+        first = (0,) * len(self.taps) if self.is_valid_only else tuple(-pad for pad in convolution.pre_paddings)
+        boxes = self.valid_walks if self.is_valid_only else (self._extents,)
+        walks = tuple(Walk(extents, first, convolution.strides) for extents in boxes)
         is_pointwise = prod(self.taps) == 1 and max(convolution.strides) == 1
         is_whole = is_pointwise and not any((*convolution.pre_paddings, *convolution.post_paddings))
         x = self.converted.raw if self.converted else self.operation.x
-        return PixelOperand.of(x, self.groups, walk, is_whole=is_whole)
+        return PixelOperand.of(x, self.groups, walks, is_whole=is_whole)
 
     @property
     def x_map_type(self) -> TensorMapDataType:
@@ -280,12 +330,26 @@ class WgradProduct:
         if self.converted is None:
             return ()
         images, _, *spatial = self.operation.x.dims
-        extents = (*spatial, images) if self.x.walk else (images * prod(spatial),)
+        extents = (*spatial, images) if self.x.walks else (images * prod(spatial),)
         return (self.converted.argument, *i32(extents))
 
     @property
-    def columns_argument(self) -> tuple[Argument, ...]:
-        """``FilterColumns`` of ``include/filter_columns.cuh``."""
+    def valid_argument(self) -> tuple[Argument, ...]:
+        """``ValidTap`` of the kernel, for each tap."""
+        walks = self.valid_walks
+        return tuple(
+            Struct(
+                (
+                    Scalar(ScalarType.U32, walks.index(tap.extents) if tap.count else 0),
+                    Scalar(ScalarType.U32, int(not tap.count)),
+                    *i32((*tap.outputs, *tap.pixels)),
+                )
+            )
+            for tap in self.valid_taps
+        )
+
+    def columns_argument(self, chunks: int) -> tuple[Argument, ...]:
+        """``FilterColumns`` of ``include/filter_columns.cuh``; chunks: blocks of a tap's channels."""
         convolution = self.operation.convolution
         is_flipped = convolution.mode is ConvolutionMode.CONVOLUTION
         counts = (*self.taps[:-1], self.taps[-1] // self.tap_run)
@@ -293,10 +357,10 @@ class WgradProduct:
         steps = tuple(sign * dilation for dilation in convolution.dilations)
         firsts = ((count - 1) * max(-step, 0) for count, step in zip(counts, steps, strict=True))
         return (
-            *(Struct(divider(count)) for count in (*counts, ceil_div(self.channels, MN_MAJOR_BOX))),
+            *(Struct(divider(count)) for count in (*counts, chunks)),
             *i32((*firsts, *steps)),
             *i32((self.tap_run - 1 if is_flipped else 0, sign)),
-            *i32((self.channels, self.x.group_channels, self.runs)),
+            *i32((self.channels, self.x.group_channels, prod(counts) * chunks)),
         )
 
     def vector(self, width: int) -> int:
@@ -320,9 +384,13 @@ class WgradProduct:
         for axis in range(len(self.taps)):
             if self._reach(axis) > _MAX_OFFSET[len(self.taps)]:
                 return f"dw.dims[{2 + axis}]: expected taps that reach at most {_MAX_OFFSET[len(self.taps)]} pixels"
+        return self._map_problem()
+
+    def _map_problem(self) -> str:
         for name, operand, map_type in (("dy", self.dy, self.instruction.map_type), ("x", self.x, self.x_map_type)):
-            if problem := tensor_map_problem(operand.map(map_type, self.instruction.stage_k)):
-                return f"{name}.{problem}"
+            for layout in operand.maps(map_type, self.instruction.stage_k):
+                if problem := tensor_map_problem(layout):
+                    return f"{name}.{problem}"
         return ""
 
     @cached_property

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
 from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
 from lowdnn.engines.gemm.wgmma_menu import WARP_CONFIGS, fits_instruction
-from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, Schedule, TileStore, WgmmaTile, WgmmaType
+from lowdnn.engines.gemm.wgmma_tiles import (
+    MN_MAJOR_BOX,
+    STAGE_ROW_BYTES,
+    ClassSchedule,
+    Schedule,
+    TileStore,
+    WgmmaTile,
+    WgmmaType,
+)
 from lowdnn.engines.gemm.wgmma_times import conversion_clocks
+from lowdnn.engines.launch import i32
 from lowdnn.enums import KnobType
+from lowdnn.plan import Struct
 from lowdnn.status import BadParamError
 
 _ROWS = (64, 128, 256)
@@ -58,6 +70,9 @@ _OVERLAP_LOSS = 0.085
 _REDUCE_S = 3.6e-6
 _SLICE_BYTES_PER_S = 2.0e12
 
+#: Parts of a tap, where each has its own; those of the longest one that are tried.
+_TAP_SPLITS = (1, 2, 3, 4, 6, 8)
+_LONGEST_TAP_SPLITS = (1, 2, 4, 8)
 #: Parts of k fill the device so many times at most; the model's error: beyond a few times they must look better by that
 #: much.
 _MOST_ROUNDS, _FEW_ROUNDS, _ROUNDS_MARGIN = 4, 2, 1.1
@@ -65,15 +80,60 @@ _MOST_ROUNDS, _FEW_ROUNDS, _ROUNDS_MARGIN = 4, 2, 1.1
 
 @dataclass(frozen=True)
 class WgradTiling:
-    """A tile, the product that it cuts (with windows or without), and the parts into which k is cut."""
+    """A tile, the product that it cuts (with windows or without), and the parts into which k is cut.
+
+    splits: of all taps, or of each tap where they go over valid pixels alone.
+    """
 
     product: WgradProduct
     tile: WgmmaTile
-    splits: int
+    splits: tuple[int, ...]
 
     @cached_property
-    def schedule(self) -> Schedule:
-        return _schedule(self.product, self.tile, self.splits)
+    def schedule(self) -> Schedule | ClassSchedule:
+        """Taps with valid pixels alone have one each, that of the longest parts first."""
+        return ClassSchedule(tuple(self._taps[tap] for tap in self._tap_order)) if self._taps else self._whole
+
+    def schedule_argument(self, arch: ArchSpec) -> Struct:
+        """``Schedule`` of the kernel."""
+        if not isinstance(self.schedule, ClassSchedule):
+            return self.schedule.argument
+        first_columns = (tap * self.tap_chunks * MN_MAJOR_BOX for tap in self._tap_order)
+        return Struct((self.schedule.argument(arch.sm_count), *i32(first_columns)))
+
+    @property
+    def tap_chunks(self) -> int:
+        """Blocks of a tap's channels; whole tiles of them where each tap has a schedule."""
+        if not self._taps:
+            return self.product.chunks
+        return self._taps[0].columns * self.tile.n * self.tile.cluster_n // MN_MAJOR_BOX
+
+    @property
+    def tap_splits(self) -> tuple[int, ...]:
+        """Slices of each tap, where not all have as many."""
+        return tuple(tap.splits for tap in self._taps)
+
+    @cached_property
+    def _whole(self) -> Schedule:
+        product, (splits,) = self.product, self.splits
+        extents = (max(product.filters, 1), max(product.columns, 1), max(product.k_blocks, 1))
+        return Schedule.of(self.tile, *extents, product.groups, splits, _GROUP)
+
+    @cached_property
+    def _taps(self) -> tuple[Schedule, ...]:
+        """In the filter's order."""
+        product = self.product
+        if not product.is_valid_only:
+            return ()
+        extents = (product.filters, product.chunks * MN_MAJOR_BOX)
+        return tuple(
+            Schedule.of(self.tile, *extents, k_blocks, product.groups, splits, _GROUP)
+            for k_blocks, splits in zip(product.tap_blocks, self.splits, strict=True)
+        )
+
+    @property
+    def _tap_order(self) -> list[int]:
+        return sorted(range(len(self._taps)), key=lambda tap: -self._taps[tap].split_blocks)
 
     @property
     def copied_bytes(self) -> int:
@@ -122,15 +182,13 @@ def busy_seconds(tiling: WgradTiling, arch: ArchSpec) -> float:
     product = tiling.product
     if tiling.tile.cluster_k > 1:
         return 0.0
-    element_clocks = _conversion_clocks(product)
-    stage = tiling.copied_bytes, product.tap_run, product.pixel_clocks, element_clocks
-    fitted = _Fitted.of(tiling.tile, *stage, product.instruction, arch)
-    return _busy_seconds(_Extents.of(product), fitted, tiling.schedule.splits, _Rates.of(product, arch))
+    fitted = _fitted(product, tiling.tile, arch)
+    splits = tiling.tap_splits or (tiling.schedule.splits,)
+    return _busy_seconds(_Extents.of(product), fitted, splits, _Rates.of(product, arch))
 
 
 def _timed_best(product: WgradProduct, arch: ArchSpec) -> tuple[float, WgradTiling]:
-    with_windows = product.with_windows
-    cuts = (product, with_windows) if with_windows else (product,)
+    cuts = [cut for cut in (product, product.with_windows, product.with_valid_only) if cut]
     rates = _Rates.of(product, arch)
     timed = (
         (_seconds(extents, fitted, splits, rates), margin, cut, fitted.tile, splits)
@@ -138,10 +196,16 @@ def _timed_best(product: WgradProduct, arch: ArchSpec) -> tuple[float, WgradTili
         for fitted in _menu(
             cut.tap_run, cut.window(1), cut.pixel_clocks, _conversion_clocks(product), product.instruction, arch
         )
-        for splits, margin in _splittings(extents, fitted)
+        for splits, margin in _splittings(extents, fitted, rates)
     )
     seconds, _, cut, tile, splits = min(timed, key=lambda found: found[0] * found[1])
     return seconds, WgradTiling(cut, tile, splits)
+
+
+def _fitted(product: WgradProduct, tile: WgmmaTile, arch: ArchSpec) -> _Fitted:
+    copied_bytes = _copied_bytes(tile, product.tap_run, product.window(tile.cluster_m))
+    stage = copied_bytes, product.tap_run, product.pixel_clocks, _conversion_clocks(product)
+    return _Fitted.of(tile, *stage, product.instruction, arch)
 
 
 def _conversion_clocks(product: WgradProduct) -> float:
@@ -160,7 +224,9 @@ def knobs(product: WgradProduct, chosen: WgradTiling) -> tuple[Knob, ...]:
     tile = chosen.tile
     config = WARP_CONFIGS.index((tile.teams, tile.warpgroups, tile.blocks_per_sm))
     windows = (0, 1) if product.with_windows else (0,)
-    splits = tuple(sorted({*_SPLITS, chosen.splits}))
+    edges = (0, 1) if product.with_valid_only else (0,)
+    parts = max(chosen.splits)
+    splits = tuple(sorted({*_SPLITS, parts}))
     stages = tuple(range(_MIN_STAGES, _MAX_STAGES + 1))
     return (
         Knob("tile_m", KnobType.TILE_M, _ROWS, tile.m, "filters that a block computes"),
@@ -182,7 +248,20 @@ def knobs(product: WgradProduct, chosen: WgradTiling) -> tuple[Knob, ...]:
             int(chosen.product.tap_run > 1),
             "1: the taps of the last axis are read from one window of pixels",
         ),
-        Knob("split_k", KnobType.SPLIT_K_SLC, splits, chosen.splits, "parts of the pixels, summed in a second launch"),
+        Knob(
+            "edge",
+            KnobType.EDGE,
+            edges,
+            int(chosen.product.is_valid_only),
+            "1: each tap walks over the outputs alone whose pixels are none of the padding; not with windows",
+        ),
+        Knob(
+            "split_k",
+            KnobType.SPLIT_K_SLC,
+            splits,
+            parts,
+            "parts of the pixels, summed in a second launch; of those of the longest tap where taps have their own",
+        ),
         Knob(
             "cluster_k",
             KnobType.SPLIT_K_BUF,
@@ -208,16 +287,27 @@ def tiling_of(engine: str, product: WgradProduct, arch: ArchSpec, chosen: Mappin
         product.instruction.element_bytes,
         cluster_k=chosen[KnobType.SPLIT_K_BUF],
     )
+    if chosen[KnobType.SPECFILT] and chosen[KnobType.EDGE]:
+        raise BadParamError.at(f"{engine}.SPECFILT", expected="0 with EDGE", got=1)
     with_windows = product.with_windows if chosen[KnobType.SPECFILT] else None
-    tiling = WgradTiling(with_windows or product, tile, chosen[KnobType.SPLIT_K_SLC])
+    valid_only = product.with_valid_only if chosen[KnobType.EDGE] else None
+    cut = with_windows or valid_only or product
+    tiling = WgradTiling(cut, tile, _splits(cut, tile, chosen[KnobType.SPLIT_K_SLC], arch))
     if problem := tiling.problem(arch):
         raise BadParamError.at(f"{engine}.knob_choices", expected=problem, got=tile.label)
     return tiling
 
 
+def _splits(product: WgradProduct, tile: WgmmaTile, most: int, arch: ArchSpec) -> tuple[int, ...]:
+    """Parts of all taps, or of each tap, the longest one's being ``most``."""
+    if not product.is_valid_only:
+        return (most,)
+    return _spread(_Extents.of(product), _fitted(product, tile, arch), most, _Rates.of(product, arch))
+
+
 @dataclass(frozen=True)
 class _Fitted:
-    """A tile with as many stages as fit; of a stage copies, operations and seconds; how many blocks run at once."""
+    """A tile with as many stages as fit; of a stage copies, operations and seconds; how many clusters run at once."""
 
     tile: WgmmaTile
     copied_bytes: int
@@ -241,11 +331,17 @@ class _Fitted:
         convert_s = x_pixels * MN_MAJOR_BOX * element_clocks / _LIGHT_CLOCK_HZ
         stage_s = max(copy_s, convert_s, _stage_seconds(tile, copied_bytes, tap_run, instruction, arch))
         stage_flops = 2 * tile.m * tile.n * tile.k
-        return cls(tile, copied_bytes, stage_flops, stage_s, arch.sm_count * tile.blocks_per_sm)
+        return cls(tile, copied_bytes, stage_flops, stage_s, tile.resident_clusters(arch.sm_count))
 
-    def tiles(self, extents: _Extents) -> int:
-        """Of a group."""
-        return -(-extents.filters // self.tile.m) * -(-extents.columns // self.tile.n)
+    def sustained_s(self, rates: _Rates) -> float:
+        """Of a stage at the clock that the device's power leaves while all are busy: as measured, it does not rise when
+        a few have longer items than the others."""
+        sms = self.resident * self.tile.cluster / self.tile.blocks_per_sm
+        return max(self.stage_s, self.stage_flops * sms / rates.flops)
+
+    def tiles(self, filters: int, columns: int) -> int:
+        """Of a group, in clusters."""
+        return -(-filters // (self.tile.m * self.tile.cluster_m)) * -(-columns // (self.tile.n * self.tile.cluster_n))
 
 
 @lru_cache(maxsize=256)
@@ -279,19 +375,23 @@ def _menu(
 
 
 class _Extents(NamedTuple):
-    """What the model sees of a product; sum_bytes: of one slice."""
+    """What the model sees of a product.
+
+    columns: of all taps, or of one where each has k_blocks of its own.  sum_bytes: of one slice of those.
+    """
 
     filters: int
     columns: int
-    k_blocks: int
+    k_blocks: tuple[int, ...]
     groups: int
     read_bytes: int
     sum_bytes: int
 
     @classmethod
     def of(cls, product: WgradProduct) -> _Extents:
-        sum_bytes = product.operation.dw.element_count * _ACCUMULATOR_BYTES
-        extents = (max(product.filters, 1), max(product.columns, 1), max(product.k_blocks, 1))
+        k_blocks = product.tap_blocks if product.is_valid_only else (max(product.k_blocks, 1),)
+        sum_bytes = product.operation.dw.element_count * _ACCUMULATOR_BYTES // len(k_blocks)
+        extents = (max(product.filters, 1), max(product.columns // len(k_blocks), 1), k_blocks)
         return cls(*extents, product.groups, product.read_bytes, sum_bytes)
 
 
@@ -306,35 +406,99 @@ class _Rates(NamedTuple):
         return cls(arch.attained_rate(product.instruction.unit), arch.copy_bytes_per_s)
 
 
-def _splittings(extents: _Extents, fitted: _Fitted) -> Iterator[tuple[int, float]]:
+def _splittings(extents: _Extents, fitted: _Fitted, rates: _Rates) -> Iterator[tuple[tuple[int, ...], float]]:
     """Whole, and in as many parts as fill the device a few times; each with the margin by which it must be better."""
-    yield 1, 1.0
-    items = fitted.tiles(extents) * extents.groups
+    if len(extents.k_blocks) > 1:
+        longest = max(extents.k_blocks)
+        counts = [most for most in _LONGEST_TAP_SPLITS if most <= max(longest // 4, 1)]
+        yield from ((_spread(extents, fitted, most, rates), 1.0) for most in counts)
+        return
+    yield (1,), 1.0
+    items = fitted.tiles(extents.filters, extents.columns) * extents.groups
     for rounds in range(1, _MOST_ROUNDS + 1):
-        splits = min(rounds * fitted.resident // max(items, 1), extents.k_blocks // 4)
+        splits = min(rounds * fitted.resident // max(items, 1), extents.k_blocks[0] // 4)
         if splits > 1:
-            yield splits, 1.0 if rounds <= _FEW_ROUNDS else _ROUNDS_MARGIN
+            yield (splits,), 1.0 if rounds <= _FEW_ROUNDS else _ROUNDS_MARGIN
 
 
-def _seconds(extents: _Extents, fitted: _Fitted, splits: int, rates: _Rates) -> float:
+def _spread(extents: _Extents, fitted: _Fitted, most: int, rates: _Rates) -> tuple[int, ...]:
+    """Parts of each tap's k, ``most`` of those with the most k blocks: the device is busy for the shortest time with
+    them and their slices, as far as a change of one number shows."""
+    lengths = sorted(set(extents.k_blocks), reverse=True)
+    tap_items = fitted.tiles(extents.filters, extents.columns) * extents.groups
+    items = [tap_items * extents.k_blocks.count(k) for k in lengths]
+    item_s = fitted.tile.m * fitted.tile.n * _ACCUMULATOR_BYTES / _SLICE_BYTES_PER_S
+    stage_s = fitted.sustained_s(rates)
+
+    def seconds(splits: Sequence[int]) -> float:
+        parts = [(-(-k // split), count * split) for k, count, split in zip(lengths, items, splits, strict=True)]
+        slices_s = sum(count for _, count in parts) * item_s if max(splits) > 1 else 0.0
+        return _busiest(parts, fitted.resident) * stage_s + slices_s
+
+    found = _descended([most, *[1] * (len(lengths) - 1)], [split for split in _TAP_SPLITS if split <= most], seconds)
+    return tuple(min(found[lengths.index(k)], k) for k in extents.k_blocks)
+
+
+def _descended(start: Sequence[int], values: Sequence[int], cost: Callable[[Sequence[int]], float]) -> list[int]:
+    """``start`` with each number but the first, in turn, as the one of ``values`` that costs least, until none does."""
+    found, least = list(start), cost(start)
+    while True:
+        before = least
+        for place in range(1, len(found)):
+            others = ([*found[:place], value, *found[place + 1 :]] for value in values if value != found[place])
+            least, found = min([(least, found), *((cost(other), other) for other in others)])
+        if least == before:
+            return found
+
+
+def _busiest(parts: Sequence[tuple[int, int]], resident: int) -> int:
+    """k blocks of the busiest of ``resident`` clusters, which take turns at (k blocks, how many) items, longest first,
+    to and fro (``ClassSchedule``)."""
+    if len(parts) == 1:
+        ((length, count),) = parts
+        return length * -(-count // resident)
+    ordered = sorted(parts, reverse=True)
+    lengths, ends = [*(length for length, _ in ordered), 0], [*accumulate(count for _, count in ordered)]
+    last = (ends[-1] - 1) // resident
+    # One of those between whom an item gets shorter, in either direction, is the busiest.
+    bounds = {0, *(end % resident for end in ends)}
+    places = {place % resident for end in bounds for place in (end, end - 1, resident - end, resident - 1 - end)}
+    alike, others = 0, []
+    for turn in range(last + 1):
+        first, end = (lengths[bisect_right(ends, item)] for item in (turn * resident, (turn + 1) * resident - 1))
+        if first == end:
+            alike += first
+        else:
+            others.append((turn * resident, (last - turn) % 2))
+
+    def busy(place: int) -> int:
+        items = (first + (resident - 1 - place if is_back else place) for first, is_back in others)
+        return sum(lengths[bisect_right(ends, item)] for item in items)
+
+    return alike + max(map(busy, places))
+
+
+def _seconds(extents: _Extents, fitted: _Fitted, splits: Sequence[int], rates: _Rates) -> float:
     """From the start to the end of all launches."""
-    split_blocks = -(-extents.k_blocks // min(splits, extents.k_blocks))
-    splits = -(-extents.k_blocks // split_blocks)
+    lengths = [-(-k // min(split, k)) for k, split in zip(extents.k_blocks, splits, strict=True)]
+    splits = [-(-k // length) for k, length in zip(extents.k_blocks, lengths, strict=True)]
     seconds = _START_S + _busy_seconds(extents, fitted, splits, rates)
-    return seconds + (_REDUCE_S + splits * extents.sum_bytes / _SLICE_BYTES_PER_S if splits > 1 else 0.0)
+    return seconds + (_REDUCE_S + sum(splits) * extents.sum_bytes / _SLICE_BYTES_PER_S if max(splits) > 1 else 0.0)
 
 
-def _busy_seconds(extents: _Extents, fitted: _Fitted, splits: int, rates: _Rates) -> float:
+def _busy_seconds(extents: _Extents, fitted: _Fitted, splits: Sequence[int], rates: _Rates) -> float:
     """Rounds of tiles on each multiprocessor, but no less than the device's power, L2 and memory allow.
 
     splits: none of them empty.
     """
-    tile, k_blocks = fitted.tile, extents.k_blocks
-    blocks = fitted.tiles(extents) * extents.groups
-    rounds = -(-blocks * splits // fitted.resident) * tile.blocks_per_sm
-    busy = rounds * -(-k_blocks // splits) * fitted.stage_s
-    power = blocks * k_blocks * fitted.stage_flops / rates.flops
-    loaded = blocks * k_blocks * fitted.copied_bytes
+    tile = fitted.tile
+    blocks = fitted.tiles(extents.filters, extents.columns) * extents.groups
+    parts = [(-(-k // split), blocks * split) for k, split in zip(extents.k_blocks, splits, strict=True)]
+    stage_s = fitted.stage_s if len(parts) == 1 else fitted.sustained_s(rates)
+    busy = _busiest(parts, fitted.resident) * tile.blocks_per_sm * stage_s
+    stages = blocks * sum(extents.k_blocks) * tile.cluster
+    power = stages * fitted.stage_flops / rates.flops
+    loaded = stages * fitted.copied_bytes
     copied = extents.read_bytes / rates.copy_bytes_per_s
     busy = max(busy, power, loaded / _L2_BYTES_PER_S)
     return max(busy, copied) + _OVERLAP_LOSS * min(busy, copied)
@@ -348,11 +512,6 @@ def _stage_seconds(tile: WgmmaTile, copied_bytes: int, tap_run: int, instruction
     shared = (read + copied_bytes + 2 * _transposed_bytes(tile, tap_run)) / (_SHARED_BYTES_PER_CLOCK * _LIGHT_CLOCK_HZ)
     latency = _COPY_LATENCY_S / (tile.stages * tile.blocks_per_sm)
     return max(multiply, shared, latency) + (0.0 if instruction.has_mn_major else _TRANSPOSE_S)
-
-
-def _schedule(product: WgradProduct, tile: WgmmaTile, splits: int) -> Schedule:
-    extents = (max(product.filters, 1), max(product.columns, 1), max(product.k_blocks, 1))
-    return Schedule.of(tile, *extents, product.groups, splits, _GROUP)
 
 
 def _copied_bytes(tile: WgmmaTile, tap_run: int, window: int) -> int:

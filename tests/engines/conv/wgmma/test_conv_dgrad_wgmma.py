@@ -104,6 +104,33 @@ def test_windows(device: Runtime, line: str, swap: int) -> None:
     check(device, line, SPECFILT=1, SWAP_AB=swap, **TILE)
 
 
+@pytest.mark.parametrize("swap", [0, 1])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "conv n=3 c=64 hw=9x10 k=64 rs=3x3 pad=6 dil=6 dtype=bf16",
+        "conv n=2 c=72 hw=9x8 k=64 rs=3x3 pad=3 dil=3 mode=flipped alpha=2 beta=1 dtype=fp16",
+        "conv n=2 c=24 hw=4x5 k=24 rs=3x3 pad=9 dil=9 dtype=bf16",
+        "conv n=2 c=24 hw=13x11 k=40 rs=3x2 pad=4:6x1:3 dil=3x4 stride=2x1 dtype=bf16",
+        "conv n=2 c=24 hw=10x9 k=40 rs=5x4 pad=6x1 dil=3x2 stride=2x3 dtype=fp32",
+        "conv n=4 c=40 hw=21 k=96 rs=5 pad=8 dil=4 dtype=e4m3 out=bf16",
+        "conv n=1 c=64 hw=4x5x6 k=32 rs=3x1x3 pad=2x0x4 dil=2x1x4 epilogue=bias+relu dtype=bf16",
+        "conv n=2 c=80 hw=6x7 k=128 rs=3x3 pad=3 dil=3 groups=2 dtype=bf16",
+    ],
+)
+def test_edges_apart(device: Runtime, line: str, swap: int) -> None:
+    plan = check(device, line, EDGE=1, SPECFILT=0, SWAP_AB=swap, **TILE)
+    whole = ENGINE.plan(parse_case(f"{line} dir=dgrad").graph(), SMALL, {KnobType.EDGE: 0})
+    assert dict(plan.kernels[-1].parameters)["PIXEL_CLASSES"] >= dict(whole.kernels[-1].parameters)["PIXEL_CLASSES"]
+
+
+def test_edges_apart_in_clusters(racing: Runtime) -> None:
+    line = "conv n=3 c=104 hw=9x10 k=40 rs=3x3 pad=6 dil=6 dtype=bf16"
+    tile = {"TILE_M": 128, "TILE_N": 64, "STAGES": 3, "WARP_SPEC_CFG": 1, "SWAP_AB": 0}
+    for cluster in ("TILE_CGA_M", "TILE_CGA_N"):
+        check(racing, line, EDGE=1, SPECFILT=0, **tile, **{cluster: 2})
+
+
 def test_filters_that_stay_in_shared_memory(racing: Runtime) -> None:
     line = "conv n=2 c=64 hw=20x19 k=64 rs=3x3 pad=1 dtype=bf16"
     check(racing, line, SPECFILT=2, SWAP_AB=1, TILE_M=64, TILE_N=128, STAGES=2, WARP_SPEC_CFG=1)

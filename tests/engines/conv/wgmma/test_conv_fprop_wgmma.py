@@ -129,6 +129,43 @@ def test_windows(device: Runtime, line: str, swap: int) -> None:
     check(device, line, SPECFILT=1, SWAP_AB=swap, **tile(64, 64, 1))
 
 
+@pytest.mark.parametrize("swap", [0, 1])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "conv n=3 c=64 hw=9x10 k=72 rs=3x3 pad=6 dil=6 dtype=bf16",
+        "conv n=2 c=72 hw=9x8 k=64 rs=3x3 pad=3 dil=3 mode=flipped alpha=2 beta=1 dtype=fp16",
+        "conv n=2 c=24 hw=4x5 k=24 rs=3x3 pad=9 dil=9 dtype=int8 out=int32",  # one tap sees the image, in all pixels
+        "conv n=2 c=40 hw=3x3 k=24 rs=2x2 pad=4:6 dtype=bf16",  # pixels that no tap shows the image
+        "conv n=2 c=24 hw=13x11 k=40 rs=3x2 pad=4:6x1:3 dil=3x4 stride=2x1 dtype=bf16",
+        "conv n=2 c=24 hw=10x9 k=40 rs=5x4 pad=6x1 dil=3x2 stride=2x3 dtype=fp32",
+        "conv n=4 c=40 hw=21 k=96 rs=5 pad=8 dil=4 dtype=e4m3 out=bf16",
+        "conv n=1 c=64 hw=4x5x6 k=32 rs=3x1x3 pad=2x0x4 dil=2x1x4 epilogue=bias+relu dtype=bf16",
+        "conv n=2 c=128 hw=6x7 k=80 rs=3x3 pad=3 dil=3 groups=2 dtype=bf16",
+    ],
+)
+def test_edges_apart(device: Runtime, line: str, swap: int) -> None:
+    plan = check(device, line, EDGE=1, SPECFILT=0, SWAP_AB=swap, **tile(64, 64, 1))
+    whole = ENGINE.plan(parse_case(line).graph(), SMALL, {KnobType.EDGE: 0})
+    assert dict(plan.kernels[-1].parameters)["PIXEL_CLASSES"] >= dict(whole.kernels[-1].parameters)["PIXEL_CLASSES"]
+
+
+def test_edges_apart_meet_no_races(racing: Runtime) -> None:
+    line = "conv n=3 c=72 hw=9x10 k=104 rs=3x3 pad=6 dil=6 dtype=bf16"
+    plan = check(racing, line, EDGE=1, SPECFILT=0, SWAP_AB=0, **{**tile(64, 64, 1), "TILE_CGA_N": 2})
+    assert "pixels" in plan.kernels[-1].name
+
+
+def test_edges_apart_multiply_no_padding() -> None:
+    """Of three taps of an axis, the outer ones meet 5 of 11 pixels: 21 of 33 are met, of both axes the square."""
+    line = "conv n=64 c=64 hw=11x11 k=64 rs=3x3 pad=6 dil=6 dtype=bf16"
+    apart, whole = (
+        ENGINE.plan(parse_case(line).graph(), SM_90A, {KnobType.EDGE: edge, KnobType.TILE_M: 64, KnobType.TILE_N: 64})
+        for edge in (1, 0)
+    )
+    assert apart.work.flops / whole.work.flops == pytest.approx((21 / 33) ** 2, rel=0.03)
+
+
 @pytest.mark.parametrize(
     ("m", "n", "warps", "cluster", "swap"),
     [

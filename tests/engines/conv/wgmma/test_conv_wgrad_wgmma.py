@@ -32,6 +32,7 @@ def knobs(
         KnobType.STAGES: stages,
         KnobType.WARP_SPEC_CFG: warps,
         KnobType.SPECFILT: windows,
+        KnobType.EDGE: clusters.get("edge", 0),
         KnobType.SPLIT_K_SLC: splits,
         KnobType.TILE_CGA_M: clusters.get("cluster_m", 1),
         KnobType.TILE_CGA_N: clusters.get("cluster_n", 1),
@@ -83,6 +84,38 @@ def test_windows(device: Runtime, case: str, n: int) -> None:
     for splits in (1, 2):
         choices = knobs(n=n, windows=1, splits=splits)
         check_exact(device, ENGINE, graph, length=200, choices=choices, arch=SMALL)
+
+
+@pytest.mark.parametrize(
+    ("case", "choices"),
+    [
+        ("n=2 c=72 hw=9x10 k=64 rs=3x3 pad=6 dil=6", knobs(64, 128, splits=2)),
+        ("n=2 c=72 hw=9x10 k=72 rs=3x3 pad=6 dil=6 mode=flipped alpha=2 beta=1", knobs(128, 64, warps=0)),
+        ("n=3 c=40 hw=7x9 k=24 rs=3x2 pad=4:6x1:3 dil=3x4 stride=2x1", knobs(64, 64, splits=3)),
+        ("n=4 c=24 hw=4x5 k=24 rs=3x3 pad=9 dil=9", knobs(64, 64, splits=2)),  # of eight taps nothing is left
+        ("n=6 c=40 hw=4x4 k=24 rs=1x1 pad=3 layout=nchw", knobs(64, 64, splits=2)),
+        ("n=4 c=96 hw=21 k=40 rs=5 pad=8 dil=4", knobs(64, 128, splits=4)),
+        ("n=1 c=64 hw=4x5x6 k=64 rs=3x1x3 pad=2x0x4 dil=2x1x4", knobs(64, 64, splits=2)),
+        ("n=4 c=128 hw=6x7 k=128 rs=3x3 pad=3 dil=3 groups=2", knobs(64, 64, splits=2)),
+        ("n=2 c=128 hw=8x8 k=192 rs=3x3 pad=4 dil=4", knobs(128, 64, warps=0, cluster_m=2, splits=2)),
+        ("n=2 c=192 hw=8x8 k=64 rs=3x3 pad=4 dil=4", knobs(64, 64, cluster_n=2)),
+        ("n=4 c=128 hw=8x8 k=64 rs=3x1 pad=5x0 dil=5x1", knobs(64, 128, cluster_k=2)),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_taps_without_padding(device: Runtime, case: str, choices: dict[KnobType, int], dtype: str) -> None:
+    graph = graph_of(f"{case} dtype={dtype}")
+    plan = check_exact(device, ENGINE, graph, length=220, choices={**choices, KnobType.EDGE: 1}, arch=SMALL)
+    apart_flops, whole_flops = (
+        max(launch.work.flops for launch in made.launches if launch.work.unit is not MathUnit.FMA_F32)
+        for made in (plan, ENGINE.plan(graph, SMALL, choices))
+    )
+    assert apart_flops < whole_flops
+
+
+def test_taps_without_padding_meet_no_races(racing: Runtime) -> None:
+    graph = graph_of("n=3 c=72 hw=9x10 k=64 rs=3x3 pad=6 dil=6 dtype=bf16")
+    check_exact(racing, ENGINE, graph, length=270, choices=knobs(64, 128, splits=2, edge=1), arch=SMALL)
 
 
 @pytest.mark.parametrize("case", ["n=2 c=9 hw=9x8 k=14 rs=3x3 pad=1", "n=2 c=67 hw=6x7 k=8 rs=3x1 pad=1x0"])

@@ -6,7 +6,14 @@ from itertools import product
 
 import pytest
 
-from lowdnn.engines.conv.wgmma.im2col import AxisClass, gradient_classes, offset_problem
+from lowdnn.engines.conv.wgmma.im2col import (
+    AxisClass,
+    edges_apart,
+    forward_class,
+    gradient_classes,
+    image_share,
+    offset_problem,
+)
 from lowdnn.enums import ConvolutionMode, DataType
 from lowdnn.ops.convolution import Convolution
 
@@ -52,6 +59,49 @@ def test_every_pixel_meets_its_taps_once(
         if rest == 0:
             expected[pixel].add((position, tap if mode is ConvolutionMode.CROSS_CORRELATION else taps - 1 - tap))
     assert found == expected
+
+
+@pytest.mark.parametrize("mode", list(ConvolutionMode))
+@pytest.mark.parametrize(
+    ("image", "outputs", "taps", "stride", "dilation", "padding"),
+    [
+        (9, 9, 3, 1, 6, 6),  # pixels in the middle see one tap
+        (5, 9, 3, 1, 4, 6),
+        (3, 5, 2, 1, 1, 2),  # pixels at the ends see none
+        (11, 6, 3, 2, 3, 3),
+        (7, 7, 5, 3, 2, 12),
+    ],
+)
+def test_edges_apart_meet_all_but_padding(
+    mode: ConvolutionMode, image: int, outputs: int, taps: int, stride: int, dilation: int, padding: int
+) -> None:
+    geometry = Convolution(DataType.FLOAT, 1, (padding,), (padding,), (stride,), (dilation,), mode)
+    whole = forward_class(geometry, (taps,), (outputs,))
+    whole_places = meetings(whole.axes[0])
+    inside = {pixel: {place for place in places if 0 <= place[0] < image} for pixel, places in whole_places.items()}
+    found: dict[int, set[tuple[int, int]]] = {}
+    for pixel_class in edges_apart((whole,), (image,), (1,)):
+        (axis,) = pixel_class.axes
+        found |= {axis.origin + pixel: places for pixel, places in meetings(axis).items()}
+    assert found == inside
+    seen, valid = (sum(map(len, places.values())) for places in (whole_places, inside))
+    assert image_share((whole,), (image,)) == pytest.approx(valid / seen)
+
+
+def test_edges_of_residues_share_their_corners() -> None:
+    geometry = Convolution(DataType.FLOAT, 1, (3,), (3,), (2,), (2,))
+    classes = gradient_classes(geometry, (4,), (12,))
+    apart = edges_apart(classes, (6,), (2,))
+    found: dict[int, set[tuple[int, int]]] = {}
+    for axis in (pixel_class.axes[0] for pixel_class in apart):
+        found |= {axis.origin + pixel * 2: places for pixel, places in meetings(axis).items()}
+    expected = {
+        pixel: {((pixel + 3 - 2 * tap) // 2, tap) for tap in range(4) if pixel % 2 and 0 <= pixel + 3 - 2 * tap < 12}
+        for pixel in range(12)
+    }
+    assert found == expected
+    corners = {(pixel_class.extents, pixel_class.axes[0].lower) for pixel_class in apart if pixel_class.taps}
+    assert len(corners) == len({pixel_class.extents for pixel_class in apart if pixel_class.taps})
 
 
 def test_classes_of_one_extent_share_their_corners_and_come_longest_first() -> None:

@@ -1,0 +1,69 @@
+"""The outputs of a convolution whose pixel of the image exists, for each tap of its filter.
+
+Tap r meets output o at pixel o * stride - padding + r * dilation of an axis. Where paddings and dilations are large
+against the image, many of those pixels are padding, which adds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from lowdnn.engines.launch import ceil_div
+from lowdnn.ops.convolution import Convolution, ConvolutionOperation
+
+
+@dataclass(frozen=True)
+class ValidTap:
+    """The outputs of one tap, and their pixels, on the spatial axes (outermost first).
+
+    extents: of the box of outputs, 0 where there are none.  outputs: the first of them.  pixels: of the image, the
+    first one's.
+    """
+
+    extents: tuple[int, ...]
+    outputs: tuple[int, ...]
+    pixels: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Outputs of an image."""
+        return prod(self.extents)
+
+
+def valid_taps(
+    convolution: Convolution, taps: Sequence[int], outputs: Sequence[int], pixels: Sequence[int]
+) -> tuple[ValidTap, ...]:
+    """Of every tap, the last axis' fastest, in the order in which the image meets them (that of CROSS_CORRELATION).
+
+    taps, outputs, pixels: extents of the filter, of the response and of the image.
+    """
+    axes = [
+        [_valid(convolution, axis, tap, outputs[axis], pixels[axis]) for tap in range(count)]
+        for axis, count in enumerate(taps)
+    ]
+    return tuple(ValidTap(*map(tuple, zip(*chosen, strict=True))) for chosen in product(*axes))
+
+
+def valid_share(operation: ConvolutionOperation) -> float:
+    """Of the products of all taps and outputs, those with a pixel that exists."""
+    share = 1.0
+    dims = (operation.filter.dims[2:], operation.response.dims[2:], operation.image.dims[2:])
+    for axis, (taps, outputs, pixels) in enumerate(zip(*dims, strict=True)):
+        valid = sum(_valid(operation.convolution, axis, tap, outputs, pixels)[0] for tap in range(taps))
+        share *= valid / (taps * outputs) if taps * outputs else 1.0
+    return share
+
+
+def valid_outputs(place: int, stride: int, outputs: int, pixels: int) -> range:
+    """Of an axis, those outputs o whose pixel ``place`` + o * ``stride`` is one of ``pixels``."""
+    return range(max(ceil_div(-place, stride), 0), min(ceil_div(pixels - place, stride), outputs))
+
+
+def _valid(convolution: Convolution, axis: int, tap: int, outputs: int, pixels: int) -> tuple[int, int, int]:
+    """(extent, first output, its pixel) of one axis."""
+    stride, place = convolution.strides[axis], tap * convolution.dilations[axis] - convolution.pre_paddings[axis]
+    valid = valid_outputs(place, stride, outputs, pixels)
+    return (len(valid), valid.start, valid.start * stride + place) if valid else (0, 0, 0)
