@@ -47,6 +47,11 @@ __device__ __forceinline__ void copy_row(T (&to)[V], const T* from, int valid) {
 // Closes the group of this thread's copies since the last one.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
+// Arrives at a barrier (mbarrier.cuh) that counts this thread when all its copies so far are there.
+__device__ __forceinline__ void cp_async_arrive(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(barrier) : "memory");
+}
+
 // Waits until at most PENDING of this thread's groups are unfinished; other threads see the data after a barrier.
 template <int PENDING> __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");

@@ -17,11 +17,12 @@ __device__ __forceinline__ u32* grid_barrier() {
   return reinterpret_cast<u32*>(u64(high) << 32 | low) + 1;
 }
 
-// All threads of all blocks; what each wrote before, the others see after. The blocks' numbers add up to 2^31, so that
-// the word's top bit changes when the last of them comes, and the other bits are then as they were.
-__device__ __forceinline__ void grid_sync() {
-  __syncthreads();
-  if (threadIdx.x + threadIdx.y == 0) {
+// Threads of all blocks, which `meet` within theirs, with one `leader` in each; what each wrote before, the others see
+// after. The blocks' numbers add up to 2^31, so that the word's top bit changes when the last of them comes, and the other
+// bits are then as they were.
+template <class Meet> __device__ __forceinline__ void grid_sync(bool is_leader, Meet meet) {
+  meet();
+  if (is_leader) {
     u32* const barrier = grid_barrier();
     const u32 own = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u;
     u32 before, now;
@@ -30,5 +31,9 @@ __device__ __forceinline__ void grid_sync() {
       asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(barrier) : "memory");
     } while (((before ^ now) & 0x80000000u) == 0);
   }
-  __syncthreads();
+  meet();
+}
+
+__device__ __forceinline__ void grid_sync() {
+  grid_sync(threadIdx.x + threadIdx.y == 0, [] { __syncthreads(); });
 }

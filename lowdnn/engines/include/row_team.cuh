@@ -8,7 +8,6 @@
 
 #include "include/grid_barrier.cuh"
 #include "include/rows.cuh"
-#include "include/told.cuh"
 #include "include/warpgroup.cuh"
 
 // Numbers that are joined one by one: `joined` of a thread with another's.
@@ -31,9 +30,12 @@ struct Largest : OneByOne<Largest> {
 // join_all for a thread's numbers; without BY_NUMBER these need not be joined one by one.
 // TELLS: whether blocks of a cluster tell each other few numbers, or read them. On an H200, with the next row on its way,
 // gradients of softmax took 9 to 29 % longer when they told each other; softmax forward took 8 % less.
-// HAS_ROLES: whether the threads are those of one role (row_roles.cuh), which meet without the other's; each role has a
-// Shared of its own.
-template <class Tile, class T, int MOST, bool TELLS = true, bool HAS_ROLES = false> struct RowTeam {
+// HAS_ROLES: whether the threads are those of one role (row_roles.cuh), which meet without the others', and join what is
+// not of neighbours in a RowMeeting; each role has a Shared of its own.
+template <class Tile_, class T, int MOST, bool TELLS = true, bool HAS_ROLES = false> struct RowTeam {
+  typedef Tile_ Tile;
+  typedef T Number;
+
   static constexpr int SPAN = Tile::TEAM_SIZE * Tile::SIDE_SIZE, WIDTH = Tile::WIDTH;
   static constexpr int NUMBERS = Tile::SIDE_SIZE * MOST;  // of a block
   static constexpr bool IN_LANES = WARP_SIZE % Tile::SIDE_SIZE == 0;
@@ -52,54 +54,22 @@ template <class Tile, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fal
 
   struct Shared {
     // Of numbers joined one by one there is one area: all have read it when the results are there.
-    T parts[BY_NUMBER ? 1 : 2][MOST][BY_NUMBER ? PARTS : SPAN > WARP_SIZE ? Tile::BLOCK_SIZE / WARP_SIZE : 1]
-           [Tile::SIDE_SIZE];
+    T parts[BY_NUMBER ? 1 : 2][HAS_ROLES ? 1 : MOST]
+           [HAS_ROLES ? 1 : BY_NUMBER ? PARTS : SPAN > WARP_SIZE ? Tile::BLOCK_SIZE / WARP_SIZE : 1][Tile::SIDE_SIZE];
     T blocks[2][PULLS ? NUMBERS : 1];
     T told[2][IS_TOLD ? Tile::CLUSTER_BLOCKS : 1][IS_TOLD ? NUMBERS : 1];
-    T shares[!BY_NUMBER ? 1 : NUMBERS > Tile::BLOCK_SIZE ? NUMBERS : Tile::BLOCK_SIZE];
+    T shares[HAS_ROLES || !BY_NUMBER ? 1 : NUMBERS > Tile::BLOCK_SIZE ? NUMBERS : Tile::BLOCK_SIZE];
     T rows[ROWS > 0 ? MOST / WIDTH * ROWS : 1], groups[GROUPS > 0 ? MOST / WIDTH * GROUPS : 1];
   };
 
   Shared& shared;
-  T* const partials;  // in device memory, of a cooperative grid: NUMBERS of each block; with HAS_ROLES AREAS of Told
+  T* const partials;  // in device memory, of a cooperative grid: NUMBERS of each block
   // Two areas in turn, of each kind: what was read last time may still be read.
   int turn = 0;
   u32 meetings = 0;  // of blocks, whose turns these are
 
   __device__ __forceinline__ RowTeam(Shared& shared, T* partials = nullptr) : shared(shared), partials(partials) {
     if constexpr (IS_TOLD) cluster_arrive();
-  }
-
-  // What blocks of a cooperative grid that share one row after the other tell each other has areas in turn. A block tells
-  // of a row when it has heard of the one three before (row_roles.cuh): so all have told of that, and heard of the one
-  // six before.
-  static constexpr int AREAS = 8;
-
-  // Before any block tells something: nothing is told yet.
-  __device__ __forceinline__ void begin_turns() const {
-    for (int place = threadIdx.x; place < AREAS * NUMBERS; place += Tile::BLOCK_SIZE) {
-      told_in_area(place / NUMBERS)[place % NUMBERS].clear();
-    }
-    grid_sync();
-  }
-
-  // The first role tells the blocks that share a row what this one has of it; the second hears what all have.
-  template <class Operator, int COUNT> __device__ __forceinline__ void tell_turn(T (&values)[COUNT]) {
-    static_assert(HAS_ROLES && Tile::IN_GRID && COUNT == MOST, "all numbers are told, in device memory");
-    join_lanes<Operator>(values);
-    publish(values);
-    Told<T>* const told = told_in_area(meetings % AREAS);
-    ++meetings;
-    join_parts<Operator, COUNT>([&](int number, T value) { told[number].tell(value, meetings); });
-    meet_block();
-  }
-  template <class Operator, int COUNT> __device__ __forceinline__ void hear_turn(T (&values)[COUNT]) {
-    const Told<T>* const told = told_in_area(meetings % AREAS) - i64(blockIdx.x % Tile::BLOCKS) * NUMBERS;
-    ++meetings;
-    meet_block();  // what was heard last is no longer needed
-    join_told_numbers<Operator, Tile::BLOCKS>(values, [&](auto& several, int first, int step, int number) {
-      hear(several, told + number, first, step);
-    });
   }
 
   // Of a cooperative grid once in a launch, as there is one area of partial results.
@@ -143,6 +113,53 @@ template <class Tile, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fal
     else begin_telling();
   }
 
+  // The steps of a meeting, for those that meet in other ways, too (row_meeting.cuh).
+
+  // Of the team's lanes in a warp.
+  template <class Operator, int COUNT> static __device__ __forceinline__ void join_lanes(T (&values)[COUNT]) {
+#pragma unroll
+    for (int offset = Tile::SIDE_SIZE; IN_LANES && offset < WARP_SIZE && offset < SPAN; offset *= 2) {
+      T others[COUNT];
+#pragma unroll
+      for (int k = 0; k < COUNT; ++k) others[k] = __shfl_xor_sync(0xffffffffu, values[k], offset);
+      Operator::join_all(values, others);
+    }
+  }
+
+  // The parts' numbers.
+  template <class Area, int COUNT>
+  static __device__ __forceinline__ void publish_in(Area& parts, const T (&values)[COUNT]) {
+    constexpr int PART_SIZE = IN_LANES ? WARP_SIZE : Tile::SIDE_SIZE;
+    const int part = threadIdx.x / PART_SIZE, side = threadIdx.x % PART_SIZE;
+    if (side >= Tile::SIDE_SIZE) return;
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) parts[k][part][side] = values[k];
+  }
+
+  // What `first`, `first` + STEP, ... of COUNT have of a number; `take` asks for as many at once as there is room for.
+  template <class Operator, int COUNT, int STEP = 1, class Take>
+  static __device__ __forceinline__ T joined_of(int first, Take take) {
+    constexpr int ALL = (COUNT + STEP - 1) / STEP, AT_A_TIME = ALL < AT_ONCE ? ALL : AT_ONCE;
+    T joined;
+#pragma unroll
+    for (int begin = 0; begin < ALL; begin += AT_A_TIME) {
+      T several[AT_A_TIME];
+      take(several, first + begin * STEP, STEP);
+#pragma unroll
+      for (int i = 0; i < AT_A_TIME; ++i) {
+        if (begin + i == 0) joined = several[0];
+        else if (first + (begin + i) * STEP < COUNT) joined = Operator::join(joined, several[i]);
+      }
+    }
+    return joined;
+  }
+
+  template <int COUNT, int AT_A_TIME, class Of>
+  static __device__ __forceinline__ void take_several(T (&several)[AT_A_TIME], int first, int step, Of of) {
+#pragma unroll
+    for (int i = 0; i < AT_A_TIME; ++i) several[i] = first + i * step < COUNT ? of(first + i * step) : T(0);
+  }
+
  private:
   // At the latest when there is something to tell: a block has no memory before it begins.
   __device__ __forceinline__ void begin_telling() const {
@@ -154,16 +171,6 @@ template <class Tile, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fal
   template <class Operator, int BLOCKS, int COUNT> __device__ __forceinline__ void join(T (&values)[COUNT]) {
     join_lanes<Operator>(values);
     join_beyond_lanes<Operator, BLOCKS>(values);
-  }
-
-  template <class Operator, int COUNT> __device__ __forceinline__ void join_lanes(T (&values)[COUNT]) {
-#pragma unroll
-    for (int offset = Tile::SIDE_SIZE; IN_LANES && offset < WARP_SIZE && offset < SPAN; offset *= 2) {
-      T others[COUNT];
-#pragma unroll
-      for (int k = 0; k < COUNT; ++k) others[k] = __shfl_xor_sync(0xffffffffu, values[k], offset);
-      Operator::join_all(values, others);
-    }
   }
 
   template <class Operator, int BLOCKS, int COUNT>
@@ -181,12 +188,7 @@ template <class Tile, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fal
 
   // The parts' numbers into shared memory.
   template <int COUNT> __device__ __forceinline__ void publish(const T (&values)[COUNT]) {
-    constexpr int PART_SIZE = IN_LANES ? WARP_SIZE : Tile::SIDE_SIZE;
-    const int part = threadIdx.x / PART_SIZE, side = threadIdx.x % PART_SIZE;
-    if (side < Tile::SIDE_SIZE) {
-#pragma unroll
-      for (int k = 0; k < COUNT; ++k) area()[k][part][side] = values[k];
-    }
+    publish_in(area(), values);
     meet();
   }
 
@@ -196,6 +198,7 @@ template <class Tile, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fal
     else if constexpr (Tile::SLOTS <= FEW_SLOTS) meet_slot<Tile::SLOTS>();
     else named_barrier(1 + threadIdx.x / SPAN, SPAN);
   }
+
   // The threads of a block; of one role, where there are several.
   static __device__ __forceinline__ void meet_block() {
     if constexpr (HAS_ROLES) named_barrier(1 + threadIdx.y, Tile::BLOCK_SIZE);
@@ -332,50 +335,6 @@ template <class Tile, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fal
     }
   }
 
-  // What `first`, `first` + STEP, ... of COUNT have of a number; `take` asks for as many at once as there is room for.
-  template <class Operator, int COUNT, int STEP = 1, class Take>
-  static __device__ __forceinline__ T joined_of(int first, Take take) {
-    constexpr int ALL = (COUNT + STEP - 1) / STEP, AT_A_TIME = ALL < AT_ONCE ? ALL : AT_ONCE;
-    T joined;
-#pragma unroll
-    for (int begin = 0; begin < ALL; begin += AT_A_TIME) {
-      T several[AT_A_TIME];
-      take(several, first + begin * STEP, STEP);
-#pragma unroll
-      for (int i = 0; i < AT_A_TIME; ++i) {
-        if (begin + i == 0) joined = several[0];
-        else if (first + (begin + i) * STEP < COUNT) joined = Operator::join(joined, several[i]);
-      }
-    }
-    return joined;
-  }
-
-  template <int COUNT, int AT_A_TIME, class Of>
-  static __device__ __forceinline__ void take_several(T (&several)[AT_A_TIME], int first, int step, Of of) {
-#pragma unroll
-    for (int i = 0; i < AT_A_TIME; ++i) several[i] = first + i * step < COUNT ? of(first + i * step) : T(0);
-  }
-
-  // The same of what blocks tell in this turn, as soon as it is there.
-  template <int AT_A_TIME>
-  __device__ __forceinline__ void hear(T (&several)[AT_A_TIME], const Told<T>* told, int first, int step) const {
-    bool are_there;
-    do {
-      Told<T> now[AT_A_TIME] = {};
-#pragma unroll
-      for (int i = 0; i < AT_A_TIME; ++i) {
-        const int block = first + i * step;
-        if (block < Tile::BLOCKS) now[i] = told[i64(block) * NUMBERS].heard();
-      }
-      are_there = true;
-#pragma unroll
-      for (int i = 0; i < AT_A_TIME; ++i) {
-        are_there &= first + i * step >= Tile::BLOCKS || now[i].is_of(meetings);
-        several[i] = now[i].value();
-      }
-    } while (!are_there);
-  }
-
   // Joined rows of a cluster's blocks: a thread for each number of the block's rows and each block that is told, then
   // every thread for itself.
   template <class Operator, int COUNT> __device__ __forceinline__ void join_apart(T (&values)[COUNT]) {
@@ -423,11 +382,6 @@ template <class Tile, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fal
 
   template <int OWN> __device__ __forceinline__ T* place_of_block(int offset = 0) const {
     return partials + (i64(blockIdx.x) + offset) * OWN;
-  }
-
-  // What this block tells.
-  __device__ __forceinline__ Told<T>* told_in_area(u32 area) const {
-    return reinterpret_cast<Told<T>*>(partials) + (i64(area) * gridDim.x + blockIdx.x) * NUMBERS;
   }
 
   // What a block of those that share the rows has told.

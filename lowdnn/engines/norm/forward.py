@@ -113,7 +113,8 @@ class ForwardRows:
         packed = None if copies else shape.packed(self.layout, self._held)
         is_lone = shape.blocks(self.layout) * shape.slots >= self.layout.row_groups
         is_whole = packed is not None and packed.may_be_whole and is_lone and shape.is_whole(self.layout)
-        first_elements = shape.first_groups(self.layout) * (self.layout.vector if self.space.is_row else 1)
+        sampled = on_chip.sampled_members
+        first_elements = shape.first_groups(self.layout, sampled) * (self.layout.vector if self.space.is_row else 1)
         count = self.operation.shape.count
         parameters = _row_parameters(operation, self.shape)
         kernel = RowKernel(
@@ -146,7 +147,7 @@ class ForwardRows:
                 share(first_elements * (1 if shape.is_apart else self.space.joined), self.compute_type),
                 share(count, self.compute_type),
                 number(unbiased(count), self.compute_type),
-                *i64((on_chip.slots, max(1, self.layout.groups // shape.TEAM))),
+                *i64((on_chip.slots, max(1, self.layout.groups // sampled))),
                 *on_chip.partials(chain),
             ),
             roles=on_chip.roles,

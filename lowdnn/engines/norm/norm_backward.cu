@@ -8,12 +8,12 @@
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is
 // read once; of a longer one chunks are read again. Long rows IN_TURNS are spread over many blocks, one after the other,
-// while threads of two roles have the sums of one and dx of another.
+// while threads of roles (row_roles.cuh) have the sums of one and dx of another.
 // Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks of x, then of dy, with LOOKS_AHEAD the next row
 // of both.
-// Launch: THREADS threads, IN_TURNS of two roles, any multiple of SHARING and CLUSTER blocks; where SHARING is more,
+// Launch: THREADS threads, IN_TURNS of each role, any multiple of SHARING and CLUSTER blocks; where SHARING is more,
 // cooperative, with workspace for each block: RowTeam::NUMBERS values, with SHARING blocks for each group of rows, or
-// IN_TURNS RowTeam::AREAS times as many of Told.
+// IN_TURNS RowMeeting::AREAS times as many of Told.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; SCALED: whether each element has a scale; ROW_SCALE: whether each
 // row has; SCALE_GRADIENT, BIAS_GRADIENT; STAYS; IN_RING: whether the chunks of one row after the other go through a
@@ -73,6 +73,7 @@ __device__ __forceinline__ const Again::Args& again(const Params& p) {
 }
 
 #if IN_TURNS
+typedef RowMeeting<Team, 2 * Tile::WIDTH, false> Meeting;
 typedef RowStages<Tile> Slots;
 #elif IN_RING
 typedef RowRing<Tile> Slots;
@@ -321,6 +322,67 @@ __device__ __forceinline__ void load_scale(const Params& p, const RowWalk<Tile>&
 #endif
 }
 
+#if IN_TURNS
+// What is read of a row for its second pass.
+struct OfRow {
+  Value mean[WIDTH] = {}, inverse[WIDTH] = {}, scale[WIDTH] = {};
+
+  __device__ __forceinline__ OfRow(const Params& p, const RowWalk<Tile>& walk) {
+    load_mean(p, walk, mean);
+    load_of_row<Inverse, JOINED>(p.inverse, walk, inverse);
+    load_scale(p, walk, scale);
+  }
+};
+
+// What threads of each role do for one row after the other.
+__device__ __forceinline__ void take_turns(const Params& p, Team& team, Rows& rows, RowWalk<Tile>& walk) {
+  __shared__ Meeting::Shared shared;
+  Meeting meeting(shared, p.partials);
+  meeting.begin();
+  __syncthreads();
+  if (role() == COPYING) {
+#pragma unroll 1
+    for (; walk.is_within(); walk.next()) {
+      rows.slots.copy_row([&](int chunk, int slot) { rows.elements.copy(walk, chunk, slot); });
+    }
+  } else if (role() == FIRST_PASS) {
+    Operands held;
+    load_mean(p, walk, held.mean);
+#pragma unroll 1
+    while (walk.is_within()) {
+      Value sums[2 * WIDTH] = {};
+      rows.first_pass(walk, held, sums);
+      walk.next();
+      load_mean(p, walk, held.mean);  // comes while the row before it is handed over
+      meeting.hand_over<Plus>(sums);
+    }
+  } else if (role() == SECOND_PASS) {
+    OfRow of_row(p, walk);
+#pragma unroll 1
+    while (walk.is_within()) {
+      Operands held;
+      Value sums[2 * WIDTH];
+      meeting.take(sums);
+      RowWalk<Tile> following = walk;
+      following.next();
+      const OfRow next(p, following);  // comes while the row before it is stored
+#pragma unroll
+      for (int w = 0; w < WIDTH; ++w) held.mean[w] = of_row.mean[w];
+      rows.second_pass(team, walk, held, of_row.inverse, of_row.scale, sums);
+      walk = following;
+      of_row = next;
+    }
+  } else {
+    meeting.begin_turns();
+#pragma unroll 1
+    for (; walk.is_within(); walk.next()) {
+      if (role() == TELLING) meeting.tell<Plus>();
+      else meeting.hear<Plus>();
+    }
+  }
+}
+#endif
+
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   Team team = team_of_block<Team>(p);
   extern __shared__ __align__(16) u8 memory[];
@@ -329,36 +391,19 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   Rows rows(p, memory);
 
 #if IN_TURNS
-  team.begin_turns();
-  if (role() == FIRST_PASS) {
-    Operands held;
-    load_mean(p, walk, held.mean);
-#pragma unroll 1
-    while (walk.is_within()) {
-      Value sums[2 * WIDTH] = {};
-      rows.first_pass(walk, held, sums);
-      walk.next();
-      load_mean(p, walk, held.mean);  // comes while the row before it is told
-      team.tell_turn<Plus>(sums);
-    }
-    return;
-  }
-#endif
+  take_turns(p, team, rows, walk);
+#else
 #pragma unroll 1
   for (; walk.is_within(); walk.next()) {
     Operands held;
     Value inverse[WIDTH] = {}, scale[WIDTH] = {}, sums[2 * WIDTH] = {};
     load_mean(p, walk, held.mean);
     load_of_row<Inverse, JOINED>(p.inverse, walk, inverse);
-#if IN_TURNS
-    load_scale(p, walk, scale);
-    team.hear_turn<Plus>(sums);
-#else
     rows.first_pass(walk, held, sums);
     load_scale(p, walk, scale);  // comes while the row's threads meet
     team.all<Plus>(sums);
-#endif
     rows.second_pass(team, walk, held, inverse, scale, sums);
   }
   team.leave();
+#endif
 }

@@ -10,11 +10,12 @@
 // squares shows in y. The estimate is the average of the first chunk; where blocks share rows, of TEAM groups from all
 // over the row, which each of the blocks reads, so that they agree without meeting; so, too, where they have joined
 // rows. Of a row that is too long, chunks are read again, backwards, as the cache still has them. Long rows IN_TURNS are
-// spread over many blocks, one after the other, while threads of two roles have the sums of one and y of another.
+// spread over many blocks, one after the other, while threads of roles (row_roles.cuh) have the sums of one and y of
+// another.
 // Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks, with LOOKS_AHEAD the next row.
-// Launch: THREADS threads, IN_TURNS of two roles, any multiple of SHARING and CLUSTER blocks; where SHARING is more,
+// Launch: THREADS threads, IN_TURNS of each role, any multiple of SHARING and CLUSTER blocks; where SHARING is more,
 // cooperative, with workspace for each block: RowTeam::NUMBERS values, with SHARING blocks for each group of rows, or
-// IN_TURNS RowTeam::AREAS times as many of Told. OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
+// IN_TURNS RowMeeting::AREAS times as many of Told. OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the
 // unbiased variance is used; ROW_SCALE, ROW_BIAS; STAYS; IN_RING: whether the chunks of one row after the other go
@@ -39,6 +40,7 @@ typedef Prologue::Result Value;
 typedef RowTeam<Tile, Value, 2 * Tile::WIDTH, true, IN_TURNS> Team;
 typedef StoredChunk<Epilogue, Tile, OPERANDS_AHEAD> Stored;
 #if IN_TURNS
+typedef RowMeeting<Team, 2 * Tile::WIDTH, (JOINED > 1)> Meeting;
 typedef RowStages<Tile> Slots;
 #elif IN_RING
 typedef RowRing<Tile> Slots;
@@ -112,6 +114,50 @@ __device__ __forceinline__ void add_first(const Value (&x)[VECTOR], Value (&sums
   for (int v = 0; v < VECTOR; ++v) sums[v % WIDTH] += x[v];
 }
 
+#if IN_TURNS
+// Where blocks take turns, the groups of MEMBERS of a team that `shift` is the average of, from all over the row. They
+// come with the row's first chunk.
+struct Sample {
+  static constexpr bool ANY = CENTRED;
+  static constexpr int MEMBERS = TEAM < 4 ? TEAM : 4, ROWS = 8;
+  static_assert(ROWS > Slots::MOST_ROWS, "a row's place is another's when it has been used");
+
+  typedef Again::Loaded<VECTOR> Loaded;
+  Loaded (*const places)[MEMBERS * SIDE];  // [ROWS]
+  u32 row = 0;                             // of this role, in turn
+
+  __device__ __forceinline__ Sample() : places(memory()) {}
+
+  // Of the next row, by the threads that copy.
+  __device__ __forceinline__ void copy(const Params& p, RowWalk<Tile>& walk) {
+    const u32 place = row++ % ROWS;
+    i64 column;
+    if (!ANY || walk.member() >= MEMBERS || !walk.locate(walk.member() * p.step, column)) return;
+    Again::copy<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, VECTOR, places[place][threadIdx.x]);
+  }
+
+  // Adds what one side has of the next row.
+  __device__ __forceinline__ void add(const Params& p, RowWalk<Tile>& walk, Value (&sums)[WIDTH]) {
+    const u32 place = row++ % ROWS;
+#pragma unroll
+    for (int member = 0; member < MEMBERS; ++member) {
+      i64 column;
+      if (!walk.locate(member * p.step, column)) continue;
+      Loaded in;
+      Value x[VECTOR];
+      Again::fetch<VECTOR>(places[place][member * SIDE + threadIdx.x % SIDE], in);
+      Again::finish<VECTOR>(again(p), Again::cursor(again(p), walk.coordinate), column, VECTOR, in, x);
+      add_first(x, sums);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static Loaded (*memory())[MEMBERS * SIDE] {
+    __shared__ __align__(16) Loaded all[ROWS][MEMBERS * SIDE];
+    return all;
+  }
+};
+#else
 // Where blocks share rows, or have joined ones, the group of each member that `shift` is the average of: of the shared
 // row, or of the first joined one, whose mean is no further from that of all than their deviation times the root of
 // their number. It is asked for a row ahead, so that nothing waits for it when the row is there.
@@ -156,6 +202,7 @@ __device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk,
     });
   }
 }
+#endif
 
 // 1 / elements that `shift` is the average of. Of rows with a skew one may have a group less than its neighbour.
 __device__ __forceinline__ Value first_share(const Params& p, Team& team, const RowWalk<Tile>& walk) {
@@ -212,8 +259,25 @@ struct Elements {
   }
 };
 
-// An estimate of each row's mean, the same in all blocks that share it; 0 where it is no finite number, since
-// deviations from it would not be either.
+// From sums; 0 where it is no finite number, since deviations from it would not be either.
+__device__ __forceinline__ void finish_mean(const Value (&sums)[WIDTH], Value share, Value (&mean)[WIDTH]) {
+#pragma unroll
+  for (int w = 0; w < WIDTH; ++w) {
+    mean[w] = sums[w] * share;
+    if (mean[w] - mean[w] != Value(0)) mean[w] = Value(0);
+  }
+}
+
+// An estimate of each row's mean, the same in all blocks that share it.
+#if IN_TURNS
+__device__ __forceinline__ void first_mean(const Params& p, const Meeting& meeting, RowWalk<Tile>& walk, Sample& sample,
+                                           Value (&mean)[WIDTH]) {
+  Value sums[WIDTH] = {};
+  sample.add(p, walk, sums);
+  meeting.join_rows<Plus>(sums);
+  finish_mean(sums, p.first_share, mean);
+}
+#else
 __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<Tile>& walk, const Chunk& held,
                                            const Sample& sample, Value (&mean)[WIDTH]) {
 #pragma unroll
@@ -223,14 +287,10 @@ __device__ __forceinline__ void first_mean(const Params& p, Team& team, RowWalk<
   first_sums(p, walk, held, sample, sums);
   team.all_of_block<Plus>(sums);
   if constexpr (Tile::APART == 1) team.neighbours<Plus>(sums);
-  const Value share = first_share(p, team, walk);
-#pragma unroll
-  for (int w = 0; w < WIDTH; ++w) {
-    mean[w] = sums[w] * share;
-    if (mean[w] - mean[w] != Value(0)) mean[w] = Value(0);
-  }
+  finish_mean(sums, first_share(p, team, walk), mean);
 #endif
 }
+#endif
 
 // y = (x - shift) * factor + offset: what corrects the shift is part of the offset, an operation for a row instead of
 // one for each element.
@@ -258,24 +318,40 @@ struct Rows {
   __device__ __forceinline__ Rows(const Params& p, Team& team, void* memory, const RowWalk<Tile>& first)
       : p(p), team(team), slots(p.sizes, p.slots), elements(p, memory) {
     slots.begin(elements);
+#if !IN_TURNS
     sample = Sample(p, first);
+#endif
   }
+
+#if IN_TURNS
+  __device__ __forceinline__ void copy(RowWalk<Tile>& walk) {
+    slots.copy_row([&](int chunk, int slot) {
+      if (chunk == 0) sample.copy(p, walk);
+      elements.copy(walk, chunk, slot);
+    });
+  }
+
+  // Keeps the estimate of a row's mean, if there is one, for its passes.
+  __device__ __forceinline__ void begin_row(const Meeting& meeting, u32 number, RowWalk<Tile>& walk) {
+    if (!CENTRED || !walk.is_within()) return;
+    Value shift[WIDTH];
+    slots.wait_for_row();
+    first_mean(p, meeting, walk, sample, shift);
+    meeting.keep(number, shift);
+  }
+#endif
 
   __device__ __forceinline__ void first_pass(RowWalk<Tile>& walk, Chunk& held, Value (&shift)[WIDTH],
                                              Value (&sums)[2 * WIDTH]) {
 #pragma unroll
     for (int k = 0; k < 2 * WIDTH; ++k) sums[k] = Value(0);
     slots.first_pass(elements, walk, held, [&](i64 chunk, Chunk& held) {
+#if !IN_TURNS
       if (chunk == 0) first_mean(p, team, walk, held, sample, shift);
+#endif
       held.begin_pass();
       add_deviations(p, walk, chunk, held, shift, sums);
     });
-    look_ahead(walk);
-  }
-
-  // The same estimate of the row's mean without the pass.
-  __device__ __forceinline__ void estimate(RowWalk<Tile>& walk, const Chunk& held, Value (&shift)[WIDTH]) {
-    first_mean(p, team, walk, held, sample, shift);
     look_ahead(walk);
   }
 
@@ -315,9 +391,11 @@ struct Rows {
 
  private:
   __device__ __forceinline__ void look_ahead(const RowWalk<Tile>& walk) {
+#if !IN_TURNS
     RowWalk<Tile> following = walk;
     following.next();
     sample = Sample(p, following);
+#endif
   }
 };
 
@@ -331,6 +409,75 @@ __device__ __forceinline__ void load_parameters(const Params& p, const RowWalk<T
 #endif
 }
 
+#if IN_TURNS
+// What is kept of the row at hand: the estimate of its mean.
+__device__ __forceinline__ void get_shift(const Meeting& meeting, Value (&shift)[WIDTH]) {
+#if CENTRED
+  meeting.get_kept(shift);
+#else
+#pragma unroll
+  for (int w = 0; w < WIDTH; ++w) shift[w] = Value(0);
+#endif
+}
+
+// What threads of each role do for one row after the other.
+__device__ __forceinline__ void take_turns(const Params& p, Rows& rows, RowWalk<Tile>& walk) {
+  __shared__ Meeting::Shared shared;
+  Meeting meeting(shared, p.partials);
+  meeting.begin();
+  __syncthreads();
+  if (role() == COPYING) {
+#pragma unroll 1
+    for (; walk.is_within(); walk.next()) rows.copy(walk);
+  } else if (role() == FIRST_PASS) {
+#pragma unroll 1
+    for (; walk.is_within(); walk.next()) {
+      Chunk held;
+      Value shift[WIDTH], sums[2 * WIDTH];
+      get_shift(meeting, shift);
+      rows.first_pass(walk, held, shift, sums);
+      meeting.hand_over<Plus>(sums);
+    }
+  } else if (role() == SECOND_PASS) {
+    Value scale[WIDTH] = {}, offset[WIDTH] = {};
+    load_parameters(p, walk, scale, offset);
+#pragma unroll 1
+    while (walk.is_within()) {
+      Chunk held;
+      Value shift[WIDTH], sums[2 * WIDTH];
+      Stored stored(p.after, walk, 0);
+      get_shift(meeting, shift);
+      meeting.take(sums);
+      RowWalk<Tile> following = walk;
+      following.next();
+      Value next_scale[WIDTH] = {}, next_offset[WIDTH] = {};
+      load_parameters(p, following, next_scale, next_offset);  // come while the row before them is stored
+      rows.second_pass(walk, held, stored, shift, sums, scale, offset);
+      walk = following;
+#pragma unroll
+      for (int w = 0; w < WIDTH; ++w) {
+        scale[w] = next_scale[w];
+        offset[w] = next_offset[w];
+      }
+    }
+  } else {
+    meeting.begin_turns();
+    if (role() == HEARING) {
+#pragma unroll 1
+      for (; walk.is_within(); walk.next()) meeting.hear<Plus>();
+    } else {
+      rows.begin_row(meeting, 0, walk);
+#pragma unroll 1
+      while (walk.is_within()) {
+        walk.next();
+        rows.begin_row(meeting, meeting.turn + 1, walk);
+        meeting.tell<Plus>();
+      }
+    }
+  }
+}
+#endif
+
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   Team team = team_of_block<Team>(p);
   extern __shared__ __align__(16) u8 memory[];
@@ -343,38 +490,22 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
   Rows rows(p, team, memory, walk);
 
 #if IN_TURNS
-  team.begin_turns();
-  if (role() == FIRST_PASS) {
-#pragma unroll 1
-    for (; walk.is_within(); walk.next()) {
-      Chunk held;
-      Value shift[WIDTH], sums[2 * WIDTH];
-      rows.first_pass(walk, held, shift, sums);
-      team.tell_turn<Plus>(sums);
-    }
-    return;
-  }
-#endif
+  take_turns(p, rows, walk);
+#else
 #pragma unroll 1
   for (; walk.is_within(); walk.next()) {
     Chunk held;
     Value shift[WIDTH], sums[2 * WIDTH];
     // What is read of the row comes while its threads meet.
     Value scale[WIDTH] = {}, offset[WIDTH] = {};
-#if IN_TURNS
-    load_parameters(p, walk, scale, offset);
-    rows.estimate(walk, held, shift);
-    Stored stored(p.after, walk, 0);
-    team.hear_turn<Plus>(sums);
-#else
     rows.first_pass(walk, held, shift, sums);
     Stored stored(p.after, walk, 0);
     load_parameters(p, walk, scale, offset);
     team.all<Plus>(sums);
-#endif
     team.neighbours<Plus>(sums);
     rows.second_pass(walk, held, stored, shift, sums, scale, offset);
     if (IS_WHOLE) break;  // nothing is kept in registers for a row that does not come
   }
   team.leave();
+#endif
 }

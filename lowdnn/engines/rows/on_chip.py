@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.launch import bytes_of, ceil_div
+from lowdnn.engines.launch import MAX_BLOCK_THREADS, bytes_of, ceil_div
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.layout import RowLayout
 from lowdnn.engines.rows.tile import RowTile
@@ -21,11 +21,17 @@ from lowdnn.status import BadParamError
 _RING = 3
 #: Rows that a ring has room for, at most.
 _MOST_ROWS = 4
-#: Where blocks share rows in turns (``include/row_roles.cuh``): roles of threads, chunks on their way, bytes of the
-#: slots' barriers, and slots and the rows that they have room for beside these chunks, at most.
-_ROLES, _AHEAD, _STAGE_BYTES, _MOST_STAGES, _TURN_ROWS = 2, 4, 512, 32, 3
-#: Of what such blocks tell each other: ``RowTeam::AREAS``, and ``Told``'s bytes for each of a number.
-_AREAS, _TOLD = 8, 2
+#: Where blocks share rows in turns (``include/row_roles.cuh``): threads along y, bytes of barriers, slots at most, and
+#: the rows that these have room for, at least and at most.
+_ROLES, _BARRIER_BYTES, _MOST_STAGES, _FEWEST_TURN_ROWS, _TURN_ROWS = 4, 640, 32, 2, 6
+#: Threads of a role, at least, one warp of which tells while the others hear.
+_LEAST_THREADS = 64
+#: Of what such blocks tell each other (``include/row_meeting.cuh``): ``AREAS``, ``RESULTS``, and ``Told``'s size in
+#: numbers.
+_AREAS, _RESULTS, _TOLD = 16, 4, 2
+#: Groups of a row that the estimate of its mean is taken over then, and rows whose groups there is room for: ``Sample``
+#: of ``norm_forward.cu``.
+_SAMPLED_MEMBERS, _SAMPLED_ROWS = 4, 8
 
 
 @dataclass(frozen=True)
@@ -64,8 +70,10 @@ class OnChip:
     def is_in_ring(self) -> bool:
         """Whether blocks stay for several rows, whose chunks go through a ring of slots: of roles with whole warps."""
         is_several = self.tile.staying_blocks(self.layout, self.arch) < self.tile.blocks(self.layout)
-        has_warps = self.tile.THREADS % 32 == 0 or not self.tile.is_cooperative
-        is_possible = not self.layout.space.skew and is_several and has_warps and self._chunks > 1
+        are_warps = self.tile.THREADS % 32 == 0 and self.tile.THREADS >= _LEAST_THREADS and self.tile.SIDE <= 32
+        has_roles = are_warps and _ROLES * self.tile.THREADS <= MAX_BLOCK_THREADS
+        may_stay = has_roles or not self.tile.is_cooperative
+        is_possible = not self.layout.space.skew and is_several and may_stay and self._chunks > 1
         return self.is_ring_wanted and is_possible and self._least_slots <= self._fitting
 
     @property
@@ -77,6 +85,11 @@ class OnChip:
     def roles(self) -> int:
         """``RowKernel.roles``: the passes over rows that blocks share in turns have threads each."""
         return _ROLES if self.is_in_turns else 1
+
+    @property
+    def sampled_members(self) -> int:
+        """Threads of a team that have a group each of those that a shared row's mean is estimated from."""
+        return min(_SAMPLED_MEMBERS, self.tile.TEAM) if self.is_in_turns else self.tile.TEAM
 
     @property
     def blocks(self) -> int:
@@ -93,7 +106,7 @@ class OnChip:
         """Chunks that shared memory has room for: all where there are several; a single one stays in registers."""
         chunks, fitting = self._chunks, self._fitting
         if self.is_in_turns:
-            return min(fitting, _TURN_ROWS * chunks + _AHEAD)
+            return min(fitting, _TURN_ROWS * chunks)
         if self.is_in_ring:
             return min(fitting, _MOST_ROWS * chunks)
         return 0 if chunks == 1 or fitting <= min(_RING, chunks - 1) else min(chunks, fitting)
@@ -128,14 +141,14 @@ class OnChip:
 
     @property
     def _least_slots(self) -> int:
-        """Of a ring: for a row; where blocks share rows in turns, for two and what is asked for ahead."""
-        return 2 * self._chunks + _AHEAD if self.tile.is_cooperative else self._chunks
+        """Of a ring: for a row; where blocks share rows in turns, for several."""
+        return _FEWEST_TURN_ROWS * self._chunks if self.tile.is_cooperative else self._chunks
 
     @property
     def _fitting(self) -> int:
         """Chunks that shared memory has room for."""
         in_roles = self.tile.is_cooperative and self.is_ring_wanted
-        beside = _ROLES * self._team_bytes + _STAGE_BYTES if in_roles else self._team_bytes
+        beside = self._meeting_bytes if in_roles else self._team_bytes
         room = self.arch.shared_bytes_beside(self.tile.RESIDENT) - beside
         fitting = max(room, 0) // self._chunk_bytes
         return min(fitting, _MOST_STAGES) if in_roles else fitting
@@ -170,10 +183,27 @@ class OnChip:
     @property
     def _team_bytes(self) -> int:
         """At most, of ``RowTeam::Shared``."""
-        parts = self.tile.TEAM if 32 % self.tile.SIDE else 2 * ceil_div(self.tile.THREADS, 32)
+        parts = self._parts if 32 % self.tile.SIDE else 2 * self._parts
         shares = self.tile.THREADS * dtypes.info(self.compute_type).size_bytes
-        joined = 2 * self.tile.slots * self._row_bytes if self.layout.space.joined > 1 else 0
-        return (parts + 2) * self._sums_bytes + max(shares, self._sums_bytes) + joined
+        return (parts + 2) * self._sums_bytes + max(shares, self._sums_bytes) + self._joined_bytes
+
+    @property
+    def _meeting_bytes(self) -> int:
+        """At most, of ``RowMeeting::Shared``, of slots' barriers, of samples of rows and of what two roles join."""
+        shares = 2 * max(self._sums_bytes, self.tile.THREADS * dtypes.info(self.compute_type).size_bytes)
+        samples = _SAMPLED_ROWS * _SAMPLED_MEMBERS * self.tile.SIDE * self.layout.read_bytes(self.before.loads)
+        results = (self._parts + 2 * _RESULTS) * self._sums_bytes
+        return results + shares + samples + 2 * self.tile.SIDE * self._joined_bytes + _BARRIER_BYTES
+
+    @property
+    def _joined_bytes(self) -> int:
+        """Of the sums of joined rows, for each thread side by side."""
+        return 2 * self.tile.slots * self._row_bytes if self.layout.space.joined > 1 else 0
+
+    @property
+    def _parts(self) -> int:
+        """Of a team, with sums each."""
+        return self.tile.TEAM if 32 % self.tile.SIDE else ceil_div(self.tile.THREADS, 32)
 
 
 def again_of(layout: RowLayout, before: PointwiseDag, compute_type: DataType, stays: bool) -> tuple[Functor, ...]:

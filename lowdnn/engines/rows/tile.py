@@ -63,9 +63,9 @@ _MAX_APART = 24
 _MIN_RING_BYTES, _MAX_RING_BYTES, _RING_ITEMS = 98304, 204800, 2
 #: Groups of a thread in all that a chunk has, where there are several: so several chunks are on their way.
 _CHUNK_ITEMS = 4
-#: Rows that blocks share in turns: threads of each pass, threads side by side at most, so that what they tell leaves
-#: room for chunks, and bytes of a block's share.
-_TURN_THREADS, _MAX_TURN_SIDE, _TURN_BYTES = 256, 12, 65536
+#: Rows that blocks share in turns: threads of each role at least, threads side by side at most, so that what they tell
+#: leaves room for chunks, and bytes of a block's share, of rows side by side and of each tensor's single ones.
+_TURN_THREADS, _MAX_TURN_SIDE, _TURN_BYTES, _TURN_ROW_BYTES = 128, 12, 65536, 32768
 #: Turns that are worth the first one, in which nothing is stored; the share of the multiprocessors that has them.
 _MIN_TURNS, _IN_TURNS = 16, 0.875
 #: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
@@ -179,10 +179,10 @@ class RowTile:
         """Whether the blocks of a cluster have joined rows."""
         return self.CLUSTER > self.SHARING
 
-    def first_groups(self, layout: RowLayout) -> int:
+    def first_groups(self, layout: RowLayout, sampled: int) -> int:
         """Groups of a row that the first estimate of its mean is taken over: the first chunk; where blocks share rows,
-        or have joined ones, one for each thread of a team."""
-        return min(self.TEAM * (self.ITEMS if self.SHARING * self.CLUSTER == 1 else 1), layout.groups)
+        or have joined ones, one for each of ``sampled`` threads of a team."""
+        return min(self.TEAM * self.ITEMS if self.SHARING * self.CLUSTER == 1 else sampled, layout.groups)
 
     def chunks(self, layout: RowLayout) -> int:
         return max(1, ceil_div(layout.groups, self.TEAM * self.ITEMS * self.SHARING))
@@ -256,7 +256,7 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
         raise BadParamError.at("rows.TILE_CGA_M", expected=f"1 with CTA_COUNT {sharing}", got=cluster)
     held = held.looking_ahead if chosen.get(KnobType.STAGES) in (NEXT_ROW, ENGINE_ROW) else held
     in_turns = sharing > cluster and chosen.get(KnobType.STAGES) == RING
-    side = _turn_side(layout) if in_turns else _side(layout)
+    side = _turn_side(layout, held) if in_turns else _side(layout)
     return _tile(layout, chosen[KnobType.TILE_ROWS], items, cluster, sharing, held, side)
 
 
@@ -353,19 +353,20 @@ def _turn_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> Defaults | 
     """(team, items, cluster, sharing) of long rows that all blocks of the device go through in turns, as many sharing
     one as have room for two shares of it and what is on its way; None of others, and where a cluster's ring is enough.
     """
-    side = _turn_side(layout)
+    side = _turn_side(layout, held)
     if not _may_take_turns(layout, arch, held) or not held.read_bytes or side > _MAX_TURN_SIDE:
         return None
     if layout.space.is_row and _ring_defaults(layout, arch, held):
         return None
-    team, items = floor_power(_TURN_THREADS // side), max(1, _CHUNK_ITEMS // held.values)
+    team, items = ceil_power(ceil_div(_TURN_THREADS, side)), max(1, _CHUNK_ITEMS // held.values)
     if team * side % 32:
         return None
     chunk_groups = team * items
     chunk_bytes = chunk_groups * side * layout.vector * held.read_bytes
-    sharing = ceil_div(layout.groups, chunk_groups * (_TURN_BYTES // chunk_bytes))
-    if sharing <= _CLUSTERS[-1]:
+    if layout.groups <= _CLUSTERS[-1] * chunk_groups * (_TURN_BYTES // chunk_bytes):
         return None
+    own_bytes = _TURN_ROW_BYTES * held.values if layout.space.is_row else _TURN_BYTES
+    sharing = ceil_div(layout.groups, chunk_groups * (own_bytes // chunk_bytes))
     at_once = arch.sm_count // sharing
     if at_once * sharing < _IN_TURNS * arch.sm_count:
         return None
@@ -449,10 +450,13 @@ def _may_take_turns(layout: RowLayout, arch: ArchSpec, held: Held) -> bool:
     return is_possible and not layout.space.skew and not are_apart(layout)
 
 
-def _turn_side(layout: RowLayout) -> int:
+def _turn_side(layout: RowLayout, held: Held) -> int:
     """The same of rows that blocks share in turns: half of a memory line, where that divides a warp. Each block reads
-    what all that share a row have of each of its rows side by side, and fewer share narrower ones."""
+    what all that share a row have of each of its rows side by side, and fewer share narrower ones; but of joined rows
+    in a kernel with one value, which tells them together, it reads little."""
     side = _side(layout)
+    if layout.space.joined > 1 and held.values == 1:
+        return side
     is_halved = 32 % side == 0 and side > 1 and (side // 2 * layout.vector) % layout.space.joined == 0
     return side // 2 if is_halved else side
 

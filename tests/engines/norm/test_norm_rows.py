@@ -242,14 +242,14 @@ def test_a_mask_stays_too(device: Runtime) -> None:
 @pytest.mark.parametrize(
     ("line", "team"),
     [
-        ("dims=9x32x10x9 mode=instance layout=nhwc dtype=bf16 mean=10000", 16),
-        ("dims=9x32x10x9 mode=instance layout=nhwc dir=bwd dtype=bf16", 16),
+        ("dims=9x32x20x19 mode=instance layout=nhwc dtype=bf16 mean=10000", 32),
+        ("dims=9x32x20x19 mode=instance layout=nhwc dir=bwd dtype=bf16", 32),
         ("dims=3x64x9x9 mode=group groups=8 layout=nhwc dtype=bf16 epilogue=swish", 8),
         ("dims=3x80x9x19 mode=group groups=8 layout=nhwc dtype=fp16", 16),
         ("dims=3x80x9x19 mode=group groups=8 layout=nhwc dir=bwd dtype=fp16", 16),
-        ("dims=3x3x20x41 mode=instance scale=none mean=100", 32),
-        ("dims=3x3x20x80 mode=instance dir=bwd dtype=bf16", 32),
-        ("dims=2x3x20x40 mode=instance dir=bwd dtype=fp64", 32),
+        ("dims=3x3x40x41 mode=instance scale=none mean=100", 64),
+        ("dims=3x3x40x80 mode=instance dir=bwd dtype=bf16", 64),
+        ("dims=2x3x20x40 mode=instance dir=bwd dtype=fp64", 64),
     ],
 )
 def test_blocks_share_rows_in_turns(racing: Runtime, line: str, team: int) -> None:
@@ -258,13 +258,13 @@ def test_blocks_share_rows_in_turns(racing: Runtime, line: str, team: int) -> No
     plan = check_case(racing, ENGINE, f"norm {line}", turns, SM_90A.with_sm_count(4))
     assert shape_of(plan)["IN_TURNS"] == 1
     assert plan.launches[0].grid[0] == 4
-    assert plan.launches[0].block[1] == 2
+    assert plan.launches[0].block[1] == 4
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_many_blocks_share_rows_in_turns(device: Runtime, direction: str) -> None:
     """Several threads hear a number, each of more blocks than it asks for at once."""
-    turns = GRID | {KnobType.TILE_ROWS: 16, KnobType.CTA_COUNT: 32, KnobType.STAGES: 2}
+    turns = GRID | {KnobType.TILE_ROWS: 32, KnobType.CTA_COUNT: 32, KnobType.STAGES: 2}
     line = f"norm dims=3x32x41x50 mode=instance layout=nhwc dtype=bf16 dir={direction}"
     plan = check_case(device, ENGINE, line, turns, SM_90A.with_sm_count(32))
     assert shape_of(plan)["IN_TURNS"] == 1
@@ -276,7 +276,7 @@ def test_many_blocks_share_rows_in_turns(device: Runtime, direction: str) -> Non
         ("16x256x128x128 mode=instance layout=nhwc dtype=bf16", 16),
         ("16x256x128x128 mode=group groups=32 layout=nhwc dir=bwd dtype=bf16", 32),
         ("64x320x64x64 mode=group groups=32 layout=nhwc dtype=fp16", 11),
-        ("2x32x128x128x128 mode=instance dtype=bf16", 64),
+        ("2x32x128x128x128 mode=instance dtype=bf16", 128),
         ("2x32x128x128x128 mode=instance dir=bwd dtype=bf16", 128),
     ],
 )
