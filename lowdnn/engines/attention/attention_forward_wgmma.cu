@@ -243,7 +243,7 @@ __device__ __forceinline__ void transpose_all(const Params& p, Memory& memory) {
     for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
       const LoadedValues loaded = memory.loaded_values.wait();
       if (HAS_LENGTHS) clear_from(loaded, place.band.keys - tile * TILE_KV, thread, BESIDE);
-      transpose(loaded, memory.values.wait_empty(), thread / WARP_SIZE, TRANSPOSERS);
+      transpose(loaded, memory.values.wait_empty(), thread / WARP_SIZE);
       memory.loaded_values.release();
       memory.values.hand_over();
     }
@@ -308,18 +308,7 @@ struct Consumer {
     make_weights(p, place, rows(), place.begin, scores, weights);
 #pragma unroll 1
     for (;;) {
-      i32 before = place.begin;
-#pragma unroll 1
-      for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
-        start_next();
-        end_keys<1>();
-        release_queries(tile);
-        const bool shrinks = add_scores(tile, shrinking);
-        end_values();
-        if (shrinks) scale_rows(o, shrinking);
-        make_weights(p, place, rows(), tile, scores, weights);
-        before = tile;
-      }
+      add_tiles(place.next(p, place.begin + 1), shrinking);
       if (!has_queries()) break;
       start_next();
       const EndedRows ended = end_rows();
@@ -337,6 +326,33 @@ struct Consumer {
     end_values();
     store(ended);
     if (warpgroup == 0) await_turn();
+  }
+
+  // The tiles of keys from this one on. Those without a mask have a loop of their own, as short as can be: there each
+  // fetch of instructions counts.
+  __device__ __forceinline__ void add_tiles(i32 tile, f32 (&shrinking)[PARTS][2]) {
+    const i32 whole_begin = place.whole_begin(), whole_end = place.whole_end();
+#pragma unroll 1
+    while (tile < place.end) {
+      if (!HAS_SCORES && !HAS_BLOCKS && tile >= whole_begin && tile < whole_end) {
+#pragma unroll 1
+        do {
+          add_tile<true>(tile, shrinking);
+        } while (++tile < whole_end);
+      } else {
+        add_tile<false>(tile, shrinking);
+        tile = place.next(p, tile + 1);
+      }
+    }
+  }
+  template <bool IS_WHOLE> __device__ __forceinline__ void add_tile(i32 tile, f32 (&shrinking)[PARTS][2]) {
+    start_next();
+    end_keys<1>();
+    release_queries(tile);
+    const bool shrinks = add_scores<IS_WHOLE>(tile, shrinking);
+    end_values();
+    if (shrinks) scale_rows(o, shrinking);
+    make_weights(p, place, rows(), tile, scores, weights);
   }
 
   // The others have outputs, too.
@@ -430,14 +446,21 @@ struct Consumer {
     wgmma_commit();
   }
   __device__ __forceinline__ void end_values() {
+    if constexpr (!IS_FP8) {
+      // A wait that is over keeps the assembler from moving the next one before the softmax. Of fp8, both are as long
+      // as each other: warpgroups take turns at them.
+      hold_all(scores);
+      memory.values.wait();
+    }
     wgmma_wait<0>();
     hold_all(o);
     hold_all(scores);  // the weights are not overwritten earlier
     memory.values.release();
   }
 
+  template <bool IS_WHOLE = false>
   __device__ __forceinline__ bool add_scores(i32 tile, f32 (&shrinking)[PARTS][2]) {
-    make_scores(p, place, rows(), tile, scores);
+    make_scores<IS_WHOLE>(p, place, rows(), tile, scores);
     return softmax.add(scores, shrinking);
   }
 };
