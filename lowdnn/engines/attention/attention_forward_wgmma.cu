@@ -8,7 +8,8 @@
 // keys and values through rings of STAGES: a ring's producer waits until a stage is empty and starts its copies, which
 // arrive at its `full` barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next
 // tile's keys and this one's values in one go, be the former those of the next queries or not, and computes the
-// softmax of the former while the latter runs; the weights go from its accumulators to the operand in registers.
+// softmax of the former while the latter runs (in fp8 behind it); the weights go from its accumulators to the operand in
+// registers.
 // Warpgroups may take turns at it, so that the multiplications of one run beside the softmax of another. Of fp8, the
 // last warpgroup's first warp loads all and its others transpose values from one ring into another.
 // Memory: q, k, v as their places say, by tensor maps, 16-bit elements, or fp8 ones with strides. Copies bring whole
@@ -328,8 +329,8 @@ struct Consumer {
     if (warpgroup == 0) await_turn();
   }
 
-  // The tiles of keys from this one on. Those without a mask have a loop of their own, as short as can be: there each
-  // fetch of instructions counts.
+  // The tiles of keys from this one on. Those without a mask have a loop of their own: with the instructions of a mask
+  // in it, fewer of the others are at hand.
   __device__ __forceinline__ void add_tiles(i32 tile, f32 (&shrinking)[PARTS][2]) {
     const i32 whole_begin = place.whole_begin(), whole_end = place.whole_end();
 #pragma unroll 1
@@ -447,8 +448,8 @@ struct Consumer {
   }
   __device__ __forceinline__ void end_values() {
     if constexpr (!IS_FP8) {
-      // A wait that is over keeps the assembler from moving the next one before the softmax. Of fp8, both are as long
-      // as each other: warpgroups take turns at them.
+      // A wait that is over at once: behind its branch the next one stays where it is, otherwise the assembler moves
+      // that before the softmax. In fp8, where the earlier wait was the faster one on an H200, it may.
       hold_all(scores);
       memory.values.wait();
     }

@@ -60,7 +60,7 @@ __device__ __forceinline__ void transpose(const LoadedValues& from, const Values
   const u32 lane = threadIdx.x % WARP_SIZE, matrix = lane / 8, row = lane % 8;
   const u32 bytes = lane < 16 ? 0x6420 : 0x7531, other_bytes = bytes ^ 0x1111;
   const u32 written = row * 2 + (matrix % 2 ^ row / 4);
-#pragma unroll  // addresses of each turn are the same for all tiles of the ring's stage
+#pragma unroll  // so that what addresses have in common for all tiles is found once
   for (int first = 0; first < HEAD_V; first += TRANSPOSERS * 16) {
     const u32 element = first + warp * 16;
     if (element >= HEAD_V) break;

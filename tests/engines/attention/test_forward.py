@@ -70,6 +70,13 @@ def test_tiles_of_queries(racing: Runtime, engine: Engine, queries: int) -> None
     check_case(racing, engine, line, {KnobType.TILE_M: queries})
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "e4m3"])
+def test_tiles_without_a_mask_lie_between_those_with_one(racing: Runtime, dtype: str) -> None:
+    """Of several tiles of queries of a block; of one of them keys at its band's end do not exist."""
+    line = f"sdpa b=1 h=1 q=150 kv=330 d=16 left=100 right=150 stats=yes dtype={dtype}"
+    check_case(racing, WGMMA, line, {KnobType.TILE_M: 64, KnobType.TILE_N: 32}, replace(SM_90A, sm_count=1))
+
+
 @of_each_engine
 def test_tiles_that_are_passed_over(racing: Runtime, engine: Engine) -> None:
     """At either end and in the middle, of one head or of both; what lies there is not read."""
