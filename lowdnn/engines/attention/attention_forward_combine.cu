@@ -79,6 +79,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) KERNEL_NAME(cons
 #pragma unroll
   for (int i = 0; i < PAIRS; ++i) {
     const f32 values[2] = {joined.o[i].x * share, joined.o[i].y * share};
-    output.store(column(i) - column(0), values);
+    Output::Loaded<2> loaded;
+    output.load(column(i) - column(0), loaded);
+    output.store(column(i) - column(0), loaded, values);
   }
 }

@@ -8,7 +8,8 @@
 // keys and values through rings of STAGES: a ring's producer waits until a stage is empty and starts its copies, which
 // arrive at its `full` barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next
 // tile's keys and this one's values in one go, be the former those of the next queries or not, and computes the
-// softmax of the former while the latter runs; the weights go from its accumulators to the operand in registers.
+// softmax of the former while the latter runs (in fp8 behind it); the weights go from its accumulators to the operand in
+// registers.
 // Warpgroups may take turns at it, so that the multiplications of one run beside the softmax of another. Of fp8, the
 // last warpgroup's first warp loads all and its others transpose values from one ring into another.
 // Memory: q, k, v as their places say, by tensor maps, 16-bit elements, or fp8 ones with strides. Copies bring whole
@@ -243,7 +244,7 @@ __device__ __forceinline__ void transpose_all(const Params& p, Memory& memory) {
     for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
       const LoadedValues loaded = memory.loaded_values.wait();
       if (HAS_LENGTHS) clear_from(loaded, place.band.keys - tile * TILE_KV, thread, BESIDE);
-      transpose(loaded, memory.values.wait_empty(), thread / WARP_SIZE, TRANSPOSERS);
+      transpose(loaded, memory.values.wait_empty(), thread / WARP_SIZE);
       memory.loaded_values.release();
       memory.values.hand_over();
     }
@@ -308,18 +309,7 @@ struct Consumer {
     make_weights(p, place, rows(), place.begin, scores, weights);
 #pragma unroll 1
     for (;;) {
-      i32 before = place.begin;
-#pragma unroll 1
-      for (i32 tile = place.next(p, before + 1); tile < place.end; tile = place.next(p, before + 1)) {
-        start_next();
-        end_keys<1>();
-        release_queries(tile);
-        const bool shrinks = add_scores(tile, shrinking);
-        end_values();
-        if (shrinks) scale_rows(o, shrinking);
-        make_weights(p, place, rows(), tile, scores, weights);
-        before = tile;
-      }
+      add_tiles(place.next(p, place.begin + 1), shrinking);
       if (!has_queries()) break;
       start_next();
       const EndedRows ended = end_rows();
@@ -337,6 +327,33 @@ struct Consumer {
     end_values();
     store(ended);
     if (warpgroup == 0) await_turn();
+  }
+
+  // The tiles of keys from this one on. Those without a mask have a loop of their own: with the instructions of a mask
+  // in it, fewer of the others are at hand.
+  __device__ __forceinline__ void add_tiles(i32 tile, f32 (&shrinking)[PARTS][2]) {
+    const i32 whole_begin = place.whole_begin(), whole_end = place.whole_end();
+#pragma unroll 1
+    while (tile < place.end) {
+      if (!HAS_SCORES && !HAS_BLOCKS && tile >= whole_begin && tile < whole_end) {
+#pragma unroll 1
+        do {
+          add_tile<true>(tile, shrinking);
+        } while (++tile < whole_end);
+      } else {
+        add_tile<false>(tile, shrinking);
+        tile = place.next(p, tile + 1);
+      }
+    }
+  }
+  template <bool IS_WHOLE> __device__ __forceinline__ void add_tile(i32 tile, f32 (&shrinking)[PARTS][2]) {
+    start_next();
+    end_keys<1>();
+    release_queries(tile);
+    const bool shrinks = add_scores<IS_WHOLE>(tile, shrinking);
+    end_values();
+    if (shrinks) scale_rows(o, shrinking);
+    make_weights(p, place, rows(), tile, scores, weights);
   }
 
   // The others have outputs, too.
@@ -430,14 +447,21 @@ struct Consumer {
     wgmma_commit();
   }
   __device__ __forceinline__ void end_values() {
+    if constexpr (!IS_FP8) {
+      // A wait that is over at once: behind its branch the next one stays where it is, otherwise the assembler moves
+      // that before the softmax. In fp8, where the earlier wait was the faster one on an H200, it may.
+      hold_all(scores);
+      memory.values.wait();
+    }
     wgmma_wait<0>();
     hold_all(o);
     hold_all(scores);  // the weights are not overwritten earlier
     memory.values.release();
   }
 
+  template <bool IS_WHOLE = false>
   __device__ __forceinline__ bool add_scores(i32 tile, f32 (&shrinking)[PARTS][2]) {
-    make_scores(p, place, rows(), tile, scores);
+    make_scores<IS_WHOLE>(p, place, rows(), tile, scores);
     return softmax.add(scores, shrinking);
   }
 };

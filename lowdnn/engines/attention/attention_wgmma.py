@@ -57,6 +57,8 @@ _TILES_OF_FP8_KEYS = (192, 160, 128, 96, 64, 32)
 #: From so many queries on large tiles pay, from half as many without a mask; more than so many keys at a time, a few
 #: more without a mask, only from so many on that a query sees.
 _MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS_WITHOUT_MASK, _MANY_KEYS = 1024, 128, 144, 3000
+#: Rows of the largest tiles of queries for each of smaller ones, where they pay for large heads.
+_MOST_PADDING = 1.04
 #: Keys that take as long as what there is to do for a tile of them, whatever its size.
 _KEYS_BESIDE = 24
 #: Registers of a thread for scores, weights and outputs, where scores are scaled only: of a third of the
@@ -170,8 +172,7 @@ def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     tiles = _TILES if _is_light(problem) else _TILES[:2]
     is_full = problem.keys_seen == problem.keys
     many = _MANY_QUERIES // 2 if is_full else _MANY_QUERIES
-    most_queries = _TILES[1] if problem.stores_packed else tiles[-1]  # of short sequences larger ones are empty
-    queries = most_queries if problem.queries >= many else _TILES[problem.queries > WARPGROUP_ROWS]
+    queries = _most_queries(problem, tiles) if problem.queries >= many else _TILES[problem.queries > WARPGROUP_ROWS]
     of_keys = _keys_that_fit(problem, tiles[1])
     most = of_keys[0]
     if problem.keys_seen < _MANY_KEYS:
@@ -188,6 +189,18 @@ def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     )
 
 
+def _most_queries(problem: AttentionForward, tiles: tuple[int, ...]) -> int:
+    """Of a block, of ``tiles``: of larger heads the most where all tiles are alike and few of the queries are not
+    there, since beside so many there is room for few keys at a time."""
+    if problem.stores_packed:  # of short sequences larger tiles are empty
+        return _TILES[1]
+    if problem.padded_v <= _SMALL_SIZE:
+        return tiles[-1]
+    smaller, larger = (ceil_div(problem.queries, tile) * tile for tile in _TILES[1:])
+    pays = problem.keys_seen == problem.keys and larger <= _MOST_PADDING * smaller
+    return tiles[-1] if pays else _TILES[1]
+
+
 def _is_plain(problem: AttentionForward) -> bool:
     """Whether there is no arithmetic on scores and weights, but for a scale."""
     return not problem.has_weights and problem.scale is not None
@@ -195,7 +208,8 @@ def _is_plain(problem: AttentionForward) -> bool:
 
 def _is_light(problem: AttentionForward) -> bool:
     """Whether a third of the registers is enough for a warpgroup."""
-    return _is_plain(problem) and problem.padded_v <= _SMALL_SIZE
+    size = _LARGE_SIZE if problem.is_fp8 else _SMALL_SIZE
+    return _is_plain(problem) and problem.padded_v <= size
 
 
 def _tiles_of_keys(problem: AttentionForward) -> tuple[int, ...]:

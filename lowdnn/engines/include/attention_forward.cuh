@@ -197,15 +197,14 @@ struct Place {
     return tile;
   }
 
-  // Whether keys of the tile lie before the band of one of the block's queries.
-  __device__ __forceinline__ bool has_keys_before(i32 tile) const {
-    return tile * TILE_KV < band.keys_begin(first_query() + query_count() - 1);
+  // From which tile on no key lies before the band of any of the block's queries, and from which on some lie behind it:
+  // between these, each query sees every key of the band.
+  __device__ __forceinline__ i32 whole_begin() const {
+    return (band.keys_begin(first_query() + query_count() - 1) + TILE_KV - 1) / TILE_KV;
   }
-
-  // Whether each of the block's queries sees every key of the tile.
-  __device__ __forceinline__ bool sees_all(i32 tile) const {
-    if (HAS_QUERY_LENGTHS && first_query() + query_count() > band.queries) return false;
-    return band.sees_all(first_query(), query_count(), tile * TILE_KV, TILE_KV);
+  __device__ __forceinline__ i32 whole_end() const {
+    if (HAS_QUERY_LENGTHS && first_query() + query_count() > band.queries) return 0;
+    return band.keys_end_of(first_query()) / TILE_KV;
   }
 
  private:
@@ -327,16 +326,19 @@ __device__ __forceinline__ void mask_blocks(const Forward& p, const Place& place
 }
 #endif
 
-// What the softmax is of, but for the scale.
+// What the softmax is of, but for the scale.  IS_WHOLE: whether each query is known to see every key of the band.
+template <bool IS_WHOLE = false>
 __device__ __forceinline__ void make_scores(const Forward& p, const Place& place, const Rows& rows, i32 tile,
                                             ScoreTile& scores) {
 #if HAS_SCORES
   apply_scores(p, place, rows, tile, scores);
 #endif
-  if (place.has_keys_before(tile)) {
-    mask_scores<true>(place, rows, tile, scores);
-  } else if (!place.sees_all(tile)) {
-    mask_scores<false>(place, rows, tile, scores);
+  if constexpr (!IS_WHOLE) {
+    if (tile < place.whole_begin()) {
+      mask_scores<true>(place, rows, tile, scores);
+    } else if (tile >= place.whole_end()) {
+      mask_scores<false>(place, rows, tile, scores);
+    }
   }
 #if HAS_BLOCKS
   mask_blocks(p, place, rows, tile, scores);
@@ -533,10 +535,18 @@ struct OutputRow {
         shift(to.output_shift + own),
         exists(exists && !(STORES_PACKED && coordinate[2] >= to.outputs)) {}
 
-  // further: columns.
-  template <int V> __device__ __forceinline__ void store(i32 further, const f32 (&values)[V]) const {
-    const bool is_column = own + further < HEAD_V - 16 || own + further < p.size_v;  // sizes are padded to 16
-    if (exists && is_column) Output::apply<V>(p.output, cursor, shift + further, V, values);
+  // What the columns' outputs follow from beside their values; further: columns.
+  template <int V> __device__ __forceinline__ void load(i32 further, Output::Loaded<V>& in) const {
+    if (stores(further)) Output::load<V>(p.output, cursor, shift + further, V, in);
+  }
+  template <int V>
+  __device__ __forceinline__ void store(i32 further, const Output::Loaded<V>& in, const f32 (&values)[V]) const {
+    if (stores(further)) Output::finish<V>(p.output, cursor, shift + further, V, in, values);
+  }
+
+ private:
+  __device__ __forceinline__ bool stores(i32 further) const {
+    return exists && (own + further < HEAD_V - 16 || own + further < p.size_v);  // sizes are padded to 16
   }
 };
 
@@ -620,8 +630,13 @@ __device__ __forceinline__ void store_output(const Forward& p, const Destination
         exchange_blocks(values[block / 2]);
       }
       if (!row.exists) continue;  // a branch for all: of each store, its address would be found again
+      Output::Loaded<4> loaded[BLOCKS / 2];  // all at once: each would wait for the store before it
 #pragma unroll
-      for (int block = 0; block < BLOCKS; block += 2) row.store(first + block * 8, values[block / 2]);
+      for (int block = 0; block < BLOCKS; block += 2) row.load(first + block * 8, loaded[block / 2]);
+#pragma unroll
+      for (int block = 0; block < BLOCKS; block += 2) {
+        row.store(first + block * 8, loaded[block / 2], values[block / 2]);
+      }
     }
   }
 #if AMAX_O

@@ -49,19 +49,21 @@ __device__ __forceinline__ void make_weights(const Forward&, const Place&, const
   }
 }
 
-// By `warps` warps, this one the `warp`-th: each takes 16 elements of all keys, then others.
+// By TRANSPOSERS warps, this one the `warp`-th: each takes 16 elements of all keys, then others.
 //
 // As 16-bit matrices, the transpose of 8 keys has pairs of elements in its rows: a lane gets, of elements 2 * r and
 // 2 * r + 1 with r = lane / 4, keys 2 * t and the next one with t = lane % 4. Bytes of two such words, of keys 8 apart,
 // make four of either element's row. Elements of equal parity lie in rows that share banks, so a matrix that is written
 // has the even elements of the lower lanes and the odd ones of the others, or the other way round.
-__device__ __forceinline__ void transpose(const LoadedValues& from, const Values& to, u32 warp, u32 warps) {
+__device__ __forceinline__ void transpose(const LoadedValues& from, const Values& to, u32 warp) {
   constexpr int STEPS = TILE_KV / 32;
   const u32 lane = threadIdx.x % WARP_SIZE, matrix = lane / 8, row = lane % 8;
   const u32 bytes = lane < 16 ? 0x6420 : 0x7531, other_bytes = bytes ^ 0x1111;
   const u32 written = row * 2 + (matrix % 2 ^ row / 4);
-#pragma unroll 1
-  for (u32 element = warp * 16; element < HEAD_V; element += warps * 16) {
+#pragma unroll  // so that what addresses have in common for all tiles is found once
+  for (int first = 0; first < HEAD_V; first += TRANSPOSERS * 16) {
+    const u32 element = first + warp * 16;
+    if (element >= HEAD_V) break;
     const u32 source = from.at(lane, element), target = to.at(element + written, matrix / 2 * 16);
     u32 words[STEPS][4];  // all on their way at once: the tensor cores' operands delay each of them
 #pragma unroll

@@ -70,6 +70,13 @@ def test_tiles_of_queries(racing: Runtime, engine: Engine, queries: int) -> None
     check_case(racing, engine, line, {KnobType.TILE_M: queries})
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "e4m3"])
+def test_tiles_without_a_mask_lie_between_those_with_one(racing: Runtime, dtype: str) -> None:
+    """Of several tiles of queries of a block; of one of them keys at its band's end do not exist."""
+    line = f"sdpa b=1 h=1 q=150 kv=330 d=16 left=100 right=150 stats=yes dtype={dtype}"
+    check_case(racing, WGMMA, line, {KnobType.TILE_M: 64, KnobType.TILE_N: 32}, replace(SM_90A, sm_count=1))
+
+
 @of_each_engine
 def test_tiles_that_are_passed_over(racing: Runtime, engine: Engine) -> None:
     """At either end and in the middle, of one head or of both; what lies there is not read."""
@@ -234,8 +241,18 @@ def test_large_tiles_are_for_what_needs_few_registers() -> None:
         return WGMMA.knobs(graph_of(line), SM_90A)[0].values
 
     assert tiles("sdpa b=1 h=1 q=20 d=64 causal=top_left lengths=yes") == (64, 128, 192)
-    for words in ("d=64 dropout=0.5", "d=64 scores=bias", "d=72"):
+    assert tiles("sdpa b=1 h=1 q=20 d=128 dtype=e4m3") == (64, 128, 192)
+    for words in ("d=64 dropout=0.5", "d=64 scores=bias", "d=72", "d=144 dtype=e4m3"):
         assert tiles(f"sdpa b=1 h=1 q=20 {words}") == (64, 128)
+
+
+@pytest.mark.parametrize(
+    ("words", "queries"),
+    [("q=2048", 192), ("q=1024", 128), ("q=2048 causal=top_left", 128), ("q=2048 scores=tanh", 128)],
+)
+def test_large_heads_of_fp8_have_large_tiles_where_these_are_full(words: str, queries: int) -> None:
+    plan = WGMMA.plan(graph_of(f"sdpa b=1 h=1 d=128 dtype=e4m3 {words}"), SM_90A, {})
+    assert dict(plan.choices)[KnobType.TILE_M] == queries
 
 
 def test_keys_are_taken_as_far_as_there_is_room() -> None:
