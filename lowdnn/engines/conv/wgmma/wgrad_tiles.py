@@ -188,18 +188,26 @@ def busy_seconds(tiling: WgradTiling, arch: ArchSpec) -> float:
 
 
 def _timed_best(product: WgradProduct, arch: ArchSpec) -> tuple[float, WgradTiling]:
-    cuts = [cut for cut in (product, product.with_windows, product.with_valid_only) if cut]
-    rates = _Rates.of(product, arch)
-    timed = (
-        (_seconds(extents, fitted, splits, rates), margin, cut, fitted.tile, splits)
-        for cut, extents in ((cut, _Extents.of(cut)) for cut in cuts)
-        for fitted in _menu(
-            cut.tap_run, cut.window(1), cut.pixel_clocks, _conversion_clocks(product), product.instruction, arch
-        )
-        for splits, margin in _splittings(extents, fitted, rates)
-    )
-    seconds, _, cut, tile, splits = min(timed, key=lambda found: found[0] * found[1])
-    return seconds, WgradTiling(cut, tile, splits)
+    rates, element_clocks = _Rates.of(product, arch), _conversion_clocks(product)
+    tiles: list[tuple[float, int, WgradProduct, _Extents, _Fitted]] = []
+    for cut in filter(None, (product, product.with_windows, product.with_valid_only)):
+        extents = _Extents.of(cut)
+        menu = _menu(cut.tap_run, cut.window(1), cut.pixel_clocks, element_clocks, product.instruction, arch)
+        tiles += [
+            (_bound_seconds(extents, fitted, rates), number, cut, extents, fitted)
+            for number, fitted in enumerate(menu, len(tiles))
+        ]
+    found: list[tuple[tuple[float, int], float, WgradTiling]] = []  # each better than the one before; first tiles win
+    for bound, number, cut, extents, fitted in sorted(tiles, key=lambda tile: tile[0]):
+        if found and bound > found[-1][0][0]:
+            break
+        for splits, margin in _splittings(extents, fitted, rates):
+            seconds = _seconds(extents, fitted, splits, rates)
+            cost = seconds * margin, number
+            if not found or cost < found[-1][0]:
+                found.append((cost, seconds, WgradTiling(cut, fitted.tile, splits)))
+    _, seconds, tiling = found[-1]
+    return seconds, tiling
 
 
 def _fitted(product: WgradProduct, tile: WgmmaTile, arch: ArchSpec) -> _Fitted:
@@ -414,7 +422,7 @@ def _splittings(extents: _Extents, fitted: _Fitted, rates: _Rates) -> Iterator[t
         yield from ((_spread(extents, fitted, most, rates), 1.0) for most in counts)
         return
     yield (1,), 1.0
-    items = fitted.tiles(extents.filters, extents.columns) * extents.groups
+    items = _clusters(extents, fitted)
     for rounds in range(1, _MOST_ROUNDS + 1):
         splits = min(rounds * fitted.resident // max(items, 1), extents.k_blocks[0] // 4)
         if splits > 1:
@@ -425,7 +433,7 @@ def _spread(extents: _Extents, fitted: _Fitted, most: int, rates: _Rates) -> tup
     """Parts of each tap's k, ``most`` of those with the most k blocks: the device is busy for the shortest time with
     them and their slices, as far as a change of one number shows."""
     lengths = sorted(set(extents.k_blocks), reverse=True)
-    tap_items = fitted.tiles(extents.filters, extents.columns) * extents.groups
+    tap_items = _clusters(extents, fitted)
     items = [tap_items * extents.k_blocks.count(k) for k in lengths]
     item_s = fitted.tile.m * fitted.tile.n * _ACCUMULATOR_BYTES / _SLICE_BYTES_PER_S
     stage_s = fitted.sustained_s(rates)
@@ -483,7 +491,22 @@ def _seconds(extents: _Extents, fitted: _Fitted, splits: Sequence[int], rates: _
     lengths = [-(-k // min(split, k)) for k, split in zip(extents.k_blocks, splits, strict=True)]
     splits = [-(-k // length) for k, length in zip(extents.k_blocks, lengths, strict=True)]
     seconds = _START_S + _busy_seconds(extents, fitted, splits, rates)
-    return seconds + (_REDUCE_S + sum(splits) * extents.sum_bytes / _SLICE_BYTES_PER_S if max(splits) > 1 else 0.0)
+    return seconds + (_slices_seconds(extents, sum(splits)) if max(splits) > 1 else 0.0)
+
+
+def _bound_seconds(extents: _Extents, fitted: _Fitted, rates: _Rates) -> float:
+    """What no parts of k take less than: all clusters busy to the end, none with less than a part of the longest k."""
+    even = _clusters(extents, fitted) * sum(extents.k_blocks) / fitted.resident
+    longest = max(extents.k_blocks)
+    part = longest / _LONGEST_TAP_SPLITS[-1] if len(extents.k_blocks) > 1 else 0.0
+    whole_s = _beside_copies(extents, fitted, rates, max(even, longest))
+    parts_s = _beside_copies(extents, fitted, rates, max(even, part)) + _slices_seconds(extents, len(extents.k_blocks))
+    return _START_S + min(whole_s, parts_s)
+
+
+def _slices_seconds(extents: _Extents, slices: int) -> float:
+    """Of the sum of slices, of columns as ``extents`` has them."""
+    return _REDUCE_S + slices * extents.sum_bytes / _SLICE_BYTES_PER_S
 
 
 def _busy_seconds(extents: _Extents, fitted: _Fitted, splits: Sequence[int], rates: _Rates) -> float:
@@ -491,16 +514,25 @@ def _busy_seconds(extents: _Extents, fitted: _Fitted, splits: Sequence[int], rat
 
     splits: none of them empty.
     """
+    clusters = _clusters(extents, fitted)
+    parts = [(-(-k // split), clusters * split) for k, split in zip(extents.k_blocks, splits, strict=True)]
+    return _beside_copies(extents, fitted, rates, _busiest(parts, fitted.resident))
+
+
+def _clusters(extents: _Extents, fitted: _Fitted) -> int:
+    """Tiles of clusters, of each part of k."""
+    return fitted.tiles(extents.filters, extents.columns) * extents.groups
+
+
+def _beside_copies(extents: _Extents, fitted: _Fitted, rates: _Rates, busiest_stages: float) -> float:
+    """The time of the busiest cluster's stages, and of what all of them share."""
     tile = fitted.tile
-    blocks = fitted.tiles(extents.filters, extents.columns) * extents.groups
-    parts = [(-(-k // split), blocks * split) for k, split in zip(extents.k_blocks, splits, strict=True)]
-    stage_s = fitted.stage_s if len(parts) == 1 else fitted.sustained_s(rates)
-    busy = _busiest(parts, fitted.resident) * tile.blocks_per_sm * stage_s
-    stages = blocks * sum(extents.k_blocks) * tile.cluster
+    stage_s = fitted.stage_s if len(extents.k_blocks) == 1 else fitted.sustained_s(rates)
+    stages = _clusters(extents, fitted) * sum(extents.k_blocks) * tile.cluster
     power = stages * fitted.stage_flops / rates.flops
     loaded = stages * fitted.copied_bytes
+    busy = max(busiest_stages * tile.blocks_per_sm * stage_s, power, loaded / _L2_BYTES_PER_S)
     copied = extents.read_bytes / rates.copy_bytes_per_s
-    busy = max(busy, power, loaded / _L2_BYTES_PER_S)
     return max(busy, copied) + _OVERLAP_LOSS * min(busy, copied)
 
 
