@@ -21,7 +21,11 @@ _MOST_FP8_HEAD = 128
 
 
 def attention_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
-    """The peers of attention with a causal mask, a window behind the query too, or neither."""
+    """The peers of attention with a causal mask, a window behind the query too, or neither.
+
+    Pages are read by cuDNN's frontend, where it is there, without windows and statistics; other peers get k and v of a
+    full cache in one piece, which spares them the page tables.
+    """
     has_own_lengths = case.lengths == "both" or (case.lengths == "yes" and not case.page and case.ragged == "no")
     is_masked_otherwise = has_own_lengths or case.right >= 0 or case.causal == "bottom_right"
     if case.scores or case.dropout or is_masked_otherwise or case.stats not in ("no", "lse"):
@@ -30,10 +34,13 @@ def attention_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
         return _packed_peers(case, data)
     if case.is_fp8:
         return _fp8_peers(case, data)
-    if case.page:
-        return _paged_peers(case, data)
+    if case.page and _has_frontend() and case.left < 0 and case.stats == "no":
+        return {"cudnn paged": paged_attention(case, data)}
     q, is_causal = data["q"], case.causal != "no"
-    k, v = [copy.transpose(2, 3) for copy in data["k"]], data["v"]
+    if case.page:
+        k, v = (_gathered(data, name, case.kv or case.q) for name in ("k", "v"))
+    else:
+        k, v = [copy.transpose(2, 3) for copy in data["k"]], data["v"]
 
     def results(o: torch.Tensor, log_sum_exp: torch.Tensor) -> Tensors:
         return [o] if case.stats == "no" else [log_sum_exp, o]
@@ -50,19 +57,8 @@ def attention_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
     return {"flash": flash} if case.left >= 0 else {"flash": flash, "cudnn": cudnn}
 
 
-def _paged_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
-    """cuDNN's kernel over the pages; where its frontend is missing, that over the cache in one piece."""
-    if importlib.util.find_spec("cudnn") is not None:
-        return {"cudnn paged": paged_attention(case, data)}
-    k, v = (_gathered(data, name, case.kv or case.q) for name in ("k", "v"))
-
-    def cudnn_unpaged(slot: int) -> Tensors:
-        o, *_ = _aten._scaled_dot_product_cudnn_attention(
-            data["q"][slot], k[slot], v[slot], None, False, 0.0, False, False, scale=case.d**-0.5
-        )
-        return [o]
-
-    return {"cudnn unpaged": cudnn_unpaged}
+def _has_frontend() -> bool:
+    return importlib.util.find_spec("cudnn") is not None
 
 
 def _fp8_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
@@ -80,7 +76,7 @@ def _fp8_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
 
     peers: dict[str, Peer] = {"cudnn bf16": cudnn}
     # cuDNN 9.19's fp8 kernel for larger heads reads an illegal address, after which nothing runs in the process.
-    if importlib.util.find_spec("cudnn") is not None and case.d <= _MOST_FP8_HEAD:
+    if _has_frontend() and case.d <= _MOST_FP8_HEAD:
         peers["cudnn graph"] = fp8_attention(case, data)
     return peers
 

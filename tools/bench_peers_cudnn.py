@@ -73,6 +73,7 @@ def paged_attention(case: AttentionCase, data: CaseData) -> Callable[[int], list
             v=v,
             is_inference=True,
             attn_scale=case.d**-0.5,
+            use_causal_mask=case.causal != "no",
             use_padding_mask=True,
             seq_len_q=graph.input([queries] * data.slots),
             seq_len_kv=graph.input(data["lengths"]),
