@@ -30,6 +30,7 @@ struct Params {
 };
 
 constexpr int ITEMS = 256 / LANES;  // of a block
+typedef Vector<Accumulator, VECTOR> Part;
 
 // Slices of a column.
 __device__ __forceinline__ i32 splits_of(const Params& p, u32 column) {
@@ -39,7 +40,6 @@ __device__ __forceinline__ i32 splits_of(const Params& p, u32 column) {
   return p.splits;
 #endif
 }
-typedef Vector<Accumulator, VECTOR> Part;
 
 extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_constant__ Params p) {
   const u32 lane = threadIdx.x / ITEMS;

@@ -108,6 +108,19 @@ struct Params {
 #endif
 };
 
+#if VALID_TAPS
+// Boxes as far from their walk as a tap's; returns which of the walks it is.
+template <int BOXES>
+__device__ __forceinline__ u32 walk_of(const ValidTap& tap, const i32 (&offset)[SPATIAL], PixelBox (&box)[BOXES]) {
+#pragma unroll
+  for (int i = 0; i < BOXES; ++i) {
+#pragma unroll
+    for (int axis = 0; axis < SPATIAL; ++axis) box[i].offset[axis] = u16(offset[axis]);
+  }
+  return tap.walk;
+}
+#endif
+
 WGMMA_KERNEL(const __grid_constant__ Params p) {
   constexpr int DY_BOXES = TILE_M / 64, X_BOXES = TILE_N / 64 / TAP_RUN;
   const auto x_boxes = [&](const TileWork& work, PixelBox(&box)[X_BOXES]) -> u32 {
@@ -118,10 +131,8 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
 #pragma unroll
     for (int i = 0; i < X_BOXES; ++i) {
       if (tap.is_empty) box[i].channel = -64;
-#pragma unroll
-      for (int axis = 0; axis < SPATIAL; ++axis) box[i].offset[axis] = u16(tap.x_offset[axis]);
     }
-    return tap.walk;
+    return walk_of(tap, tap.x_offset, box);
 #else
     return 0;
 #endif
@@ -141,12 +152,7 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
       for (int i = 0; i < DY_BOXES; ++i) box[i] = {i32(work.batch * p.group_filters + work.row + i * 64), {}};
 #if VALID_TAPS
       const ValidTap& tap = p.taps[p.output.columns.tap(work.column / 64)];
-#pragma unroll
-      for (int i = 0; i < DY_BOXES; ++i) {
-#pragma unroll
-        for (int axis = 0; axis < SPATIAL; ++axis) box[i].offset[axis] = u16(tap.dy_offset[axis]);
-      }
-      return tap.walk;
+      return walk_of(tap, tap.dy_offset, box);
 #else
       return 0;
 #endif
