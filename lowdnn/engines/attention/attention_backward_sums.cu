@@ -1,14 +1,15 @@
 // attention_backward_sums: dq = scale * sums, in fp8 with what stands in the place of the scale, of the sums that
-// attention_backward_wgmma.cu leaves; zeros for a tile whose queries see no key. With IS_SPLIT also dk and dv, of the
-// sums that the splits of the queries leave, added in their order.
+// attention_backward_wgmma.cu leaves; zeros for a tile whose queries see no key. With IS_SPLIT also dk and dv of tiles of
+// keys that have splits, of the sums that these leave, added in their order.
 //
 // Block: a tile of TILE_Q queries of one head, or as many threads' share of a tile of TILE_KV keys. A thread has 8
 // columns of a row and of the 8th one after it.
 // Launch: TILE_Q / 2 threads for each 8 columns of q that there are sums of; a block for each tile of queries, then
-// enough for each tile of keys, first for dk.
+// enough for each tile of keys that has splits, first for dk.
 // Macros: OUT TILE_Q HEAD_QK TILE_KV HEAD_V IS_FP8 IS_SPLIT.
 
 #include "include/attention_backward_scaling.cuh"
+#include "include/attention_key_order.cuh"
 #include "include/dependent_launch.cuh"
 #include "include/tile_sums.cuh"
 
@@ -19,29 +20,33 @@ constexpr int THREADS = threads_of<QuerySums>();
 
 struct Gradient {
   Heads<OUT> to;
-  const f32* sums;       // (split, batch, head, tile)
-  Divider tiles, heads;  // of a head; of a batch
+  const f32* sums;  // (split, tile)
+  Divider heads;    // of a batch
 };
 
 struct Params {
   Gradient dq;
-  const u32* turns;  // (batch, head, tile of queries): 0 where nothing was stored
+  Divider query_tiles;  // of a head
+  const u32* turns;     // (batch, head, tile of queries): 0 where nothing was stored
   Backward problem;
 #if IS_SPLIT
   Gradient dk, dv;
-  i32 splits, query_tiles, key_tiles;  // of all heads
+  KeyOrder keys;
+  u32 all_query_tiles;
 #endif
 };
 
-// A thread's share of tile `index`, of ROWS rows: sums of `count` splits, `apart` numbers from one to the next.
+// A thread's share of tile `tile`, of ROWS rows: sums of `count` splits from `first_sums` on, `apart` numbers from one to
+// the next.
 template <int ROWS, class Sums>
-__device__ __forceinline__ void store_sums(const Backward& problem, const Gradient& gradient, Result result, u32 index,
-                                           u32 thread, i32 count, i64 apart, i32 rows, i32 size) {
+__device__ __forceinline__ void store_sums(const Backward& problem, const Gradient& gradient, Result result,
+                                           const f32* first_sums, TileIndex tile, u32 thread, i32 count, i64 apart,
+                                           i32 rows, i32 size) {
   constexpr u32 GROUPS = Sums::COLUMN_PARTS * Sums::BLOCKS;
   const u32 group = thread % GROUPS, pair_of_rows = thread / GROUPS, row = pair_of_rows / 8 * 16 + pair_of_rows % 8;
   const u32 part = Sums::COLUMN_PARTS > 1 ? group / Sums::BLOCKS : row / 64;
-  const f32* const first = gradient.sums + i64(index) * Sums::NUMBERS +
-                           Sums::at(part, group % Sums::BLOCKS, row % 64 / 16 * WARP_SIZE + row % 8 * 4);
+  const f32* const first =
+      first_sums + Sums::at(part, group % Sums::BLOCKS, row % 64 / 16 * WARP_SIZE + row % 8 * 4);
   f32 sums[1][4][4] = {};  // of each pair of columns: two of one row, two of the other one
 #pragma unroll 4
   for (i32 split = 0; split < count; ++split) {
@@ -53,13 +58,12 @@ __device__ __forceinline__ void store_sums(const Backward& problem, const Gradie
       for (int i = 0; i < 4; ++i) sums[0][pair][i] += addends[i];
     }
   }
-  const u32 heads_before = gradient.tiles.divide(index), tile = index - heads_before * gradient.tiles.divisor;
-  const i32 batch = i32(gradient.heads.divide(heads_before));
-  const i32 head = i32(heads_before - batch * gradient.heads.divisor) * gradient.to.sharing;
+  const i32 batch = i32(gradient.heads.divide(tile.row));
+  const i32 head = i32(tile.row - batch * gradient.heads.divisor) * gradient.to.sharing;
   const f32 factor = factor_of(problem, result, sums);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const i32 own_row = tile * ROWS + row + half * 8;
+    const i32 own_row = i32(tile.column) * ROWS + row + half * 8;
     OUT results[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) results[i] = convert<OUT>(sums[0][i / 2][half * 2 + i % 2] * factor);
@@ -69,23 +73,25 @@ __device__ __forceinline__ void store_sums(const Backward& problem, const Gradie
 
 #if IS_SPLIT
 template <class Sums>
-__device__ __forceinline__ void store_key_sums(const Params& p, const Gradient& gradient, Result result, u32 tile,
+__device__ __forceinline__ void store_key_sums(const Params& p, const Gradient& gradient, Result result, u32 split_tile,
                                                u32 thread, i32 size) {
   if (thread >= threads_of<Sums>()) return;
-  const i64 apart = i64(p.key_tiles) * Sums::NUMBERS;
-  store_sums<TILE_KV, Sums>(p.problem, gradient, result, tile, thread, p.splits, apart, p.problem.keys, size);
+  const i64 apart = i64(p.keys.split_tiles()) * Sums::NUMBERS;
+  store_sums<TILE_KV, Sums>(p.problem, gradient, result, gradient.sums + i64(split_tile) * Sums::NUMBERS,
+                            p.keys.tile(p.keys.whole_tiles + split_tile), thread, p.keys.splits, apart, p.problem.keys,
+                            size);
 }
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   wait_for_previous_kernel();
 #if IS_SPLIT
-  if (blockIdx.x >= p.query_tiles) {
+  if (blockIdx.x >= p.all_query_tiles) {
     typedef KeySumsOf<TILE_KV, HEAD_QK> KeySums;
     typedef KeySumsOf<TILE_KV, HEAD_V> ValueSums;
     constexpr u32 OF_DK = (threads_of<KeySums>() + THREADS - 1) / THREADS;
     constexpr u32 OF_BOTH = OF_DK + (threads_of<ValueSums>() + THREADS - 1) / THREADS;
-    const u32 index = blockIdx.x - p.query_tiles, tile = index / OF_BOTH, share = index % OF_BOTH;
+    const u32 index = blockIdx.x - p.all_query_tiles, tile = index / OF_BOTH, share = index % OF_BOTH;
     const u32 thread = share * THREADS + threadIdx.x;
     if (share < OF_DK) {
       store_key_sums<KeySums>(p, p.dk, OF_K, tile, thread, p.problem.size_qk);
@@ -96,6 +102,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   }
 #endif
   const i32 count = p.turns[blockIdx.x] > 0;
-  store_sums<TILE_Q, QuerySums>(p.problem, p.dq, OF_Q, blockIdx.x, threadIdx.x, count, 0, p.problem.queries,
-                                p.problem.size_qk);
+  const u32 head = p.query_tiles.divide(blockIdx.x);
+  const TileIndex tile = {head, blockIdx.x - head * p.query_tiles.divisor};
+  store_sums<TILE_Q, QuerySums>(p.problem, p.dq, OF_Q, p.dq.sums + i64(blockIdx.x) * QuerySums::NUMBERS, tile,
+                                threadIdx.x, count, 0, p.problem.queries, p.problem.size_qk);
 }

@@ -50,8 +50,9 @@ struct Consumer : Warpgroup {
     set_zero(own.dv);
     if (place.steps > 0) own.add_queries();
     named_barrier(STORING_BARRIER, CONSUMER_THREADS);
-    store_keys(p, p.dk, place, warp_key, memory.k, p.problem.size_qk, OF_K, own.dk);
-    store_keys(p, p.dv, place, warp_key, memory.v, p.problem.size_v, OF_V, own.dv);
+    const KeyShare share = memory.own_share(p.keys);  // here: there are no registers to keep it
+    store_keys(p, p.dk, place, share, warp_key, memory.k, p.problem.size_qk, OF_K, own.dk);
+    store_keys(p, p.dv, place, share, warp_key, memory.v, p.problem.size_v, OF_V, own.dv);
   }
 
  private:

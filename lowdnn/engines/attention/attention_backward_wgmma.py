@@ -7,14 +7,16 @@ graph asks for it or it costs little, otherwise as the blocks come, faster, in a
 Kernels: ``attention_backward_widen.cu`` (of fp8, as for ``attention_backward_mma``), ``attention_backward_terms.cu`` (8
 bytes of the workspace for each query), ``attention_backward_wgmma.cu`` or, for heads of more than 128 elements,
 ``attention_backward_wgmma_large.cu`` (dk and dv; dq as fp32 sums in the workspace), ``attention_backward_sums.cu``
-(dq). Where few blocks have long ways along the queries, several share one: then dk and dv, too, are fp32 sums in the
-workspace, one for each split, which the last kernel adds in a fixed order.
+(dq). Where few blocks have long ways along the queries, several share one; where the last blocks would leave most of
+the device idle, several share the way of each of these. Then dk and dv, too, are fp32 sums in the workspace, one for
+each split, which the last kernel adds in a fixed order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, ClearedWords, seen_pairs
@@ -82,6 +84,10 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 #: In tiles of queries, which take 2.6 to 3.2 us whatever the kind, as measured: what a block takes before its first one
 #: and behind its last one; a launch that joins splits, beside the bytes of their sums, of which so many move meanwhile.
 _BLOCK_STEPS, _JOIN_STEPS, _STEP_BYTES = 3, 1, 9 << 20
+#: Heads of from so many elements on gain by splits of the last tiles, as measured: 2 to 4 % of long ways.
+_STREAM_SIZE = 128
+#: What splits shall gain: about as much as the estimate may be wrong.
+_SPLIT_GAIN = 1.01
 _STAGE_GRANULE_BYTES = 1024
 
 
@@ -214,20 +220,20 @@ class AttentionBackwardWgmma(Floored):
         return Floor(Multipliers.FASTEST, waste=waste)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """SWIZZLE, REDUCTION_MODE, SPLIT_K_SLC."""
+        """SWIZZLE, REDUCTION_MODE, SPLIT_K_SLC, STREAM_K."""
         return self._accepted(graph, arch).knobs(arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Three launches; one more before fp8."""
         problem = self._accepted(graph, arch)
         chosen = resolve_choices(self.name, problem.knobs(arch), choices)
-        problem = replace(problem, splits=chosen[KnobType.SPLIT_K_SLC])
-        is_in_order = chosen[KnobType.REDUCTION_MODE] == _IN_ORDER
+        problem = problem.split(arch, chosen[KnobType.SPLIT_K_SLC], chosen[KnobType.STREAM_K])
+        heads_at_once, is_in_order = chosen[KnobType.SWIZZLE], chosen[KnobType.REDUCTION_MODE] == _IN_ORDER
         notes = (NumericalNote.TENSOR_CORE,) if is_in_order else self.numerical_notes
         steps = (
             *problem.prepare(),
-            problem.gradients(arch, chosen[KnobType.SWIZZLE], is_in_order),
-            problem.rounded_sums(),
+            problem.gradients(arch, heads_at_once, is_in_order),
+            problem.rounded_sums(heads_at_once),
         )
         kernels = tuple(kernel for kernel, _ in steps)
         launches = tuple(replace(launch, kernel=place) for place, (_, launch) in enumerate(steps))
@@ -266,10 +272,14 @@ def _kind(size: int) -> _Kind:
 
 @dataclass(frozen=True)
 class _Problem:
-    """The operation as the kernels on wgmma take it.  splits: blocks that share the queries of the same keys."""
+    """The operation as the kernels on wgmma take it.
+
+    splits: blocks that share the queries of the same keys.  whole_tiles: of keys, before the others, that none shares.
+    """
 
     backward: AttentionBackward
     splits: int = 1
+    whole_tiles: int = 0
 
     @cached_property
     def kind(self) -> _Kind:
@@ -308,6 +318,16 @@ class _Problem:
         return self.splits > 1
 
     @property
+    def split_tiles(self) -> int:
+        """Of keys that several blocks share."""
+        return self.all_key_tiles - self.whole_tiles if self.is_split else 0
+
+    @property
+    def shares(self) -> int:
+        """What blocks take one after another: tiles of keys, or splits of them."""
+        return self.all_key_tiles + self.split_tiles * (self.splits - 1)
+
+    @property
     def workspace_bytes(self) -> int:
         return self._sums_offset + self._sums_bytes
 
@@ -339,32 +359,53 @@ class _Problem:
         return batch * heads
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        """SWIZZLE, REDUCTION_MODE, SPLIT_K_SLC."""
+        """SWIZZLE, REDUCTION_MODE, SPLIT_K_SLC, STREAM_K."""
         heads = tuple(2**power for power in range(8))
         orders = (_IN_ORDER,) if self.backward.operation.is_deterministic else (_IN_ORDER, _IN_ANY_ORDER)
-        split = self._split_knob(arch)
-        heads_at_once = self._heads_at_once(arch, split.default)
+        splits, streams = self._split_values, (0, 1) if self._has_last_tiles(arch) else (0,)
+        choices = product(splits, streams if self.kind.size >= _STREAM_SIZE else (0,))
+        split, stream = min(choices, key=lambda choice: self._steps_of(arch, *choice))
+        heads_at_once = self._heads_at_once(arch, split)
         order = orders[0] if self._has_cheap_order(arch, heads_at_once) else orders[-1]
         return (
             Knob("heads", KnobType.SWIZZLE, heads, heads_at_once, "heads whose blocks start together"),
             Knob("order", KnobType.REDUCTION_MODE, orders, order, "0: dq is summed up in a fixed order; 1: in any"),
-            split,
+            Knob("split_q", KnobType.SPLIT_K_SLC, splits, split, "parts of the queries, joined in the last launch"),
+            Knob(
+                "stream_q",
+                KnobType.STREAM_K,
+                streams,
+                stream,
+                "1: only the last tiles of keys, of which there is not one for every block, have parts",
+            ),
         )
 
-    def _split_knob(self, arch: ArchSpec) -> Knob:
-        """SPLIT_K_SLC, as far as each split has tiles of queries. The default takes the least time, in steps of a tile:
-        that of the longest block, or of waves of mean ones."""
-        longest, mean = self._most_steps, self._mean_steps
-        most = min(longest, MAX_GRID_X // max(1, self.all_key_tiles))
+    def split(self, arch: ArchSpec, splits: int, stream: int) -> _Problem:
+        """This with ``splits`` splits; stream: the knob STREAM_K."""
+        whole_tiles = self.all_key_tiles - self.all_key_tiles % arch.sm_count if stream else 0
+        return replace(self, splits=splits, whole_tiles=whole_tiles)
 
-        def steps(splits: int) -> float:
-            waves = ceil_div(self.all_key_tiles * splits, arch.sm_count)
-            join = _JOIN_STEPS + 2 * replace(self, splits=splits)._key_sums_bytes / _STEP_BYTES if splits > 1 else 0
-            return max(_BLOCK_STEPS + longest / splits, waves * (_BLOCK_STEPS + mean / splits)) + join
+    def _has_last_tiles(self, arch: ArchSpec) -> bool:
+        """Whether there are tiles behind those of which every block has as many. Under a band the last ones are the
+        shortest and leave little time behind them."""
+        return not self.has_band and self.all_key_tiles > arch.sm_count and self.all_key_tiles % arch.sm_count > 0
 
-        values = tuple(splits for splits in _SPLITS if splits <= max(1, most))
-        best = min(values, key=steps)
-        return Knob("split_q", KnobType.SPLIT_K_SLC, values, best, "parts of the queries, joined in the last launch")
+    @property
+    def _split_values(self) -> tuple[int, ...]:
+        """As far as each split has tiles of queries."""
+        most = min(self._most_steps, MAX_GRID_X // max(1, self.all_key_tiles))
+        return tuple(splits for splits in _SPLITS if splits <= max(1, most))
+
+    def _steps_of(self, arch: ArchSpec, splits: int, stream: int) -> float:
+        """The time, in steps of a tile: that of the longest block, or of waves of mean ones."""
+        problem = self.split(arch, splits, stream)
+        longest, mean, parts = self._most_steps, self._mean_steps, problem.split_tiles * splits
+        whole_waves, split_waves = (ceil_div(own, arch.sm_count) for own in (problem.shares - parts, parts))
+        waves = whole_waves * (_BLOCK_STEPS + mean) + split_waves * (_BLOCK_STEPS + mean / splits)
+        steps = max(_BLOCK_STEPS + longest / splits, waves)
+        if splits == 1:
+            return steps
+        return _SPLIT_GAIN * (steps + _JOIN_STEPS + 2 * problem._key_sums_bytes / _STEP_BYTES)
 
     def prepare(self) -> list[tuple[KernelRef, Launch]]:
         """Turns are cleared, too, and the tickets behind them."""
@@ -390,15 +431,16 @@ class _Problem:
             WorkspacePointer(self._sums_offset),
             WorkspacePointer(self._turns_offset),
             WorkspacePointer(self._tickets_offset),
+            self._key_order(heads_at_once),
             Struct(divider(backward.operation.k.dims[1])),
-            *i32((self.query_tiles, self.key_tiles, self.key_heads, heads_at_once)),
+            *i32((self.query_tiles,)),
         )
         if self.is_split:
-            arguments += (*map(WorkspacePointer, self._key_sums_offsets), *i32((self.splits,)))
+            arguments += tuple(map(WorkspacePointer, self._key_sums_offsets))
         moved = bytes_of(getattr(backward.operation, port) for port in ("q", "k", "v", "d_o", "dk", "dv"))
         return kernel, Launch(
             kernel=0,
-            grid=(min(arch.sm_count, self.all_key_tiles * self.splits), 1, 1),
+            grid=(min(arch.sm_count, self.shares), 1, 1),
             block=((_WARPGROUPS + 1) * WARPGROUP_THREADS, 1, 1),
             arguments=(Struct(arguments),),
             shared_bytes=self._shared_bytes_with(self._output_stages),
@@ -410,7 +452,7 @@ class _Problem:
             overlaps_previous=True,
         )
 
-    def rounded_sums(self) -> tuple[KernelRef, Launch]:
+    def rounded_sums(self, heads_at_once: int) -> tuple[KernelRef, Launch]:
         """dq; of splits dk and dv, too."""
         backward, operation, kind = self.backward, self.backward.operation, self.kind
         params = SumsParams(
@@ -431,18 +473,19 @@ class _Problem:
         )
         threads, blocks = self._tile_sum_bytes // _THREAD_SUM_BYTES, self.all_query_tiles
         arguments: tuple[Argument, ...] = (
-            self._gradient("dq", self._sums_offset, self.query_tiles),
+            self._gradient("dq", self._sums_offset),
+            Struct(divider(self.query_tiles)),
             WorkspacePointer(self._turns_offset),
             backward.argument,
         )
         gradients: tuple[Tensor, ...] = (operation.dq,)
         if self.is_split:
             of_keys = zip(("dk", "dv"), self._key_sums_offsets, strict=True)
-            arguments += tuple(self._gradient(port, offset, self.key_tiles) for port, offset in of_keys)
-            arguments += i32((self.splits, self.all_query_tiles, self.all_key_tiles))
+            arguments += tuple(self._gradient(port, offset) for port, offset in of_keys)
+            arguments += (self._key_order(heads_at_once), *i32((self.all_query_tiles,)))
             gradients += (operation.dk, operation.dv)
             tiles_bytes = (kind.keys * size * _SUM_BYTES for size in (self.head_qk, self.head_v))
-            blocks += self.all_key_tiles * sum(ceil_div(own, threads * _THREAD_SUM_BYTES) for own in tiles_bytes)
+            blocks += self.split_tiles * sum(ceil_div(own, threads * _THREAD_SUM_BYTES) for own in tiles_bytes)
         return kernel, Launch(
             kernel=0,
             grid=(blocks, 1, 1),
@@ -456,11 +499,15 @@ class _Problem:
             overlaps_previous=True,
         )
 
-    def _gradient(self, port: str, sums_offset: int, tiles: int) -> Struct:
+    def _gradient(self, port: str, sums_offset: int) -> Struct:
         """The kernel's ``Gradient``."""
         heads = self.backward.heads[port]
-        dividers = (Struct(divider(count)) for count in (tiles, heads.tensor.dims[1]))
-        return Struct((heads.argument, WorkspacePointer(sums_offset), *dividers))
+        return Struct((heads.argument, WorkspacePointer(sums_offset), Struct(divider(heads.tensor.dims[1]))))
+
+    def _key_order(self, heads_at_once: int) -> Struct:
+        """The kernels' ``KeyOrder``."""
+        whole_tiles = self.whole_tiles if self.is_split else self.all_key_tiles
+        return Struct(i32((self.key_heads, self.key_tiles, heads_at_once, whole_tiles, self.splits)))
 
     def _heads_at_once(self, arch: ArchSpec, splits: int) -> int:
         """Blocks of a head wait for each other at the same queries. The more heads there are at once, the fewer blocks
@@ -525,7 +572,7 @@ class _Problem:
     @property
     def _split_rows(self) -> int:
         """Of dk, and of dv, that there are sums of."""
-        return self.splits * self.all_key_tiles * self.kind.keys if self.is_split else 0
+        return self.splits * self.split_tiles * self.kind.keys
 
     @property
     def _key_sums_bytes(self) -> int:

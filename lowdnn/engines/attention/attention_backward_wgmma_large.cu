@@ -141,18 +141,19 @@ struct Consumer {
   static __device__ __forceinline__ void run(const Params& p, const Place& place, Memory& memory) {
     const i32 warp_key = threadIdx.x % WARPGROUP_SIZE / WARP_SIZE * 16;
     const Scaling scaling(p.problem);
+    const KeyShare share = memory.own_share(p.keys);
     if (threadIdx.x < WARPGROUP_SIZE) {
       ValueWarpgroup own = {{p, place, memory, 0, warp_key}};
       set_zero(own.dv);
       if (place.steps > 0) own.add_queries(scaling.scores * LOG2_E);
       named_barrier(STORING_BARRIER, CONSUMER_THREADS);
-      store_keys(p, p.dv, place, warp_key, memory.v, p.problem.size_v, OF_V, own.dv);
+      store_keys(p, p.dv, place, share, warp_key, memory.v, p.problem.size_v, OF_V, own.dv);
     } else {
       KeyWarpgroup own = {{p, place, memory, 1, warp_key}};
       set_zero(own.dk);
       if (place.steps > 0) own.add_queries(scaling);
       named_barrier(STORING_BARRIER, CONSUMER_THREADS);
-      store_keys(p, p.dk, place, warp_key, memory.k, p.problem.size_qk, OF_K, own.dk);
+      store_keys(p, p.dk, place, share, warp_key, memory.k, p.problem.size_qk, OF_K, own.dk);
     }
   }
 };

@@ -55,7 +55,7 @@ _TILES = (64, 128, 192)
 _TILES_OF_KEYS = (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32)
 _TILES_OF_FP8_KEYS = (192, 160, 128, 96, 64, 32)
 #: From so many queries on large tiles pay, from half as many without a mask; more than so many keys at a time, a few
-#: more without a mask, only from so many on that a query sees.
+#: more without a mask, only of fp8 and from so many on that a query sees.
 _MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS_WITHOUT_MASK, _MANY_KEYS = 1024, 128, 144, 3000
 #: Rows of the largest tiles of queries for each of smaller ones, where they pay for large heads.
 _MOST_PADDING = 1.04
@@ -174,9 +174,9 @@ def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
     many = _MANY_QUERIES // 2 if is_full else _MANY_QUERIES
     queries = _most_queries(problem, tiles) if problem.queries >= many else _TILES[problem.queries > WARPGROUP_ROWS]
     of_keys = _keys_that_fit(problem, tiles[1])
-    most = of_keys[0]
-    if problem.keys_seen < _MANY_KEYS:
-        most = _MANY_KEYS_WITHOUT_MASK if is_full else _MANY_KEYS_AT_A_TIME
+    most = _MANY_KEYS_WITHOUT_MASK if is_full else _MANY_KEYS_AT_A_TIME
+    if problem.is_fp8 and problem.keys_seen >= _MANY_KEYS:
+        most = of_keys[0]
     fitting = _keys_that_fit(problem, queries)
     candidates = [keys for keys in of_keys if keys <= most and keys in fitting] or of_keys[-1:]
     keys = min(candidates, key=lambda keys: ceil_div(problem.keys, keys) * (keys + _KEYS_BESIDE))

@@ -11,8 +11,8 @@
 // sees stores, the others add, IN_ORDER in the order of their keys, otherwise as they come. To wait little for their
 // turns, blocks with the same keys of `heads_at_once` heads start together, and two warps add in turns: until the sums
 // of one tile are seen by others, those of the next are on their way.
-// With IS_SPLIT several blocks have the same keys and share the way; each leaves its sums of dk and dv in memory, which
-// attention_backward_sums.cu adds in a fixed order.
+// With IS_SPLIT several blocks have the same keys, of all tiles or only of the last ones, and share the way; each leaves
+// its sums of dk and dv in memory, which attention_backward_sums.cu adds in a fixed order.
 // Shared memory: KEY_STAGES times TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms;
 // OUTPUT_STAGES times TILE_Q rows of d_o; TILE_KV x TILE_Q gradients of scores; two of the SUM_PIECES in which the sums
 // of a tile are passed on; WEIGHT_BYTES; and, behind the last terms if there is room up to the next stage, the barriers,
@@ -24,10 +24,10 @@
 #pragma once
 
 #include "include/attention_backward_scaling.cuh"
+#include "include/attention_key_order.cuh"
 #include "include/attention_wgmma.cuh"
 #include "include/dependent_launch.cuh"
 #include "include/ldmatrix.cuh"
-#include "include/raster.cuh"
 #include "include/tile_sums.cuh"
 #include "include/turns.cuh"
 #include "include/warpgroup.cuh"
@@ -76,21 +76,12 @@ struct Params {
   f32* sums;      // (batch, head, tile of queries)
   u32* turns;     // of the same: 0 until sums are there; then IN_ORDER which block is next, otherwise 1
   u32* tickets;   // one word
-  Divider heads;  // of k in a batch
-  i32 query_tiles, key_tiles, key_heads, heads_at_once;  // of a head, of all batches
+  KeyOrder keys;
+  Divider heads;    // of k in a batch
+  i32 query_tiles;  // of a head
 #if IS_SPLIT
-  f32 *key_sums, *value_sums;  // (split, batch, head, tile of keys)
-  u32 splits;
+  f32 *key_sums, *value_sums;  // (split, tile of keys that has splits)
 #endif
-
-  // Those of places.
-  __device__ __forceinline__ u32 ticket_count() const {
-#if IS_SPLIT
-    return key_heads * key_tiles * splits;
-#else
-    return key_heads * key_tiles;
-#endif
-  }
 };
 
 // Where the block's keys are, and what it has of their way along the queries.
@@ -103,19 +94,11 @@ struct Place {
   u32 first_step;  // of all that the block has
 #if IS_SPLIT
   i32 steps_before;  // that other splits have
-  i32 sums_tile;     // of dk and dv
 #endif
 
   __device__ __forceinline__ Place(const Params& p, u32 ticket, u32 first_step) : first_step(first_step) {
-#if IS_SPLIT
-    // All splits of a head in the same group: blocks wait for others with fewer keys, whichever split they have.
-    TileIndex index = grouped_tile(ticket, p.key_heads * p.splits, p.key_tiles, p.heads_at_once * p.splits);
-    const u32 split = index.row % p.splits;
-    index.row /= p.splits;
-    sums_tile = (split * p.key_heads + index.row) * p.key_tiles + index.column;
-#else
-    const TileIndex index = grouped_tile(ticket, p.key_heads, p.key_tiles, p.heads_at_once);
-#endif
+    const KeyShare share = p.keys.share<IS_SPLIT>(ticket);
+    const TileIndex index = p.keys.tile(share.tile);
     batch = i32(p.heads.divide(index.row));
     head = i32(index.row - batch * p.heads.divisor) * p.dk.sharing;
     key_tile = i32(index.column);
@@ -124,9 +107,9 @@ struct Place {
     end = max(begin, (band.queries_end(first_key(), TILE_KV) + TILE_Q - 1) / TILE_Q);
     steps = (end - begin) * p.dk.sharing;
 #if IS_SPLIT
-    const u32 fewest = steps / p.splits, with_more = steps % p.splits;
-    steps_before = split * fewest + min(split, with_more);
-    steps = fewest + (split < with_more);
+    const u32 fewest = steps / share.splits, with_more = steps % share.splits;
+    steps_before = share.split * fewest + min(share.split, with_more);
+    steps = fewest + (share.split < with_more);
 #endif
   }
 
@@ -252,6 +235,9 @@ struct Memory {
   static_assert(QueryStage::SPARE == 0 || BARRIER_BYTES + WORD_BYTES <= QueryStage::SPARE, "they fit in");
 
   __device__ __forceinline__ u32 own_ticket() const { return ticket + keys.at.stage() * sizeof(u32); }
+  __device__ __forceinline__ KeyShare own_share(const KeyOrder& order) const {
+    return order.share<IS_SPLIT>(load_shared_32(own_ticket()));
+  }
 
   __device__ __forceinline__ Memory(u32 shared, u32* tickets)
       : k{shared}, v{shared + Keys::BYTES}, keys{shared}, queries{shared + keys.BYTES},
@@ -283,7 +269,7 @@ struct Memory {
 __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
   u32 ticket = load_shared_32(memory.ticket);
 #pragma unroll 1
-  for (; ticket < p.ticket_count(); ticket = take_ticket(p.tickets)) {
+  for (; ticket < p.keys.share_count(); ticket = take_ticket(p.tickets)) {
     const Place place(p, ticket, 0);
     Walk walk(place);
     const auto load_keys = [&] {
@@ -315,7 +301,7 @@ __device__ __forceinline__ void for_each_place(const Params& p, Memory& memory, 
   while (true) {
     memory.keys.wait();
     const u32 ticket = load_shared_32(memory.own_ticket());
-    if (ticket >= p.ticket_count()) return;
+    if (ticket >= p.keys.share_count()) return;
     Place place(p, ticket, first_step);
     if constexpr (IS_WARP) {
       place.make_uniform();
@@ -568,18 +554,23 @@ template <int BLOCKS> __device__ __forceinline__ void set_zero(f32 (&d)[1][BLOCK
 }
 
 // Stores the gradients of the warp's keys that the sums of products are: those of 16 bits by way of `rows`, whose place
-// in shared memory nobody needs any more, so that neighbouring lanes store neighbouring vectors. With IS_SPLIT leaves
-// those sums.
+// in shared memory nobody needs any more, so that neighbouring lanes store neighbouring vectors. Of keys that have
+// splits leaves the sums.
 template <class Out, class Rows, int BLOCKS>
-__device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to, const Place& place, i32 warp_key,
-                                           const Rows& rows, i32 size, Result result, f32 (&values)[1][BLOCKS][4]) {
+__device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to, const Place& place,
+                                           const KeyShare& share, i32 warp_key, const Rows& rows, i32 size,
+                                           Result result, f32 (&values)[1][BLOCKS][4]) {
 #if IS_SPLIT
-  typedef KeySumsOf<TILE_KV, BLOCKS * 8> Sums;
-  f32* const sums = (result == OF_K ? p.key_sums : p.value_sums) + i64(place.sums_tile) * Sums::NUMBERS;
+  if (share.splits > 1) {
+    typedef KeySumsOf<TILE_KV, BLOCKS * 8> Sums;
+    const u32 index = share.split * p.keys.split_tiles() + share.tile - p.keys.whole_tiles;
+    f32* const sums = (result == OF_K ? p.key_sums : p.value_sums) + i64(index) * Sums::NUMBERS;
 #pragma unroll
-  for (int block = 0; block < BLOCKS; ++block)
-    store<4>(sums + Sums::at(warp_key / 64, block, threadIdx.x % WARPGROUP_SIZE), values[0][block]);
-#else
+    for (int block = 0; block < BLOCKS; ++block)
+      store<4>(sums + Sums::at(warp_key / 64, block, threadIdx.x % WARPGROUP_SIZE), values[0][block]);
+    return;
+  }
+#endif
   const f32 factor = factor_of(p.problem, result, values);
   Out* const head = to.at(place.batch, place.head, 0);
   const i32 first_key = place.first_key() + warp_key;
@@ -600,7 +591,6 @@ __device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to
   } else {
     store_gradients(head, to.strides[2], first_key, p.problem.keys, 0, size, factor, values);
   }
-#endif
 }
 
 // Every thread of the block; Consumer::run is what a multiplying one does.

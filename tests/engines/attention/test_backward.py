@@ -116,6 +116,21 @@ def test_split_queries_on_wgmma(racing: Runtime, words: str, splits: int) -> Non
     assert dict(plan.choices)[KnobType.SPLIT_K_SLC] == splits
 
 
+@pytest.mark.parametrize(
+    ("words", "splits", "order"),
+    [
+        ("h=2 hk=1 q=200 kv=300 d=16 dv=32", 2, 0),
+        ("h=1 q=150 kv=800 d=24 dv=72", 3, 1),
+        ("h=1 q=130 kv=300 d=136 dv=16 layout=bshd lengths=both", 2, 0),
+    ],
+)
+def test_last_keys_with_split_queries_on_wgmma(racing: Runtime, words: str, splits: int, order: int) -> None:
+    few = replace(SM_90A, sm_count=2)
+    knobs = {KnobType.SPLIT_K_SLC: splits, KnobType.STREAM_K: 1, KnobType.REDUCTION_MODE: order}
+    plan = check_case(racing, WGMMA, f"sdpa_bwd b=1 {words}", knobs, few)
+    assert dict(plan.choices)[KnobType.STREAM_K] == 1
+
+
 def test_sums_in_any_order(racing: Runtime) -> None:
     line = "sdpa_bwd b=1 h=2 q=70 kv=300 d=16"
     plan = check_case(racing, WGMMA, line, {KnobType.REDUCTION_MODE: 1, KnobType.SWIZZLE: 1})
@@ -322,31 +337,38 @@ def test_workspace_has_terms_and_sums() -> None:
     for splits, of_keys in of_splits.items():
         plan = WGMMA.plan(graph, SM_90A, {KnobType.SPLIT_K_SLC: splits})
         assert plan.workspace_bytes == sums + terms + turns + of_keys
+    few = replace(SM_90A, sm_count=3)
+    plan = WGMMA.plan(graph, few, {KnobType.SPLIT_K_SLC: 2, KnobType.STREAM_K: 1})
+    assert plan.workspace_bytes == sums + terms + turns + of_splits[2] * (tiles % 3) // tiles
 
 
 @pytest.mark.parametrize(
-    ("words", "heads", "order", "splits"),
+    ("words", "heads", "order", "splits", "stream"),
     [
-        ("b=2 h=16 q=8192 d=128", 16, 0, 1),
-        ("b=2 h=16 q=8192 d=128 right=0", 16, 1, 1),
-        ("b=2 h=32 q=8192 d=64 right=0", 32, 0, 1),
-        ("b=2 h=8 q=8192 d=256 right=0", 8, 1, 1),
-        ("b=2 h=8 q=8192 d=256", 4, 1, 1),
-        ("b=8 h=16 q=2048 d=128", 16, 0, 1),
-        ("b=32 h=16 q=512 d=128", 32, 0, 1),
-        ("b=1 h=12 hk=3 q=8192 d=128 left=9 deterministic=yes", 2, 0, 2),
-        ("b=2 h=10 q=4096 kv=77 d=64", 16, 0, 6),
-        ("b=1 h=8 q=1024 d=64", 8, 1, 2),
-        ("b=8 h=32 hk=8 q=1500 d=96 right=0", 32, 1, 1),  # few blocks with long ways
-        ("b=8 h=32 q=1500 d=96 right=0", 16, 1, 1),
-        ("b=8 h=32 hk=4 q=1200 d=128 right=0", 16, 1, 2),
-        ("b=8 h=16 hk=4 q=1500 d=256 right=0", 16, 1, 1),
+        ("b=2 h=16 q=8192 d=128", 16, 0, 3, 1),
+        ("b=2 h=16 q=8192 d=128 right=0", 16, 1, 1, 0),
+        ("b=2 h=32 q=8192 d=64 right=0", 32, 0, 1, 0),
+        ("b=2 h=8 q=8192 d=256 right=0", 8, 1, 1, 0),
+        ("b=2 h=8 q=8192 d=256", 4, 1, 3, 1),
+        ("b=8 h=16 q=2048 d=128", 16, 0, 1, 0),
+        ("b=32 h=16 q=512 d=128", 32, 0, 1, 0),
+        ("b=1 h=12 hk=3 q=8192 d=128 left=9 deterministic=yes", 2, 0, 2, 0),
+        ("b=2 h=10 q=4096 kv=77 d=64", 16, 0, 6, 0),
+        ("b=1 h=8 q=1024 d=64", 8, 1, 2, 0),
+        ("b=8 h=32 hk=8 q=1500 d=96 right=0", 32, 1, 1, 0),  # few blocks with long ways
+        ("b=8 h=32 q=1500 d=96 right=0", 16, 1, 1, 0),
+        ("b=8 h=32 hk=4 q=1200 d=128 right=0", 16, 1, 2, 0),
+        ("b=8 h=16 hk=4 q=1500 d=256 right=0", 16, 1, 1, 0),
     ],
 )
-def test_default_knobs_of_wgmma(words: str, heads: int, order: int, splits: int) -> None:
+def test_default_knobs_of_wgmma(words: str, heads: int, order: int, splits: int, stream: int) -> None:
     plan = WGMMA.plan(graph_of(f"sdpa_bwd {words}"), SM_90A, {})
-    knobs = {KnobType.SWIZZLE: heads, KnobType.REDUCTION_MODE: order, KnobType.SPLIT_K_SLC: splits}
-    assert dict(plan.choices) == knobs
+    assert dict(plan.choices) == {
+        KnobType.SWIZZLE: heads,
+        KnobType.REDUCTION_MODE: order,
+        KnobType.SPLIT_K_SLC: splits,
+        KnobType.STREAM_K: stream,
+    }
     assert (NumericalNote.NONDETERMINISTIC in plan.numerical_notes) == bool(order)
 
 

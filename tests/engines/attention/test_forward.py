@@ -268,6 +268,8 @@ def test_keys_are_taken_as_far_as_there_is_room() -> None:
         ("q=200 d=256", 64),
         ("q=2000 d=128", 144),
         ("q=2000 d=128 right=0", 128),
+        ("q=8000 d=128 right=0", 128),
+        ("q=8000 d=128 right=0 dtype=e4m3", 192),
         ("q=4000 d=64", 128),
     ):
         assert dict(WGMMA.plan(graph_of(f"sdpa b=1 h=1 {words}"), SM_90A, {}).choices)[KnobType.TILE_N] == keys
