@@ -249,6 +249,7 @@ def test_a_mask_stays_too(device: Runtime) -> None:
         ("dims=3x80x9x19 mode=group groups=8 layout=nhwc dir=bwd dtype=fp16", 16),
         ("dims=3x3x40x41 mode=instance scale=none mean=100", 64),
         ("dims=3x3x40x80 mode=instance dir=bwd dtype=bf16", 64),
+        ("dims=2x3x64x192 mode=instance scale=none", 256),  # slots for more chunks than may be on their way
         ("dims=2x3x20x40 mode=instance dir=bwd dtype=fp64", 64),
     ],
 )
