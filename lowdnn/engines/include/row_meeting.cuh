@@ -30,7 +30,7 @@ template <class Team, int COUNT, bool TOGETHER> struct RowMeeting {
   // Rows that what is told has areas for. A block tells of a row when it has heard of the one MOST_ROWS before: so all
   // have told of that, and heard of the one twice as many before.
   static constexpr int AREAS = 16;
-  static_assert(AREAS >= 2 * RowStages<Tile>::MOST_ROWS, "no area is told in that is heard");
+  static_assert(AREAS >= 2 * MOST_ROWS, "no area is told in that is heard");
 
   struct Shared {
     T parts[COUNT][Team::PARTS][Tile::SIDE_SIZE];

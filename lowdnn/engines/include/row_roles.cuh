@@ -40,11 +40,19 @@ __device__ __forceinline__ void arrive_by_warps(u32 barrier) {
   if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(barrier);
 }
 
+// Rows that slots have room for, at most: the first pass is no more than so many rows before the second.
+constexpr int MOST_ROWS = 6;
+
 // Slots in a ring that chunks of one row after the other go through between the roles: a chunk is copied when the second
-// pass has read what was in its slot, and used when it is there. At least a row has room; with slots for MOST_ROWS, at
-// most, the first pass is no more than so many rows before the second.
-template <class Tile> struct RowStages {
-  static constexpr int MOST = 32, MOST_ROWS = 6, WARPS = Tile::BLOCK_SIZE / WARP_SIZE;
+// pass has read what was in its slot, and used when it is there. At least a row has room.
+//
+// GROUP_BYTES: what is copied of a thread's group. Only ON_THEIR_WAY chunks are at a time, however many slots are free:
+// more reads would get in the way of the writes in memory. On an H200 a copy by 64 of 512 bytes at a time took 91 us with
+// 192 KB of each multiprocessor on their way, and 76 us with 32 KB.
+template <class Tile, int GROUP_BYTES> struct RowStages {
+  static constexpr int MOST = 32, WARPS = Tile::BLOCK_SIZE / WARP_SIZE;
+  static constexpr int CHUNK_BYTES = Tile::HELD * Tile::BLOCK_SIZE * GROUP_BYTES;
+  static constexpr int BYTES_ON_THEIR_WAY = 40960, ON_THEIR_WAY = (BYTES_ON_THEIR_WAY + CHUNK_BYTES - 1) / CHUNK_BYTES;
 
   const int chunks, count;
   u32 filled, freed;  // barriers of the slots: the chunk is there, the second pass has read it
@@ -73,6 +81,8 @@ template <class Tile> struct RowStages {
       copy(chunk, slot.place);
       cp_async_arrive(of(filled));
       arrive_by_warps(of(filled));
+      cp_async_commit();
+      cp_async_wait<ON_THEIR_WAY - 1>();
       slot.step(count);
     }
   }

@@ -70,8 +70,9 @@ struct RowTile {
   static constexpr bool WHOLE = WHOLE_;  // HELD groups of each thread are a row
   static constexpr int APART = BLOCKS_ == 1 ? CLUSTER_SIZE : 1;  // blocks that these rows are spread over
   typedef Index_ Index;
-  // Whether a chunk that is whole is worth code of its own: where groups are no constant bytes apart.
-  static constexpr bool HAS_WHOLE_CHUNKS = IN_CHUNKS && !IN_ROW;
+  // Whether a chunk that is whole is worth code of its own: where groups are no constant bytes apart, and in long rows of
+  // one axis, which blocks of a grid share.
+  static constexpr bool HAS_WHOLE_CHUNKS = IN_CHUNKS && (!IN_ROW || (IN_GRID && RANK == KEPT_AXES + 1));
   static_assert(BLOCKS == 1 || SLOTS == 1, "blocks share one group of rows");
   static_assert(APART * SLOTS * SIDE_SIZE * WIDTH % JOINED_ROWS == 0, "blocks have whole groups of joined rows");
   static_assert(APART == 1 || APART * SLOTS * SIDE_SIZE * WIDTH == JOINED_ROWS, "a cluster has one group of them");

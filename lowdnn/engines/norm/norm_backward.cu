@@ -74,7 +74,7 @@ __device__ __forceinline__ const Again::Args& again(const Params& p) {
 
 #if IN_TURNS
 typedef RowMeeting<Team, 2 * Tile::WIDTH, false> Meeting;
-typedef RowStages<Tile> Slots;
+typedef RowStages<Tile, sizeof(Data::Loaded<VECTOR>) + sizeof(Prologue::Loaded<VECTOR>)> Slots;
 #elif IN_RING
 typedef RowRing<Tile> Slots;
 #else

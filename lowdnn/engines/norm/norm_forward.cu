@@ -41,7 +41,7 @@ typedef RowTeam<Tile, Value, 2 * Tile::WIDTH, true, IN_TURNS> Team;
 typedef StoredChunk<Epilogue, Tile, OPERANDS_AHEAD> Stored;
 #if IN_TURNS
 typedef RowMeeting<Team, 2 * Tile::WIDTH, (JOINED > 1)> Meeting;
-typedef RowStages<Tile> Slots;
+typedef RowStages<Tile, sizeof(Prologue::Loaded<VECTOR>)> Slots;
 #elif IN_RING
 typedef RowRing<Tile> Slots;
 #else
@@ -120,7 +120,7 @@ __device__ __forceinline__ void add_first(const Value (&x)[VECTOR], Value (&sums
 struct Sample {
   static constexpr bool ANY = CENTRED;
   static constexpr int MEMBERS = TEAM < 4 ? TEAM : 4, ROWS = 8;
-  static_assert(ROWS > Slots::MOST_ROWS, "a row's place is another's when it has been used");
+  static_assert(ROWS > MOST_ROWS, "a row's place is another's when it has been used");
 
   typedef Again::Loaded<VECTOR> Loaded;
   Loaded (*const places)[MEMBERS * SIDE];  // [ROWS]

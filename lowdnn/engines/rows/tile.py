@@ -61,11 +61,14 @@ _MAX_APART = 24
 #: Bytes of a block's rows that are worth a ring of slots, and that one has room for; groups of a thread whose rows have
 #: several axes there.
 _MIN_RING_BYTES, _MAX_RING_BYTES, _RING_ITEMS = 98304, 204800, 2
-#: Groups of a thread in all that a chunk has, where there are several: so several chunks are on their way.
-_CHUNK_ITEMS = 4
+#: Groups of a thread in all that a chunk has, where there are several: so several chunks are on their way. More of
+#: lines that blocks share in turns, whose steps from chunk to chunk then take less of the time.
+_CHUNK_ITEMS, _TURN_LINE_ITEMS = 4, 8
 #: Rows that blocks share in turns: threads of each role at least, threads side by side at most, so that what they tell
-#: leaves room for chunks, and bytes of a block's share, of rows side by side and of each tensor's single ones.
-_TURN_THREADS, _MAX_TURN_SIDE, _TURN_BYTES, _TURN_ROW_BYTES = 128, 12, 65536, 32768
+#: leaves room for chunks, and bytes of a block's share: of rows side by side, of these in a kernel with several values,
+#: and of each tensor's single ones.
+_TURN_THREADS, _MAX_TURN_SIDE = 128, 12
+_TURN_BYTES, _TURN_VALUES_BYTES, _TURN_ROW_BYTES = 65536, 98304, 32768
 #: Turns that are worth the first one, in which nothing is stored; the share of the multiprocessors that has them.
 _MIN_TURNS, _IN_TURNS = 16, 0.875
 #: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
@@ -358,15 +361,17 @@ def _turn_defaults(layout: RowLayout, arch: ArchSpec, held: Held) -> Defaults | 
         return None
     if layout.space.is_row and _ring_defaults(layout, arch, held):
         return None
-    team, items = ceil_power(ceil_div(_TURN_THREADS, side)), max(1, _CHUNK_ITEMS // held.values)
+    chunk_items = _TURN_LINE_ITEMS if layout.space.is_line else _CHUNK_ITEMS
+    team, items = ceil_power(ceil_div(_TURN_THREADS, side)), max(1, chunk_items // held.values)
     if team * side % 32:
         return None
     chunk_groups = team * items
     chunk_bytes = chunk_groups * side * layout.vector * held.read_bytes
     if layout.groups <= _CLUSTERS[-1] * chunk_groups * (_TURN_BYTES // chunk_bytes):
         return None
-    own_bytes = _TURN_ROW_BYTES * held.values if layout.space.is_row else _TURN_BYTES
-    sharing = ceil_div(layout.groups, chunk_groups * (own_bytes // chunk_bytes))
+    of_columns = _TURN_BYTES if held.values == 1 else _TURN_VALUES_BYTES
+    own_bytes = _TURN_ROW_BYTES * held.values if layout.space.is_row else of_columns
+    sharing = ceil_div(layout.groups, chunk_groups * max(1, own_bytes // chunk_bytes))
     at_once = arch.sm_count // sharing
     if at_once * sharing < _IN_TURNS * arch.sm_count:
         return None
@@ -451,13 +456,11 @@ def _may_take_turns(layout: RowLayout, arch: ArchSpec, held: Held) -> bool:
 
 
 def _turn_side(layout: RowLayout, held: Held) -> int:
-    """The same of rows that blocks share in turns: half of a memory line, where that divides a warp. Each block reads
-    what all that share a row have of each of its rows side by side, and fewer share narrower ones; but of joined rows
-    in a kernel with one value, which tells them together, it reads little."""
+    """The same of rows that blocks share in turns: of several values half of a memory line, where that divides a warp.
+    Each block reads what all that share a row have of each of its rows side by side, and fewer share narrower ones."""
     side = _side(layout)
-    if layout.space.joined > 1 and held.values == 1:
-        return side
-    is_halved = 32 % side == 0 and side > 1 and (side // 2 * layout.vector) % layout.space.joined == 0
+    may_be_halved = held.values > 1 and 32 % side == 0 and side > 1
+    is_halved = may_be_halved and (side // 2 * layout.vector) % layout.space.joined == 0
     return side // 2 if is_halved else side
 
 
