@@ -137,6 +137,7 @@ MAPPED = (
     Case((5, 96, 6, 5), (96, 48, 3, 3), (1, 1)),
     Case((5, 96, 9, 8), (96, 48, 3, 3), (1, 1), (1, 1), (2, 2)),
     Case((3, 128, 9, 7), (96, 64, 2, 3), (1, 1), (0, 1), (2, 1), is_flipped=True),
+    Case((11, 32, 7, 7), (32, 32, 3, 3), (1, 1)),
 )
 #: A device on which a block takes several tiles of small tensors.
 SMALL = replace(SM_90A, sm_count=2)
@@ -218,6 +219,17 @@ def test_one_split_under_every_policy(scheduled: Runtime) -> None:
     case = Case((6, 32, 5, 5), (32, 16, 3, 3), (1, 1))
     choices = {KnobType.TILE_M: 64, KnobType.SPLIT_K_SLC: 1}
     check_exact(scheduled, ENGINE, case.graph("filter"), length=case.length, choices=choices, arch=SMALL)
+
+
+@pytest.mark.parametrize(("extent", "stride", "stages"), [(7, 1, 4), (14, 2, 2)])
+def test_tiles_under_way(extent: int, stride: int, stages: int) -> None:
+    """Of a block all four, with rows of 8 outputs for 7; of halved boxes two."""
+    case = Case((64, 1024, extent, extent), (1024, 32, 3, 3), (1, 1), (1, 1), (stride, stride))
+    plan = ENGINE.plan(case.graph("filter"), SM_90A, {})
+    assert dict(plan.kernels[0].parameters)["STAGES"] == stages
+    if stages == 4:
+        place_bytes, barrier_bytes, tile = 64, 8, 4 * (7 * 8 + 9 * 10)
+        assert plan.launches[0].shared_bytes == stages * (tile * place_bytes + barrier_bytes) + 4 * 7 * 8 * 4
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
