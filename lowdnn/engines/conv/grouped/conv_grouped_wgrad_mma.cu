@@ -11,13 +11,13 @@
 // tap, or, where there are 8 channels in all, those of TAPS_ABREAST = 2 taps. What falls between two groups is not
 // written.
 // Block: TASK_WARPS tasks of a slab of UNITS packs, each by PARTS warps that take turns at the pixels. It walks over
-// its split's tiles (image, axes) of output pixels; while one is multiplied the next one's boxes of x and dy come.
-// blockIdx.x = (split * slabs + slab) * sets + set, a set being TASK_WARPS tasks.
-// Shared memory (dynamic): 2 stages of a tile of dy, 2 of a box of x, offset in the box of x [place], barriers [stage];
-// at the end the sums [part][task][column of pairs][step][lane].
+// its split's tiles (image, axes) of output pixels; while one is multiplied boxes of x and dy of the next ones come.
+// blockIdx = (slab * sets + set, split), a set being TASK_WARPS tasks.
+// Shared memory (dynamic): STAGES tiles of dy, as many boxes of x, offset in the box of x [place], barriers [stage]; at
+// the end the sums [part][task][pair][lane].
 // Launch: 32 * TASK_WARPS * PARTS threads. It may be a dependent launch (dependent_launch.cuh).
 // Macros: TYPE; IN, OUT channels and filters of a group; PACK groups of a pack, the fewest whose channels and filters
-// are multiples of 16, or one of 8 channels; UNITS; TASK_BLOCKS, TASK_WARPS, PARTS; MIN_BLOCKS of a
+// are multiples of 16, or one of 8 channels; UNITS; TASK_BLOCKS, TASK_WARPS, PARTS; STAGES; MIN_BLOCKS of a
 // multiprocessor; TAPS, SET_TAPS; HALVED: boxes of x (pixel_box.cuh); MAPPED: boxes come by tensor map, for sm_90a;
 // FINISHES, with OUTPUT_RANK, ROW_AXES, VECTOR: neighbouring channels that the epilogue takes, 1 or 2.
 
@@ -37,7 +37,6 @@ typedef Mma<TYPE> Product;
 typedef Product::Accumulator Accumulator;
 struct alignas(2 * sizeof(Accumulator)) Pair { Accumulator v[2]; };
 
-constexpr int STAGES = 2;
 constexpr int BLOCK = 16;                                  // filters and columns of a task
 constexpr int PIXELS = 32 / int(sizeof(TYPE));             // of one instruction
 constexpr int BLOCK_BYTES = BLOCK * int(sizeof(TYPE));
@@ -54,7 +53,7 @@ static_assert(CHANNELS % BLOCK == 0 || TAPS_ABREAST == 2, "blocks of channels ar
 static_assert(SET_TAPS % TAPS_ABREAST == 0, "a set has whole steps");
 
 struct Task {
-  int filters, channels;  // its first block of the pack
+  i32 filters, channels;  // its first block of the pack
 };
 
 // The tasks of a pack: pairs of blocks that share a group.
@@ -103,8 +102,8 @@ struct Params {
   i32 step[BOX_AXES];  // in places of the box of x, from output to output
   i32 groups;
   Divider tiles[1 + BOX_AXES];
-  i32 tile_count, splits, slabs;
-  i32 places;         // of a tile, in whole instructions
+  i32 turns, longer_splits;  // tiles of a split; so many splits have one more
+  i32 places;                // of a tile, in whole instructions
   u32 offsets[TAP_SETS * SET_TAPS];  // of the taps in the box, in bytes
 #if FINISHES
   OutputMap<OUTPUT_RANK, ROW_AXES> output;
@@ -114,7 +113,7 @@ struct Params {
 
 // A task's sums over the pixels that its warp has seen.
 struct Sums {
-  static constexpr int COLUMNS = TASK_BLOCKS * 4;  // of pairs of neighbouring channels, one of each step
+  static constexpr int LINES = TASK_BLOCKS * 2, PAIRS = LINES * STEPS * 2;  // filters of a lane; two columns each
   Accumulator values[TASK_BLOCKS][STEPS][2][4];
 
   // Adds PIXELS pixels. filters: shared address of the first pixel's block of dy; box: of the block of x at place 0;
@@ -163,10 +162,11 @@ struct Sums {
     }
   }
 
-  // Two neighbouring channels; column: (block of 16 filters, block of 8 columns, block of 8 filters).
-  __device__ __forceinline__ Pair pair(int column, int step) const {
-    const Accumulator(&of_block)[4] = values[column / 4][step][column / 2 % 2];
-    return {of_block[column % 2 * 2], of_block[column % 2 * 2 + 1]};
+  // Two neighbouring columns; number: (line, step, block of 8 columns).
+  __device__ __forceinline__ Pair pair(int number) const {
+    const int line = number / (2 * STEPS);
+    const Accumulator(&of_block)[4] = values[line / 2][number / 2 % STEPS][number % 2];
+    return {of_block[line % 2 * 2], of_block[line % 2 * 2 + 1]};
   }
 
  private:
@@ -181,28 +181,36 @@ struct Sums {
   }
 };
 
-// Two neighbouring channels of a filter and a tap: into the slice, or through the epilogue. is_ours: whether they are
-// channels of the filter's group.
-__device__ __forceinline__ void store(const Params& p, i32 split, u32 filter, u32 tap, i32 channel,
-                                      const bool (&is_ours)[2], const Pair& sum) {
+// A filter's sums: its row of the slice, or of the output, into which they go through the epilogue.
+#if FINISHES
+typedef i32 Row;
+__device__ __forceinline__ Row row_of(const Params&, i32 filter) { return filter; }
+#else
+typedef Accumulator* Row;
+__device__ __forceinline__ Row row_of(const Params& p, i32 filter) {
+  return p.slices + i32(blockIdx.y) * p.slice_stride + filter * p.pitch;
+}
+#endif
+
+// Stores the sums of two neighbouring columns of a row. is_ours: whether they are channels of the filter's group.
+__device__ __forceinline__ void store(const Params& p, Row row, i32 column, const bool (&is_ours)[2], const Pair& sum) {
 #if FINISHES
 #pragma unroll
   for (int v = 0; v < 2; v += VECTOR) {
     if (!is_ours[v]) continue;
     i64 at[OUTPUT_RANK] = {};
-    const i64 along = p.output.locate(filter, tap * IN + channel + v, at);
+    const i64 along = p.output.locate(row, column + v, at);
     Accumulator values[VECTOR];
 #pragma unroll
     for (int i = 0; i < VECTOR; ++i) values[i] = sum.v[v + i];
     Functor::apply<VECTOR>(p.epilogue, Functor::cursor(p.epilogue, at), along, VECTOR, values);
   }
 #else
-  Accumulator* to = p.slices + split * p.slice_stride + filter * p.pitch + tap * IN + channel;
   if constexpr (IN % 2 == 0) {
-    *reinterpret_cast<Pair*>(to) = sum;
+    *reinterpret_cast<Pair*>(row + column) = sum;
   } else {
-    if (is_ours[0]) to[0] = sum.v[0];
-    if (is_ours[1]) to[1] = sum.v[1];
+    if (is_ours[0]) row[column] = sum.v[0];
+    if (is_ours[1]) row[column + 1] = sum.v[1];
   }
 #endif
 }
@@ -211,8 +219,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
   extern __shared__ __align__(1024) u8 memory[];
   allow_next_kernel();
   const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
-  const u32 set = blockIdx.x % TASK_SETS, slab_split = blockIdx.x / TASK_SETS;
-  const i32 slab = slab_split % p.slabs, split = slab_split / p.slabs;
+  const i32 set = blockIdx.x % TASK_SETS, slab = blockIdx.x / TASK_SETS, split = blockIdx.y;
 
   // Shared memory; places past the tile's last one have zeros of dy.
   const u32 image_bytes = Image::bytes(p.image);
@@ -221,46 +228,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
   u32* places = reinterpret_cast<u32*>(memory + images + STAGES * image_bytes);
 #if MAPPED
   const u32 barriers = shared_address(places + p.places);
-  if (threadIdx.x == 0) {
-#pragma unroll
-    for (int stage = 0; stage < STAGES; ++stage) mbarrier_init(barriers + stage * MBARRIER_BYTES, 1);
-    mbarrier_fence_init();
-    prefetch(p.x);
-    prefetch(p.dy);
-  }
 #endif
-  for (u32 place = threadIdx.x; place < u32(p.places); place += THREADS) {
-    i32 at[1 + BOX_AXES];
-    digits<1 + BOX_AXES>(p.response.box, place, at);
-    u32 position = at[0];
-#pragma unroll
-    for (int axis = 0; axis < BOX_AXES; ++axis)
-      position = position * (axis + 1 < BOX_AXES ? p.image.box[1 + axis].divisor : p.image.row_places) +
-                 at[1 + axis] * p.step[axis];
-    places[place] = place < tile_places ? position * Image::PITCH : 0;
-  }
-  for (u32 at = tile_places * Response::PITCH + threadIdx.x * 16; at < response_bytes; at += THREADS * 16) {
-    store_shared_16(shared_address(memory) + at, 0, 0, 0, 0);
-    store_shared_16(shared_address(memory) + response_bytes + at, 0, 0, 0, 0);
-  }
 
-  // This warp's task and its taps.
-  const u32 task = set * TASK_WARPS + warp % TASK_WARPS, part = warp / TASK_WARPS;
-  const u32 pair = task / TAP_SETS, unit = pair / TASKS.count;
-  const Task blocks = task_at(pair % TASKS.count);
-  const bool has_task = task < TASK_COUNT;
-  const u32 filters = (unit * FILTER_BLOCKS + blocks.filters) * BLOCK_BYTES;
-  const u32 channels = images + (unit * CHANNEL_BLOCKS + blocks.channels) * BLOCK_BYTES;
-  const i32 first_tap = TAP_SETS == 1 ? 0 : task % TAP_SETS * SET_TAPS;
-
-  // The tiles of this split.
-  const i32 first = i64(p.tile_count) * split / p.splits, end = i64(p.tile_count) * (split + 1) / p.splits;
+  // The tiles of this split; where they come by tensor map, one thread starts the first ones before all else.
+  const u32 first = split * p.turns + min(split, p.longer_splits), turns = p.turns + (split < p.longer_splits);
   const u32 responses = shared_address(memory);
   const auto stage = [&](u32 turn) {
-    const i32 number = first + turn;
-    if (number >= end) return;
+    if (turn >= turns) return;
     i32 tile[1 + BOX_AXES];
-    digits<1 + BOX_AXES>(p.tiles, u32(number), tile);
+    digits<1 + BOX_AXES>(p.tiles, first + turn, tile);
     const u32 of_turn = turn % STAGES;
     const u32 x_to = responses + images + of_turn * image_bytes, dy_to = responses + of_turn * response_bytes;
     const i32 channel = slab * (UNITS * CHANNELS), filter = slab * (UNITS * FILTER_BLOCKS * BLOCK);
@@ -275,73 +251,126 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
     Response::copy(p.dy, p.response, tile, filter, dy_to);
 #endif
   };
+#if MAPPED
+  if (threadIdx.x == 0) {
+    prefetch(p.x);
+    prefetch(p.dy);
+#pragma unroll
+    for (int of_turn = 0; of_turn < STAGES; ++of_turn) mbarrier_init(barriers + of_turn * MBARRIER_BYTES, 1);
+    mbarrier_fence_init();
+    wait_for_previous_kernel();
+#pragma unroll 1
+    for (u32 turn = 0; turn < STAGES; ++turn) stage(turn);
+  }
+#endif
+  for (u32 place = threadIdx.x; place < u32(p.places); place += THREADS) {
+    i32 at[1 + BOX_AXES];
+    digits<1 + BOX_AXES>(p.response.box, place, at);
+    u32 position = at[0];
+#pragma unroll
+    for (int axis = 0; axis < BOX_AXES; ++axis)
+      position = position * (axis + 1 < BOX_AXES ? p.image.box[1 + axis].divisor : p.image.row_places) +
+                 at[1 + axis] * p.step[axis];
+    places[place] = place < tile_places ? position * Image::PITCH : 0;
+  }
+  for (u32 at = tile_places * Response::PITCH + threadIdx.x * 16; at < response_bytes; at += THREADS * 16) {
+#pragma unroll
+    for (u32 to = 0; to < STAGES; ++to) store_shared_16(responses + to * response_bytes + at, 0, 0, 0, 0);
+  }
+
+  // This warp's task and its taps.
+  const u32 task = set * TASK_WARPS + warp % TASK_WARPS, part = warp / TASK_WARPS;
+  const u32 pair = task / TAP_SETS, unit = pair / TASKS.count;
+  const Task blocks = task_at(pair % TASKS.count);
+  const i32 first_group = (slab * UNITS + unit) * PACK;
+  const bool has_task = task < TASK_COUNT && first_group < p.groups;
+  const u32 filters = (unit * FILTER_BLOCKS + blocks.filters) * BLOCK_BYTES;
+  const u32 channels = images + (unit * CHANNEL_BLOCKS + blocks.channels) * BLOCK_BYTES;
+  const i32 first_tap = TAP_SETS == 1 ? 0 : task % TAP_SETS * SET_TAPS;
+
   Sums sums = {};
   wait_for_previous_kernel();
-#pragma unroll
-  for (int turn = 0; turn < STAGES; ++turn) {
+#if !MAPPED
+#pragma unroll 1
+  for (u32 turn = 0; turn < STAGES; ++turn) {
     stage(turn);
     cp_async_commit();
   }
+#endif
+  __syncthreads();
 #pragma unroll 1
-  for (u32 turn = 0; turn < u32(end - first); ++turn) {
+  for (u32 turn = 0; turn < turns; ++turn) {
     const u32 of_turn = turn % STAGES;
-    cp_async_wait<STAGES - 1>();
-    __syncthreads();
 #if MAPPED
     mbarrier_wait(barriers + of_turn * MBARRIER_BYTES, turn / STAGES % 2);
+#else
+    cp_async_wait<STAGES - 1>();
+    __syncthreads();
 #endif
     const u32 dy = responses + of_turn * response_bytes + filters, x = responses + of_turn * image_bytes + channels;
     if (has_task) {
       for (i32 place = part * PIXELS; place < p.places; place += PARTS * PIXELS)
         sums.add(dy + place * Response::PITCH, x, places + place, p.offsets + first_tap);
     }
-    __syncthreads();
-    stage(turn + STAGES);
+    if (turn + STAGES < turns) {
+      __syncthreads();
+      stage(turn + STAGES);
+    }
+#if !MAPPED
     cp_async_commit();
+#endif
   }
 
-  // Each pair of sums of this warp's task: its channels lie side by side.
-  const i32 first_group = (slab * UNITS + unit) * PACK;
-  const auto put = [&](int column, int step, const Pair& sum) {
-    const int block = column / 4, half = column / 2 % 2;
-    const i32 filter = (blocks.filters + block) * BLOCK + lane / 4 + column % 2 * 8, group = filter / OUT;
-    const i32 channel = blocks.channels * BLOCK + (TAPS_ABREAST == 1 ? half * 8 : 0) + lane % 4 * 2;
-    const i32 tap = first_tap + step * TAPS_ABREAST + (TAPS_ABREAST == 1 ? 0 : half);
-    const bool is_ours[2] = {channel / IN == group, (channel + 1) / IN == group};
-    if (first_group + group >= p.groups || !(is_ours[0] || is_ours[1])) return;
-    if (TAPS % SET_TAPS != 0 && tap >= TAPS) return;
-    store(p, split, first_group * OUT + filter, tap, channel - group * IN, is_ours, sum);
+  // Each part adds up a share of the pairs, which the other parts hand over.
+  const auto share_begin = [](int share) { return Sums::PAIRS * share / PARTS; };
+  Pair* all_sums = reinterpret_cast<Pair*>(memory);
+  const auto handed_over = [&](u32 part) {
+    return all_sums + (part * TASK_WARPS + warp % TASK_WARPS) * (Sums::PAIRS * WARP_SIZE) + lane;
   };
-  if constexpr (PARTS == 1) {
-    if (!has_task) return;
+  if constexpr (PARTS > 1) {
+    __syncthreads();
 #pragma unroll
-    for (int column = 0; column < Sums::COLUMNS; ++column) {
+    for (int share = 0; share < PARTS; ++share) {
+      if (u32(share) == part) continue;
 #pragma unroll
-      for (int step = 0; step < STEPS; ++step) put(column, step, sums.pair(column, step));
-    }
-  } else {
-    // The parts' are added up in their order; they take turns at the pairs.
-    Pair* all_sums = reinterpret_cast<Pair*>(memory);
-    const auto of_part = [&](u32 part) {
-      return all_sums + (part * TASK_WARPS + warp % TASK_WARPS) * (Sums::COLUMNS * STEPS * WARP_SIZE) + lane;
-    };
-#pragma unroll
-    for (int column = 0; column < Sums::COLUMNS; ++column) {
-#pragma unroll
-      for (int step = 0; step < STEPS; ++step)
-        of_part(part)[(column * STEPS + step) * WARP_SIZE] = sums.pair(column, step);
+      for (int number = share_begin(share); number < share_begin(share + 1); ++number)
+        handed_over(part)[number * WARP_SIZE] = sums.pair(number);
     }
     __syncthreads();
-    if (!has_task) return;
-    for (u32 place = part; place < Sums::COLUMNS * STEPS; place += PARTS) {
-      Pair all = {};
+  }
+  if (!has_task) return;
+
+  i32 groups[Sums::LINES];  // of the pack
+  Row rows[Sums::LINES];
 #pragma unroll
-      for (u32 other = 0; other < PARTS; ++other) {
-        const Pair one = of_part(other)[place * WARP_SIZE];
+  for (int line = 0; line < Sums::LINES; ++line) {
+    const i32 filter = blocks.filters * BLOCK + line * 8 + i32(lane / 4);
+    groups[line] = filter / OUT;
+    rows[line] = row_of(p, first_group * OUT + filter);
+  }
+  const auto put = [&](int number, const Pair& sum) {
+    const int line = number / (2 * STEPS), step = number / 2 % STEPS, half = number % 2;
+    const i32 channel = blocks.channels * BLOCK + (TAPS_ABREAST == 1 ? half * 8 : 0) + i32(lane % 4 * 2);
+    const i32 tap = first_tap + step * TAPS_ABREAST + (TAPS_ABREAST == 1 ? 0 : half), group = groups[line];
+    const bool is_ours[2] = {PACK == 1 || channel / IN == group, PACK == 1 || (channel + 1) / IN == group};
+    if (PACK > 1 && (first_group + group >= p.groups || !(is_ours[0] || is_ours[1]))) return;
+    if (TAPS % SET_TAPS != 0 && tap >= TAPS) return;
+    store(p, rows[line], tap * IN + channel - group * IN, is_ours, sum);
+  };
+#pragma unroll
+  for (int share = 0; share < PARTS; ++share) {
+    if (u32(share) != part) continue;
+#pragma unroll
+    for (int number = share_begin(share); number < share_begin(share + 1); ++number) {
+      Pair all = sums.pair(number);
+#pragma unroll
+      for (int other = 0; other < PARTS; ++other) {
+        if (other == share) continue;
+        const Pair one = handed_over(other)[number * WARP_SIZE];
         all.v[0] += one.v[0];
         all.v[1] += one.v[1];
       }
-      put(place / STEPS, place % STEPS, all);
+      put(number, all);
     }
   }
 }

@@ -54,7 +54,9 @@ _PLACE_BYTES = 4
 _ACCUMULATOR_BYTES = 4
 #: Of wide slabs, and of narrow ones, of which a block sums more pixels: there are fewer slices.
 _SLAB_CHANNELS = (64, 32)
-_STAGES = 2
+#: Tiles of a block in shared memory, and the most where there is room. Those of halved boxes, which come in twice as
+#: many copies, took longer with a third one (26.7 -> 28.5 us).
+_STAGES, _MOST_STAGES = 2, 4
 _MAX_PACK = 128
 _MAX_TAPS = 128
 _MAX_INDEX = 2**31 - 2**20
@@ -85,7 +87,7 @@ class Rates:
 
 
 #: Of boxes of swizzled positions, which come by tensor map, and of others, which threads copy.
-_MAPPED, _COPIED = Rates(28, 12, 1500, 1100), Rates(13, 13, 5000, 400)
+_MAPPED, _COPIED = Rates(28, 12, 250, 1100), Rates(13, 13, 5000, 400)
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class Params:
     TASK_BLOCKS: int
     TASK_WARPS: int
     PARTS: int
+    STAGES: int
     MIN_BLOCKS: int
     TAPS: int
     SET_TAPS: int
@@ -284,10 +287,6 @@ class FilterTile:
         """In whole instructions."""
         return ceil_div(prod(self.extents), self.pixels) * self.pixels
 
-    @cached_property
-    def shared_bytes(self) -> int:
-        return int(self._shared_bytes(self.box.places, self.places))
-
     def counts(self, images: int) -> tuple[int, ...]:
         """Tiles (image, axes) of all output places."""
         totals = (images, *(axis.steps for axis in self.axes))
@@ -295,7 +294,16 @@ class FilterTile:
 
     def fits(self, machine: Machine) -> bool:
         """Whether shared memory holds as many blocks as the registers do."""
-        return self.shared_bytes <= self._shared_budget(machine)
+        return self.shared_bytes(_STAGES) <= self._shared_budget(machine)
+
+    def shared_bytes(self, stages: int) -> int:
+        return int(self._shared_bytes(self.box.places, self.places, stages))
+
+    def stages(self, turns: int, machine: Machine) -> int:
+        """Of a block that takes so many tiles: with all of them under way at once no warp waits for another."""
+        most = _STAGES if self.box.is_halved else min(turns, _MOST_STAGES)
+        fitting = (n for n in range(_STAGES + 1, most + 1) if self.shared_bytes(n) <= self._shared_budget(machine))
+        return max(fitting, default=_STAGES)
 
     def splits(self, images: int, machine: Machine) -> int:
         """Parts of the sum that fill the device, as far as there are tiles; all have about equally many."""
@@ -316,11 +324,11 @@ class FilterTile:
         clocks = self._product_clocks(boxes.extents[:, -1], inputs, places, boxes.tiles, splits, machine) + sums
         return np.where(self._shared_bytes(inputs, places) <= self._shared_budget(machine), clocks, np.inf)
 
-    def _shared_bytes(self, inputs: Count, places: Count) -> Count:
+    def _shared_bytes(self, inputs: Count, places: Count, stages: int = _STAGES) -> Count:
         """Of a box of ``inputs`` positions, for ``places`` in whole instructions."""
         slab, stage_bytes = self.slab, self._stage_bytes(inputs, places)
         sums = slab.task_warps * slab.parts * slab.steps * slab.team.blocks * _STEP_SUM_BYTES if slab.parts > 1 else 0
-        return np.maximum(_STAGES * (stage_bytes + BARRIER_BYTES) + places * _PLACE_BYTES, sums)
+        return np.maximum(stages * (stage_bytes + BARRIER_BYTES) + places * _PLACE_BYTES, sums)
 
     def _shared_budget(self, machine: Machine) -> int:
         """Bytes with which shared memory holds as many blocks as the registers do."""
@@ -441,9 +449,10 @@ class FilterGeometry:
         mapped = [TensorMap(pointer, layout) for pointer, layout in zip(pointers, maps, strict=False)]
         slices = self._slices(tile, chosen)
         slices_at = parts.reserve(slices.size_bytes) if slices.splits > 1 else 0
-        kernel = parts.kernel(self._kernel(tile, slices, arch, is_mapped=bool(maps)))
+        stages = tile.stages(ceil_div(prod(tile.counts(self.images)), slices.splits), Machine.of(arch))
+        kernel = parts.kernel(self._kernel(tile, stages, slices, arch, is_mapped=bool(maps)))
         arguments = self._arguments(tile, slices, tensors, tuple(mapped or pointers), slices_at)
-        parts.launches.append(self._launch(kernel, tile, arguments, slices, arch))
+        parts.launches.append(self._launch(kernel, tile, stages, arguments, slices, arch))
         if slices.splits > 1:
             vector, stored = self.output.vector(self._functor), moved_bytes(self.dag)
             parts.sum_slices(self.output, self._functor, vector, slices, slices_at, stored, overlaps=overlaps)
@@ -472,7 +481,7 @@ class FilterGeometry:
         maps = image.map(tile.box, arch), response.map(tile.response_box, arch)
         return [layout for layout in maps if layout] if all(maps) else []
 
-    def _kernel(self, tile: FilterTile, slices: Slices, arch: ArchSpec, *, is_mapped: bool) -> KernelRef:
+    def _kernel(self, tile: FilterTile, stages: int, slices: Slices, arch: ArchSpec, *, is_mapped: bool) -> KernelRef:
         slab, facts, output = tile.slab, dtypes.info(self.data_type), self.output
         finishes = slices.splits == 1
         vector = min(output.vector(self._functor), gcd(slab.inputs, 2)) if finishes else 0
@@ -485,6 +494,7 @@ class FilterGeometry:
             TASK_BLOCKS=slab.team.blocks,
             TASK_WARPS=slab.task_warps,
             PARTS=slab.parts,
+            STAGES=stages,
             MIN_BLOCKS=slab.team.resident,
             TAPS=slab.taps,
             SET_TAPS=slab.set_taps,
@@ -495,7 +505,7 @@ class FilterGeometry:
             ROW_AXES=output.row_axes if finishes else 0,
             VECTOR=vector,
         )
-        taps = f"t{slab.taps}{'h' * params.HALVED}{'m' * params.MAPPED}"
+        taps = f"t{slab.taps}_{stages}{'h' * params.HALVED}{'m' * params.MAPPED}"
         target = dependent_target(arch)
         task = f"w{slab.task_warps}x{slab.parts}_f{slab.team.blocks}s{slab.steps}"
         group = f"{slab.inputs}to{slab.outputs}_u{slab.units}_{task}_{taps}"
@@ -508,14 +518,16 @@ class FilterGeometry:
             generated=self._functor.text if finishes else "",
         )
 
-    def _launch(self, kernel: int, tile: FilterTile, arguments: Struct, slices: Slices, arch: ArchSpec) -> Launch:
-        grid, work = (slices.splits * tile.slab.blocks, 1, 1), self._work(tile, slices, arch)
+    def _launch(
+        self, kernel: int, tile: FilterTile, stages: int, arguments: Struct, slices: Slices, arch: ArchSpec
+    ) -> Launch:
+        grid, work = (tile.slab.blocks, slices.splits, 1), self._work(tile, slices, arch)
         return Launch(
             kernel,
             grid,
             (tile.slab.threads, 1, 1),
             (arguments,),
-            uncrowded_bytes(arch, grid[0], tile.shared_bytes),
+            uncrowded_bytes(arch, prod(grid), tile.shared_bytes(stages)),
             work=work,
             overlaps_previous=is_dependent(arch),
         )
@@ -524,7 +536,7 @@ class FilterGeometry:
         """That of the products, without arguments."""
         tile = self._tile(arch, chosen[KnobType.TILE_M])
         slices = self._slices(tile, chosen)
-        grid, work = (slices.splits * tile.slab.blocks, 1, 1), self._work(tile, slices, arch)
+        grid, work = (tile.slab.blocks, slices.splits, 1), self._work(tile, slices, arch)
         return Launch(0, grid, (tile.slab.threads, 1, 1), (), work=work, overlaps_previous=is_dependent(arch))
 
     def _slices(self, tile: FilterTile, chosen: Choices) -> Slices:
@@ -564,7 +576,7 @@ class FilterGeometry:
                 response.geometry(tile.response_box, tile.extents),
                 *i32((*steps[1:-1], tile.box.place_step, self.operation.groups)),
                 *(Struct(divider(count)) for count in counts),
-                *i32((prod(counts), slices.splits, tile.slab.count, tile.places)),
+                *i32((*divmod(prod(counts), slices.splits), tile.places)),
                 *self._offsets(tile),
                 *(finish if slices.splits == 1 else ()),
             )
@@ -591,7 +603,7 @@ def _fastest_tile(
     limit: int = PLACE_LIMITS[-1],
 ) -> FilterTile:
     """By the cost model the fastest tile of at most ``limit`` places, for slabs of which one fits."""
-    boxes = Boxes.of(axes, images, limit)
+    boxes = Boxes.of(axes, images, limit, _PHASE_PIXELS)
     ones = [FilterTile(slab, axes, (1, *(1 for _ in axes)), element_bytes) for slab in slabs]
     kind, extents = boxes.least(np.stack([one.clocks(boxes, machine) for one in ones]))
     return FilterTile(slabs[kind], axes, extents, element_bytes)

@@ -367,15 +367,22 @@ class Boxes:
     tiles: Counts
 
     @classmethod
-    def of(cls, axes: tuple[Axis, ...], images: int, most_places: int) -> Boxes:
-        """Boxes of at most ``most_places`` outputs of each residue; several images where all of one fit."""
+    def of(cls, axes: tuple[Axis, ...], images: int, most_places: int, run: int = 1) -> Boxes:
+        """Boxes of at most ``most_places`` outputs of each residue; several images where all of one fit.
+
+        run: widths come rounded up to multiples of it, too.
+        """
         totals = (images, *(axis.steps for axis in axes))
-        grid = np.stack(np.meshgrid([1], *map(_extents, totals[1:]), indexing="ij"), axis=-1).reshape(-1, len(totals))
-        extents = grid[grid.prod(axis=1) <= max(most_places, 1)]
-        whole = prod(totals[1:])
-        if most_images := min(most_places // whole, images):
-            counts = sorted({most_images, *(1 << bit for bit in range(most_images.bit_length()))})
-            extents = np.concatenate((extents[:-1], [(count, *totals[1:]) for count in counts]))
+        *heights, widths = map(_extents, totals[1:])
+        widths = sorted({*widths, *(ceil_div(width, run) * run for width in widths)})
+        grid = np.stack(np.meshgrid([1], *heights, widths, indexing="ij"), axis=-1).reshape(-1, len(totals))
+        boxes = [grid[grid.prod(axis=1) <= max(most_places, 1)]]
+        for width in sorted({totals[-1], widths[-1]}):
+            whole = (*totals[1:-1], width)
+            most_images = min(most_places // prod(whole), images)
+            counts = {most_images, *(1 << bit for bit in range(1, most_images.bit_length()))}
+            boxes.extend(np.array([(count, *whole)]) for count in sorted(counts) if count > 1)
+        extents: Count = np.concatenate(boxes)
         rows = extents[:, 0].astype(np.float64)
         for place, axis in enumerate(axes[:-1], 1):
             rows *= axis.box(extents[:, place])
