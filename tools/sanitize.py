@@ -4,6 +4,11 @@
 
 One process for each tool and family runs ``lowdnn run @tests/cases/<family>.txt --engine all --exact``, several at a
 time. Prints one verdict a line; the exit code is 1 where a tool found something or a case failed.
+
+racecheck takes an arrival at an mbarrier as that of the arriving lane alone. Where one lane arrives for its warp,
+behind a __syncwarp (``TileRing::release``), it reports what the other lanes read against the copy that the barrier lets
+in: in kernels of attention, terms and tickets. With all lanes arriving the reports of the forward kernel were gone; the
+emulated device's detector, to which a warp is one, reports none.
 """
 
 from __future__ import annotations
