@@ -11,7 +11,7 @@ from tests.support.data import fresh_seed
 from tests.sweeps.checking import failures
 from tests.sweeps.random_moves import draw
 
-_SAMPLED, _SWEPT = 6, 500
+_SAMPLED, _SWEPT = 48, 500
 
 
 def test_drawn_lines_are_graphs_of_every_kind() -> None:
