@@ -1,4 +1,5 @@
-"""Random norms and softmax, as case lines: any mode, axes, layout, type and fusion, rows from one element on."""
+"""Random norms, softmax, reductions and chains of pointwise operations, as case lines: any mode, axes, layout, type and
+fusion, rows from one element on."""
 
 from __future__ import annotations
 
@@ -11,6 +12,13 @@ _LAYOUTS = ("", "", "layout=nhwc", "layout=padded", "layout=transposed")
 _NORMS = ("layer", "rms", "ada", "instance", "group", "batch")
 _BEHIND = ("", "", "epilogue=relu", "epilogue=residual+swish", "epilogue=scalar+store+abs")
 _BEFORE = ("", "", "", "before=residual+store", "before=mul")
+_INTEGERS = ("dtype=int32", "dtype=int8 out=int32", "dtype=int64", "dtype=int32 out=fp32")
+_REDUCTIONS = ("add", "avg", "min", "max", "amax", "norm1", "norm2", "mul", "mul_no_zeros")
+_BROADCASTS = ("", "broadcast=channel", "broadcast=row", "broadcast=column", "broadcast=batch", "broadcast=scalar")
+#: Steps without a jump, next to which a rounding would tell; those of integers, too.
+_WHOLE_STEPS = ("relu", "abs", "neg", "add", "sub", "max", "min", "identity")
+_STEPS = (*_WHOLE_STEPS, "mul", "tanh", "sigmoid", "swish", "gelu", "softplus", "elu", "relu6", "leaky_relu", "erf")
+_MOST_STEPS = 4
 
 
 def draw_norm(rng: np.random.Generator, most_elements: int) -> str:
@@ -36,6 +44,27 @@ def draw_softmax(rng: np.random.Generator, most_elements: int) -> str:
     words = (_pick(rng, _TYPES), _pick(rng, _LAYOUTS), _pick(rng, ("", "log=yes")), statistics)
     fused = (_pick(rng, _BEFORE), _pick(rng, _BEHIND))
     return _line(f"softmax dims={_joined(dims)} dir={direction} axes={_axes(rng, len(dims), 0)}", *words, *fused)
+
+
+def draw_reduction(rng: np.random.Generator, most_elements: int) -> str:
+    """The line of a reduction of at most about ``most_elements`` elements."""
+    dims, operator = _dims(rng, most_elements, least_rank=1), _pick(rng, _REDUCTIONS)
+    data_type = _pick(rng, _TYPES if operator == "norm2" else (*_TYPES, *_INTEGERS))
+    before = _pick(rng, ("", "", "before=abs", "before=relu+neg"))
+    after = _pick(rng, ("", "", "after=relu", "after=neg"))
+    words = (data_type, _pick(rng, _LAYOUTS), before, after)
+    return _line(f"reduction dims={_joined(dims)} axes={_axes(rng, len(dims), 0)} op={operator}", *words)
+
+
+def draw_pointwise(rng: np.random.Generator, most_elements: int) -> str:
+    """The line of a chain of pointwise operations on at most about ``most_elements`` elements."""
+    dims = _dims(rng, most_elements, least_rank=2)
+    data_type = _pick(rng, (*_TYPES, *_INTEGERS))
+    steps = _WHOLE_STEPS if data_type in _INTEGERS else _STEPS
+    chain = "+".join(_pick(rng, steps) for _ in range(int(rng.integers(1, _MOST_STEPS + 1))))
+    layouts = (_pick(rng, _LAYOUTS), _pick(rng, ("", "out_layout=nhwc", "out_layout=transposed")))
+    words = (data_type, *layouts, _pick(rng, _BROADCASTS))
+    return _line(f"pointwise dims={_joined(dims)} ops={chain}", *words)
 
 
 def _dims(rng: np.random.Generator, most_elements: int, least_rank: int) -> tuple[int, ...]:

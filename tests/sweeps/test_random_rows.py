@@ -1,4 +1,5 @@
-"""Random norms and softmax: a sample on the emulated device, a sweep of thousands on a GPU."""
+"""Random norms, softmax, reductions and pointwise chains: a sample on the emulated device, a sweep of thousands on a
+GPU."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ from lowdnn.backend.handle import Handle
 from lowdnn.graph.cases import parse_case
 from tests.support.data import fresh_seed
 from tests.sweeps.checking import failures
-from tests.sweeps.random_rows import draw_norm, draw_softmax
+from tests.sweeps.random_rows import draw_norm, draw_pointwise, draw_reduction, draw_softmax
 
 Draw = Callable[[np.random.Generator, int], str]
 
-_SWEEPS, _CASES_OF_A_SWEEP = 20, 50
-_SAMPLED = 36
+_SWEEPS, _CASES_OF_A_SWEEP = 12, 50
+_SAMPLED = 24
+_KINDS = pytest.mark.parametrize("draw", [draw_norm, draw_softmax, draw_reduction, draw_pointwise])
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +27,14 @@ def cuda() -> Iterator[Handle]:
         yield handle
 
 
-@pytest.mark.parametrize("draw", [draw_norm, draw_softmax])
+@_KINDS
 def test_drawn_lines_are_graphs(draw: Draw) -> None:
     rng = np.random.default_rng(fresh_seed())
     lines = [draw(rng, 20_000) for _ in range(50)]
     assert all(parse_case(line).graph().operations for line in lines)
 
 
-@pytest.mark.parametrize("draw", [draw_norm, draw_softmax])
+@_KINDS
 @pytest.mark.parametrize("number", range(_SAMPLED))
 def test_sample_under_the_race_detector(number: int, draw: Draw) -> None:
     """The same lines in each run, so that their kernels are; the data are drawn afresh."""
@@ -43,7 +45,7 @@ def test_sample_under_the_race_detector(number: int, draw: Draw) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("draw", [draw_norm, draw_softmax])
+@_KINDS
 @pytest.mark.parametrize("sweep", range(_SWEEPS))
 def test_sweep_on_a_gpu(cuda: Handle, sweep: int, draw: Draw) -> None:
     seed = fresh_seed()
