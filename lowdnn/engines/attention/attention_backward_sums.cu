@@ -36,17 +36,17 @@ struct Params {
 #endif
 };
 
-// A thread's share of tile `tile`, of ROWS rows: sums of `count` splits from `first_sums` on, `apart` numbers from one to
-// the next.
+// A thread's share of `tile`, of ROWS rows: sums of `count` splits, those of the first one at place `index`, `apart`
+// numbers from one to the next.
 template <int ROWS, class Sums>
 __device__ __forceinline__ void store_sums(const Backward& problem, const Gradient& gradient, Result result,
-                                           const f32* first_sums, TileIndex tile, u32 thread, i32 count, i64 apart,
-                                           i32 rows, i32 size) {
+                                           u32 index, TileIndex tile, u32 thread, i32 count, i64 apart, i32 rows,
+                                           i32 size) {
   constexpr u32 GROUPS = Sums::COLUMN_PARTS * Sums::BLOCKS;
   const u32 group = thread % GROUPS, pair_of_rows = thread / GROUPS, row = pair_of_rows / 8 * 16 + pair_of_rows % 8;
   const u32 part = Sums::COLUMN_PARTS > 1 ? group / Sums::BLOCKS : row / 64;
-  const f32* const first =
-      first_sums + Sums::at(part, group % Sums::BLOCKS, row % 64 / 16 * WARP_SIZE + row % 8 * 4);
+  const f32* const first = gradient.sums + i64(index) * Sums::NUMBERS +
+                           Sums::at(part, group % Sums::BLOCKS, row % 64 / 16 * WARP_SIZE + row % 8 * 4);
   f32 sums[1][4][4] = {};  // of each pair of columns: two of one row, two of the other one
 #pragma unroll 4
   for (i32 split = 0; split < count; ++split) {
@@ -77,9 +77,8 @@ __device__ __forceinline__ void store_key_sums(const Params& p, const Gradient& 
                                                u32 thread, i32 size) {
   if (thread >= threads_of<Sums>()) return;
   const i64 apart = i64(p.keys.split_tiles()) * Sums::NUMBERS;
-  store_sums<TILE_KV, Sums>(p.problem, gradient, result, gradient.sums + i64(split_tile) * Sums::NUMBERS,
-                            p.keys.tile(p.keys.whole_tiles + split_tile), thread, p.keys.splits, apart, p.problem.keys,
-                            size);
+  store_sums<TILE_KV, Sums>(p.problem, gradient, result, split_tile, p.keys.tile(p.keys.whole_tiles + split_tile),
+                            thread, p.keys.splits, apart, p.problem.keys, size);
 }
 #endif
 
@@ -104,6 +103,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const i32 count = p.turns[blockIdx.x] > 0;
   const u32 head = p.query_tiles.divide(blockIdx.x);
   const TileIndex tile = {head, blockIdx.x - head * p.query_tiles.divisor};
-  store_sums<TILE_Q, QuerySums>(p.problem, p.dq, OF_Q, p.dq.sums + i64(blockIdx.x) * QuerySums::NUMBERS, tile,
-                                threadIdx.x, count, 0, p.problem.queries, p.problem.size_qk);
+  store_sums<TILE_Q, QuerySums>(p.problem, p.dq, OF_Q, blockIdx.x, tile, threadIdx.x, count, 0, p.problem.queries,
+                                p.problem.size_qk);
 }

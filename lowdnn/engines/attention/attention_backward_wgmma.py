@@ -506,7 +506,7 @@ class _Problem:
 
     def _key_order(self, heads_at_once: int) -> Struct:
         """The kernels' ``KeyOrder``."""
-        whole_tiles = self.whole_tiles if self.is_split else self.all_key_tiles
+        whole_tiles = self.all_key_tiles - self.split_tiles
         return Struct(i32((self.key_heads, self.key_tiles, heads_at_once, whole_tiles, self.splits)))
 
     def _heads_at_once(self, arch: ArchSpec, splits: int) -> int:

@@ -1,4 +1,5 @@
-// The team (row_team.cuh) of a block's threads, by the macros of a kernel over rows: SHARING, CLUSTER, IN_TURNS.
+// The team (row_team.cuh) of a block's threads, and where they take turns their meeting (row_meeting.cuh), by the macros
+// of a kernel over rows: SHARING, CLUSTER, IN_TURNS.
 
 #pragma once
 
@@ -21,3 +22,14 @@ template <class Team, class Params> __device__ __forceinline__ Team team_of_bloc
 #endif
 #endif
 }
+
+#if IN_TURNS
+// All threads of the block, which meet here: what they have made before is there.
+template <class Meeting, class Params> __device__ __forceinline__ Meeting meeting_of_block(const Params& p) {
+  __shared__ typename Meeting::Shared shared;
+  const Meeting meeting(shared, p.partials);
+  meeting.begin();
+  __syncthreads();
+  return meeting;
+}
+#endif

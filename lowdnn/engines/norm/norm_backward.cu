@@ -336,10 +336,7 @@ struct OfRow {
 
 // What threads of each role do for one row after the other.
 __device__ __forceinline__ void take_turns(const Params& p, Team& team, Rows& rows, RowWalk<Tile>& walk) {
-  __shared__ Meeting::Shared shared;
-  Meeting meeting(shared, p.partials);
-  meeting.begin();
-  __syncthreads();
+  Meeting meeting = meeting_of_block<Meeting>(p);
   if (role() == COPYING) {
 #pragma unroll 1
     for (; walk.is_within(); walk.next()) {

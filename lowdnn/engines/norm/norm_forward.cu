@@ -422,10 +422,7 @@ __device__ __forceinline__ void get_shift(const Meeting& meeting, Value (&shift)
 
 // What threads of each role do for one row after the other.
 __device__ __forceinline__ void take_turns(const Params& p, Rows& rows, RowWalk<Tile>& walk) {
-  __shared__ Meeting::Shared shared;
-  Meeting meeting(shared, p.partials);
-  meeting.begin();
-  __syncthreads();
+  Meeting meeting = meeting_of_block<Meeting>(p);
   if (role() == COPYING) {
 #pragma unroll 1
     for (; walk.is_within(); walk.next()) rows.copy(walk);
