@@ -131,6 +131,11 @@ def test_last_keys_with_split_queries_on_wgmma(racing: Runtime, words: str, spli
     assert dict(plan.choices)[KnobType.STREAM_K] == 1
 
 
+def test_last_keys_with_split_queries_under_every_policy(scheduled: Runtime) -> None:
+    knobs = {KnobType.SPLIT_K_SLC: 2, KnobType.STREAM_K: 1}
+    check_case(scheduled, WGMMA, "sdpa_bwd b=1 h=1 q=130 kv=300 d=72", knobs, replace(SM_90A, sm_count=2))
+
+
 def test_sums_in_any_order(racing: Runtime) -> None:
     line = "sdpa_bwd b=1 h=2 q=70 kv=300 d=16"
     plan = check_case(racing, WGMMA, line, {KnobType.REDUCTION_MODE: 1, KnobType.SWIZZLE: 1})

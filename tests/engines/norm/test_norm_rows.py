@@ -254,12 +254,20 @@ def test_a_mask_stays_too(device: Runtime) -> None:
     ],
 )
 def test_blocks_share_rows_in_turns(racing: Runtime, line: str, team: int) -> None:
-    """Threads of two roles have the first pass over one and the second over another."""
+    """Threads of roles of their own copy rows, have the first pass over one and the second over another, and meet."""
     turns = GRID | {KnobType.TILE_ROWS: team, KnobType.STAGES: 2}
     plan = check_case(racing, ENGINE, f"norm {line}", turns, SM_90A.with_sm_count(4))
     assert shape_of(plan)["IN_TURNS"] == 1
     assert plan.launches[0].grid[0] == 4
     assert plan.launches[0].block[1] == 4
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_blocks_share_rows_in_turns_under_every_policy(scheduled: Runtime, direction: str) -> None:
+    turns = GRID | {KnobType.TILE_ROWS: 16, KnobType.STAGES: 2}
+    line = f"norm dims=3x80x9x19 mode=group groups=8 layout=nhwc dtype=fp16 dir={direction}"
+    plan = check_case(scheduled, ENGINE, line, turns, SM_90A.with_sm_count(4))
+    assert shape_of(plan)["IN_TURNS"] == 1
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
