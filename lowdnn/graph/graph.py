@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache, cached_property
 from operator import attrgetter
 from typing import Any, TypeVar, TypeVarTuple, cast
@@ -13,9 +13,10 @@ from typing import Any, TypeVar, TypeVarTuple, cast
 from lowdnn import schema
 from lowdnn.codec import Codec, read_document, write_document
 from lowdnn.enums import AttributeType, TensorReordering
+from lowdnn.graph.observable import in_memory, observable
 from lowdnn.ops import catalog
 from lowdnn.ops.base import Operation, inputs_of, outputs_of, with_tensors
-from lowdnn.ops.tensor import Tensor, has_overlap, packed_strides
+from lowdnn.ops.tensor import Tensor, has_overlap
 from lowdnn.status import BadParamError, DuplicatedEntriesError, NotSupportedError
 
 FoundT = TypeVar("FoundT")
@@ -37,6 +38,9 @@ MAX_UID = 2**63 - 1
 class OperationGraph:
     """Operations in topological order, and the tensors between them.
 
+    Only what can be observed is kept: operations and optional outputs that no stored tensor depends on are left out, so
+    that the graph is the same one, with the same key, as without them (``observable``).
+
     The graph is checked when it is made: one meaning for each uid, one producer for each tensor, no cycle, no virtual
     tensor without a producer, no negative uid, no output that is by value or overlaps itself, at least one output.
     Raises DuplicatedEntriesError and BadParamError, naming tensor and operation.
@@ -50,14 +54,17 @@ class OperationGraph:
         self._producers: dict[int, Operation] = _producers(given)
         self._check_tensors()
         self._check_reordering(given)
-        self.operations: tuple[Operation, ...] = self._sorted(given)
-        if not self.outputs:
+        ordered = self._sorted(given)
+        self.operations: tuple[Operation, ...] = observable(ordered)
+        if not self.operations:
             raise BadParamError.at(
                 "operation_graph.operations",
                 expected="at least one output",
                 got="virtual ones only",
                 hint="call set_output(True) on what is to be kept, or leave IS_VIRTUAL false",
             )
+        if self.operations is not ordered:
+            self.tensors, self._producers = _tensors_by_uid(self.operations), _producers(self.operations)
         self._derived: dict[object, Any] = {}
 
     def producer(self, tensor: Tensor) -> Operation | None:
@@ -143,7 +150,7 @@ class OperationGraph:
     @cached_property
     def _materialised(self) -> dict[int, Tensor]:
         """By uid, what virtual tensors are where a subgraph has them in memory."""
-        return {uid: _materialised(tensor) for uid, tensor in self.tensors.items() if tensor.is_virtual}
+        return {uid: in_memory(tensor) for uid, tensor in self.tensors.items() if tensor.is_virtual}
 
     def _check_tensors(self) -> None:
         for tensor in self.tensors.values():
@@ -222,12 +229,6 @@ def _producers(operations: tuple[Operation, ...]) -> dict[int, Operation]:
                 )
             producers[tensor.uid] = op
     return producers
-
-
-def _materialised(tensor: Tensor) -> Tensor:
-    """``tensor`` in memory. A virtual tensor's strides mean nothing, so where they would overlap it is packed."""
-    overlaps = has_overlap(tensor.dims, tensor.strides)
-    return replace(tensor, is_virtual=False, strides=packed_strides(tensor.dims) if overlaps else tensor.strides)
 
 
 @cache

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.base import Operation, inputs_of
 
 
 def independent_parts(graph: OperationGraph) -> tuple[OperationGraph, ...]:
-    """The sub-graphs between which no tensor goes, in the order of their first operations; inputs may be shared.
-
-    Those that store nothing are left out.
-    """
+    """The sub-graphs between which no tensor goes, in the order of their first operations; inputs may be shared."""
     return graph.derive(_independent_parts)
 
 
@@ -25,9 +22,4 @@ def _independent_parts(graph: OperationGraph) -> tuple[OperationGraph, ...]:
         places.update((id(op), place) for op in parts[place])
     if len(parts) == 1:
         return (graph,)
-    found = (part for _, part in sorted(parts.items()))
-    return tuple(graph.subgraph(part) for part in found if any(_stores(operation) for operation in part))
-
-
-def _stores(operation: Operation) -> bool:
-    return any(not tensor.is_virtual for tensor in outputs_of(operation).values())
+    return tuple(graph.subgraph(part) for _, part in sorted(parts.items()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
@@ -62,6 +62,15 @@ class RoundsInside(Protocol):
 
     def rounded_reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
         """``reference`` with these intermediates rounded, each once."""
+
+
+@runtime_checkable
+class DropsOutputs(Protocol):
+    """An operation some of whose outputs are optional."""
+
+    def without(self, ports: Collection[str]) -> Operation:
+        """The operation that computes no more than it must where nobody needs the outputs at ``ports``: all but those
+        are as before, and of those it has what it cannot leave out."""
 
 
 def inputs_of(operation: HasPorts) -> dict[str, Tensor]:

@@ -9,7 +9,8 @@ Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_BN_FINALIZE_STATISTICS_DESCRIPTOR
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -87,6 +88,19 @@ class BnFinalize:
     @property
     def flops(self) -> int:
         return 16 * self.sum.element_count
+
+    def without(self, ports: Collection[str]) -> BnFinalize:
+        """Without the running statistics where nobody needs either."""
+        if not {"output_running_mean", "output_running_var"} <= set(ports):
+            return self
+        return replace(
+            self,
+            exp_avg_factor=None,
+            input_running_mean=None,
+            input_running_var=None,
+            output_running_mean=None,
+            output_running_var=None,
+        )
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
         count = inputs["accum_count"].item()

@@ -10,7 +10,8 @@ Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -71,6 +72,14 @@ class NormBackward:
     @property
     def flops(self) -> int:
         return 12 * self.x.element_count
+
+    def without(self, ports: Collection[str]) -> NormBackward:
+        """Without dscale and dbias; of tensors with a scale's dims one stays, since they say what is normalised."""
+        unread = [port for port in ("dbias", "dscale") if port in ports]
+        if self.scale is None and {"dscale", "dbias"} & outputs_of(self).keys() <= set(unread):
+            unread = unread[:-1]
+        absent: dict[str, Any] = dict.fromkeys(unread)
+        return replace(self, **absent)
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
         shape = self.shape

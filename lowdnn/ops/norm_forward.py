@@ -15,7 +15,8 @@ normalization", 2018.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -91,6 +92,18 @@ class NormForward:
     @property
     def flops(self) -> int:
         return 8 * self.x.element_count
+
+    def without(self, ports: Collection[str]) -> NormForward:
+        """Without the running statistics where nobody needs either, and of the inference phase where there is one."""
+        kept = self
+        if self.running and {"output_running_mean", "output_running_var"} <= set(ports):
+            absent: dict[str, Any] = dict.fromkeys(self._running)
+            kept = replace(kept, **absent)
+        statistics = outputs_of(self).keys() & {"mean", "inv_variance"}
+        if self.mode is not NormMode.BATCH_NORM and statistics and statistics <= set(ports):
+            groups = self.shape.groups
+            kept = replace(kept, phase=NormFwdPhase.INFERENCE, mean=None, inv_variance=None, groups=groups)
+        return kept
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
         shape = self.shape

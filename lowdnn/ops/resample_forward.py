@@ -12,7 +12,8 @@ Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -63,6 +64,10 @@ class ResampleForward(ResampleOperation):
     @property
     def response(self) -> Tensor:
         return self.y
+
+    def without(self, ports: Collection[str]) -> ResampleForward:
+        """Without the index."""
+        return replace(self, index=None) if "index" in ports else self
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
         resample = self.resample

@@ -25,7 +25,8 @@ for determinism; Dao, "FlashAttention-2", section 2.2, for the formulas.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -90,6 +91,10 @@ class SdpaBackward:
         """Of the five products, whatever the band."""
         batch, heads, queries, size = self.q.dims
         return 2 * batch * heads * queries * self.k.dims[2] * (3 * size + 2 * self.v.dims[3])
+
+    def without(self, ports: Collection[str]) -> SdpaBackward:
+        """Without dbias."""
+        return replace(self, dbias=None) if "dbias" in ports else self
 
     def reference(self, inputs: Values) -> dict[str, Array]:
         return self._gradients(inputs, rounds=False)

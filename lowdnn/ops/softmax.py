@@ -18,7 +18,8 @@ models with attention sinks", and the learned logits of later models.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from math import log
 from typing import Any, ClassVar
 
@@ -88,6 +89,11 @@ class Softmax:
     @property
     def flops(self) -> int:
         return 6 * self.x.element_count
+
+    def without(self, ports: Collection[str]) -> Softmax:
+        """Without the statistics at ``ports``."""
+        absent: dict[str, Any] = dict.fromkeys(port for port in ("stats", "max", "sum_exp") if port in ports)
+        return replace(self, axes=self.normalised_axes, **absent)
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
         x, axes = inputs["x"], self.normalised_axes

@@ -26,6 +26,7 @@ from lowdnn.engines.composite.assembly import assemble
 from lowdnn.engines.composite.partition import Uncovered, find_uncovered, partition
 from lowdnn.enums import BehaviorNote, DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.observable import with_unread_stored
 from lowdnn.ops.base import inputs_of, outputs_of
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import MatmulOperation
@@ -52,7 +53,7 @@ class Composite:
         single = self._refuse_single(graph, arch)
         if single is not None:
             return single
-        uncovered = find_uncovered(graph, arch, self._engines)
+        uncovered = find_uncovered(graph.derive(_with_unread_stored), arch, self._engines)
         return None if uncovered is None else Refusal(self.name, _reason(uncovered))
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -65,7 +66,7 @@ class Composite:
         single = self._refuse_single(graph, arch)
         if single is not None:
             raise NotSupportedError(str(single))
-        parts = partition(graph, arch, self._engines)
+        parts = partition(graph.derive(_with_unread_stored), arch, self._engines)
         if isinstance(parts, Uncovered):
             raise NotSupportedError(str(Refusal(self.name, _reason(parts))))
         assembly = assemble(graph, parts)
@@ -99,6 +100,12 @@ def keeps_precision(engine: Engine, graph: OperationGraph) -> bool:
     contractions = (op for op in graph.operations if isinstance(op, ConvolutionOperation | MatmulOperation))
     has_float = any(tensor.data_type is DataType.FLOAT for op in contractions for tensor in inputs_of(op).values())
     return not (has_float and NumericalNote.DOWN_CONVERT_INPUTS in engine.numerical_notes)
+
+
+def _with_unread_stored(graph: OperationGraph) -> OperationGraph:
+    """``graph`` with outputs that nothing reads, and that their operations must write, as intermediates."""
+    operations = with_unread_stored(graph.operations)
+    return graph if operations is graph.operations else OperationGraph(operations)
 
 
 def _reason(uncovered: Uncovered) -> str:

@@ -38,20 +38,16 @@ class Uncovered:
 
 
 def partition(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> tuple[Part, ...] | Uncovered:
-    """The cheapest cut of ``graph``, or why there is none; operations that no output depends on are left out."""
-    live = _live_operations(graph)
-    if not live:
-        return ()
-    needed = OperationGraph(live)
-    search = _Search(needed, arch, engines)
-    cuts = [search.cheapest_cut(order) for order in _orders(needed)]
+    """The cheapest cut of ``graph``, or why there is none."""
+    search = _Search(graph, arch, engines)
+    cuts = [search.cheapest_cut(order) for order in _orders(graph)]
     cost, parts = min(cuts, key=lambda cut: cut[0])
     return parts if cost < _NO_CUT else search.uncovered()
 
 
 def find_uncovered(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> Uncovered | None:
     """Why there is no cut, or None; cheap where every operation is taken by itself."""
-    parts = (graph.subgraph((operation,)) for operation in _live_operations(graph))
+    parts = (graph.subgraph((operation,)) for operation in graph.operations)
     if all(any(engine.refuse(part, arch) is None for engine in engines) for part in parts):
         return None
     found = partition(graph, arch, engines)
@@ -127,17 +123,6 @@ class _Search:
 
 def _lowers_precision(plan: Plan) -> bool:
     return NumericalNote.DOWN_CONVERT_INPUTS in plan.numerical_notes
-
-
-def _live_operations(graph: OperationGraph) -> tuple[Operation, ...]:
-    """The operations that a stored tensor depends on, in the graph's order."""
-    needed: set[int] = set()
-    live: list[Operation] = []
-    for operation in reversed(graph.operations):
-        if any(not tensor.is_virtual or tensor.uid in needed for tensor in outputs_of(operation).values()):
-            live.append(operation)
-            needed.update(tensor.uid for tensor in inputs_of(operation).values())
-    return tuple(reversed(live))
 
 
 def _orders(graph: OperationGraph) -> list[tuple[Operation, ...]]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lowdnn.arch.specs import SM_90A
@@ -10,6 +12,7 @@ from lowdnn.enums import DataType, HeurMode, KnobType, PointwiseMode, ReduceTens
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import rank
+from lowdnn.ops.base import with_tensors
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Plan, Struct, WorkspacePointer
@@ -109,14 +112,14 @@ def test_stored_outputs_of_another_index_space(device: Runtime) -> None:
     assert len(plan.parts) == 2
 
 
-def test_operations_that_no_output_depends_on_are_left_out(device: Runtime) -> None:
+def test_an_output_that_nobody_reads_and_that_cannot_be_left_out_lies_in_the_workspace(device: Runtime) -> None:
     builder = GraphBuilder()
-    a, b = builder.tensor((2, 5, 3), DataType.FLOAT), builder.tensor((2, 3, 7), DataType.FLOAT)
-    product = builder.matmul(a, b)
-    builder.reduction(ReduceTensorOp.MAX, builder.pointwise(PointwiseMode.ABS, product), (2,))
-    builder.pointwise(PointwiseMode.NEG, product, store=DataType.FLOAT)
-    plan = check_exact(device, ENGINE, builder.graph(), length=3)
-    assert engines_of(plan) == ["matmul_simt"]
+    _, scale = builder.block_scale_quantize(builder.tensor((3, 40), DataType.FLOAT), 16, 1)
+    (operation,) = builder.operations
+    graph = OperationGraph([with_tensors(operation, {scale.uid: replace(scale, is_virtual=True)})])
+    plan = check_exact(device, ENGINE, graph)
+    assert engines_of(plan) == ["block_scale"]
+    assert plan.workspace_bytes > 0
 
 
 def softmax(builder: GraphBuilder, x: Tensor, axis: int) -> Tensor:

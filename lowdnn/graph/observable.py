@@ -1,0 +1,47 @@
+"""What of a graph can be observed: its stored tensors, and what they depend on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lowdnn.ops.base import DropsOutputs, Operation, inputs_of, outputs_of, with_tensors
+from lowdnn.ops.tensor import Tensor, has_overlap, packed_strides
+
+
+def observable(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """``operations``, in topological order, without those of which no stored tensor depends on any output.
+
+    Of the others, optional outputs that are virtual and that nothing reads are left out too. Where nothing is left out,
+    the result is ``operations`` itself.
+    """
+    read: set[int] = set()
+    kept: list[Operation] = []
+    for operation in reversed(operations):
+        outputs = outputs_of(operation)
+        unread = [port for port, tensor in outputs.items() if tensor.is_virtual and tensor.uid not in read]
+        if len(unread) == len(outputs):
+            continue
+        if unread and isinstance(operation, DropsOutputs):
+            operation = operation.without(unread)
+        kept.append(operation)
+        read.update(tensor.uid for tensor in inputs_of(operation).values())
+    kept.reverse()
+    same = len(kept) == len(operations) and all(one is other for one, other in zip(kept, operations, strict=True))
+    return operations if same else tuple(kept)
+
+
+def with_unread_stored(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """``operations`` with the virtual tensors that nothing reads in memory; itself where there are none.
+
+    Such tensors are outputs that their operations cannot leave out.
+    """
+    read = {tensor.uid for operation in operations for tensor in inputs_of(operation).values()}
+    written = (tensor for operation in operations for tensor in outputs_of(operation).values())
+    unread = {tensor.uid: in_memory(tensor) for tensor in written if tensor.is_virtual and tensor.uid not in read}
+    return tuple(with_tensors(operation, unread) for operation in operations) if unread else operations
+
+
+def in_memory(tensor: Tensor) -> Tensor:
+    """``tensor``, which is virtual, in memory. Its strides mean nothing, so where they would overlap it is packed."""
+    overlaps = has_overlap(tensor.dims, tensor.strides)
+    return replace(tensor, is_virtual=False, strides=packed_strides(tensor.dims) if overlaps else tensor.strides)
