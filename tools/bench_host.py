@@ -20,8 +20,10 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,10 @@ from lowdnn.driver import open_driver
 from lowdnn.driver.base import DeviceAttribute
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType, HeurMode
+from lowdnn.frontend.data_types import data_type
+from lowdnn.frontend.device_tensor import from_numpy
+from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.python_graph import pygraph
 from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import KernelRef, Launch, Plan, PlanTensor, Scalar, ScalarType, Struct, TensorMap, TensorPointer
@@ -95,7 +101,10 @@ def measure_host(repeats: int) -> list[Row]:
             Stream.create(runtime.context) as stream,
             runtime.context.activated(),
         ):
-            return _measure(_calls(runtime, stream), stream, repeats)
+            calls = _calls(runtime, stream)
+            with Handle.open("cuda") as handle:
+                handle.set_stream(stream.handle)
+                return _measure(calls | norm_calls(handle), stream, repeats)
 
 
 def measure_planning(repeats: int) -> list[Row]:
@@ -215,6 +224,40 @@ def _hopper_calls(
         "execute, clusters of the launch": executing([pointers], cluster=pair),
         "execute, dependent launch": executing([pointers], overlaps_previous=True),
     }
+
+
+def norm_calls(handle: Handle) -> dict[str, Callable[[], object]]:
+    """``pygraph.execute`` of a batch norm in training, its epsilon and momentum given in every way."""
+    float_type = data_type.FLOAT
+    graph = pygraph("batch norm", float_type, float_type, float_type, handle)
+    x = graph.tensor([4, 16, 8, 8])
+    scale, bias, mean, variance = (graph.tensor([1, 16, 1, 1]) for _ in range(4))
+    epsilon, momentum = (graph.tensor([1, 1, 1, 1], is_pass_by_value=True) for _ in range(2))
+    outputs = graph.batchnorm(x, scale, bias, mean, variance, epsilon, momentum)
+    for output in outputs:
+        output.set_output(True).set_data_type(float_type)
+    graph.build()
+    stored = (x, scale, bias, mean, variance, *outputs)
+    tensors = {tensor: from_numpy(np.ones(tensor.get_dim(), np.float32), handle) for tensor in stored}
+    addresses = {tensor: array.ptr for tensor, array in tensors.items()}
+    workspace = DeviceBuffer.allocate(handle.runtime.context, graph.get_workspace_size())
+    held = np.array([1e-5, 0.1], np.float32)
+
+    def executing(values: Sequence[object], given: Mapping[Tensor, object] = addresses) -> Callable[[], object]:
+        everything = {**given, **dict(zip((epsilon, momentum), values, strict=True))}
+        return lambda keep=(tensors, held): graph.execute(everything, workspace)
+
+    calls = {
+        "norm, all by address": executing([held.ctypes.data, held.ctypes.data + 4]),
+        "norm, device tensors": executing([held.ctypes.data, held.ctypes.data + 4], tensors),
+        "norm, values as arrays": executing([held[:1], held[1:]]),
+        "norm, values as floats": executing([1e-5, 0.1]),
+    }
+    if find_spec("torch"):
+        torch = import_module("torch")
+        values = [torch.full((1, 1, 1, 1), value) for value in (1e-5, 0.1)]
+        calls["norm, values as CPU tensors"] = executing(values)
+    return calls
 
 
 def _executing(loaded: LoadedPlan, stream: int, *choices: tuple[int, int]) -> Callable[[], object]:

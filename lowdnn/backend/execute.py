@@ -13,7 +13,7 @@ def execute(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
     """Launches ``plan`` with the variant pack's addresses into the handle's stream; does not wait.
 
     Raises NotInitializedError for a closed handle, DescriptorTypeError, NotFinalizedError, BadParamError (a tensor
-    missing or unknown), NullPointerError, MisalignedPointerError, SizeInsufficientError (no workspace), DriverError.
+    missing), NullPointerError, MisalignedPointerError, SizeInsufficientError (no workspace), DriverError.
     Every object stays usable after each.
     """
     if not isinstance(handle, Handle):
@@ -35,7 +35,8 @@ def _launch(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
     description: ExecutionPlan = plan.value
     pack: VariantPack = variant_pack.value
     loaded = description.loaded_for(handle)
-    loaded.execute(pack.in_order(loaded.uids), pack.workspace, handle.stream)
+    pointers = pack.in_order(loaded.uids, handle.runtime.counters)
+    loaded.execute(pointers, pack.workspace, handle.stream)
 
 
 def _check_type(argument: str, descriptor: Descriptor, wanted: DescriptorType) -> None:

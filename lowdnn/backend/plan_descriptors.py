@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.read_only import read_only
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
+from lowdnn.events import Counters, emit, event_logger
 from lowdnn.plan import Plan
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.schema import attribute
@@ -120,15 +122,23 @@ class VariantPack:
                 "VARIANT_PACK descriptor.VARIANT_PACK_UNIQUE_IDS", expected="each uid once", got=repeated
             )
 
-    def in_order(self, uids: tuple[int, ...]) -> tuple[int, ...] | Mapping[int, int]:
-        """The pointers in the order of ``uids``; by uid where the pack has not just these."""
+    def in_order(self, uids: tuple[int, ...], counters: Counters) -> tuple[int, ...] | Mapping[int, int]:
+        """The pointers in the order of ``uids``; by uid where one of them is missing.
+
+        Others are passed over; when an order is first asked for, ``keys_passed_over`` counts them, with an event.
+        """
         if uids == self.uids:
             return self.pointers
-        if set(uids) != set(self.uids):
+        if uids in self._orders:
+            return self._orders[uids]
+        unknown = set(self.uids) - set(uids)
+        if len(self.uids) - len(unknown) < len(uids):
             return self._by_uid
-        if uids not in self._orders:
-            self._orders[uids] = tuple(self._by_uid[uid] for uid in uids)
-        return self._orders[uids]
+        if unknown:
+            counters.add("keys_passed_over", len(unknown))
+            emit(event_logger("backend"), logging.WARNING, "keys_passed_over", {"unknown": sorted(unknown)})
+        ordered = self._orders[uids] = tuple(self._by_uid[uid] for uid in uids)
+        return ordered
 
     @cached_property
     def _by_uid(self) -> dict[int, int]:

@@ -7,50 +7,21 @@ has seen last time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NoReturn
+from typing import Any
+
+from numpy.typing import NDArray
 
 from lowdnn.backend.handle import Handle
-from lowdnn.enums import DataType
-from lowdnn.frontend.device_tensor import DeviceTensor
+from lowdnn.frontend.addresses import Need, device_getter, integer_address
+from lowdnn.frontend.array_layouts import LayoutWatch
 from lowdnn.frontend.graph_tensor import Tensor
-from lowdnn.frontend.interop import host_scalar
+from lowdnn.frontend.host_values import host_getter, host_scalar
+from lowdnn.frontend.keys import Keys
 from lowdnn.plan import Plan, PlanTensor
-from lowdnn.runtime.buffer import DeviceBuffer
-from lowdnn.runtime.interchange import view_of
 from lowdnn.runtime.loaded_plan import LoadedPlan
-from lowdnn.runtime.workspace import Workspace
-from lowdnn.status import (
-    AttributeTypeError,
-    BadParamError,
-    DuplicatedEntriesError,
-    LowdnnError,
-    SizeInsufficientError,
-    StreamMismatchError,
-)
-
-#: What execute takes for a tensor's key.
-Key = Tensor | str | int
-
-
-@dataclass(frozen=True)
-class Need:
-    """What a plan needs behind an address; ``where`` names it in messages, a data type of None takes any."""
-
-    where: str
-    size_bytes: int
-    data_type: DataType | None = None
-    is_output: bool = False
-
-
-#: The address of a value, checked as far as values of its type can tell. What must live until the launch goes into the
-#: list: others' exports, and host copies of by-value tensors.
-AddressOf = Callable[[Any, Handle, Need, list[object]], int]
-
-#: Integers below it are no host address: the first pages of a process are never mapped.
-_LOWEST_HOST_ADDRESS = 1 << 16
+from lowdnn.status import AttributeTypeError, BadParamError, DuplicatedEntriesError, LowdnnError
 
 
 class PreparedExecution:
@@ -63,15 +34,19 @@ class PreparedExecution:
         self._handle = handle
         self._tensors = tensors
         self._needs = tuple(_need(tensor) for tensor in plan.tensors)
+        self._watch = LayoutWatch({place: tensors[tensor.uid] for place, tensor in enumerate(plan.tensors)})
         self._workspace_need = Need("execute.workspace", plan.workspace_bytes)
         self._recent: _Route | None = None
 
     def execute(self, values: Mapping[Any, object], workspace: object, handle: Handle) -> None:
         """Launches the plan into ``handle``'s stream with the values' addresses.
 
-        Raises BadParamError for a tensor that is missing, unknown or given twice, StreamMismatchError for memory of
-        another device, SizeInsufficientError for a tensor or workspace that is too small, and what
-        ``LoadedPlan.execute`` raises.
+        A key of None, and tensors, uids and names that the graph does not have, are passed over: ``keys_passed_over``
+        counts them when their set of keys is first seen, with an event. Arrays with strides unlike their tensor's are
+        taken with a LayoutWarning.
+        Raises BadParamError for a tensor that is missing or given twice, StreamMismatchError for memory of another
+        device, SizeInsufficientError for a tensor or workspace that is too small, and what ``LoadedPlan.execute``
+        raises.
         """
         if handle.is_debug or not handle.is_open:
             with handle.entered("execute"):
@@ -95,80 +70,34 @@ class PreparedExecution:
         loaded.execute(pointers, address, handle.stream)
 
     def _resolved(self, values: Mapping[Any, object], handle: Handle, kept: list[object]) -> tuple[int, ...]:
-        """The pointers of a new set of keys or types."""
-        keys = self._resolve(values)
-        getters = tuple(
-            _integer_address if tensor.is_by_value else _address_getter(values[key])
-            for tensor, key in zip(self.plan.tensors, keys, strict=True)
-        )
-        pointers = tuple(
-            self._host_address(tensor, key, values, kept)
-            if tensor.is_by_value
-            else getter(values[key], handle, need, kept)
-            for tensor, key, getter, need in zip(self.plan.tensors, keys, getters, self._needs, strict=True)
-        )
-        if not any(tensor.is_by_value for tensor in self.plan.tensors):
-            self._recent = _Route(len(values), keys, tuple(type(values[key]) for key in keys), getters, self._needs)
-        return pointers
-
-    def _resolve(self, values: Mapping[Any, object]) -> tuple[Any, ...]:
-        """The caller's key for each tensor of the plan; None for a by-value tensor whose value the graph has. Tensors
-        of the graph that no operation reads may be given."""
-        by_uid: dict[int, Key] = {}
-        for key in values:
-            uid = self._uid_of(key)
-            if uid in by_uid:
-                raise DuplicatedEntriesError.at("execute.tensor_dict", expected="each tensor once", got=repr(key))
-            by_uid[uid] = key
-        known = {tensor.uid for tensor in self.plan.tensors}
-        missing = [t for t in self.plan.tensors if t.uid not in by_uid and self._tensors[t.uid].value is None]
+        """The pointers of a new set of keys or types, whose route is kept."""
+        keys = Keys(self._tensors, values)
+        missing = [t for t in self.plan.tensors if t.uid not in keys.by_uid and self._tensors[t.uid].value is None]
         if missing:
             names = ", ".join(f"{tensor.name!r} (uid {tensor.uid})" for tensor in missing)
-            raise BadParamError.at("execute.tensor_dict", expected=f"a value for {names}", got="none")
-        unread = {uid for uid, tensor in self._tensors.items() if not tensor.get_is_virtual()}
-        unknown = [key for uid, key in by_uid.items() if uid not in known | unread]
-        if unknown:
             raise BadParamError.at(
-                "execute.tensor_dict", expected=f"inputs and outputs of the graph (uids {sorted(known)})", got=unknown
+                "execute.tensor_dict", expected=f"a value for {names}", got="none", hint=keys.explain_unknown()
             )
-        return tuple(by_uid.get(tensor.uid) for tensor in self.plan.tensors)
+        route = _Route(keys, values, self.plan.tensors, self._needs, self._constants(keys), self._watch)
+        pointers = route.pointers(values, handle, kept)
+        if pointers is None:
+            raise BadParamError.at("execute.tensor_dict", expected="a mapping that stays as it is", got=repr(values))
+        keys.report(self.plan.name, handle)
+        self._recent = route
+        return pointers
 
-    def _uid_of(self, key: object) -> int:
-        if isinstance(key, Tensor):
-            return key.get_uid()
-        if isinstance(key, str):
-            named = [uid for uid, tensor in self._tensors.items() if tensor.get_name() == key]
-            if len(named) != 1:
-                raise BadParamError.at(
-                    "execute.tensor_dict", expected="the name of one tensor", got=f"{key!r}, which {len(named)} have"
-                )
-            return named[0]
-        if type(key) is int:
-            return key
-        raise BadParamError.at("execute.tensor_dict", expected="a tensor, a name or a uid as key", got=repr(key))
-
-    def _host_address(
-        self, tensor: PlanTensor, key: Key | None, values: Mapping[Any, object], kept: list[object]
-    ) -> int:
-        """The host address of a by-value tensor's value: an integer is one, anything else is copied into ``kept``."""
-        value = self._tensors[tensor.uid].value if key is None else values[key]
-        if key is not None and type(value) is int:
-            if value < _LOWEST_HOST_ADDRESS:
-                raise BadParamError.at(
-                    f"execute.tensor_dict[{key!r}]",
-                    expected="a host address, where a by-value tensor is given an integer",
-                    got=value,
-                    hint="pass a float or a host array of one element",
-                )
-            return value
-        scalar = host_scalar(value, tensor.data_type, f"execute.tensor_dict[{key!r}]")
-        kept.append(scalar)
-        return int(scalar.ctypes.data)
+    def _constants(self, keys: Keys) -> dict[int, NDArray[Any]]:
+        """By place in the plan, the values that the graph has for tensors which are not given."""
+        return {
+            place: host_scalar(self._tensors[tensor.uid].value, tensor.data_type, self._needs[place].where)
+            for place, tensor in enumerate(self.plan.tensors)
+            if tensor.uid not in keys.by_uid
+        }
 
     def _workspace_address(self, workspace: object, handle: Handle, kept: list[object]) -> int:
         if not self._workspace_need.size_bytes:
             return 0
-        return _address_getter(workspace)(workspace, handle, self._workspace_need, kept)
+        return device_getter(workspace)(workspace, handle, self._workspace_need, kept)
 
 
 class _Route:
@@ -176,20 +105,42 @@ class _Route:
 
     def __init__(
         self,
-        count: int,
-        keys: tuple[Any, ...],
-        types: tuple[type, ...],
-        getters: tuple[AddressOf, ...],
-        needs: tuple[Need, ...],
+        keys: Keys,
+        values: Mapping[Any, object],
+        tensors: Sequence[PlanTensor],
+        needs: Sequence[Need],
+        constants: Mapping[int, NDArray[Any]],
+        watch: LayoutWatch,
     ) -> None:
-        self._count = count
-        self._types = types
-        self._steps = tuple(zip(getters, needs, strict=True))
-        self._are_addresses = all(kind is int for kind in types)
-        self._pick = itemgetter(*keys) if len(keys) > 1 else lambda values: tuple(values[key] for key in keys)
+        given = [place for place in range(len(tensors)) if place not in constants]
+        picked: list[Any] = [keys.by_uid[tensors[place].uid] for place in given]
+        self._count = len(values)
+        self._others = tuple(key for key in values if key not in picked)
+        self._pick = itemgetter(*picked) if len(picked) > 1 else lambda values: tuple(values[key] for key in picked)
+        self._types = tuple(type(values[key]) for key in picked)
+        getters = [
+            host_getter(values[key], tensors[place].data_type)
+            if tensors[place].is_by_value
+            else device_getter(values[key])
+            for place, key in zip(given, picked, strict=True)
+        ]
+        # An integer for a tensor in device memory is its address already.
+        self._steps = tuple(
+            (position, getter, needs[place])
+            for position, (place, getter) in enumerate(zip(given, getters, strict=True))
+            if getter is not integer_address
+        )
+        self._watched = tuple(
+            (position, place)
+            for position, place in enumerate(given)
+            if getters[position] is not integer_address and not tensors[place].is_by_value
+        )
+        self._constants = tuple((place, int(scalar.ctypes.data), scalar) for place, scalar in constants.items())
+        self._watch = watch
+        self._last: list[int] = []
 
     def pointers(self, values: Mapping[Any, object], handle: Handle, kept: list[object]) -> tuple[int, ...] | None:
-        """The pointers, or None where keys or types are others."""
+        """The pointers in plan order, or None where keys or types are others."""
         if len(values) != self._count:
             return None
         try:
@@ -198,11 +149,28 @@ class _Route:
             return None
         if tuple(map(type, found)) != self._types:
             return None
-        if self._are_addresses:
+        if self._others and not all(key in values for key in self._others):
+            return None
+        if not self._steps and not self._constants:
             return found
-        return tuple(
-            [getter(value, handle, need, kept) for value, (getter, need) in zip(found, self._steps, strict=True)]
-        )
+        kept.append(found)
+        addresses = list(found)
+        for position, getter, need in self._steps:
+            addresses[position] = getter(found[position], handle, need, kept)
+        if self._watched and addresses != self._last:
+            for position, place in self._watched:
+                self._watch.look(place, found[position], addresses[position], handle)
+            self._last = addresses
+        if self._constants:
+            addresses = self._with_constants(addresses)
+        return tuple(addresses)
+
+    def _with_constants(self, addresses: Sequence[int]) -> list[int]:
+        """The given tensors' addresses with those of the graph's own values at their places."""
+        complete = list(addresses)
+        for place, address, _ in self._constants:
+            complete.insert(place, address)
+        return complete
 
 
 def pair(uids: Sequence[int], values: Sequence[object] | Mapping[Any, object]) -> dict[int, object]:
@@ -212,74 +180,6 @@ def pair(uids: Sequence[int], values: Sequence[object] | Mapping[Any, object]) -
     if len(set(uids)) != len(uids):
         raise DuplicatedEntriesError.at("execute.tensor_uids", expected="each uid once", got=list(uids))
     return dict(zip(uids, values, strict=True))
-
-
-def _address_getter(value: object) -> AddressOf:
-    """How the address of values of this type is taken, the cheapest way that still checks where the memory is."""
-    if type(value) is int:
-        return _integer_address
-    if isinstance(value, DeviceTensor):
-        return _tensor_address
-    if isinstance(value, (DeviceBuffer, Workspace)):
-        return _buffer_address
-    if hasattr(value, "data_ptr") and hasattr(value, "get_device"):
-        return _torch_address
-    return _view_address
-
-
-def _integer_address(address: Any, handle: Handle, need: Need, kept: list[object]) -> int:
-    found: int = address
-    return found
-
-
-def _torch_address(tensor: Any, handle: Handle, need: Need, kept: list[object]) -> int:
-    if tensor.get_device() == handle.cuda_device:
-        return int(tensor.data_ptr())
-    return _view_address(tensor, handle, need, kept)
-
-
-def _tensor_address(tensor: DeviceTensor, handle: Handle, need: Need, kept: list[object]) -> int:
-    if need.data_type is not None and tensor.data_type is not need.data_type:
-        _check_data_type(tensor.data_type, need)
-    if tensor.handle is handle and tensor.size_bytes >= need.size_bytes:
-        return tensor.buffer.address
-    return _buffer_address(tensor.buffer, handle, need, kept)
-
-
-def _buffer_address(buffer: DeviceBuffer | Workspace, handle: Handle, need: Need, kept: list[object]) -> int:
-    context = buffer.context
-    if context is not handle.runtime.context and context.driver is not handle.runtime.driver:
-        raise StreamMismatchError.at(need.where, expected=f"memory of {handle!r}", got="memory of another device")
-    if buffer.size_bytes < need.size_bytes:
-        _refuse_size(buffer.size_bytes, need)
-    return buffer.address
-
-
-def _view_address(array: object, handle: Handle, need: Need, kept: list[object]) -> int:
-    view = view_of(array, handle.runtime.context, handle.stream, need.where)
-    if view.data_type is not None and need.data_type is not None:
-        _check_data_type(view.data_type, need)
-    if view.size_bytes is not None and view.size_bytes < need.size_bytes:
-        _refuse_size(view.size_bytes, need)
-    if view.is_read_only and need.is_output:
-        raise BadParamError.at(need.where, expected="memory that may be written", got="a read-only array")
-    kept.append(view)
-    return view.address
-
-
-def _refuse_size(size_bytes: int, need: Need) -> NoReturn:
-    raise SizeInsufficientError.at(need.where, expected=f"at least {need.size_bytes} bytes", got=f"{size_bytes} bytes")
-
-
-def _check_data_type(given: DataType, need: Need) -> None:
-    # Arrays of bytes carry types that their producer has no name for.
-    if given is not need.data_type and given not in (DataType.INT8, DataType.UINT8) and need.data_type is not None:
-        raise BadParamError.at(
-            need.where,
-            expected=f"elements of {need.data_type.name}",
-            got=given.name,
-            hint="give the address to have its bytes taken as they are",
-        )
 
 
 def _need(tensor: PlanTensor) -> Need:

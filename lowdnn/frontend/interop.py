@@ -1,4 +1,4 @@
-"""What a graph needs to know of somebody's array: its shape, and at execute where it lies."""
+"""What a graph needs to know of somebody's array: its shape, strides and type, and whether it lies on the host."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lowdnn import dtypes
 from lowdnn.enums import DataType
 from lowdnn.frontend.data_types import as_data_type, to_backend
 from lowdnn.runtime.buffer import c_strides
@@ -16,7 +14,7 @@ from lowdnn.runtime.dlpack import read_capsule
 from lowdnn.status import AttributeTypeError
 
 #: DLPack's device types of host memory: kDLCPU, kDLCUDAHost.
-_HOST_DEVICE_TYPES = (1, 3)
+HOST_DEVICE_TYPES = (1, 3)
 
 
 @dataclass(frozen=True)
@@ -50,33 +48,8 @@ def describe(array: object) -> ArrayFacts:
     return _facts(tuple(interface["shape"]), strides, _data_type_of(data_type), is_host=False)
 
 
-def host_scalar(value: object, data_type: DataType, where: str) -> NDArray[Any]:
-    """One element of ``data_type``'s storage with the value of a number or a host array of one element.
-
-    Raises AttributeTypeError for anything else.
-    """
-    try:
-        number = value if isinstance(value, (int, float, np.generic)) else _host_array(value)
-        elements = np.asarray(number).reshape(-1)
-    except (TypeError, ValueError, BufferError, AttributeError):
-        elements = np.zeros(0)
-    if elements.size != 1:
-        raise AttributeTypeError.at(
-            where, expected="a number or a host array of one element for a by-value tensor", got=repr(value)
-        )
-    if elements.dtype.kind not in "iubf":
-        elements = elements.astype(np.float64)
-    return dtypes.from_float64(elements, data_type)
-
-
-def _host_array(value: object) -> Any:
-    if isinstance(value, np.ndarray):
-        return value
-    return np.from_dlpack(value)  # type: ignore[arg-type]
-
-
 def _describe_dlpack(array: Any) -> ArrayFacts:
-    is_host = array.__dlpack_device__()[0] in _HOST_DEVICE_TYPES
+    is_host = array.__dlpack_device__()[0] in HOST_DEVICE_TYPES
     # -1 asks for no synchronisation: only the shape is read.
     capsule = array.__dlpack__() if is_host else array.__dlpack__(stream=-1)
     facts = read_capsule(capsule)

@@ -79,8 +79,11 @@ class LoadedPlan:
         unknown), DriverError, NotInitializedError (context closed). The plan stays usable after each but the last.
         """
         with self._lock:
-            if pointers != self._pointers or workspace != self._workspace or self._has_values:
+            bound = self._pointers
+            if bound is None or pointers != bound or workspace != self._workspace:
                 self._bind(pointers, workspace)
+            elif self._has_values:
+                self._block.patch_values(bound)
             if self._is_observed or not self._liveness.is_usable:
                 self._launch_observed(stream)
                 return

@@ -10,6 +10,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -99,6 +100,7 @@ class ParameterBlock:
             (position // 8, leaf.offset_bytes) for position, leaf in bound if isinstance(leaf, WorkspacePointer)
         )
         self.value_slots = _value_slots(plan, bound)
+        self._value_writers = tuple((slot.tensor, _value_writer(self._bytes, slot)) for slot in self.value_slots)
         self.map_slots = _map_slots(plan, maps)
         self.launch_parameters = tuple(base + part.start + part.layout.pointers for part in parts)
 
@@ -116,8 +118,8 @@ class ParameterBlock:
 
     def patch_values(self, addresses: tuple[int, ...]) -> None:
         """Reads every by-value tensor from its host address and writes it into its slots."""
-        for slot in self.value_slots:
-            _pack(self._bytes, slot.position, slot.type, read_host_value(addresses[slot.tensor], slot.data_type))
+        for tensor, write in self._value_writers:
+            write(addresses[tensor])
 
     def patch_maps(
         self, addresses: tuple[int, ...], workspace: int, replace_address: Callable[[bytes, int], bytes]
@@ -137,6 +139,11 @@ def read_host_value(address: int, data_type: DataType) -> int | float:
     return value
 
 
+#: Unsigned integers by their bytes: what a memoryview calls them, and what reads them.
+_WORDS: dict[int, tuple[Literal["I", "Q"], type[ctypes.c_uint32 | ctypes.c_uint64]]] = {
+    4: ("I", ctypes.c_uint32),
+    8: ("Q", ctypes.c_uint64),
+}
 #: What execute writes, whole.
 _Bound = Pointer | TensorValue
 #: A tensor map by its position in the block.
@@ -261,6 +268,20 @@ def _check_maps(plan: Plan, maps: Sequence[_PlacedMap]) -> None:
 def _check_uid(known: Container[int], uid: int, plan: Plan) -> None:
     if uid not in known:
         raise BadParamError.at(f"{plan.name}.launches", expected="uids of plan.tensors", got=uid)
+
+
+def _value_writer(block: memoryview, slot: ValueSlot) -> Callable[[int], None]:
+    """What takes the value at a host address into its slot: bit by bit where both have one type."""
+    storage = dtypes.info(slot.data_type).storage
+    if storage.itemsize not in _WORDS or storage != np.dtype(slot.type.format_character):
+        return lambda address: _pack(block, slot.position, slot.type, read_host_value(address, slot.data_type))
+    code, word = _WORDS[storage.itemsize]
+    words, place = block.cast(code), slot.position // storage.itemsize
+
+    def copy(address: int) -> None:
+        words[place] = word.from_address(address).value
+
+    return copy
 
 
 def _pack(block: memoryview, position: int, scalar_type: ScalarType, value: int | float) -> None:

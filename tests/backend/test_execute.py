@@ -99,7 +99,6 @@ def test_a_plan_restored_from_json_runs(case: Case) -> None:
     ("change", "error", "text"),
     [
         ({A: None}, BadParamError, "variant_pack"),
-        ({99: 4096}, BadParamError, "99"),
         ({B: 0}, NullPointerError, "uid 2"),
         ({B: "+4"}, MisalignedPointerError, "expected a multiple of 16 bytes"),
     ],
@@ -116,6 +115,17 @@ def test_bad_variant_packs(case: Case, change: dict[int, object], error: type[Lo
         case.run(pointers)
     assert case.handle.last_error == str(caught.value)
     case.assert_still_works()
+
+
+def test_uids_that_the_plan_has_not_are_passed_over_and_counted(case: Case) -> None:
+    pack = variant_pack(case.pointers | {99: 4096, 98: 0})
+    for _ in range(2):
+        execute(case.handle, case.plan, pack)
+    np.testing.assert_array_equal(download(case.y, np.float32), case.expected)
+    assert case.handle.runtime.counters.snapshot()["keys_passed_over"] == 2
+    missing = {uid: address for uid, address in case.pointers.items() if uid != A} | {99: 4096}
+    with pytest.raises(BadParamError, match=rf"an address for {A}"):
+        case.run(missing)
 
 
 def test_the_workspace_is_checked(case: Case, second_buffer: DeviceBuffer) -> None:

@@ -153,8 +153,12 @@ def device(
 WRONG: list[tuple[Callable[[Add], dict[Any, Any]], type[LowdnnError], str]] = [
     (lambda c: {c.tensor_x: c.x, c.tensor_y: c.y}, BadParamError, r"expected a value for 'b' \(uid 20\), got none"),
     (lambda c: c.values | {"x": c.x}, DuplicatedEntriesError, "expected each tensor once, got 'x'"),
-    (lambda c: c.values | {99: c.x}, BadParamError, r"uids \[10, 20, 30\]\), got \[99\]"),
-    (lambda c: {"x": c.x, "b": c.b, "z": c.y}, BadParamError, "the name of one tensor, got 'z', which 0 have"),
+    (
+        lambda c: {"x": c.x, "b": c.b, "z": c.y, 99: c.y},
+        BadParamError,
+        r"a value for 'y' \(uid 30\), got none; the graph has no 'z', 99, and the names 'x', 'b', 'y'",
+    ),
+    (lambda c: c.values | {True: c.x}, BadParamError, "a tensor, a name or a uid as key, got True"),
     (lambda c: {1.5: c.x, "b": c.b, "y": c.y}, BadParamError, "a tensor, a name or a uid as key, got 1.5"),
     (lambda c: c.values | {c.tensor_b: 0}, NullPointerError, "uid 20"),
     (lambda c: c.values | {c.tensor_b: c.b.ptr + 4}, MisalignedPointerError, "expected a multiple of 16 bytes"),
@@ -197,21 +201,43 @@ def test_wrong_tensors_are_named_and_harm_nothing(
     case.check()
 
 
-def test_by_value_tensors_take_numbers_arrays_and_addresses(case: Add) -> None:
-    graph = pygraph("scale", FLOAT, FLOAT, FLOAT, case.handle)
+def test_keys_that_the_graph_does_not_have_are_passed_over(case: Add, caplog: pytest.LogCaptureFixture) -> None:
+    other = pygraph("other", FLOAT, FLOAT, FLOAT, case.handle).tensor([8], uid=77)
+    case.check()
+    counted = case.handle.runtime.counters
+    for extra, count in (
+        ({None: None}, 1),
+        ({None: case.x, other: case.x}, 2),
+        ({99: None, "z": None, np.int64(98): object()}, 3),
+        ({pygraph("third", FLOAT, FLOAT, FLOAT).tensor([8]): case.x}, 1),
+    ):
+        before = counted.snapshot().get("keys_passed_over", 0)
+        caplog.clear()
+        for _ in range(3):
+            case.check(case.values | extra)
+        assert counted.snapshot()["keys_passed_over"] == before + count
+        warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(warned) == bool(set(extra) - {None})
+        assert all(f"count={count} unknown=" in line for line in warned)
+
+
+def test_virtual_tensors_are_passed_over(case: Add) -> None:
+    graph = pygraph("chain", FLOAT, FLOAT, FLOAT, case.handle)
     x = graph.tensor([64])
-    factor = graph.tensor([1], is_pass_by_value=True, name="factor")
-    y = graph.mul(x, factor).set_output(True)
-    held = np.array([4.0], np.float32)
-    for value, expected in ((3.0, 3), (np.float64(0.5), 0.5), (np.full((1, 1), 2, np.int32), 2), (held.ctypes.data, 4)):
-        graph.execute({x: case.x, factor: value, y: case.y})
-        np.testing.assert_array_equal(case.y.numpy(), case.x.numpy() * np.float32(expected))
-    with pytest.raises(BadParamError, match="expected a host address, where a by-value tensor is given an integer"):
-        graph.execute({x: case.x, factor: 3, y: case.y})
-    with pytest.raises(AttributeTypeError, match="expected a number or a host array of one element"):
-        graph.execute({x: case.x, factor: np.zeros(2), y: case.y})
-    with pytest.raises(BadParamError, match="expected a value for 'factor'"):
-        graph.execute({x: case.x, y: case.y})
+    inner = graph.relu(x)
+    y = graph.relu(inner).set_output(True)
+    for _ in range(2):
+        graph.execute({x: case.x, inner: case.b, y: case.y})
+        np.testing.assert_array_equal(case.y.numpy(), case.x.numpy())
+    np.testing.assert_array_equal(case.b.numpy(), 2)
+
+
+def test_other_keys_in_place_of_those_passed_over_are_looked_at(case: Add) -> None:
+    case.check(case.values | {None: None})
+    with pytest.raises(DuplicatedEntriesError, match="expected each tensor once, got 'x'"):
+        case.graph.execute(case.values | {"x": case.x})
+    with pytest.raises(BadParamError, match=r"as key, got 1\.5"):
+        case.graph.execute(case.values | {1.5: case.x})
 
 
 def test_a_scalar_of_the_graph_needs_no_value_and_takes_one(case: Add) -> None:

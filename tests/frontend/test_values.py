@@ -12,7 +12,8 @@ import lowdnn.frontend as cudnn
 from lowdnn.enums import BehaviorNote, DataType, HeurMode, NumericalNote, ReduceTensorOp
 from lowdnn.frontend.data_types import as_data_type, to_backend
 from lowdnn.frontend.enums import backend_knob, backend_mode, backend_reduction, frontend_knob
-from lowdnn.frontend.interop import ArrayFacts, describe, host_scalar
+from lowdnn.frontend.host_values import host_scalar
+from lowdnn.frontend.interop import ArrayFacts, describe
 from lowdnn.status import AttributeTypeError, BadParamError, NotSupportedError, UnsupportedDataTypeError
 
 

@@ -1,0 +1,132 @@
+"""Strides of arrays against the graph's: what is warned of, once, and what is taken as cuDNN takes it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowdnn
+import lowdnn.frontend as cudnn
+from lowdnn.backend import Handle
+from lowdnn.frontend.array_layouts import LayoutWarning
+from lowdnn.frontend.python_graph import pygraph
+
+FLOAT = cudnn.data_type.FLOAT
+NCHW, NHWC = [60, 20, 5, 1], [60, 1, 15, 3]
+
+
+class Relu:
+    """y = relu(x) over (2, 3, 4, 5), x with the given strides."""
+
+    def __init__(self, handle: Handle, strides: list[int] | None = None, dims: tuple[int, ...] = (2, 3, 4, 5)) -> None:
+        self.handle = handle
+        self.graph = pygraph("relu", FLOAT, FLOAT, FLOAT, handle)
+        self.tensor_x = self.graph.tensor(dims, strides or [], name="x")
+        self.tensor_y = self.graph.relu(self.tensor_x).set_output(True)
+        self.dims = dims
+        self.graph.build()
+        self.y = self.array(self.tensor_y.get_stride())
+
+    def array(self, strides: list[int] | None = None, dims: tuple[int, ...] = ()) -> lowdnn.DeviceTensor:
+        return lowdnn.from_numpy(np.ones(dims or self.dims, np.float32), self.handle, strides=strides)
+
+    def execute(self, x: Any) -> None:
+        self.graph.execute({self.tensor_x: x, self.tensor_y: self.y})
+
+
+class TorchLike:
+    """A device tensor with torch's names for address and strides."""
+
+    def __init__(self, tensor: lowdnn.DeviceTensor) -> None:
+        self.shape = tensor.shape
+        self._tensor = tensor
+
+    def stride(self) -> tuple[int, ...]:
+        return self._tensor.strides
+
+    def get_device(self) -> int:
+        return 3
+
+    def data_ptr(self) -> int:
+        return self._tensor.ptr
+
+
+class DlpackOnly:
+    def __init__(self, tensor: lowdnn.DeviceTensor) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, **options: Any) -> object:
+        return self._tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._tensor.__dlpack_device__()
+
+
+@pytest.mark.parametrize("wrap", [lambda tensor: tensor, lambda tensor: tensor.buffer, TorchLike, DlpackOnly])
+@pytest.mark.parametrize(("declared", "given"), [(NCHW, NHWC), (NHWC, NCHW)])
+def test_other_strides_over_the_same_extents_are_warned_of_once(
+    handle: Handle, wrap: Any, declared: list[int], given: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    handle.cuda_device = 3
+    case = Relu(handle, declared)
+    case.execute(wrap(case.array(declared)))
+    text = rf"tensor 'x' has strides \{declared} over extents \[2, 3, 4, 5\] in the graph, the array .* \{given};"
+    wrong = wrap(case.array(given))
+    with pytest.warns(LayoutWarning, match=text) as caught:
+        case.execute(wrong)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert handle.runtime.counters.snapshot()["layouts_differ"] == 1
+    assert any(
+        f'layout_differs tensor="tensor \'x\'" extents="[2, 3, 4, 5]" given="{given}"' in m for m in caplog.messages
+    )
+    for _ in range(2):
+        case.execute(wrong)
+        case.execute(wrap(case.array(given)))
+
+
+def test_a_warning_turned_into_an_error_leaves_a_usable_graph(handle: Handle) -> None:
+    case = Relu(handle, NCHW)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LayoutWarning)
+        with pytest.raises(LayoutWarning):
+            case.execute(case.array(NHWC))
+        case.execute(case.array(NHWC))
+
+
+@pytest.mark.parametrize(
+    ("dims", "strides", "given_dims", "given_strides"),
+    [
+        ((1, 6, 1, 1), [6, 1, 1, 1], (6,), None),
+        ((1, 6, 1, 1), [6, 1, 6, 6], (1, 6, 1, 1), [9, 1, 7, 3]),
+        ((2, 3, 4, 5), NCHW, (120,), None),
+        ((2, 3, 4, 5), NHWC, (2, 4, 5, 3), None),
+        ((2, 3, 4, 5), NCHW, (6, 20), None),
+        ((2, 3, 4, 5), NCHW, (2, 3, 5, 4), [60, 20, 1, 5]),
+    ],
+)
+def test_views_with_other_axes_are_taken(
+    handle: Handle, dims: Any, strides: list[int], given_dims: Any, given_strides: list[int] | None
+) -> None:
+    case = Relu(handle, strides, dims)
+    case.execute(case.array(given_strides, given_dims))
+    np.testing.assert_array_equal(case.y.numpy(), 1)
+
+
+def test_buffers_bytes_and_addresses_tell_no_layout(handle: Handle) -> None:
+    case = Relu(handle, NCHW)
+    raw = lowdnn.from_numpy(np.ones(120, np.float32).view(np.uint8), handle)
+    with lowdnn.runtime.buffer.DeviceBuffer.allocate(handle.runtime.context, 480) as buffer:
+        buffer.fill_bytes(0)
+        for value in (raw, raw.ptr, buffer):
+            case.execute(value)
+
+
+def test_an_axis_of_stride_0_given_for_a_full_one(handle: Handle) -> None:
+    case = Relu(handle, [3, 1], (2, 3))
+    backing = case.array(None, (2, 3)).buffer
+    backing.strides = (0, 1)
+    with pytest.warns(LayoutWarning, match=r"array given for it \[0, 1\]"):
+        case.execute(backing)
