@@ -139,12 +139,17 @@ class DeviceBuffer(Owned):
     ) -> object:
         """A capsule over this memory; the consumer's ``stream`` waits for nothing, since work is ordered by the caller.
 
-        Raises BufferError where a copy or another device is asked for.
+        Raises BufferError where a copy or another device is asked for, for a ``stream`` that DLPack does not know, and
+        for a consumer that names none of the emulated device: it takes the memory for the host's, as NumPy does.
         """
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError("DeviceBuffer.__dlpack__: exports its own memory on its own device, never a copy")
-        if stream == 0:
-            raise BufferError("DeviceBuffer.__dlpack__: stream 0 is ambiguous; pass 1 (legacy) or 2 (per-thread)")
+        if stream is None and self.context.driver.dlpack_device_type != _DLPACK_CUDA:
+            raise BufferError("DeviceBuffer.__dlpack__: the emulated device has it; copy it with to_host() or numpy()")
+        if stream is not None and (type(stream) is not int or stream < -1 or stream == 0):
+            raise BufferError(
+                f"DeviceBuffer.__dlpack__: expected a stream's handle, 1 (legacy), 2 (per-thread) or -1, got {stream!r}"
+            )
         data_type, shape, strides = self._described()
         return dlpack.make_capsule(
             self,

@@ -8,9 +8,10 @@ Source: dlpack.h 1.1.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from lowdnn.enums import DataType
 from lowdnn.status import BadParamError, UnsupportedDataTypeError
@@ -22,6 +23,8 @@ VERSION = (1, 1)
 CUDA_DEVICE_TYPES = (2, 13)
 
 _READ_ONLY = 1
+#: More dimensions than any graph has: a count beyond it comes from damaged memory.
+_MAX_RANK = 64
 _NAME, _VERSIONED_NAME = b"dltensor", b"dltensor_versioned"
 
 _DATA_TYPES: dict[tuple[int, int], DataType] = {
@@ -59,16 +62,14 @@ def read_capsule(capsule: object) -> CapsuleFacts:
 
     Raises BadParamError for anything else, UnsupportedDataTypeError for a type that has no DataType.
     """
-    if _is_capsule(capsule, _VERSIONED_NAME):
-        managed = _ManagedVersioned.from_address(_capsule_pointer(capsule, _VERSIONED_NAME))
-        if managed.major > VERSION[0]:
-            raise BadParamError.at(
-                "dlpack.version", expected=f"at most {VERSION[0]}.x", got=f"{managed.major}.{managed.minor}"
-            )
-        return _facts(managed.tensor, bool(managed.flags & _READ_ONLY))
-    if _is_capsule(capsule, _NAME):
-        return _facts(_Managed.from_address(_capsule_pointer(capsule, _NAME)).tensor, False)
-    raise BadParamError.at("dlpack.capsule", expected="an unconsumed DLPack capsule", got=repr(capsule))
+    managed = _managed_of(capsule)
+    if isinstance(managed, _Managed):
+        return _facts(managed.tensor, False)
+    if managed.major > VERSION[0]:
+        raise BadParamError.at(
+            "dlpack.version", expected=f"at most {VERSION[0]}.x", got=f"{managed.major}.{managed.minor}"
+        )
+    return _facts(managed.tensor, bool(managed.flags & _READ_ONLY))
 
 
 def make_capsule(
@@ -81,33 +82,20 @@ def make_capsule(
     strides: tuple[int, ...],
     is_versioned: bool,
 ) -> object:
-    """A capsule over memory of ``owner``, which lives until the consumer calls the deleter or drops the capsule."""
+    """A capsule over memory of ``owner``, which lives until the consumer calls the deleter or drops the capsule.
+
+    NumPy makes the capsule, of a view that has the shape and the strides, and of which address, type and device are
+    set here. Its destructor and its deleter are compiled: they run while an exception is on its way, in a thread
+    without the interpreter's lock, and at exit.
+    """
     if data_type not in _CODES:
         raise UnsupportedDataTypeError.at("dlpack.dtype", expected="a type that DLPack has", got=data_type.name)
-    code, bits = _CODES[data_type]
-    rank = len(shape)
-    export = _Export(owner, (ctypes.c_int64 * rank)(*shape), (ctypes.c_int64 * rank)(*strides))
-    tensor = _Tensor(
-        data=address,
-        device_type=device[0],
-        device_id=device[1],
-        ndim=rank,
-        code=code,
-        bits=bits,
-        lanes=1,
-        shape=ctypes.cast(export.shape, ctypes.POINTER(ctypes.c_int64)),
-        strides=ctypes.cast(export.strides, ctypes.POINTER(ctypes.c_int64)),
-        byte_offset=0,
-    )
-    context = id(export)
-    if is_versioned:
-        export.managed = _ManagedVersioned(*VERSION, context, _DELETE_VERSIONED, 0, tensor)
-    else:
-        export.managed = _Managed(tensor, context, _DELETE)
-    # The struct keeps itself alive through this reference; the deleter gives it up.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(export))
-    name = _VERSIONED_NAME if is_versioned else _NAME
-    capsule: object = _new_capsule(ctypes.addressof(export.managed), name, _DESTROY_CAPSULE)
+    view = np.asarray(_Bytes(owner, address, shape, strides))
+    capsule: object = view.__dlpack__(max_version=VERSION if is_versioned else None)
+    tensor = _managed_of(capsule).tensor
+    tensor.data = address
+    tensor.device_type, tensor.device_id = device
+    tensor.code, tensor.bits = _CODES[data_type]
     return capsule
 
 
@@ -126,11 +114,8 @@ class _Tensor(ctypes.Structure):
     )
 
 
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
 class _Managed(ctypes.Structure):
-    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
 class _ManagedVersioned(ctypes.Structure):
@@ -138,20 +123,31 @@ class _ManagedVersioned(ctypes.Structure):
         ("major", ctypes.c_uint32),
         ("minor", ctypes.c_uint32),
         ("context", ctypes.c_void_p),
-        ("deleter", _Deleter),
+        ("deleter", ctypes.c_void_p),
         ("flags", ctypes.c_uint64),
         ("tensor", _Tensor),
     )
 
 
-class _Export:
-    """What one capsule made here refers to."""
+class _Bytes:
+    """Memory of ``owner`` as NumPy takes it, in elements of one byte, so that its strides count elements."""
 
-    def __init__(self, owner: object, shape: Any, strides: Any) -> None:
+    def __init__(self, owner: object, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
         self.owner = owner
-        self.shape = shape
-        self.strides = strides
-        self.managed: _Managed | _ManagedVersioned | None = None
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": shape,
+            "strides": strides,
+            "data": (address, False),
+        }
+
+
+def _managed_of(capsule: object) -> _Managed | _ManagedVersioned:
+    for name, structure in ((_VERSIONED_NAME, _ManagedVersioned), (_NAME, _Managed)):
+        if _is_capsule(capsule, name):
+            return structure.from_address(_capsule_pointer(capsule, name))
+    raise BadParamError.at("dlpack.capsule", expected="an unconsumed DLPack capsule", got=repr(capsule))
 
 
 def _facts(tensor: _Tensor, is_read_only: bool) -> CapsuleFacts:
@@ -163,6 +159,9 @@ def _facts(tensor: _Tensor, is_read_only: bool) -> CapsuleFacts:
             got=f"code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes",
         )
     rank = tensor.ndim
+    if not 0 <= rank <= _MAX_RANK or (rank and not tensor.shape):
+        extents = "extents" if tensor.shape else "extents at address 0"
+        raise BadParamError.at("dlpack.shape", expected=f"0 to {_MAX_RANK} extents", got=f"{rank} {extents}")
     return CapsuleFacts(
         address=(tensor.data or 0) + tensor.byte_offset,
         data_type=data_type,
@@ -173,35 +172,9 @@ def _facts(tensor: _Tensor, is_read_only: bool) -> CapsuleFacts:
     )
 
 
-def _delete(structure: type[_Managed] | type[_ManagedVersioned]) -> Callable[[int], None]:
-    def delete(address: int) -> None:
-        managed = structure.from_address(address)
-        export = ctypes.cast(managed.context, ctypes.py_object)
-        ctypes.pythonapi.Py_DecRef(export)
-
-    return delete
-
-
-def _destroy_capsule(capsule: int) -> None:
-    """Destructor of a capsule that nobody consumed (a consumer renames it)."""
-    for name, structure in ((_NAME, _Managed), (_VERSIONED_NAME, _ManagedVersioned)):
-        if _raw_is_valid(capsule, name):
-            address = _raw_pointer(capsule, name)
-            structure.from_address(address).deleter(address)
-
-
 def _prototype(name: str, result: Any, *arguments: Any) -> Any:
     return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 
-_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-_new_capsule = _prototype("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _Destructor)
 _is_capsule = _prototype("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
 _capsule_pointer = _prototype("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-# The same two for an object that is being destroyed: no reference to it may be taken.
-_raw_is_valid = _prototype("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
-_raw_pointer = _prototype("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
-
-_DELETE = _Deleter(_delete(_Managed))
-_DELETE_VERSIONED = _Deleter(_delete(_ManagedVersioned))
-_DESTROY_CAPSULE = _Destructor(_destroy_capsule)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -270,3 +272,18 @@ def test_memory_of_another_device_is_refused(case: Add) -> None:
         with pytest.raises(StreamMismatchError, match="got memory of another device"):
             case.graph.execute(case.values | {case.tensor_b: foreign})
     case.check()
+
+
+def test_a_device_tensor_for_a_by_value_tensor_is_refused_and_freed(case: Add) -> None:
+    graph = pygraph("scale", FLOAT, FLOAT, FLOAT, case.handle)
+    x = graph.tensor([64], name="x")
+    factor = graph.tensor([1], is_pass_by_value=True, name="factor")
+    y = graph.mul(x, factor).set_output(True)
+    given = lowdnn.from_numpy(np.ones(1, np.float32), case.handle)
+    watched = weakref.ref(given.buffer)
+    for value in (given, given.buffer):
+        with pytest.raises(AttributeTypeError, match="host array of one element"):
+            graph.execute({x: case.x, factor: value, y: case.y})
+    del given, value
+    gc.collect()
+    assert watched() is None

@@ -80,7 +80,7 @@ def test_an_empty_buffer(device: Runtime) -> None:
 @pytest.mark.parametrize("version", [None, (1, 0)])
 def test_dlpack_export(device: Runtime, version: tuple[int, int] | None) -> None:
     buffer = DeviceBuffer.allocate(device.context, 12, data_type=DataType.BFLOAT16, shape=(2, 3))
-    facts = read_capsule(buffer.__dlpack__(max_version=version))
+    facts = read_capsule(buffer.__dlpack__(stream=1, max_version=version))
     assert (facts.address, facts.data_type, facts.shape, facts.strides) == (
         buffer.address,
         DataType.BFLOAT16,
@@ -96,10 +96,25 @@ def test_dlpack_export_never_copies(device: Runtime) -> None:
         buffer.__dlpack__(copy=True)
     with pytest.raises(BufferError):
         buffer.__dlpack__(dl_device=(1, 0))
-    with pytest.raises(BufferError, match="ambiguous"):
-        buffer.__dlpack__(stream=0)
+    for stream in (0, -2, "1", 1.0, True):
+        with pytest.raises(BufferError, match="expected a stream's handle"):
+            buffer.__dlpack__(stream=stream)  # type: ignore[arg-type]
     with pytest.raises(UnsupportedDataTypeError, match="raw bytes"):
-        DeviceBuffer.allocate(device.context, 12).__dlpack__()
+        DeviceBuffer.allocate(device.context, 12).__dlpack__(stream=1)
+
+
+def test_numpy_is_refused_device_memory_and_nothing_leaks(device: Runtime) -> None:
+    buffer = DeviceBuffer.allocate(device.context, 12, data_type=DataType.FLOAT, shape=(3,))
+    address = buffer.address
+    # NumPy itself refuses what a GPU exports, as a RuntimeError.
+    with pytest.raises((BufferError, RuntimeError)) as caught:
+        np.from_dlpack(buffer)
+    assert caught.type is not SystemError
+    if device.driver.kind == "emulated":
+        assert caught.type is BufferError
+    del buffer, caught
+    gc.collect()
+    assert not is_allocated(device, address)
 
 
 def test_array_interface(device: Runtime) -> None:

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lowdnn.enums import DataType
+from lowdnn.runtime import dlpack
 from lowdnn.runtime.dlpack import make_capsule, read_capsule
 from lowdnn.status import BadParamError, UnsupportedDataTypeError
 
@@ -99,6 +103,76 @@ def test_a_consumed_capsule_is_refused(array: Any) -> None:
         read_capsule(capsule)
     with pytest.raises(BadParamError):
         read_capsule(42)
+
+
+def test_an_offset_is_added_to_the_address(array: Any) -> None:
+    capsule: object = Owner(array).__dlpack__()
+    tensor = dlpack._managed_of(capsule).tensor
+    tensor.data, tensor.byte_offset = array.ctypes.data - 8, 20
+    assert read_capsule(capsule).address == array.ctypes.data + 12
+
+
+@pytest.mark.parametrize(("field", "value"), [("ndim", -1), ("ndim", 65), ("shape", None)])
+def test_damaged_shapes_are_refused(array: Any, field: str, value: object) -> None:
+    capsule: object = Owner(array).__dlpack__()
+    setattr(dlpack._managed_of(capsule).tensor, field, value)
+    with pytest.raises(BadParamError, match=r"dlpack\.shape: expected 0 to 64 extents"):
+        read_capsule(capsule)
+
+
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_a_capsule_dropped_by_an_exception_frees_its_owner(array: Any, version: tuple[int, int] | None) -> None:
+    """Its destructor runs while the exception is on its way, and leaves it as it is."""
+    owner = Owner(array)
+    watched = weakref.ref(owner)
+
+    def consume(capsule: object) -> None:
+        raise KeyError("of the consumer")
+
+    with pytest.raises(KeyError, match="of the consumer"):
+        consume(owner.__dlpack__(max_version=version))
+    del owner
+    gc.collect()
+    assert watched() is None
+
+
+def test_a_consumer_that_refuses_leaves_nothing(array: Any) -> None:
+    class Foreign(Owner):
+        def __dlpack__(self, **_: object) -> object:
+            capsule: object = super().__dlpack__()
+            dlpack._managed_of(capsule).tensor.device_type = 12
+            return capsule
+
+    owner = Foreign(array)
+    watched = weakref.ref(owner)
+    with pytest.raises((BufferError, RuntimeError), match=r"(?i)device"):
+        np.from_dlpack(owner)
+    del owner
+    gc.collect()
+    assert watched() is None
+
+
+def test_capsules_that_live_at_exit_end_quietly() -> None:
+    script = """
+import numpy as np
+from tests.runtime.test_dlpack import Owner
+array = np.arange(6, dtype=np.float32)
+kept = [Owner(array).__dlpack__(), Owner(array).__dlpack__(max_version=(1, 0)), np.from_dlpack(Owner(array))]
+kept.append(kept)
+"""
+    done = subprocess.run([sys.executable, "-X", "dev", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_capsules_are_dropped_in_any_thread(array: Any) -> None:
+    owner = Owner(array)
+    watched = weakref.ref(owner)
+    capsules = [owner.__dlpack__(max_version=version) for version in (None, (1, 0)) for _ in range(50)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda place: capsules.__setitem__(place, None), range(len(capsules))))
+    del owner
+    gc.collect()
+    assert watched() is None
 
 
 def test_types_without_a_counterpart(array: Any) -> None:
