@@ -22,6 +22,7 @@ Source: cudnn_graph.h of cuDNN 9, cudnnStatus_t.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import ClassVar
 
@@ -109,6 +110,10 @@ class LowdnnError(Exception):
     def __init__(self, detail: str) -> None:
         super().__init__(f"{self.status.name} {detail}")
         self.detail = detail
+
+    def __reduce__(self) -> tuple[Callable[..., LowdnnError], tuple[object, ...]]:
+        """Pickles and copies are made of what the error holds: the arguments of ``__init__`` are another thing."""
+        return _restored, (type(self), self.args, self.__dict__.copy())
 
     @classmethod
     def at(cls, where: str, *, expected: object, got: object, hint: str = "") -> LowdnnError:
@@ -350,6 +355,14 @@ class LowdnnWarning(UserWarning):
 
 class EmulatedDeviceWarning(LowdnnWarning):
     """``auto`` found no GPU and took the emulated device."""
+
+
+def _restored(cls: type[LowdnnError], arguments: tuple[object, ...], fields: dict[str, object]) -> LowdnnError:
+    error = Exception.__new__(cls)
+    # Behind LowdnnError comes the built-in exception, which has fields of its own (ImportError's ``msg``).
+    super(LowdnnError, error).__init__(*arguments)
+    error.__dict__.update(fields)
+    return error
 
 
 def _exceptions_by_status() -> dict[Status, type[LowdnnError]]:

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import copy
+import multiprocessing
+import pickle
+
 import pytest
 
 from lowdnn import status
+from lowdnn.driver.base import DriverError
 from lowdnn.status import EXCEPTIONS, BadParamError, LowdnnError, NotSupportedError, Status
 
 
@@ -49,3 +54,37 @@ def test_names_and_aliases_are_cudnn_s() -> None:
     assert Status(3007).c_name == "CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH"
     assert Status.ARCH_MISMATCH is Status.NOT_SUPPORTED_ARCH_MISMATCH
     assert Status.EXECUTION_FAILED_CURAND == 5004
+
+
+def every_error() -> list[LowdnnError]:
+    """One of each class that derives from LowdnnError, wherever it is declared."""
+    classes: list[type[LowdnnError]] = [LowdnnError]
+    for cls in classes:
+        classes += cls.__subclasses__()
+    plain: list[LowdnnError] = [cls.at("a.b", expected=1, got=2) for cls in classes if not issubclass(cls, DriverError)]
+    report = {"kind": "out-of-bounds", "block": (0, 1, 2)}
+    return [*plain, *(DriverError("cuX", result, "N", "1, 2", "because", report) for result in (1, 2, 218, 700))]
+
+
+@pytest.mark.parametrize("error", every_error(), ids=lambda error: type(error).__name__)
+def test_errors_are_pickled_and_copied_unchanged(error: LowdnnError) -> None:
+    error.add_note("noted")
+    copies = [pickle.loads(pickle.dumps(error, protocol)) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
+    for found in (*copies, copy.copy(error), copy.deepcopy(error)):
+        assert type(found) is type(error)
+        assert (str(found), found.args, vars(found)) == (str(error), error.args, vars(error))
+        assert (found.status, getattr(found, "msg", "")) == (error.status, getattr(error, "msg", ""))
+
+
+def raising(result: int) -> None:
+    raise DriverError("cuX", result, "CUDA_ERROR_Y", "4", "why", {"kind": "k"})
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_errors_come_back_from_a_pool(start: str) -> None:
+    with multiprocessing.get_context(start).Pool(1) as pool:
+        for result in (2, 700):
+            with pytest.raises(DriverError, match=r"cuX\(4\): CUDA_ERROR_Y") as caught:
+                pool.apply_async(raising, (result,)).get(timeout=60)
+            assert (caught.value.result, caught.value.report) == (result, {"kind": "k"})
+            assert isinstance(caught.value, MemoryError) is (result == 2)

@@ -21,6 +21,7 @@ from lowdnn.engines.registry import ENGINES
 from lowdnn.plan import Plan
 from lowdnn.runtime.dlpack import CUDA_DEVICE_TYPES
 from lowdnn.runtime.loaded_plan import LoadedPlan
+from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
 from lowdnn.status import ArchMismatchError, BadParamError, LowdnnError, NotInitializedError
@@ -29,7 +30,7 @@ from lowdnn.status import ArchMismatchError, BadParamError, LowdnnError, NotInit
 MAX_LOADED_PLANS = 256
 
 
-class Handle:
+class Handle(ProcessBound):
     """A device, its context, a stream, and the plans loaded for it (cudnnHandle_t).
 
     ``stream`` is the CUstream as an integer, ``arch`` the device's facts, ``engines`` what may run here by global

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Protocol
 
-from lowdnn.status import CudaDriverError
+from lowdnn.driver.results import CuResult
+from lowdnn.status import CompilationFailedError, CudaDriverError, DeviceAllocationFailedError
 from lowdnn.tensor_map import Im2colMap, TiledMap
 
 Dim3 = tuple[int, int, int]
@@ -25,11 +26,17 @@ Dim3 = tuple[int, int, int]
 class DriverError(CudaDriverError):
     """A driver call failed.
 
+    One whose CUresult has a class of its own is of that class, as Python's OSError is by its errno: DriverMemoryError
+    and DriverImageError.
+
     ``result`` is the CUresult number, ``name`` its name (``CUDA_ERROR_INVALID_VALUE``), ``call`` the function
     (``cuLaunchKernel``), ``arguments`` what it was given, ``explanation`` more text where there is some (for the
     emulated device: the whole report of what the kernel did wrong), ``report`` that text's facts by name, as JSON has
     them.
     """
+
+    def __new__(cls, call: str, result: int, *_: object, **__: object) -> DriverError:
+        return super().__new__(_error_class(result) if cls is DriverError else cls)
 
     def __init__(
         self,
@@ -47,6 +54,18 @@ class DriverError(CudaDriverError):
         self.arguments = arguments
         self.explanation = explanation
         self.report: Mapping[str, object] = report or {}
+
+
+class DriverMemoryError(DriverError, DeviceAllocationFailedError):
+    """CUDA_ERROR_OUT_OF_MEMORY, from whichever call."""
+
+    status = DeviceAllocationFailedError.status
+
+
+class DriverImageError(DriverError, CompilationFailedError):
+    """The driver cannot run an image: its assembler refuses it, or it is made for another device or a newer driver."""
+
+    status = CompilationFailedError.status
 
 
 class DeviceAttribute(IntEnum):
@@ -138,6 +157,23 @@ class PointerInfo:
     base: int
     size_bytes: int
     device: int
+
+
+_IMAGE_RESULTS = (
+    CuResult.INVALID_IMAGE,
+    CuResult.NO_BINARY_FOR_GPU,
+    CuResult.INVALID_PTX,
+    CuResult.JIT_COMPILER_NOT_FOUND,
+    CuResult.UNSUPPORTED_PTX_VERSION,
+    CuResult.JIT_COMPILATION_DISABLED,
+    CuResult.INVALID_SOURCE,
+)
+
+
+def _error_class(result: int) -> type[DriverError]:
+    if result == CuResult.OUT_OF_MEMORY:
+        return DriverMemoryError
+    return DriverImageError if result in _IMAGE_RESULTS else DriverError
 
 
 class Driver(Protocol):

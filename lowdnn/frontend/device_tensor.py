@@ -15,6 +15,7 @@ from lowdnn.frontend.arguments import integers
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type, to_backend
 from lowdnn.ops.tensor import has_overlap, packed_strides, span_elements
 from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.status import AttributeTypeError, BadParamError, ShapeMismatchError, UnsupportedDataTypeError
 
 #: ml_dtypes' names of the types that NumPy has not.
@@ -53,7 +54,7 @@ def from_numpy(
     return tensor
 
 
-class DeviceTensor:
+class DeviceTensor(ProcessBound):
     """Memory of a handle's device with shape, strides (in elements) and data type; accepted by ``execute``.
 
     ``size_bytes`` spans the first to the end of the last element.

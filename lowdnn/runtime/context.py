@@ -15,12 +15,10 @@ import weakref
 from collections.abc import Callable
 from types import TracebackType
 
-from lowdnn.driver.base import DeviceAttribute, Driver, DriverError
+from lowdnn.driver.base import DeviceAttribute, Driver, DriverError, DriverMemoryError
 from lowdnn.events import emit, event_logger
+from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.status import AttributeTypeError, DeviceAllocationFailedError, InvalidValueError, NotInitializedError
-
-#: CUDA_ERROR_OUT_OF_MEMORY.
-_OUT_OF_MEMORY = 2
 
 
 class Liveness:
@@ -43,7 +41,7 @@ class Liveness:
             raise NotInitializedError.at("Context", expected="an open context", got=self.reason)
 
 
-class Context:
+class Context(ProcessBound):
     """``handle`` is the CUcontext; ``device`` the device's ordinal; ``liveness`` says whether both may be used."""
 
     def __init__(self, driver: Driver, device: int = 0) -> None:
@@ -92,9 +90,7 @@ class Context:
         try:
             with self.activated():
                 return self.driver.mem_alloc(size_bytes, label)
-        except DriverError as error:
-            if error.result != _OUT_OF_MEMORY:
-                raise
+        except DriverMemoryError as error:
             raise DeviceAllocationFailedError.at(
                 f"{label}.size_bytes", expected="no more than the device has free", got=size_bytes, hint=str(error)
             ) from error

@@ -19,6 +19,7 @@ from lowdnn.plan import Launch, Plan
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.modules import ModuleCache
 from lowdnn.runtime.parameters import ParameterBlock
+from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.runtime.tensor_maps import encode_map
 from lowdnn.runtime.variant_pack import PackRules
 from lowdnn.status import CudaGraphMismatchError
@@ -27,7 +28,7 @@ from lowdnn.status import CudaGraphMismatchError
 Pointers = tuple[int, ...] | Mapping[int, int]
 
 
-class LoadedPlan:
+class LoadedPlan(ProcessBound):
     """``plan`` on the device of ``context``. Safe to share between threads: an execute is one whole."""
 
     def __init__(

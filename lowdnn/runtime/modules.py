@@ -14,12 +14,13 @@ from lowdnn.events import Counters, emit, event_logger
 from lowdnn.plan import KernelRef
 from lowdnn.runtime.compile import KernelCompiler, binary_arch_of
 from lowdnn.runtime.context import Context
+from lowdnn.runtime.process_bound import ProcessBound
 
 #: Blocks of the largest cluster that a kernel gets without being asked for.
 _PORTABLE_CLUSTER_BLOCKS = 8
 
 
-class ModuleCache:
+class ModuleCache(ProcessBound):
     """CUfunctions by kernel. Safe to share between threads; counts ``modules_loaded``."""
 
     def __init__(self, context: Context, compiler: KernelCompiler, counters: Counters) -> None:

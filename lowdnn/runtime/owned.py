@@ -7,10 +7,11 @@ from functools import partial
 from typing import Self
 
 from lowdnn.runtime.context import Context
+from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.status import NotInitializedError
 
 
-class Owned(ABC):
+class Owned(ProcessBound, ABC):
     """A handle of a context. ``close`` gives it back; use after ``close`` raises NotInitializedError.
 
     A subclass says how in ``_destroy``. Borrowed handles are never destroyed. An object that nobody refers to any more

@@ -13,10 +13,11 @@ from lowdnn.runtime.context import Context
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.module_store import ModuleStore
 from lowdnn.runtime.modules import ModuleCache
+from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.runtime.sources import SourceTree
 
 
-class Runtime:
+class Runtime(ProcessBound):
     """Owns the context, the compiler, the loaded modules and the counters. Close it, or use ``with``."""
 
     def __init__(

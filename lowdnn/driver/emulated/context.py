@@ -13,10 +13,11 @@ from lowdnn.driver.emulated.faults import EmulationFault, LaneFault
 from lowdnn.driver.emulated.machine import Machine
 from lowdnn.driver.emulated.memory.arena import Arena
 from lowdnn.driver.emulated.options import Options
-from lowdnn.driver.emulated.results import CuResult, driver_error
+from lowdnn.driver.emulated.results import driver_error
 from lowdnn.driver.emulated.running.clock import DeviceClock
 from lowdnn.driver.emulated.state import DeviceState
 from lowdnn.driver.emulated.streams import refuse_in_any_capture
+from lowdnn.driver.results import CuResult
 
 #: The handle of the one context.
 CONTEXT = 0xE000

@@ -39,7 +39,7 @@ from lowdnn.driver.emulated.launching import (
     potential_cluster_size,
 )
 from lowdnn.driver.emulated.options import Options
-from lowdnn.driver.emulated.results import CuResult, driver_error
+from lowdnn.driver.emulated.results import driver_error
 from lowdnn.driver.emulated.state import DeviceState, EventState, StreamState, find
 from lowdnn.driver.emulated.streams import (
     begin_capture,
@@ -53,6 +53,7 @@ from lowdnn.driver.emulated.streams import (
     submit,
     wait_event,
 )
+from lowdnn.driver.results import CuResult
 from lowdnn.tensor_map import (
     TENSOR_MAP_BYTES,
     Im2colMap,

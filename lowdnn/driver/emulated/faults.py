@@ -108,6 +108,9 @@ class EmulationFault(Exception):
         super().__init__(str(report))
         self.report = report
 
+    def __reduce__(self) -> tuple[type[EmulationFault], tuple[FaultReport]]:
+        return type(self), (self.report,)
+
     @property
     def kind(self) -> FaultKind:
         return self.report.kind

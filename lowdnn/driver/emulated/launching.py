@@ -20,7 +20,7 @@ from lowdnn.driver.emulated.device import (
     EmulatedDevice,
 )
 from lowdnn.driver.emulated.machine import Function, divides
-from lowdnn.driver.emulated.results import CuResult
+from lowdnn.driver.results import CuResult
 
 _VERSION = re.compile(r"^\.version[ \t]+(\d+)\.(\d+)", re.MULTILINE)
 _TARGET = re.compile(r"^\.target[ \t]+(sm_(\d+)([af]?))", re.MULTILINE)

@@ -11,7 +11,8 @@ from lowdnn.driver.emulated.graphs import Graph
 from lowdnn.driver.emulated.launching import LoadedFunction
 from lowdnn.driver.emulated.machine import Machine, Module
 from lowdnn.driver.emulated.memory.arena import Arena
-from lowdnn.driver.emulated.results import CuResult, driver_error
+from lowdnn.driver.emulated.results import driver_error
+from lowdnn.driver.results import CuResult
 
 T = TypeVar("T")
 

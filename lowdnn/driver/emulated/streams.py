@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from lowdnn.driver.base import CaptureMode
 from lowdnn.driver.emulated.graphs import Graph, OtherWork, Work
-from lowdnn.driver.emulated.results import CuResult, driver_error
+from lowdnn.driver.emulated.results import driver_error
 from lowdnn.driver.emulated.state import Capture, DeviceState, EventState, StreamState, find
+from lowdnn.driver.results import CuResult
 
 #: The handles of the legacy default stream.
 _LEGACY = (0, 1)
