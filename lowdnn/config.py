@@ -7,6 +7,7 @@
 | LOWDNN_EMULATED_POLICY | lockstep, fuzz(SEED),early, ...  | lockstep           | its scheduling policy               |
 | LOWDNN_CACHE_DIR       | an absolute path                 | XDG cache + lowdnn | directory of compiled kernels       |
 | LOWDNN_DISK_CACHE      | 1/true/on/yes, 0/false/off/no    | on                 | whether they are kept on disk       |
+| LOWDNN_CACHE_SIZE      | bytes, or with K, M, G: 500M     | 1G                 | the most that they take up there    |
 | LOWDNN_LOG_LEVEL       | debug, info, warning, error, off | off                | events written to LOWDNN_LOG_FILE   |
 | LOWDNN_LOG_FILE        | a path; %p is the process id     | standard error     | where events are written            |
 | LOWDNN_DEBUG           | as LOWDNN_DISK_CACHE             | off                | costly checks (thread misuse)       |
@@ -61,6 +62,7 @@ class Config:
     log_file: str = ""
     debug: bool = False
     nvtx: bool = False
+    cache_limit_bytes: int = 1 << 30
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:
@@ -76,6 +78,7 @@ class Config:
             log_file=source.get("LOWDNN_LOG_FILE", ""),
             debug=_read(source, "LOWDNN_DEBUG", False, _boolean),
             nvtx=_read(source, "LOWDNN_NVTX", False, _boolean),
+            cache_limit_bytes=_read(source, "LOWDNN_CACHE_SIZE", 1 << 30, _bytes),
         )
 
 
@@ -102,6 +105,11 @@ def _boolean(text: str) -> bool | None:
     if text.lower() in ("1", "true", "on", "yes"):
         return True
     return False if text.lower() in ("0", "false", "off", "no") else None
+
+
+def _bytes(text: str) -> int | None:
+    found = re.fullmatch(r"(\d{1,15})([KMG]?)", text.upper())
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]] if found else None
 
 
 def _policy(text: str) -> str | None:

@@ -29,10 +29,11 @@ def test_every_variable_is_read() -> None:
             "LOWDNN_LOG_FILE": "log.%p",
             "LOWDNN_DEBUG": "1",
             "LOWDNN_NVTX": "yes",
+            "LOWDNN_CACHE_SIZE": "20m",
         }
     )
     assert config == Config(
-        "emulated", "sm_80", "warp-serial(7)", Path("/somewhere"), False, "debug", "log.%p", True, True
+        "emulated", "sm_80", "warp-serial(7)", Path("/somewhere"), False, "debug", "log.%p", True, True, 20 << 20
     )
 
 
@@ -44,6 +45,8 @@ def test_every_variable_is_read() -> None:
         ("LOWDNN_EMULATED_POLICY", "rm -rf"),
         ("LOWDNN_CACHE_DIR", "relative"),
         ("LOWDNN_DISK_CACHE", "2"),
+        ("LOWDNN_CACHE_SIZE", "-1"),
+        ("LOWDNN_CACHE_SIZE", "2 GiB"),
         ("LOWDNN_LOG_LEVEL", "loud"),
         ("LOWDNN_DEBUG", "maybe"),
     ],

@@ -10,6 +10,7 @@ import json
 import platform
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from lowdnn import __version__
 from lowdnn.config import Config
 from lowdnn.driver.base import DeviceAttribute, Driver
 from lowdnn.engines.registry import ENGINES
+from lowdnn.runtime.cache import DiskCache
 from lowdnn.runtime.module_store import ModuleStore
 from lowdnn.status import LowdnnError, RuntimePrerequisiteMissingError
 
@@ -120,8 +122,10 @@ def _cache() -> dict[str, Any]:
         raise RuntimePrerequisiteMissingError.at(
             "cache.directory", expected="one", got="none", hint="it is switched off, or there is no home directory"
         )
-    files = [file for file in config.cache_dir.rglob("*") if file.is_file()] if config.cache_dir.is_dir() else []
-    return {"directory": str(config.cache_dir), "files": len(files), "bytes": sum(f.stat().st_size for f in files)}
+    facts = DiskCache(config.cache_dir, config.cache_limit_bytes).facts()
+    if facts.refusal:
+        raise RuntimePrerequisiteMissingError.at("cache.directory", expected="a usable one", got=facts.refusal)
+    return asdict(facts)
 
 
 def _as_text(report: dict[str, Any]) -> str:

@@ -18,7 +18,14 @@ from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
 from lowdnn.plan import Plan
-from lowdnn.status import BadParamError, GraphPatternError, LowdnnError, OutOfBoundError
+from lowdnn.status import (
+    BadParamError,
+    CompilationFailedError,
+    GraphPatternError,
+    NotSupportedError,
+    OutOfBoundError,
+    SublibraryLoadingFailedError,
+)
 
 #: Why a plan is left out, or an empty string.
 Filter = Callable[[Plan], str]
@@ -75,7 +82,8 @@ class PlanList:
     def build(self, policy: build_plan_policy, handle: Handle) -> PreparedExecution:
         """Loads plans, the first that works or all that do, and returns the best of them.
 
-        Raises GraphPatternError where none works.
+        A plan that the device does not support or that cannot be compiled is passed over, with a warning in the log.
+        Raises GraphPatternError where none works, DriverError, DeviceAllocationFailedError.
         """
         best: PreparedExecution | None = None
         for entry in self.entries:
@@ -121,7 +129,8 @@ class PlanList:
     def _try_prepare(self, entry: PlanEntry, handle: Handle) -> PreparedExecution | None:
         try:
             return self._prepare(entry, handle)
-        except LowdnnError as error:
+        except (NotSupportedError, CompilationFailedError, SublibraryLoadingFailedError) as error:
+            # Whatever else fails is no property of the plan: the next one would only be slower.
             entry.failure = str(error)
             fields = {"graph": self.name, "plan": entry.plan.name, "reason": entry.failure}
             emit(event_logger("frontend"), logging.WARNING, "plan_skipped", fields)

@@ -1,12 +1,13 @@
-"""Disk cache of compiled kernels: a directory of the user's own, one file per entry.
+"""Disk cache of compiled kernels: a directory of the user's own, one file per entry, bounded by its size.
 
 An entry is a header line ``lowdnn-cache 1 <key> <sha256 of the payload> <length>`` and the payload. It is written to a
-temporary file in the same directory, synced and renamed, so a reader sees all of it or nothing, and of two writers the
-last wins with equal content. An entry whose header, key, length or digest is wrong counts as missing.
+temporary file in the same folder, synced and renamed, so a reader sees all of it or nothing, and of two writers the
+last wins with equal content. An entry whose header, key, length or digest is wrong counts as missing, and so does what
+is not a regular file of the user's or root's that nobody else may write. A read sets the time of an entry; where the
+entries take up more than the bound, those read longest ago go first.
 
-The directory is made with mode 0700. One that is a symlink, belongs to another user, or may be written by others is
-refused: whoever can write there chooses the code that runs. (``cuda.core.utils.FileStreamProgramCache`` does neither
-this nor a payload digest, and importing ``cuda.core`` costs 0.25 s, so the store is written here.)
+Which directories are used: see ``cache_directory``. (``cuda.core.utils.FileStreamProgramCache`` checks neither them nor
+a payload, and importing ``cuda.core`` costs 0.25 s, so the store is written here.)
 """
 
 from __future__ import annotations
@@ -14,107 +15,245 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import secrets
 import stat
-import tempfile
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from lowdnn.config import Config
 from lowdnn.events import emit, event_logger
+from lowdnn.runtime.cache_directory import READ_ONLY_ERRORS, EntryFolder, opened
+from lowdnn.status import LowdnnWarning
 
 _MAGIC = "lowdnn-cache 1"
-_LAYOUT = "v1"
+_ENTRY = ".bin"
+_TEMPORARY = ".new-"
+#: Seconds after which a temporary file is the rest of a process that has died.
+_STALE_S = 3600.0
+#: A larger file is no kernel, and is not read into memory.
+_MAX_ENTRY_BYTES = 256 << 20
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class CacheWarning(LowdnnWarning):
+    """The directory of compiled kernels cannot be used; each process compiles anew."""
+
+
+@dataclass(frozen=True)
+class CacheFacts:
+    """A cache as it is now. ``refusal``: why it is not used, or empty; ``files`` and ``size_bytes``: of this user."""
+
+    directory: str
+    limit_bytes: int
+    files: int = 0
+    size_bytes: int = 0
+    is_writable: bool = True
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class _File:
+    name: str
+    size_bytes: int
+    used_s: float
 
 
 class DiskCache:
-    """Entries by key (a hex digest). Every failure of the file system is a miss or a write that did not happen."""
+    """Entries by key (a hex digest). Every failure of the file system is a miss or a write that did not happen.
 
-    def __init__(self, directory: Path) -> None:
+    What is not as it should be is an event, once for each reason; that the directory cannot be used at all is a
+    CacheWarning too. Safe to share between threads and processes.
+    """
+
+    def __init__(self, directory: Path, limit_bytes: int = Config.cache_limit_bytes) -> None:
+        """``limit_bytes``: what the files of this user may take up."""
+        self.directory = directory
+        self.limit_bytes = limit_bytes
         self._logger = event_logger("cache")
-        self.directory = directory / _LAYOUT
-        self.refusal = _prepare(directory) or _prepare(self.directory)
-        if self.refusal:
-            emit(self._logger, logging.WARNING, "cache_refused", {"directory": directory, "reason": self.refusal})
+        self._told: set[str] = set()
+        self._is_writable = True
 
     def get(self, key: str) -> bytes | None:
         """The payload of ``key``; None where there is none, or it is damaged."""
-        if self.refusal:
-            return None
         try:
-            data = _read_own_file(self._path(key))
-        except OSError:
+            with opened(self.directory, makes=False) as folder:
+                payload = _payload(_read(folder, key + _ENTRY), key)
+        except FileNotFoundError:
             return None
-        payload = None if data is None else _payload(data, key)
+        except OSError as error:
+            self._refused(error)
+            return None
         if payload is None:
-            emit(self._logger, logging.WARNING, "cache_damaged", {"key": key})
+            self._tell("cache_damaged", {"key": key})
         return payload
 
     def put(self, key: str, payload: bytes, companions: dict[str, str] | None = None) -> bool:
         """Stores ``payload``; each companion (file suffix, text) is written beside it, for people to read."""
-        if self.refusal:
-            return False
         header = f"{_MAGIC} {key} {hashlib.sha256(payload).hexdigest()} {len(payload)}\n"
+        contents = {suffix: text.encode() for suffix, text in (companions or {}).items()}
+        contents[_ENTRY] = header.encode() + payload
+        needed = sum(map(len, contents.values()))
+        if not self._is_writable or needed > self.limit_bytes:
+            return False
         try:
-            self._write(self._path(key), header.encode() + payload)
-            for suffix, text in (companions or {}).items():
-                self._write(self._path(key).with_suffix(suffix), text.encode())
+            with opened(self.directory, makes=True) as folder:
+                self._make_room(folder, key, needed)
+                return self._write_all(folder, key, contents)
         except OSError as error:
-            emit(self._logger, logging.WARNING, "cache_write_failed", {"key": key, "reason": error})
+            self._refused(error)
+            return False
+
+    def discard(self, key: str) -> bool:
+        """Removes the entry of ``key`` with its companions; False where there was none that could be removed."""
+        try:
+            with opened(self.directory, makes=False) as folder:
+                names = [file.name for file in _files(folder) if _stem(file.name) == key]
+                return [_unlink(folder, name) for name in names].count(True) > 0
+        except OSError:
+            return False
+
+    def clear(self) -> None:
+        """Removes every file of this user."""
+        with suppress(OSError), opened(self.directory, makes=False) as folder:
+            for file in _files(folder):
+                _unlink(folder, file.name)
+
+    def facts(self) -> CacheFacts:
+        """What there is. Makes no directory; one that is missing counts as usable."""
+        where = str(self.directory)
+        try:
+            with opened(self.directory, makes=False) as folder:
+                files = list(_files(folder))
+                can_write = os.access(".", os.W_OK | os.X_OK, dir_fd=folder.descriptor)
+                where, size_bytes = str(folder.path), sum(file.size_bytes for file in files)
+                return CacheFacts(where, self.limit_bytes, len(files), size_bytes, can_write)
+        except FileNotFoundError:
+            return CacheFacts(where, self.limit_bytes)
+        except OSError as error:
+            return CacheFacts(where, self.limit_bytes, is_writable=False, refusal=str(error))
+
+    def _write_all(self, folder: EntryFolder, key: str, contents: dict[str, bytes]) -> bool:
+        try:
+            for suffix, data in contents.items():
+                _write(folder, key + suffix, data)
+        except OSError as error:
+            self._is_writable = error.errno not in READ_ONLY_ERRORS
+            self._tell("cache_write_failed", {"directory": folder.path, "reason": error.strerror})
             return False
         return True
 
-    def size_bytes(self) -> int:
-        """What the entries and their companions take up on disk."""
-        return 0 if self.refusal else sum(path.stat().st_size for path in self.directory.iterdir() if path.is_file())
+    def _make_room(self, folder: EntryFolder, key: str, needed_bytes: int) -> None:
+        """Removes the entries used longest ago until ``needed_bytes`` more fit, and what dead processes have left."""
+        entries: dict[str, list[_File]] = defaultdict(list)
+        for file in _files(folder):
+            if not file.name.startswith(_TEMPORARY):
+                entries[_stem(file.name)].append(file)
+            elif file.used_s < time.time() - _STALE_S:
+                _unlink(folder, file.name)
+        entries.pop(key, None)
+        total_bytes = needed_bytes + sum(file.size_bytes for files in entries.values() for file in files)
+        for files in sorted(entries.values(), key=lambda files: max(file.used_s for file in files)):
+            if total_bytes <= self.limit_bytes:
+                return
+            for file in files:
+                _unlink(folder, file.name)
+                total_bytes -= file.size_bytes
 
-    def clear(self) -> None:
-        """Removes every entry."""
-        if not self.refusal:
-            for path in self.directory.iterdir():
-                path.unlink(missing_ok=True)
+    def _refused(self, error: OSError) -> None:
+        reason = f"{self.directory}: {error.strerror or error}"
+        if self._tell("cache_refused", {"directory": self.directory, "reason": error.strerror or error}):
+            warnings.warn(f"kernels are not kept on disk ({reason}); set LOWDNN_CACHE_DIR", CacheWarning, stacklevel=2)
 
-    def _path(self, key: str) -> Path:
-        return self.directory / f"{key}.bin"
-
-    def _write(self, path: Path, data: bytes) -> None:
-        descriptor, temporary = tempfile.mkstemp(dir=self.directory, prefix=".new-")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+    def _tell(self, event: str, fields: dict[str, object]) -> bool:
+        """Logs an event of this kind and content once; False where it was told before."""
+        text = f"{event} {fields}"
+        if text in self._told:
+            return False
+        self._told.add(text)
+        emit(self._logger, logging.WARNING, event, fields)
+        return True
 
 
-def _prepare(directory: Path) -> str:
-    """Makes the directory where it is missing; why it must not be used, or an empty string."""
+def _files(folder: EntryFolder) -> Iterator[_File]:
+    """The user's regular files in the folder."""
+    for name in os.listdir(folder.descriptor):
+        with suppress(OSError):
+            status = os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
+                yield _File(name, status.st_size, status.st_mtime)
+
+
+def _stem(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _unlink(folder: EntryFolder, name: str) -> bool:
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = directory.lstat()
-    except OSError as error:
-        return str(error)
-    if not stat.S_ISDIR(status.st_mode):
-        return "not a directory (symlinks are refused)"
-    if status.st_uid != os.getuid():
-        return f"owned by user {status.st_uid}, not {os.getuid()}"
-    if status.st_mode & 0o022:
-        return f"mode {stat.S_IMODE(status.st_mode):04o} lets others write"
-    return "" if os.access(directory, os.W_OK | os.X_OK) else "not writable"
+        os.unlink(name, dir_fd=folder.descriptor)
+    except OSError:
+        return False
+    return True
 
 
-def _read_own_file(path: Path) -> bytes | None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _read(folder: EntryFolder, name: str) -> bytes | None:
+    """The bytes of a regular file that only the user or root may write, and its time set to now; None for another.
+
+    It is looked at before it is opened, since opening a device may do something, and again after.
+    """
+    status = os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False)
+    if not _is_trusted(status):
+        return None
+    try:
+        descriptor = os.open(name, _READ_FLAGS, dir_fd=folder.descriptor)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return None
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        if not _is_trusted(status):
             return None
-        return file.read()
+        # One byte more shows a file that has grown since.
+        data = file.read(status.st_size + 1)
+        with suppress(OSError):
+            os.utime(descriptor)
+    return data
 
 
-def _payload(data: bytes, key: str) -> bytes | None:
+def _is_trusted(status: os.stat_result) -> bool:
+    return (
+        stat.S_ISREG(status.st_mode)
+        and status.st_size <= _MAX_ENTRY_BYTES
+        and status.st_uid in (os.getuid(), 0)
+        and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        # A second name may be a file of the user from elsewhere; without any, the entry was replaced just now.
+        and status.st_nlink <= 1
+    )
+
+
+def _write(folder: EntryFolder, name: str, data: bytes) -> None:
+    temporary = f"{_TEMPORARY}{secrets.token_hex(16)}"
+    descriptor = os.open(temporary, _WRITE_FLAGS, 0o600, dir_fd=folder.descriptor)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, name, src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
+    except BaseException:
+        _unlink(folder, temporary)
+        raise
+
+
+def _payload(data: bytes | None, key: str) -> bytes | None:
+    if data is None:
+        return None
     header, newline, payload = data.partition(b"\n")
     digest = hashlib.sha256(payload).hexdigest()
     expected = f"{_MAGIC} {key} {digest} {len(payload)}"

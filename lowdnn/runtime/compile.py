@@ -50,10 +50,15 @@ class KernelCompiler:
             return stored
         return self._cached(source, kernel, binary_arch)
 
+    def discard(self, kernel: KernelRef, binary_arch: str = "") -> bool:
+        """Drops the image of ``kernel`` from the disk cache, since the driver refuses it; False if it is not there."""
+        source = self._sources.read(kernel)
+        return self._cache is not None and self._cache.discard(cache_key(source, binary_arch, nvrtc.build()))
+
     def _cached(self, source: KernelSource, kernel: KernelRef, binary_arch: str) -> bytes:
         if self._cache is None:
             return self._compile(source, binary_arch)
-        key = cache_key(source, binary_arch, nvrtc.version())
+        key = cache_key(source, binary_arch, nvrtc.build())
         cached = self._cache.get(key)
         if cached is not None:
             self.counters.add("cache_hits")
@@ -106,7 +111,8 @@ def lowered(ptx: bytes, isa: tuple[int, int] = PTX_ISA) -> bytes:
     return ptx[: found.start()] + b".version %d.%d" % isa + ptx[found.end() :]
 
 
-def cache_key(source: KernelSource, binary_arch: str, compiler: tuple[int, int]) -> str:
-    """Name of the compiled image: what goes in, what comes out, and which compiler is between them (hex digest)."""
+def cache_key(source: KernelSource, binary_arch: str, compiler: str) -> str:
+    """Name of the compiled image: what goes in, what comes out, and which build of the compiler is between them (hex
+    digest)."""
     output = binary_arch or f"ptx-{PTX_ISA[0]}.{PTX_ISA[1]}"
-    return hashlib.sha256(f"{source.digest} {output} nvrtc-{compiler[0]}.{compiler[1]}".encode()).hexdigest()
+    return hashlib.sha256(f"{source.digest} {output} {compiler}".encode()).hexdigest()

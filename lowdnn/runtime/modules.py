@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Lock
 
-from lowdnn.driver.base import FunctionAttribute
+from lowdnn.driver.base import DriverError, DriverImageError, FunctionAttribute
 from lowdnn.events import Counters, emit, event_logger
 from lowdnn.plan import KernelRef
 from lowdnn.runtime.compile import KernelCompiler, binary_arch_of
@@ -76,18 +76,33 @@ class ModuleCache(ProcessBound):
             return list(pool.map(self._image, kernels))
 
     def _image(self, kernel: KernelRef) -> bytes:
+        return self._compiler.image(kernel, self._binary_arch(kernel))
+
+    def _binary_arch(self, kernel: KernelRef) -> str:
         isa = self._context.driver.ptx_isa_version()
-        return self._compiler.image(kernel, binary_arch_of(kernel, isa, self._context.compute_capability))
+        return binary_arch_of(kernel, isa, self._context.compute_capability)
 
     def _load_image(self, kernel: KernelRef, image: bytes) -> int:
         emit(self._logger, logging.INFO, "load_module", {"kernel": kernel.name, "bytes": len(image)})
+        try:
+            module, function = self._load_function(image, kernel.name)
+        except DriverImageError:
+            if not self._compiler.discard(kernel, self._binary_arch(kernel)):
+                raise
+            module, function = self._load_function(self._image(kernel), kernel.name)
+        self._modules.append(module)
+        self._counters.add("modules_loaded")
+        return function
+
+    def _load_function(self, image: bytes, name: str) -> tuple[int, int]:
         driver = self._context.driver
         with self._context.activated():
             module = driver.module_load_data(image)
-            self._modules.append(module)
-            function = driver.module_get_function(module, kernel.name)
-        self._counters.add("modules_loaded")
-        return function
+            try:
+                return module, driver.module_get_function(module, name)
+            except DriverError:
+                self._context.give_back("module", partial(driver.module_unload, module))
+                raise
 
     def _set(self, function: int, attribute: FunctionAttribute, value: int) -> None:
         with self._context.activated():

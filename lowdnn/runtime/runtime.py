@@ -74,4 +74,6 @@ class Runtime(ProcessBound):
 
 
 def _disk_cache(config: Config) -> DiskCache | None:
-    return DiskCache(config.cache_dir) if config.disk_cache and config.cache_dir is not None else None
+    if not config.disk_cache or config.cache_dir is None:
+        return None
+    return DiskCache(config.cache_dir, config.cache_limit_bytes)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from lowdnn.driver import nvrtc
@@ -55,3 +57,7 @@ def test_options_that_name_files_are_refused(option: str) -> None:
 
 def test_version_is_that_of_the_wheel() -> None:
     assert nvrtc.version() == (13, 0)
+
+
+def test_the_build_has_the_patch_level() -> None:
+    assert re.search(r"\bV13\.0\.\d+\b", nvrtc.build())

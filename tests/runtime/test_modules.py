@@ -9,6 +9,7 @@ import pytest
 
 from lowdnn.driver.base import DriverError, FunctionAttribute
 from lowdnn.plan import KernelRef
+from lowdnn.runtime.cache import DiskCache
 from lowdnn.runtime.modules import ModuleCache
 from lowdnn.runtime.runtime import Runtime
 from tests.support.runtime import open_runtime, scale_plan, scale_sources
@@ -52,10 +53,27 @@ def test_shared_memory_is_allowed_before_the_launch(runtime: Runtime) -> None:
     assert limit == 40000, "a plan that needs less leaves the limit of the others alone"
 
 
+def test_an_entry_of_the_cache_that_the_driver_refuses_is_compiled_again(device: Runtime, tmp_path: Path) -> None:
+    plan, sources, directory = scale_plan(100), scale_sources(tmp_path / "engines"), tmp_path / "cache"
+    with open_runtime(device.driver, directory, sources=sources) as first:
+        first.load(plan)
+    (entry,) = (directory / "v1").glob("*.bin")
+    cache, good = DiskCache(directory), DiskCache(directory).get(entry.stem)
+    cache.put(entry.stem, b".version 8.0\n.target sm_80\n.address_size 64\nnonsense")
+    with open_runtime(device.driver, directory, sources=sources) as second:
+        second.load(plan)
+        counts = second.counters.snapshot()
+    assert (counts["cache_hits"], counts["compiles"], counts["modules_loaded"]) == (1, 1, 1)
+    assert cache.get(entry.stem) == good
+
+
 def test_a_module_that_does_not_load_is_not_kept(runtime: Runtime) -> None:
     class BrokenCompiler:
         def image(self, kernel: KernelRef, binary_arch: str) -> bytes:
             return b".version 8.0\n.target sm_80\n.address_size 64\nnonsense"
+
+        def discard(self, kernel: KernelRef, binary_arch: str) -> bool:
+            return False
 
     modules = ModuleCache(runtime.context, BrokenCompiler(), runtime.counters)  # type: ignore[arg-type]
     for _ in range(2):

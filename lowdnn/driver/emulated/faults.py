@@ -37,7 +37,7 @@ class FaultKind(Enum):
     TIMEOUT = ("timeout", 702)
     TRAP = ("trap", 715)
     ASSERT = ("assertion-failed", 710)
-    UNSUPPORTED = ("unsupported-instruction", 715)
+    UNSUPPORTED = ("unsupported-instruction", 218)
     INVALID_PTX = ("invalid-ptx", 218)
     WRONG_TARGET = ("wrong-target", 209)
     INVALID_LAUNCH = ("invalid-launch", 1)

@@ -82,7 +82,7 @@ class Machine:
         wrong = _check_target(ir.target, self.arch)
         if wrong:
             raise EmulationFault(FaultReport(FaultKind.WRONG_TARGET, wrong))
-        addresses = self._place(ir)
+        addresses = self._placed_addresses(ir)
         functions = {name: _function(kernel, addresses) for name, kernel in kernels.items()}
         sizes = {name: (addresses[name], variable.size or 0) for name, variable in _placed(ir).items()}
         return Module(functions, sizes, ir.target)
@@ -149,12 +149,21 @@ class Machine:
         except LaneFault as fault:
             raise EmulationFault(report_of(fault, function.kernel, batch)) from None
 
-    def _place(self, ir: ModuleIR) -> dict[str, int]:
+    def _placed_addresses(self, ir: ModuleIR) -> dict[str, int]:
         """Puts .global and .const variables into memory; never-initialised .global ones are zero."""
-        addresses = {}
-        for name, variable in _placed(ir).items():
-            read_only = variable.space == "const"
-            addresses[name] = self.memory.allocate(variable.size or 1, f"{variable.space} variable {name}", read_only)
+        addresses: dict[str, int] = {}
+        try:
+            for name, variable in _placed(ir).items():
+                label, read_only = f"{variable.space} variable {name}", variable.space == "const"
+                addresses[name] = self.memory.allocate(variable.size or 1, label, read_only)
+            self._initialise(ir, addresses)
+        except (EmulationFault, MemoryError):
+            for address in addresses.values():
+                self.memory.free(address)
+            raise
+        return addresses
+
+    def _initialise(self, ir: ModuleIR, addresses: Mapping[str, int]) -> None:
         for name, variable in _placed(ir).items():
             content = bytearray(variable.initial or bytes(variable.size or 1))
             for offset, target in variable.symbols:
@@ -163,7 +172,6 @@ class Machine:
                 value = addresses[target] + int.from_bytes(content[offset : offset + 8], "little")
                 content[offset : offset + 8] = value.to_bytes(8, "little")
             self.memory.host_write(addresses[name], np.frombuffer(bytes(content), dtype=np.uint8))
-        return addresses
 
     def _parameter_address(self, kernel: Kernel, content: Array) -> int:
         """Parameters whose address the kernel takes lie in memory during the launch; 0 where none is needed."""

@@ -315,7 +315,7 @@ class Emitter:
             self.guard = ""
         self._write_back(block)
         if block.end is not None:
-            self.table[block.end.opcode].emit(self, block.end)
+            self._emit_row(block.end)
         if len(self.text) == 1:
             self.do("return")
         return BlockCode("\n".join(self.text), tuple(self.lines), f"<ptx {self.function.name} block {block.index}>")
@@ -327,7 +327,14 @@ class Emitter:
         if instruction.predicate is not None:
             guard = self._register(instruction.predicate.name, "p")
             self.guard = f"~{guard}" if instruction.negated else guard
-        self.table[instruction.opcode].emit(self, instruction)
+        self._emit_row(instruction)
+
+    def _emit_row(self, instruction: Instruction) -> None:
+        """Rows take operands apart without counting them first."""
+        try:
+            self.table[instruction.opcode].emit(self, instruction)
+        except (ValueError, LookupError, AttributeError) as error:
+            raise invalid(f"operands of {instruction.name}: {error}", instruction.line) from error
 
     def _last_uses(self, block: Block) -> dict[int, list[str]]:
         last: dict[str, int] = {}

@@ -59,7 +59,7 @@ def _keys(tuples: list[tuple[str, ...]]) -> dict[str, str]:
 
 def _copied(instruction: Instruction) -> tuple[str, str] | None:
     """(target, source) of a plain ``mov`` between registers."""
-    if instruction.opcode != "mov":
+    if instruction.opcode != "mov" or len(instruction.operands) != 2:
         return None
     target, source = instruction.operands
     return (target.name, source.name) if isinstance(target, Reg) and isinstance(source, Reg) else None

@@ -122,6 +122,8 @@ def _load_parameter(e: Emitter, target: Operand, source: Operand, code: str, cou
     if e.variable_space(source.base.name) == "local":
         _load_from(e, "local", target, source, code, count)
         return
+    if source.base.name not in e.layout.parameters:
+        raise e.refuse(f"no parameter {source.base.name!r}")
     start = e.layout.parameters[source.base.name] + source.offset
     size = SIZES[code]
     if start % size:

@@ -99,6 +99,13 @@ class Tokens:
 
 def literal(token: str, line: int) -> Imm:
     """A number token: integer, 0f and 0d bits, or a decimal float."""
+    try:
+        return _literal(token)
+    except ValueError:
+        raise invalid(f"expected a number, got {token!r}", line) from None
+
+
+def _literal(token: str) -> Imm:
     prefix = token[:2].lower()
     if prefix == "0f":
         return Imm(int(token[2:], 16), "f4")
@@ -106,14 +113,9 @@ def literal(token: str, line: int) -> Imm:
         return Imm(int(token[2:], 16), "f8")
     if "." in token:
         return Imm(struct.unpack("<Q", struct.pack("<d", float(token)))[0], "f8")
-    try:
-        return Imm(int(token.rstrip("U"), 0), "i")
-    except ValueError:
-        pass
-    try:
-        return Imm(int(token.rstrip("U"), 8), "i")
-    except ValueError:
-        raise invalid(f"expected a number, got {token!r}", line) from None
+    digits = token.rstrip("U")
+    # Python has no octal numbers with a plain leading zero.
+    return Imm(int(digits, 8 if re.fullmatch(r"0\d+", digits) else 0), "i")
 
 
 def negated(number: Imm) -> Imm:

@@ -1,0 +1,87 @@
+"""The directory of the disk cache: opened anew for each use, checked by its descriptor, never through its path again.
+
+What is read from it runs on the device, so it must be the user's or root's. Three kinds are taken:
+
+- the user's own, which nobody else may write: entries lie in its folder ``v1``;
+- one that a group may write (a volume of a team): the entries of each user lie in a folder of their own, ``v1-<uid>``;
+- one that cannot be written (an image, a read-only volume): its entries are read.
+
+A symlink in place of either folder is refused, and so is what belongs to another user or what everyone may write.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_LAYOUT = "v1"
+_OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+#: What creating a file says where that is not allowed.
+READ_ONLY_ERRORS = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class DirectoryRefusedError(OSError):
+    """The directory must not be used; its text says why."""
+
+
+@dataclass(frozen=True)
+class EntryFolder:
+    """The folder of entries, as a descriptor that lives in the ``with`` block of ``opened``, and by its path."""
+
+    descriptor: int
+    path: Path
+
+
+@contextmanager
+def opened(directory: Path, *, makes: bool) -> Iterator[EntryFolder]:
+    """The folder of entries in ``directory``; both are made, with mode 0700, if ``makes``.
+
+    Raises FileNotFoundError where there is none, DirectoryRefusedError, OSError.
+    """
+    if makes:
+        with suppress(OSError):
+            directory.parent.mkdir(parents=True, exist_ok=True)
+    outer = _opened_folder(str(directory), None, makes=makes)
+    try:
+        is_shared = _check(outer, may_be_shared=True)
+        name = f"{_LAYOUT}-{os.getuid()}" if is_shared else _LAYOUT
+        inner = _opened_folder(name, outer, makes=makes)
+        try:
+            _check(inner, may_be_shared=False)
+            yield EntryFolder(inner, directory / name)
+        finally:
+            os.close(inner)
+    finally:
+        os.close(outer)
+
+
+def _opened_folder(path: str, parent: int | None, *, makes: bool) -> int:
+    try:
+        return os.open(path, _OPEN_FLAGS, dir_fd=parent)
+    except FileNotFoundError:
+        if not makes:
+            raise
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        raise DirectoryRefusedError("not a directory (symlinks are refused)") from error
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o700, dir_fd=parent)
+    return _opened_folder(path, parent, makes=False)
+
+
+def _check(descriptor: int, *, may_be_shared: bool) -> bool:
+    """Whether a group may write the folder; raises DirectoryRefusedError where it must not be used."""
+    status = os.fstat(descriptor)
+    if status.st_uid not in (os.getuid(), 0):
+        raise DirectoryRefusedError(f"owned by user {status.st_uid}, not {os.getuid()} or root")
+    is_shared = bool(status.st_mode & stat.S_IWGRP)
+    if status.st_mode & stat.S_IWOTH or (is_shared and not may_be_shared):
+        raise DirectoryRefusedError(f"mode {stat.S_IMODE(status.st_mode):04o} lets others write")
+    return is_shared

@@ -1,0 +1,155 @@
+"""Which directories the disk cache uses, for what, and how a user hears of one that it does not use."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lowdnn.runtime.cache import CacheWarning, DiskCache
+
+KEY = "a" * 64
+
+
+def check_refused(directory: Path, reason: str) -> None:
+    cache = DiskCache(directory)
+    with pytest.warns(CacheWarning, match=reason):
+        assert not cache.put(KEY, b"x")
+    assert cache.get(KEY) is None, "told once"
+    assert not cache.put(KEY, b"x")
+    assert reason in cache.facts().refusal
+    cache.clear()
+
+
+def test_links_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    check_refused(tmp_path / "link", "symlinks are refused")
+    assert list((tmp_path / "real").iterdir()) == []
+
+
+def test_a_link_in_place_of_the_folder_of_entries_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "cache").mkdir(mode=0o700)
+    (tmp_path / "cache" / "v1").symlink_to(tmp_path / "real")
+    check_refused(tmp_path / "cache", "symlinks are refused")
+    assert list((tmp_path / "real").iterdir()) == []
+
+
+def test_a_file_in_place_of_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    check_refused(tmp_path / "file", "not a directory")
+    check_refused(tmp_path / "file" / "below", "not a directory")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o722, 0o1777])
+def test_a_directory_that_everyone_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(mode)
+    check_refused(tmp_path / "open", "lets others write")
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o770, 0o2775])
+def test_a_directory_of_a_group_has_a_folder_for_each_user(tmp_path: Path, mode: int) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(mode)
+    cache = DiskCache(shared)
+    assert cache.put(KEY, b"x")
+    own = shared / f"v1-{os.getuid()}"
+    assert own.stat().st_mode & 0o777 == 0o700
+    assert DiskCache(shared).get(KEY) == b"x"
+    assert cache.facts().directory == str(own)
+    own.chmod(0o770)
+    check_refused(shared, "lets others write")
+
+
+def test_modes_are_looked_at_with_each_use(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    cache.put(KEY, b"x")
+    cache.directory.chmod(0o777)
+    with pytest.warns(CacheWarning, match="mode 0777"):
+        assert cache.get(KEY) is None
+    cache.directory.chmod(0o700)
+    assert cache.get(KEY) == b"x"
+
+
+def test_a_directory_that_vanishes_is_made_again(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    cache.put(KEY, b"x")
+    cache.directory.rename(tmp_path / "away")
+    assert cache.get(KEY) is None
+    assert cache.put(KEY, b"y")
+    assert cache.get(KEY) == b"y"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_what_belongs_to_another_user_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    os.chown(tmp_path / "theirs", 12345, 12345)
+    check_refused(tmp_path / "theirs", "owned by user 12345")
+
+
+@pytest.fixture
+def of_root() -> Iterator[Path]:
+    """A cache that root has filled and that everyone may read."""
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    with tempfile.TemporaryDirectory() as folder:
+        cache = DiskCache(Path(folder) / "cache")
+        cache.put(KEY, b"payload")
+        for path in (Path(folder), cache.directory, cache.directory / "v1"):
+            path.chmod(0o755)
+        (cache.directory / "v1" / f"{KEY}.bin").chmod(0o644)
+        yield cache.directory
+
+
+READ_AS_ANOTHER = """
+import json, os, sys, warnings
+from pathlib import Path
+from lowdnn.runtime.cache import DiskCache
+os.setgid(12345)
+os.setuid(12345)
+warnings.simplefilter("error")
+cache = DiskCache(Path(sys.argv[1]))
+read = cache.get(sys.argv[2])
+writes = [cache.put("b" * 64, b"x") for _ in range(3)]
+print(json.dumps([None if read is None else read.decode(), writes, cache.facts().is_writable]))
+"""
+
+
+def test_a_directory_of_root_is_read_by_others(of_root: Path) -> None:
+    command = [sys.executable, "-c", READ_AS_ANOTHER, str(of_root), KEY]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == ["payload", [False] * 3, False]
+    assert os.listdir(of_root / "v1") == [f"{KEY}.bin"]
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root writes everywhere")
+def test_a_directory_without_write_permission_is_read(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    cache.put(KEY, b"x")
+    (cache.directory / "v1").chmod(0o500)
+    reader = DiskCache(cache.directory)
+    assert reader.get(KEY) == b"x"
+    assert not reader.put("b" * 64, b"y")
+    assert not reader.facts().is_writable
+
+
+def test_a_swapped_directory_changes_nothing_elsewhere(tmp_path: Path) -> None:
+    """The folder is replaced by a link while it is in use: what follows is refused, not followed."""
+    (tmp_path / "victim").mkdir(mode=0o700)
+    cache = DiskCache(tmp_path / "cache")
+    cache.put(KEY, b"x")
+    (cache.directory / "v1").rename(tmp_path / "moved")
+    (cache.directory / "v1").symlink_to(tmp_path / "victim")
+    with pytest.warns(CacheWarning, match="symlinks"):
+        assert not cache.put(KEY, b"y")
+    assert os.listdir(tmp_path / "victim") == []
