@@ -16,6 +16,7 @@ from importlib import import_module
 from threading import Lock
 
 from lowdnn.config import Config, ConfigWarning
+from lowdnn.one_line import one_line
 
 #: Opens an annotated range of the given name.
 Annotate = Callable[[str], AbstractContextManager[object]]
@@ -31,7 +32,8 @@ def event_logger(part: str) -> logging.Logger:
 
 
 def event_line(event: str, fields: Mapping[str, object]) -> str:
-    """``event key=value ...``; a value with blanks, quotes or nothing in it is quoted."""
+    """``event key=value ...``, one line: a value with blanks, quotes or nothing in it is quoted, control characters and
+    line separators are escaped."""
     return " ".join([event, *(f"{key}={_quoted(str(value))}" for key, value in fields.items())])
 
 
@@ -101,6 +103,6 @@ class Counters:
 
 
 def _quoted(text: str) -> str:
-    if text and not any(char.isspace() or char in '"=' for char in text):
+    if text and text.isprintable() and not any(char in ' "=' for char in text):
         return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    return '"' + one_line(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'

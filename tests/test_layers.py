@@ -12,6 +12,7 @@ PACKAGE = Path(lowdnn.__file__).parent
 
 #: Lowest first; a part may import itself and every part before it. Parts of one line may not import each other.
 LAYERS = (
+    ("one_line",),
     ("status",),
     ("enums",),
     ("dtypes", "config", "codec", "tensor_map"),

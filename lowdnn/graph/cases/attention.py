@@ -83,7 +83,7 @@ class AttentionCase(Case):
     page: int = key(text.integer(0), 0)
     ragged: str = key(text.choice("no", "yes", "even"), "no")
     scores: tuple[str, ...] = key(text.names(steps.NAMES), ())
-    dropout: float = key(text.number(), 0.0)
+    dropout: float = key(text.share(), 0.0)
     sink: str = key(text.choice("no", "yes"), "no")
     stats: str = key(text.choice("no", "yes", "log2", "lse"), "no")
     layout: str = key(text.choice(*ORDERS), "bhsd")

@@ -86,7 +86,7 @@ class AttentionBackwardCase(Case):
     bias: str = key(text.choice("no", "bh", "1h", "b1", "11"), "no")
     cap: float = key(text.number(), 0.0)
     alibi: str = key(text.choice("no", "yes"), "no")
-    dropout: float = key(text.number(), 0.0)
+    dropout: float = key(text.share(), 0.0)
     masked: str = key(text.choice("no", "yes"), "no")
     ragged: str = key(text.choice("no", "yes", "even"), "no")
     layout: str = key(text.choice(*ORDERS), "bhsd")
