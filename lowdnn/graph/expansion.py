@@ -9,13 +9,12 @@ from dataclasses import replace
 from math import inf
 
 from lowdnn.enums import DataType, PointwiseMode, RngDistribution
-from lowdnn.graph.builder import GraphBuilder
+from lowdnn.graph.expansion_builder import ExpansionBuilder
 from lowdnn.graph.gathering import gathered
 from lowdnn.ops.base import HasPorts, Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.catalog import Compound
 from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
 from lowdnn.ops.norm import compute_type_of
-from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.ragged import RaggedLoad, RaggedStore
 from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.sdpa import Lengths
@@ -60,16 +59,15 @@ def _packed(tensor: Tensor) -> tuple[Tensor, Tensor, int]:
 
 
 class _Expansion:
-    """Operations, and what tensors are that the builder made where others were given."""
+    """Operations, and the padded tensors in the place of ragged ones."""
 
     def __init__(self, first_uid: int) -> None:
-        self._builder = GraphBuilder(first_uid=first_uid)
-        self._given: dict[int, Tensor] = {}
+        self._builder = ExpansionBuilder(first_uid)
         self._padded: dict[int, Tensor] = {}
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        return gathered([with_tensors(op, self._given) for op in self._builder.operations])
+        return gathered(self._builder.operations)
 
     def add(self, operation: HasPorts) -> None:
         reads, writes = (
@@ -114,21 +112,21 @@ class _Expansion:
             scores = builder.block_mask(scores, op.block_mask)
         for axis, lengths in ((_QUERY, queries), (_KEY, keys)):  # last, where engines look for a band
             if lengths is not None:
-                scores = self._masked(scores, PointwiseMode.CMP_LT, self._index(scores, axis), lengths)
+                scores = self._masked(scores, PointwiseMode.CMP_LT, self._builder.index(scores, axis), lengths)
         weights = self._dropped(op, self._softmax(op, scores))
         rounded = builder.pointwise(PointwiseMode.IDENTITY, weights, virtual=op.q.data_type)
-        self._give(builder.matmul(rounded, v), op.o)
+        self._builder.give(builder.matmul(rounded, v), op.o)
 
     def _add_band_mask(self, op: DiagonalBandMask) -> None:
         queries, keys = self._lengths(op.lengths)
-        row, column = self._index(op.x, _QUERY), self._index(op.x, _KEY)
+        row, column = self._builder.index(op.x, _QUERY), self._builder.index(op.x, _KEY)
         if op.left_bound is not None:
-            left = self._moved(column, ((1, op.left_bound), (-1, keys), (1, queries)))
+            left = self._builder.moved(column, (1, op.left_bound), (-1, keys), (1, queries))
             right = row
         else:
-            left = self._moved(row, ((1, keys), (-1, queries), (1, op.shift_right_bound)))
+            left = self._builder.moved(row, (1, keys), (-1, queries), (1, op.shift_right_bound))
             right = column
-        self._give(self._masked(op.x, op.mode, left, right, op.b), op.y)
+        self._builder.give(self._masked(op.x, op.mode, left, right, op.b), op.y)
 
     def _modified(self, op: SdpaForward, scores: Tensor) -> Tensor:
         """What the sub-graph makes of ``scores``, which become what it reads."""
@@ -136,7 +134,7 @@ class _Expansion:
         if ends is None or op.subgraph is None:
             return scores
         first, last = (replace(tensor, is_virtual=True) for tensor in ends)
-        self._give(scores, first)
+        self._builder.give(scores, first)
         for inner in op.subgraph.operations:
             self.add(with_tensors(inner, {first.uid: first, last.uid: last}))
         return last
@@ -172,25 +170,11 @@ class _Expansion:
         after = self._builder.slice(sums, (1, 0, 0, 0), (batch + 1, *ones))
         return self._builder.pointwise(PointwiseMode.SUB, after, before, compute_type=DataType.INT32)
 
-    def _index(self, scores: Tensor, axis: int) -> Tensor:
-        return self._builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=axis), scores)
-
-    def _moved(self, index: Tensor, terms: tuple[tuple[int, Tensor | None], ...]) -> Tensor:
-        """``index`` plus those of the terms, (sign, number), that there are."""
-        for sign, number in terms:
-            if number is not None:
-                mode = PointwiseMode.ADD if sign > 0 else PointwiseMode.SUB
-                index = self._builder.pointwise(mode, index, number, compute_type=DataType.INT32)
-        return index
-
     def _masked(
         self, scores: Tensor, mode: PointwiseMode, left: Tensor, right: Tensor, other: Tensor | None = None
     ) -> Tensor:
         """Scores where ``left mode right`` holds, elsewhere ``other``: minus infinity where it is not given."""
-        seen = self._builder.pointwise(mode, left, right, compute_type=DataType.INT32, virtual=DataType.BOOLEAN)
+        seen = self._builder.compared(mode, left, right)
         nothing = other or self._builder.constant(scores.rank, DataType.FLOAT, -inf)
         compute_type = compute_type_of(scores)
         return self._builder.pointwise(PointwiseMode.BINARY_SELECT, scores, nothing, seen, compute_type=compute_type)
-
-    def _give(self, made: Tensor, given: Tensor) -> None:
-        self._given[made.uid] = given
