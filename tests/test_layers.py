@@ -14,7 +14,7 @@ PACKAGE = Path(lowdnn.__file__).parent
 LAYERS = (
     ("one_line",),
     ("status",),
-    ("enums",),
+    ("enums", "documents"),
     ("dtypes", "config", "codec", "tensor_map"),
     ("schema", "events"),
     ("plan",),

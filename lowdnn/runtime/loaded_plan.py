@@ -19,6 +19,7 @@ from lowdnn.plan import Launch, Plan
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.modules import ModuleCache
 from lowdnn.runtime.parameters import ParameterBlock
+from lowdnn.runtime.plan_rules import check_plan
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.runtime.tensor_maps import encode_map
 from lowdnn.runtime.variant_pack import PackRules
@@ -40,10 +41,11 @@ class LoadedPlan(ProcessBound):
         annotate: Annotate | None = None,
         checks_ranges: bool = False,
     ) -> None:
-        """Compiles and loads what is not loaded yet.
+        """Compiles and loads what is not loaded yet; raises BadParamError for a plan that breaks ``plan_rules``.
 
         ``annotate`` opens a profiler range for each execute. ``checks_ranges`` asks the driver about every new address.
         """
+        check_plan(plan)
         self.plan = plan
         self.context = context
         self.uids = tuple(tensor.uid for tensor in plan.tensors)

@@ -386,13 +386,6 @@ def test_default_knobs_of_wgmma(words: str, heads: int, order: int, splits: int,
     assert (NumericalNote.NONDETERMINISTIC in plan.numerical_notes) == bool(order)
 
 
-@of_each_engine
-def test_plans_can_be_stored(engine: Engine) -> None:
-    for line in LINES:
-        plan = engine.plan(graph_of(line), SM_90A, {})
-        assert Plan.from_json(plan.to_json()) == plan
-
-
 def test_no_plan_of_a_deterministic_graph_sums_in_any_order() -> None:
     graph = graph_of("sdpa_bwd b=1 h=1 q=200 d=128 deterministic=yes")
     with raises(BadParamError, "attention_backward_wgmma.REDUCTION_MODE", expected="one of [0]", got="1"):
