@@ -16,6 +16,7 @@ from importlib import import_module
 from threading import Lock
 
 from lowdnn.config import Config, ConfigWarning
+from lowdnn.forking import tell_after_fork
 from lowdnn.one_line import one_line
 
 #: Opens an annotated range of the given name.
@@ -91,6 +92,10 @@ class Counters:
     def __init__(self) -> None:
         self._lock = Lock()
         self._counts: Counter[str] = Counter()
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        self._lock = Lock()
 
     def add(self, name: str, amount: int = 1) -> None:
         with self._lock:

@@ -14,7 +14,7 @@ PACKAGE = Path(lowdnn.__file__).parent
 LAYERS = (
     ("one_line",),
     ("status",),
-    ("enums", "documents"),
+    ("enums", "documents", "forking"),
     ("dtypes", "config", "codec", "tensor_map"),
     ("schema", "events"),
     ("plan",),

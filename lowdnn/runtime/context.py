@@ -10,13 +10,13 @@ A context does not survive ``fork`` or the end of the interpreter: later calls r
 from __future__ import annotations
 
 import logging
-import os
 import weakref
 from collections.abc import Callable
 from types import TracebackType
 
 from lowdnn.driver.base import DeviceAttribute, Driver, DriverError, DriverMemoryError
 from lowdnn.events import emit, event_logger
+from lowdnn.forking import tell_after_fork
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.status import AttributeTypeError, DeviceAllocationFailedError, InvalidValueError, NotInitializedError
 
@@ -29,6 +29,10 @@ class Liveness:
     def __init__(self) -> None:
         self.is_usable = True
         self.reason = ""
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        self.end("one of the parent process; it does not survive fork: start workers by spawn or forkserver")
 
     def end(self, reason: str) -> None:
         if self.is_usable:
@@ -54,7 +58,6 @@ class Context(ProcessBound):
         self.handle = driver.primary_context_retain(device)
         self.liveness = Liveness()
         self._attributes: dict[DeviceAttribute, int] = {}
-        _end_after_fork(self.liveness)
         # Runs at close, at collection or at exit, whichever is first, and only once.
         self._release = weakref.finalize(self, _release_context, driver, device, self.liveness)
 
@@ -156,14 +159,3 @@ def _release_context(driver: Driver, device: int, liveness: Liveness) -> None:
         # At exit the driver may have shut down before us, and then there is nothing left to release.
         if error.name != "CUDA_ERROR_DEINITIALIZED":
             raise
-
-
-def _end_after_fork(liveness: Liveness) -> None:
-    reference = weakref.ref(liveness)
-
-    def end() -> None:
-        found = reference()
-        if found is not None:
-            found.end("one of the parent process; it does not survive fork: start workers by spawn or forkserver")
-
-    os.register_at_fork(after_in_child=end)

@@ -81,13 +81,16 @@ class LoadedPlan(ProcessBound):
         Raises NullPointerError, MisalignedPointerError, SizeInsufficientError, BadParamError (a uid missing or
         unknown), DriverError, NotInitializedError (context closed). The plan stays usable after each but the last.
         """
+        # Before the lock, which in a child of fork may be held for ever.
+        if not self._liveness.is_usable:
+            self._liveness.check()
         with self._lock:
             bound = self._pointers
             if bound is None or pointers != bound or workspace != self._workspace:
                 self._bind(pointers, workspace)
             elif self._has_values:
                 self._block.patch_values(bound)
-            if self._is_observed or not self._liveness.is_usable:
+            if self._is_observed:
                 self._launch_observed(stream)
                 return
             try:
@@ -106,6 +109,7 @@ class LoadedPlan(ProcessBound):
 
         Returns the nodes. Addresses and by-value tensors are copied now.
         """
+        self._liveness.check()
         nodes: list[int] = []
         with self._lock:
             self._bind(pointers, workspace)
@@ -119,6 +123,7 @@ class LoadedPlan(ProcessBound):
         """Gives the nodes that ``add_to_graph`` returned new addresses in an instantiated graph."""
         if len(nodes) != len(self._launches):
             raise CudaGraphMismatchError.at("LoadedPlan.nodes", expected=f"{len(self._launches)} nodes", got=len(nodes))
+        self._liveness.check()
         with self._lock:
             self._bind(pointers, workspace)
             with self.context.activated():
