@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from lowdnn.driver.base import DeviceAttribute, Driver, DriverError, DriverMemoryError
+from lowdnn.driver.results import CuResult
 from lowdnn.events import emit, event_logger
 from lowdnn.forking import tell_after_fork
 from lowdnn.runtime.process_bound import ProcessBound
@@ -118,7 +119,7 @@ class Context(ProcessBound):
             emit(event_logger("context"), logging.WARNING, "give_back_failed", {"what": what, "error": error})
 
     def close(self) -> None:
-        """Releases the primary context. Closing twice does nothing."""
+        """Releases the primary context; what the driver says against it is logged. Closing twice does nothing."""
         self._release()
 
     def __enter__(self) -> Context:
@@ -156,6 +157,7 @@ def _release_context(driver: Driver, device: int, liveness: Liveness) -> None:
     try:
         driver.primary_context_release(device)
     except DriverError as error:
-        # At exit the driver may have shut down before us, and then there is nothing left to release.
-        if error.name != "CUDA_ERROR_DEINITIALIZED":
-            raise
+        # At exit the driver may have shut down before us, and then there is nothing left to release. After a fault on
+        # the device it tells the fault again, and has released the context all the same.
+        if error.result != CuResult.DEINITIALIZED:
+            emit(event_logger("context"), logging.WARNING, "give_back_failed", {"what": "context", "error": error})
