@@ -113,7 +113,7 @@ class _Expansion:
         for axis, lengths in ((_QUERY, queries), (_KEY, keys)):  # last, where engines look for a band
             if lengths is not None:
                 scores = self._masked(scores, PointwiseMode.CMP_LT, self._builder.index(scores, axis), lengths)
-        weights = self._dropped(op, self._softmax(op, scores))
+        weights = self._dropped(op, self._softmax(op, scores, queries))
         rounded = builder.pointwise(PointwiseMode.IDENTITY, weights, virtual=op.q.data_type)
         self._builder.give(builder.matmul(rounded, v), op.o)
 
@@ -139,11 +139,15 @@ class _Expansion:
             self.add(with_tensors(inner, {first.uid: first, last.uid: last}))
         return last
 
-    def _softmax(self, op: SdpaForward, scores: Tensor) -> Tensor:
+    def _softmax(self, op: SdpaForward, scores: Tensor, queries: Tensor | None) -> Tensor:
         weights = self._builder.tensor(scores.dims, DataType.FLOAT, is_virtual=True, name="weights")
         softmax = op.softmax or Softmax(scores, weights)
         stats = op.stats or softmax.stats
-        self._builder.add(replace(softmax, x=scores, y=weights, stats=stats, axes=(_KEY,)))
+        sink = softmax.sink
+        if sink is not None and queries is not None:
+            row = self._builder.index(sink, _QUERY, (*scores.dims[:_KEY], 1))
+            sink = self._masked(sink, PointwiseMode.CMP_LT, row, queries)
+        self._builder.add(replace(softmax, x=scores, y=weights, stats=stats, sink=sink, axes=(_KEY,)))
         return weights
 
     def _dropped(self, op: SdpaForward, weights: Tensor) -> Tensor:

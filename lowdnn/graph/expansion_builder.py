@@ -24,9 +24,9 @@ class ExpansionBuilder(GraphBuilder):
         """``given`` is what ``made`` was to be."""
         self._given[made.uid] = given
 
-    def index(self, x: Tensor, axis: int) -> Tensor:
-        """Of each element of ``x`` along ``axis``, in INT32."""
-        return self.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=axis), x)
+    def index(self, x: Tensor, axis: int, dims: tuple[int, ...] | None = None) -> Tensor:
+        """Of each element of ``x``, or of what it repeats to in ``dims``, along ``axis``, in INT32."""
+        return self.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=axis), x, dims=dims)
 
     def compared(self, mode: PointwiseMode, left: Tensor, right: Tensor) -> Tensor:
         """Whether ``left mode right`` holds of integers, in BOOLEAN."""
