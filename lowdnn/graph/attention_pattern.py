@@ -184,7 +184,7 @@ def _refuse_core(
     """Why the three are no attention, or an empty string."""
     operands = {"first product's a": first.a, "first product's b": k, "second product's b": second.b}
     read = [(name, part) for name, tensor in operands.items() for part in _in_memory(graph, tensor)]
-    for name, given in (*read, ("softmax's sink", sink and sink.tensor)):
+    for name, given in (*read, ("softmax's sink", None if sink is None else sink.tensor)):
         if given is not None and (graph.producer(given) is not None or given.is_scalar_value):
             return f"{name}: expected a graph input in device memory, got {given.label}"
     if first.a.rank != 4:
