@@ -58,6 +58,10 @@ def _packed(tensor: Tensor) -> tuple[Tensor, Tensor, int]:
     return packed, offsets, tensor.ragged_offset_multiplier
 
 
+def _loads_table(operation: Operation) -> bool:
+    return isinstance(operation, RaggedLoad) and operation.y.data_type is DataType.INT32
+
+
 class _Expansion:
     """Operations, and the padded tensors in the place of ragged ones."""
 
@@ -67,7 +71,8 @@ class _Expansion:
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        return gathered(self._builder.operations)
+        """Loads of page tables come first: engines that read pages take what is behind them as one."""
+        return gathered(sorted(self._builder.operations, key=lambda op: not _loads_table(op)))
 
     def add(self, operation: HasPorts) -> None:
         reads, writes = (
