@@ -9,6 +9,7 @@ from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
 from lowdnn.engines.band_matrix.band_matrix import BandMatrix
 from lowdnn.engines.base import Engine
+from lowdnn.engines.bit_mask.bit_mask import BitMask
 from lowdnn.engines.block_mask.block_mask import BlockMaskEngine
 from lowdnn.engines.block_scale.block_scale import BlockScale
 from lowdnn.engines.composite.attention_backward_parts import AttentionBackwardParts
@@ -102,6 +103,7 @@ _OWN_KERNELS: tuple[Engine, ...] = (
     ConvStemMma(),
     ConvStemDgradMma(),
     ConvStemWgradMma(),
+    BitMask(),
     ConvWgradPacked((_CONV_WGRAD_WGMMA, _MATMUL_WGMMA), _REDUCTION),
     Ragged(),
 )

@@ -1,4 +1,4 @@
-"""Compound operations, and ragged tensors, as the operations that they stand for, which engines know how to take whole:
+"""Compound operations, ragged tensors and masks of bits as the operations that they stand for. Engines take these whole:
 attention is found again by ``attention_pattern``, its bands by ``band_pattern``, ragged tensors by ``ragged_pattern``.
 """
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 from math import inf
 
 from lowdnn.enums import DataType, PointwiseMode, RngDistribution
+from lowdnn.graph.bit_masks import with_bit_masks
 from lowdnn.graph.expansion_builder import ExpansionBuilder
 from lowdnn.graph.gathering import gathered
 from lowdnn.ops.base import HasPorts, Operation, inputs_of, outputs_of, with_tensors
@@ -30,10 +31,16 @@ def expanded(operations: Iterable[Operation | Compound]) -> tuple[Operation, ...
     """``operations`` with others in the place of compound ones, loads and stores of ragged tensors, and those that are
     part of others inside of them (``gathering``). Tensors between those have uids above all given."""
     given = tuple(operations)
-    expansion = _Expansion(1 + max((tensor.uid for op in given for tensor in _tensors(op)), default=0))
+    given = with_bit_masks(given, _free_uid(given))
+    expansion = _Expansion(_free_uid(given))
     for op in given:
         expansion.add(op)
     return expansion.operations
+
+
+def _free_uid(operations: Iterable[HasPorts]) -> int:
+    """The first one above all that there are."""
+    return 1 + max((tensor.uid for op in operations for tensor in _tensors(op)), default=0)
 
 
 def _tensors(operation: HasPorts) -> Iterable[Tensor]:
