@@ -1,4 +1,4 @@
-"""Stored BOOLEAN tensors of a graph with a norm, the masks of its activation: a bit for each element, as cuDNN has them."""
+"""Masks of activations beside a norm: stored BOOLEAN tensors of such a graph have a bit for each element, as cuDNN's."""
 
 from __future__ import annotations
 

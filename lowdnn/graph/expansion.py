@@ -1,4 +1,4 @@
-"""Compound operations, ragged tensors and masks of bits as the operations that they stand for. Engines take these whole:
+"""Compound operations, ragged tensors and masks of bits as the operations that they stand for. Engines take them whole:
 attention is found again by ``attention_pattern``, its bands by ``band_pattern``, ragged tensors by ``ragged_pattern``.
 """
 
