@@ -1,4 +1,4 @@
-"""Masks of activations beside a norm: stored BOOLEAN tensors of such a graph have a bit for each element, as cuDNN's."""
+"""Masks of activations beside norms: stored BOOLEAN tensors of such a graph have a bit for each element, as cuDNN."""
 
 from __future__ import annotations
 

@@ -128,12 +128,12 @@ def test_an_array_of_booleans_lends_its_memory_to_bits(handle: Handle) -> None:
     mask = graph.cmp_gt(normal, graph.tensor_scalar(0.0, cudnn.scalar_type.COMPILE_TIME_CONST)).set_data_type(BOOLEAN)
     mask.set_output(True)
     graph.build([cudnn.heur_mode.A])
-    memory = cudnn.from_numpy(np.zeros(DIMS, np.bool_), handle)
+    memory = cudnn.from_numpy(np.zeros(DIMS, np.bool_), handle, BOOLEAN, tx.get_stride())
     values = {tx: cudnn.from_numpy(x, handle, HALF, tx.get_stride()), mask: memory}
     values |= {t: cudnn.from_numpy(np.full(CHANNELS, value, np.float32), handle) for t, value in ((ts, 1), (tb, 0))}
     graph.execute(values, cudnn.from_numpy(np.zeros(max(graph.get_workspace_size(), 1), np.uint8), handle))
     expected = np.packbits((normalised(x)[0] > 0).transpose(0, 2, 3, 1), bitorder="little")
-    found = memory.numpy().reshape(-1).view(np.uint8)
+    found = memory.numpy().transpose(0, 2, 3, 1).reshape(-1).view(np.uint8)
     np.testing.assert_array_equal(found[: expected.size], expected)
     assert not found[expected.size :].any()
 
