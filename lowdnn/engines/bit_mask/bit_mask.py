@@ -32,7 +32,7 @@ class BitMask:
     """See the module's docstring."""
 
     name = "bit_mask"
-    index = 49
+    index = 45
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (PackBits, UnpackBits)
