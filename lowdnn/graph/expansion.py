@@ -31,9 +31,9 @@ def expanded(operations: Iterable[Operation | Compound]) -> tuple[Operation, ...
     """``operations`` with others in the place of compound ones, loads and stores of ragged tensors, and those that are
     part of others inside of them (``gathering``). Tensors between those have uids above all given."""
     given = tuple(operations)
-    given = with_bit_masks(given, _free_uid(given))
-    expansion = _Expansion(_free_uid(given))
-    for op in given:
+    with_bits = with_bit_masks(given, _free_uid(given))
+    expansion = _Expansion(_free_uid(with_bits))
+    for op in with_bits:
         expansion.add(op)
     return expansion.operations
 
