@@ -12,9 +12,8 @@ PACKAGE = Path(lowdnn.__file__).parent
 
 #: Lowest first; a part may import itself and every part before it. Parts of one line may not import each other.
 LAYERS = (
-    ("one_line",),
     ("status",),
-    ("enums", "documents", "forking"),
+    ("enums",),
     ("dtypes", "config", "codec", "tensor_map"),
     ("schema", "events"),
     ("plan",),

@@ -1,39 +1,34 @@
-"""Random graphs through heuristics, engines, runtime and device, bit for bit against the oracle."""
+"""Random graphs over all operations are planned for every generation, and some are run and compared with the oracle.
+
+``tools/random_graphs.py`` does so with any number of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from pathlib import Path
 
-import numpy as np
 import pytest
 
-from lowdnn.backend.handle import Handle
-from lowdnn.cli.execution import run_graph
-from lowdnn.enums import HeurMode
-from lowdnn.graph.data import exact_values
-from lowdnn.graph.oracle import evaluate
-from lowdnn.heuristics.ranking import rank
+from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.driver import open_driver
 from tests.support.data import fresh_seed
-from tests.support.random_graphs import random_graph
-from tests.support.tolerance import assert_exact
+from tests.support.random_graphs.checking import planned, problem_of
+from tests.support.random_graphs.steps import random_graph
+from tests.support.runtime import open_runtime
 
-_LONGEST = 8
-
-
-@pytest.fixture(scope="module")
-def handle() -> Iterator[Handle]:
-    with Handle.open("emulated") as opened:
-        yield opened
+_PARTS = 10
+_PLANNED, _RUN = 30, 3
 
 
-@pytest.mark.parametrize("operations", range(1, _LONGEST + 1))
-def test_random_graphs(handle: Handle, operations: int) -> None:
-    seed = fresh_seed()
-    rng = np.random.default_rng(seed)
-    graph = random_graph(rng, operations)
-    inputs = {tensor.uid: exact_values(rng, tensor.dims, tensor.data_type) for tensor in graph.inputs}
-    ranking = rank(graph, handle.arch, HeurMode.A, handle.engines)
-    assert ranking.candidates, f"seed {seed}: {graph}: {ranking.explain()}"
-    outputs = run_graph(handle, graph, ranking.candidates[0].plan, inputs).outputs
-    for uid, expected in evaluate(graph, inputs).items():
-        assert_exact(outputs[uid], expected, graph.tensors[uid].data_type, f"seed {seed}: {graph}: uid {uid}")
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_random_graphs(kernel_cache_dir: Path, part: int) -> None:
+    first = fresh_seed()
+    for seed in range(first, first + _PLANNED):
+        grown = random_graph(seed)
+        plans = [planned(grown, arch) for arch in (SM_90A, SM_80)]
+        if seed < first + _RUN:
+            with open_runtime(open_driver("emulated"), kernel_cache_dir) as runtime:
+                for plan in plans:
+                    assert not problem_of(runtime, grown, plan), (
+                        f"python tools/random_graphs.py --first {seed} --count 1"
+                    )

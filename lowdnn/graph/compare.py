@@ -22,7 +22,6 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.graph.reduction_pattern import ancestors
 from lowdnn.ops.base import RoundsInside, inputs_of
-from lowdnn.ops.bit_mask import BitMove
 from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
@@ -69,12 +68,11 @@ _BASE = {
     DataType.FP8_E8M0: (1.0, 0.0),
 }
 #: Operations whose every step rounds in one way: moves, conversions, quotients and products of two numbers.
-_EXACT_OPERATIONS = (
+EXACT_OPERATIONS = (
     Transpose,
     Reshape,
     Slice,
     Concat,
-    BitMove,
     BlockMask,
     BlockScaleQuantize,
     BlockScaleDequantize,
@@ -83,7 +81,7 @@ _EXACT_OPERATIONS = (
     PagedCacheLoad,
     RaggedMove,
 )
-_CONTRACTIONS = (ConvolutionOperation, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward, SdpaBackward)
+CONTRACTIONS = (ConvolutionOperation, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward, SdpaBackward)
 _TF32_EPSILON = 2.0**-10
 #: Roundings of unit size between a row's elements and its result.
 _ROW_ROUNDINGS = 64
@@ -172,7 +170,7 @@ def _is_attention(graph: OperationGraph) -> bool:
     if any(isinstance(op, RoundsInside) for op in graph.operations):
         return True
     softmaxes = {id(op) for op in graph.operations if isinstance(op, Softmax)}
-    return any(isinstance(op, _CONTRACTIONS) and softmaxes & ancestors(graph, op) for op in graph.operations)
+    return any(isinstance(op, CONTRACTIONS) and softmaxes & ancestors(graph, op) for op in graph.operations)
 
 
 def _of_one_weight(graph: OperationGraph, inputs: Mapping[int, NDArray[Any]]) -> Tolerance:
@@ -220,7 +218,7 @@ def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[Numeri
     producer = graph.producer(tensor)
     if isinstance(producer, ResampleForward) and producer.index is tensor:
         return EXACT
-    rounding = [op for op in graph.operations if not isinstance(op, _EXACT_OPERATIONS)]
+    rounding = [op for op in graph.operations if not isinstance(op, EXACT_OPERATIONS)]
     classes = {_class_of(op, notes): _sum_type(op, notes) for op in rounding}
     if not classes:
         return EXACT
@@ -244,7 +242,7 @@ def _of_rounded_operands(graph: OperationGraph) -> float:
     produced = {
         tensor.data_type
         for op in graph.operations
-        if isinstance(op, _CONTRACTIONS)
+        if isinstance(op, CONTRACTIONS)
         for tensor in inputs_of(op).values()
         if isinstance(graph.producer(tensor), PointwiseOperation)
     }
@@ -291,7 +289,7 @@ def _report(got: NDArray[np.float64], wanted: NDArray[np.float64], bad: NDArray[
 
 
 def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
-    if isinstance(operation, _CONTRACTIONS):
+    if isinstance(operation, CONTRACTIONS):
         is_tf32 = NumericalNote.DOWN_CONVERT_INPUTS in notes
         return OpClass.CONTRACTION_TF32 if is_tf32 else OpClass.CONTRACTION
     if isinstance(operation, ResampleForward) and operation.resample.mode is ResampleMode.MAXPOOL:
@@ -303,15 +301,16 @@ def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
 
 
 def _sum_type(operation: object, notes: Collection[NumericalNote]) -> DataType:
-    """As ``_compute_type``, or what tensor cores make of fp8: plans that promote sums promote those of many terms."""
-    if isinstance(operation, _CONTRACTIONS) and NumericalNote.TENSOR_CORE in notes:
+    """As ``arithmetic_of``, or what tensor cores make of fp8: plans that promote sums promote those of many terms."""
+    if isinstance(operation, CONTRACTIONS) and NumericalNote.TENSOR_CORE in notes:
         operands = inputs_of(operation).values()
         if any(tensor.data_type in dtypes.FP8_TYPES for tensor in operands):
             return DataType.FAST_FLOAT_FOR_FP8
-    return _compute_type(operation)
+    return arithmetic_of(operation)
 
 
-def _compute_type(operation: object) -> DataType:
+def arithmetic_of(operation: object) -> DataType:
+    """The compute type of an operation that is none of EXACT_OPERATIONS."""
     if isinstance(operation, ConvolutionOperation):
         return operation.convolution.compute_type
     if isinstance(operation, MatmulOperation):

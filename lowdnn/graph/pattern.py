@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.base import Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.compute import accumulator_type
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.gen_stats import GenStats
@@ -72,7 +72,10 @@ class AnchoredWithExits(Generic[OperationT]):
 
 
 def match_anchored(graph: OperationGraph, anchor_type: type[OperationT]) -> Anchored[OperationT] | str:
-    """The graph as ``anchor_type`` with a pointwise epilogue, or why it is not one."""
+    """The graph as ``anchor_type`` with a pointwise epilogue, or why it is not one.
+
+    A convolution over nothing is none: see ``match_over_nothing``.
+    """
     return graph.derive(_match_anchored, anchor_type)
 
 
@@ -81,6 +84,26 @@ def match_anchored_with_exits(
 ) -> AnchoredWithExits[OperationT] | str:
     """The same with reductions behind the epilogue (statistics of channels, sums of columns, the largest magnitude)."""
     return graph.derive(_match_anchored_with_exits, anchor_type)
+
+
+def match_over_nothing(graph: OperationGraph) -> PointwiseDag | str:
+    """The graph as pointwise operations behind a convolution without products, whose sums are 0, or why it is not that.
+
+    alpha and beta count among the operations.
+    """
+    found = _anchored_with_exits(graph, ConvolutionOperation)
+    if isinstance(found, str):
+        return found
+    if found.exits:
+        return _refuse_operation(ConvolutionOperation, "and pointwise operations", found.exits[0])
+    anchor = found.anchor
+    if not anchor.is_over_nothing:
+        return f"{anchor.label}: expected an empty tensor, got elements in each"
+    accumulator, blend = _alpha_beta(anchor, anchor.output)
+    ones = (1,) * accumulator.rank
+    zero = replace(accumulator, dims=ones, strides=ones, is_virtual=False, constant_value=0.0)
+    behind = tuple(op for op in graph.operations if isinstance(op, PointwiseOperation))
+    return dag_of(anchor.output.dims, (with_tensors(blend, {zero.uid: zero}), *behind))
 
 
 def _match_anchored(graph: OperationGraph, anchor_type: type[OperationT]) -> Anchored[OperationT] | str:
@@ -95,6 +118,15 @@ def _match_anchored(graph: OperationGraph, anchor_type: type[OperationT]) -> Anc
 def _match_anchored_with_exits(
     graph: OperationGraph, anchor_type: type[OperationT]
 ) -> AnchoredWithExits[OperationT] | str:
+    found = _anchored_with_exits(graph, anchor_type)
+    if isinstance(found, str):
+        return found
+    if isinstance(found.anchor, ConvolutionOperation) and found.anchor.is_over_nothing:
+        return f"{found.anchor.label}: expected elements in every tensor, got none"
+    return found
+
+
+def _anchored_with_exits(graph: OperationGraph, anchor_type: type[OperationT]) -> AnchoredWithExits[OperationT] | str:
     anchors = [op for op in graph.operations if isinstance(op, anchor_type)]
     if len(anchors) != 1:
         return f"operations: expected exactly one {anchor_type.__name__}, got {len(anchors)}"

@@ -43,7 +43,7 @@ def match_rows(
         return f"operations: expected exactly one {operation_type.__name__}, got {len(found)}"
     operation = found[0]
     source, output = inputs_of(operation)[source_port], outputs_of(operation)[output_port]
-    refused = _refuse_ports(graph, operation, source, output)
+    refused = _refuse_ports(graph, operation, source_port, output)
     around = surroundings(graph, (operation,), source, output)
     return refused or (around if isinstance(around, str) else FusedRows(operation, *around))
 
@@ -75,14 +75,14 @@ def surroundings(
     return dag, tuple(behind)
 
 
-def _refuse_ports(graph: OperationGraph, operation: Operation, source: Tensor, output: Tensor) -> str:
+def _refuse_ports(graph: OperationGraph, operation: Operation, source_port: str, output: Tensor) -> str:
     """Why the ports other than source and output cannot be read and stored by the same kernel, or an empty string."""
-    name = type(operation).__name__
-    for port, tensor in inputs_of(operation).items():
-        if tensor.uid != source.uid and graph.producer(tensor) is not None:
+    name, inputs = type(operation).__name__, inputs_of(operation)
+    for port, tensor in inputs.items():
+        if port != source_port and graph.producer(tensor) is not None:
             return f"{name}.{port}: expected an input of the graph, got {tensor.label}"
-    if source.is_scalar_value:
-        return f"{name}: expected a tensor in device memory, got {source.label}"
+    if inputs[source_port].is_scalar_value:
+        return f"{name}: expected a tensor in device memory, got {inputs[source_port].label}"
     for port, tensor in outputs_of(operation).items():
         if tensor.uid != output.uid and (tensor.is_virtual or graph.consumers(tensor)):
             return f"{name}.{port}: expected an output that is stored and not read, got {tensor.label}"

@@ -167,6 +167,11 @@ class ConvolutionOperation:
         return self.image.dims[1] // self.filter.dims[1]
 
     @property
+    def is_over_nothing(self) -> bool:
+        """Whether a tensor is empty, so that there is no product."""
+        return 0 in (*self.image.dims, *self.filter.dims, *self.response.dims)
+
+    @property
     def flops(self) -> int:
         """Two for each weight at each output; what falls on padding counts too."""
         return 2 * self.response.element_count * prod(self.filter.dims[1:])

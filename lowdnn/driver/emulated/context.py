@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,15 +34,13 @@ class PrimaryContext:
         self._current = threading.local()
         self._references = 0
         self._state: DeviceState | None = None
-        self._process: int | None = None
+        self._is_initialised = False
 
     def initialise(self) -> None:
-        if self._process is None:
-            self._process = os.getpid()
+        self._is_initialised = True
 
     def check_initialised(self, call: str) -> None:
-        """A child of fork cannot use its parent's driver, as on a GPU."""
-        if self._process != os.getpid():
+        if not self._is_initialised:
             raise driver_error(call, CuResult.NOT_INITIALIZED)
 
     def check_device(self, call: str, device: int) -> None:
@@ -84,7 +81,6 @@ class PrimaryContext:
         ``captures=False`` marks what a GPU does not allow while the thread captures a stream.
         """
         text = ", ".join(f"{value:#x}" if isinstance(value, int) else str(value) for value in arguments)
-        self.check_initialised(call)
         with self._lock:
             state = self._usable_state(call, text)
             if not captures:
@@ -102,6 +98,7 @@ class PrimaryContext:
                 raise driver_error(call, CuResult.INVALID_VALUE, text, str(error)) from error
 
     def _usable_state(self, call: str, arguments: str) -> DeviceState:
+        self.check_initialised(call)
         state = self._state
         if state is None or self.current() != CONTEXT:
             raise driver_error(call, CuResult.INVALID_CONTEXT, arguments, "the context is not current in this thread")

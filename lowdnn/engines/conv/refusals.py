@@ -38,13 +38,6 @@ def refuse_several_taps(operation: ConvolutionOperation) -> str:
     return f"convolution: expected one tap, stride 1, no padding and one group, got {got}"
 
 
-def refuse_empty(operation: ConvolutionOperation) -> str:
-    """Why there is nothing to compute, or an empty string."""
-    tensors = (operation.image, operation.filter, operation.response)
-    is_empty = min(tensor.element_count for tensor in tensors) == 0
-    return "dims: expected elements in every tensor, got none" if is_empty else ""
-
-
 def refuse_pixels(tensor: Tensor, alignment_bytes: int) -> str:
     """Why ``tensor`` is no row of dense channels-last pixels that begins aligned, or an empty string."""
     if tensor.strides == channels_last_strides(tensor.dims) and tensor.alignment_bytes >= alignment_bytes:

@@ -161,12 +161,15 @@ class BackwardRows:
 
     @cached_property
     def _may_sum_on_the_way(self) -> bool:
-        """Whether scale and bias have one element for each element of a row, and a thread the same ones of each row."""
+        """Whether scale and bias have one element for each element of a row, and a thread the same ones of each row.
+
+        The kernel sums dscale, and dbias beside it; dbias alone is a plain sum.
+        """
         strides = [self.space.space.strides[tensor.uid][: self.space.kept] for tensor in self.gradients]
         repeats = all(not any(row) for row in strides)
         row_elements = all(tensor.element_count == self.space.count for tensor in self.gradients)
         is_enough = self.space.is_row and self.layout.row_groups > 0 and self.space.count > 0
-        return bool(self.gradients) and not self.sums and repeats and row_elements and is_enough
+        return "dscale" in self.tensors and not self.sums and repeats and row_elements and is_enough
 
     @property
     def _scale_is_of_rows(self) -> bool:

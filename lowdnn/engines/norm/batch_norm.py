@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.floor import Rereading
 from lowdnn.engines.launch import bytes_of
-from lowdnn.engines.norm.passes import PassBuilder, Passes
+from lowdnn.engines.norm.passes import PassBuilder, Passes, unbiased
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.enums import DataType, NormMode, NumericalNote, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
@@ -33,7 +34,6 @@ from lowdnn.graph.row_pattern import match_rows
 from lowdnn.ops.base import Operation
 from lowdnn.ops.bn_backward_weights import BnBackwardWeights
 from lowdnn.ops.bn_finalize import BnFinalize
-from lowdnn.ops.norm import unbiased_factor
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.pointwise import PointwiseOperation
@@ -92,7 +92,7 @@ class BatchNorm(Rereading):
         operation = fused.operation
         if isinstance(operation, NormForward | NormBackward) and operation.mode is not NormMode.BATCH_NORM:
             return Refusal(self.name, f"mode: expected BATCH_NORM, got {operation.mode.name}")
-        if not fused.before.result or not fused.before.result.element_count:
+        if kind in (NormForward, NormBackward) and 0 in fused.before.dims:
             return Refusal(self.name, f"{source}.dims: expected elements, got {list(fused.before.dims)}")
         if fused.before.operations:
             return Refusal(self.name, f"operations: expected none before {source}, which is read twice, got one")
@@ -102,17 +102,13 @@ class BatchNorm(Rereading):
 
 
 def _forward(norm: NormForward, behind: _Behind, last_uid: int) -> Passes:
-    """Sums are in DOUBLE where squares of x can leave FLOAT's range."""
     shape, modes, build = norm.shape, PointwiseMode, PassBuilder(norm.compute_type, last_uid)
-    shift, correction = (build.exact(None, shape.stats_dims) for _ in range(2))
+    shift, correction, total, squares = (build.exact(None, shape.stats_dims) for _ in range(4))
     inverse = build.exact(norm.inv_variance, shape.stats_dims)
     average = build.of_dims(shape.stats_dims)
     build.reduce(ReduceTensorOp.AVG, replace(norm.x, dims=(1, *norm.x.dims[1:])), average)
     build.finite(average, shift)  # deviations from what is not finite would be no numbers
     build.close_reduction()
-
-    build.compute_in(DataType.DOUBLE if norm.has_extremes else norm.compute_type)
-    total, squares = (build.exact(None, shape.stats_dims) for _ in range(2))
     build.gen_stats(build.pointwise(modes.SUB, norm.x, shift), total, squares)
     build.close_reduction()
 
@@ -123,12 +119,11 @@ def _forward(norm: NormForward, behind: _Behind, last_uid: int) -> Passes:
     build.store(inverse, norm.inv_variance)
     mean = build.pointwise(modes.ADD, shift, correction)
     build.store(mean, norm.mean)
-    spread = build.pointwise(modes.IDENTITY, variance, factor=unbiased_factor(shape.count))
+    spread = build.pointwise(modes.IDENTITY, variance, factor=unbiased(shape.count))
     build.carry_on(mean, norm.exp_avg_factor, norm.input_running_mean, norm.output_running_mean)
     build.carry_on(spread, norm.exp_avg_factor, norm.input_running_var, norm.output_running_var)
     build.close_pointwise()
 
-    build.compute_in(norm.compute_type)
     steps = [(modes.SUB, shift), (modes.SUB, correction), (modes.MUL, inverse)]
     steps += [(mode, t) for mode, t in ((modes.MUL, norm.scale), (modes.ADD, norm.bias)) if t is not None]
     return _last_pass(build, norm.x, steps, norm.y, behind)
@@ -149,12 +144,13 @@ def _weights(weights: BnBackwardWeights, behind: _Behind, last_uid: int) -> Pass
     modes, build = PointwiseMode, PassBuilder(weights.compute_type, last_uid)
     statistics, gradients = (weights.mean, weights.inv_std), (weights.dscale, weights.dbias)
     dscale, dbias = _sums(build, weights.x, weights.dy, statistics, gradients)
+    share = 1 / weights.count if weights.count else inf
     of_dy = build.pointwise(modes.MUL, weights.scale, weights.inv_std)
     build.store(of_dy, weights.eq_dy_scale)
     slope = build.pointwise(modes.MUL, build.pointwise(modes.MUL, of_dy, weights.inv_std), dscale)
-    of_x = build.pointwise(modes.IDENTITY, slope, factor=-1 / weights.count)
+    of_x = build.pointwise(modes.IDENTITY, slope, factor=-share)
     build.store(of_x, weights.eq_x_scale)
-    constant = build.pointwise(modes.IDENTITY, build.pointwise(modes.MUL, of_dy, dbias), factor=-1 / weights.count)
+    constant = build.pointwise(modes.IDENTITY, build.pointwise(modes.MUL, of_dy, dbias), factor=-share)
     build.pointwise(modes.SUB, constant, build.pointwise(modes.MUL, of_x, weights.mean), output=weights.eq_bias)
     build.close_pointwise()
     return build.passes()
@@ -165,8 +161,7 @@ def _finalize(final: BnFinalize, behind: _Behind, last_uid: int) -> Passes:
     modes, build = PointwiseMode, PassBuilder(DataType.DOUBLE, last_uid)
     one = replace(build.of_dims((1,) * final.sum.rank), is_virtual=False, constant_value=1.0)
     share = build.pointwise(modes.RECIPROCAL, final.accum_count)
-    others = build.pointwise(modes.MAX, build.pointwise(modes.SUB, final.accum_count, one), one)
-    share_of_others = build.pointwise(modes.RECIPROCAL, others)
+    share_of_others = build.pointwise(modes.RECIPROCAL, build.pointwise(modes.SUB, final.accum_count, one))
     mean = build.pointwise(modes.MUL, final.sum, share)
     square = build.pointwise(modes.MUL, mean, mean)
     variance = build.pointwise(modes.SUB, build.pointwise(modes.MUL, final.sum_of_squares, share), square)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import inf
 
 from lowdnn.engines.base import Engine
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.base import Operation
+from lowdnn.ops.base import Operation, outputs_of
 from lowdnn.ops.gen_stats import GenStats
-from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+from lowdnn.ops.pointwise import Pointwise, PointwiseOperation, output_dims
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 
@@ -48,10 +49,6 @@ class PassBuilder:
         self._parts: list[Part] = []
         self._in_workspace: list[Tensor] = []
 
-    def compute_in(self, compute_type: DataType) -> None:
-        """The arithmetic of what follows, and the type of new tensors."""
-        self._compute_type = compute_type
-
     def passes(self) -> Passes:
         return Passes(tuple(self._parts), tuple(self._in_workspace))
 
@@ -76,7 +73,7 @@ class PassBuilder:
         self, mode: PointwiseMode, x: Tensor, b: Tensor | None = None, output: Tensor | None = None, factor: float = 1.0
     ) -> Tensor:
         """factor: of the last operand."""
-        like = x if b is None or x.element_count >= b.element_count else b
+        like = x if b is None or x.dims == output_dims((x.dims, b.dims)) else b
         y = self.virtual(like) if output is None else output
         alpha1, alpha2 = (factor, 1.0) if b is None else (1.0, factor)
         arithmetic = Pointwise(mode, self._compute_type)
@@ -120,5 +117,13 @@ class PassBuilder:
         return Tensor(self._last_uid, self._compute_type, dims, packed_strides(dims), 16, is_virtual=True)
 
     def _close(self, engine: Engine) -> None:
-        self._parts.append(Part(engine, OperationGraph(self._operations)))
+        """Ends a pass, which is none where nothing is stored: of a result that nobody reads."""
+        stored = (tensor for op in self._operations for tensor in outputs_of(op).values() if not tensor.is_virtual)
+        if next(stored, None) is not None:
+            self._parts.append(Part(engine, OperationGraph(self._operations)))
         self._operations = []
+
+
+def unbiased(count: int) -> float:
+    """The factor from the average of ``count`` squares to the unbiased variance; infinity, times 0 NaN, of one."""
+    return count / (count - 1) if count > 1 else inf

@@ -24,7 +24,7 @@ def row_shapes(shape: NormShape, x: Tensor, of_channels: bool = False) -> tuple[
 
     of_channels: whether each channel has numbers of its own, to read or to sum.
     """
-    is_image = shape.mode is NormMode.GROUP_NORM and x.dims[0] > 0 and prod(x.dims[2:]) > 1
+    is_image = shape.mode is NormMode.GROUP_NORM and 0 not in x.dims[:2] and prod(x.dims[2:]) > 1
     channels = x.dims[1] // shape.groups if is_image else 1
     if x.strides[1] == 1:
         is_joined = channels * x.element_bytes < _LINE_BYTES

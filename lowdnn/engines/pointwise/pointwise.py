@@ -4,6 +4,8 @@ Axes are ordered by the first output's strides and merged where all tensors allo
 one long row. Elements are handled in groups along the axis in which the output is contiguous; where a large input is
 contiguous along another axis (a transposition), neighbouring threads go along that one instead, and a group is as long
 as one 32-byte sector of the output.
+
+A convolution over nothing, whose sums are 0, is pointwise arithmetic too.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ from lowdnn.engines.launch import (
 from lowdnn.engines.pointwise.samples import samples
 from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
+from lowdnn.graph.pattern import PointwiseDag, dag_of, match_over_nothing, refuse_index_space
 from lowdnn.ops.base import inputs_of
+from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.tensor import Tensor
@@ -67,10 +70,10 @@ class PointwiseEngine:
     index = 4
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes = BEHAVIOR_NOTES
-    anchors: Anchors = (PointwiseOperation, RngOperation)
+    anchors: Anchors = (PointwiseOperation, RngOperation, ConvolutionOperation)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses other operations and several index spaces."""
+        """Refuses other operations, convolutions over something, and several index spaces."""
         dag = graph.derive(self._matched)
         return dag if isinstance(dag, Refusal) else None
 
@@ -176,6 +179,8 @@ class _Layout:
 
 def _match(graph: OperationGraph) -> PointwiseDag | str:
     """The graph as one DAG over the dims of its stored tensors, or why it is not one."""
+    if any(isinstance(op, ConvolutionOperation) for op in graph.operations):
+        return match_over_nothing(graph)
     operations = tuple(op for op in graph.operations if isinstance(op, PointwiseOperation))
     randoms = tuple(op for op in graph.operations if isinstance(op, RngOperation))
     if len(operations) + len(randoms) != len(graph.operations):

@@ -92,8 +92,6 @@ class ConvDepthwise:
         tile = rows.tile_of(problem, chosen)
         if isinstance(tile, str):
             raise NotSupportedError(f"{self.name}.{tile}")
-        if problem.target.element_count == 0:
-            return plan_of(self, graph, arch, chosen, (), ())
         parts, functor, left = PlanParts(), rows.functor_of(problem, tile), problem.exit_slices(tile)
         totals = problem.exits.reserve(parts, left)
         parts.kernel(rows.kernel(problem, tile, functor, dependent_target(arch)))

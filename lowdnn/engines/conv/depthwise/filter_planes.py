@@ -119,8 +119,8 @@ class PlaneFilterGradient:
             return "expected x and dy of one type"
         if not (has_words(geometry, image) and has_words(geometry, response)):
             return "expected channels in words"
-        if image.element_count * response.element_count == 0 or self._registers(1, 1) > MAX_REGISTERS:
-            return "expected positions, and sums that fit registers"
+        if self._registers(1, 1) > MAX_REGISTERS:
+            return "expected sums that fit registers"
         for tensor, extents in ((image, [a.sources for a in self.axes]), (response, [a.targets for a in self.axes])):
             strides = geometry.spatial_strides(tensor)[1:]
             if max(abs(s) * e for s, e in zip(strides, extents[1:], strict=True)) > _MAX_INDEX // 8:

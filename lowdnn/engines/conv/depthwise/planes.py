@@ -140,8 +140,8 @@ class PlaneCorrelation(DataPass):
             return reason
         if not has_words(geometry, self.source):
             return "expected channels in words"
-        if self.target.element_count == 0 or self.least_registers > MAX_REGISTERS:
-            return "expected targets, and weights and sums that fit registers"
+        if self.least_registers > MAX_REGISTERS:
+            return "expected weights and sums that fit registers"
         extents = zip(geometry.spatial_strides(self.source), self.axes, strict=True)
         if max(abs(stride) * axis.sources for stride, axis in extents) > _MAX_INDEX // 4:
             return "expected planes of less than 2^29 elements"

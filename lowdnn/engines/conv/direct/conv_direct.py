@@ -59,12 +59,11 @@ class ConvDirect(Floored):
         return _knobs(accepted(graph.derive(self._geometry)), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """One launch, a second one that sums the slices of a split depth, none where the output is empty."""
+        """One launch, a second one that sums the slices of a split depth."""
         geometry = accepted(graph.derive(self._geometry))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         parts = PlanParts()
-        if geometry.operation.output.element_count:
-            _add_launches(parts, geometry, arch, chosen)
+        _add_launches(parts, geometry, arch, chosen)
         return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes)
 
     def precompiled(self) -> tuple[KernelRef, ...]:

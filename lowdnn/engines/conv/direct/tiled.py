@@ -77,7 +77,7 @@ def best_map_tile(geometry: DirectGeometry, arch: ArchSpec) -> int:
 
 def least_waste(operation: ConvolutionBackwardData | ConvolutionBackwardFilter) -> float:
     """Work of any launch, as a multiple of the operation's: full tiles of maps, and fetching the image for each."""
-    if 0 in (*operation.image.dims, *operation.filter.dims, *operation.response.dims):
+    if operation.is_over_nothing:
         return 1.0
     is_data = isinstance(operation, ConvolutionBackwardData)
     maps = operation.filter.dims[1] if is_data else operation.filter.dims[0] // operation.groups

@@ -44,10 +44,6 @@ class _Problem(Protocol):
     @property
     def data_type(self) -> DataType: ...
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the output has no elements."""
-
     def refuse_shape(self) -> str:
         """Why the kernel cannot take the extents, or an empty string."""
 
@@ -78,7 +74,7 @@ class ConvGroupedMma(Floored, Modelled):
         problem = graph.derive(self._problem)
         if isinstance(problem, Refusal):
             return problem
-        if problem.is_empty or problem.fits(arch):
+        if problem.fits(arch):
             return None
         limit = f"{arch.shared_bytes_per_block} bytes of shared memory"
         reason = f"expected the filters of a block and the inputs of one output place in {limit}, got more"
@@ -98,16 +94,15 @@ class ConvGroupedMma(Floored, Modelled):
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, the most output places of a block, BLOCK_SIZE; backward in the filter SPLIT_K_SLC, its parts."""
         problem = accepted(graph.derive(self._problem))
-        return () if problem.is_empty else problem.knobs(arch)
+        return problem.knobs(arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """Repacking launches where they are needed, and one for the product; none where the output is empty."""
+        """Repacking launches where they are needed, and one for the product."""
         problem = accepted(graph.derive(self._problem))
         accepted(graph.derive(self.refuse, arch))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         parts = PlanParts()
-        if not problem.is_empty:
-            problem.add_to(parts, arch, chosen)
+        problem.add_to(parts, arch, chosen)
         notes = tiles.numerical_notes(problem.data_type)
         return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
 

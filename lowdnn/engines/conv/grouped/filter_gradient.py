@@ -388,10 +388,6 @@ class FilterGeometry:
     def images(self) -> int:
         return self.operation.image.dims[0]
 
-    @property
-    def is_empty(self) -> bool:
-        return self.operation.output.element_count == 0
-
     @cached_property
     def slabs(self) -> tuple[FilterSlab, ...]:
         """The ways to cut the groups."""
@@ -408,8 +404,6 @@ class FilterGeometry:
     def refuse_shape(self) -> str:
         """Why the kernel cannot take the extents, or an empty string."""
         slab, (image, response) = self.slabs[0], (self.operation.image, self.operation.response)
-        if not self.is_empty and min(image.element_count, response.element_count) == 0:
-            return "dy.dims: expected elements to sum, got none"
         limits = (
             ("at most {} channels in a block of groups", slab.pack * max(slab.inputs, slab.outputs), _MAX_PACK),
             ("at most {} taps", slab.taps, _MAX_TAPS),

@@ -29,11 +29,8 @@ _MAX_CLASSES = 64
 def data_gradient_views(matched: Anchored[ConvolutionBackwardData]) -> tuple[ForwardView, ...] | str:
     """The forward convolutions that together are ``matched``, or why it is not made of them."""
     operation = matched.anchor
-    extents = operation.dx.dims[2:]
     if operation.groups > 1:
         return f"{operation.label}.w.dims: expected one group, got {operation.groups}"
-    if 0 in extents:
-        return f"{operation.label}.dx.dims: expected at least one pixel, got {list(operation.dx.dims)}"
     count = class_count(operation)
     if count > _MAX_CLASSES:
         return f"convolution.strides: expected at most {_MAX_CLASSES} residue classes of pixels, got {count}"

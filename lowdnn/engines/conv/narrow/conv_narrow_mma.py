@@ -25,7 +25,7 @@ from lowdnn.engines.base import (
     refuse_arch,
     resolve_choices,
 )
-from lowdnn.engines.conv.refusals import refuse_empty, refuse_operand_types, refuse_pixels, refuse_several_taps
+from lowdnn.engines.conv.refusals import refuse_operand_types, refuse_pixels, refuse_several_taps
 from lowdnn.engines.conv.wgmma.pixel_output import pixel_rows
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
@@ -265,7 +265,7 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
 def _refuse_shape(problem: _Problem) -> str:
     """Why the operation is no product of dense rows, or an empty string."""
     operation = problem.operation
-    if refused := refuse_several_taps(operation) or refuse_empty(operation):
+    if refused := refuse_several_taps(operation):
         return refused
     if problem.pixels > _MAX_PIXELS:
         return f"image.dims: expected at most {_MAX_PIXELS} pixels, got {problem.pixels}"

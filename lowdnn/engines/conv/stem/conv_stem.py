@@ -25,7 +25,6 @@ from lowdnn.engines.base import (
     resolve_choices,
 )
 from lowdnn.engines.composite.delegation import add_plan, fastest_plan, refusals
-from lowdnn.engines.conv.refusals import refuse_empty
 from lowdnn.engines.conv.stem.exchanged import with_few_channels
 from lowdnn.engines.conv.stem.fold import FoldedConvolution, FoldedTensor
 from lowdnn.engines.conv.stem.rows import MAX_CHANNELS, MAX_INDEX
@@ -153,7 +152,7 @@ def _refuse_shape(operation: ConvolutionOperation) -> str:
         return f"groups: expected 1, got {operation.groups}"
     if operation.image.dims[1] > MAX_CHANNELS:
         return f"image.dims[1]: expected at most {MAX_CHANNELS} channels, got {operation.image.dims[1]}"
-    return refuse_empty(operation)
+    return ""
 
 
 def _of_phases(operation: ConvolutionOperation, fold: FoldedConvolution) -> ConvolutionOperation:

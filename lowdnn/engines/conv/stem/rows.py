@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from lowdnn.engines.conv.refusals import refuse_empty
 from lowdnn.engines.launch import ceil_div, divider, i32, i64
 from lowdnn.enums import ConvolutionMode
 from lowdnn.ops.convolution import ConvolutionOperation
@@ -169,8 +168,6 @@ class StemRows:
         if operation.groups != 1 or self.channels > MAX_CHANNELS:
             got = f"{self.channels} channels, {operation.groups} groups"
             return f"image.dims[1]: expected at most {MAX_CHANNELS} channels in one group, got {got}"
-        if refused := refuse_empty(operation):
-            return refused
         if self.taps[2] > 1 and self.gaps[2] > 1:
             return f"convolution.dilations: expected none in the last axis, got {self.gaps[2]}"
         _, channel_step, *_, column_step = self.image.strides

@@ -175,8 +175,6 @@ def _slowness(product: WgradProduct, arch: ArchSpec) -> str:
 
 def _parts(tiling: WgradTiling, arch: ArchSpec) -> PlanParts:
     parts, product = PlanParts(), tiling.product
-    if not product.operation.dw.element_count:
-        return parts
     functor = functor_of(product.dag, product.operation.x.data_type, product.output)
     vector = product.vector(product.output.vector(functor))
     dy = parts.operand(product.operation.dy.uid, product.dy.packing, overlaps=True)

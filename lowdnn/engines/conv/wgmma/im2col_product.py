@@ -545,8 +545,6 @@ class Im2colProduct:
     def refuse_shape(self) -> str:
         """Why the kernel cannot take the extents, or an empty string."""
         depth_bytes = self.filter.depth * self.instruction.element_bytes
-        if not depth_bytes:
-            return f"{self.filter.tensor.label}.dims: expected terms to sum, got {list(self.filter.tensor.dims)}"
         if self.groups > 1 and 2 * depth_bytes < STAGE_ROW_BYTES:
             return f"groups: expected groups of at least {STAGE_ROW_BYTES // 2} bytes of channels, got {depth_bytes}"
         if len(self.classes) > _MAX_CLASSES:

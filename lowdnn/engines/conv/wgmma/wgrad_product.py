@@ -374,10 +374,6 @@ class WgradProduct:
         if self.groups > 1 and min(self.channels, self.filters) < _MIN_GROUP_EXTENT:
             got = f"{self.channels} and {self.filters}"
             return f"dw.dims: expected at least {_MIN_GROUP_EXTENT} channels and filters in a group, got {got}"
-        if not self.operation.dw.element_count:
-            return ""
-        if not self.positions:
-            return "dy.dims: expected at least one pixel, got none"
         largest = max(self.positions, self.operation.dw.element_count)
         if largest > _MAX_INDEX:
             return f"dims: expected at most {_MAX_INDEX} output pixels and weights, got {largest}"

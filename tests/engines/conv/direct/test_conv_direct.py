@@ -240,13 +240,6 @@ def test_padding_is_a_zero_that_meets_the_weights(device: Runtime, case: Case, l
     assert_exact(actual, expected, DataType.FLOAT)
 
 
-def test_an_empty_batch_needs_no_launch() -> None:
-    graph = Case((0, 4, 5, 6), (4, 4, 2, 3)).graph(Layout.CHANNELS_LAST)
-    assert ENGINE.refuse(graph, SM_90A) is None
-    plan = ENGINE.plan(graph, SM_90A, {})
-    assert (plan.kernels, plan.launches) == ((), ())
-
-
 def test_work_counts_tile_tails_and_fetches_and_each_byte_once() -> None:
     graph = PLAIN.graph(Layout.CHANNELS_LAST)
     (launch,) = ENGINE.plan(graph, SM_90A, {KnobType.TILE_N: 8}).launches

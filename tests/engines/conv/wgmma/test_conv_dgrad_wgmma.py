@@ -152,13 +152,6 @@ def test_classes_are_stored_as_pixels(device: Runtime, line: str) -> None:
     assert "pixels" in plan.kernels[-1].name
 
 
-def test_nothing_to_sum_and_nothing_to_compute() -> None:
-    empty = parse_case("conv n=0 c=64 hw=8x8 k=64 rs=3x3 stride=2 dtype=bf16 dir=dgrad").graph()
-    assert not ENGINE.plan(empty, SM_90A, {}).launches
-    zeros = parse_case("conv n=1 c=64 hw=8x8 k=0 rs=3x3 dtype=bf16 dir=dgrad").graph()
-    assert "expected terms to sum, got [0, 64, 3, 3]" in str(ENGINE.refuse(zeros, SM_90A))
-
-
 def test_parts_of_k(device: Runtime) -> None:
     plan = check(device, "conv n=2 c=72 hw=8x6 k=64 rs=3x3 pad=1 dtype=bf16", SPLIT_K_SLC=3, SPECFILT=0)
     assert plan.kernels[-1].name.startswith("gemm_split_k_reduce")

@@ -9,7 +9,7 @@ from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.cost_model import plan_us
-from lowdnn.plan import MathUnit
+from lowdnn.plan import MathUnit, Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
 from tests.support.running import check_close, check_exact
@@ -281,11 +281,11 @@ def test_defaults_are_knob_values() -> None:
         assert ENGINE.plan(graph, SM_90A, {}).launches
 
 
-def test_empty_gradients_and_work() -> None:
-    assert not ENGINE.plan(graph_of("n=1 c=8 hw=5x5 k=0 rs=3x3 dtype=fp16"), SM_90A, {}).launches
+def test_plans_survive_json() -> None:
     plan = ENGINE.plan(graph_of("n=2 c=64 hw=8x8 k=64 rs=3x3 pad=1 dtype=bf16"), SM_90A, knobs())
     assert plan.work.unit is MathUnit.WGMMA_F16
     assert plan.work.flops == 2 * 64 * 576 * 128
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,6 @@ def test_empty_gradients_and_work() -> None:
     [
         ("n=1 c=8 hw=5x5 k=8 rs=3x3 dtype=fp64", "expected x and dy both of HALF", Status.NOT_SUPPORTED_DATA_TYPE),
         ("n=1 c=32 hw=5x5 k=32 rs=3x3 groups=4 dtype=fp16", "at least 32 channels", Status.NOT_SUPPORTED_SHAPE),
-        ("n=0 c=8 hw=5x5 k=8 rs=3x3 dtype=fp16", "at least one pixel", Status.NOT_SUPPORTED_SHAPE),
         ("n=1 c=8 hw=400x8 k=8 rs=3x3 dil=130x1 dtype=fp16", "reach at most 255", Status.NOT_SUPPORTED_SHAPE),
         ("n=1 c=8 hw=40x8 k=8 rs=3x3 pad=130x1 dtype=fp16", "lower_corner", Status.NOT_SUPPORTED_SHAPE),
         ("n=1 c=8 hw=40x8 k=8 rs=3x3 stride=9x1 dtype=fp16", "element_strides", Status.NOT_SUPPORTED_SHAPE),

@@ -1,1 +1,0 @@
-"""The engine of masks with a bit for each element."""

@@ -1,1 +1,0 @@
-"""The engine of ragged tensors."""

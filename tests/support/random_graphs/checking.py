@@ -1,0 +1,140 @@
+"""What a random graph should give, how near to it a result must come, and a run of it.
+
+How far rounding may carry a result, the graph itself says: it is evaluated several times with every intermediate
+changed at random by about the error of computing it, and a kernel may change a result by a few times what that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.registry import ENGINES
+from lowdnn.enums import HeurMode, NumericalNote
+from lowdnn.graph.compare import CONTRACTIONS, EXACT, EXACT_OPERATIONS, OpClass, arithmetic_of, differences, tolerance
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.oracle import evaluate
+from lowdnn.heuristics.ranking import rank
+from lowdnn.ops.base import Operation, RoundsInside, inputs_of, outputs_of
+from lowdnn.ops.compute import accumulator_type
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Plan
+from lowdnn.runtime.runtime import Runtime
+from tests.support.random_graphs.growth import Array, Grown
+from tests.support.running import run_plan
+
+#: Evaluations with changed intermediates, and how many times their greatest change a result may be off.
+_EVALUATIONS, _FACTOR = 6, 4.0
+#: Roundings of the arithmetic inside of one operation.
+_ROUNDINGS = 16
+_TF32_EPSILON, _FAST_FP8_EPSILON = 2.0**-10, 2.0**-13
+
+
+def planned(grown: Grown, arch: ArchSpec) -> Plan:
+    """The first choice. Fails where no engine takes the graph."""
+    ranking = rank(grown.graph, arch, HeurMode.A, ENGINES)
+    assert ranking.best is not None, f"refused: {ranking.explain()}"
+    return ranking.best.plan
+
+
+def problem_of(runtime: Runtime, grown: Grown, plan: Plan) -> str:
+    """What is wrong with the results of ``plan``, or an empty string."""
+    actual = run_plan(runtime, plan, grown.graph, grown.inputs)
+    expected = evaluate(grown.graph, grown.inputs)
+    changed = [] if grown.is_exact else _changed(grown, plan.numerical_notes)
+    found = (
+        _problem(grown.graph.tensors[uid], actual[uid], wanted, [values[uid] for values in changed])
+        for uid, wanted in expected.items()
+    )
+    return "\n".join(filter(None, found))
+
+
+def _problem(tensor: Tensor, actual: Array, expected: Array, changed: list[Array]) -> str:
+    """How one output differs; ``changed``: what it may be as well, none where it must be exact."""
+    if not changed:
+        wrong = differences(actual, expected, tensor.data_type, EXACT)
+        return f"{tensor.label}: {wrong}" if wrong else ""
+    base = tolerance(OpClass.POINTWISE, tensor.data_type)
+    got, wanted = (_values(array, tensor) for array in (actual, expected))
+    others = [_values(array, tensor) for array in changed]
+    with np.errstate(invalid="ignore"):
+        spread = np.max([np.abs(other - wanted) for other in others], axis=0)
+        allowed = base.absolute + base.relative * np.abs(wanted) + _FACTOR * (spread + _mean(spread))
+        near = np.abs(got - wanted) <= allowed
+    is_open = np.any([np.isnan(other) != np.isnan(wanted) for other in others], axis=0)
+    same = (near & np.isfinite(wanted)) | (got == wanted) | (np.isnan(got) & np.isnan(wanted)) | is_open
+    if same.all():
+        return ""
+    place = tuple(int(index) for index in np.argwhere(~same)[0])
+    count = int((~same).sum())
+    return (
+        f"{tensor.label}: {count} of {same.size} elements differ, at {place}: got {got[place]!r}, expected "
+        f"{wanted[place]!r} within {allowed[place]:.3g}"
+    )
+
+
+def _changed(grown: Grown, notes: Collection[NumericalNote]) -> list[dict[int, Array]]:
+    """Outputs by uid of evaluations with changed intermediates, and of one that rounds none of them."""
+    rng = np.random.default_rng(0)
+    found = [evaluate(grown.graph, grown.inputs, rounds_virtual=False)]
+    return [*found, *(_evaluated(grown.graph, grown.inputs, notes, rng) for _ in range(_EVALUATIONS))]
+
+
+def _evaluated(
+    graph: OperationGraph, inputs: Mapping[int, Array], notes: Collection[NumericalNote], rng: np.random.Generator
+) -> dict[int, Array]:
+    values = {
+        tensor.uid: (
+            dtypes.to_values(inputs[tensor.uid], tensor.data_type)
+            if tensor.constant_value is None
+            else dtypes.rounded(np.full(tensor.dims, tensor.constant_value), tensor.data_type)
+        )
+        for tensor in graph.tensors.values()
+        if tensor.constant_value is not None or tensor.uid in inputs
+    }
+    stored: dict[int, Array] = {}
+    for operation in graph.operations:
+        ports = inputs_of(operation) | {port: t for port, t in outputs_of(operation).items() if t.uid in values}
+        reference = operation.rounded_reference if isinstance(operation, RoundsInside) else operation.reference
+        results = reference({port: values[tensor.uid] for port, tensor in ports.items()})
+        for port, tensor in outputs_of(operation).items():
+            changed = _perturbed(results[port], _error(operation, notes), rng)
+            stored[tensor.uid] = dtypes.from_float64(changed, tensor.data_type)
+            values[tensor.uid] = dtypes.to_values(stored[tensor.uid], tensor.data_type)
+    return {tensor.uid: stored[tensor.uid] for tensor in graph.outputs}
+
+
+def _error(operation: Operation, notes: Collection[NumericalNote]) -> float:
+    """Of one result of an operation, relative to the larger ones of its results."""
+    if isinstance(operation, EXACT_OPERATIONS):
+        return 0.0
+    sums = dtypes.info(accumulator_type(arithmetic_of(operation)))
+    epsilon = _ROUNDINGS * sums.epsilon if sums.kind is dtypes.Kind.FLOAT else 0.0
+    if not isinstance(operation, CONTRACTIONS):
+        return epsilon
+    operands = {tensor.data_type for tensor in inputs_of(operation).values()}
+    if operands & set(dtypes.FP8_TYPES):
+        epsilon = max(epsilon, _FAST_FP8_EPSILON)
+    return max(epsilon, _TF32_EPSILON) if NumericalNote.DOWN_CONVERT_INPUTS in notes else epsilon
+
+
+def _perturbed(values: Array, error: float, rng: np.random.Generator) -> Array:
+    """``values``, floats, with random errors relative to each one, and to their mean magnitude."""
+    if values.dtype.kind != "f":
+        return values
+    size = np.abs(values) + _mean(np.abs(values))
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isfinite(values), values + error * size * rng.uniform(-1, 1, values.shape), values)
+
+
+def _mean(values: Array) -> float:
+    """Of those that are finite."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else 0.0
+
+
+def _values(array: Array, tensor: Tensor) -> Array:
+    return dtypes.to_values(array, tensor.data_type).astype(np.float64)

@@ -1,0 +1,84 @@
+"""Every operation that graphs grow by, and the random graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from lowdnn.status import LowdnnError
+from tests.support.random_graphs import attention, contractions, elementwise, moves, rows, sums
+from tests.support.random_graphs.growth import Grown, Growth, UnfitError
+
+Step = Callable[[Growth], None]
+
+#: By name; how often graphs grow by it, and whether its results can be exact integers.
+STEPS: Mapping[str, tuple[Step, int, bool]] = {
+    "pointwise": (elementwise.pointwise, 12, True),
+    "random_numbers": (elementwise.random_numbers, 1, False),
+    "matmul": (contractions.matmul, 3, True),
+    "convolution_forward": (contractions.convolution_forward, 2, True),
+    "convolution_data_gradient": (contractions.convolution_data_gradient, 2, True),
+    "convolution_filter_gradient": (contractions.convolution_filter_gradient, 2, True),
+    "grouped_matmul": (contractions.grouped_matmul, 1, True),
+    "grouped_weight_gradient": (contractions.grouped_weight_gradient, 1, True),
+    "reduction": (sums.reduction, 4, True),
+    "gen_stats": (sums.gen_stats, 1, True),
+    "bn_finalize": (sums.bn_finalize, 1, False),
+    "bn_backward_weights": (sums.bn_backward_weights, 1, False),
+    "resample_forward": (sums.resample_forward, 2, True),
+    "resample_backward": (sums.resample_backward, 1, True),
+    "norm_forward": (rows.norm_forward, 3, False),
+    "norm_backward": (rows.norm_backward, 2, False),
+    "softmax": (rows.softmax, 2, False),
+    "softmax_backward": (rows.softmax_backward, 1, False),
+    "transpose": (moves.transpose, 2, True),
+    "reshape": (moves.reshape, 2, True),
+    "slice": (moves.slice_, 1, True),
+    "concat": (moves.concat, 1, True),
+    "block_scale_quantize": (moves.block_scale_quantize, 1, False),
+    "block_scale_dequantize": (moves.block_scale_dequantize, 1, False),
+    "expand_band_matrix": (moves.expand_band_matrix, 1, True),
+    "contract_band_matrix": (moves.contract_band_matrix, 1, True),
+    "rope": (moves.rope, 1, False),
+    "paged_cache_load": (moves.paged_cache_load, 1, True),
+    "block_mask": (moves.block_mask, 1, False),
+    "sdpa_forward": (attention.sdpa_forward, 2, False),
+    "sdpa_backward": (attention.sdpa_backward, 0, False),
+    "sdpa_fp8_backward": (attention.sdpa_fp8_backward, 0, False),
+    "diagonal_band_mask": (attention.diagonal_band_mask, 1, False),
+}
+
+_MOST_OPERATIONS = 6
+#: One graph in so many has exact integers.
+_GRAPHS_BETWEEN_EXACT = 3
+#: One graph in so many has extents of 0, and which share of its extents.
+_GRAPHS_BETWEEN_EMPTY, _EMPTY_SHARE = 8, 0.1
+_MOST_ATTEMPTS = 200
+
+
+def random_graph(seed: int) -> Grown:
+    """The graph of this seed, of up to 6 operations (compound ones count once)."""
+    rng = np.random.default_rng(seed)
+    empty_share = 0.0 if seed % _GRAPHS_BETWEEN_EMPTY else _EMPTY_SHARE
+    growth = Growth(rng, is_exact=seed % _GRAPHS_BETWEEN_EXACT == 0, empty_share=empty_share)
+    wanted = int(rng.integers(1, _MOST_OPERATIONS + 1))
+    steps = [(step, weight) for step, weight, is_exact in STEPS.values() if is_exact or not growth.is_exact]
+    weights = np.array([weight for _, weight in steps], float)
+    for _ in range(_MOST_ATTEMPTS):
+        step, _ = steps[int(rng.choice(len(steps), p=weights / weights.sum()))]
+        grow(growth, step)
+        if len(growth.operations) >= wanted:
+            break
+    return growth.grown()
+
+
+def grow(growth: Growth, step: Step) -> str:
+    """Adds the step's operations. Returns why that is impossible, or an empty string."""
+    try:
+        step(growth)
+    except UnfitError:
+        return "results are too large to compare"
+    except LowdnnError as refused:
+        return str(refused)
+    return ""
