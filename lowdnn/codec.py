@@ -8,148 +8,181 @@ trusted.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property, reduce
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from lowdnn.status import BadParamError, SerializationVersionMismatchError
+from lowdnn.documents import NAME_RULE, is_name, place, shown
+from lowdnn.status import BadParamError
 
 DataclassT = TypeVar("DataclassT")
 
+#: Types that JSON has.
+_PLAIN = frozenset((int, str, bool, type(None)))
+
+_INT64 = range(-(2**63), 2**63)
+
+
+def encode(value: object) -> Any:
+    """``value`` as lists, dicts, strings, numbers and None."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if isinstance(value, tuple):
+        return [encode(item) for item in value]
+    if isinstance(value, Enum):
+        return {"enum": kind.__name__, "name": value.name}
+    if is_dataclass(kind):
+        return {"class": kind.__name__} | {name: encode(getattr(value, name)) for name in _names(kind)}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}
+    if isinstance(value, Fraction):
+        return {"fraction": [value.numerator, value.denominator]}
+    return value
+
 
 class Codec:
-    """The JSON form of a set of dataclasses and enums."""
+    """Reads the JSON form of a set of dataclasses and enums."""
 
     def __init__(self, classes: Iterable[type], enums: Iterable[type[Enum]]) -> None:
         self._classes = {cls.__name__: cls for cls in classes}
         self._enums = {cls.__name__: cls for cls in enums}
-
-    def encode(self, value: object) -> Any:
-        """``value`` as lists, dicts, strings, numbers and None."""
-        if isinstance(value, Enum):
-            return {"enum": type(value).__name__, "name": value.name}
-        if is_dataclass(value) and not isinstance(value, type):
-            encoded = {f.name: self.encode(getattr(value, f.name)) for f in fields(value)}
-            return {"class": type(value).__name__} | encoded
-        if isinstance(value, tuple):
-            return [self.encode(item) for item in value]
-        if isinstance(value, float) and not math.isfinite(value):
-            return {"float": repr(value)}
-        if isinstance(value, Fraction):
-            return {"fraction": [value.numerator, value.denominator]}
-        return value
 
     def decode(self, value: Any, expected: type[DataclassT], where: str) -> DataclassT:
         """The ``expected`` object that ``encode`` gave ``value`` for; raises BadParamError naming the place.
 
         Errors of the class's own checks pass through.
         """
-        decoded = self._decode(value, where)
+        try:
+            decoded = self._decode(value)
+        except _Misfit as misfit:
+            steps = reversed(misfit.steps)
+            raise BadParamError.at(
+                reduce(place, steps, where), expected=misfit.expected, got=shown(misfit.got)
+            ) from None
         if not isinstance(decoded, expected):
             raise BadParamError.at(where, expected=expected.__name__, got=type(decoded).__name__)
         return decoded
 
-    def _decode(self, value: Any, where: str) -> Any:
+    def _decode(self, value: Any) -> Any:
         if isinstance(value, list):
-            return tuple(self._decode(item, f"{where}[{index}]") for index, item in enumerate(value))
+            return tuple([self._decode_at(index, item) for index, item in enumerate(value)])
         if not isinstance(value, dict):
             return value
-        if "enum" in value:
-            return self._decode_enum(value, where)
-        if "float" in value:
-            return _decode_float(value["float"], where)
-        if "fraction" in value:
-            return _decode_fraction(value["fraction"], where)
-        return self._decode_dataclass(value, where)
+        if value.keys() == {"enum", "name"}:
+            return self._decode_enum(value)
+        if value.keys() == {"float"}:
+            return _decode_float(value["float"])
+        if value.keys() == {"fraction"}:
+            return _decode_fraction(value["fraction"])
+        return self._decode_dataclass(value)
 
-    def _decode_enum(self, value: dict[str, Any], where: str) -> Enum:
-        enum, name = value["enum"], value.get("name")
+    def _decode_at(self, step: str | int, value: Any) -> Any:
+        if type(value) in _PLAIN:
+            return value
+        try:
+            return self._decode(value)
+        except _Misfit as misfit:
+            misfit.steps.append(step)
+            raise
+
+    def _decode_enum(self, value: dict[str, Any]) -> Enum:
+        enum, name = value["enum"], value["name"]
         found = self._enums.get(enum) if isinstance(enum, str) else None
         if found is None or not isinstance(name, str) or name not in found.__members__:
-            raise BadParamError.at(where, expected="a known enum member", got=value)
+            raise _Misfit("a known enum member", value)
         return found[name]
 
-    def _decode_dataclass(self, value: dict[str, Any], where: str) -> Any:
+    def _decode_dataclass(self, value: dict[str, Any]) -> Any:
         name = value.get("class")
         cls = self._classes.get(name) if isinstance(name, str) else None
         if cls is None:
-            raise BadParamError.at(where, expected=f"one of {sorted(self._classes)}", got=name)
-        values = {field: self._decode(item, f"{where}.{field}") for field, item in value.items() if field != "class"}
-        hints = self._hints[cls]
-        if set(values) != set(hints):
-            raise BadParamError.at(where, expected=f"the fields of {cls.__name__}", got=sorted(values))
+            raise _Misfit(f"one of {sorted(self._classes)}", name)
+        rules = self._rules[cls]
+        if value.keys() != {"class", *rules}:
+            raise _Misfit(f"the fields of {name}", sorted(value))
+        values = {field: self._decode_at(field, value[field]) for field in rules}
         for field, item in values.items():
-            if not _has_type(item, hints[field]):
-                raise BadParamError.at(f"{where}.{field}", expected=_hint_name(hints[field]), got=repr(item))
+            hint, fits = rules[field]
+            if not fits(item):
+                raise _Misfit(_rule(hint), value[field], field)
         return cls(**values)
 
     @cached_property
-    def _hints(self) -> dict[type, dict[str, Any]]:
-        """The declared type of each field of each class."""
-        return {
-            cls: {f.name: hints[f.name] for f in fields(cls)}
-            for cls, hints in ((cls, get_type_hints(cls)) for cls in self._classes.values())
-        }
+    def _rules(self) -> dict[type, dict[str, tuple[Any, Callable[[Any], bool]]]]:
+        """For each field of each class its declared type, and what tells whether a value has it."""
+        hints = {cls: get_type_hints(cls) for cls in self._classes.values()}
+        return {cls: {f.name: (hints[cls][f.name], _fits(hints[cls][f.name])) for f in fields(cls)} for cls in hints}
 
 
-def write_document(kind: str, version: int, body: str, content: Any) -> str:
-    """The text ``{kind: version, body: content}``."""
-    return json.dumps({kind: version, body: content}, separators=(",", ":"), allow_nan=False)
+class _Misfit(Exception):
+    """A value that does not fit; ``steps`` lead to it, from the last one to the first."""
+
+    def __init__(self, expected: str, got: object, *steps: str | int) -> None:
+        super().__init__(expected)
+        self.expected = expected
+        self.got = got
+        self.steps = list(steps)
 
 
-def read_document(text: str, kind: str, version: int, body: str, where: str) -> Any:
-    """The content that ``write_document`` wrote.
-
-    Raises SerializationVersionMismatchError for another version, BadParamError for text that is no JSON document.
-    """
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadParamError.at(where, expected="a JSON document", got=str(error)) from None
-    found = document.get(kind) if isinstance(document, dict) else None
-    if found != version or isinstance(found, bool):
-        raise SerializationVersionMismatchError.at(f"{where}.{kind}", expected=version, got=found, hint="make it again")
-    return document.get(body)
+@cache
+def _names(cls: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(cls))
 
 
-def _decode_float(name: Any, where: str) -> float:
+def _decode_float(name: Any) -> float:
     if name not in ("inf", "-inf", "nan"):
-        raise BadParamError.at(where, expected="inf, -inf or nan", got=name)
+        raise _Misfit("inf, -inf or nan", name)
     return float(name)
 
 
-def _decode_fraction(parts: Any, where: str) -> Fraction:
-    numbers = tuple(parts) if isinstance(parts, list) else ()
-    if not _has_type(numbers, tuple[int, int]) or numbers[1] < 1:
-        raise BadParamError.at(where, expected="[numerator, denominator] with a denominator >= 1", got=parts)
-    return Fraction(*numbers)
+def _decode_fraction(parts: Any) -> Fraction:
+    if not isinstance(parts, list) or len(parts) != 2 or not all(map(_is_int64, parts)) or parts[1] < 1:
+        raise _Misfit("[numerator, denominator] with a denominator >= 1", parts)
+    return Fraction(*parts)
 
 
-def _has_type(value: Any, hint: Any) -> bool:
-    """True where ``value`` is one of ``hint``: plain types, unions, tuples. An int stands for a float too."""
-    origin = get_origin(hint)
+def _fits(hint: Any) -> Callable[[Any], bool]:
+    """What tells whether a value is one of ``hint``: plain types, unions, tuples. An int stands for a float too."""
+    origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return any(_has_type(value, part) for part in get_args(hint))
+        parts = [_fits(part) for part in arguments]
+        return lambda value: any(fits(value) for fits in parts)
     if origin is tuple:
-        return isinstance(value, tuple) and _has_item_types(value, get_args(hint))
+        return _fits_tuple(arguments)
     if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return lambda value: type(value) is float or _is_int64(value)
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, (bool, Enum))
-    return isinstance(value, NoneType if hint is None else hint)
+        return _is_int64
+    if hint is str:
+        return lambda value: isinstance(value, str) and is_name(value)
+    wanted = NoneType if hint is None else hint
+    return lambda value: isinstance(value, wanted)
 
 
-def _has_item_types(values: tuple[Any, ...], hints: tuple[Any, ...]) -> bool:
+def _fits_tuple(hints: tuple[Any, ...]) -> Callable[[Any], bool]:
     if len(hints) == 2 and hints[1] is Ellipsis:
-        return all(_has_type(value, hints[0]) for value in values)
-    return len(values) == len(hints) and all(map(_has_type, values, hints))
+        each = _fits(hints[0])
+        return lambda values: isinstance(values, tuple) and all(map(each, values))
+    items = [_fits(hint) for hint in hints]
+    return lambda values: (
+        isinstance(values, tuple)
+        and len(values) == len(items)
+        and all(fits(value) for fits, value in zip(items, values, strict=True))
+    )
 
 
-def _hint_name(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) and get_origin(hint) is None else str(hint)
+def _is_int64(value: Any) -> bool:
+    return type(value) is int and value in _INT64
+
+
+def _rule(hint: Any) -> str:
+    if hint is int:
+        return "int, of 64 bits with its sign"
+    name = hint.__name__ if isinstance(hint, type) and get_origin(hint) is None else str(hint)
+    return f"{name}, {NAME_RULE}" if str in (hint, *get_args(hint)) else name

@@ -16,6 +16,8 @@ from importlib import import_module
 from threading import Lock
 
 from lowdnn.config import Config, ConfigWarning
+from lowdnn.forking import tell_after_fork
+from lowdnn.one_line import one_line
 
 #: Opens an annotated range of the given name.
 Annotate = Callable[[str], AbstractContextManager[object]]
@@ -31,7 +33,8 @@ def event_logger(part: str) -> logging.Logger:
 
 
 def event_line(event: str, fields: Mapping[str, object]) -> str:
-    """``event key=value ...``; a value with blanks, quotes or nothing in it is quoted."""
+    """``event key=value ...``, one line: a value with blanks, quotes or nothing in it is quoted, control characters and
+    line separators are escaped."""
     return " ".join([event, *(f"{key}={_quoted(str(value))}" for key, value in fields.items())])
 
 
@@ -89,6 +92,10 @@ class Counters:
     def __init__(self) -> None:
         self._lock = Lock()
         self._counts: Counter[str] = Counter()
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        self._lock = Lock()
 
     def add(self, name: str, amount: int = 1) -> None:
         with self._lock:
@@ -101,6 +108,6 @@ class Counters:
 
 
 def _quoted(text: str) -> str:
-    if text and not any(char.isspace() or char in '"=' for char in text):
+    if text and text.isprintable() and not any(char in ' "=' for char in text):
         return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    return '"' + one_line(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'

@@ -1,8 +1,9 @@
 """Plans: what to launch, as data.
 
 A ``Plan`` is everything that an engine decided about one graph on one architecture: kernels, launches in stream order,
-arguments, workspace bytes. It is frozen, comparable, printable, made without a device, and goes to JSON and back
-unchanged. Tensors are named by uid; addresses come at execute.
+arguments, workspace bytes. It is frozen, comparable, printable, made without a device, and nothing in it but has a JSON
+form (``codec.encode``). No plan is ever made from text: ``heuristics.stored_plans`` makes a stored one again and
+compares. Tensors are named by uid; addresses come at execute.
 
 Kernel parameters are by-value structs with natural C alignment (``Struct``), so that one launch has one parameter block
 in which only pointers (those inside tensor maps too) and by-value tensors are ever patched.
@@ -12,26 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
 
-from lowdnn.codec import Codec, read_document, write_document
 from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote
 from lowdnn.status import BadParamError
 from lowdnn.tensor_map import (
-    Im2colMap,
-    TensorMapDataType,
-    TensorMapInterleave,
-    TensorMapL2Promotion,
     TensorMapLayout,
-    TensorMapOobFill,
-    TensorMapSwizzle,
-    TiledMap,
     address_alignment,
     tensor_map_problem,
 )
-
-#: Version of the JSON form. A reader refuses other versions.
-SCHEMA_VERSION = 1
 
 
 class ScalarType(Enum):
@@ -246,49 +235,3 @@ class Plan:
             unit=heaviest.unit,
             busy_s=sum(launch.work.busy_s for launch in self.launches),
         )
-
-    def to_json(self) -> str:
-        return write_document("lowdnn_plan", SCHEMA_VERSION, "plan", _codec().encode(self))
-
-    @staticmethod
-    def from_json(text: str) -> Plan:
-        """Reads ``to_json``'s form.
-
-        Raises SerializationVersionMismatchError for another schema version, BadParamError for anything malformed.
-        """
-        content = read_document(text, "lowdnn_plan", SCHEMA_VERSION, "plan", "Plan.json")
-        return _codec().decode(content, Plan, "Plan.json.plan")
-
-
-@cache
-def _codec() -> Codec:
-    return Codec(
-        classes=(
-            Plan,
-            PlanTensor,
-            Launch,
-            Work,
-            KernelRef,
-            Struct,
-            Scalar,
-            TensorPointer,
-            TensorValue,
-            WorkspacePointer,
-            TensorMap,
-            TiledMap,
-            Im2colMap,
-        ),
-        enums=(
-            ScalarType,
-            MathUnit,
-            DataType,
-            KnobType,
-            NumericalNote,
-            BehaviorNote,
-            TensorMapDataType,
-            TensorMapInterleave,
-            TensorMapSwizzle,
-            TensorMapL2Promotion,
-            TensorMapOobFill,
-        ),
-    )

@@ -26,6 +26,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import ClassVar
 
+from lowdnn.one_line import one_line
+
 
 class Status(IntEnum):
     """cudnnStatus_t. Deprecated aliases keep cuDNN's names."""
@@ -117,8 +119,12 @@ class LowdnnError(Exception):
 
     @classmethod
     def at(cls, where: str, *, expected: object, got: object, hint: str = "") -> LowdnnError:
-        """The error in the library's message form; ``where`` is ``object.field``."""
-        return cls(f"{where}: expected {expected}, got {got}" + (f"; {hint}" if hint else ""))
+        """The error in the library's message form; ``where`` is ``object.field``.
+
+        What callers wrote comes without control characters; line breaks stay in longer reports.
+        """
+        rest = f"expected {expected}, got {got}" + (f"; {hint}" if hint else "")
+        return cls(one_line(where) + ": " + one_line(rest, keep="\n"))
 
     @property
     def category(self) -> Status:

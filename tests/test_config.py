@@ -33,7 +33,16 @@ def test_every_variable_is_read() -> None:
         }
     )
     assert config == Config(
-        "emulated", "sm_80", "warp-serial(7)", Path("/somewhere"), False, "debug", "log.%p", True, True, 20 << 20
+        "emulated",
+        "sm_80",
+        "warp-serial(7)",
+        Path("/somewhere"),
+        False,
+        "debug",
+        "log.%p",
+        True,
+        True,
+        20 << 20,
     )
 
 

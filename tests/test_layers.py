@@ -12,8 +12,9 @@ PACKAGE = Path(lowdnn.__file__).parent
 
 #: Lowest first; a part may import itself and every part before it. Parts of one line may not import each other.
 LAYERS = (
+    ("one_line",),
     ("status",),
-    ("enums",),
+    ("enums", "documents", "forking"),
     ("dtypes", "config", "codec", "tensor_map"),
     ("schema", "events"),
     ("plan",),

@@ -26,7 +26,7 @@ from bench_floor import data_bytes, floor_us
 from bench_timing import Timed, Timing, interleaved, slots_for
 
 from lowdnn.backend.handle import Handle
-from lowdnn.cli.run import read_cases
+from lowdnn.cli.reading import read_cases
 from lowdnn.engines.base import Choices, Engine, Knob
 from lowdnn.engines.registry import engine_named
 from lowdnn.enums import HeurMode

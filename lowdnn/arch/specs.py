@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lowdnn.plan import MathUnit
-from lowdnn.status import ArchMismatchError
+from lowdnn.status import ArchMismatchError, BadParamError
+
+#: More multiprocessors than any device has.
+MAX_SM_COUNT = 4096
 
 #: What the device takes of each block's shared memory.
 _RESERVED_SHARED_BYTES = 1024
@@ -158,3 +161,10 @@ def spec_named(name: str) -> ArchSpec:
         if spec.name == name:
             return spec
     raise ArchMismatchError.at("arch", expected="one of " + ", ".join(spec.name for spec in SPECS), got=repr(name))
+
+
+def spec_from_outside(name: str, sm_count: int, where: str) -> ArchSpec:
+    """The facts of a device that a document names; raises ArchMismatchError and BadParamError for one that is none."""
+    if not 1 <= sm_count <= MAX_SM_COUNT:
+        raise BadParamError.at(f"{where}.sm_count", expected=f"1 to {MAX_SM_COUNT}", got=sm_count)
+    return spec_named(name).with_sm_count(sm_count)

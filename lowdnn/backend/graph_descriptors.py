@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from lowdnn.arch.specs import ArchSpec, spec_named
+from lowdnn.arch.specs import ArchSpec, spec_from_outside
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.read_only import read_only
+from lowdnn.documents import read_document, write_document
 from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
@@ -19,7 +19,7 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.catalog import COMPOUNDS, Compound
 from lowdnn.schema import attribute
-from lowdnn.status import BadParamError, DescriptorTypeError, SerializationVersionMismatchError
+from lowdnn.status import BadParamError, DescriptorTypeError
 
 _MANY = 2**31 - 1
 #: Version of DEVICEPROP's JSON form.
@@ -54,7 +54,8 @@ class DeviceProperties:
 
     @read_only(AttributeName.DEVICEPROP_JSON_REPRESENTATION, AttributeType.CHAR)
     def json_representation(self) -> str:
-        return json.dumps({"lowdnn_device": _SCHEMA_VERSION, "arch": self.arch.name, "sm_count": self.arch.sm_count})
+        device = {"arch": self.arch.name, "sm_count": self.arch.sm_count}
+        return write_document("lowdnn_device", _SCHEMA_VERSION, device)
 
 
 @dataclass(frozen=True)
@@ -131,17 +132,5 @@ class GraphDescription:
 
 def _arch_from_json(text: str) -> ArchSpec:
     where = "DEVICEPROP descriptor.json"
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadParamError.at(where, expected="a JSON document", got=str(error)) from None
-    if not isinstance(document, dict) or set(document) != {"lowdnn_device", "arch", "sm_count"}:
-        raise BadParamError.at(where, expected="an object with lowdnn_device, arch and sm_count", got=text[:80])
-    if document["lowdnn_device"] != _SCHEMA_VERSION:
-        raise SerializationVersionMismatchError.at(
-            f"{where}.lowdnn_device", expected=_SCHEMA_VERSION, got=document["lowdnn_device"]
-        )
-    sm_count = document["sm_count"]
-    if type(sm_count) is not int or sm_count < 1:
-        raise BadParamError.at(f"{where}.sm_count", expected="an integer >= 1", got=sm_count)
-    return spec_named(document["arch"]).with_sm_count(sm_count)
+    content = read_document(text, "lowdnn_device", _SCHEMA_VERSION, {"arch": str, "sm_count": int}, where)
+    return spec_from_outside(content["arch"], content["sm_count"], where)

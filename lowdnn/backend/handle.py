@@ -61,11 +61,13 @@ class Handle(ProcessBound):
         ordinal: int = 0,
         arch: str | None = None,
         policy: str | None = None,
+        faults: str = "",
         config: Config | None = None,
     ) -> Handle:
         """A handle on ``device``: ``cuda``, ``emulated`` or ``auto``; what is left out comes from ``config``.
 
-        ordinal: the device's number.  arch, policy: of the emulated device.  config: the environment's, if left out.
+        ordinal: the device's number.  arch, policy: of the emulated device.  faults: calls of the driver that are to
+        fail, as in ``driver.open_driver``.  config: the environment's, if left out.
         """
         settings = config or Config.from_environment()
         settings = replace(
@@ -74,7 +76,12 @@ class Handle(ProcessBound):
             emulated_arch=arch or settings.emulated_arch,
             emulated_policy=policy or settings.emulated_policy,
         )
-        return cls(Runtime.open(device=ordinal, config=settings))
+        runtime = Runtime.open(device=ordinal, config=settings, faults=faults)
+        try:
+            return cls(runtime)
+        except BaseException:
+            runtime.close()
+            raise
 
     def set_stream(self, stream: object) -> None:
         """Work goes into ``stream`` from now on: an integer, or an object with ``__cuda_stream__``.
@@ -142,7 +149,7 @@ class Handle(ProcessBound):
             raise NotInitializedError.at(f"handle.{call}", expected="an open handle", got="a closed one")
 
     def close(self) -> None:
-        """Unloads everything and releases the context. Closing twice does nothing."""
+        """Unloads everything and releases the context. Closing twice does nothing, and no driver error is raised."""
         if self.is_open:
             self.is_open = False
             self._loaded.clear()

@@ -13,8 +13,11 @@ from lowdnn.backend.engine_descriptors import EngineConfig
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.read_only import read_only
+from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.events import Counters, emit, event_logger
+from lowdnn.heuristics.ranking import Candidate
+from lowdnn.heuristics.stored_plans import Reading, read_plan, write_plan
 from lowdnn.plan import Plan
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.schema import attribute
@@ -25,7 +28,7 @@ _MANY = 2**31 - 1
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """A plan, from an engine configuration or from the JSON of another plan.
+    """A plan, from an engine configuration or from the JSON of another plan, which is made again and compared.
 
     With a handle, the plan's kernels are loaded when the descriptor is finalized; otherwise at the first execute.
     """
@@ -60,10 +63,10 @@ class ExecutionPlan:
         if self.handle is not None:
             self.loaded_for(self.handle)
 
-    @cached_property
+    @property
     def plan(self) -> Plan:
         """The plan as data."""
-        return Plan.from_json(self.json) if self.engine_config is None else self.engine_config.candidate.plan
+        return self._candidate.plan
 
     def loaded_for(self, handle: Handle) -> LoadedPlan:
         """The plan on the handle's device; found again without a look at the plan."""
@@ -75,6 +78,16 @@ class ExecutionPlan:
     @cached_property
     def _loaded(self) -> WeakKeyDictionary[Handle, LoadedPlan]:
         return WeakKeyDictionary()
+
+    @cached_property
+    def _candidate(self) -> Candidate:
+        """What the plan follows from; that of JSON is made again, for the device that is there, and compared."""
+        if self.engine_config is not None:
+            return self.engine_config.candidate
+        where = "EXECUTION_PLAN descriptor.EXECUTION_PLAN_JSON_REPRESENTATION"
+        if self.handle is None:
+            return read_plan(self.json, Reading(ENGINES), where)
+        return read_plan(self.json, Reading(self.handle.engines, self.handle.arch), where)
 
     def _check_device(self, target_arch: str) -> None:
         wanted = self.device_properties
@@ -91,7 +104,7 @@ class ExecutionPlan:
 
     @read_only(AttributeName.EXECUTION_PLAN_JSON_REPRESENTATION, AttributeType.CHAR)
     def json_representation(self) -> str:
-        return self.plan.to_json()
+        return write_plan(self._candidate)
 
 
 @dataclass(frozen=True)

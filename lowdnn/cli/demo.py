@@ -21,18 +21,20 @@ from lowdnn.status import BadParamError
 
 _BATCH = 64
 _STEPS_PER_LINE = 10
+#: The images of all steps lie in memory.
+_MAX_STEPS = 10_000
 _WANTED_ACCURACY = 0.97
 
 
 def demo(arguments: argparse.Namespace) -> int:
     """Runs the demo on ``arguments.device``; 0 if the network names enough of the held-out digits, otherwise 1.
 
-    Raises BadParamError for a number of steps below 1 and for a negative seed.
+    Raises BadParamError for a number of steps or a seed that is out of range.
     """
-    for argument, least in (("steps", 1), ("seed", 0)):
+    for argument, least, most in (("steps", 1, _MAX_STEPS), ("seed", 0, 2**63 - 1)):
         value = getattr(arguments, argument)
-        if value < least:
-            raise BadParamError.at(f"demo.{argument}", expected=f"{least} or more", got=value)
+        if not least <= value <= most:
+            raise BadParamError.at(f"demo.{argument}", expected=f"{least} to {most}", got=value)
     clock, rng = _Stopwatch(), np.random.default_rng(arguments.seed)
     training, held_out = digits.load()
     activation_type = DataType.HALF if arguments.mixed_precision else DataType.FLOAT

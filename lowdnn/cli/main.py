@@ -28,6 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LowdnnError as error:
         print(f"lowdnn: {error}", file=sys.stderr)
         return 2
+    except MemoryError:
+        print("lowdnn: HOST_ALLOCATION_FAILED: the host's memory is not large enough", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("lowdnn: interrupted", file=sys.stderr)
         return _INTERRUPTED

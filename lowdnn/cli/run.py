@@ -5,29 +5,31 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from lowdnn.backend.handle import Handle
 from lowdnn.cli.case_results import Request, Result, check_engine, results
+from lowdnn.cli.reading import check_cases, read_cases
 from lowdnn.cli.sanitizing import sanitize
-from lowdnn.graph.cases import parse_case, parse_cases
-from lowdnn.graph.cases.base import Case
 from lowdnn.status import BadParamError
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the cases; 1 if one failed, was refused or raised, otherwise 0."""
+    """Runs the cases; 1 if one failed, was refused or raised, otherwise 0.
+
+    Raises BadParamError before the first one runs where an option or a case is wrong.
+    """
     cases = list(read_cases(arguments.cases))
     if not cases:
         raise BadParamError.at("run.cases", expected="at least one case", got="none")
     request = _request(arguments)
     if arguments.sanitize:
+        check_cases(cases)
         return sanitize(cases, request, arguments)
     all_ok = True
     with Handle.open(arguments.device, arch=arguments.arch, policy=arguments.policy) as handle:
         check_engine(handle, request.engine)
+        check_cases(cases, handle.runtime.driver.device_total_memory_bytes(handle.runtime.context.device))
         for case in cases:
             for result in results(handle, case, request):
                 print(json.dumps(asdict(result)) if arguments.json else _line(result), flush=True)
@@ -35,24 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all_ok else 1
 
 
-def read_cases(texts: Sequence[str]) -> Iterator[Case]:
-    """The cases of the command line; ``@FILE`` stands for the lines of a file."""
-    for text in texts:
-        if not text.startswith("@"):
-            yield parse_case(text)
-            continue
-        try:
-            lines = Path(text[1:]).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadParamError.at("run.cases", expected="a readable file after @", got=str(error)) from None
-        yield from parse_cases(lines)
-
-
 def _request(arguments: argparse.Namespace) -> Request:
-    if arguments.repeats < 1:
-        raise BadParamError.at("run.repeats", expected="1 or more", got=arguments.repeats)
-    if arguments.seed is not None and arguments.seed < 0:
-        raise BadParamError.at("run.seed", expected="0 or more", got=arguments.seed)
+    for option, least, most in (("repeats", 1, 10**6), ("schedules", 0, 10**4), ("seed", 0, 2**63 - 1)):
+        value = getattr(arguments, option)
+        if value is not None and not least <= value <= most:
+            raise BadParamError.at(f"run.{option}", expected=f"{least} to {most}", got=value)
     seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
     return Request(arguments.engine, arguments.check, arguments.exact, arguments.repeats, seed)
 

@@ -71,8 +71,6 @@ def _check(arguments: argparse.Namespace) -> None:
         )
     if arguments.policy is not None:
         raise BadParamError.at("run.sanitize", expected="no --policy: all are run", got=arguments.policy)
-    if arguments.schedules < 0:
-        raise BadParamError.at("run.schedules", expected="0 or more", got=arguments.schedules)
 
 
 def _line(result: Result) -> str:

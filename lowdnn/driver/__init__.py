@@ -5,49 +5,52 @@ from __future__ import annotations
 import warnings
 
 from lowdnn.driver.base import Driver
+from lowdnn.driver.fault_injection import with_faults
 from lowdnn.status import BadParamError, EmulatedDeviceWarning, LowdnnError
 
 
-def open_driver(kind: str = "auto", *, arch: str = "sm_90a", policy: str = "lockstep") -> Driver:
+def open_driver(kind: str = "auto", *, arch: str = "sm_90a", policy: str = "lockstep", faults: str = "") -> Driver:
     """An initialised driver of one kind.
 
     ``cuda``: the GPU's driver; raises SublibraryLoadingFailedError or DriverError where there is none.
     ``emulated``: the CPU, as a device of ``arch`` that runs as ``policy`` says: the order of blocks and warps, and when
     asynchronous copies land (``warp-serial(7),early``).
     ``auto``: the GPU where there is one, otherwise the emulated device, with one EmulatedDeviceWarning that says why.
+    ``faults``: calls that are to fail (``mem_alloc:3=OUT_OF_MEMORY``), as ``fault_injection`` has them; for tests.
     """
     if kind == "cuda":
-        return _open_cuda()
+        return _open_cuda(faults)
     if kind == "emulated":
-        return _open_emulated(arch, policy)
+        return _open_emulated(arch, policy, faults)
     if kind != "auto":
         raise BadParamError.at("open_driver.kind", expected="auto, cuda or emulated", got=repr(kind))
     try:
-        driver = _open_cuda()
+        driver = _open_cuda(faults)
         missing = "" if driver.device_count() else "the driver sees no device"
     except (LowdnnError, ImportError) as error:
         missing = str(error)
     if not missing:
         return driver
     warnings.warn(f"no GPU ({missing}); taking the emulated device, {arch}", EmulatedDeviceWarning, stacklevel=2)
-    return _open_emulated(arch, policy)
+    return _open_emulated(arch, policy, faults)
 
 
-def _open_cuda() -> Driver:
+def _open_cuda(faults: str) -> Driver:
     # Imported here because the bindings alone take 0.1 s to import.
     from lowdnn.driver.cuda import CudaDriver
 
-    driver = CudaDriver()
+    driver = with_faults(CudaDriver(), faults)
     driver.init()
     return driver
 
 
-def _open_emulated(arch: str, policy: str) -> Driver:
+def _open_emulated(arch: str, policy: str, faults: str) -> Driver:
     # Imported here so that a process with a GPU never pays for the emulator.
     from lowdnn.driver.emulated.driver import EmulatedDriver
     from lowdnn.driver.emulated.options import Options
 
     options = Options.parse(policy)
-    driver = EmulatedDriver(arch=arch, policy=options.policy, landing=options.landing, races=options.races)
+    emulated = EmulatedDriver(arch=arch, policy=options.policy, landing=options.landing, races=options.races)
+    driver = with_faults(emulated, faults)
     driver.init()
     return driver

@@ -23,6 +23,7 @@ from lowdnn.driver.base import (
     StreamFlags,
 )
 from lowdnn.driver.cuda_tensor_maps import bytes_of_map, im2col_arguments, map_of_bytes, tiled_arguments
+from lowdnn.driver.results import argument_text
 from lowdnn.status import SublibraryLoadingFailedError
 from lowdnn.tensor_map import (
     TENSOR_MAP_BYTES,
@@ -401,10 +402,7 @@ class CudaDriver:
             raise self._error(call, self._cu.CUresult.CUDA_ERROR_INVALID_VALUE, (argument,), problem)
 
     def _error(self, call: str, result: Any, arguments: Sequence[Any], explanation: str = "") -> DriverError:
-        text = ", ".join(
-            f"{value:#x}" if isinstance(value, int) and value > 4096 else str(value) for value in arguments
-        )
-        return DriverError(call, int(result), result.name, text, explanation)
+        return DriverError(call, int(result), result.name, argument_text(arguments), explanation)
 
 
 def ptx_isa_of_cuda(cuda_version: int) -> tuple[int, int]:

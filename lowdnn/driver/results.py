@@ -1,10 +1,11 @@
-"""CUresult: what a call of the driver answers, with the driver's numbers.
+"""CUresult: what a call of the driver answers, with the driver's numbers; and how an error shows what a call was given.
 
 Source: cuda.h of CUDA 13.0; the names without ``CUDA_ERROR_``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 
@@ -122,3 +123,14 @@ class CuResult(IntEnum):
     def c_name(self) -> str:
         """The name in cuda.h, such as ``CUDA_ERROR_INVALID_VALUE``."""
         return "CUDA_SUCCESS" if self is CuResult.SUCCESS else f"CUDA_ERROR_{self.name}"
+
+
+def argument_text(arguments: Iterable[object]) -> str:
+    """The arguments of a call as an error has them: handles and addresses in hexadecimal, images by their size."""
+    return ", ".join(map(_shown, arguments))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    return f"{value:#x}" if isinstance(value, int) and value > 4096 else str(value)

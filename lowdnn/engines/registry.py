@@ -9,8 +9,10 @@ from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
 from lowdnn.engines.band_matrix.band_matrix import BandMatrix
 from lowdnn.engines.base import Engine
+from lowdnn.engines.bit_mask.bit_mask import BitMask
 from lowdnn.engines.block_mask.block_mask import BlockMaskEngine
 from lowdnn.engines.block_scale.block_scale import BlockScale
+from lowdnn.engines.composite.attention_backward_parts import AttentionBackwardParts
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
 from lowdnn.engines.conv.direct.conv_direct import ConvDirect
@@ -40,6 +42,7 @@ from lowdnn.engines.norm.batch_norm import BatchNorm
 from lowdnn.engines.norm.norm_rows import NormRows
 from lowdnn.engines.paged_cache.paged_cache import PagedCache
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
+from lowdnn.engines.ragged.ragged import Ragged
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.resample.resample import ResampleEngine
 from lowdnn.engines.resample.resample_reduction import ResampleReduction
@@ -62,7 +65,7 @@ _CONVOLUTIONS: tuple[Engine, ...] = (
 #: The engines that take global pooling too.
 _REDUCTION, _POINTWISE = ReductionEngine(), PointwiseEngine()
 
-_SINGLE: tuple[Engine, ...] = (
+_OWN_KERNELS: tuple[Engine, ...] = (
     *_CONVOLUTIONS,
     ConvDirect(),
     MatmulMma(),
@@ -100,8 +103,12 @@ _SINGLE: tuple[Engine, ...] = (
     ConvStemMma(),
     ConvStemDgradMma(),
     ConvStemWgradMma(),
+    BitMask(),
     ConvWgradPacked((_CONV_WGRAD_WGMMA, _MATMUL_WGMMA), _REDUCTION),
+    Ragged(),
 )
+
+_SINGLE: tuple[Engine, ...] = (*_OWN_KERNELS, AttentionBackwardParts(_OWN_KERNELS))
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.
 ENGINES: tuple[Engine, ...] = tuple(sorted((*_SINGLE, Composite(_SINGLE)), key=lambda engine: engine.index))

@@ -88,8 +88,10 @@ def _refuse_size(size_bytes: int, need: Need) -> NoReturn:
 
 
 def _check_data_type(given: DataType, need: Need) -> None:
-    # Arrays of bytes carry types that their producer has no name for.
-    if given is not need.data_type and given not in (DataType.INT8, DataType.UINT8) and need.data_type is not None:
+    # Arrays of bytes carry types that their producer has no name for; those of booleans lend theirs to masks of bits.
+    is_of_bytes = given in (DataType.INT8, DataType.UINT8)
+    is_of_bits = given is DataType.BOOLEAN and need.data_type is DataType.UINT8
+    if given is not need.data_type and not is_of_bytes and not is_of_bits and need.data_type is not None:
         raise BadParamError.at(
             need.where,
             expected=f"elements of {need.data_type.name}",

@@ -96,12 +96,13 @@ class AttentionMethods(GraphBuilder):
         paged_attention_max_seq_len_kv: S_kv; by default as many rows as the pages of a sequence have.
         dropout: (probability, seed, offset) or (mask, scale).  rng_dump: a tensor (B, H, S_q, S_kv) that gets the mask
         which is drawn.
-        sink_token: a FLOAT tensor (1, H, 1, 1), one more logit of each query's softmax, with no value of its own.
+        sink_token: a FLOAT tensor (1, H, 1, 1), one more logit of each query's softmax, with no value of its own;
+        queries from seq_len_q on have none.
         score_max, score_sum_exp: FLOAT tensors (B, H, S_q, 1) that get the largest score of each query and the sum of
         exponentials relative to it; stats_use_log2: Stats to base 2.
         implementation: changes nothing.
         score_mod: called with this graph and the scores, gives other scores; it stands in the place of all masks.
-        A query that sees no key has O 0 and Stats minus infinity.
+        A query that sees no key has O 0, and Stats minus infinity or its sink.
         q, k, v, O and Stats may have ragged offsets, with use_padding_mask; their strides of rows reach past all heads.
 
         Raises BadParamError for contradicting masks, NotSupportedError for unfuse_fma.
@@ -501,6 +502,8 @@ class AttentionMethods(GraphBuilder):
         _refuse_masks(writer.method, score_mod, band, lengths, use_alibi_mask)
         scores = writer.modified(scores, bias, score_mod, use_alibi_mask)
         scores = writer.masked(scores, band, lengths, block_mask)
+        if sink_token is not None and lengths is not None:
+            sink_token = writer.cut_sink(sink_token, lengths[0])
         weights, stats = writer.softmax(scores, statistics, sink_token)
         if dropout is not None:
             weights = writer.dropped(weights, tuple(dropout), rng_dump)

@@ -159,6 +159,13 @@ class AttentionWriter:
                 tensor.set_data_type(data_type.FLOAT)
         return outputs[0], outputs[1] if statistics.has_stats else None
 
+    def cut_sink(self, sink: Tensor, queries: Tensor) -> Tensor:
+        """Minus infinity of queries behind their length, whose softmax so has nothing at all."""
+        batch, heads, rows, _ = self.sizes.dims
+        dims = (batch, heads, rows, 1)
+        row = self.index(sink, QUERY).set_dim(dims).set_stride(packed_strides(dims))
+        return self._select(sink, PointwiseMode.CMP_LT, row, queries)
+
     def product(self, weights: Tensor, q: Tensor, v: Tensor) -> Tensor:
         """O, of weights in q's type."""
         node = PointwiseNode(PointwiseMode.IDENTITY, (weights,), PointwiseParameters(), type_of=q)

@@ -57,6 +57,26 @@ class Tensor:
         self.set_uid(uid)
         self._data_type = as_data_type(data_type, f"{self.label}.data_type")
 
+    @classmethod
+    def of(cls, lowered: ops.Tensor, value: float | int | None) -> Self:
+        """The tensor that ``lowered`` was given for, with its value."""
+        made = cls(
+            dim=lowered.dims,
+            stride=lowered.strides,
+            data_type=lowered.data_type,
+            is_virtual=lowered.is_virtual,
+            is_pass_by_value=lowered.is_by_value,
+            reordering_type=tensor_reordering[lowered.reordering.name],
+            name=lowered.name,
+            uid=lowered.uid,
+            alignment_bytes=lowered.alignment_bytes,
+            value=value,
+            is_constant=lowered.constant_value is not None,
+        )
+        if lowered.ragged_offset is not None:
+            made.set_ragged_offset(cls.of(lowered.ragged_offset, None))
+        return made.set_ragged_offset_multiplier(lowered.ragged_offset_multiplier)
+
     def set_output(self, is_output: bool) -> Self:
         """An output lies in device memory; a tensor that is none is an edge inside the graph."""
         self._is_virtual = not boolean(is_output, f"{self.label}.output")

@@ -11,13 +11,19 @@ MIRRORED_CUDNN_VERSION = (9, 28, 0)
 
 
 def create_handle(
-    device: str | None = None, *, ordinal: int = 0, arch: str | None = None, policy: str | None = None
+    device: str | None = None,
+    *,
+    ordinal: int = 0,
+    arch: str | None = None,
+    policy: str | None = None,
+    faults: str = "",
 ) -> Handle:
     """A handle; without arguments on the device that LOWDNN_DEVICE names (``auto``: the GPU, else the emulated one).
 
-    ``arch`` and ``policy`` choose architecture and scheduling policy of the emulated device.
+    ``arch`` and ``policy`` choose architecture and scheduling policy of the emulated device. ``faults`` lets calls of
+    the driver fail, for tests: ``mem_alloc:3=OUT_OF_MEMORY`` (``lowdnn.driver.fault_injection``).
     """
-    return Handle.open(device, ordinal=ordinal, arch=arch, policy=policy)
+    return Handle.open(device, ordinal=ordinal, arch=arch, policy=policy, faults=faults)
 
 
 def destroy_handle(handle: Handle) -> None:

@@ -45,13 +45,15 @@ from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.moves import MoveMethods
 from lowdnn.frontend.norms import NormMethods
 from lowdnn.frontend.operations import OperationMethods
-from lowdnn.frontend.plans import PlanList
+from lowdnn.frontend.plans import PlanEntry, PlanList
 from lowdnn.frontend.pointwise import PointwiseMethods
 from lowdnn.frontend.random_numbers import RandomMethods
 from lowdnn.frontend.resampling import ResampleMethods
 from lowdnn.frontend.rotary import RopeMethods
 from lowdnn.frontend.serialization import dump, load
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.ranking import Candidate
+from lowdnn.heuristics.stored_plans import Reading
 from lowdnn.plan import Plan
 from lowdnn.status import AttributeTypeError, BadParamError, NotSupportedError
 
@@ -319,30 +321,37 @@ class pygraph(
         raise BadParamError.at(f"pygraph {self.name!r}: uid", expected="the uid of a tensor of the graph", got=uid)
 
     def serialize(self, *, as_bytes: bool = False) -> str | bytes:
-        """The selected plan and the graph's tensors as JSON, to be given to ``deserialize`` anywhere."""
-        text = dump(self.name, self._selected_plan(), self._known_tensors())
+        """The selected plan with what it follows from, and the graph's tensors, as JSON for ``deserialize``."""
+        text = dump(self.name, self._selected(), self._known_tensors())
         return text.encode() if as_bytes else text
 
-    def deserialize(self, *arguments: Any, enforce_precompiled: bool = False) -> None:
+    def deserialize(self, *arguments: Any, enforce_precompiled: bool = False, rebuild: bool = False) -> None:
         """Takes over a serialised graph: (handle, data) or (data); afterwards ``execute`` runs its plan.
 
-        Raises BadParamError, SerializationVersionMismatchError, ArchMismatchError, and NotSupportedError for
-        enforce_precompiled.
+        The plan is made again from the graph, the engine and its choices in ``data``, and compared with the one there;
+        what runs is the one made here. Where they differ ``data`` is refused, with both versions of lowdnn and the
+        first field that differs; ``rebuild=True`` takes the plan made here, or the heuristics' choice where the stored
+        engine does not take the graph on this device.
+
+        Raises BadParamError, SerializationVersionMismatchError, ArchMismatchError (a plan for another device), and
+        NotSupportedError for enforce_precompiled.
         """
         if enforce_precompiled:
             raise NotSupportedError.at("pygraph.deserialize.enforce_precompiled", expected="False", got=True)
         if not 1 <= len(arguments) <= 2:
             raise BadParamError.at("pygraph.deserialize", expected="(handle, data) or (data)", got=arguments)
-        restored = load(arguments[-1])
         handle = self._handle if len(arguments) == 1 else arguments[0]
         if not isinstance(handle, Handle):
             raise BadParamError.at("pygraph.deserialize.handle", expected="a Handle", got=handle)
-        loaded = handle.load(restored.plan)
+        anew = boolean(rebuild, "pygraph.deserialize.rebuild")
+        restored = load(arguments[-1], Reading(handle.engines, handle.arch, anew))
+        candidate, tensors = restored.candidate, {tensor.get_uid(): tensor for tensor in restored.tensors}
+        plans = PlanList(candidate.graph, candidate.arch, handle.engines, tensors, restored.name)
+        plans.entries.append(PlanEntry(candidate))
+        prepared = plans.prepare(0, handle)
         self.name, self._handle, self._tensors, self._entries = restored.name, handle, list(restored.tensors), []
-        tensors = {tensor.get_uid(): tensor for tensor in restored.tensors}
-        self._graph = self._plans = None
+        self._graph, self._plans, self._prepared = candidate.graph, plans, prepared
         self._is_fixed = True
-        self._prepared = PreparedExecution(restored.plan, loaded, handle, tensors)
 
     # -- internals ------------------------------------------------------------------------------------------
     def _build_at_first_use(self, handle: Handle | None) -> PreparedExecution:
@@ -367,6 +376,12 @@ class pygraph(
 
     def _selected_plan(self) -> Plan:
         return self._prepared.plan if self._prepared is not None else self._planned().first().plan
+
+    def _selected(self) -> Candidate:
+        """That of the selected plan."""
+        entries = self._planned().entries
+        found = next((e for e in entries if self._prepared is not None and e.prepared is self._prepared), None)
+        return (found or self._planned().first()).candidate
 
     def _graph_or_raise(self) -> OperationGraph:
         if self._graph is None:

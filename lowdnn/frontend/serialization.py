@@ -1,107 +1,101 @@
-"""A built pygraph as JSON: its plan and its tensors.
+"""A planned pygraph as JSON: its name, its tensors, and the document of its plan, which is made again when it is read.
 
-{"lowdnn_graph": 1, "name": ..., "plan": <Plan.to_json()>, "tensors": [{"uid": ..., "name": ..., ...}]}
+{"lowdnn_graph": 2, "name": ..., "tensors": [{"class": "StoredTensor", ...}], "plan": {"lowdnn_plan": 2, ...}}
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
-from lowdnn.frontend.data_types import data_type
+from lowdnn.codec import Codec, encode
+from lowdnn.documents import check_name, read_document, shown, write_document
+from lowdnn.enums import DataType, TensorReordering
 from lowdnn.frontend.graph_tensor import Tensor
-from lowdnn.plan import Plan
-from lowdnn.status import BadParamError, SerializationVersionMismatchError
+from lowdnn.heuristics import stored_plans
+from lowdnn.heuristics.ranking import Candidate
+from lowdnn.heuristics.stored_plans import Reading
+from lowdnn.ops import tensor as ops
+from lowdnn.status import BadParamError, DuplicatedEntriesError, NotSupportedError
 
 #: Version of the JSON form. A reader refuses other versions.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-_FIELDS = {
-    "uid": int,
-    "name": str,
-    "dim": list,
-    "stride": list,
-    "data_type": str,
-    "is_virtual": bool,
-    "is_pass_by_value": bool,
-    "alignment_bytes": int,
-    "value": (int, float, type(None)),
-    "is_constant": bool,
-}
+_WHERE = "serialized graph"
+_FIELDS: Mapping[str, type] = {"name": str, "tensors": list, "plan": dict}
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of the graph, and the number that execute takes for it where it is given none."""
+
+    tensor: ops.Tensor
+    value: int | float | None
 
 
 @dataclass(frozen=True)
 class RestoredGraph:
-    """What ``dump`` was given."""
+    """What ``dump`` was given; the candidate's plan is one made here."""
 
     name: str
-    plan: Plan
+    candidate: Candidate
     tensors: tuple[Tensor, ...]
 
 
-def dump(name: str, plan: Plan, tensors: Iterable[Tensor]) -> str:
-    """The JSON form."""
-    document = {
-        "lowdnn_graph": SCHEMA_VERSION,
+def dump(name: str, candidate: Candidate, tensors: Iterable[Tensor]) -> str:
+    """The JSON form. Raises BadParamError for names that no document may hold."""
+    check_name(name, "pygraph.name")
+    stored = tuple(StoredTensor(tensor.lowered(), tensor.value) for tensor in tensors)
+    fields = {
         "name": name,
-        "plan": plan.to_json(),
-        "tensors": [_describe(tensor) for tensor in tensors],
+        "tensors": encode(stored),
+        "plan": stored_plans.document(candidate),
     }
-    return json.dumps(document, separators=(",", ":"))
+    return write_document("lowdnn_graph", SCHEMA_VERSION, fields)
 
 
-def load(data: object) -> RestoredGraph:
-    """Reads ``dump``'s form, as text or bytes.
+def load(data: object, reading: Reading) -> RestoredGraph:
+    """Reads ``dump``'s form, as text or UTF-8 bytes.
 
-    Raises SerializationVersionMismatchError for another version, BadParamError for anything malformed.
+    Raises what ``stored_plans.read_plan`` raises, and BadParamError for tensors that are not the graph's.
     """
-    document = _parse(data)
-    if document.get("lowdnn_graph") != SCHEMA_VERSION:
-        raise SerializationVersionMismatchError.at(
-            "serialized graph.lowdnn_graph", expected=SCHEMA_VERSION, got=document.get("lowdnn_graph")
-        )
-    name, plan, tensors = document.get("name"), document.get("plan"), document.get("tensors")
-    if not isinstance(name, str) or not isinstance(plan, str) or not isinstance(tensors, list):
-        raise BadParamError.at("serialized graph", expected="name, plan and tensors", got=sorted(document))
-    return RestoredGraph(name, Plan.from_json(plan), tuple(_tensor(item) for item in tensors))
+    content = read_document(data, "lowdnn_graph", SCHEMA_VERSION, _FIELDS, _WHERE)
+    check_name(content["name"], f"{_WHERE}.name")
+    stored = _tensors(content["tensors"], f"{_WHERE}.tensors")
+    candidate = stored_plans.restored(content["plan"], reading, f"{_WHERE}.plan")
+    _check_tensors(stored, candidate)
+    return RestoredGraph(content["name"], candidate, tuple(Tensor.of(item.tensor, item.value) for item in stored))
 
 
-def _parse(data: object) -> dict[str, Any]:
-    if not isinstance(data, (str, bytes)):
-        raise BadParamError.at("serialized graph", expected="text or bytes", got=type(data).__name__)
+@cache
+def _codec() -> Codec:
+    return Codec((StoredTensor, ops.Tensor), (DataType, TensorReordering))
+
+
+def _tensors(items: list[Any], where: str) -> tuple[StoredTensor, ...]:
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise BadParamError.at("serialized graph", expected="a JSON document", got=str(error)) from None
-    if not isinstance(document, dict):
-        raise BadParamError.at("serialized graph", expected="a JSON object", got=type(document).__name__)
-    return document
+        return tuple(_codec().decode(item, StoredTensor, f"{where}[{i}]") for i, item in enumerate(items))
+    except NotSupportedError as error:
+        raise BadParamError.at(where, expected="tensors that keep their rules", got=error) from None
 
 
-def _describe(tensor: Tensor) -> dict[str, object]:
-    return {
-        "uid": tensor.get_uid(),
-        "name": tensor.get_name(),
-        "dim": tensor.get_dim(),
-        "stride": tensor.get_stride(),
-        "data_type": tensor.get_data_type().name,
-        "is_virtual": tensor.get_is_virtual(),
-        "is_pass_by_value": tensor.get_is_pass_by_value(),
-        "alignment_bytes": tensor.get_alignment(),
-        "value": tensor.value,
-        "is_constant": tensor.is_constant,
-    }
+def _check_tensors(stored: tuple[StoredTensor, ...], candidate: Candidate) -> None:
+    """Raises BadParamError unless ``stored`` has each tensor of the graph that execute takes, as the graph has it."""
+    by_uid = {item.tensor.uid: item.tensor for item in stored}
+    if len(by_uid) < len(stored):
+        raise DuplicatedEntriesError.at(f"{_WHERE}.tensors", expected="each uid once", got=shown(list(by_uid)))
+    for tensor in candidate.graph.tensors.values():
+        given = by_uid.get(tensor.uid)
+        if given is None and not tensor.is_virtual and not tensor.is_scalar_value:
+            raise BadParamError.at(f"{_WHERE}.tensors", expected=f"{tensor.label} of the graph", got="none")
+        if given is not None and _as_in_graph(given, tensor) != tensor:
+            raise BadParamError.at(f"{_WHERE}.tensors: uid {tensor.uid}", expected=tensor, got=given)
 
 
-def _tensor(item: object) -> Tensor:
-    where = "serialized graph.tensors"
-    if not isinstance(item, dict) or set(item) != set(_FIELDS):
-        raise BadParamError.at(where, expected=f"objects with {sorted(_FIELDS)}", got=item)
-    for name, kind in _FIELDS.items():
-        if not isinstance(item[name], kind):  # type: ignore[arg-type]
-            raise BadParamError.at(f"{where}.{name}", expected=kind, got=item[name])
-    if item["data_type"] not in data_type.__members__:
-        raise BadParamError.at(f"{where}.data_type", expected="the name of a data type", got=item["data_type"])
-    return Tensor(**(item | {"data_type": data_type[item["data_type"]]}))
+def _as_in_graph(given: ops.Tensor, tensor: ops.Tensor) -> ops.Tensor:
+    """``given`` as a graph has it: a ragged tensor in its packed form, with the offsets as an operand of the move."""
+    if given.ragged_offset is None:
+        return given
+    return replace(given, dims=tensor.dims, strides=tensor.strides, ragged_offset=None, ragged_offset_multiplier=1)

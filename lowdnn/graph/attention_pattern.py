@@ -19,6 +19,7 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
 from lowdnn.graph.ragged_pattern import padded
 from lowdnn.graph.reduction_pattern import ancestors
+from lowdnn.graph.sink_pattern import Sink, sink_of
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.matmul import MatmulOperation
@@ -43,6 +44,7 @@ class Attention:
     k: (B, H_k, D, S_kv), where it lies in memory.  k_load, v_load: what k and v come from, where they lie in pages;
     their sequences are the band's lengths.  ragged: of packed tensors, by uid, what loads or stores them; tensors with
     those uids are as if they were padded.
+    softmax: with the sink as it lies in memory.  cuts_sink: whether queries behind their length have none.
     scores: from the first product to what the masks of ``band`` are applied to, which leave it or put minus infinity in
     its place; that is what the softmax is of.  weights: from the softmax's output to the second product's operand,
     linear in the former.  output: behind the second product.
@@ -61,6 +63,7 @@ class Attention:
     v_load: PagedCacheLoad | None = None
     amax_s: ReductionOperation | None = None
     amax_o: ReductionOperation | None = None
+    cuts_sink: bool = False
     ragged: Mapping[int, RaggedMove] = field(default_factory=dict)
 
 
@@ -85,12 +88,14 @@ def _match(graph: OperationGraph) -> Attention | str:
         return f"operations: expected two MatmulOperation and one Softmax between them, got {got}"
     (first, second), softmax = products, softmaxes[0]
     k, transposed = _keys(graph, first)
-    refused = _refuse_core(graph, first, k, softmax, second)
+    sink = None if softmax.sink is None else sink_of(graph, softmax.sink)
+    refused = _refuse_core(graph, first, k, softmax, sink, second)
     if refused:
         return refused
     loads = tuple(_load(graph, tensor) for tensor in (k, second.b))
     largest = [op for op in graph.operations if isinstance(op, ReductionOperation)]
-    before, between, behind = _parts(graph, softmax, second, (transposed, *loads, *largest))
+    apart = (transposed, *loads, *largest, *(sink.operations if sink else ()))
+    before, between, behind = _parts(graph, softmax, second, apart)
     randoms = tuple(op for op in between if isinstance(op, RngOperation))
     written = {second.c.uid, *(tensor.uid for op in behind for tensor in outputs_of(op).values())}
     refused = _refuse_parts(first, softmax, second, before, between, behind)
@@ -104,13 +109,13 @@ def _match(graph: OperationGraph) -> Attention | str:
         tuple(op for op in part if isinstance(op, PointwiseOperation)) for part in (between, behind)
     )
     band = band_of(score_steps, softmax.x)
-    refused = _refuse_masks(graph, band, loads)
+    refused = _refuse_masks(graph, band, sink, loads)
     scores = refused or _needed(score_steps, band.scores)
     if isinstance(scores, str):
         return scores
     return Attention(
         first,
-        softmax,
+        softmax if sink is None else replace(softmax, sink=sink.tensor),
         second,
         k,
         scores=dag_of(dims, scores, anchor=first.c, result=band.scores),
@@ -121,6 +126,7 @@ def _match(graph: OperationGraph) -> Attention | str:
         v_load=loads[1],
         amax_s=next((op for op in stored if op.x.uid == softmax.y.uid), None),
         amax_o=next((op for op in stored if op.x.uid in written), None),
+        cuts_sink=sink is not None and sink.lengths is not None,
     )
 
 
@@ -150,11 +156,17 @@ def _in_memory(graph: OperationGraph, tensor: Tensor) -> tuple[Tensor, ...]:
     return (tensor,) if load is None else (load.container, load.page_table)
 
 
-def _refuse_masks(graph: OperationGraph, band: Band, loads: tuple[PagedCacheLoad | None, ...]) -> str:
-    """Why a kernel cannot mask scores as ``band`` says, of keys and values from ``loads``, or an empty string."""
+def _refuse_masks(
+    graph: OperationGraph, band: Band, sink: Sink | None, loads: tuple[PagedCacheLoad | None, ...]
+) -> str:
+    """Why a kernel cannot mask scores as ``band`` says, and the sink, of keys and values from ``loads``, or an empty
+    string."""
     for tensor in (band.blocks, band.lengths, band.query_lengths):
         if tensor is not None and graph.producer(tensor) is not None:
             return f"{tensor.label}: expected a mask or lengths that are an input of the graph, got another tensor"
+    cut = None if sink is None else sink.lengths
+    if cut is not None and (band.query_lengths is None or band.query_lengths.uid != cut.uid):
+        return f"{cut.label}: expected a mask of the scores of queries whose sink it masks, got none"
     for load in filter(None, loads):
         if band.lengths is None or band.lengths.uid != load.sequence.uid:
             return f"{load.sequence.label}: expected a mask of the keys beyond this length of a paged cache, got none"
@@ -162,12 +174,17 @@ def _refuse_masks(graph: OperationGraph, band: Band, loads: tuple[PagedCacheLoad
 
 
 def _refuse_core(
-    graph: OperationGraph, first: MatmulOperation, k: Tensor, softmax: Softmax, second: MatmulOperation
+    graph: OperationGraph,
+    first: MatmulOperation,
+    k: Tensor,
+    softmax: Softmax,
+    sink: Sink | None,
+    second: MatmulOperation,
 ) -> str:
     """Why the three are no attention, or an empty string."""
     operands = {"first product's a": first.a, "first product's b": k, "second product's b": second.b}
     read = [(name, part) for name, tensor in operands.items() for part in _in_memory(graph, tensor)]
-    for name, given in (*read, ("softmax's sink", softmax.sink)):
+    for name, given in (*read, ("softmax's sink", None if sink is None else sink.tensor)):
         if given is not None and (graph.producer(given) is not None or given.is_scalar_value):
             return f"{name}: expected a graph input in device memory, got {given.label}"
     if first.a.rank != 4:

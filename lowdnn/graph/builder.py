@@ -264,16 +264,18 @@ class GraphBuilder:
         store: DataType | None = None,
         virtual: DataType | None = None,
         layout: Layout | None = None,
+        dims: tuple[int, ...] | None = None,
         alpha1: float = 1.0,
         alpha2: float = 1.0,
     ) -> Tensor:
         """``operands`` in the order of ``input_ports(mode)``; a ``Pointwise`` brings its own compute type.
 
-        virtual: the type of an output that is not stored, where it is not the default.
+        virtual: the type of an output that is not stored, where it is not the default.  dims: of the output, where
+        operands repeat along more than each other.
         """
         arithmetic = mode if isinstance(mode, Pointwise) else Pointwise(mode, compute_type)
         ports = dict(zip(pointwise.input_ports(arithmetic.mode), operands, strict=True))
-        dims = pointwise.output_dims(tuple(tensor.dims for tensor in operands))
+        dims = dims or pointwise.output_dims(tuple(tensor.dims for tensor in operands))
         output = self._output(dims, virtual or arithmetic.compute_type, store, layout, "y")
         ports[pointwise.output_port(arithmetic.mode)] = output
         self._operations.append(_pointwise_operation(arithmetic, ports, alpha1, alpha2))

@@ -22,6 +22,7 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.graph.reduction_pattern import ancestors
 from lowdnn.ops.base import RoundsInside, inputs_of
+from lowdnn.ops.bit_mask import BitMove
 from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
@@ -73,6 +74,7 @@ EXACT_OPERATIONS = (
     Reshape,
     Slice,
     Concat,
+    BitMove,
     BlockMask,
     BlockScaleQuantize,
     BlockScaleDequantize,

@@ -1,4 +1,4 @@
-"""Compound operations, and ragged tensors, as the operations that they stand for, which engines know how to take whole:
+"""Compound operations, ragged tensors and masks of bits as the operations that they stand for. Engines take them whole:
 attention is found again by ``attention_pattern``, its bands by ``band_pattern``, ragged tensors by ``ragged_pattern``.
 """
 
@@ -9,13 +9,13 @@ from dataclasses import replace
 from math import inf
 
 from lowdnn.enums import DataType, PointwiseMode, RngDistribution
-from lowdnn.graph.builder import GraphBuilder
+from lowdnn.graph.bit_masks import with_bit_masks
+from lowdnn.graph.expansion_builder import ExpansionBuilder
 from lowdnn.graph.gathering import gathered
 from lowdnn.ops.base import HasPorts, Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.catalog import Compound
 from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
 from lowdnn.ops.norm import compute_type_of
-from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.ragged import RaggedLoad, RaggedStore
 from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.sdpa import Lengths
@@ -31,10 +31,16 @@ def expanded(operations: Iterable[Operation | Compound]) -> tuple[Operation, ...
     """``operations`` with others in the place of compound ones, loads and stores of ragged tensors, and those that are
     part of others inside of them (``gathering``). Tensors between those have uids above all given."""
     given = tuple(operations)
-    expansion = _Expansion(1 + max((tensor.uid for op in given for tensor in _tensors(op)), default=0))
-    for op in given:
+    with_bits = with_bit_masks(given, _free_uid(given))
+    expansion = _Expansion(_free_uid(with_bits))
+    for op in with_bits:
         expansion.add(op)
     return expansion.operations
+
+
+def _free_uid(operations: Iterable[HasPorts]) -> int:
+    """The first one above all that there are."""
+    return 1 + max((tensor.uid for op in operations for tensor in _tensors(op)), default=0)
 
 
 def _tensors(operation: HasPorts) -> Iterable[Tensor]:
@@ -59,17 +65,21 @@ def _packed(tensor: Tensor) -> tuple[Tensor, Tensor, int]:
     return packed, offsets, tensor.ragged_offset_multiplier
 
 
+def _loads_table(operation: Operation) -> bool:
+    return isinstance(operation, RaggedLoad) and operation.y.data_type is DataType.INT32
+
+
 class _Expansion:
-    """Operations, and what tensors are that the builder made where others were given."""
+    """Operations, and the padded tensors in the place of ragged ones."""
 
     def __init__(self, first_uid: int) -> None:
-        self._builder = GraphBuilder(first_uid=first_uid)
-        self._given: dict[int, Tensor] = {}
+        self._builder = ExpansionBuilder(first_uid)
         self._padded: dict[int, Tensor] = {}
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        return gathered([with_tensors(op, self._given) for op in self._builder.operations])
+        """Loads of page tables come first: engines that read pages take what is behind them as one."""
+        return gathered(sorted(self._builder.operations, key=lambda op: not _loads_table(op)))
 
     def add(self, operation: HasPorts) -> None:
         reads, writes = (
@@ -114,21 +124,21 @@ class _Expansion:
             scores = builder.block_mask(scores, op.block_mask)
         for axis, lengths in ((_QUERY, queries), (_KEY, keys)):  # last, where engines look for a band
             if lengths is not None:
-                scores = self._masked(scores, PointwiseMode.CMP_LT, self._index(scores, axis), lengths)
-        weights = self._dropped(op, self._softmax(op, scores))
+                scores = self._masked(scores, PointwiseMode.CMP_LT, self._builder.index(scores, axis), lengths)
+        weights = self._dropped(op, self._softmax(op, scores, queries))
         rounded = builder.pointwise(PointwiseMode.IDENTITY, weights, virtual=op.q.data_type)
-        self._give(builder.matmul(rounded, v), op.o)
+        self._builder.give(builder.matmul(rounded, v), op.o)
 
     def _add_band_mask(self, op: DiagonalBandMask) -> None:
         queries, keys = self._lengths(op.lengths)
-        row, column = self._index(op.x, _QUERY), self._index(op.x, _KEY)
+        row, column = self._builder.index(op.x, _QUERY), self._builder.index(op.x, _KEY)
         if op.left_bound is not None:
-            left = self._moved(column, ((1, op.left_bound), (-1, keys), (1, queries)))
+            left = self._builder.moved(column, (1, op.left_bound), (-1, keys), (1, queries))
             right = row
         else:
-            left = self._moved(row, ((1, keys), (-1, queries), (1, op.shift_right_bound)))
+            left = self._builder.moved(row, (1, keys), (-1, queries), (1, op.shift_right_bound))
             right = column
-        self._give(self._masked(op.x, op.mode, left, right, op.b), op.y)
+        self._builder.give(self._masked(op.x, op.mode, left, right, op.b), op.y)
 
     def _modified(self, op: SdpaForward, scores: Tensor) -> Tensor:
         """What the sub-graph makes of ``scores``, which become what it reads."""
@@ -136,16 +146,20 @@ class _Expansion:
         if ends is None or op.subgraph is None:
             return scores
         first, last = (replace(tensor, is_virtual=True) for tensor in ends)
-        self._give(scores, first)
+        self._builder.give(scores, first)
         for inner in op.subgraph.operations:
             self.add(with_tensors(inner, {first.uid: first, last.uid: last}))
         return last
 
-    def _softmax(self, op: SdpaForward, scores: Tensor) -> Tensor:
+    def _softmax(self, op: SdpaForward, scores: Tensor, queries: Tensor | None) -> Tensor:
         weights = self._builder.tensor(scores.dims, DataType.FLOAT, is_virtual=True, name="weights")
         softmax = op.softmax or Softmax(scores, weights)
         stats = op.stats or softmax.stats
-        self._builder.add(replace(softmax, x=scores, y=weights, stats=stats, axes=(_KEY,)))
+        sink = softmax.sink
+        if sink is not None and queries is not None:
+            row = self._builder.index(sink, _QUERY, (*scores.dims[:_KEY], 1))
+            sink = self._masked(sink, PointwiseMode.CMP_LT, row, queries)
+        self._builder.add(replace(softmax, x=scores, y=weights, stats=stats, sink=sink, axes=(_KEY,)))
         return weights
 
     def _dropped(self, op: SdpaForward, weights: Tensor) -> Tensor:
@@ -172,25 +186,11 @@ class _Expansion:
         after = self._builder.slice(sums, (1, 0, 0, 0), (batch + 1, *ones))
         return self._builder.pointwise(PointwiseMode.SUB, after, before, compute_type=DataType.INT32)
 
-    def _index(self, scores: Tensor, axis: int) -> Tensor:
-        return self._builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=axis), scores)
-
-    def _moved(self, index: Tensor, terms: tuple[tuple[int, Tensor | None], ...]) -> Tensor:
-        """``index`` plus those of the terms, (sign, number), that there are."""
-        for sign, number in terms:
-            if number is not None:
-                mode = PointwiseMode.ADD if sign > 0 else PointwiseMode.SUB
-                index = self._builder.pointwise(mode, index, number, compute_type=DataType.INT32)
-        return index
-
     def _masked(
         self, scores: Tensor, mode: PointwiseMode, left: Tensor, right: Tensor, other: Tensor | None = None
     ) -> Tensor:
         """Scores where ``left mode right`` holds, elsewhere ``other``: minus infinity where it is not given."""
-        seen = self._builder.pointwise(mode, left, right, compute_type=DataType.INT32, virtual=DataType.BOOLEAN)
+        seen = self._builder.compared(mode, left, right)
         nothing = other or self._builder.constant(scores.rank, DataType.FLOAT, -inf)
         compute_type = compute_type_of(scores)
         return self._builder.pointwise(PointwiseMode.BINARY_SELECT, scores, nothing, seen, compute_type=compute_type)
-
-    def _give(self, made: Tensor, given: Tensor) -> None:
-        self._given[made.uid] = given

@@ -11,7 +11,8 @@ from operator import attrgetter
 from typing import Any, TypeVar, TypeVarTuple, cast
 
 from lowdnn import schema
-from lowdnn.codec import Codec, read_document, write_document
+from lowdnn.codec import Codec, encode
+from lowdnn.documents import read_document, write_document
 from lowdnn.enums import AttributeType, TensorReordering
 from lowdnn.graph.observable import in_memory, observable
 from lowdnn.ops import catalog
@@ -118,8 +119,7 @@ class OperationGraph:
 
     def to_json(self) -> str:
         """The operations in topological order, with all that ``from_json`` needs to make an equal graph."""
-        content = [_codec().encode(operation) for operation in self.operations]
-        return write_document("lowdnn_graph", SCHEMA_VERSION, "operations", content)
+        return write_document("lowdnn_graph", SCHEMA_VERSION, {"operations": encode(self.operations)})
 
     @staticmethod
     def from_json(text: str) -> OperationGraph:
@@ -128,11 +128,8 @@ class OperationGraph:
         Raises SerializationVersionMismatchError for another schema version, BadParamError for anything malformed, and
         the errors of operations and graphs that break their rules.
         """
-        content = read_document(text, "lowdnn_graph", SCHEMA_VERSION, "operations", "OperationGraph.json")
-        where = "OperationGraph.json.operations"
-        if not isinstance(content, list):
-            raise BadParamError.at(where, expected="a list", got=type(content).__name__)
-        return OperationGraph(_decode_operation(item, f"{where}[{i}]") for i, item in enumerate(content))
+        content = read_document(text, "lowdnn_graph", SCHEMA_VERSION, {"operations": list}, "OperationGraph.json")
+        return graph_from(content["operations"], "OperationGraph.json.operations")
 
     def __repr__(self) -> str:
         names = ", ".join(type(op).__name__ for op in self.operations)
@@ -203,6 +200,11 @@ class OperationGraph:
 
     def _is_ready(self, operation: Operation, done: set[int]) -> bool:
         return all(t.uid in done or t.uid not in self._producers for t in inputs_of(operation).values())
+
+
+def graph_from(operations: list[Any], where: str) -> OperationGraph:
+    """The graph of the operations that ``codec.encode`` gave ``operations`` for; raises as ``from_json``."""
+    return OperationGraph(_decode_operation(item, f"{where}[{i}]") for i, item in enumerate(operations))
 
 
 def _tensors_by_uid(operations: tuple[Operation, ...]) -> dict[int, Tensor]:

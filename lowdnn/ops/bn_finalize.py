@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lowdnn.enums import AttributeName, AttributeType, BnFinalizeStatsMode, DataType, DescriptorType
 from lowdnn.ops.base import Values, inputs_of, outputs_of
-from lowdnn.ops.norm import check_dims, check_float, check_scalar
+from lowdnn.ops.norm import check_dims, check_float, check_scalar, unbiased_factor
 from lowdnn.ops.tensor import Tensor
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import BadParamError, NotSupportedError, UnsupportedDataTypeError
@@ -112,7 +112,7 @@ class BnFinalize:
             results = {"mean": mean, "inv_std": inv_std, "eq_scale": eq_scale}
             results["eq_bias"] = inputs["bias"] - mean * eq_scale
             if self.exp_avg_factor is not None:
-                factor, unbiased = inputs["exp_avg_factor"].item(), variance * (np.float64(count) / (count - 1))
+                factor, unbiased = inputs["exp_avg_factor"].item(), variance * unbiased_factor(count)
                 for name, now in (("mean", mean), ("var", unbiased)):
                     results[f"output_running_{name}"] = (1 - factor) * inputs[f"input_running_{name}"] + factor * now
         return {port: results[port] for port in outputs_of(self)}

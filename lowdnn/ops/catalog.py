@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
+from lowdnn.ops.bit_mask import PackBits, UnpackBits
 from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
@@ -84,8 +85,8 @@ OPERATIONS: tuple[type, ...] = (
 
 DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Resample, Rng, *OPERATIONS)
 
-#: Operations that no descriptor stands for (``graph.expansion``).
-INTERNAL: tuple[type, ...] = (RaggedLoad, RaggedStore)
+#: Operations that no descriptor stands for (``graph.expansion``, ``graph.bit_masks``).
+INTERNAL: tuple[type, ...] = (RaggedLoad, RaggedStore, PackBits, UnpackBits)
 
 #: What operations are made of that no descriptor stands for.
 INNER: tuple[type, ...] = (Subgraph,)

@@ -140,6 +140,14 @@ def check_scalar(where: str, tensor: Tensor) -> None:
         raise BadParamError.at(where, expected="a by-value or constant tensor", got=tensor.label)
 
 
+def unbiased_factor(count: float) -> float:
+    """The unbiased variance of ``count`` elements over the ordinary one: count / (count - 1).
+
+    1 for a single element, of which no unbiased variance exists.
+    """
+    return count / max(count - 1, 1)
+
+
 def average(values: NDArray[Any], axes: Dims) -> NDArray[Any]:
     """The mean over ``axes``, which stay with extent 1; NaN over nothing."""
     count = prod(values.shape[axis] for axis in axes)

@@ -7,8 +7,9 @@ and inv_variance are outputs; BATCH_NORM may carry running statistics on,
 
     output_running = (1 - exp_avg_factor) * input_running + exp_avg_factor * this batch's
 
-with the variance of the batch divided by count - 1. The inference phase has no statistics; that of BATCH_NORM, whose
-statistics are inputs, is pointwise arithmetic and not this operation.
+with the variance of the batch divided by count - 1, or by 1 where a channel has one element. The inference phase has no
+statistics; that of BATCH_NORM, whose statistics are inputs, is pointwise arithmetic and not this operation.
+Elements may be of any size: squares that FLOAT cannot hold do not show in y.
 Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR. GROUP_NORM is defined as by Wu and He, "Group
 normalization", 2018.
 """
@@ -22,9 +23,18 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lowdnn import dtypes
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, NormFwdPhase, NormMode
 from lowdnn.ops.base import Values, inputs_of, outputs_of
-from lowdnn.ops.norm import NormShape, average, check_dims, check_float, check_scalar, compute_type_of
+from lowdnn.ops.norm import (
+    NormShape,
+    average,
+    check_dims,
+    check_float,
+    check_scalar,
+    compute_type_of,
+    unbiased_factor,
+)
 from lowdnn.ops.tensor import Tensor
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import BadParamError, NotSupportedError
@@ -85,6 +95,12 @@ class NormForward:
         return compute_type_of(self.x)
 
     @property
+    def has_extremes(self) -> bool:
+        """Whether squares of x can leave the range of the arithmetic, as those of HALF and FP8 cannot in FLOAT."""
+        bits = dtypes.info(self.x.data_type).exponent_bits
+        return self.compute_type is DataType.FLOAT and bits >= dtypes.info(DataType.FLOAT).exponent_bits
+
+    @property
     def running(self) -> tuple[Tensor, ...]:
         """The running statistics and their factor, those that there are."""
         return tuple(tensor for tensor in self._running.values() if tensor is not None)
@@ -120,7 +136,7 @@ class NormForward:
                 results["mean"] = mean.reshape(shape.stats_dims)
             if self.running:
                 factor = inputs["exp_avg_factor"].item()
-                unbiased = variance.reshape(shape.stats_dims) * (shape.count / (shape.count - 1 or np.nan))
+                unbiased = variance.reshape(shape.stats_dims) * unbiased_factor(shape.count)
                 for name, now in (("mean", results["mean"]), ("var", unbiased)):
                     results[f"output_running_{name}"] = (1 - factor) * inputs[f"input_running_{name}"] + factor * now
         return {port: results[port] for port in outputs_of(self)}

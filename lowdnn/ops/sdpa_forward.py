@@ -5,9 +5,10 @@
 Dims of q, k and v: see ``sdpa``; o is (B, H, S_q, D_v). scale is one number, 1 where there is none. ``modified`` is
 the sub-graph from the scores, a tensor (B, H, S_q, S_kv) with the uid ``subgraph_input_uid``, to the tensor with
 ``subgraph_output_uid``; its other inputs are inputs of the graph. Lengths, one for each batch or cumulated (see
-``diagonal_band_mask``), leave the queries and keys from there on out of all: o is 0 for such queries, stats minus
-infinity. block_mask: see the operation of that name; it comes behind the sub-graph. k and v with page tables are
-containers of pages (see ``paged_cache_load``), of sequences with these lengths.
+``diagonal_band_mask``), leave the queries and keys from there on out of all: such queries have no sink, their o and
+sum of exponentials are 0, their maximum and stats minus infinity. block_mask: see the operation of that name; it comes
+behind the sub-graph. k and v with page tables are containers of pages (see ``paged_cache_load``), of sequences with
+these lengths.
 ``softmax`` says which statistics there are; its x and y stand for tensors that are inside. stats, (B, H, S_q, 1), may
 be given beside it. Dropout zeroes weights with ``dropout_probability`` and divides the others by what is left of 1;
 rng_dump, (B, H, S_q, S_kv), gets 1 for each weight that is kept, otherwise 0.

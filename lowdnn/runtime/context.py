@@ -10,13 +10,14 @@ A context does not survive ``fork`` or the end of the interpreter: later calls r
 from __future__ import annotations
 
 import logging
-import os
 import weakref
 from collections.abc import Callable
 from types import TracebackType
 
 from lowdnn.driver.base import DeviceAttribute, Driver, DriverError, DriverMemoryError
+from lowdnn.driver.results import CuResult
 from lowdnn.events import emit, event_logger
+from lowdnn.forking import tell_after_fork
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.status import AttributeTypeError, DeviceAllocationFailedError, InvalidValueError, NotInitializedError
 
@@ -29,6 +30,10 @@ class Liveness:
     def __init__(self) -> None:
         self.is_usable = True
         self.reason = ""
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        self.end("one of the parent process; it does not survive fork: start workers by spawn or forkserver")
 
     def end(self, reason: str) -> None:
         if self.is_usable:
@@ -54,7 +59,6 @@ class Context(ProcessBound):
         self.handle = driver.primary_context_retain(device)
         self.liveness = Liveness()
         self._attributes: dict[DeviceAttribute, int] = {}
-        _end_after_fork(self.liveness)
         # Runs at close, at collection or at exit, whichever is first, and only once.
         self._release = weakref.finalize(self, _release_context, driver, device, self.liveness)
 
@@ -115,7 +119,7 @@ class Context(ProcessBound):
             emit(event_logger("context"), logging.WARNING, "give_back_failed", {"what": what, "error": error})
 
     def close(self) -> None:
-        """Releases the primary context. Closing twice does nothing."""
+        """Releases the primary context; what the driver says against it is logged. Closing twice does nothing."""
         self._release()
 
     def __enter__(self) -> Context:
@@ -153,17 +157,7 @@ def _release_context(driver: Driver, device: int, liveness: Liveness) -> None:
     try:
         driver.primary_context_release(device)
     except DriverError as error:
-        # At exit the driver may have shut down before us, and then there is nothing left to release.
-        if error.name != "CUDA_ERROR_DEINITIALIZED":
-            raise
-
-
-def _end_after_fork(liveness: Liveness) -> None:
-    reference = weakref.ref(liveness)
-
-    def end() -> None:
-        found = reference()
-        if found is not None:
-            found.end("one of the parent process; it does not survive fork: start workers by spawn or forkserver")
-
-    os.register_at_fork(after_in_child=end)
+        # At exit the driver may have shut down before us, and then there is nothing left to release. After a fault on
+        # the device it tells the fault again, and has released the context all the same.
+        if error.result != CuResult.DEINITIALIZED:
+            emit(event_logger("context"), logging.WARNING, "give_back_failed", {"what": "context", "error": error})

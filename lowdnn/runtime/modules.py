@@ -35,6 +35,7 @@ class ModuleCache(ProcessBound):
 
     def load(self, kernels: Sequence[KernelRef]) -> None:
         """Compiles and loads what is not loaded yet; several kernels are compiled side by side."""
+        self._context.liveness.check()
         with self._lock:
             missing = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._functions]
             for kernel, image in zip(missing, self._images(missing), strict=True):
@@ -45,6 +46,7 @@ class ModuleCache(ProcessBound):
 
         Loads it where it is not loaded yet. The limit of a function only ever rises, since plans share functions.
         """
+        self._context.liveness.check()
         if kernel not in self._functions:
             self.load((kernel,))
         with self._lock:
@@ -61,6 +63,8 @@ class ModuleCache(ProcessBound):
 
     def close(self) -> None:
         """Unloads every module, where the context is still there."""
+        if not self._context.liveness.is_usable:
+            return
         with self._lock:
             modules, self._modules = self._modules, []
             self._functions.clear()

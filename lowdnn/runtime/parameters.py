@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,10 +72,9 @@ class ParameterBlock:
     """
 
     def __init__(self, plan: Plan, encode_map: MapEncoder) -> None:
-        """``encode_map`` encodes the plan's tensor maps.
+        """``encode_map`` encodes the tensor maps of ``plan``, which keeps ``plan_rules``.
 
-        Raises BadParamError for a number that does not fit its type, a uid that the plan has not, and a tensor map of a
-        tensor that may lie where no map can begin.
+        Raises BadParamError for a tensor map of a tensor that may lie where no map can begin.
         """
         parts = tuple(_parts(plan, encode_map))
         size_bytes = parts[-1].end_bytes if parts else 0
@@ -155,7 +154,6 @@ class _Part:
 
     def __init__(self, launch: Launch, start: int, encode_map: MapEncoder) -> None:
         self.start = start
-        self._arguments = launch.arguments
         self._encode_map = encode_map
         self._contents: list[int | float | bytes] = []
         self._bound: list[tuple[int, _Bound]] = []
@@ -166,11 +164,7 @@ class _Part:
     def write(self, block: memoryview, base: int) -> None:
         """Writes what is known when the plan is loaded, and 0 elsewhere; ``base`` is the block's address."""
         addresses = [base + self.start + position for position in self.layout.arguments]
-        try:
-            self.layout.packer.pack_into(block, self.start, *self._contents, *addresses)
-        except (struct.error, OverflowError):
-            unfit = next(scalar for scalar in _scalars(self._arguments) if not _fits(scalar))
-            raise _unfit_error(unfit.type, unfit.value) from None
+        self.layout.packer.pack_into(block, self.start, *self._contents, *addresses)
 
     def bound(self) -> Iterator[tuple[int, _Bound]]:
         """What execute writes, by its position in the block."""
@@ -206,19 +200,10 @@ def _parts(plan: Plan, encode_map: MapEncoder) -> Iterator[_Part]:
         end_bytes = part.end_bytes
 
 
-def _scalars(arguments: Iterable[Argument]) -> Iterator[Scalar]:
-    for argument in arguments:
-        if isinstance(argument, Scalar):
-            yield argument
-        elif isinstance(argument, Struct):
-            yield from _scalars(argument.fields)
-
-
 def _tensor_slots(plan: Plan, bound: Sequence[tuple[int, _Bound]]) -> tuple[tuple[AddressSlot, ...], ...]:
     slots: dict[int, list[AddressSlot]] = {tensor.uid: [] for tensor in plan.tensors}
     for position, leaf in bound:
         if isinstance(leaf, TensorPointer):
-            _check_uid(slots, leaf.uid, plan)
             slots[leaf.uid].append((position // 8, leaf.offset_bytes))
     return tuple(tuple(slots[tensor.uid]) for tensor in plan.tensors)
 
@@ -228,7 +213,6 @@ def _value_slots(plan: Plan, bound: Sequence[tuple[int, _Bound]]) -> tuple[Value
     slots: list[ValueSlot] = []
     for position, leaf in bound:
         if isinstance(leaf, TensorValue):
-            _check_uid(indices, leaf.uid, plan)
             index = indices[leaf.uid]
             slots.append(ValueSlot(position, leaf.type, index, plan.tensors[index].data_type))
     return tuple(slots)
@@ -254,7 +238,6 @@ def _check_maps(plan: Plan, maps: Sequence[_PlacedMap]) -> None:
     for _, _, tensor_map in maps:
         if isinstance(tensor_map.target, WorkspacePointer):
             continue
-        _check_uid(tensors, tensor_map.target.uid, plan)
         tensor = tensors[tensor_map.target.uid]
         alignment_bytes = tensor_map.alignment_bytes
         if tensor.is_by_value or not tensor.size_bytes or tensor.alignment_bytes % alignment_bytes:
@@ -263,11 +246,6 @@ def _check_maps(plan: Plan, maps: Sequence[_PlacedMap]) -> None:
                 expected=f"device memory aligned to {alignment_bytes} bytes, as its tensor map needs",
                 got=tensor,
             )
-
-
-def _check_uid(known: Container[int], uid: int, plan: Plan) -> None:
-    if uid not in known:
-        raise BadParamError.at(f"{plan.name}.launches", expected="uids of plan.tensors", got=uid)
 
 
 def _value_writer(block: memoryview, slot: ValueSlot) -> Callable[[int], None]:
@@ -290,14 +268,6 @@ def _pack(block: memoryview, position: int, scalar_type: ScalarType, value: int 
         struct.pack_into(f"<{scalar_type.format_character}", block, position, float(value) if is_float else int(value))
     except (struct.error, OverflowError, ValueError):
         raise _unfit_error(scalar_type, value) from None
-
-
-def _fits(scalar: Scalar) -> bool:
-    try:
-        struct.pack(f"<{scalar.type.format_character}", scalar.value)
-    except (struct.error, OverflowError):
-        return False
-    return True
 
 
 def _unfit_error(scalar_type: ScalarType, value: int | float) -> LowdnnError:

@@ -40,11 +40,19 @@ class Runtime(ProcessBound):
         self._log_handler = log_to(self.config)
 
     @classmethod
-    def open(cls, kind: str | None = None, *, device: int = 0, config: Config | None = None) -> Runtime:
-        """A runtime on a driver of this kind (``auto``, ``cuda``, ``emulated``); by default the configuration's."""
+    def open(
+        cls, kind: str | None = None, *, device: int = 0, config: Config | None = None, faults: str = ""
+    ) -> Runtime:
+        """A runtime on a driver of this kind (``auto``, ``cuda``, ``emulated``); by default the configuration's.
+
+        ``faults``: calls of the driver that are to fail, as in ``open_driver``.
+        """
         chosen = Config.from_environment() if config is None else config
         driver = open_driver(
-            chosen.device if kind is None else kind, arch=chosen.emulated_arch, policy=chosen.emulated_policy
+            chosen.device if kind is None else kind,
+            arch=chosen.emulated_arch,
+            policy=chosen.emulated_policy,
+            faults=faults,
         )
         return cls(driver, device=device, config=chosen)
 
@@ -59,7 +67,10 @@ class Runtime(ProcessBound):
         return loaded
 
     def close(self) -> None:
-        """Unloads modules and releases the context. Closing twice does nothing."""
+        """Unloads modules and releases the context; closing twice does nothing.
+
+        What the driver says against it, as it does after a fault on the device, is logged and not raised.
+        """
         self.modules.close()
         self.context.close()
         if self._log_handler is not None:

@@ -37,7 +37,7 @@ class PackRules:
         try:
             ordered = tuple(map(pointers.__getitem__, self._uids))
         except KeyError:
-            missing = [f"{tensor.uid} ({tensor.name})" for tensor in self._plan.tensors if tensor.uid not in pointers]
+            missing = [f"{tensor.uid} ({tensor.name!r})" for tensor in self._plan.tensors if tensor.uid not in pointers]
             raise BadParamError.at(
                 "variant_pack.unique_ids", expected=f"an address for {', '.join(missing)}", got=sorted(pointers)
             ) from None

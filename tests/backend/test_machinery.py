@@ -193,7 +193,7 @@ def test_a_plan_of_another_architecture_is_refused() -> None:
 
 
 def test_a_damaged_plan_is_refused() -> None:
-    with pytest.raises(BadParamError, match=r"Plan"):
+    with pytest.raises(BadParamError, match="EXECUTION_PLAN_JSON_REPRESENTATION: expected a JSON document"):
         made(DescriptorType.EXECUTION_PLAN, (N.EXECUTION_PLAN_JSON_REPRESENTATION, T.CHAR, "{}}"))
 
 

@@ -42,10 +42,20 @@ def test_demo_reports_what_it_did(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert re.search(r"^test accuracy .* of 4\), expected at least 97%$", output, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("argument", "least"), [("steps", 1), ("seed", 0)])
-def test_demo_refuses_numbers_that_are_too_small(argument: str, least: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--device", "emulated", f"--{argument}", str(least - 1)]) == 2
-    assert f"demo.{argument}: expected {least} or more, got {least - 1}" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("argument", "value", "rule"),
+    [
+        ("steps", 0, "1 to 10000"),
+        ("steps", 10**12, "1 to 10000"),
+        ("seed", -1, "0 to 9223372036854775807"),
+        ("seed", 10**30, "0 to 9223372036854775807"),
+    ],
+)
+def test_demo_refuses_numbers_out_of_range(
+    argument: str, value: int, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--device", "emulated", f"--{argument}", str(value)]) == 2
+    assert f"demo.{argument}: expected {rule}, got {value}\n" in capsys.readouterr().err
 
 
 @pytest.mark.gpu

@@ -96,8 +96,8 @@ def _wrong_reference(graph: object, inputs: object) -> dict[int, object]:
     ("arguments", "text"),
     [
         (["--engine", "nope"], "run.engine: expected one of all, conv_implicit_gemm_mma"),
-        (["--repeats", "0"], "run.repeats: expected 1 or more, got 0"),
-        (["--seed", "-1"], "run.seed: expected 0 or more, got -1"),
+        (["--repeats", "0"], "run.repeats: expected 1 to 1000000, got 0"),
+        (["--seed", "-1"], "run.seed: expected 0 to 9223372036854775807, got -1"),
     ],
 )
 def test_wrong_options_are_bad_input(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:

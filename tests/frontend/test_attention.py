@@ -198,6 +198,22 @@ def test_a_sink_and_all_statistics(case: Case) -> None:
     np.testing.assert_allclose(maxima + np.log(sums), wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_queries_behind_their_length_have_no_sink(case: Case) -> None:
+    """Their statistics are minus infinity, as in cuDNN."""
+    sink = np.array([-1, 0, 2, 30], np.float32).reshape(1, H, 1, 1)
+    queries, keys = np.array([SQ, 5]), np.array([0, SKV - 3])
+    assert B == 2
+    _, stats = case.run(
+        sink_token=case.input(sink),
+        use_padding_mask=True,
+        seq_len_q=case.input(queries.astype(np.int32).reshape(B, 1, 1, 1)),
+        seq_len_kv=case.input(keys.astype(np.int32).reshape(B, 1, 1, 1)),
+    )
+    np.testing.assert_array_equal(stats[0], np.broadcast_to(sink[0], (H, SQ, 1)))
+    assert np.isneginf(stats[1, :, 5:]).all()
+    assert np.isfinite(stats[1, :, :5]).all()
+
+
 @pytest.mark.parametrize("in_elements", [True, False])
 def test_ragged_tensors(handle: Handle, in_elements: bool) -> None:
     """Sequences of queries and keys packed as (T, H, D), the second has no query; offsets count rows or elements."""

@@ -1,5 +1,6 @@
 """A norm with what residual networks have around it, written as programs for cudnn-frontend write it: add, ReLU and its
-mask behind the forward pass; the mask, or ReLU's gradient, before the backward pass. One launch each."""
+mask behind the forward pass; the mask, or ReLU's gradient, before the backward pass. One launch each, and one for a
+mask."""
 
 from __future__ import annotations
 
@@ -39,15 +40,26 @@ def channels(graph: pygraph, count: int) -> list[cudnn.Tensor]:
 
 
 def run(graph: pygraph, handle: Handle, inputs: Arrays, outputs: list[cudnn.Tensor]) -> list[NDArray[Any]]:
-    """The values of the outputs; the graph is one launch."""
+    """The values of the outputs; the graph is one launch, and one for the bits of a mask."""
     for output in outputs:
         output.set_output(True)
     graph.build([cudnn.heur_mode.A])
-    assert graph.get_plan_name_at_index(0).startswith("eng20_norm_rows")
+    has_mask = any(t.get_data_type() is BOOLEAN for t in (*inputs, *outputs))
+    assert graph.get_plan_name_at_index(0).startswith("eng6_composite" if has_mask else "eng20_norm_rows")
     arrays = inputs | {t: np.zeros(t.get_dim(), np.float32) for t in outputs}
-    values = {t: cudnn.from_numpy(array, handle, t.get_data_type(), t.get_stride()) for t, array in arrays.items()}
+    values = {
+        t: bits(array, handle)
+        if t.get_data_type() is BOOLEAN
+        else cudnn.from_numpy(array, handle, t.get_data_type(), t.get_stride())
+        for t, array in arrays.items()
+    }
     graph.execute(values, cudnn.from_numpy(np.zeros(max(graph.get_workspace_size(), 1), np.uint8), handle))
     return [values[t].numpy().astype(np.float64) for t in outputs]
+
+
+def bits(mask: NDArray[Any], handle: Handle) -> cudnn.DeviceTensor:
+    """A bit for each element in the order of memory, in as many bytes as that takes."""
+    return cudnn.from_numpy(np.packbits(mask.astype(bool).transpose(0, 2, 3, 1), bitorder="little"), handle)
 
 
 def normalised(x: NDArray[np.float16]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
@@ -73,7 +85,8 @@ def test_batch_norm_add_relu_and_mask(handle: Handle, rng: np.random.Generator) 
     xhat, *statistics = normalised(x)
     expected = np.maximum(xhat * scale + bias + residual, 0)
     np.testing.assert_allclose(got_y, expected, rtol=1e-3, atol=2e-3)
-    np.testing.assert_array_equal(got_mask, got_y > 0)
+    in_memory = (got_y > 0).transpose(0, 2, 3, 1)
+    np.testing.assert_array_equal(got_mask, np.packbits(in_memory, bitorder="little"))
     np.testing.assert_allclose([got_mean, got_inverse], statistics, rtol=1e-5, atol=1e-6)
 
 
@@ -104,6 +117,25 @@ def test_mask_and_batch_norm_backward(handle: Handle, rng: np.random.Generator, 
         np.testing.assert_allclose(actual, expected, rtol=2e-3, atol=2e-3)
     if forks:
         np.testing.assert_array_equal(got_masked, dy * mask)
+
+
+def test_an_array_of_booleans_lends_its_memory_to_bits(handle: Handle) -> None:
+    """As programs do that allocate a mask like the activation: the first eighth of it has the bits."""
+    x = np.linspace(-1, 1, np.prod(DIMS)).astype(np.float16).reshape(DIMS)
+    graph = new_graph(handle)
+    (tx,), (ts, tb) = images(graph, 1), channels(graph, 2)
+    normal, *_ = graph.batchnorm(tx, ts, tb, None, None, graph.tensor_scalar(EPSILON), None)
+    mask = graph.cmp_gt(normal, graph.tensor_scalar(0.0, cudnn.scalar_type.COMPILE_TIME_CONST)).set_data_type(BOOLEAN)
+    mask.set_output(True)
+    graph.build([cudnn.heur_mode.A])
+    memory = cudnn.from_numpy(np.zeros(DIMS, np.bool_), handle, BOOLEAN, tx.get_stride())
+    values = {tx: cudnn.from_numpy(x, handle, HALF, tx.get_stride()), mask: memory}
+    values |= {t: cudnn.from_numpy(np.full(CHANNELS, value, np.float32), handle) for t, value in ((ts, 1), (tb, 0))}
+    graph.execute(values, cudnn.from_numpy(np.zeros(max(graph.get_workspace_size(), 1), np.uint8), handle))
+    expected = np.packbits((normalised(x)[0] > 0).transpose(0, 2, 3, 1), bitorder="little")
+    found = memory.numpy().transpose(0, 2, 3, 1).reshape(-1).view(np.uint8)
+    np.testing.assert_array_equal(found[: expected.size], expected)
+    assert not found[expected.size :].any()
 
 
 def test_relu_backward_of_a_recomputed_activation(handle: Handle, rng: np.random.Generator) -> None:

@@ -202,7 +202,7 @@ def test_every_step_builds() -> None:
         ("matmul m=1 n=2 k=3 epilogue=relu+swoosh", "matmul.epilogue", "names joined by '+'", "'relu+swoosh'"),
         ("conv n=1 c=1 hw=1x1x1x1 k=1 rs=1", "conv.hw", "1 to 3 integers", "'1x1x1x1'"),
         ("conv n=1 c=1 hw=8x8 k=1 rs=1x1 pad=1:-2", "conv.pad", "before:after", "'1:-2'"),
-        ("conv n=1 c=1 hw=8x8 k=1 rs=1x1 alpha=one", "conv.alpha", "a number", "'one'"),
+        ("conv n=1 c=1 hw=8x8 k=1 rs=1x1 alpha=one", "conv.alpha", "a finite number", "'one'"),
         ("reduction dims=2x3 axes=1,0 op=add", "reduction.axes", "ascending axes", "'1,0'"),
         ("reduction dims=2x3 axes=1 op=median", "reduction.op", "one of add, mul", "'median'"),
     ],

@@ -114,6 +114,23 @@ def test_attention_with_a_modifier_and_lengths(lengths: dict[str, Tensor]) -> No
     assert_gives(graph, inputs, attention(inputs, 0.5, right=1, lengths=True))
 
 
+@pytest.mark.parametrize("lengths", [LENGTHS, SUMS], ids=["single", "cumulated"])
+def test_queries_behind_their_length_have_no_sink(lengths: dict[str, Tensor]) -> None:
+    scores, weights = (replace(tensor(uid, SCORES), is_virtual=True) for uid in (19, 20))
+    softmax = Softmax(scores, weights, stats=STATS, sink=tensor(21, (1, H, 1, 1)))
+    graph = graph_of(SdpaForward(Q, K, V, OUT, softmax=softmax, **lengths))
+    inputs = drawn(graph)
+    without = attention(inputs, lengths=True)[STATS.uid]
+    is_behind = np.arange(SQ)[:, None] >= np.array([3, 5])[:, None, None, None]
+    wanted = np.where(is_behind, -np.inf, np.logaddexp(without, inputs[21]))
+    np.testing.assert_allclose(evaluate(graph, inputs)[STATS.uid], wanted, rtol=1e-5, atol=1e-6)
+    if lengths is LENGTHS:
+        found = match_attention(graph)
+        assert isinstance(found, Attention), found
+        assert found.cuts_sink
+        assert found.softmax.sink == softmax.sink
+
+
 def test_engines_find_the_band_of_a_modifier() -> None:
     graph = graph_of(SdpaForward(Q, K, V, OUT, **LENGTHS, **modifier(number(10, 1))))
     found = match_attention(graph)

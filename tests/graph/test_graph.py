@@ -242,7 +242,7 @@ def test_malformed_json_is_refused() -> None:
     document = json.loads(text)
     where = "OperationGraph.json.operations"
     for content, place, expected, got in (
-        ({}, where, "a list", "dict"),
+        ({}, where, "list", "{}"),
         ([document["operations"][0]["x"]], f"{where}[0]", "an operation", "Tensor"),
         ([7], f"{where}[0]", "an operation", "int"),
         ([{"class": "OperationGraph"}], f"{where}[0]", "one of", "OperationGraph"),

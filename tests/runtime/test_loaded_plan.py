@@ -127,7 +127,7 @@ def test_null_and_misaligned_pointers_are_named_and_leave_the_plan_usable(scale:
 def test_missing_and_unknown_uids(scale: Scale) -> None:
     loaded = scale.load(scale_plan(COUNT))
     x, y, alpha = scale.pointers
-    with pytest.raises(BadParamError, match=r"22 \(y\)"):
+    with pytest.raises(BadParamError, match=r"22 \('y'\)"):
         loaded.execute({X: x, ALPHA: alpha})
     with pytest.raises(BadParamError, match="99"):
         loaded.execute({X: x, Y: y, ALPHA: alpha, 99: x})

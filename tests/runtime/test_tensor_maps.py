@@ -171,7 +171,7 @@ def test_copies_follow_the_addresses(
         monkeypatch.setattr(
             loaded_plan, "encode_map", lambda driver, layout: replace(encode_map(driver, layout), address_word=None)
         )
-    loaded = runtime.load(Plan.from_json(copy_plan(shape, is_im2col, through_workspace=True).to_json()))
+    loaded = runtime.load(copy_plan(shape, is_im2col, through_workspace=True))
     x = np.arange(np.prod(shape) * CHANNELS, dtype=np.float32).reshape(*shape, CHANNELS)
     for number in range(3):
         buffers = upload(runtime, x + number), upload(runtime, np.full_like(x, np.nan))

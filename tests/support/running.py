@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import Choices, Engine
 from lowdnn.graph.cases import parse_case
@@ -18,6 +18,7 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.memory import from_memory, to_memory
+from lowdnn.ops.ragged import RaggedMove, RaggedStore
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Plan
 from lowdnn.runtime.buffer import DeviceBuffer
@@ -31,7 +32,6 @@ from tests.support.tolerance import assert_close
 POLICIES = ("lockstep", "warp-serial(7)", "cta-reverse")
 
 Arrays = Mapping[int, NDArray[Any]]
-Ends = Mapping[int, Sequence[int]]
 
 
 def check_exact(
@@ -100,35 +100,41 @@ def check_outputs(
     _compare(runtime, plan, graph, inputs, expected_outputs(graph, inputs, plan.numerical_notes, length), context)
 
 
-def assert_packed(found: Arrays, expected: Mapping[int, Expected], graph: OperationGraph, ends: Ends) -> None:
-    """Of outputs ``found``, the rows (axis 2) of sequences must be near, and others as they were before the run.
-
-    ends: by uid, the offsets of the first sequence, ..., the end of the last one.
-    """
+def assert_outputs(
+    found: Arrays, expected: Mapping[int, Expected], graph: OperationGraph, inputs: Arrays, context: str = ""
+) -> None:
+    """Outputs must be near; of packed ones the rows of sequences, and others must be as they were before the run."""
+    stores = {op.y.uid: op for op in graph.operations if isinstance(op, RaggedStore)}
     for uid, wanted in expected.items():
-        tensor, (begin, *_, end) = graph.tensors[uid], ends[uid]
-        others = np.delete(found[uid], np.s_[begin:end], axis=2)
-        np.testing.assert_array_equal(others.tobytes(), poison(others.size, tensor.data_type).tobytes())
-        rows = (found[uid][:, :, begin:end], wanted.values[:, :, begin:end])
-        assert_close(*rows, tensor.data_type, wanted.allowed, tensor.label)
+        tensor, actual, values = graph.tensors[uid], found[uid], wanted.values
+        label = f"{tensor.label}, {context}"
+        if uid in stores:
+            rows = _is_of_sequences(stores[uid], inputs)
+            others = np.ascontiguousarray(actual[:, :, ~rows])
+            assert others.tobytes() == poison(others.size, tensor.data_type).tobytes(), f"{label}: other rows changed"
+            actual, values = actual[:, :, rows], values[:, :, rows]
+        assert_close(actual, values, tensor.data_type, wanted.allowed, label)
 
 
 def run_plan(runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays) -> dict[int, NDArray[Any]]:
     """The graph's outputs by uid, as storage arrays in logical dims.
 
     ``inputs``: the tensors that are read, in the same form. Outputs are poisoned before the run; bytes between an
-    output's elements must stay as they were.
+    output's elements must stay as they were. Of packed tensors there is memory up to the end that their offsets say;
+    of outputs, rows behind it are poison.
     """
+    ends = _packed_ends(graph, inputs)
     tensors = [graph.tensors[item.uid] for item in plan.tensors]
-    before = {tensor.uid: _memory_of(tensor, inputs) for tensor in tensors}
-    buffers = {t.uid: upload(runtime, before[t.uid], t.label) for t in tensors if not t.is_by_value}
+    before = {tensor.uid: _memory_of(tensor, inputs, ends) for tensor in tensors}
+    stored = {t.uid: _with_address(before[t.uid]) if t.uid in ends else before[t.uid] for t in tensors}
+    buffers = {t.uid: upload(runtime, stored[t.uid], t.label) for t in tensors if not t.is_by_value}
     pointers = {
         tensor.uid: before[tensor.uid].ctypes.data if tensor.is_by_value else buffers[tensor.uid].address
         for tensor in tensors
     }
     with Workspace(runtime.context, plan.workspace_bytes) as workspace:
         runtime.load(plan).execute(pointers, workspace.address)
-        results = {t.uid: _result(t, buffers[t.uid], before[t.uid]) for t in graph.outputs}
+        results = {t.uid: _result(t, buffers[t.uid], before[t.uid], ends) for t in graph.outputs}
     for buffer in buffers.values():
         buffer.close()
     return results
@@ -162,25 +168,59 @@ def _check(
 def _compare(
     runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays, expected: Mapping[int, Expected], context: str
 ) -> None:
-    actual = run_plan(runtime, plan, graph, inputs)
-    for uid, wanted in expected.items():
-        tensor = graph.tensors[uid]
-        assert_close(actual[uid], wanted.values, tensor.data_type, wanted.allowed, f"{tensor.label}, {context}")
+    assert_outputs(run_plan(runtime, plan, graph, inputs), expected, graph, inputs, context)
 
 
-def _memory_of(tensor: Tensor, inputs: Arrays) -> NDArray[Any]:
+def _is_of_sequences(store: RaggedStore, inputs: Arrays) -> NDArray[np.bool_]:
+    """Of each row of the packed tensor, whether a sequence has it."""
+    rows = np.zeros(store.packed.dims[2], np.bool_)
+    for _, place in store.sequences({"offsets": inputs[store.offsets.uid]}):
+        rows[place] = True
+    return rows
+
+
+def _packed_ends(graph: OperationGraph, inputs: Arrays) -> dict[int, int]:
+    """By uid, the rows of packed tensors that offsets describe."""
+    moves = [op for op in graph.operations if isinstance(op, RaggedMove)]
+    return {
+        move.packed.uid: int(inputs[move.offsets.uid].max()) * move.multiplier // move.row_elements for move in moves
+    }
+
+
+def _in_memory(tensor: Tensor, ends: Mapping[int, int]) -> Tensor:
+    """The tensor, or of a packed one what there is of it."""
+    if tensor.uid not in ends:
+        return tensor
+    batch, heads, rows, size = tensor.dims
+    return replace(tensor, dims=(batch, heads, min(rows, ends[tensor.uid]), size))
+
+
+def _with_address(memory: NDArray[Any]) -> NDArray[Any]:
+    """One element where there is none: packed tensors have an address even if no sequence has a row."""
+    return memory if memory.size else np.zeros(1, memory.dtype)
+
+
+def _memory_of(tensor: Tensor, inputs: Arrays, ends: Mapping[int, int]) -> NDArray[Any]:
     """The tensor's memory: poison, with its values, where it has some, at its elements."""
-    background = poison(tensor.span_bytes // tensor.element_bytes, tensor.data_type)
-    return to_memory(inputs[tensor.uid], tensor, background) if tensor.uid in inputs else background
+    existing = _in_memory(tensor, ends)
+    background = poison(existing.span_bytes // tensor.element_bytes, tensor.data_type)
+    if tensor.uid not in inputs:
+        return background
+    values = inputs[tensor.uid]
+    return to_memory(values[:, :, : existing.dims[2]] if tensor.uid in ends else values, existing, background)
 
 
-def _result(tensor: Tensor, buffer: DeviceBuffer, before: NDArray[Any]) -> NDArray[Any]:
-    after = download(buffer, dtypes.info(tensor.data_type).storage)
-    result = from_memory(after, tensor)
-    blank = np.zeros(tensor.dims, after.dtype)
-    gaps = [to_memory(blank, tensor, memory).tobytes() for memory in (before, after)]
+def _result(tensor: Tensor, buffer: DeviceBuffer, before: NDArray[Any], ends: Mapping[int, int]) -> NDArray[Any]:
+    existing, after = _in_memory(tensor, ends), download(buffer, before.dtype)[: before.size]
+    result = from_memory(after, existing)
+    blank = np.zeros(existing.dims, after.dtype)
+    gaps = [to_memory(blank, existing, memory).tobytes() for memory in (before, after)]
     assert gaps[0] == gaps[1], f"{tensor.label}: bytes between its elements were written"
-    return result
+    if tensor.uid not in ends:
+        return result
+    whole = poison(tensor.element_count, tensor.data_type).reshape(tensor.dims)
+    whole[:, :, : existing.dims[2]] = result
+    return whole
 
 
 def _repeated(values: NDArray[Any], tensor: Tensor) -> NDArray[Any]:

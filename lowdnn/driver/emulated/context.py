@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,13 +35,15 @@ class PrimaryContext:
         self._current = threading.local()
         self._references = 0
         self._state: DeviceState | None = None
-        self._is_initialised = False
+        self._process: int | None = None
 
     def initialise(self) -> None:
-        self._is_initialised = True
+        if self._process is None:
+            self._process = os.getpid()
 
     def check_initialised(self, call: str) -> None:
-        if not self._is_initialised:
+        """A child of fork cannot use its parent's driver, as on a GPU."""
+        if self._process != os.getpid():
             raise driver_error(call, CuResult.NOT_INITIALIZED)
 
     def check_device(self, call: str, device: int) -> None:
@@ -81,6 +84,7 @@ class PrimaryContext:
         ``captures=False`` marks what a GPU does not allow while the thread captures a stream.
         """
         text = ", ".join(f"{value:#x}" if isinstance(value, int) else str(value) for value in arguments)
+        self.check_initialised(call)
         with self._lock:
             state = self._usable_state(call, text)
             if not captures:
@@ -98,7 +102,6 @@ class PrimaryContext:
                 raise driver_error(call, CuResult.INVALID_VALUE, text, str(error)) from error
 
     def _usable_state(self, call: str, arguments: str) -> DeviceState:
-        self.check_initialised(call)
         state = self._state
         if state is None or self.current() != CONTEXT:
             raise driver_error(call, CuResult.INVALID_CONTEXT, arguments, "the context is not current in this thread")

@@ -305,13 +305,18 @@ class EmulatedDriver:
         with self._context.entered("cuModuleUnload", module, captures=False) as state:
             state.machine.unload(find(state.modules, "cuModuleUnload", module))
             del state.modules[module]
+            for function in state.functions_of.pop(module, {}).values():
+                del state.functions[function]
 
     def module_get_function(self, module: int, name: str) -> int:
         with self._context.entered("cuModuleGetFunction", module, name) as state:
             function = find(state.modules, "cuModuleGetFunction", module).functions.get(name)
             if function is None:
                 raise driver_error("cuModuleGetFunction", CuResult.NOT_FOUND, f"{module:#x}, {name}")
-            return state.add(state.functions, LoadedFunction(function))
+            known = state.functions_of.setdefault(module, {})
+            if name not in known:
+                known[name] = state.add(state.functions, LoadedFunction(function))
+            return known[name]
 
     def function_get_attribute(self, function: int, attribute: FunctionAttribute) -> int:
         with self._context.entered("cuFuncGetAttribute", function) as state:

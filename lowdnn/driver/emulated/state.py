@@ -49,7 +49,10 @@ class EventState:
 
 @dataclass
 class DeviceState:
-    """Objects by handle; ``handles`` gives new ones. Streams 0, 1 and 2 are the driver's own (legacy, per-thread)."""
+    """Objects by handle; ``handles`` gives new ones. Streams 0, 1 and 2 are the driver's own (legacy, per-thread).
+
+    ``functions_of``: the handles of functions by module and name.
+    """
 
     memory: Arena
     machine: Machine
@@ -58,6 +61,7 @@ class DeviceState:
     events: dict[int, EventState] = field(default_factory=dict)
     modules: dict[int, Module] = field(default_factory=dict)
     functions: dict[int, LoadedFunction] = field(default_factory=dict)
+    functions_of: dict[int, dict[str, int]] = field(default_factory=dict)
     graphs: dict[int, Graph] = field(default_factory=dict)
     executables: dict[int, Graph] = field(default_factory=dict)
     captures: list[Capture] = field(default_factory=list)

@@ -13,7 +13,8 @@
 // Warpgroups may take turns at it, so that the multiplications of one run beside the softmax of another. Of fp8, the
 // last warpgroup's first warp loads all and its others transpose values from one ring into another.
 // Memory: q, k, v as their places say, by tensor maps, 16-bit elements, or fp8 ones with strides. Copies bring whole
-// tiles: consumers make zeros of rows that are not those of the sequence.
+// tiles. Rows behind the end of a packed sequence arrive as zeros; of other values, consumers make zeros of rows behind
+// the length.
 // Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, of fp8
 // those transposed too, the barriers and numbers of rows, of packed sequences their order.
 // Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks, as a dependent launch (dependent_launch.cuh).
@@ -55,10 +56,8 @@ struct Params {
 
 // Whether numbers of queries and keys are not those of all batches.
 constexpr bool HAS_SEQUENCES = STORES_PACKED || HAS_LENGTHS || HAS_QUERY_LENGTHS;
-constexpr bool CUTS_QUERIES = Q_PLACE == PACKED, CUTS_KEYS = K_PLACE == PACKED;
-constexpr bool CUTS_VALUES = V_PLACE == PACKED || HAS_LENGTHS;
-// Rows that exist where those behind them do not matter.
-constexpr i32 UNCUT = 0x7fffffff;
+// Whether values behind those of a sequence arrive as they are in memory: weights of 0 do not make zeros of NaN.
+constexpr bool CUTS_VALUES = HAS_LENGTHS && V_PLACE != PACKED;
 
 // `threads` threads, this one the `thread`-th, which meet: makes the rows from `existing` on zeros. Of the consumers
 // nobody has a turn meanwhile.
@@ -83,22 +82,14 @@ struct QueryTile {
     if constexpr (!HAS_SEQUENCES) return Place(p, own.head, own.tile);
     return Place(p, own.head, own.tile, {i32(load_shared_32(note() + 8)), i32(load_shared_32(note() + 12))});
   }
-  __device__ __forceinline__ void clear() const {
-    if constexpr (CUTS_QUERIES) clear_from(rows(), load_shared_32(note() + 16));
-  }
 
   // One thread.
   template <class Head>
-  __device__ __forceinline__ void load(const Head& from, const Work& work, const Place& place, i32 existing,
-                                       u32 barrier) const {
+  __device__ __forceinline__ void load(const Head& from, const Work& work, const Place& place, u32 barrier) const {
     store(work);
     if constexpr (HAS_SEQUENCES) {
       store_shared_32(note() + 8, place.band.queries);
       store_shared_32(note() + 12, place.band.keys);
-    }
-    if constexpr (CUTS_QUERIES) {
-      const i32 end = existing < place.band.queries ? max(existing - place.block_row, 0) : UNCUT;
-      store_shared_32(note() + 16, end);
     }
     rows().load(from, place.block_row, barrier);
   }
@@ -115,39 +106,40 @@ struct QueryTile {
   }
 };
 
-// Tiles on their way to the consumers, with how many rows of each exist, where IS_CUT: what is copied behind them may
-// be anything, NaN too.
-template <class Rows_, bool IS_CUT, int WRITERS = 1> struct CutRing : TileRing<Rows_, STAGES, CONSUMER_WARPS, WRITERS> {
-  typedef TileRing<Rows_, STAGES, CONSUMER_WARPS, WRITERS> Tiles;
-  static constexpr int BARRIER_BYTES = Tiles::BARRIER_BYTES + (IS_CUT ? STAGES * 8 : 0);
+#if IS_FP8
+typedef TileRing<Values, STAGES, CONSUMER_WARPS, TRANSPOSERS> ValueRing;
+#else
+// Values on their way to the consumers, with how many rows of each tile exist where CUTS_VALUES.
+struct ValueRing : TileRing<Values, STAGES, CONSUMER_WARPS> {
+  typedef TileRing<Values, STAGES, CONSUMER_WARPS> Tiles;
+  static constexpr int BARRIER_BYTES = Tiles::BARRIER_BYTES + (CUTS_VALUES ? STAGES * 8 : 0);
 
   // The producer.  end: of the rows that exist.
   template <class Head> __device__ __forceinline__ void load(const Head& from, i32 row, i32 end) {
-    this->wait_empty();
-    if constexpr (IS_CUT) store_shared_32(existing(), max(end - row, 0));
-    this->fill(from, row);
+    wait_empty();
+    if constexpr (CUTS_VALUES) store_shared_32(existing(), max(end - row, 0));
+    fill(from, row);
   }
 
   // The consumers, before any of them reads the next tile.
   __device__ __forceinline__ void clear() const {
-    if constexpr (IS_CUT) {
-      const Rows_ rows = this->wait();
+    if constexpr (CUTS_VALUES) {
+      const Values rows = wait();
       clear_from(rows, load_shared_32(existing()));
     }
   }
 
  private:
-  __device__ __forceinline__ u32 existing() const { return this->full + Tiles::BARRIER_BYTES + this->at.stage() * 8; }
+  __device__ __forceinline__ u32 existing() const { return full + Tiles::BARRIER_BYTES + at.stage() * 8; }
 };
+#endif
 
 struct Memory {
   TileRing<QueryTile, QUERY_STAGES, CONSUMER_WARPS> queries;
-  CutRing<Keys, CUTS_KEYS> keys;
+  TileRing<Keys, STAGES, CONSUMER_WARPS> keys;
+  ValueRing values;
 #if IS_FP8
-  CutRing<Values, false, TRANSPOSERS> values;
   TileRing<LoadedValues, STAGES, TRANSPOSERS> loaded_values;
-#else
-  CutRing<Values, CUTS_VALUES> values;
 #endif
 
   __device__ __forceinline__ explicit Memory(u32 shared)
@@ -180,6 +172,13 @@ struct Memory {
     loaded_values.load(from, row);
 #else
     values.load(from, row, end);
+#endif
+  }
+
+  // The consumers, before any of them reads the next tile of values.
+  __device__ __forceinline__ void clear_values() const {
+#if !IS_FP8
+    values.clear();
 #endif
   }
 
@@ -217,17 +216,16 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory, bool lo
     }
     if (loads_queries) {
       const i32 queries = p.q.existing_rows(place.batch, place.band.queries);
-      memory.queries.load(p.q.at(place.batch, place.head, queries), work, place, queries);
+      memory.queries.load(p.q.at(place.batch, place.head, queries), work, place);
     }
     if (!loads_keys && !loads_values) return;
     const i32 keys = p.k.existing_rows(place.batch, place.band.keys);
     const i32 values = p.v.existing_rows(place.batch, place.band.keys);
     const auto k = p.k.at(place.batch, place.head, keys);
     const auto v = p.v.at(place.batch, place.head, values);
-    const i32 keys_end = keys < place.band.keys ? keys : UNCUT;  // others have weights of 0
 #pragma unroll 1
     for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
-      if (loads_keys) memory.keys.load(k, tile * TILE_KV, keys_end);
+      if (loads_keys) memory.keys.load(k, tile * TILE_KV);
       if (loads_values) memory.load_values(v, tile * TILE_KV, values);
     }
   });
@@ -299,7 +297,6 @@ struct Consumer {
   // The queries that see a key, one tile of them after the other.
   __device__ __forceinline__ void add_all() {
     f32 shrinking[PARTS][2];
-    memory.keys.clear();
     start_keys();
     begin_rows();
     end_keys<0>();
@@ -321,7 +318,7 @@ struct Consumer {
       store(ended);
       make_weights(p, place, rows(), place.begin, scores, weights);
     }
-    memory.values.clear();
+    memory.clear_values();
     start_values();
     const EndedRows ended = end_rows();
     end_values();
@@ -374,10 +371,7 @@ struct Consumer {
 
   // Whether there are queries still; waits for them.
   __device__ __forceinline__ bool has_queries() const {
-    const QueryTile queries = memory.queries.wait();
-    if (queries.work().tile >= p.tiles.divisor) return false;
-    queries.clear();
-    return true;
+    return memory.queries.wait().work().tile < p.tiles.divisor;
   }
 
   __device__ __forceinline__ Rows rows() const { return {place.warp_row}; }
@@ -409,8 +403,7 @@ struct Consumer {
 
   // Scores of the next tile of keys, until `end_keys`, and o += weights v, until `end_values`.
   __device__ __forceinline__ void start_next() {
-    memory.keys.clear();
-    memory.values.clear();
+    memory.clear_values();
     await_turn();
     start_keys();
     start_values();

@@ -264,7 +264,7 @@ def _blocks_per_sm(problem: AttentionForward, tile: ForwardTile) -> int:
 def _shared_bytes(problem: AttentionForward, tile: ForwardTile, query_stages: int, stages: int) -> int:
     qk, v = (boxed_bytes(heads.size, problem.element_bytes) for heads in (problem.q, problem.v))
     rows = query_stages * (tile.queries * qk + _WORK_BYTES) + stages * tile.keys * (qk + v)
-    cut = (problem.k.ragged is not None) + (problem.v.ragged is not None or problem.lengths is not None)
+    cut = int(problem.lengths is not None and problem.v.ragged is None)
     barriers = 2 * (query_stages + 2 * stages)
     if problem.is_fp8:
         rows += stages * problem.padded_v * boxed_bytes(tile.keys, problem.element_bytes)

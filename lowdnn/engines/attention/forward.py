@@ -86,6 +86,7 @@ class ForwardParams:
     HAS_WEIGHTS: int
     HAS_BLOCKS: int
     HAS_SINK: int
+    CUTS_SINK: int
     STATS: int
     MAX: int
     SUM_EXP: int
@@ -227,6 +228,7 @@ class AttentionForward:
             HAS_WEIGHTS=int(self.has_weights),
             HAS_BLOCKS=int(self.attention.band.blocks is not None),
             HAS_SINK=int(self.attention.softmax.sink is not None),
+            CUTS_SINK=int(self.attention.cuts_sink),
             **statistics,
             STORES_PACKED=int(self.stores_packed),
             SCORE_FACTORS=0 if self.scale is None else len(self.score_factors.tensors),
@@ -265,7 +267,7 @@ class AttentionForward:
         if params.HAS_BLOCKS:
             switches += "_blocks"
         if params.HAS_SINK:
-            switches += "_sink"
+            switches += "_sink" + "_cut" * params.CUTS_SINK
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         data_type = dtypes.info(self.data_type).short_name
         return KernelRef(

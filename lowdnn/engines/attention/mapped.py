@@ -6,6 +6,7 @@ from lowdnn.engines.attention.heads import Heads, offsets_argument, padded, tabl
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES
 from lowdnn.engines.launch import i32
 from lowdnn.enums import DataType
+from lowdnn.ops.ragged import RaggedMove
 from lowdnn.plan import MathUnit, Struct, TensorMap
 from lowdnn.tensor_map import TensorMapL2Promotion, TensorMapSwizzle, TiledMap, tensor_map_problem
 
@@ -15,6 +16,10 @@ WARPGROUP_ROWS = 64
 
 #: That the swizzle takes.
 _BOX_ROW_BYTES = 128
+#: The row of a map behind the last one of any packed sequence, as ``PackedMappedHead::END`` has it.
+_PACKED_END = 1 << 30
+#: Rows of all sequences that coordinates can count, and bytes behind which addresses begin again.
+_MOST_PACKED_ROWS, _ADDRESS_BYTES = 1 << 31, 1 << 64
 _REGISTERS_PER_SM = 65536
 #: The most that a multiplying warpgroup can use.
 _MAX_CONSUMER_REGISTERS = 240
@@ -32,8 +37,8 @@ def refuse_map(heads: Heads) -> str:
 
 
 def map_of(heads: Heads, rows: int) -> TensorMap:
-    """Of (elements, rows, heads, batches), in boxes of ``rows`` rows; of packed sequences all in one batch, of pages
-    (elements, rows of a page, heads, pages)."""
+    """Of (elements, rows, heads, batches), in boxes of ``rows`` rows; in pages (elements, rows of one, heads, pages),
+    packed (elements, rows before the end, heads, ends of sequences, 1 + the end)."""
     return TensorMap(heads.pointer, _layout(heads, rows))
 
 
@@ -60,20 +65,34 @@ def consumer_registers(warpgroups: int, producer_registers: int, blocks_per_sm: 
 
 
 def _layout(heads: Heads, rows: int) -> TiledMap:
-    tensor = heads.tensor
-    batches, head_count, row_count = (*tensor.dims[:2], heads.rows)
-    if heads.ragged is not None:
-        batches, row_count = 1, heads.ragged.packed.dims[2]
-    elif heads.load is not None:
-        row_count = heads.load.page_rows
-    data_type = WGMMA_TYPES[tensor.data_type, tensor.data_type].map_type
+    data_type = WGMMA_TYPES[heads.tensor.data_type, heads.tensor.data_type].map_type
+    outer = _axes(heads) if heads.ragged is None else _packed_axes(heads, heads.ragged)
     return TiledMap(
         data_type,
         address=0,
-        dims=(heads.size, row_count, head_count, batches),
-        strides_bytes=tuple(stride * data_type.size_bytes for stride in reversed(heads.strides)),
-        box=(_BOX_ROW_BYTES // data_type.size_bytes, rows, 1, 1),
-        element_strides=(1,) * 4,
+        dims=(heads.size, *(extent for extent, _ in outer)),
+        strides_bytes=tuple(stride for _, stride in outer),
+        box=(_BOX_ROW_BYTES // data_type.size_bytes, rows, *(1,) * (len(outer) - 1)),
+        element_strides=(1,) * (len(outer) + 1),
         swizzle=TensorMapSwizzle.BYTES_128,
         l2_promotion=TensorMapL2Promotion.BYTES_128,
+    )
+
+
+def _axes(heads: Heads) -> tuple[tuple[int, int], ...]:
+    """(extent, stride in bytes) of rows, heads and batches, or of pages' rows, heads and pages."""
+    batches, head_count = heads.tensor.dims[:2]
+    row_count = heads.rows if heads.load is None else heads.load.page_rows
+    batch, head, row = (stride * heads.tensor.element_bytes for stride in heads.strides)
+    return (row_count, row), (head_count, head), (batches, batch)
+
+
+def _packed_axes(heads: Heads, move: RaggedMove) -> tuple[tuple[int, int], ...]:
+    """The same of the kernel's ``PackedMappedHead``: rows, heads, ends of sequences, what makes addresses wrap."""
+    head, row = (elements * heads.tensor.element_bytes for elements in (heads.strides[1], move.row_elements))
+    return (
+        (_PACKED_END, row),
+        (heads.tensor.dims[1], head),
+        (_MOST_PACKED_ROWS, row),
+        (1 + _PACKED_END, _ADDRESS_BYTES // _PACKED_END - row),
     )

@@ -8,14 +8,31 @@ workspace.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Engine, plan_tensors
 from lowdnn.engines.composite.partition import Part
 from lowdnn.engines.launch import aligned_bytes
+from lowdnn.enums import BehaviorNote, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import outputs_of
-from lowdnn.plan import Argument, KernelRef, Launch, Pointer, Scalar, Struct, TensorMap, TensorPointer, WorkspacePointer
+from lowdnn.plan import (
+    Argument,
+    KernelRef,
+    Launch,
+    Plan,
+    Pointer,
+    Scalar,
+    Struct,
+    TensorMap,
+    TensorPointer,
+    WorkspacePointer,
+)
+
+NoteT = TypeVar("NoteT", bound=NumericalNote | BehaviorNote)
 
 
 @dataclass(frozen=True)
@@ -41,6 +58,33 @@ def assemble(graph: OperationGraph, parts: Sequence[Part]) -> Assembly:
             arguments = tuple(moved(item, intermediates, own.get(position, 0)) for item in launch.arguments)
             launches.append(replace(launch, kernel=kernel, arguments=arguments))
     return Assembly(tuple(numbers), tuple(launches), workspace_bytes)
+
+
+def chain_of(
+    engine: Engine, graph: OperationGraph, arch: ArchSpec, runs: OperationGraph, parts: Sequence[Part]
+) -> Plan:
+    """The plan of ``engine`` for ``graph``, with the chain of ``parts``, which together are ``runs``: a graph with the
+    same tensors in memory. ``Plan.parts`` names them in launch order."""
+    assembly = assemble(runs, parts)
+    return Plan(
+        engine=engine.name,
+        engine_index=engine.index,
+        graph_key=graph.key,
+        target_arch=arch.name,
+        choices=(),
+        kernels=assembly.kernels,
+        launches=assembly.launches,
+        tensors=graph.derive(plan_tensors),
+        workspace_bytes=assembly.workspace_bytes,
+        numerical_notes=_union(part.plan.numerical_notes for part in parts),
+        behavior_notes=_union(part.plan.behavior_notes for part in parts),
+        parts=tuple(part.plan.name for part in parts),
+    )
+
+
+def _union(notes: Iterable[tuple[NoteT, ...]]) -> tuple[NoteT, ...]:
+    """Every note once, in order of first appearance."""
+    return tuple(dict.fromkeys(note for group in notes for note in group))
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ never converted down (TF32) where an engine exists that keeps their precision.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import (
@@ -19,21 +18,18 @@ from lowdnn.engines.base import (
     Knob,
     Refusal,
     anchored,
-    plan_tensors,
     resolve_choices,
 )
-from lowdnn.engines.composite.assembly import assemble
+from lowdnn.engines.composite.assembly import chain_of
 from lowdnn.engines.composite.partition import Uncovered, find_uncovered, partition
-from lowdnn.enums import BehaviorNote, DataType, NumericalNote
+from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.observable import with_unread_stored
-from lowdnn.ops.base import inputs_of, outputs_of
+from lowdnn.ops.base import inputs_of
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import NotSupportedError
-
-NoteT = TypeVar("NoteT", bound=NumericalNote | BehaviorNote)
 
 
 class Composite:
@@ -54,7 +50,7 @@ class Composite:
         if single is not None:
             return single
         uncovered = find_uncovered(graph.derive(_with_unread_stored), arch, self._engines)
-        return None if uncovered is None else Refusal(self.name, _reason(uncovered))
+        return None if uncovered is None else Refusal(self.name, uncovered.reason)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """None: every part runs with its engine's defaults."""
@@ -68,22 +64,8 @@ class Composite:
             raise NotSupportedError(str(single))
         parts = partition(graph.derive(_with_unread_stored), arch, self._engines)
         if isinstance(parts, Uncovered):
-            raise NotSupportedError(str(Refusal(self.name, _reason(parts))))
-        assembly = assemble(graph, parts)
-        return Plan(
-            engine=self.name,
-            engine_index=self.index,
-            graph_key=graph.key,
-            target_arch=arch.name,
-            choices=(),
-            kernels=assembly.kernels,
-            launches=assembly.launches,
-            tensors=graph.derive(plan_tensors),
-            workspace_bytes=assembly.workspace_bytes,
-            numerical_notes=_union(part.plan.numerical_notes for part in parts),
-            behavior_notes=_union(part.plan.behavior_notes for part in parts),
-            parts=tuple(part.plan.name for part in parts),
-        )
+            raise NotSupportedError(str(Refusal(self.name, parts.reason)))
+        return chain_of(self, graph, arch, graph, parts)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """None of its own."""
@@ -106,14 +88,3 @@ def _with_unread_stored(graph: OperationGraph) -> OperationGraph:
     """``graph`` with outputs that nothing reads, and that their operations must write, as intermediates."""
     operations = with_unread_stored(graph.operations)
     return graph if operations is graph.operations else OperationGraph(operations)
-
-
-def _reason(uncovered: Uncovered) -> str:
-    label = ", ".join(tensor.label for tensor in outputs_of(uncovered.operation).values())
-    reasons = "; ".join(str(refusal) for refusal in uncovered.refusals)
-    return f"no engine takes {type(uncovered.operation).__name__} that writes {label}: {reasons}"
-
-
-def _union(notes: Iterable[tuple[NoteT, ...]]) -> tuple[NoteT, ...]:
-    """Every note once, in order of first appearance."""
-    return tuple(dict.fromkeys(note for group in notes for note in group))

@@ -36,6 +36,12 @@ class Uncovered:
     operation: Operation
     refusals: tuple[Refusal, ...]
 
+    @property
+    def reason(self) -> str:
+        label = ", ".join(tensor.label for tensor in outputs_of(self.operation).values())
+        reasons = "; ".join(str(refusal) for refusal in self.refusals)
+        return f"no engine takes {type(self.operation).__name__} that writes {label}: {reasons}"
+
 
 def partition(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> tuple[Part, ...] | Uncovered:
     """The cheapest cut of ``graph``, or why there is none."""

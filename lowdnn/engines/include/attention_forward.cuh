@@ -10,7 +10,7 @@
 // Before it, the kernel includes generated.cuh with Output, Scores where HAS_SCORES, Weights where HAS_WEIGHTS.
 // Macros: TYPE (f16, bf16, e4m3, e5m2) TILE_Q TILE_KV WARP_Q (of rows, keys, rows) PACK HEAD_V; LENGTH_TYPE,
 // HAS_LENGTHS (of keys); QUERY_LENGTH_TYPE, HAS_QUERY_LENGTHS; HAS_SCORES HAS_WEIGHTS HAS_BLOCKS (a mask of tiles)
-// HAS_SINK; STATS MAX SUM_EXP: the outputs that there are; STORES_PACKED: whether some are ragged tensors; IS_FP8:
+// HAS_SINK, CUTS_SINK (queries behind their length have none); STATS MAX SUM_EXP: the outputs that there are; STORES_PACKED: whether some are ragged tensors; IS_FP8:
 // whether numbers scale scores and outputs, SCORE_FACTORS and VALUE_FACTORS of which lie in memory; AMAX_S, AMAX_O:
 // whether the largest magnitudes of the softmax and of what Output is of are stored.
 
@@ -391,7 +391,8 @@ struct RunningSoftmax {
       for (int half = 0; half < 2; ++half) {
         i64 coordinate[4];
         rows.coordinate(p, place, part, half, coordinate);
-        const f32 sink = p.sink.at(coordinate);
+        const bool exists = !CUTS_SINK || rows.at(part, half) / PACK < place.band.queries;
+        const f32 sink = exists ? p.sink.at(coordinate) : -INFINITE;
         largest[part][half] = sink / p.score_scale();
         sum[part][half] = sink == -INFINITE || threadIdx.x % 4 > 0 ? 0 : ONE;
       }

@@ -1,7 +1,7 @@
 // Rows of heads as tensor maps describe them in each of the places where they may lie.
 //
 // Of each kind there are: how many rows of a batch exist, of as many as there may be; where a head's rows are, of which
-// the first `existing` are read (those behind them may be anything).
+// the first `existing` are read (those behind them are zeros where they are packed, otherwise they may be anything).
 // Macros: Q_PLACE, K_PLACE, V_PLACE; K_BOX, V_BOX: rows of a copy from pages, of which pages and tiles are multiples.
 
 #pragma once
@@ -21,14 +21,36 @@ struct MappedHeads {
   }
 };
 
-// By a map of (elements, rows of all batches, heads, 1).
+// A packed sequence's rows of a head, in a map of (elements, rows before END, heads, ends of sequences, 1 + END) whose
+// last two strides are that of a row and 2^64 / END less: coordinates (.., END - length + row, .., end, END) are at
+//
+//   (END - length + row) stride + end stride + END (2^64 / END - stride) = (end - length + row) stride    modulo 2^64,
+//
+// so that rows behind the end of the sequence lie outside of the map: they arrive as zeros, without being read.
+struct PackedMappedHead {
+  static constexpr i32 END = 1 << 30;
+
+  const TensorMap& map;
+  i32 head;
+  i32 length, end;  // in rows, of this sequence and of all that are packed up to it
+
+  // As MappedHead does.
+  template <class Rows_> __device__ __forceinline__ void copy(const Rows_& to, i32 row, u32 barrier) const {
+#pragma unroll
+    for (int box = 0; box < Rows_::BOXES; ++box) {
+      tma_load<1>(to.address + box * Rows_::BOX_BYTES, map, barrier, 0, box * Rows_::BOX_ELEMENTS, END - length + row,
+                  head, end, END);
+    }
+  }
+};
+
 struct PackedMappedHeads {
   MappedHeads heads;
   Offsets offsets;
 
   __device__ __forceinline__ i32 existing_rows(i32 batch, i32 most) const { return offsets.rows(own(batch), most); }
-  __device__ __forceinline__ MappedHead at(i32 batch, i32 head, i32 existing) const {
-    return {heads.map, head / heads.sharing, 0, i32(offsets.rows_before(own(batch)))};
+  __device__ __forceinline__ PackedMappedHead at(i32 batch, i32 head, i32 existing) const {
+    return {heads.map, head / heads.sharing, existing, i32(offsets.rows_before(own(batch))) + existing};
   }
 
  private:

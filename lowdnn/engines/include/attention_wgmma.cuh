@@ -13,14 +13,12 @@
 struct MappedHead {
   const TensorMap& map;
   i32 head, batch;
-  i32 first = 0;  // row of those along which the map goes
 
   // One thread: `to` gets its rows from `row` on.
   template <class Rows_> __device__ __forceinline__ void copy(const Rows_& to, i32 row, u32 barrier) const {
 #pragma unroll
     for (int box = 0; box < Rows_::BOXES; ++box) {
-      tma_load<1>(to.address + box * Rows_::BOX_BYTES, map, barrier, 0, box * Rows_::BOX_ELEMENTS, first + row, head,
-                  batch);
+      tma_load<1>(to.address + box * Rows_::BOX_BYTES, map, barrier, 0, box * Rows_::BOX_ELEMENTS, row, head, batch);
     }
   }
 };

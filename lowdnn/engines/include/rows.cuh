@@ -137,8 +137,29 @@ template <class Tile> struct RowWalk {
     return there;
   }
 
-  // The first thread of a row's first block.
+  // To the rows at a place: of a thread that has them.
+  __device__ __forceinline__ void move_to_row(i64 own) {
+    exists = own < sizes->rows;
+    digits<Tile::KEPT_AXES>(sizes->axes, Index(own), coordinate);
+    kept_column = coordinate[Tile::KEPT_AXES - 1] * Tile::WIDTH;
+    head = 0;
+    if constexpr (Tile::SKEWED || Tile::LINE > 1) {
+      u32 skew = 0;
+#pragma unroll
+      for (int axis = 0; axis < Tile::KEPT_AXES; ++axis) skew += u32(coordinate[axis]) * u32(sizes->skews[axis]);
+      if constexpr (Tile::SKEWED) head = (0 - skew) % Tile::VECTOR_SIZE;
+      if constexpr (Tile::LINE > 1) lead = (skew + u32(head)) / Tile::VECTOR_SIZE % Tile::LINE;
+    }
+  }
+
+  // The first thread of a row's first block, and that block.
   __device__ __forceinline__ bool is_first_member() const { return exists && member() == 0 && rank == 0; }
+  __device__ __forceinline__ bool is_first_block() const { return rank == 0; }
+
+  // How many steps this one is behind the walk's first.
+  __device__ __forceinline__ u32 step() const {
+    return u32(first / (i64(gridDim.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE)));
+  }
 
   __device__ __forceinline__ static int member() { return threadIdx.x / Tile::SIDE_SIZE % Tile::TEAM_SIZE; }
 
@@ -218,6 +239,20 @@ template <class Tile> struct RowWalk {
     return exists && number < groups();
   }
 
+  // Elements of each row.
+  __device__ __forceinline__ i64 elements() const {
+    return Tile::SKEWED ? sizes->elements : sizes->groups * (Tile::IN_ROW ? Tile::VECTOR_SIZE : 1);
+  }
+  // Moves to an element of one of the WIDTH rows, by its number, and gives its place along the functors' vector axis.
+  __device__ __forceinline__ i64 locate_element(i64 number, int row) {
+    if constexpr (Tile::SKEWED) {
+      coordinate[Tile::KEPT_AXES] = 0;
+      return number;
+    }
+    if constexpr (!Tile::IN_ROW) return move_to(number) + row;
+    return move_to(number / Tile::VECTOR_SIZE) + number % Tile::VECTOR_SIZE;
+  }
+
   // The coordinates along the kept axes.
   __device__ __forceinline__ void locate_row(i64 (&kept)[Tile::KEPT_AXES]) const {
 #pragma unroll
@@ -265,20 +300,6 @@ template <class Tile> struct RowWalk {
     rank = rank_of_block();
     const int slot = threadIdx.x / (Tile::TEAM_SIZE * Tile::SIDE_SIZE), side = threadIdx.x % Tile::SIDE_SIZE;
     move_to_row(first + slot * Tile::SIDE_SIZE + side);
-  }
-
-  __device__ __forceinline__ void move_to_row(i64 own) {
-    exists = own < sizes->rows;
-    digits<Tile::KEPT_AXES>(sizes->axes, Index(own), coordinate);
-    kept_column = coordinate[Tile::KEPT_AXES - 1] * Tile::WIDTH;
-    head = 0;
-    if constexpr (Tile::SKEWED || Tile::LINE > 1) {
-      u32 skew = 0;
-#pragma unroll
-      for (int axis = 0; axis < Tile::KEPT_AXES; ++axis) skew += u32(coordinate[axis]) * u32(sizes->skews[axis]);
-      if constexpr (Tile::SKEWED) head = (0 - skew) % Tile::VECTOR_SIZE;
-      if constexpr (Tile::LINE > 1) lead = (skew + u32(head)) / Tile::VECTOR_SIZE % Tile::LINE;
-    }
   }
 };
 
@@ -490,4 +511,24 @@ __device__ __forceinline__ void store_of_row(const typename Target::Args& args, 
       if (row % ROWS == 0) Target::template apply<1>(args, Target::cursor(args, kept), row / ROWS, 1, one);
     }
   }
+}
+
+// The same of one of the thread's rows alone, of several as above.
+template <class Source, class Tile, class Value>
+__device__ __forceinline__ void load_of_one_row(const typename Source::Args& args, const RowWalk<Tile>& walk, int row,
+                                                Value& value) {
+  i64 kept[Tile::KEPT_AXES];
+  Value one[1];
+  walk.locate_row(kept);
+  Source::template apply<1>(args, Source::cursor(args, kept), walk.kept_column + row, 1, one);
+  value = one[0];
+}
+template <class Target, int ROWS, class Tile, class Value>
+__device__ __forceinline__ void store_of_one_row(const typename Target::Args& args, const RowWalk<Tile>& walk, int row,
+                                                 Value value) {
+  i64 kept[Tile::KEPT_AXES];
+  walk.locate_row(kept);
+  const typename Tile::Index number = walk.kept_column + row;
+  const Value one[1] = {value};
+  if (number % ROWS == 0) Target::template apply<1>(args, Target::cursor(args, kept), number / ROWS, 1, one);
 }

@@ -26,7 +26,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.floor import Rereading
 from lowdnn.engines.launch import bytes_of
-from lowdnn.engines.norm.passes import PassBuilder, Passes, unbiased
+from lowdnn.engines.norm.passes import PassBuilder, Passes
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.enums import DataType, NormMode, NumericalNote, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
@@ -34,6 +34,7 @@ from lowdnn.graph.row_pattern import match_rows
 from lowdnn.ops.base import Operation
 from lowdnn.ops.bn_backward_weights import BnBackwardWeights
 from lowdnn.ops.bn_finalize import BnFinalize
+from lowdnn.ops.norm import unbiased_factor
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.pointwise import PointwiseOperation
@@ -102,13 +103,17 @@ class BatchNorm(Rereading):
 
 
 def _forward(norm: NormForward, behind: _Behind, last_uid: int) -> Passes:
+    """Sums are in DOUBLE where squares of x can leave FLOAT's range."""
     shape, modes, build = norm.shape, PointwiseMode, PassBuilder(norm.compute_type, last_uid)
-    shift, correction, total, squares = (build.exact(None, shape.stats_dims) for _ in range(4))
+    shift, correction = (build.exact(None, shape.stats_dims) for _ in range(2))
     inverse = build.exact(norm.inv_variance, shape.stats_dims)
     average = build.of_dims(shape.stats_dims)
     build.reduce(ReduceTensorOp.AVG, replace(norm.x, dims=(1, *norm.x.dims[1:])), average)
     build.finite(average, shift)  # deviations from what is not finite would be no numbers
     build.close_reduction()
+
+    build.compute_in(DataType.DOUBLE if norm.has_extremes else norm.compute_type)
+    total, squares = (build.exact(None, shape.stats_dims) for _ in range(2))
     build.gen_stats(build.pointwise(modes.SUB, norm.x, shift), total, squares)
     build.close_reduction()
 
@@ -119,11 +124,12 @@ def _forward(norm: NormForward, behind: _Behind, last_uid: int) -> Passes:
     build.store(inverse, norm.inv_variance)
     mean = build.pointwise(modes.ADD, shift, correction)
     build.store(mean, norm.mean)
-    spread = build.pointwise(modes.IDENTITY, variance, factor=unbiased(shape.count))
+    spread = build.pointwise(modes.IDENTITY, variance, factor=unbiased_factor(shape.count))
     build.carry_on(mean, norm.exp_avg_factor, norm.input_running_mean, norm.output_running_mean)
     build.carry_on(spread, norm.exp_avg_factor, norm.input_running_var, norm.output_running_var)
     build.close_pointwise()
 
+    build.compute_in(norm.compute_type)
     steps = [(modes.SUB, shift), (modes.SUB, correction), (modes.MUL, inverse)]
     steps += [(mode, t) for mode, t in ((modes.MUL, norm.scale), (modes.ADD, norm.bias)) if t is not None]
     return _last_pass(build, norm.x, steps, norm.y, behind)
@@ -161,7 +167,8 @@ def _finalize(final: BnFinalize, behind: _Behind, last_uid: int) -> Passes:
     modes, build = PointwiseMode, PassBuilder(DataType.DOUBLE, last_uid)
     one = replace(build.of_dims((1,) * final.sum.rank), is_virtual=False, constant_value=1.0)
     share = build.pointwise(modes.RECIPROCAL, final.accum_count)
-    share_of_others = build.pointwise(modes.RECIPROCAL, build.pointwise(modes.SUB, final.accum_count, one))
+    others = build.pointwise(modes.MAX, build.pointwise(modes.SUB, final.accum_count, one), one)
+    share_of_others = build.pointwise(modes.RECIPROCAL, others)
     mean = build.pointwise(modes.MUL, final.sum, share)
     square = build.pointwise(modes.MUL, mean, mean)
     variance = build.pointwise(modes.SUB, build.pointwise(modes.MUL, final.sum_of_squares, share), square)

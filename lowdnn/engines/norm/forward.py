@@ -15,7 +15,6 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import bytes_of, i64, is_dependent, moved_bytes
-from lowdnn.engines.norm.passes import unbiased
 from lowdnn.engines.norm.split import (
     is_of_rows,
     row_shapes,
@@ -35,7 +34,7 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
 from lowdnn.graph.row_pattern import FusedRows, match_rows
 from lowdnn.ops.base import outputs_of
-from lowdnn.ops.norm import NormShape
+from lowdnn.ops.norm import NormShape, unbiased_factor
 from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.tensor import Tensor
@@ -103,7 +102,13 @@ class ForwardRows:
         shape = tile.tile_of(self.layout, chosen, self._held)
         wanted = chosen[KnobType.STAGES]
         on_chip = OnChip(
-            shape, self.layout, self.compute_type, arch, self.before, is_ring_wanted=wanted == tile.RING
+            shape,
+            self.layout,
+            self.compute_type,
+            arch,
+            self.before,
+            is_ring_wanted=wanted == tile.RING,
+            has_extremes=operation.has_extremes,
         ).fitted()
         shape = on_chip.tile
         ahead = NextRow(shape, self.layout, arch, (self.before.loads,), wanted == tile.NEXT_ROW)
@@ -127,6 +132,7 @@ class ForwardRows:
                 ("CENTRED", int(operation.mode is not NormMode.RMS_NORM)),
                 ("TRAINING", int(operation.phase is NormFwdPhase.TRAINING)),
                 ("RUNNING", int(bool(operation.running))),
+                ("HAS_EXTREMES", int(operation.has_extremes)),
                 *((f"ROW_{name}", int(name in parameters)) for name in ("SCALE", "BIAS")),
                 *on_chip.switches,
                 *ahead.switches,
@@ -146,7 +152,7 @@ class ForwardRows:
                 scalar_argument(operation.epsilon, self.compute_type),
                 share(first_elements * (1 if shape.is_apart else self.space.joined), self.compute_type),
                 share(count, self.compute_type),
-                number(unbiased(count), self.compute_type),
+                number(unbiased_factor(count), self.compute_type),
                 *i64((on_chip.slots, max(1, self.layout.groups // sampled))),
                 *on_chip.partials(chain),
             ),

@@ -11,23 +11,27 @@
 // over the row, which each of the blocks reads, so that they agree without meeting; so, too, where they have joined
 // rows. Of a row that is too long, chunks are read again, backwards, as the cache still has them. Long rows IN_TURNS are
 // spread over many blocks, one after the other, while threads of roles (row_roles.cuh) have the sums of one and y of
-// another.
+// another. Rows whose squares f32 cannot hold are normalised at the end (extreme_rows.cuh).
 // Shared memory: RowTeam's; dynamic with STAYS `slots` slots of chunks, with LOOKS_AHEAD the next row.
 // Launch: THREADS threads, IN_TURNS of each role, any multiple of SHARING and CLUSTER blocks; where SHARING is more,
 // cooperative, with workspace for each block: RowTeam::NUMBERS values, with SHARING blocks for each group of rows, or
 // IN_TURNS RowMeeting::AREAS times as many of Told. OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; CENTRED; TRAINING: whether the statistics are stored; RUNNING: whether the
-// unbiased variance is used; ROW_SCALE, ROW_BIAS; STAYS; IN_RING: whether the chunks of one row after the other go
-// through a ring of slots; IN_TURNS: whether blocks of a cooperative grid share these rows; AGAIN: whether what is read
-// again has a functor of its own, since Prologue stores tensors; LOOKS_AHEAD: whether the next row is asked for when a
-// row begins; IS_WHOLE: whether each block has one group of rows, and each thread ITEMS groups of a row; OPERANDS_AHEAD:
-// groups before its turn that what Epilogue reads of a group is asked for, of rows of one chunk.
+// unbiased variance is used; HAS_EXTREMES: whether rows may be extreme (extreme_rows.cuh); ROW_SCALE, ROW_BIAS; STAYS;
+// IN_RING: whether the chunks of one row after the other go through a ring of slots; IN_TURNS: whether blocks of a
+// cooperative grid share these rows; AGAIN: whether what is read again has a functor of its own, since Prologue stores
+// tensors; LOOKS_AHEAD: whether the next row is asked for when a row begins; IS_WHOLE: whether each block has one group
+// of rows, and each thread ITEMS groups of a row; OPERANDS_AHEAD: groups before its turn that what Epilogue reads of a
+// group is asked for, of rows of one chunk.
 
 #if OVERLAPS_PREVIOUS
 #include "include/dependent_launch.cuh"
 #endif
 #include "include/block_team.cuh"
+#if HAS_EXTREMES
+#include "include/extreme_rows.cuh"
+#endif
 #include "include/next_row.cuh"
 #include "include/staying_chunks.cuh"
 #include "generated.cuh"
@@ -56,7 +60,7 @@ struct Params {
   Value epsilon;
   Value first_share;  // 1 / elements that `shift` is the average of, of a row without a skew
   Value share;        // 1 / elements of a row
-  Value unbiased;     // elements of a row / (elements - 1)
+  Value unbiased;     // from the variance to the unbiased one
   i64 slots;
   i64 step;  // groups from one of those that `shift` is the average of to the next
 #if SHARING > CLUSTER
@@ -85,6 +89,14 @@ struct Params {
 };
 
 constexpr int WIDTH = Tile::WIDTH;
+
+#if HAS_EXTREMES
+typedef LeftRows<Tile> Left;
+#else
+struct Left {
+  __device__ __forceinline__ bool leaves(const RowWalk<Tile>&, const Value (&)[WIDTH]) { return false; }
+};
+#endif
 
 // Adds what a chunk has of each row: the deviations from `shift`, then their squares.
 __device__ __forceinline__ void add_deviations(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
@@ -314,6 +326,7 @@ struct Rows {
   Slots slots;
   Elements elements;
   Sample sample;
+  Left left;
 
   __device__ __forceinline__ Rows(const Params& p, Team& team, void* memory, const RowWalk<Tile>& first)
       : p(p), team(team), slots(p.sizes, p.slots), elements(p, memory) {
@@ -359,16 +372,36 @@ struct Rows {
   __device__ __forceinline__ void second_pass(RowWalk<Tile>& walk, Chunk& held, Stored& stored,
                                               const Value (&shift)[WIDTH], const Value (&sums)[2 * WIDTH],
                                               const Value (&scale)[WIDTH], Value (&offset)[WIDTH]) {
-    Value mean[WIDTH], correction[WIDTH], variance[WIDTH], inverse[WIDTH];
+    Value correction[WIDTH], variance[WIDTH], spread[WIDTH], inverse[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) {
       correction[w] = CENTRED ? sums[w] * p.share : Value(0);
       variance[w] = sums[WIDTH + w] * p.share - correction[w] * correction[w];
-      mean[w] = shift[w] + correction[w];
-      inverse[w] = inverse_sqrt(variance[w] + p.epsilon);
+      spread[w] = variance[w] + p.epsilon;
+      inverse[w] = inverse_sqrt(spread[w]);
     }
+    const bool is_left = left.leaves(walk, spread);
+    if (!is_left) store_statistics(walk, shift, correction, variance, inverse);
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) {
+      if (ROW_SCALE) inverse[w] *= scale[w];
+      offset[w] -= correction[w] * inverse[w];
+    }
+    held.begin_pass();
+    slots.second_pass(elements, walk, held, [&](i64 chunk, const Chunk& held) {
+      if (!is_left) store_normalised(p, stored, walk, chunk, held, shift, inverse, offset);
+    });
+  }
+
+ private:
+  __device__ __forceinline__ void store_statistics(const RowWalk<Tile>& walk, const Value (&shift)[WIDTH],
+                                                   const Value (&correction)[WIDTH], Value (&variance)[WIDTH],
+                                                   const Value (&inverse)[WIDTH]) const {
 #if TRAINING
 #if CENTRED
+    Value mean[WIDTH];
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) mean[w] = shift[w] + correction[w];
     store_of_row<Mean, JOINED>(p.mean, walk, mean);
 #endif
     store_of_row<Inverse, JOINED>(p.inverse, walk, inverse);
@@ -378,18 +411,8 @@ struct Rows {
     store_of_row<Variance, JOINED>(p.variance, walk, variance);
 #endif
 #endif
-#pragma unroll
-    for (int w = 0; w < WIDTH; ++w) {
-      if (ROW_SCALE) inverse[w] *= scale[w];
-      offset[w] -= correction[w] * inverse[w];
-    }
-    held.begin_pass();
-    slots.second_pass(elements, walk, held, [&](i64 chunk, const Chunk& held) {
-      store_normalised(p, stored, walk, chunk, held, shift, inverse, offset);
-    });
   }
 
- private:
   __device__ __forceinline__ void look_ahead(const RowWalk<Tile>& walk) {
 #if !IN_TURNS
     RowWalk<Tile> following = walk;
@@ -475,6 +498,40 @@ __device__ __forceinline__ void take_turns(const Params& p, Rows& rows, RowWalk<
 }
 #endif
 
+#if HAS_EXTREMES
+// By all threads of the block: the rows at a place.
+__device__ __forceinline__ void normalise_extreme(const Params& p, RowWalk<Tile>& walk, i64 place, f32* parts) {
+#pragma unroll 1
+  for (int w = 0; w < WIDTH; ++w) {
+    walk.move_to_row(place);
+    const ScaledStatistics of =
+        scaled_statistics<CENTRED, Again>(again(p), walk, place * WIDTH + w, p.share, p.epsilon, parts);
+    Value scale = Value(1), bias = Value(0);
+#if ROW_SCALE
+    load_of_one_row<Scale>(p.scale, walk, w, scale);
+#endif
+#if ROW_BIAS
+    load_of_one_row<Bias>(p.bias, walk, w, bias);
+#endif
+    each_element<Again>(again(p), walk, w, [&](i64 column, Value x) {
+      const Value y[1] = {(x * of.scale - of.mean) * of.inverse * scale + bias};
+      Epilogue::apply<1>(p.after, Epilogue::cursor(p.after, walk.coordinate), column, 1, y);
+    });
+#if TRAINING
+    if (threadIdx.x == 0 && threadIdx.y == 0) {
+#if CENTRED
+      store_of_one_row<Mean, JOINED>(p.mean, walk, w, of.mean / of.scale);
+#endif
+      store_of_one_row<Inverse, JOINED>(p.inverse, walk, w, of.inverse * of.scale);
+#if RUNNING
+      store_of_one_row<Variance, JOINED>(p.variance, walk, w, of.variance / of.scale / of.scale * p.unbiased);
+#endif
+    }
+#endif
+  }
+}
+#endif
+
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   Team team = team_of_block<Team>(p);
   extern __shared__ __align__(16) u8 memory[];
@@ -503,6 +560,18 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
     rows.second_pass(walk, held, stored, shift, sums, scale, offset);
     if (IS_WHOLE) break;  // nothing is kept in registers for a row that does not come
   }
+#endif
+#if HAS_EXTREMES
+#if STAYS || LOOKS_AHEAD
+  f32* const parts = reinterpret_cast<f32*>(memory);  // rows have been read
+#else
+  __shared__ f32 parts[THREADS / WARP_SIZE + 1];
+#endif
+  each_left(RowWalk<Tile>(p.sizes), rows.left, [&](RowWalk<Tile>& there, i64 place) {
+    normalise_extreme(p, there, place, parts);
+  });
+#endif
+#if !IN_TURNS
   team.leave();
 #endif
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import inf
 
 from lowdnn.engines.base import Engine
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
@@ -48,6 +47,10 @@ class PassBuilder:
         self._operations: list[Operation] = []
         self._parts: list[Part] = []
         self._in_workspace: list[Tensor] = []
+
+    def compute_in(self, compute_type: DataType) -> None:
+        """The arithmetic of what follows, and the type of new tensors."""
+        self._compute_type = compute_type
 
     def passes(self) -> Passes:
         return Passes(tuple(self._parts), tuple(self._in_workspace))
@@ -122,8 +125,3 @@ class PassBuilder:
         if next(stored, None) is not None:
             self._parts.append(Part(engine, OperationGraph(self._operations)))
         self._operations = []
-
-
-def unbiased(count: int) -> float:
-    """The factor from the average of ``count`` squares to the unbiased variance; infinity, times 0 NaN, of one."""
-    return count / (count - 1) if count > 1 else inf

@@ -7,18 +7,14 @@ from dataclasses import dataclass
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.launch import ACCESS_BYTES, MAX_EXTENT, MAX_GRID_X, bytes_of, ceil_div, divider, i32, i64, macros
+from lowdnn.engines.launch import bytes_of, i32, i64, macros
+from lowdnn.engines.row_moves import THREADS, RowMove
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.paged_cache_load import PagedCacheLoad
-from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
 from lowdnn.status import Status
-
-_THREADS = 128
-#: Elements move as these.
-_BITS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 
 
 @dataclass(frozen=True)
@@ -71,71 +67,41 @@ class PagedCache:
         for tensor in (*inputs_of(operation).values(), operation.y):
             if tensor.is_scalar_value or tensor.is_virtual:
                 return Refusal(self.name, f"{tensor.label}: expected a tensor in device memory, got another one")
-        extent, blocks = max(_radices(operation)[1:]), ceil_div(_groups(operation), _THREADS)
-        if extent > MAX_EXTENT or blocks > MAX_GRID_X:
-            reason = f"y.dims: expected at most {MAX_EXTENT} along an axis and {MAX_GRID_X} blocks, got {blocks}"
-            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
-        return operation
+        reason = _move(operation).refuse()
+        return Refusal(self.name, f"y.{reason}", Status.NOT_SUPPORTED_SHAPE) if reason else operation
 
 
-def _vector(operation: PagedCacheLoad) -> int:
-    return ACCESS_BYTES // operation.y.element_bytes
-
-
-def _radices(operation: PagedCacheLoad) -> tuple[int, ...]:
-    *outer, size = operation.y.dims
-    return (*outer, ceil_div(size, _vector(operation)))
-
-
-def _groups(operation: PagedCacheLoad) -> int:
-    batch, heads, rows, groups = _radices(operation)
-    return batch * heads * rows * groups
-
-
-def _width(operation: PagedCacheLoad) -> int:
-    """Elements of one access to both tensors, 0 where rows are not contiguous."""
-    tensors = (operation.container, operation.y)
-    if any(tensor.strides[3] != 1 for tensor in tensors):
-        return 0
-    width = _vector(operation)
-    while width > 1 and not all(_begins_at(tensor, width) for tensor in tensors):
-        width //= 2
-    return width
-
-
-def _begins_at(tensor: Tensor, width: int) -> bool:
-    """Whether each row begins at a multiple of ``width`` elements."""
-    is_aligned = tensor.alignment_bytes % (width * tensor.element_bytes) == 0
-    return is_aligned and not any(stride % width for stride in tensor.strides[:3])
+def _move(operation: PagedCacheLoad) -> RowMove:
+    return RowMove(operation.y.dims, (operation.container, operation.y))
 
 
 def _kernel(operation: PagedCacheLoad) -> KernelRef:
     lengths = dtypes.info(operation.sequence.data_type).c_type
-    index = "u32" if _groups(operation) < 2**31 else "i64"
-    bits, width = _BITS[operation.y.element_bytes], _width(operation)
+    move = _move(operation)
     return KernelRef(
-        name=f"paged_cache_load_{bits}_w{width}_{lengths}_{index}_sm80",
+        name=f"paged_cache_load_{move.integer}_w{move.width}_{lengths}_{move.index}_sm80",
         source="paged_cache/paged_cache_load.cu",
         target="sm_80",
-        parameters=macros(Params(bits, lengths, _vector(operation), width, _THREADS, index)),
+        parameters=macros(Params(move.integer, lengths, move.vector, move.width, THREADS, move.index)),
     )
 
 
 def _launch(operation: PagedCacheLoad) -> Launch:
     container, y, table = operation.container, operation.y, operation.page_table
+    move = _move(operation)
     arguments = Struct(
         (
             *(TensorPointer(tensor.uid) for tensor in (container, y, table, operation.sequence)),
-            *i64((_groups(operation), y.dims[3], *container.strides, *y.strides)),
+            *i64((move.groups, y.dims[3], *container.strides, *y.strides)),
             *i64((table.strides[0], table.strides[2], operation.sequence.strides[0])),
-            *(field for radix in (1, *_radices(operation)[1:]) for field in divider(radix)),
+            *move.axes,
             *i32((operation.page_rows.bit_length() - 1,)),
         )
     )
     return Launch(
         kernel=0,
-        grid=(ceil_div(_groups(operation), _THREADS), 1, 1),
-        block=(_THREADS, 1, 1),
+        grid=(move.blocks, 1, 1),
+        block=(THREADS, 1, 1),
         arguments=(arguments,),
         work=Work(bytes=2 * bytes_of((y,))),
     )

@@ -39,7 +39,7 @@ class OnChip:
     """See the module's docstring and ``include/staying_chunks.cuh``.
 
     before: what the kernel's Prologue does.  others: tensors that are read beside it and stay too.
-    is_ring_wanted: for the chunks of several rows.
+    is_ring_wanted: for the chunks of several rows.  has_extremes: whether rows may be read once more at the end.
     """
 
     tile: RowTile
@@ -49,6 +49,7 @@ class OnChip:
     before: PointwiseDag
     others: tuple[Tensor, ...] = ()
     is_ring_wanted: bool = False
+    has_extremes: bool = False
 
     def fitted(self) -> OnChip:
         """With as many blocks of a multiprocessor as rings have room for, where these are wanted and possible."""
@@ -156,7 +157,7 @@ class OnChip:
     @property
     def _has_again(self) -> bool:
         is_sampled = self.tile.SHARING * self.tile.CLUSTER > 1
-        return bool(self.before.stores) and (is_sampled or self._chunks > 1)
+        return bool(self.before.stores) and (is_sampled or self._chunks > 1 or self.has_extremes)
 
     @property
     def _chunks(self) -> int:

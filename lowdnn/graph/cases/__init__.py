@@ -44,6 +44,7 @@ from lowdnn.graph.cases.rows import NormCase, SoftmaxCase
 from lowdnn.status import BadParamError
 
 __all__ = [
+    "FAMILIES",
     "AttentionBackwardCase",
     "AttentionCase",
     "BlockScaleCase",
@@ -64,7 +65,7 @@ __all__ = [
     "parse_cases",
 ]
 
-_FAMILIES: Mapping[str, type[Any]] = {
+FAMILIES: Mapping[str, type[Any]] = {
     cls.family: cls
     for cls in (
         ConvolutionCase,
@@ -89,9 +90,9 @@ _FAMILIES: Mapping[str, type[Any]] = {
 def parse_case(line: str) -> Case:
     """The case of one line. Raises BadParamError naming the family or key, the rule and the value."""
     family, *words = line.split("#")[0].split() or [""]
-    if family not in _FAMILIES:
-        raise BadParamError.at("case", expected="a line that starts with " + ", ".join(_FAMILIES), got=repr(line))
-    case: Case = text.parse_fields(_FAMILIES[family], family, words)
+    if family not in FAMILIES:
+        raise BadParamError.at("case", expected="a line that starts with " + ", ".join(FAMILIES), got=repr(line))
+    case: Case = text.parse_fields(FAMILIES[family], family, words)
     return case
 
 

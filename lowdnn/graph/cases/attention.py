@@ -59,7 +59,7 @@ class AttentionCase(Case):
     page: rows of the pages that k and v lie in, with lengths.
     ragged: whether sequences are packed, in q, k, v, the output and the statistics; about half of the rows
     that padded ones had, of random or (even) of equal lengths.  scores: steps on the scores, before the masks.
-    sink: whether each head has a logit that joins the sums of its rows.
+    sink: whether each head has a logit that joins the sums of its rows; of queries behind a length, too (all).
     stats: whether the log-sum-exp (log2: to base 2), maximum and sum of rows are stored; lse: the first alone.
     dtype: of fp8, there are one number each that q, k, v and the weights are descaled by, two that the weights and the
     output are scaled by before they are rounded, and the largest magnitudes of both, before that, are stored.
@@ -83,8 +83,8 @@ class AttentionCase(Case):
     page: int = key(text.integer(0), 0)
     ragged: str = key(text.choice("no", "yes", "even"), "no")
     scores: tuple[str, ...] = key(text.names(steps.NAMES), ())
-    dropout: float = key(text.number(), 0.0)
-    sink: str = key(text.choice("no", "yes"), "no")
+    dropout: float = key(text.share(), 0.0)
+    sink: str = key(text.choice("no", "yes", "all"), "no")
     stats: str = key(text.choice("no", "yes", "log2", "lse"), "no")
     layout: str = key(text.choice(*ORDERS), "bhsd")
     dtype: DataType = key(text.data_type(), DataType.BFLOAT16)
@@ -104,10 +104,11 @@ class AttentionCase(Case):
         scores = same_dims_chain(self.scores, scores, self.dtype, DataType.FLOAT).build(
             builder, scores, None, Layout.ROW_MAJOR
         )
+        existing = builder.tensor((self.b, 1, 1, 1), DataType.INT64, name="queries") if self.lengths == "both" else None
         weights = builder.softmax(
-            self._masked(builder, scores, lengths),
+            self._masked(builder, scores, existing, lengths),
             (3,),
-            sink=builder.tensor((1, self.h, 1, 1), DataType.FLOAT, name="sink") if self.sink == "yes" else None,
+            sink=self._sink(builder, existing),
             statistics=None if self.stats == "no" else DataType.FLOAT,
             names=("stats",) if self.stats == "lse" else ("stats", "max", "sum_exp"),
             stats_log2=self.stats == "log2",
@@ -188,10 +189,18 @@ class AttentionCase(Case):
         dims, strides = (tuple(values[axis] for axis in _EXCHANGED) for values in (k.dims, k.strides))
         return replace(k, dims=dims, strides=strides)
 
-    def _masked(self, builder: GraphBuilder, scores: Tensor, lengths: Tensor | None) -> Tensor:
-        """Scores with minus infinity where a query does not see a key."""
-        if self.lengths == "both":
-            existing = builder.tensor((self.b, 1, 1, 1), DataType.INT64, name="queries")
+    def _sink(self, builder: GraphBuilder, existing: Tensor | None) -> Tensor | None:
+        if self.sink == "no":
+            return None
+        sink = builder.tensor((1, self.h, 1, 1), DataType.FLOAT, name="sink")
+        if self.sink == "all" or existing is None:
+            return sink
+        row = _index(builder, sink, 2, dims=(1, self.h, self.q, 1))
+        return _select(builder, sink, PointwiseMode.CMP_LT, row, existing)
+
+    def _masked(self, builder: GraphBuilder, scores: Tensor, existing: Tensor | None, lengths: Tensor | None) -> Tensor:
+        """Scores with minus infinity where a query does not see a key.  existing: queries of each batch."""
+        if existing is not None:
             scores = _select(builder, scores, PointwiseMode.CMP_LT, _index(builder, scores, 2), existing)
         shift = self._kv - self.q if self.causal == "bottom_right" else 0
         right = [bound for bound in (self.right, *([0] if self.causal != "no" else [])) if bound >= 0]
@@ -225,8 +234,10 @@ class AttentionCase(Case):
         return super()._values(rng, tensor, exact)
 
 
-def _index(builder: GraphBuilder, scores: Tensor, axis: int, offset: int = 0) -> Tensor:
-    index = builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=axis), scores)
+def _index(
+    builder: GraphBuilder, scores: Tensor, axis: int, offset: int = 0, dims: tuple[int, ...] | None = None
+) -> Tensor:
+    index = builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=axis), scores, dims=dims)
     if not offset:
         return index
     constant = builder.constant(4, DataType.INT32, offset)

@@ -28,7 +28,7 @@ from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.ragged import RaggedLoad
 from lowdnn.ops.rng import Rng
 from lowdnn.ops.sdpa_backward import SdpaBackward
-from lowdnn.ops.sdpa_fp8_backward import NUMBERS
+from lowdnn.ops.sdpa_fp8_backward import LARGEST, NUMBERS
 from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor, packed_strides
 
@@ -86,7 +86,7 @@ class AttentionBackwardCase(Case):
     bias: str = key(text.choice("no", "bh", "1h", "b1", "11"), "no")
     cap: float = key(text.number(), 0.0)
     alibi: str = key(text.choice("no", "yes"), "no")
-    dropout: float = key(text.number(), 0.0)
+    dropout: float = key(text.share(), 0.0)
     masked: str = key(text.choice("no", "yes"), "no")
     ragged: str = key(text.choice("no", "yes", "even"), "no")
     layout: str = key(text.choice(*ORDERS), "bhsd")
@@ -125,7 +125,8 @@ class AttentionBackwardCase(Case):
             builder.sdpa_fp8_backward(q, k, v, o, d_o, stats, numbers, **options)
         else:
             builder.sdpa_backward(q, k, v, o, d_o, stats, dbias=self._bias(builder, "dbias"), **options)
-        return builder.graph() if self.ragged == "no" else packed.with_packed_outputs(builder, padded=("dbias",))
+        padded = ("dbias", *(f"amax_{port}" for port in LARGEST))
+        return builder.graph() if self.ragged == "no" else packed.with_packed_outputs(builder, padded)
 
     def inputs(self, seed: int, exact: bool) -> Inputs:
         """o and stats are those of the other inputs."""

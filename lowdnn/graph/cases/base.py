@@ -13,6 +13,7 @@ from lowdnn.graph.cases import text
 from lowdnn.graph.data import exact_values, real_values
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import Tensor
+from lowdnn.status import BadParamError
 
 Inputs = dict[int, NDArray[Any]]
 
@@ -67,3 +68,9 @@ class Case(ABC):
         if exact:
             return exact_values(rng, tensor.dims, tensor.data_type, self.exact_length, self.sum_type)
         return real_values(rng, tensor.dims, tensor.data_type)
+
+
+def check_axes(axes: tuple[int, ...], rank: int, where: str) -> None:
+    """Raises BadParamError unless all are axes of a tensor of ``rank`` dimensions."""
+    if any(axis >= rank for axis in axes):
+        raise BadParamError.at(where, expected=f"axes under the rank {rank}", got=list(axes))

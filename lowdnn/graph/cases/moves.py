@@ -15,13 +15,14 @@ from lowdnn.enums import (
 )
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.cases import pages, text
-from lowdnn.graph.cases.base import Case
+from lowdnn.graph.cases.base import Case, check_axes
 from lowdnn.graph.cases.chains import (
     pointwise_type,
 )
 from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import Tensor
+from lowdnn.status import BadParamError
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class TransformCase(Case):
     def graph(self) -> OperationGraph:
         builder = GraphBuilder(Layout(self.layout), alignment_bytes=self.align)
         store, layout = self.out or self.dtype, Layout(self.out_layout)
+        if self.op in ("concat", "expand", "contract"):
+            check_axes((self.axis,), len(self.dims), "transform.axis")
         if self.op == "concat":
             shapes = [(*self.dims[: self.axis], part, *self.dims[self.axis + 1 :]) for part in self.parts]
             inputs = [builder.tensor(dims, self.dtype, name=f"x{number}") for number, dims in enumerate(shapes)]
@@ -66,6 +69,9 @@ class TransformCase(Case):
             builder.expand_band_matrix(x, columns, bandwidths, axis=self.axis, pad=self.pad, store=store, layout=layout)
             return builder.graph()
         if self.op == "load":
+            if len(self.dims) != 4:
+                rule = "batch, heads, rows and size of sequences to load"
+                raise BadParamError.at("transform.dims", expected=rule, got=list(self.dims))
             container = builder.tensor(pages.container_dims(self.dims, self.page), self.dtype, name="x")
             lengths = builder.tensor((self.dims[0], 1, 1, 1), DataType.INT64, name="lengths")
             pages.load(builder, container, lengths, self.dims[2], store=store, layout=layout)
@@ -120,6 +126,7 @@ class BlockScaleCase(Case):
     def graph(self) -> OperationGraph:
         builder = GraphBuilder(Layout(self.layout), alignment_bytes=self.align)
         layout = Layout(self.out_layout)
+        check_axes((self.axis,), len(self.dims), "block_scale.axis")
         x = builder.tensor(self.dims, self.dtype, name="x")
         reordering = TensorReordering.F8_128x4 if self.order == "tiles" else TensorReordering.NONE
         if self.dir == "quantize":

@@ -15,7 +15,7 @@ from lowdnn.enums import (
 )
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.cases import steps, text
-from lowdnn.graph.cases.base import Case
+from lowdnn.graph.cases.base import Case, check_axes
 from lowdnn.graph.cases.chains import (
     broadcast_dims,
     pointwise_type,
@@ -27,7 +27,6 @@ from lowdnn.graph.cases.text import key
 from lowdnn.graph.data import unit_values
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import Tensor
-from lowdnn.status import BadParamError
 
 
 @dataclass(frozen=True)
@@ -90,10 +89,7 @@ class ReductionCase(Case):
     after: tuple[str, ...] = key(text.names(steps.NAMES), ())
 
     def graph(self) -> OperationGraph:
-        if self.axes[-1] >= len(self.dims):
-            raise BadParamError.at(
-                "reduction.axes", expected=f"axes under the rank {len(self.dims)}", got=list(self.axes)
-            )
+        check_axes(self.axes, len(self.dims), "reduction.axes")
         builder = GraphBuilder(alignment_bytes=self.align, virtual_type=self.virtual)
         compute = self.compute or pointwise_type(self.dtype)
         x = builder.tensor(self.dims, self.dtype, layout=Layout(self.layout), name="x")

@@ -76,5 +76,5 @@ class RopeCase(Case):
         if tensor.name != "freqs":
             return super()._values(rng, tensor, exact)
         pair = np.arange(self._size) % max(self._size // 2, 1)
-        position = self.first + np.arange(self.s)[:, None, None, None]
+        position = float(self.first) + np.arange(self.s)[:, None, None, None]
         return dtypes.from_float64(position / _BASE ** (2 * pair / max(self._size, 1)), tensor.data_type)

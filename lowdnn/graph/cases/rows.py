@@ -18,13 +18,12 @@ from lowdnn import dtypes
 from lowdnn.enums import DataType, NormFwdPhase, NormMode
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.cases import steps, text
-from lowdnn.graph.cases.base import Case
+from lowdnn.graph.cases.base import Case, check_axes
 from lowdnn.graph.cases.chains import layout_like
 from lowdnn.graph.cases.steps import Chain
 from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import Tensor
-from lowdnn.status import BadParamError
 
 _EPSILON, _MOMENTUM = 1e-3, 0.1
 _MODES = {
@@ -129,7 +128,8 @@ class NormCase(Case):
 
     @property
     def _axes(self) -> tuple[int, ...]:
-        return _checked(self.axes, len(self.dims), "norm") or tuple(range(1, len(self.dims)))
+        check_axes(self.axes, len(self.dims), "norm.axes")
+        return self.axes or tuple(range(1, len(self.dims)))
 
     @property
     def _scale_dims(self) -> tuple[int, ...]:
@@ -190,7 +190,8 @@ class SoftmaxCase(Case):
 
     @property
     def _axes(self) -> tuple[int, ...]:
-        return _checked(self.axes, len(self.dims), "softmax") or (len(self.dims) - 1,)
+        check_axes(self.axes, len(self.dims), "softmax.axes")
+        return self.axes or (len(self.dims) - 1,)
 
     def _sink(self, builder: GraphBuilder) -> Tensor | None:
         """One number for the rows of all places along the first axis."""
@@ -204,12 +205,6 @@ class SoftmaxCase(Case):
         if self.log == "yes" and tensor.name == "y":  # a logarithm of a share
             values = dtypes.from_float64(-np.abs(dtypes.to_values(values, tensor.data_type)), tensor.data_type)
         return values
-
-
-def _checked(axes: tuple[int, ...], rank: int, family: str) -> tuple[int, ...]:
-    if axes and axes[-1] >= rank:
-        raise BadParamError.at(f"{family}.axes", expected=f"axes under the rank {rank}", got=list(axes))
-    return axes
 
 
 def _compute_type(data_type: DataType) -> DataType:

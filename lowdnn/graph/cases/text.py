@@ -6,6 +6,8 @@ value.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
 from fractions import Fraction
@@ -17,6 +19,10 @@ from lowdnn.status import BadParamError, LowdnnError
 
 _KEY: Final = "lowdnn.case_text"
 _FAST: Final = "fast"
+_INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
+#: Sizes of windows and the like: no exponents, which would make numbers of any length.
+_RATIONAL: Final = re.compile(r"-?[0-9]{1,18}((/|\.)[0-9]{1,18})?")
+_INT64_MAX: Final = 2**63 - 1
 
 CaseT = TypeVar("CaseT")
 
@@ -66,7 +72,7 @@ def format_fields(case: Any, family: str) -> str:
 
 def integer(least: int) -> Codec:
     def parse(text: str) -> int:
-        value = int(text)
+        value = _integer(text)
         if value < least:
             raise ValueError
         return value
@@ -78,7 +84,7 @@ def extents(least: int, most: int = 8) -> Codec:
     """``2x3x4``: a tuple of integers."""
 
     def parse(text: str) -> tuple[int, ...]:
-        values = tuple(int(part) for part in text.split("x"))
+        values = tuple(_integer(part) for part in text.split("x"))
         if len(values) > most or min(values) < least:
             raise ValueError
         return values
@@ -93,7 +99,7 @@ def paddings() -> Codec:
         pairs = []
         for part in text.split("x"):
             before, colon, after = part.partition(":")
-            pairs.append((int(before), int(after if colon else before)))
+            pairs.append((_integer(before), _integer(after if colon else before)))
         if min(min(pair) for pair in pairs) < 0:
             raise ValueError
         return tuple(pairs)
@@ -133,7 +139,7 @@ def axes() -> Codec:
     """``1,2``: distinct axes in ascending order."""
 
     def parse(text: str) -> tuple[int, ...]:
-        values = tuple(int(part) for part in text.split(","))
+        values = tuple(_integer(part) for part in text.split(","))
         if list(values) != sorted(set(values)) or min(values) < 0:
             raise ValueError
         return values
@@ -145,7 +151,7 @@ def indices() -> Codec:
     """``0,2,1``: integers in any order."""
 
     def parse(text: str) -> tuple[int, ...]:
-        values = tuple(int(part) for part in text.split(","))
+        values = tuple(_integer(part) for part in text.split(","))
         if min(values) < 0:
             raise ValueError
         return values
@@ -154,7 +160,19 @@ def indices() -> Codec:
 
 
 def number() -> Codec:
-    return Codec("a number", float, lambda value: f"{value:g}" if float(f"{value:g}") == value else repr(value))
+    return Codec("a finite number", _finite, _number_text)
+
+
+def share() -> Codec:
+    """What is dropped of a whole: some must be left."""
+
+    def parse(text: str) -> float:
+        value = float(text)
+        if not 0 <= value < 1:
+            raise ValueError
+        return value
+
+    return Codec("a number from 0 to less than 1", parse, _number_text)
 
 
 def choice(*names: str) -> Codec:
@@ -191,13 +209,6 @@ def data_type() -> Codec:
     return Codec(f"one of {allowed}", parse, lambda value: dtypes.info(value).short_name)
 
 
-def _rational(text: str) -> Fraction:
-    try:
-        return Fraction(text)
-    except ZeroDivisionError:
-        raise ValueError from None
-
-
 def sum_type() -> Codec:
     """The same, or ``fast``: FAST_FLOAT_FOR_FP8, which no tensor has."""
     types = data_type()
@@ -209,6 +220,33 @@ def sum_type() -> Codec:
         return _FAST if value is DataType.FAST_FLOAT_FOR_FP8 else types.format(value)
 
     return Codec(f"{types.rule}, {_FAST}", parse, show)
+
+
+def _integer(text: str) -> int:
+    value = int(text) if _INTEGER.fullmatch(text) else None
+    if value is None or abs(value) > _INT64_MAX:
+        raise ValueError
+    return value
+
+
+def _rational(text: str) -> Fraction:
+    if not _RATIONAL.fullmatch(text):
+        raise ValueError
+    try:
+        return Fraction(text)
+    except ZeroDivisionError:
+        raise ValueError from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def _number_text(value: float) -> str:
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
 def _parse(where: str, item: Field[Any], text: str) -> Any:

@@ -29,7 +29,8 @@ _SMALL_KINDS = {DataType.FLOAT16: "f16", DataType.BFLOAT16: "bf16", DataType.FLO
 
 @dataclass(frozen=True)
 class Copy:
-    """A box of a dense tensor and where it starts; dimensions from the innermost one."""
+    """A box of a tensor and where it starts; dimensions from the innermost one. Without strides the tensor is dense,
+    with them it lies in ``elements``."""
 
     name: str
     data_type: DataType
@@ -39,11 +40,14 @@ class Copy:
     element_strides: tuple[int, ...] = ()
     swizzle: Swizzle = Swizzle.NONE
     fill: Fill = Fill.ZEROS
+    strides_bytes: tuple[int, ...] = ()
+    elements: int = 0
 
     @property
     def tensor_map(self) -> TiledMap:
         size = self.data_type.size_bytes
-        strides = tuple(size * int(np.prod(self.dims[:place])) for place in range(1, len(self.dims)))
+        dense = tuple(size * int(np.prod(self.dims[:place])) for place in range(1, len(self.dims)))
+        strides = self.strides_bytes or dense
         steps = self.element_strides or (1,) * len(self.dims)
         return TiledMap(
             self.data_type, 0, self.dims, strides, self.box, steps, swizzle=self.swizzle, oob_fill=self.fill
@@ -58,7 +62,7 @@ class Copy:
 
     @property
     def tensor_bytes(self) -> int:
-        return self.data_type.size_bytes * int(np.prod(self.dims))
+        return self.data_type.size_bytes * (self.elements or int(np.prod(self.dims)))
 
     @property
     def target(self) -> str:
@@ -71,6 +75,9 @@ def cases() -> Iterator[Case]:
         yield _load(copy)
         if min(copy.at) >= 0:
             yield _store(copy)
+    for copy in _wrapping_copies():
+        yield _load(copy)
+        yield _store(copy)
     for copy in _special_loads():
         yield _load(copy)
         if copy.fill is Fill.ZEROS:
@@ -107,6 +114,19 @@ def _copies() -> Iterator[Copy]:
     for swizzle in (Swizzle.BYTES_32, Swizzle.BYTES_64, Swizzle.BYTES_128):
         yield Copy(f"swizzle {swizzle.name} short", DataType.UINT8, (256, 12), (16, 12), (32, -2), (), swizzle)
         yield Copy(f"swizzle {swizzle.name} 3d", DataType.UINT16, (64, 5, 9), (16, 3, 5), (8, -1, 6), (), swizzle)
+
+
+def _wrapping_copies() -> Iterator[Copy]:
+    """Of 10 rows of two heads, the four from ``row`` on of a sequence of ``length`` rows behind ``first`` others.
+    The map's rows end where the sequence does: addresses, which the last two coordinates move, exceed 2^64 bytes."""
+    end, size, heads, rows = 1 << 30, 16, 2, 10
+    head_bytes, row_bytes = 2 * size, 2 * size * heads
+    dims, box = (size, end, heads, 1 << 31, end + 1), (size, 4, 1, 1, 1)
+    strides = (row_bytes, head_bytes, row_bytes, (1 << 64) // end - row_bytes)
+    for first, length, row in ((0, 10, 0), (3, 5, 0), (3, 5, 4), (6, 4, 0), (6, 4, 2), (10, 0, 0), (2, 3, 8)):
+        at = (0, end - length + row, row % 3 % 2, first + length, end)
+        name = f"wraps {first} {length} {row}"
+        yield Copy(name, DataType.UINT16, dims, box, at, strides_bytes=strides, elements=rows * size * heads)
 
 
 def _special_loads() -> Iterator[Copy]:

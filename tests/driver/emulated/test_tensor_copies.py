@@ -300,6 +300,26 @@ def test_a_first_pixel_beyond_the_box(bench: Bench, compile_cuda: Compile) -> No
     assert "coordinates {0, 0, 0}: the first pixel lies outside the map's box of pixels" in report
 
 
+def test_addresses_wrap_around_and_their_memory_is_checked(bench: Bench, compile_cuda: Compile) -> None:
+    """Rows that end at row 2^30 of a map whose last two strides add up to 2^34 bytes: 64 of them there are."""
+    end, row_bytes = 1 << 30, 16
+    tensor = bench.put(np.arange(256, dtype=np.uint32), "rows")
+    dims, strides = (4, end, 1 << 31, end + 1), (row_bytes, row_bytes, (1 << 34) - row_bytes)
+    content = encode(TiledMap(TensorMapDataType.UINT32, tensor, dims, strides, (4, 64, 1, 1), (1,) * 4))
+    module, out = bench.machine.load(compile_cuda(load_kernel(4), ARCH)), bench.empty(1024)
+    counts = (np.int32(1024), np.int32(1024), np.int32(0))
+    for first, length in ((0, 64), (60, 4), (64, 0)):
+        at = bench.put(np.array((0, end - length, first + length, end), np.int32))
+        bench.run(module, "load", 1, 32, content, at, out, *counts, shared=1024)
+        expected = np.zeros(256, np.uint32)
+        expected[: 4 * length] = np.arange(4 * first, 4 * (first + length))
+        np.testing.assert_array_equal(bench.get(out, 256, np.uint32), expected)
+    report = load_fault(bench, compile_cuda, content, rank=4, at=(0, end - 4, 65, end))
+    assert "16 bytes past the end of rows (1024 bytes)" in report
+    report = load_fault(bench, compile_cuda, content, rank=4, at=(0, end - 4, 3, end))
+    assert "16 bytes before the start of rows" in report
+
+
 def test_stores_into_constant_and_freed_memory(bench: Bench, compile_cuda: Compile) -> None:
     module = bench.machine.load(compile_cuda(store_kernel(2), ARCH))
     box = bench.put(np.zeros(256, np.uint32))

@@ -8,22 +8,26 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.engines.attention.attention_decode import AttentionDecode
 from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
 from lowdnn.engines.base import Engine
-from lowdnn.enums import KnobType
+from lowdnn.engines.registry import ENGINES as ALL_ENGINES
+from lowdnn.enums import KnobType, PointwiseMode
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.compare import differences, expected_outputs
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.base import with_tensors
+from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed
 from tests.support.running import check_case, run_plan
 
 MMA, WGMMA = AttentionMma(), AttentionWgmma()
 ENGINES: tuple[Engine, ...] = (MMA, WGMMA)
+COMPOSITE = next(engine for engine in ALL_ENGINES if engine.name == "composite")
 
 of_each_engine = pytest.mark.parametrize("engine", ENGINES, ids=[engine.name for engine in ENGINES])
 
@@ -44,6 +48,8 @@ LINES = (
     "sdpa b=4 h=2 hk=1 q=140 kv=100 d=16 causal=top_left lengths=both stats=yes",
     "sdpa b=1 h=2 hk=1 q=140 kv=400 d=16 right=60 blocks=yes stats=yes",
     "sdpa b=2 h=3 q=70 kv=150 d=16 causal=bottom_right lengths=yes sink=yes stats=log2 layout=bshd",
+    "sdpa b=4 h=4 hk=2 q=30 kv=90 d=16 lengths=both sink=yes stats=log2",
+    "sdpa b=4 h=2 q=30 kv=90 d=16 lengths=both sink=all stats=lse",
 )
 
 
@@ -138,6 +144,49 @@ def test_a_query_without_keys_has_its_sink_as_statistics(device: Runtime, engine
     for name in ("stats", "max"):
         np.testing.assert_array_equal(found[name], np.broadcast_to([[[3]], [[-np.inf]]], (2, 20, 1)))
     np.testing.assert_array_equal(found["sum_exp"], np.broadcast_to([[[1]], [[0]]], (2, 20, 1)))
+
+
+@pytest.mark.parametrize("engine", [*ENGINES, AttentionDecode(), COMPOSITE], ids=lambda engine: engine.name)
+@pytest.mark.parametrize("sinks", ["yes", "all"])
+def test_the_sink_of_queries_behind_their_length(device: Runtime, engine: Engine, sinks: str) -> None:
+    """Without it they have nothing at all, as in cuDNN; queries that see no key for another reason have theirs."""
+    size = 12 if engine is COMPOSITE else 16  # that no other engine takes
+    case = parse_case(f"sdpa b=3 h=2 q=50 kv=30 d={size} causal=bottom_right lengths=both sink={sinks} stats=yes")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    of = {tensor.name: tensor for tensor in graph.inputs}
+    for name, values in {"queries": (50, 33, 0), "lengths": (30, 12, 30), "sink": (3, -1)}.items():
+        inputs[of[name].uid] = np.array(values, inputs[of[name].uid].dtype).reshape(of[name].dims)
+    results = run_plan(device, engine.plan(graph, SM_90A, {}), graph, inputs)
+    found = {tensor.name: results[tensor.uid] for tensor in graph.outputs}
+    is_behind = np.arange(50) >= np.array([50, 33, 0])[:, None]
+    without_keys = (np.arange(50) < 20) | is_behind
+    has_none = is_behind[:, None] & (sinks == "yes") & np.ones((1, 2, 1), bool)
+    has_sink = without_keys[:, None] & ~has_none
+    assert has_sink.any()
+    for rows, largest, total in ((has_none, np.full(2, -np.inf), 0), (has_sink, np.array([3, -1]), 1)):
+        expected = np.broadcast_to(largest[:, None], rows.shape)[rows]
+        np.testing.assert_array_equal(found["stats"][..., 0][rows], expected)
+        np.testing.assert_array_equal(found["max"][..., 0][rows], expected)
+        assert (found["sum_exp"][..., 0][rows] == total).all()
+        assert not found["c"][rows].any()
+    assert np.isfinite(found["stats"][..., 0][~has_none]).all()
+
+
+def test_a_sink_that_is_masked_otherwise_is_not_taken() -> None:
+    """By the lengths of keys, or by those of queries where scores are not."""
+    graph = graph_of("sdpa b=3 h=2 q=50 kv=30 d=16 lengths=both sink=yes stats=yes")
+    queries, lengths = (next(t for t in graph.inputs if t.name == name) for name in ("queries", "lengths"))
+    assert matched("sdpa b=3 h=2 q=50 kv=30 d=16 lengths=both sink=yes").cuts_sink
+    assert not matched("sdpa b=3 h=2 q=50 kv=30 d=16 lengths=both sink=all").cuts_sink
+    (sink,) = (tensor for tensor in graph.inputs if tensor.name == "sink")
+    selects = [op for op in graph.consumers(sink) if getattr(op, "mode", None) is PointwiseMode.BINARY_SELECT]
+    assert isinstance(selects[0], PointwiseOperation)
+    comparison = graph.producer(selects[0].operands["t"])
+    others = replace(lengths, data_type=queries.data_type, uid=max(graph.tensors) + 1)
+    operations = [with_tensors(op, {queries.uid: others}) if op is comparison else op for op in graph.operations]
+    changed = OperationGraph(operations)
+    for engine in ENGINES:
+        assert "expected a mask of the scores of queries whose sink it masks" in str(engine.refuse(changed, SM_90A))
 
 
 @of_each_engine

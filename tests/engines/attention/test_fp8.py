@@ -53,7 +53,9 @@ def test_values_are_transposed_beside_everything_else(racing: Runtime, queries: 
     check_case(racing, WGMMA, line, {KnobType.TILE_M: queries, KnobType.TILE_N: 32})
 
 
-@pytest.mark.parametrize("words", ["stats=yes", "causal=bottom_right lengths=yes sink=yes"])
+@pytest.mark.parametrize(
+    "words", ["stats=yes", "causal=bottom_right lengths=yes sink=yes", "lengths=both sink=yes stats=yes"]
+)
 def test_largest_magnitudes(device: Runtime, words: str) -> None:
     """Of weights as they are without rounding; of outputs that are stored in FLOAT, before their scale."""
     case = parse_case(f"sdpa b=2 h=2 q=90 kv=150 d=16 dtype=e4m3 out=fp32 {words}")

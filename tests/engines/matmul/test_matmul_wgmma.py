@@ -509,13 +509,12 @@ def test_deep_columns_that_begin_amid_lines_become_rows_of_tiles() -> None:
         assert dict(ENGINE.plan(graph, SM_90A, {}).choices)[KnobType.SWAP_AB] == is_turned
 
 
-def test_plan_counts_its_work_and_survives_json() -> None:
+def test_plan_counts_its_work() -> None:
     plan = ENGINE.plan(bf16_graph(256, 256, 512), SM_90A, knobs(128, 128, warps=COOPERATIVE))
     assert plan.work.flops == 2 * 256 * 256 * 512
     assert plan.work.bytes == 2 * (2 * 256 * 512 + 256 * 256)
     assert plan.work.unit is MathUnit.WGMMA_F16
     assert plan.launches[0].overlaps_previous
-    assert Plan.from_json(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize(

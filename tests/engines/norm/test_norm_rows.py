@@ -690,7 +690,6 @@ def chunks(plan: Plan) -> str:
 def test_another_shape_is_no_other_kernel() -> None:
     plans = [ENGINE.plan(parse_case(f"norm {line}").graph(), SM_90A, {}) for line in LIKE]
     assert plans[0].kernels == plans[1].kernels
-    assert Plan.from_json(plans[0].to_json()) == plans[0]
 
 
 LIKE = ("dims=512x3712 mode=layer dtype=bf16", "dims=1024x3968 mode=layer dtype=bf16")

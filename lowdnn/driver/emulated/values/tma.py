@@ -3,8 +3,8 @@
 Both give ``Units``: where each unit of the copy lies in the tensor, and which units exist. In shared memory they lie
 row by row, the innermost dimension first; ``shared_pattern`` says where. Source: PTX ISA manual, "Tensors": "Tiled
 Mode", "Im2col Mode", "Swizzling Modes", "Out-of-Boundary Access". What the manual leaves open is as an H200 does it:
-rows that are shorter than the swizzle's span begin a span apart, the fill is 0x7FF7 in every 16 bits, TFLOAT32 loads
-round to nearest, and the FTZ types flush nothing on loads.
+rows that are shorter than the swizzle's span begin a span apart, addresses are modulo 2^64, the fill is 0x7FF7 in
+every 16 bits, TFLOAT32 loads round to nearest, and the FTZ types flush nothing on loads.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _tile_extents(tiled: TiledMap) -> tuple[int, ...]:
 
 
 def _origins(tiled: TiledMap, start: Array) -> Array:
-    """[L] byte offset of each first corner."""
+    """[L] byte offset of each first corner, modulo 2^64 as addresses are."""
     strides = np.array((tiled.data_type.size_bytes, *tiled.strides_bytes), dtype=np.int64)
     origins: Array = start @ strides
     return origins

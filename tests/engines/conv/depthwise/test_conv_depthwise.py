@@ -161,9 +161,8 @@ def test_infinities_stay_in_their_channel(device: Runtime, direction: str) -> No
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_plan_survives_json(direction: str) -> None:
+def test_only_filter_gradients_need_a_workspace(direction: str) -> None:
     plan = ENGINE.plan(case(SMALL, direction).graph(), SM_90A, {})
-    assert Plan.from_json(plan.to_json()) == plan
     assert (plan.workspace_bytes > 0) == (direction == "wgrad")
 
 

@@ -10,7 +10,6 @@ from lowdnn.engines.conv.narrow.conv_narrow_mma import ConvNarrowMma
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.ops.convolution import Convolution
-from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import NotSupportedError
 from tests.engines.conv.grouped.test_conv_grouped_mma import Case
@@ -80,11 +79,6 @@ def test_tiles_that_do_not_fit_are_no_choice() -> None:
         ENGINE.plan(graph, SM_90A, {KnobType.TILE_M: 32, KnobType.STAGES: 2})
     pixels, stages = ENGINE.knobs(one_tap(60, 60, 1, 8, 5).graph("forward", DataType.FLOAT), SM_90A)
     assert (pixels.values, stages.values) == ((16,), (1, 2))
-
-
-def test_plan_survives_json() -> None:
-    plan = ENGINE.plan(one_tap(24, 54, 2, 6, 10).graph("forward"), SM_90A, {})
-    assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_refusals_name_field_limit_and_value() -> None:

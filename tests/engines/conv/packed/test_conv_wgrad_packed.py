@@ -10,7 +10,6 @@ from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.builder import Layout
-from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from tests.engines.conv.grouped.test_conv_grouped_mma import Case
 from tests.support.running import check_exact, run_plan
@@ -57,11 +56,6 @@ def test_infinities_stay_in_their_channels(device: Runtime) -> None:
     (actual,) = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, inputs).values()
     assert np.isinf(actual[:, 3]).all()
     assert np.isfinite(np.delete(actual, 3, axis=1)).all()
-
-
-def test_plan_survives_json() -> None:
-    plan = ENGINE.plan(LAYERS[0][0].graph("filter"), SM_90A, {})
-    assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_refusals_name_field_limit_and_value() -> None:

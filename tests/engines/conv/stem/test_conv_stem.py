@@ -10,7 +10,6 @@ from lowdnn.engines.conv.stem.fold import FoldedConvolution
 from lowdnn.enums import DataType
 from lowdnn.graph.builder import Layout
 from lowdnn.ops.convolution import ConvolutionOperation
-from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from tests.engines.conv.grouped.test_conv_grouped_mma import DIRECTIONS, Case
 from tests.support.running import check_exact
@@ -103,11 +102,6 @@ def test_which_axes_are_folded(case: Case, image: tuple[int, ...], filters: tupl
     fold = FoldedConvolution.cheapest(operation)
     assert fold.image.folded.dims == image
     assert fold.filter.folded.dims == filters
-
-
-def test_plan_survives_json() -> None:
-    plan = ENGINE.plan(LAYERS[0].graph("data"), SM_90A, {})
-    assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_refusals_name_field_limit_and_value() -> None:

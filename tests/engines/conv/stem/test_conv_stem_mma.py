@@ -9,7 +9,6 @@ from lowdnn.engines.conv.stem.conv_stem_mma import ConvStemMma
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.builder import Layout
 from lowdnn.graph.oracle import evaluate
-from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from tests.engines.conv.grouped.test_conv_grouped_mma import Case
 from tests.support.running import check_exact, run_plan
@@ -94,11 +93,6 @@ def test_several_tiles_of_a_block(scheduled: Runtime) -> None:
     case = Case((7, 1, 8, 6), (8, 1, 3, 3), (1, 1))
     choices = {KnobType.TILE_ROWS: 8, KnobType.STAGES: 2}
     check_exact(scheduled, ENGINE, case.graph("forward"), length=case.length, choices=choices, arch=_FEW)
-
-
-def test_plan_survives_json() -> None:
-    plan = ENGINE.plan(LAYERS[0].graph("forward"), SM_90A, {})
-    assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_refusals_name_field_limit_and_value() -> None:

@@ -282,14 +282,13 @@ def test_narrow_groups_are_refused() -> None:
     assert "groups: expected groups of at least 64 bytes of channels, got 32" in str(refusal)
 
 
-def test_plan_counts_its_work_and_survives_json() -> None:
+def test_plan_counts_its_work() -> None:
     graph = convolution_graph((2, 64, 8, 8), (64, 64, 3, 3), data_type=DataType.BFLOAT16, pads=(1, 1))
     plan = ENGINE.plan(graph, SM_90A, {})
     assert plan.work.flops >= 2 * 128 * 64 * 576
     assert plan.work.bytes >= 2 * (2 * 128 * 64 + 64 * 576)
     assert plan.work.unit is MathUnit.WGMMA_F16
     assert all(launch.overlaps_previous for launch in plan.launches)
-    assert Plan.from_json(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.cost_model import plan_us
-from lowdnn.plan import MathUnit, Plan
+from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
 from tests.support.running import check_close, check_exact
@@ -281,11 +281,10 @@ def test_defaults_are_knob_values() -> None:
         assert ENGINE.plan(graph, SM_90A, {}).launches
 
 
-def test_plans_survive_json() -> None:
+def test_work() -> None:
     plan = ENGINE.plan(graph_of("n=2 c=64 hw=8x8 k=64 rs=3x3 pad=1 dtype=bf16"), SM_90A, knobs())
     assert plan.work.unit is MathUnit.WGMMA_F16
     assert plan.work.flops == 2 * 64 * 576 * 128
-    assert Plan.from_json(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""The cases of a command line: read from arguments and files, and held to what a machine's memory can take."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
+
+from lowdnn.graph.cases import parse_case, parse_cases
+from lowdnn.graph.cases.base import Case
+from lowdnn.ops.tensor import Tensor
+from lowdnn.status import BadParamError, NotSupportedError, SizeInsufficientError
+
+#: A million cases and more.
+_MAX_FILE_BYTES = 64 << 20
+#: Data of cases are made in float64.
+_MADE_BYTES = 8
+
+
+def read_cases(texts: Sequence[str]) -> Iterator[Case]:
+    """The cases of the command line; ``@FILE`` stands for the lines of a file."""
+    for text in texts:
+        if text.startswith("@"):
+            yield from parse_cases(_content(text[1:]).splitlines())
+        else:
+            yield parse_case(text)
+
+
+def check_cases(cases: Iterable[Case], device_bytes: int | None = None) -> None:
+    """Raises BadParamError for a case whose values do not fit together, SizeInsufficientError for one whose tensors do
+    not fit the host's memory, or ``device_bytes``, the device's."""
+    host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for case in cases:
+        try:
+            graph = case.graph()
+        except NotSupportedError:
+            continue  # told when the case's turn comes, as a refusal
+        except BadParamError as error:
+            raise type(error)(f"{error.detail}; in {str(case)!r}") from None
+        stored = [tensor for tensor in graph.tensors.values() if not tensor.is_virtual]
+        needed_bytes = sum(tensor.span_bytes for tensor in stored)
+        _check_memory(case, "the host", needed_bytes + max(map(_made_bytes, stored), default=0), host_bytes)
+        if device_bytes is not None:
+            _check_memory(case, "the device", needed_bytes, device_bytes)
+
+
+def _content(path: str) -> str:
+    """The text of a regular file. Others, which may never end, are refused; a pipe without a writer is not waited for.
+
+    Raises BadParamError.
+    """
+    where = "run.cases"
+    try:
+        with open(path, "rb", opener=_open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BadParamError.at(where, expected="a regular file after @", got=repr(path))
+            content = file.read(_MAX_FILE_BYTES + 1)
+        if len(content) > _MAX_FILE_BYTES:
+            raise BadParamError.at(where, expected=f"a file of at most {_MAX_FILE_BYTES} bytes", got=repr(path))
+        return content.decode("utf-8")
+    except BadParamError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: no text, or no path
+        raise BadParamError.at(where, expected="a readable file after @", got=f"{path!r}: {error}") from None
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _made_bytes(tensor: Tensor) -> int:
+    """Of the array that the data are made in. An extent of 0 does not make the others small enough for NumPy."""
+    return prod(max(extent, 1) for extent in tensor.dims) * _MADE_BYTES
+
+
+def _check_memory(case: Case, whose: str, needed_bytes: int, bytes_there: int) -> None:
+    if needed_bytes > bytes_there:
+        raise SizeInsufficientError.at(
+            "case.tensors",
+            expected=f"at most {bytes_there} bytes, the memory of {whose}",
+            got=f"{needed_bytes} bytes in {str(case)!r}",
+        )

@@ -1,0 +1,1 @@
+"""The engine of masks with a bit for each element."""

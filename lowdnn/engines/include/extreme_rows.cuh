@@ -1,0 +1,125 @@
+// Extreme rows (rows.cuh): finite elements, but squares that leave the range of f32. From about 2^63 on their sum is
+// infinite; below 2^-45 it vanishes, which only a smaller epsilon lets show. The passes over rows leave them out, and all
+// rows of the same threads behind them. At the kernel's end the whole block normalises them, one after the other, with x
+// times the power of two that brings a row's largest element near 1.
+//
+// Rows with an infinite or undefined element come here, too: their variance looks the same. Of blocks that share a row,
+// the first one normalises it. Sums are added up in a fixed order.
+// Shared memory: a number of each warp, where the kernel says.
+
+#pragma once
+
+#include "include/pointwise.cuh"
+#include "include/row_team.cuh"
+
+// Whether so large a variance, with epsilon added, has been summed without loss.
+__device__ __forceinline__ bool is_in_range(f32 variance) { return variance >= 0x1p-90f && variance < 1.0f / 0.0f; }
+
+// The power of two that `largest` becomes a number from 1/2 to 4 with, but at most 2^63, with whose square any epsilon
+// that matters is still finite. 1 for 0, infinity and NaN.
+__device__ __forceinline__ f32 scale_to_one(f32 largest) {
+  if (!(largest > 0.0f) || !(largest < 1.0f / 0.0f)) return 1.0f;
+  const int exponent = int(__float_as_uint(largest) >> 23) - 127;  // -127: below the normal numbers
+  const int wanted = -exponent, most = 63, least = -126;
+  return __uint_as_float(u32((wanted > most ? most : wanted < least ? least : wanted) + 127) << 23);
+}
+
+// Which rows of a thread are left out: those of its walk from a step on. All threads that have a row agree.
+template <class Tile> struct LeftRows {
+  static constexpr u32 NONE = 0xffffffff;
+
+  u32 from = NONE;
+
+  // Whether the rows at hand are left out. variance: with epsilon.
+  __device__ __forceinline__ bool leaves(const RowWalk<Tile>& walk, const f32 (&variance)[Tile::WIDTH]) {
+    bool in_range = true;
+#pragma unroll
+    for (int w = 0; w < Tile::WIDTH; ++w) in_range = in_range && is_in_range(variance[w]);
+    if (!in_range && from == NONE && walk.exists) from = walk.step();
+    return from != NONE;
+  }
+};
+
+// Numbers of all threads of a block, joined: the lanes of each warp as a tree, then the warps one after the other.
+// parts: shared memory for a number of each warp.
+template <class Operator> __device__ __forceinline__ f32 joined_by_block(f32 value, f32* parts) {
+  const int thread = threadIdx.x + threadIdx.y * blockDim.x, threads = blockDim.x * blockDim.y;
+#pragma unroll
+  for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) {
+    const f32 other = __shfl_down_sync(0xffffffffu, value, offset);
+    if (thread + offset < threads) value = Operator::join(value, other);
+  }
+  __syncthreads();  // the parts of the last call have been read
+  if (thread % WARP_SIZE == 0) parts[thread / WARP_SIZE] = value;
+  __syncthreads();
+  f32 joined = parts[0];
+  for (int part = 1; part * WARP_SIZE < threads; ++part) joined = Operator::join(joined, parts[part]);
+  return joined;
+}
+
+// What rows with a mean and a variance together have of x * scale.
+struct ScaledStatistics {
+  f32 scale, mean, variance, inverse;
+};
+
+// `use(column, x)` for this thread's share of the elements of a row, where the walk is at the element. The row is the
+// one with a number among the WIDTH at the walk's place.
+template <class Source, class Tile, class Use>
+__device__ __forceinline__ void each_element(const typename Source::Args& args, RowWalk<Tile>& walk, int row, Use use) {
+  const i64 thread = threadIdx.x + threadIdx.y * blockDim.x, threads = blockDim.x * blockDim.y;
+#pragma unroll 1
+  for (i64 element = thread; element < walk.elements(); element += threads) {
+    const i64 column = walk.locate_element(element, row);
+    const auto cursor = Source::cursor(args, walk.coordinate);
+    typename Source::template Loaded<1> in;
+    f32 x[1];
+    Source::template load<1>(args, cursor, column, 1, in);
+    Source::template finish<1>(args, cursor, column, 1, in, x);
+    use(column, x[0]);
+  }
+}
+
+// The statistics of the joined rows that a row is one of. share: 1 / their elements.  parts: for joined_by_block.
+template <bool IS_CENTRED, class Source, class Tile>
+__device__ __forceinline__ ScaledStatistics scaled_statistics(const typename Source::Args& args, RowWalk<Tile> walk,
+                                                              i64 row, f32 share, f32 epsilon, f32* parts) {
+  auto each = [&](auto use) {
+    const i64 first = row - row % Tile::JOINED_ROWS;
+#pragma unroll 1
+    for (i64 joined = first; joined < first + Tile::JOINED_ROWS; ++joined) {
+      walk.move_to_row(joined / Tile::WIDTH);
+      each_element<Source>(args, walk, int(joined % Tile::WIDTH), [&](i64, f32 x) { use(x); });
+    }
+  };
+  f32 largest = 0.0f, total = 0.0f, squares = 0.0f;
+  each([&](f32 x) { largest = maximum(largest, fabs(x)); });
+  const f32 scale = scale_to_one(joined_by_block<Largest>(largest, parts));
+  if (IS_CENTRED) each([&](f32 x) { total += x * scale; });
+  const f32 mean = IS_CENTRED ? joined_by_block<Plus>(total, parts) * share : 0.0f;
+  each([&](f32 x) {
+    const f32 deviation = x * scale - mean;
+    squares += deviation * deviation;
+  });
+  const f32 variance = joined_by_block<Plus>(squares, parts) * share;
+  return {scale, mean, variance, inverse_sqrt(variance + epsilon * scale * scale)};
+}
+
+// `normalise(walk, place)` by all threads of the block for each place whose rows have been left out, one after the
+// other. All of the block's threads come here.
+template <class Tile, class Normalise>
+__device__ __forceinline__ void each_left(RowWalk<Tile> walk, const LeftRows<Tile>& left, Normalise normalise) {
+  constexpr int PLACES = Tile::SLOTS * Tile::SIDE_SIZE;
+  if (!__syncthreads_or(left.from != LeftRows<Tile>::NONE)) return;
+  const int slot = threadIdx.x / (Tile::TEAM_SIZE * Tile::SIDE_SIZE), side = threadIdx.x % Tile::SIDE_SIZE;
+#pragma unroll 1
+  for (walk.begin(); walk.is_within(); walk.next()) {
+#pragma unroll 1
+    for (int place = 0; place < PLACES; ++place) {
+      const bool is_own = place == slot * Tile::SIDE_SIZE + side;
+      const bool is_left = is_own && left.from != LeftRows<Tile>::NONE && walk.step() >= left.from;
+      if (!__syncthreads_or(is_left) || !walk.is_first_block()) continue;
+      RowWalk<Tile> there = walk;
+      normalise(there, walk.first + place);
+    }
+  }
+}

@@ -1,0 +1,1 @@
+"""The engine of ragged tensors."""

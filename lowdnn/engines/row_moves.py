@@ -1,0 +1,80 @@
+"""Rows that move between two tensors of heads: how threads share them, whichever way they are found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from lowdnn.engines.launch import ACCESS_BYTES, MAX_EXTENT, MAX_GRID_X, ceil_div, divider
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Scalar
+
+#: Threads of a block.
+THREADS = 128
+#: Elements move as integers of their size.
+_INTEGERS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
+
+
+@dataclass(frozen=True)
+class RowMove:
+    """Rows of ``tensors``, (B, H, S, D) in the larger one, in one type. A thread moves ``vector`` neighbouring elements
+    of a row.  dims: B, H, S, D."""
+
+    dims: tuple[int, ...]
+    tensors: tuple[Tensor, Tensor]
+
+    @property
+    def integer(self) -> str:
+        """The C type that elements move as."""
+        return _INTEGERS[self.tensors[0].element_bytes]
+
+    @property
+    def vector(self) -> int:
+        return ACCESS_BYTES // self.tensors[0].element_bytes
+
+    @property
+    def radices(self) -> tuple[int, ...]:
+        """Batches, heads, rows, groups of a row."""
+        *outer, size = self.dims
+        return (*outer, ceil_div(size, self.vector))
+
+    @property
+    def groups(self) -> int:
+        return prod(self.radices)
+
+    @property
+    def blocks(self) -> int:
+        return ceil_div(self.groups, THREADS)
+
+    @property
+    def index(self) -> str:
+        """The C type that counts groups."""
+        return "u32" if self.groups < 2**31 else "i64"
+
+    @property
+    def width(self) -> int:
+        """Elements of one access to both tensors, 0 where rows are not contiguous."""
+        if any(tensor.strides[3] != 1 for tensor in self.tensors):
+            return 0
+        width = self.vector
+        while width > 1 and not all(_begins_at(tensor, width) for tensor in self.tensors):
+            width //= 2
+        return width
+
+    @property
+    def axes(self) -> tuple[Scalar, ...]:
+        """The kernels' dividers, of which the first is not used."""
+        return tuple(field for radix in (1, *self.radices[1:]) for field in divider(radix))
+
+    def refuse(self) -> str:
+        """Why the kernels cannot count the groups, or an empty string."""
+        extent = max(self.radices[1:])
+        if extent <= MAX_EXTENT and self.blocks <= MAX_GRID_X:
+            return ""
+        return f"dims: expected at most {MAX_EXTENT} along an axis and {MAX_GRID_X} blocks, got {extent}, {self.blocks}"
+
+
+def _begins_at(tensor: Tensor, width: int) -> bool:
+    """Whether each row begins at a multiple of ``width`` elements."""
+    is_aligned = tensor.alignment_bytes % (width * tensor.element_bytes) == 0
+    return is_aligned and not any(stride % width for stride in tensor.strides[:3])

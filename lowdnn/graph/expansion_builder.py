@@ -1,0 +1,41 @@
+"""What builds the operations that take the place of another one."""
+
+from __future__ import annotations
+
+from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.graph.builder import GraphBuilder
+from lowdnn.ops.base import Operation, with_tensors
+from lowdnn.ops.pointwise import Pointwise
+from lowdnn.ops.tensor import Tensor
+
+
+class ExpansionBuilder(GraphBuilder):
+    """A builder, some of whose tensors take the place of given ones."""
+
+    def __init__(self, first_uid: int) -> None:
+        super().__init__(first_uid=first_uid)
+        self._given: dict[int, Tensor] = {}
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return tuple(with_tensors(op, self._given) for op in self._operations)
+
+    def give(self, made: Tensor, given: Tensor) -> None:
+        """``given`` is what ``made`` was to be."""
+        self._given[made.uid] = given
+
+    def index(self, x: Tensor, axis: int, dims: tuple[int, ...] | None = None) -> Tensor:
+        """Of each element of ``x``, or of what it repeats to in ``dims``, along ``axis``, in INT32."""
+        return self.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=axis), x, dims=dims)
+
+    def compared(self, mode: PointwiseMode, left: Tensor, right: Tensor) -> Tensor:
+        """Whether ``left mode right`` holds of integers, in BOOLEAN."""
+        return self.pointwise(mode, left, right, compute_type=DataType.INT32, virtual=DataType.BOOLEAN)
+
+    def moved(self, index: Tensor, *terms: tuple[int, Tensor | None]) -> Tensor:
+        """``index`` plus those of the terms, (sign, number), that there are."""
+        for sign, number in terms:
+            if number is not None:
+                mode = PointwiseMode.ADD if sign > 0 else PointwiseMode.SUB
+                index = self.pointwise(mode, index, number, compute_type=DataType.INT32)
+        return index

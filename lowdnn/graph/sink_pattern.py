@@ -1,0 +1,38 @@
+"""A softmax's sink, of all queries or of those before a length:
+
+y = row < length ? sink : -infinity        row: GEN_INDEX along the queries; length: one number for each batch
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowdnn.graph.band_pattern import Band, band_of
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.reduction_pattern import ancestors
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Sink:
+    """lengths: of queries, behind which there is no sink.  operations: what says so, which nothing else depends on."""
+
+    tensor: Tensor
+    lengths: Tensor | None = None
+    operations: tuple[PointwiseOperation, ...] = ()
+
+
+def sink_of(graph: OperationGraph, sink: Tensor) -> Sink:
+    """``sink`` as it is where nothing says, in this way, which queries have it."""
+    producer = graph.producer(sink)
+    if producer is None:
+        return Sink(sink)
+    own = {id(producer), *ancestors(graph, producer)}
+    steps = tuple(op for op in graph.operations if id(op) in own and isinstance(op, PointwiseOperation))
+    band = band_of(steps, sink)
+    is_masked = band == Band(band.scores, query_lengths=band.query_lengths)
+    is_apart = all(id(user) in own for op in steps if op is not producer for user in graph.consumers(op.output))
+    if len(steps) < len(own) or band.query_lengths is None or not is_masked or not is_apart:
+        return Sink(sink)
+    return Sink(band.scores, band.query_lengths, steps)

@@ -1,0 +1,149 @@
+"""Norms of rows whose squares FLOAT cannot hold: y is what rows of ordinary size give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import SM_90A
+from lowdnn.engines.base import Engine
+from lowdnn.engines.norm.batch_norm import BatchNorm
+from lowdnn.engines.norm.norm_rows import NormRows
+from lowdnn.enums import KnobType
+from lowdnn.graph.cases import parse_case
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.oracle import evaluate
+from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.tensor import Tensor
+from lowdnn.runtime.runtime import Runtime
+from tests.support.data import fresh_seed
+from tests.support.running import run_plan
+
+#: Teams of 32 threads that hold two groups each, of 8, of two warps; two blocks of a cluster, four of a grid.
+BLOCK = {KnobType.TILE_ROWS: 32, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
+NARROW = BLOCK | {KnobType.TILE_ROWS: 8}
+CLUSTER = BLOCK | {KnobType.TILE_CGA_M: 2}
+GRID = {KnobType.TILE_ROWS: 8, KnobType.MULTIPLY: 1, KnobType.TILE_CGA_M: 1, KnobType.CTA_COUNT: 4}
+TURNS = GRID | {KnobType.TILE_ROWS: 16, KnobType.STAGES: 2}
+RING = BLOCK | {KnobType.STAGES: 2}
+
+#: Of a row: ordinary ones lie between the extreme ones.
+MAGNITUDES = (1.0, 1e19, 1.0, 1e30, 1e-3, 2e37)
+
+CASES = [
+    ("dims=11x96 mode=layer", {}),
+    ("dims=7x97 mode=layer dtype=bf16", {}),
+    ("dims=7x4096 mode=layer dtype=bf16", {}),
+    ("dims=9x517 mode=layer", NARROW),
+    ("dims=9x517 mode=layer", CLUSTER),
+    ("dims=5x1000 mode=rms scale=scale dtype=bf16 before=residual+store", BLOCK),
+    ("dims=2x3003 mode=rms scale=scale", GRID),
+    ("dims=2x9000 mode=layer dtype=bf16", {}),
+    ("dims=100x1000 mode=layer", RING),
+    ("dims=3x12x5x7 mode=group groups=3", {}),
+    ("dims=3x12x5x4 mode=group groups=2 layout=nhwc dtype=bf16", {}),
+    ("dims=4x16x5x4 mode=batch layout=nhwc running=yes epilogue=residual+relu", {}),
+    ("dims=4x6x5x4 mode=batch running=yes dtype=bf16", GRID),
+    ("dims=9x32x20x19 mode=instance layout=nhwc dtype=bf16", TURNS),
+    ("dims=3x64x9x9 mode=group groups=8 layout=nhwc dtype=bf16", TURNS),
+]
+
+
+@pytest.mark.parametrize(("line", "choices"), CASES)
+def test_rows_of_any_size_are_normalised(device: Runtime, line: str, choices: dict[KnobType, int]) -> None:
+    check(device, NormRows(), line, choices)
+
+
+@pytest.mark.parametrize(("line", "choices"), CASES)
+def test_no_race_over_extreme_rows(racing: Runtime, line: str, choices: dict[KnobType, int]) -> None:
+    check(racing, NormRows(), line, choices)
+
+
+@pytest.mark.parametrize(("line", "choices"), [CASES[4], CASES[-1]])
+def test_extreme_rows_under_every_policy(scheduled: Runtime, line: str, choices: dict[KnobType, int]) -> None:
+    check(scheduled, NormRows(), line, choices)
+
+
+@pytest.mark.parametrize("layout", ["nhwc", "row"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_passes_of_batch_norm(device: Runtime, layout: str, dtype: str) -> None:
+    check(device, BatchNorm(), f"dims=4x8x5x4 mode=batch running=yes layout={layout} dtype={dtype}", {})
+
+
+@pytest.mark.parametrize("magnitude", [1e-25, 1e-12])
+def test_small_rows_without_an_epsilon(device: Runtime, magnitude: float) -> None:
+    """Squares that vanish do not make the deviation 0."""
+    check(device, NormRows(), "dims=6x96 mode=layer", {}, magnitudes=(magnitude,), epsilon=0.0)
+
+
+@pytest.mark.parametrize("engine", [NormRows(), BatchNorm()], ids=lambda engine: engine.name)
+def test_the_running_variance_of_one_element(device: Runtime, engine: Engine) -> None:
+    """The unbiased variance of one element does not exist: the running variance goes towards 0, not to NaN."""
+    check(device, engine, "dims=1x2x1x1 mode=batch running=yes", {}, magnitudes=(1.0,))
+
+
+def check(
+    runtime: Runtime,
+    engine: Engine,
+    line: str,
+    choices: dict[KnobType, int],
+    magnitudes: tuple[float, ...] = MAGNITUDES,
+    epsilon: float | None = None,
+) -> None:
+    """Against the oracle: y to a few roundings of its type, statistics of each row to some of its elements' size."""
+    case, seed = parse_case(f"norm {line}"), fresh_seed()
+    graph, inputs = case.graph(), dict(case.inputs(seed, exact=False))
+    if epsilon is not None:
+        graph = with_epsilon(graph, epsilon)
+    refusal = engine.refuse(graph, SM_90A)
+    assert refusal is None, str(refusal)
+    norm = norm_of(graph)
+    sizes = sizes_of(norm.x, magnitudes)
+    sources = [norm.x] if norm.x.uid in inputs else [t for t in graph.inputs if t.dims == norm.x.dims]
+    for tensor in sources:
+        scaled = dtypes.to_float64(inputs[tensor.uid], tensor.data_type) * sizes
+        inputs[tensor.uid] = dtypes.from_float64(scaled, tensor.data_type)
+    arch = SM_90A.with_sm_count(4) if KnobType.STAGES in choices else SM_90A
+    found = run_plan(runtime, engine.plan(graph, arch, choices), graph, inputs)
+    for uid, expected in evaluate(graph, inputs).items():
+        tensor = graph.tensors[uid]
+        compare(norm, tensor, values(found[uid], tensor), values(expected, tensor), f"seed {seed}: {line}")
+
+
+def compare(
+    norm: NormForward, tensor: Tensor, found: NDArray[np.float64], expected: NDArray[np.float64], context: str
+) -> None:
+    rounding = 8 * max(dtypes.info(tensor.data_type).epsilon, 2.0**-23)
+    if tensor.dims != norm.x.dims:  # a mean may be far smaller than its row's elements
+        largest = np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected))
+        is_mean = tensor in (norm.mean, norm.output_running_mean)
+        np.testing.assert_allclose(found, expected, 4 * rounding, rounding * largest if is_mean else 0, err_msg=context)
+        return
+    size = np.maximum(np.abs(expected), 1.0)
+    np.testing.assert_allclose(found / size, expected / size, 0, 4 * rounding, err_msg=context)
+
+
+def values(stored: NDArray[Any], tensor: Tensor) -> NDArray[np.float64]:
+    return dtypes.to_float64(stored, tensor.data_type)
+
+
+def norm_of(graph: OperationGraph) -> NormForward:
+    (norm,) = (operation for operation in graph.operations if isinstance(operation, NormForward))
+    return norm
+
+
+def with_epsilon(graph: OperationGraph, epsilon: float) -> OperationGraph:
+    norm = norm_of(graph)
+    changed = replace(norm, epsilon=replace(norm.epsilon, constant_value=epsilon))
+    return OperationGraph([changed if operation is norm else operation for operation in graph.operations])
+
+
+def sizes_of(x: Tensor, magnitudes: tuple[float, ...]) -> NDArray[np.float64]:
+    """A factor for each row, or for each channel of each image."""
+    dims = x.dims[:2] if x.rank > 2 else x.dims[:1]
+    return np.resize(magnitudes, dims).reshape(*dims, *(1,) * (x.rank - len(dims)))

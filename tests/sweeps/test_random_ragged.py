@@ -1,0 +1,50 @@
+"""Random ragged attention in tensors that end with their last sequence, on every engine that takes it: a sample on the
+emulated device, thousands on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from lowdnn.runtime.runtime import Runtime
+from tests.support.data import fresh_seed
+from tests.sweeps.random_ragged import check, draw, draw_backward, engines_of
+
+Draw = Callable[[np.random.Generator, np.random.Generator, int], str]
+
+#: Kernels, and cases of each.
+_KERNELS, _CASES = 8, 2
+_KERNELS_ON_A_GPU, _CASES_ON_A_GPU = 48, 24
+
+of_each_kind = pytest.mark.parametrize("drawn", [draw, draw_backward], ids=["forward", "backward"])
+
+
+def test_drawn_lines_have_engines() -> None:
+    rng = np.random.default_rng(fresh_seed())
+    names = {engine.name for _ in range(60) for engine in engines_of(draw(rng, rng, 80))}
+    assert names == {"attention_decode", "attention_mma", "attention_wgmma"}
+    assert all(engines_of(draw_backward(rng, rng, 80)) for _ in range(20))
+
+
+@of_each_kind
+@pytest.mark.parametrize("kernel", range(_KERNELS))
+def test_sample(device: Runtime, drawn: Draw, kernel: int) -> None:
+    """The same kernels in each run, so that they are compiled once."""
+    _sweep(device, drawn, [kernel, 0], _CASES, most=100)
+
+
+@pytest.mark.gpu
+@of_each_kind
+@pytest.mark.parametrize("kernel", range(_KERNELS_ON_A_GPU))
+def test_sweep(device: Runtime, drawn: Draw, kernel: int) -> None:
+    _sweep(device, drawn, [kernel, fresh_seed()], _CASES_ON_A_GPU, most=700)
+
+
+def _sweep(runtime: Runtime, drawn: Draw, kernel: list[int], cases: int, most: int) -> None:
+    for _ in range(cases):
+        seed = fresh_seed()
+        line = drawn(np.random.default_rng(kernel), np.random.default_rng(seed), most)
+        for engine in engines_of(line):
+            check(runtime, engine, line, seed)
