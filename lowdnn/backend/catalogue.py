@@ -16,6 +16,7 @@ from lowdnn.backend.engine_descriptors import (
 )
 from lowdnn.backend.graph_descriptors import DeviceProperties, GraphDescription
 from lowdnn.backend.plan_descriptors import ExecutionPlan, VariantPack
+from lowdnn.backend.values import is_enum_number
 from lowdnn.enums import DescriptorType
 from lowdnn.ops import catalog
 from lowdnn.status import NotSupportedError
@@ -43,11 +44,11 @@ DECLARATIONS: Mapping[DescriptorType, type] = {
 
 def create(descriptor_type: DescriptorType) -> Descriptor:
     """A new, empty descriptor (cudnnBackendCreateDescriptor); raises NotSupportedError for a type not listed above."""
-    declaration = DECLARATIONS.get(descriptor_type)
+    declaration = DECLARATIONS.get(descriptor_type) if is_enum_number(descriptor_type) else None
     if declaration is None:
         raise NotSupportedError.at(
             "create.descriptor_type",
             expected="one of " + ", ".join(known.name for known in DECLARATIONS),
-            got=getattr(descriptor_type, "name", descriptor_type),
+            got=descriptor_type.name if isinstance(descriptor_type, DescriptorType) else f"{descriptor_type!r}"[:200],
         )
     return Descriptor(declaration)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lowdnn.backend.read_only import read_only_of
-from lowdnn.backend.values import as_sequence, checked, returned
+from lowdnn.backend.values import as_sequence, check_count, checked, is_enum_number, returned
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.schema import Attribute, attributes_of
 from lowdnn.status import (
@@ -71,7 +71,7 @@ class Descriptor:
         if self.is_finalized:
             raise BadParamError.at(where, expected="a set before finalize", got="a finalized descriptor")
         declared = self._settable(name)
-        if attribute_type not in declared.types:
+        if not is_enum_number(attribute_type) or attribute_type not in declared.types:
             raise AttributeTypeError.at(where, expected=_names(declared.types), got=_text(attribute_type))
         elements = as_sequence(where, attribute_type, values, count)
         _check_count(where, len(elements), declared.max_count)
@@ -91,11 +91,11 @@ class Descriptor:
         """
         where = f"{self._label}.{_text(name)}"
         value = self.value
-        if requested_count is not None and requested_count < 0:
-            raise OutOfBoundError.at(f"{where}.requested_count", expected="0 or more", got=requested_count)
-        computed = read_only_of(self._declaration).get(name)
+        if requested_count is not None:
+            check_count(f"{where}.requested_count", requested_count)
+        computed = read_only_of(self._declaration).get(name) if is_enum_number(name) else None
         types = (computed.type,) if computed else self._declared(name).types
-        if attribute_type not in types:
+        if not is_enum_number(attribute_type) or attribute_type not in types:
             raise AttributeTypeError.at(where, expected=_names(types), got=_text(attribute_type))
         found = getattr(value, computed.method)() if computed else getattr(value, self._declared(name).field)
         elements = returned(where, attribute_type, _elements(found))
@@ -139,7 +139,7 @@ class Descriptor:
 
     def _declared(self, name: AttributeName) -> Attribute:
         """The settable attribute ``name``, or the error that says why there is none."""
-        found = attributes_of(self._declaration).get(name)
+        found = attributes_of(self._declaration).get(name) if is_enum_number(name) else None
         if found is not None:
             return found
         where = f"{self._label}.{_text(name)}"
@@ -149,8 +149,11 @@ class Descriptor:
         raise BadParamError.at(where, expected="one of " + ", ".join(owned), got=_text(name))
 
     def _settable(self, name: AttributeName) -> Attribute:
-        if name not in attributes_of(self._declaration) and name in read_only_of(self._declaration):
-            raise BadParamError.at(f"{self._label}.{name.name}", expected="a get", got="a set of a read-only attribute")
+        is_known = is_enum_number(name) and name in read_only_of(self._declaration)
+        if is_known and name not in attributes_of(self._declaration):
+            raise BadParamError.at(
+                f"{self._label}.{_text(name)}", expected="a get", got="a set of a read-only attribute"
+            )
         return self._declared(name)
 
 
@@ -186,4 +189,4 @@ def _names(members: Sequence[AttributeType | DescriptorType]) -> str:
 
 
 def _text(value: object) -> str:
-    return value.name if isinstance(value, (AttributeName, AttributeType)) else repr(value)
+    return value.name if isinstance(value, (AttributeName, AttributeType)) else f"{value!r}"[:200]

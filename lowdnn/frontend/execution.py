@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from lowdnn.backend.handle import Handle
 from lowdnn.frontend.addresses import Need, device_getter, integer_address
+from lowdnn.frontend.arguments import integers
 from lowdnn.frontend.array_layouts import LayoutWatch
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.host_values import host_getter, host_scalar
@@ -173,13 +174,14 @@ class _Route:
         return complete
 
 
-def pair(uids: Sequence[int], values: Sequence[object] | Mapping[Any, object]) -> dict[int, object]:
-    """The values by uid; raises BadParamError unless there is one value for each uid."""
-    if isinstance(values, Mapping) or len(uids) != len(values):
-        raise BadParamError.at("execute.tensor_dict", expected=f"a list of {len(uids)} values", got=repr(values))
-    if len(set(uids)) != len(uids):
-        raise DuplicatedEntriesError.at("execute.tensor_uids", expected="each uid once", got=list(uids))
-    return dict(zip(uids, values, strict=True))
+def pair(uids: object, values: object) -> dict[int, object]:
+    """The values by uid. Raises BadParamError unless there is one value for each uid, with its subclasses."""
+    wanted = integers(uids, "execute.tensor_uids")
+    if not isinstance(values, (list, tuple)) or len(wanted) != len(values):
+        raise BadParamError.at("execute.tensor_dict", expected=f"a list of {len(wanted)} values", got=repr(values))
+    if len(set(wanted)) != len(wanted):
+        raise DuplicatedEntriesError.at("execute.tensor_uids", expected="each uid once", got=list(wanted))
+    return dict(zip(wanted, values, strict=True))
 
 
 def _need(tensor: PlanTensor) -> Need:

@@ -83,4 +83,4 @@ class Keys:
 
 
 def _listed(keys: Sequence[object]) -> str:
-    return ", ".join(map(repr, keys))
+    return ", ".join(key.label if isinstance(key, Tensor) else repr(key) for key in keys)

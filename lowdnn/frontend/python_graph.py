@@ -190,8 +190,8 @@ class pygraph(
         """All steps from validate to build_plans (default: modes A and FALLBACK)."""
         self.validate()
         self.build_operation_graph()
-        default = (heur_mode.A, heur_mode.FALLBACK)
-        self.create_execution_plans(default if heuristics is None or heuristics == [] else heuristics)
+        modes = () if heuristics is None else members(heur_mode, heuristics, "build.heuristics")
+        self.create_execution_plans(modes or (heur_mode.A, heur_mode.FALLBACK))
         self.check_support()
         self.build_plans()
 
