@@ -15,7 +15,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from lowdnn.status import BadParamError, CompilationFailedError, SublibraryLoadingFailedError
+from lowdnn.status import BadParamError, CompilationFailedError, HostAllocationFailedError, SublibraryLoadingFailedError
 
 #: Options that a program may be compiled with; anything else is refused, so that no option can name a file.
 ALLOWED_OPTIONS = re.compile(
@@ -119,7 +119,9 @@ def _library() -> ModuleType:
 
 def _check(nvrtc: ModuleType, call: str, result: Any, log: str = "") -> None:
     if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise CompilationFailedError(f"{call}: {result.name} ({int(result)})" + (f"\n{log}" if log else ""))
+        is_memory = result == nvrtc.nvrtcResult.NVRTC_ERROR_OUT_OF_MEMORY
+        error = HostAllocationFailedError if is_memory else CompilationFailedError
+        raise error(f"{call}: {result.name} ({int(result)})" + (f"\n{log}" if log else ""))
 
 
 def _text(nvrtc: ModuleType, program: Any, size_of: Callable[..., Any], get: Callable[..., Any]) -> bytes:

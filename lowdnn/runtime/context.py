@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 
 from lowdnn.driver.base import DeviceAttribute, Driver, DriverError, DriverMemoryError
@@ -59,6 +61,7 @@ class Context(ProcessBound):
         self.handle = driver.primary_context_retain(device)
         self.liveness = Liveness()
         self._attributes: dict[DeviceAttribute, int] = {}
+        self._pending: deque[tuple[str, Callable[[], None]]] = deque()
         # Runs at close, at collection or at exit, whichever is first, and only once.
         self._release = weakref.finalize(self, _release_context, driver, device, self.liveness)
 
@@ -108,15 +111,30 @@ class Context(ProcessBound):
         """Runs ``destroy``, where the context is still there.
 
         A failure is logged and not raised: after a fault on the device every call fails, and there is nothing that the
-        owner of ``what`` could do about it.
+        owner of ``what`` could do about it. What could not be begun, for instance because a stream is being captured,
+        is done with the next call.
         """
         if not self.liveness.is_usable:
             return
+        self._pending.append((what, destroy))
         try:
             with self.activated():
-                destroy()
+                self._give_back_pending()
         except DriverError as error:
-            emit(event_logger("context"), logging.WARNING, "give_back_failed", {"what": what, "error": error})
+            _log_failure(what, error)
+
+    def _give_back_pending(self) -> None:
+        captured = []
+        with suppress(IndexError):  # empty; other threads may take from it too
+            while True:
+                what, destroy = self._pending.popleft()
+                try:
+                    destroy()
+                except DriverError as error:
+                    _log_failure(what, error)
+                    if error.result == CuResult.STREAM_CAPTURE_UNSUPPORTED:
+                        captured.append((what, destroy))
+        self._pending.extend(captured)
 
     def close(self) -> None:
         """Releases the primary context; what the driver says against it is logged. Closing twice does nothing."""
@@ -160,4 +178,8 @@ def _release_context(driver: Driver, device: int, liveness: Liveness) -> None:
         # At exit the driver may have shut down before us, and then there is nothing left to release. After a fault on
         # the device it tells the fault again, and has released the context all the same.
         if error.result != CuResult.DEINITIALIZED:
-            emit(event_logger("context"), logging.WARNING, "give_back_failed", {"what": "context", "error": error})
+            _log_failure("context", error)
+
+
+def _log_failure(what: str, error: DriverError) -> None:
+    emit(event_logger("context"), logging.WARNING, "give_back_failed", {"what": what, "error": error})

@@ -4,13 +4,17 @@ import gc
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from lowdnn.driver.base import DriverError
 from lowdnn.driver.emulated.driver import EmulatedDriver
+from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.runtime import Runtime
+from lowdnn.runtime.stream import Stream
 from lowdnn.status import InvalidValueError, NotInitializedError
 
 
@@ -100,6 +104,20 @@ def test_unknown_device(driver: EmulatedDriver) -> None:
     for wrong in (-1, 1):
         with pytest.raises(InvalidValueError, match=f"expected 0 to 0, got {wrong}"):
             Context(driver, wrong)
+
+
+def test_what_is_closed_while_a_stream_is_captured_is_given_back_later(device: Runtime) -> None:
+    context = device.context
+    kept, other = DeviceBuffer.allocate(context, 4096), DeviceBuffer.allocate(context, 4096)
+    address = kept.address
+    with Stream.create(context) as stream:
+        stream.begin_capture()
+        kept.close()
+        with suppress(DriverError):
+            device.driver.graph_destroy(stream.end_capture())
+    other.close()
+    with context.activated():
+        assert device.driver.pointer_info(address) is None
 
 
 def test_a_child_process_is_told_about_fork(driver: EmulatedDriver) -> None:

@@ -45,6 +45,7 @@ from lowdnn.driver.emulated.streams import (
     begin_capture,
     check_event,
     check_stream,
+    destroy_stream,
     elapsed_ms,
     end_capture,
     record_event,
@@ -233,8 +234,7 @@ class EmulatedDriver:
 
     def stream_destroy(self, stream: int) -> None:
         with self._context.entered("cuStreamDestroy", stream) as state:
-            find(state.streams, "cuStreamDestroy", stream)
-            del state.streams[stream]
+            destroy_stream(state, stream)
 
     def stream_synchronize(self, stream: int) -> None:
         with self._context.entered("cuStreamSynchronize", stream) as state:

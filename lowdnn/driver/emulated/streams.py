@@ -51,16 +51,28 @@ def end_capture(state: DeviceState, stream: int) -> Graph:
     if capture is None or capture.origin != stream:
         raise driver_error("cuStreamEndCapture", CuResult.ILLEGAL_STATE, f"{stream:#x}")
     is_joined = stream_of(state, stream).passed == set(capture.graph.nodes)
-    state.captures.remove(capture)
-    for joined in state.streams.values():
-        if joined.capture is capture:
-            joined.capture, joined.passed = None, set()
+    _forget(state, capture)
     if capture.invalid:
         raise driver_error("cuStreamEndCapture", CuResult.STREAM_CAPTURE_INVALIDATED, f"{stream:#x}")
     if not is_joined:
         explanation = "another stream of the capture has work that the first one has not waited for"
         raise driver_error("cuStreamEndCapture", CuResult.STREAM_CAPTURE_UNJOINED, f"{stream:#x}", explanation)
     return capture.graph
+
+
+def destroy_stream(state: DeviceState, stream: int) -> None:
+    """Ends a stream, and with it a capture that began there."""
+    capture = find(state.streams, "cuStreamDestroy", stream).capture
+    if capture is not None and capture.origin == stream:
+        _forget(state, capture)
+    del state.streams[stream]
+
+
+def _forget(state: DeviceState, capture: Capture) -> None:
+    state.captures.remove(capture)
+    for joined in state.streams.values():
+        if joined.capture is capture:
+            joined.capture, joined.passed = None, set()
 
 
 def refuse_in_capture(capture: Capture | None, call: str) -> None:
