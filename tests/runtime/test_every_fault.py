@@ -40,7 +40,7 @@ def counts(make_driver: Callable[[], Driver], kernel_cache_dir: Path, sources: S
     """How often a program without faults makes each call, from init to close."""
     driver = CountingDriver(make_driver())
     program = WholeProgram(cast(Driver, driver), kernel_cache_dir, sources)
-    assert program.run() == []
+    assert program.run(*program.steps) == []
     program.close()
     return driver.counts
 
@@ -66,7 +66,7 @@ def test_a_fault_of(
     seed = fresh_seed()
     rng = random.Random(seed)
     clean = WholeProgram(make_driver(), kernel_cache_dir, sources)
-    clean.run()
+    clean.run(*clean.steps)
     gc.collect()
     expected = held(clean.driver) if clean.driver.kind == "emulated" else None
     clean.close()
@@ -75,12 +75,11 @@ def test_a_fault_of(
         driver = make_driver()
         program = WholeProgram(with_faults(driver, f"{call}:{number}={result.name}"), kernel_cache_dir, sources)
         where = f"seed {seed}: {call}:{number}={result.name}"
-        failures = program.run()
+        # The last copy gives back what could not be given back before it.
+        failures = program.run(*program.steps, program.copy)
         check_failures(failures, call, result, where)
         del failures
         gc.collect()
-        # Gives back what could not be given back before.
-        program.copy()
         assert expected is None or held(driver) == expected, where
         program.close()
         assert expected is None or held(driver) == {}, where

@@ -49,10 +49,11 @@ class WholeProgram:
             self.ask_function,
         )
 
-    def run(self) -> list[LowdnnError]:
-        """Runs all steps, each that fails once more; the failures. A second failure of a step is raised."""
+    @staticmethod
+    def run(*steps: Callable[[], None]) -> list[LowdnnError]:
+        """Runs the steps, each that fails once more; the failures. A second failure of a step is raised."""
         failures = []
-        for step in self.steps:
+        for step in steps:
             try:
                 step()
             except LowdnnError as error:
