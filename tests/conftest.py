@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,6 +14,7 @@ from lowdnn.backend.handle import Handle
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import Driver
 from lowdnn.runtime.runtime import Runtime
+from tests.support.guarded import GuardedDriver
 from tests.support.runtime import open_runtime
 
 
@@ -62,6 +64,17 @@ def racing(kernel_cache_dir: Path) -> Iterator[Runtime]:
 def device(request: pytest.FixtureRequest, kernel_cache_dir: Path) -> Iterator[Runtime]:
     """A runtime on a fresh emulated device; with ``-m gpu``, on the GPU."""
     driver = request.getfixturevalue("cuda_driver") if request.param == "cuda" else open_driver("emulated")
+    with open_runtime(driver, kernel_cache_dir) as runtime:
+        yield runtime
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def guarded(request: pytest.FixtureRequest, kernel_cache_dir: Path) -> Iterator[Runtime]:
+    """The same, and a touch behind the last byte of an allocation is an error on the GPU, too."""
+    if request.param == "cuda":
+        driver = cast(Driver, GuardedDriver(request.getfixturevalue("cuda_driver")))
+    else:
+        driver = open_driver("emulated")
     with open_runtime(driver, kernel_cache_dir) as runtime:
         yield runtime
 

@@ -1,4 +1,5 @@
-"""Ragged attention touches the rows that offsets describe, and no others: tensors of which there is no more memory."""
+"""Ragged attention touches the rows that offsets describe, and no others: tensors of which there is no more memory. On
+a GPU, nothing is mapped behind them."""
 
 from __future__ import annotations
 
@@ -19,46 +20,47 @@ from tests.support.running import check_outputs
 
 DECODE, MMA, WGMMA, BACKWARD = AttentionDecode(), AttentionMma(), AttentionWgmma(), AttentionBackwardMma()
 
+
 of_each_engine = pytest.mark.parametrize("engine", [DECODE, MMA, WGMMA], ids=lambda engine: engine.name)
 
 
 @pytest.mark.parametrize("engine", [DECODE, MMA, WGMMA, BACKWARD], ids=lambda engine: engine.name)
-def test_every_tail_of_a_tile(device: Runtime, engine: Engine) -> None:
+def test_every_tail_of_a_tile(guarded: Runtime, engine: Engine) -> None:
     """Of queries and of keys, whose tensors end with the last sequence."""
     most = 32 if engine is DECODE else 66
     line = f"b=2 h=2 hk=1 q={2 * most} kv=70 d=16 ragged=yes" + (" stats=yes" if engine is not BACKWARD else "")
     for tail in range(67):
-        _check(device, engine, line, (3, tail % (most + 1)), (67 - tail, tail))
+        _check(guarded, engine, line, (3, tail % (most + 1)), (67 - tail, tail))
 
 
 @of_each_engine
 @pytest.mark.parametrize("lengths", ["no", "yes", "both"])
 @pytest.mark.parametrize("mask", ["", "causal=bottom_right left=40"])
-def test_sequences_without_rows(device: Runtime, engine: Engine, lengths: str, mask: str) -> None:
+def test_sequences_without_rows(guarded: Runtime, engine: Engine, lengths: str, mask: str) -> None:
     line = f"b=3 h=1 q=90 kv=120 d=24 dv=40 ragged=yes {mask} lengths={lengths}"
     sequences = [((0, 5, 0), (7, 0, 0)), ((0, 0, 9), (0, 0, 64)), ((63, 64, 0), (65, 0, 33))]
     for queries, keys in [*sequences, ((3, 0, 4), (0, 0, 0)), ((0, 0, 0), (3, 0, 4))]:
-        _check(device, engine, line, queries, keys)
+        _check(guarded, engine, line, queries, keys)
 
 
 @of_each_engine
-def test_one_row(device: Runtime, engine: Engine) -> None:
+def test_one_row(guarded: Runtime, engine: Engine) -> None:
     """Of which a batch has room for one query, or one key."""
-    _check(device, engine, "b=4 h=2 q=1 kv=40 d=16 ragged=yes stats=lse", (1, 0, 1, 0), (3, 40, 0, 20))
-    _check(device, engine, "b=4 h=2 q=38 kv=1 d=16 ragged=yes stats=lse", (3, 38, 0, 20), (1, 0, 1, 0))
+    _check(guarded, engine, "b=4 h=2 q=1 kv=40 d=16 ragged=yes stats=lse", (1, 0, 1, 0), (3, 40, 0, 20))
+    _check(guarded, engine, "b=4 h=2 q=38 kv=1 d=16 ragged=yes stats=lse", (3, 38, 0, 20), (1, 0, 1, 0))
 
 
 @pytest.mark.parametrize("queries", [64, 128, 192])
 @pytest.mark.parametrize("keys", [32, 80, 128])
-def test_tiles(device: Runtime, queries: int, keys: int) -> None:
+def test_tiles(guarded: Runtime, queries: int, keys: int) -> None:
     choices = {KnobType.TILE_M: queries, KnobType.TILE_N: keys}
     line = "b=2 h=3 hk=1 q=200 kv=220 d=64 ragged=yes causal=top_left stats=lse"
     for tail in (1, 63, 65):
-        _check(device, WGMMA, line, (tail, 190 - tail), (tail + 1, 210 - tail), choices)
+        _check(guarded, WGMMA, line, (tail, 190 - tail), (tail + 1, 210 - tail), choices)
 
 
 def _check(
-    device: Runtime,
+    guarded: Runtime,
     engine: Engine,
     words: str,
     queries: tuple[int, ...],
@@ -72,4 +74,4 @@ def _check(
     assert refusal is None, str(refusal)
     inputs = with_sequences(graph, case.inputs(seed, exact=False), (queries, keys))
     context = f"seed {seed}, {case}, queries {queries}, keys {keys}"
-    check_outputs(device, engine.plan(graph, SM_90A, choices or {}), graph, inputs, case.length, context)
+    check_outputs(guarded, engine.plan(graph, SM_90A, choices or {}), graph, inputs, case.length, context)
