@@ -38,6 +38,7 @@ def test_sample(guarded: Runtime, drawn: Draw, kernel: int) -> None:
 @pytest.mark.gpu
 @of_each_kind
 @pytest.mark.parametrize("kernel", range(_KERNELS_ON_A_GPU))
+@pytest.mark.parametrize("guarded", ["cuda"], indirect=True)
 def test_sweep(guarded: Runtime, drawn: Draw, kernel: int) -> None:
     _sweep(guarded, drawn, [kernel, fresh_seed()], _CASES_ON_A_GPU, most=700)
 
