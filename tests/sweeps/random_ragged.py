@@ -10,7 +10,7 @@ import numpy as np
 from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES
-from lowdnn.graph.cases import parse_case
+from lowdnn.graph.cases import AttentionBackwardCase, parse_case
 from lowdnn.graph.compare import expected_outputs
 from lowdnn.runtime.runtime import Runtime
 from tests.support.ragged import with_random_sequences
@@ -53,9 +53,11 @@ def engines_of(line: str) -> list[Engine]:
 def check(runtime: Runtime, engine: Engine, line: str, seed: int) -> None:
     """Runs the case with sequences of random lengths in tensors that end with the last one."""
     case, rng = parse_case(line), np.random.default_rng(seed)
-    graph = case.graph()
-    are_shared = line.startswith("sdpa_bwd") or rng.random() < 0.5
-    inputs = with_random_sequences(rng, graph, case.inputs(seed, exact=False), are_shared=are_shared)
+    graph, is_backward = case.graph(), isinstance(case, AttentionBackwardCase)
+    inputs = case.inputs(seed, exact=False)
+    inputs = with_random_sequences(rng, graph, inputs, are_shared=is_backward or rng.random() < 0.5)
+    if isinstance(case, AttentionBackwardCase):
+        inputs = case.with_results(inputs)
     plan = engine.plan(graph, SM_90A, {})
     expected = expected_outputs(graph, inputs, plan.numerical_notes, case.length)
     context = f"{engine.name}, seed {seed}, {line}"

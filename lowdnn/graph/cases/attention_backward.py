@@ -135,6 +135,11 @@ class AttentionBackwardCase(Case):
         for name, tensor in given.items():
             shared = drawn[given["k_ragged_offset" if _is_of_keys(name) else "q_ragged_offset"].uid]
             drawn |= {tensor.uid: dtypes.from_float64(shared, tensor.data_type)}
+        return self.with_results(drawn)
+
+    def with_results(self, inputs: Inputs) -> Inputs:
+        """``inputs`` with o and stats as the others make them."""
+        drawn, graph = dict(inputs), self.graph()
         operation = next(op for op in graph.operations if isinstance(op, SdpaBackward))
         loads = {op.y.uid: op for op in graph.operations if isinstance(op, RaggedLoad)}
         values: dict[int, NDArray[Any]] = {
