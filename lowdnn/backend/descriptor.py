@@ -2,7 +2,8 @@
 
 A descriptor is created, its attributes are set, it is finalized, and from then on it is read. What attributes it has
 comes from one declaring dataclass: fields made with ``schema.attribute`` are settable, methods made with
-``read_only`` are computed. ``finalize`` makes the dataclass instance, whose own checks are the descriptor's checks.
+``read_only`` are computed; ``inert`` lists those that are taken without an effect. ``finalize`` makes the dataclass
+instance, whose own checks are the descriptor's checks.
 
 A call that fails changes nothing: the descriptor can be corrected and used on.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lowdnn.backend.inert import InertAttribute, inert_of
 from lowdnn.backend.read_only import read_only_of
 from lowdnn.backend.values import as_sequence, check_count, checked, is_enum_number, returned
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
@@ -37,6 +39,7 @@ class Descriptor:
         self.type: DescriptorType = declaration.descriptor_type  # type: ignore[attr-defined]
         self._declaration = declaration
         self._draft: dict[AttributeName, Any] = {}
+        self._inert: dict[AttributeName, Any] = {}
         self._value: Any = None
 
     @classmethod
@@ -70,6 +73,10 @@ class Descriptor:
         where = f"{self._label}.{_text(name)}"
         if self.is_finalized:
             raise BadParamError.at(where, expected="a set before finalize", got="a finalized descriptor")
+        inert = self._inert_of(name)
+        if inert is not None:
+            self._inert[name] = _inert_value(where, inert, attribute_type, values, count)
+            return
         declared = self._settable(name)
         if not is_enum_number(attribute_type) or attribute_type not in declared.types:
             raise AttributeTypeError.at(where, expected=_names(declared.types), got=_text(attribute_type))
@@ -93,6 +100,10 @@ class Descriptor:
         value = self.value
         if requested_count is not None:
             check_count(f"{where}.requested_count", requested_count)
+        inert = self._inert_of(name)
+        if inert is not None:
+            _check_type(where, inert, attribute_type)
+            return [self._inert.get(name, inert.values[0])][:requested_count]
         computed = read_only_of(self._declaration).get(name) if is_enum_number(name) else None
         types = (computed.type,) if computed else self._declared(name).types
         if not is_enum_number(attribute_type) or attribute_type not in types:
@@ -137,6 +148,9 @@ class Descriptor:
     def _label(self) -> str:
         return f"{self.type.name} descriptor"
 
+    def _inert_of(self, name: AttributeName) -> InertAttribute | None:
+        return inert_of(self.type).get(name) if is_enum_number(name) else None
+
     def _declared(self, name: AttributeName) -> Attribute:
         """The settable attribute ``name``, or the error that says why there is none."""
         found = attributes_of(self._declaration).get(name) if is_enum_number(name) else None
@@ -155,6 +169,25 @@ class Descriptor:
                 f"{self._label}.{_text(name)}", expected="a get", got="a set of a read-only attribute"
             )
         return self._declared(name)
+
+
+def _inert_value(
+    where: str, inert: InertAttribute, attribute_type: AttributeType, values: object, count: int | None
+) -> Any:
+    """The one element of an inert attribute; raises NotSupportedError where it asks for something else."""
+    _check_type(where, inert, attribute_type)
+    elements = as_sequence(where, attribute_type, values, count)
+    _check_count(where, len(elements), 1)
+    (value,) = checked(where, attribute_type, elements)
+    if value not in inert.values:
+        expected = " or ".join(getattr(known, "name", str(known)) for known in inert.values)
+        raise NotSupportedError.at(where, expected=expected, got=getattr(value, "name", value))
+    return value
+
+
+def _check_type(where: str, inert: InertAttribute, attribute_type: AttributeType) -> None:
+    if attribute_type is not inert.type:
+        raise AttributeTypeError.at(where, expected=inert.type.name, got=_text(attribute_type))
 
 
 def _check_count(where: str, count: int, most: int) -> None:

@@ -57,6 +57,9 @@ class DeviceProperties:
         device = {"arch": self.arch.name, "sm_count": self.arch.sm_count}
         return write_document("lowdnn_device", _SCHEMA_VERSION, device)
 
+    #: cudnn-frontend's name.
+    serialize = json_representation
+
 
 @dataclass(frozen=True)
 class GraphDescription:

@@ -1,7 +1,8 @@
 """Checks of what a caller hands to pygraph's methods: each gives the value in its Python type, or raises.
 
-NumPy's integers, floats and bools count as Python's, since shapes and scalars of arrays come as them; a bool is never
-a number. All raise AttributeTypeError (a BadParamError and a TypeError), or OutOfBoundError for a value out of range.
+What pybind11 converts for cudnn-frontend is converted here: None to False, whatever has a truth value to a bool, what
+has ``__index__`` (bools and NumPy's integers too) to an integer, what has ``__float__`` to a float, bytes to text.
+All raise AttributeTypeError (a BadParamError and a TypeError), or OutOfBoundError for a value out of range.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 from fractions import Fraction
-from typing import SupportsIndex, TypeVar
+from typing import Any, SupportsFloat, SupportsIndex, TypeVar
 
 import numpy as np
 
@@ -18,17 +19,17 @@ from lowdnn.status import AttributeTypeError, OutOfBoundError
 #: Extents, strides and uids are signed 64-bit integers.
 INT64_MAX = 2**63 - 1
 
+#: Characters of a value that messages show.
+_LONGEST = 200
+
 E = TypeVar("E", bound=IntEnum)
 
 
 def integer(value: object, where: str, least: int = -(2**63), most: int = INT64_MAX) -> int:
     """An integer from ``least`` to ``most``."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, SupportsIndex):
-        raise AttributeTypeError.at(where, expected="an integer", got=repr(value))
-    try:
-        number = value.__index__()
-    except TypeError:
-        raise AttributeTypeError.at(where, expected="an integer", got=repr(value)) from None
+    number = _index(value)
+    if number is None:
+        raise AttributeTypeError.at(where, expected="an integer", got=shown(value))
     if not least <= number <= most:
         raise OutOfBoundError.at(where, expected=f"{least} to {most}", got=number)
     return number
@@ -36,37 +37,42 @@ def integer(value: object, where: str, least: int = -(2**63), most: int = INT64_
 
 def integers(values: object, where: str, least: int = -(2**63)) -> tuple[int, ...]:
     """A sequence of integers, none below ``least``."""
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise AttributeTypeError.at(where, expected="a sequence of integers", got=repr(values))
-    found = tuple(values)
+    found = sequence(values, where, "integers")
     try:
         return tuple(integer(value, where, least) for value in found)
     except AttributeTypeError:
-        raise AttributeTypeError.at(where, expected="integers", got=list(found)) from None
+        raise AttributeTypeError.at(where, expected="integers", got=shown(list(found))) from None
     except OutOfBoundError:
         limits = f"integers from {least} to {INT64_MAX}"
         raise OutOfBoundError.at(where, expected=limits, got=list(found)) from None
 
 
+def sequence(values: object, where: str, elements: str) -> tuple[Any, ...]:
+    """What a list, an array or anything else that can be run through holds; ``elements`` names them in messages."""
+    if not isinstance(values, (str, bytes)) and isinstance(values, Iterable):
+        try:
+            return tuple(values)
+        except TypeError:  # an array of no dimensions
+            pass
+    raise AttributeTypeError.at(where, expected=f"a sequence of {elements}", got=shown(values))
+
+
 def rationals(values: object, where: str) -> tuple[int | Fraction, ...]:
     """A sequence of integers and fractions; whole fractions become integers."""
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise AttributeTypeError.at(where, expected="a sequence of integers and fractions", got=repr(values))
     return tuple(
         value if isinstance(value, Fraction) and value.denominator > 1 else integer(_whole(value), where)
-        for value in values
+        for value in sequence(values, where, "integers and fractions")
     )
-
-
-def _whole(value: object) -> object:
-    return value.numerator if isinstance(value, Fraction) else value
 
 
 def number(value: object, where: str, expected: str = "a number") -> float | int:
     """A number; NaN and infinities are numbers."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise AttributeTypeError.at(where, expected=expected, got=repr(value))
-    return value if type(value) is int else int(value) if isinstance(value, (int, np.integer)) else float(value)
+    found = _index(value)
+    if found is None:
+        found = _real(value)
+    if found is None:
+        raise AttributeTypeError.at(where, expected=expected, got=shown(value))
+    return found
 
 
 def optional_number(value: object, where: str) -> float | int | None:
@@ -76,27 +82,63 @@ def optional_number(value: object, where: str) -> float | int | None:
 
 def boolean(value: object, where: str) -> bool:
     """True or False."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise AttributeTypeError.at(where, expected="True or False", got=repr(value))
-    return bool(value)
+    if value is None or hasattr(type(value), "__bool__"):
+        try:
+            return bool(value)
+        except (TypeError, ValueError, RuntimeError):  # an array of several elements
+            pass
+    raise AttributeTypeError.at(where, expected="True or False", got=shown(value))
 
 
 def text(value: object, where: str) -> str:
     """A string."""
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
     if not isinstance(value, str):
-        raise AttributeTypeError.at(where, expected="a string", got=repr(value))
+        raise AttributeTypeError.at(where, expected="a string", got=shown(value))
     return value
 
 
 def member(wanted: type[E], value: object, where: str) -> E:
     """A member of the enum ``wanted``. A number is none: the frontend's and the backend's enums number differently."""
     if not isinstance(value, wanted):
-        raise AttributeTypeError.at(where, expected=f"a member of {wanted.__name__}", got=repr(value))
+        raise AttributeTypeError.at(where, expected=f"a member of {wanted.__name__}", got=shown(value))
     return value
 
 
 def members(wanted: type[E], values: object, where: str) -> tuple[E, ...]:
     """A sequence of members of the enum ``wanted``."""
-    if not isinstance(values, (list, tuple, set, frozenset)):
-        raise AttributeTypeError.at(where, expected=f"a list of {wanted.__name__}", got=repr(values))
-    return tuple(member(wanted, value, where) for value in values)
+    return tuple(member(wanted, value, where) for value in sequence(values, where, f"members of {wanted.__name__}"))
+
+
+def shown(value: object) -> str:
+    """``value`` in a message: short, whatever its ``__repr__`` does."""
+    try:
+        text = repr(value)
+    except Exception:  # the caller's own code
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _index(value: object) -> int | None:
+    """What ``__index__`` gives, as a plain integer."""
+    if not isinstance(value, SupportsIndex):
+        return None
+    try:
+        return int(value.__index__())
+    except (TypeError, ValueError, RuntimeError):  # an array that is none
+        return None
+
+
+def _real(value: object) -> float | None:
+    """What ``__float__`` gives, unless an imaginary part would be lost."""
+    if not isinstance(value, SupportsFloat) or isinstance(value, (complex, np.complexfloating)):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # an array of several elements
+        return None
+
+
+def _whole(value: object) -> object:
+    return value.numerator if isinstance(value, Fraction) else value

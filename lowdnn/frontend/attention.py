@@ -110,7 +110,7 @@ class AttentionMethods(GraphBuilder):
         if boolean(unfuse_fma, "sdpa.unfuse_fma"):
             raise NotSupportedError.at("sdpa.unfuse_fma", expected="the default", got=unfuse_fma)
         member(attention_implementation, implementation, "sdpa.implementation")
-        writer = AttentionWriter(self, "sdpa", Sizes.of("sdpa", q, k, v), name)
+        writer = AttentionWriter(self, "sdpa", Sizes.of("sdpa", q, k, v), self._label(name))
         lengths = _lengths(
             "sdpa",
             use_padding_mask,
@@ -214,7 +214,7 @@ class AttentionMethods(GraphBuilder):
             "scale_s": scale_s,
             "scale_o": scale_o,
         }
-        writer = Fp8AttentionWriter.of(self, "sdpa_fp8", Sizes.of("sdpa_fp8", q, k, v), name, scales)
+        writer = Fp8AttentionWriter.of(self, "sdpa_fp8", Sizes.of("sdpa_fp8", q, k, v), self._label(name), scales)
         lengths = _lengths(
             "sdpa_fp8",
             use_padding_mask,
@@ -314,7 +314,7 @@ class AttentionMethods(GraphBuilder):
             score_mod=(score_mod_bprop, "score_mod_bprop", score_mod),
         )
         _refuse_masks("sdpa_backward", score_mod, band, lengths, use_alibi_mask)
-        writer = AttentionWriter(self, "sdpa_backward", Sizes.of("sdpa_backward", q, k, v), name)
+        writer = AttentionWriter(self, "sdpa_backward", Sizes.of("sdpa_backward", q, k, v), self._label(name))
         scores, gradient, weights = writer.inside()
         modified = writer.modified(scores, bias, score_mod, use_alibi_mask)
         d_scores = gradient if score_mod_bprop is None else score_mod_bprop(self, gradient)
@@ -414,7 +414,8 @@ class AttentionMethods(GraphBuilder):
             left_bound,
             right_bound,
         )
-        writer = AttentionWriter(self, "sdpa_fp8_backward", Sizes.of("sdpa_fp8_backward", q, k, v), name)
+        sizes = Sizes.of("sdpa_fp8_backward", q, k, v)
+        writer = AttentionWriter(self, "sdpa_fp8_backward", sizes, self._label(name))
         scores, gradient, weights = writer.inside()
         dropped, unread = _dropped(writer, weights, dropout, None)
         dq, dk, dv, *largest = self._attention_gradients(
@@ -425,7 +426,7 @@ class AttentionMethods(GraphBuilder):
             band,
             Inside((scores, gradient, weights), (scores, gradient, dropped)),
             unread,
-            largest_magnitudes(self, name, ("dQ", "dK", "dV", "dP")),
+            largest_magnitudes(self, writer.name, ("dQ", "dK", "dV", "dP")),
             attn_scale=attn_scale,
             use_deterministic_algorithm=use_deterministic_algorithm,
             sink_token=sink_token,
@@ -509,7 +510,9 @@ class AttentionMethods(GraphBuilder):
             weights = writer.dropped(weights, tuple(dropout), rng_dump)
         elif rng_dump is not None:
             raise BadParamError.at(f"{writer.method}.rng_dump", expected="None without dropout", got=repr(rng_dump))
-        return writer.product(weights, q, v), stats
+        o = writer.product(weights, q, v)
+        writer.name_outputs({"O": o, "Stats": stats})
+        return o, stats
 
     def _keys_and_values(
         self,

@@ -13,6 +13,7 @@ from lowdnn.frontend.builder import GraphBuilder, Operand
 from lowdnn.frontend.data_types import data_type
 from lowdnn.frontend.enums import diagonal_alignment
 from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.layouts import strides_like
 from lowdnn.frontend.moves import SliceNode, TransposeNode
 from lowdnn.frontend.nodes import Lowered, MatmulNode, PointwiseNode, PointwiseParameters, ReductionNode
 from lowdnn.frontend.norm_nodes import RowSumNode, SoftmaxNode
@@ -135,12 +136,24 @@ class Statistics:
 
 @dataclass(frozen=True)
 class AttentionWriter:
-    """Adds the nodes of one attention to a graph.  method: that errors name."""
+    """Adds the nodes of one attention to a graph.  method: that errors name; name: what names of tensors begin with."""
 
     graph: GraphBuilder
     method: str
     sizes: Sizes
     name: str
+
+    def name_inputs(self, tensors: Mapping[str, object]) -> None:
+        """Names what the caller gave and did not name; by suffix, None and numbers may be among them."""
+        for suffix, tensor in tensors.items():
+            if isinstance(tensor, Tensor) and not tensor.get_name():
+                tensor.set_name(self._label(suffix))
+
+    def name_outputs(self, tensors: Mapping[str, Tensor | None]) -> None:
+        """Names results as cudnn-frontend does, whatever operation writes them; by suffix."""
+        for suffix, tensor in tensors.items():
+            if tensor is not None:
+                tensor.set_name(self._label(suffix))
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         node = TransposeNode((k,), (BATCH, HEAD, KEY, QUERY), keeps_type=True)
@@ -322,7 +335,7 @@ class AttentionWriter:
         return tensor.set_data_type(result) if result else tensor
 
     def _label(self, label: str) -> str:
-        return f"{self.name}::{label}" if self.name else ""
+        return f"{self.name}::{label}"
 
 
 @dataclass(frozen=True)
@@ -433,7 +446,7 @@ class SdpaBackwardNode:
             if not output.get_dim():
                 output.set_dim(own.get_dim())
             if not output.get_stride():
-                output.set_stride(own.get_stride())
+                output.set_stride(strides_like(own, output.get_dim()))
 
     def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
         return SdpaBackward(**self._fields(outputs, lowered))

@@ -10,7 +10,8 @@ from lowdnn.frontend.arguments import boolean, integer, integers
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.graph_tensor import Tensor
-from lowdnn.frontend.nodes import Lowered, stride_order
+from lowdnn.frontend.layouts import packed_like, stride_order
+from lowdnn.frontend.nodes import Lowered
 from lowdnn.ops import block_scale
 from lowdnn.ops.base import Operation
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
@@ -29,7 +30,7 @@ class BlockScaleQuantizeNode:
     block_size: int
     axis: int | None
     is_transposed: bool
-    output_suffixes: tuple[str, ...] = ("Y", "SCALE")
+    output_suffixes: tuple[str, ...] = ("Y", "scale")
     input_names: tuple[str, ...] = ("X",)
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
@@ -71,7 +72,7 @@ class BlockScaleDequantizeNode:
         if not output.get_dim():
             output.set_dim(dims)
         if not output.get_stride():
-            output.set_stride(packed_strides(dims, stride_order(self.inputs[0].get_stride(), len(dims))))
+            output.set_stride(packed_like(self.inputs[0], dims))
 
     def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
         x, scale, y = map(lowered, (*self.inputs, *outputs))

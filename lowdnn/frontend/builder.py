@@ -159,7 +159,7 @@ class GraphBuilder:
             raise BadParamError.at(
                 f"pygraph {self.name!r}", expected="operations before build_operation_graph", got="one after it"
             )
-        label = text(name, "operation.name") or str(len(self._entries))
+        label = self._label(name)
         for tensor, port in zip(node.inputs, node.input_names, strict=False):
             if not isinstance(tensor, Tensor):
                 raise BadParamError.at(f"pygraph {label}.{port}", expected="a tensor", got=type(tensor).__name__)
@@ -172,6 +172,10 @@ class GraphBuilder:
         compute = as_data_type(compute_data_type, f"{label}.compute_data_type")
         self._entries.append(Entry(node, outputs, compute, label))
         return outputs
+
+    def _label(self, name: str) -> str:
+        """What names of the next operation's tensors begin with: its own, otherwise its number."""
+        return text(name, "operation.name") or str(len(self._entries))
 
     def _lowered(self) -> OperationGraph:
         """Infers what was left out, numbers the tensors and checks the graph.

@@ -12,7 +12,8 @@ from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import backend_reshape, reshape_mode
 from lowdnn.frontend.graph_tensor import Tensor
-from lowdnn.frontend.nodes import Lowered, stride_order
+from lowdnn.frontend.layouts import packed_like
+from lowdnn.frontend.nodes import Lowered
 from lowdnn.ops import concat, slice, transpose
 from lowdnn.ops.base import Operation
 from lowdnn.ops.concat import Concat
@@ -107,7 +108,7 @@ class SliceNode:
         if not output.get_dim():
             output.set_dim(slice.output_dims(tuple(self.inputs[0].get_dim()), *self._bounds()))
         if not output.get_stride():
-            output.set_stride(_packed_like(self.inputs[0], output))
+            output.set_stride(packed_like(self.inputs[0], output.get_dim()))
 
     def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
         return Slice(lowered(self.inputs[0]), lowered(outputs[0]), *self._bounds())
@@ -142,7 +143,7 @@ class ConcatenateNode:
         if not output.get_stride() and self.in_place_index is not None:
             output.set_stride(self.inputs[self.in_place_index].get_stride())
         if not output.get_stride():
-            output.set_stride(_packed_like(self.inputs[0], output))
+            output.set_stride(packed_like(self.inputs[0], output.get_dim()))
 
     def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
         return Concat(self.axis, tuple(map(lowered, self.inputs)), lowered(outputs[0]), self.in_place_index)
@@ -193,9 +194,3 @@ class MoveMethods(GraphBuilder):
             raise BadParamError.at("concatenate.in_place_index", expected=f"0 to {len(inputs) - 1}", got=index)
         node = ConcatenateNode(tuple(inputs), integer(axis, "concatenate.axis"), index)
         return self._add(node, data_type.FLOAT, name)
-
-
-def _packed_like(input: Tensor, output: Tensor) -> tuple[int, ...]:
-    """Packed strides for ``output`` in ``input``'s order of dimensions."""
-    dims = tuple(output.get_dim())
-    return packed_strides(dims, stride_order(input.get_stride(), len(dims)))

@@ -2,8 +2,8 @@
 
 Inference follows cudnn-frontend, and fills only what was left out:
 
-    pointwise    dims broadcast over the inputs; strides of the first input with these dims, otherwise the first
-                 input's order of dimensions, packed
+    pointwise    dims broadcast over the inputs; strides as those of the first input with these dims, otherwise packed
+                 in the first input's order of dimensions (``layouts``)
     convolution  dims by the formula of ``ops.convolution``, those of a gradient must be set; strides channels-last,
                  whatever the input's are
     matmul       dims batch..., M, N; strides row-major
@@ -26,6 +26,7 @@ from typing import ClassVar, Protocol
 from lowdnn.enums import ConvolutionMode, DataType, MoeGroupedMatmulMode, PointwiseMode, ReduceTensorOp
 from lowdnn.frontend.arguments import integer, optional_number
 from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.layouts import strides_like
 from lowdnn.ops import gen_stats, matmul, moe_grouped_matmul, moe_grouped_matmul_backward, pointwise
 from lowdnn.ops import tensor as ops
 from lowdnn.ops.base import Operation
@@ -113,7 +114,7 @@ class PointwiseNode:
         if not output.get_dim():
             output.set_dim(pointwise.output_dims(tuple(tuple(tensor.get_dim()) for tensor in self.inputs)))
         if not output.get_stride():
-            output.set_stride(self._strides(output.get_dim()))
+            output.set_stride(strides_like(self._like(output.get_dim()), output.get_dim()))
 
     def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
         (output,) = outputs
@@ -123,12 +124,9 @@ class PointwiseNode:
         description = Pointwise(self.mode, compute_type, **self.parameters.given())  # type: ignore[arg-type]
         return PointwiseOperation(description, **tensors)  # type: ignore[arg-type]
 
-    def _strides(self, dims: list[int]) -> tuple[int, ...]:
-        for tensor in self.inputs:
-            if tensor.get_dim() == dims:
-                return tuple(tensor.get_stride())
-        order = stride_order(self.inputs[0].get_stride(), len(dims))
-        return packed_strides(tuple(dims), order)
+    def _like(self, dims: list[int]) -> Tensor:
+        """The first input with these dims, otherwise the first one."""
+        return next((tensor for tensor in self.inputs if tensor.get_dim() == dims), self.inputs[0])
 
 
 @dataclass(frozen=True)
@@ -250,7 +248,7 @@ class MoeNode:
     mode: MoeGroupedMatmulMode
     top_k: int
     has_index: bool
-    output_suffixes: tuple[str, ...] = ("OUTPUT",)
+    output_suffixes: tuple[str, ...] = ("Output",)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -276,7 +274,7 @@ class MoeNode:
 @dataclass(frozen=True)
 class MoeBackwardNode:
     inputs: tuple[Tensor, ...]
-    output_suffixes: tuple[str, ...] = ("DWEIGHT",)
+    output_suffixes: tuple[str, ...] = ("DWeight",)
     input_names: tuple[str, ...] = ("DOUTPUT", "TOKEN", "FIRST_TOKEN_OFFSET")
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
@@ -326,13 +324,6 @@ class GenStatsNode:
     def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
         x, total, squares = map(lowered, (*self.inputs, *outputs))
         return GenStats(x, total, squares, compute_type)
-
-
-def stride_order(strides: list[int], rank: int) -> tuple[int, ...]:
-    """The dimensions from the outermost to the innermost, by falling stride; row-major where the ranks differ."""
-    if len(strides) != rank:
-        return tuple(range(rank))
-    return tuple(sorted(range(rank), key=lambda axis: (-strides[axis], axis)))
 
 
 def _infer_constant(tensor: Tensor, compute_type: DataType) -> None:

@@ -9,14 +9,14 @@ from typing import ClassVar
 
 from lowdnn.enums import BnFinalizeStatsMode, DataType, NormFwdPhase, NormMode
 from lowdnn.frontend.graph_tensor import Tensor
-from lowdnn.frontend.nodes import Lowered, ReductionNode, stride_order
+from lowdnn.frontend.layouts import strides_like
+from lowdnn.frontend.nodes import Lowered, ReductionNode
 from lowdnn.ops.base import Operation
 from lowdnn.ops.bn_finalize import BnFinalize
 from lowdnn.ops.norm import NormShape
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.softmax import Softmax
-from lowdnn.ops.tensor import packed_strides
 from lowdnn.status import BadParamError
 
 #: What default names of tensors end in, by the port of the operation.
@@ -48,6 +48,8 @@ _SUFFIXES = {
     "eq_scale": "EQ_SCALE",
     "eq_bias": "EQ_BIAS",
 }
+#: What cudnn-frontend writes otherwise for RMS norm.
+_RMS_SUFFIXES = {"dscale": "Dscale", "dbias": "Dbias"}
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,7 @@ class _PortsNode:
                     )
                 output.set_dim(wanted)
             if not output.get_stride():
-                is_like_x = output.get_dim() == x.get_dim()
-                order = stride_order(x.get_stride(), len(output.get_dim()))
-                output.set_stride(x.get_stride() if is_like_x else packed_strides(tuple(output.get_dim()), order))
+                output.set_stride(strides_like(x, output.get_dim()))
 
     def _lowered(self, outputs: tuple[Tensor, ...], lowered: Lowered) -> dict[str, object]:
         tensors = {**self.given, **dict(zip(self.made, outputs, strict=True))}
@@ -116,6 +116,11 @@ class NormForwardNode(_PortsNode):
 @dataclass(frozen=True)
 class NormBackwardNode(_PortsNode):
     mode: NormMode
+
+    @property
+    def output_suffixes(self) -> tuple[str, ...]:
+        suffixes = _SUFFIXES | (_RMS_SUFFIXES if self.mode is NormMode.RMS_NORM else {})
+        return tuple(suffixes[port] for port in self.made)
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
         x_dims, scale_dims = self._dims("x"), self._dims("scale")

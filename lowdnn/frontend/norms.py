@@ -186,12 +186,12 @@ class NormMethods(GraphBuilder):
         name: str = "",
     ) -> Tensor:
         """(input - mean) * inv_variance * scale + bias: four pointwise operations."""
-        value = input
+        value, label = input, self._label(name)
         steps = ((PointwiseMode.SUB, mean), (PointwiseMode.MUL, inv_variance), (PointwiseMode.MUL, scale))
         for number, (mode, operand) in enumerate((*steps, (PointwiseMode.ADD, bias))):
             node = PointwiseNode(mode, (value, operand), PointwiseParameters())
-            value = self._add(node, compute_data_type, f"{name}::{number}" if name else "")
-        return value
+            value = self._add(node, compute_data_type, f"{label}::{number}")
+        return value.set_name(f"{label}::Y")
 
     def layernorm_backward(
         self,
@@ -306,15 +306,15 @@ class NormMethods(GraphBuilder):
         """The gradient of ``softmax`` from its output: output * (grad - sum of grad * output); with is_log
         grad - exp(output) * sum of grad. Four operations: pointwise ones and a sum."""
         axes = _axes(axis, "softmax_backward.axis")
-        numbers = iter(range(4))
+        numbers, label = iter(range(4)), self._label(name)
 
         def pointwise(mode: PointwiseMode, *operands: Tensor) -> Tensor:
             node = PointwiseNode(mode, operands, PointwiseParameters())
-            return self._add(node, compute_data_type, f"{name}::{next(numbers)}" if name else "")
+            return self._add(node, compute_data_type, f"{label}::{next(numbers)}")
 
         def row_sum(value: Tensor) -> Tensor:
             node = RowSumNode((value,), ReduceTensorOp.ADD, axes=axes)
-            return self._add(node, compute_data_type, f"{name}::{next(numbers)}" if name else "")
+            return self._add(node, compute_data_type, f"{label}::{next(numbers)}")
 
         if boolean(is_log, "softmax_backward.is_log"):
             shares = pointwise(PointwiseMode.EXP, output)

@@ -82,5 +82,6 @@ class OperationMethods(GraphBuilder):
         self, input: Tensor, compute_data_type: DataTypeLike = NOT_SET, name: str = ""
     ) -> tuple[Tensor, Tensor]:
         """(sum, sum of squares) of each channel of ``input`` (N, C, spatial...), both (1, C, 1...)."""
-        total, squares = self._add_all(GenStatsNode((input,)), compute_data_type, name)
-        return total, squares
+        label = self._label(name)
+        total, squares = self._add_all(GenStatsNode((input,)), compute_data_type, label)
+        return total.set_name(f"{label}_sum_output"), squares.set_name(f"{label}_sq_sum_output")

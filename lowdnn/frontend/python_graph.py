@@ -11,6 +11,8 @@ before build_plans; nothing is allocated on the device by any of them but the ke
 
 from __future__ import annotations
 
+import logging
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -23,6 +25,7 @@ from lowdnn.backend.handle import Handle
 from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
+from lowdnn.events import emit, event_logger
 from lowdnn.frontend.arguments import boolean, integer, member, members, text
 from lowdnn.frontend.attention import AttentionMethods
 from lowdnn.frontend.block_scaling import BlockScaleMethods
@@ -103,6 +106,7 @@ class pygraph(
     ) -> None:
         """A graph for the device of ``handle``, or for ``device_property`` or ``sm_version`` (90 for 9.0) without one.
 
+        handle: without one, the graph makes its own when it needs a device, as ``create_handle()`` does.
         sm_count: plan for this many multiprocessors.
         is_dynamic_shape_enabled, is_cuda_graph_replay_expected: what they ask for always holds (kernels take extents at
         run time, every plan may be captured), so they change nothing.
@@ -131,6 +135,11 @@ class pygraph(
         self._graph: OperationGraph | None = None
         self._plans: PlanList | None = None
         self._prepared: PreparedExecution | None = None
+
+    @property
+    def handle(self) -> Handle:
+        """The handle whose device the graph runs on; where the graph was given none, its own, closed with the graph."""
+        return self._open_handle()
 
     # -- life cycle -----------------------------------------------------------------------------------------
     def validate(self) -> None:
@@ -180,11 +189,11 @@ class pygraph(
     def build_plans(self, policy: build_plan_policy = build_plan_policy.HEURISTICS_CHOICE) -> None:
         """Compiles and loads the first plan that works, or all. Raises cudnnGraphNotSupportedError if none does."""
         chosen = member(build_plan_policy, policy, "build_plans.policy")
-        self._prepared = self._planned().build(chosen, self._handle_or_raise())
+        self._prepared = self._planned().build(chosen, self._open_handle())
 
     def build_plan_at_index(self, index: int) -> None:
         """Compiles and loads one plan and selects it for ``execute``."""
-        self._prepared = self._planned().prepare(index, self._handle_or_raise())
+        self._prepared = self._planned().prepare(index, self._open_handle())
 
     def build(self, heuristics: Sequence[heur_mode] | None = None) -> None:
         """All steps from validate to build_plans (default: modes A and FALLBACK)."""
@@ -215,7 +224,7 @@ class pygraph(
         prepared = self._prepared or self._build_at_first_use(handle)
         if tensor_uids is not None:
             tensor_dict = pair(tensor_uids, tensor_dict)
-        prepared.execute(tensor_dict, workspace, handle or self._handle_or_raise())  # type: ignore[arg-type]
+        prepared.execute(tensor_dict, workspace, handle or self._open_handle())  # type: ignore[arg-type]
 
     def execute_plan_at_index(
         self,
@@ -225,7 +234,7 @@ class pygraph(
         handle: Handle | None = None,
     ) -> None:
         """The same with the plan at ``index``, which is built now if it is not."""
-        chosen = handle or self._handle_or_raise()
+        chosen = handle or self._open_handle()
         self._planned().prepare(index, chosen).execute(tensor_dict, workspace, chosen)
 
     # -- plans ----------------------------------------------------------------------------------------------
@@ -340,7 +349,8 @@ class pygraph(
             raise NotSupportedError.at("pygraph.deserialize.enforce_precompiled", expected="False", got=True)
         if not 1 <= len(arguments) <= 2:
             raise BadParamError.at("pygraph.deserialize", expected="(handle, data) or (data)", got=arguments)
-        handle = self._handle if len(arguments) == 1 else arguments[0]
+        given = arguments[0] if len(arguments) == 2 else None
+        handle = self._open_handle() if given is None else given
         if not isinstance(handle, Handle):
             raise BadParamError.at("pygraph.deserialize.handle", expected="a Handle", got=handle)
         anew = boolean(rebuild, "pygraph.deserialize.rebuild")
@@ -388,9 +398,13 @@ class pygraph(
             raise BadParamError.at(f"pygraph {self.name!r}", expected="validate first", got="a graph not validated")
         return self._graph
 
-    def _handle_or_raise(self) -> Handle:
+    def _open_handle(self) -> Handle:
+        """The graph's handle; where none was given, one that is made now and closed with the graph."""
         if self._handle is None:
-            raise BadParamError.at(f"pygraph {self.name!r}.handle", expected="a Handle", got="none")
+            self._handle = Handle.open()
+            weakref.finalize(self, self._handle.close)
+            fields = {"graph": self.name, "device": self._handle.arch.name, "reason": "the graph was given none"}
+            emit(event_logger("frontend"), logging.INFO, "handle_made", fields)
         self._handle.check_open("pygraph")
         return self._handle
 
@@ -400,7 +414,7 @@ class pygraph(
         elif self._handle is None and self._sm_version is not None:
             arch = spec_for(*divmod(self._sm_version, 10))
         else:
-            arch = self._handle_or_raise().arch
+            arch = self._open_handle().arch
         if self._sm_count is None:
             return arch
         if not 1 <= self._sm_count <= arch.sm_count:

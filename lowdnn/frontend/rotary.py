@@ -9,6 +9,7 @@ from lowdnn.frontend.arguments import integer, number
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.layouts import strides_like
 from lowdnn.frontend.nodes import Lowered
 from lowdnn.ops.base import Operation
 from lowdnn.ops.rope_backward import RopeBackward
@@ -39,7 +40,7 @@ class RopeNode:
         if not output.get_dim():
             output.set_dim(self.inputs[0].get_dim())
         if not output.get_stride():
-            output.set_stride(self.inputs[0].get_stride())
+            output.set_stride(strides_like(self.inputs[0], output.get_dim()))
 
     def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
         source, freqs, target = map(lowered, (*self.inputs, *outputs))

@@ -128,7 +128,7 @@ def test_a_closed_tensor_has_no_address(handle: Handle) -> None:
         _ = tensor.ptr
 
 
-@pytest.mark.parametrize("strides", [[1.5, 1], ["a", 1], [None, 1], [True, 1], "31", 5])
+@pytest.mark.parametrize("strides", [[1.5, 1], ["a", 1], [None, 1], "31", 5])
 def test_strides_that_are_no_integers(handle: Handle, strides: Any) -> None:
     with pytest.raises(AttributeTypeError, match=r"from_numpy\.strides"):
         lowdnn.from_numpy(np.zeros((2, 3), np.float32), handle, strides=strides)

@@ -138,7 +138,7 @@ def test_statistics_are_those_of_channels() -> None:
         output.set_output(True).set_data_type(FLOAT)
     (operation,) = lowered(graph).operations
     assert isinstance(operation, GenStats)
-    assert (operation.sum.name, operation.sum_of_squares.name) == ("s::SUM", "s::SQ_SUM")
+    assert (operation.sum.name, operation.sum_of_squares.name) == ("s_sum_output", "s_sq_sum_output")
     assert (total.get_dim(), squares.get_stride()) == ([1, 8, 1, 1], [8, 1, 8, 8])
 
 

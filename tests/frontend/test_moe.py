@@ -55,7 +55,7 @@ def test_gathered_tokens_through_pygraph(handle: Handle) -> None:
         "up::WEIGHT",
         "up::FIRST_TOKEN_OFFSET",
         "up::TOKEN_INDEX",
-        "up::OUTPUT",
+        "up::Output",
     ]
     for expert, rows in enumerate(ROWS):
         np.testing.assert_array_equal(got[0, rows], token[0, index[0, rows, 0]] @ weight[expert])

@@ -1,0 +1,35 @@
+"""Strides that a graph infers from those of another tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.ops.tensor import has_overlap, packed_strides
+
+
+def strides_like(source: Tensor, dims: Sequence[int]) -> tuple[int, ...]:
+    """The strides of ``source``, gaps included, where it has these dims and a place of its own for each element;
+    otherwise packed ones in its order of dimensions."""
+    own = tuple(source.get_stride())
+    is_like = source.get_dim() == list(dims) and len(own) == len(dims)
+    # The batches of a ragged tensor lie where its offsets say, whatever its first stride is.
+    if is_like and (source.ragged_offset is not None or not has_overlap(tuple(dims), own)):
+        return own
+    return packed_like(source, dims)
+
+
+def packed_like(source: Tensor, dims: Sequence[int]) -> tuple[int, ...]:
+    """Packed strides of ``dims`` in ``source``'s order of dimensions."""
+    return packed_strides(tuple(dims), stride_order(source.get_stride(), len(dims)))
+
+
+def stride_order(strides: Sequence[int], rank: int) -> tuple[int, ...]:
+    """The dimensions from the outermost to the innermost, by falling stride; row-major where the ranks differ.
+
+    A stride of 0 says nothing about the order, so that such a dimension keeps its own place.
+    """
+    if len(strides) != rank:
+        return tuple(range(rank))
+    telling = iter(sorted((axis for axis in range(rank) if strides[axis]), key=lambda axis: (-strides[axis], axis)))
+    return tuple(next(telling) if strides[axis] else axis for axis in range(rank))
