@@ -1,4 +1,4 @@
-"""Attributes that callers set and that change nothing: they are taken, checked and read back, and no operation has them.
+"""Attributes that callers set and that change nothing: they are taken, checked and read back; no operation has them.
 
 cudnn-frontend sets POINTWISE_NAN_PROPAGATION on every ReLU.
 """

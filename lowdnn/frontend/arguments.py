@@ -67,17 +67,24 @@ def rationals(values: object, where: str) -> tuple[int | Fraction, ...]:
 
 def number(value: object, where: str, expected: str = "a number") -> float | int:
     """A number; NaN and infinities are numbers."""
-    found = _index(value)
-    if found is None:
-        found = _real(value)
+    whole = _index(value)
+    found = _real(value) if whole is None else whole
     if found is None:
         raise AttributeTypeError.at(where, expected=expected, got=shown(value))
     return found
 
 
-def optional_number(value: object, where: str) -> float | int | None:
-    """A number, or None."""
-    return None if value is None else number(value, where)
+def real(value: object, where: str, expected: str = "a number") -> float:
+    """A number as a float."""
+    try:
+        return float(number(value, where, expected))
+    except OverflowError:
+        raise OutOfBoundError.at(where, expected="a number of 64 bits", got=shown(value)) from None
+
+
+def optional_real(value: object, where: str) -> float | None:
+    """A number as a float, or None."""
+    return None if value is None else real(value, where)
 
 
 def boolean(value: object, where: str) -> bool:

@@ -10,27 +10,38 @@ from dataclasses import replace
 from typing import Any
 
 from lowdnn.enums import PointwiseMode
-from lowdnn.frontend.arguments import boolean, integer, member, number
+from lowdnn.frontend.arguments import boolean, integer, member, real
+from lowdnn.frontend.attention_arguments import (
+    Argument,
+    Band,
+    ScoreModifier,
+    Sizes,
+    dropout_parts,
+    has_statistics,
+    lengths_of,
+    modified_by,
+    one_left_bound,
+    refuse_alone,
+    refuse_masks,
+    refuse_ragged,
+)
 from lowdnn.frontend.attention_nodes import (
     AttentionWriter,
-    Band,
     Fp8AttentionWriter,
     Inside,
-    ScoreModifier,
     SdpaBackwardNode,
     SdpaFp8BackwardNode,
-    Sizes,
     Statistics,
-    check_numbers,
     largest_magnitudes,
 )
 from lowdnn.frontend.builder import GraphBuilder
+from lowdnn.frontend.calls import operation
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import attention_implementation, diagonal_alignment, scalar_type
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.moves import PagedCacheLoadNode
 from lowdnn.ops.sdpa_fp8_backward import NUMBERS
-from lowdnn.status import BadParamError, NotSupportedError
+from lowdnn.status import BadParamError
 
 NOT_SET = data_type.NOT_SET
 
@@ -38,6 +49,7 @@ NOT_SET = data_type.NOT_SET
 class AttentionMethods(GraphBuilder):
     """See the module's docstring."""
 
+    @operation
     def sdpa(
         self,
         q: Tensor,
@@ -86,7 +98,8 @@ class AttentionMethods(GraphBuilder):
         use_causal_mask: a query sees the keys up to its own place; use_causal_mask_bottom_right: counted from the last
         query and key on.  diagonal_band_left_bound (or sliding_window_length): how many keys up to its place it sees;
         diagonal_band_right_bound: how many behind it; places are counted by diagonal_alignment.
-        use_alibi_mask: adds slope * (key - query), with 2^(-8 (h + 1) / H) as the slope of head h.
+        use_alibi_mask: adds slope * (key - query). With P the greatest power of two up to H, the slope of head h is
+        2^(-8 (h + 1) / P) where h < P, otherwise 2^(-4 (2 (h - P) + 1) / P).
         block_mask: a UINT8 tensor (B, H, ceil(S_q / 128), ceil(ceil(S_kv / 128) / 8)); bit t % 8 of byte t / 8 says
         whether 128 queries see the t-th 128 keys.
         use_padding_mask: keys from seq_len_kv and queries from seq_len_q (B, 1, 1, 1) on do not exist; in the place of
@@ -100,24 +113,23 @@ class AttentionMethods(GraphBuilder):
         queries from seq_len_q on have none.
         score_max, score_sum_exp: FLOAT tensors (B, H, S_q, 1) that get the largest score of each query and the sum of
         exponentials relative to it; stats_use_log2: Stats to base 2.
-        implementation: changes nothing.
+        implementation, unfuse_fma: change nothing.
         score_mod: called with this graph and the scores, gives other scores; it stands in the place of all masks.
         A query that sees no key has O 0, and Stats minus infinity or its sink.
         q, k, v, O and Stats may have ragged offsets, with use_padding_mask; their strides of rows reach past all heads.
 
-        Raises BadParamError for contradicting masks, NotSupportedError for unfuse_fma.
+        Raises BadParamError for contradicting masks.
         """
-        if boolean(unfuse_fma, "sdpa.unfuse_fma"):
-            raise NotSupportedError.at("sdpa.unfuse_fma", expected="the default", got=unfuse_fma)
+        boolean(unfuse_fma, "sdpa.unfuse_fma")
         member(attention_implementation, implementation, "sdpa.implementation")
         writer = AttentionWriter(self, "sdpa", Sizes.of("sdpa", q, k, v), self._label(name))
-        lengths = _lengths(
+        lengths = lengths_of(
             "sdpa",
             use_padding_mask,
             _single(writer, "seq_len_q", seq_len_q, cu_seq_len_q),
             _single(writer, "seq_len_kv", seq_len_kv, cu_seq_len_kv),
         )
-        _refuse_ragged("sdpa", {"q": q, "k": k, "v": v}, lengths)
+        refuse_ragged("sdpa", {"q": q, "k": k, "v": v}, lengths)
         tables = (paged_attention_k_table, paged_attention_v_table)
         k, v = self._keys_and_values(writer.method, k, v, tables, lengths, paged_attention_max_seq_len_kv)
         band = Band.of(
@@ -125,19 +137,23 @@ class AttentionMethods(GraphBuilder):
             use_causal_mask,
             use_causal_mask_bottom_right,
             diagonal_alignment,
-            diagonal_band_left_bound if sliding_window_length is None else sliding_window_length,
-            diagonal_band_right_bound,
+            one_left_bound(
+                "sdpa",
+                Argument("sliding_window_length", sliding_window_length),
+                Argument("diagonal_band_left_bound", diagonal_band_left_bound),
+            ),
+            Argument("diagonal_band_right_bound", diagonal_band_right_bound),
         )
         has_stats, uses_log2 = (
-            _has_stats("sdpa", is_inference, generate_stats),
+            has_statistics("sdpa", is_inference, generate_stats),
             boolean(stats_use_log2, "sdpa.stats_use_log2"),
         )
         return self._attention(
-            replace(writer, sizes=Sizes.of(writer.method, q, k, v)),
+            replace(writer, sizes=Sizes.checked(writer.method, q, k, v)),
             (q, k, v),
             attn_scale=attn_scale,
             bias=bias,
-            score_mod=score_mod,
+            score_mod=Argument("score_mod", score_mod),
             use_alibi_mask=use_alibi_mask,
             band=band,
             lengths=lengths,
@@ -148,6 +164,7 @@ class AttentionMethods(GraphBuilder):
             rng_dump=rng_dump,
         )
 
+    @operation
     def sdpa_fp8(
         self,
         q: Tensor,
@@ -203,8 +220,7 @@ class AttentionMethods(GraphBuilder):
         sliding_window, left_bound, right_bound, fn: ``sdpa``'s sliding_window_length, diagonal_band_left_bound,
         diagonal_band_right_bound, score_mod. Other arguments and errors: those of ``sdpa``.
         """
-        if boolean(unfuse_fma, "sdpa_fp8.unfuse_fma"):
-            raise NotSupportedError.at("sdpa_fp8.unfuse_fma", expected="the default", got=unfuse_fma)
+        boolean(unfuse_fma, "sdpa_fp8.unfuse_fma")
         member(attention_implementation, implementation, "sdpa_fp8.implementation")
         scales = {
             "descale_q": descale_q,
@@ -215,13 +231,13 @@ class AttentionMethods(GraphBuilder):
             "scale_o": scale_o,
         }
         writer = Fp8AttentionWriter.of(self, "sdpa_fp8", Sizes.of("sdpa_fp8", q, k, v), self._label(name), scales)
-        lengths = _lengths(
+        lengths = lengths_of(
             "sdpa_fp8",
             use_padding_mask,
             _single(writer, "seq_len_q", seq_len_q, cu_seq_len_q),
             _single(writer, "seq_len_kv", seq_len_kv, cu_seq_len_kv),
         )
-        _refuse_ragged("sdpa_fp8", {"q": q, "k": k, "v": v}, lengths)
+        refuse_ragged("sdpa_fp8", {"q": q, "k": k, "v": v}, lengths)
         tables = (paged_attention_k_table, paged_attention_v_table)
         k, v = self._keys_and_values(writer.method, k, v, tables, lengths, paged_attention_max_seq_len_kv)
         band = Band.of(
@@ -229,17 +245,17 @@ class AttentionMethods(GraphBuilder):
             use_causal_mask,
             use_causal_mask_bottom_right,
             diagonal_alignment,
-            left_bound if sliding_window is None else sliding_window,
-            right_bound,
+            one_left_bound("sdpa_fp8", Argument("sliding_window", sliding_window), Argument("left_bound", left_bound)),
+            Argument("right_bound", right_bound),
         )
-        has_stats = _has_stats("sdpa_fp8", is_inference, generate_stats)
+        has_stats = has_statistics("sdpa_fp8", is_inference, generate_stats)
         uses_log2 = boolean(stats_use_log2, "sdpa_fp8.stats_use_log2")
         o, stats = self._attention(
-            replace(writer, sizes=Sizes.of(writer.method, q, k, v)),
+            replace(writer, sizes=Sizes.checked(writer.method, q, k, v)),
             (q, k, v),
             attn_scale=attn_scale,
             bias=bias,
-            score_mod=fn,
+            score_mod=Argument("fn", fn),
             use_alibi_mask=use_alibi_mask,
             band=band,
             lengths=lengths,
@@ -251,6 +267,7 @@ class AttentionMethods(GraphBuilder):
         )
         return o, stats, writer.amax_s, writer.amax_o
 
+    @operation
     def sdpa_backward(
         self,
         q: Tensor,
@@ -298,26 +315,31 @@ class AttentionMethods(GraphBuilder):
         sink_token, dropout and score_mod.
         """
         given = {"q": q, "k": k, "v": v, "o": o, "d_o": dO, "stats": stats}
-        lengths = _lengths("sdpa_backward", use_padding_mask, seq_len_q, seq_len_kv)
+        lengths = lengths_of("sdpa_backward", use_padding_mask, seq_len_q, seq_len_kv)
         band = Band.of(
             "sdpa_backward",
             use_causal_mask,
             use_causal_mask_bottom_right,
             diagonal_alignment,
-            diagonal_band_left_bound if sliding_window_length is None else sliding_window_length,
-            diagonal_band_right_bound,
+            one_left_bound(
+                "sdpa_backward",
+                Argument("sliding_window_length", sliding_window_length),
+                Argument("diagonal_band_left_bound", diagonal_band_left_bound),
+            ),
+            Argument("diagonal_band_right_bound", diagonal_band_right_bound),
         )
-        _refuse_alone(
+        refuse_alone(
             "sdpa_backward",
             bias=(dBias, "dBias", bias),
             dropout=(rng_dump, "rng_dump", dropout),
             score_mod=(score_mod_bprop, "score_mod_bprop", score_mod),
         )
-        _refuse_masks("sdpa_backward", score_mod, band, lengths, use_alibi_mask)
+        modifier = Argument("score_mod", score_mod)
+        refuse_masks("sdpa_backward", modifier, band, lengths, use_alibi_mask)
         writer = AttentionWriter(self, "sdpa_backward", Sizes.of("sdpa_backward", q, k, v), self._label(name))
         scores, gradient, weights = writer.inside()
-        modified = writer.modified(scores, bias, score_mod, use_alibi_mask)
-        d_scores = gradient if score_mod_bprop is None else score_mod_bprop(self, gradient)
+        modified = writer.modified(scores, bias, modifier, use_alibi_mask)
+        d_scores = modified_by("sdpa_backward", Argument("score_mod_bprop", score_mod_bprop), self, gradient)
         dropped, unread = _dropped(writer, weights, dropout, rng_dump)
         inside = Inside((scores, gradient, weights), (modified, d_scores, dropped))
         dq, dk, dv, *_ = self._attention_gradients(
@@ -337,6 +359,7 @@ class AttentionMethods(GraphBuilder):
         )
         return dq, dk, dv
 
+    @operation
     def sdpa_fp8_backward(
         self,
         q: Tensor,
@@ -402,17 +425,16 @@ class AttentionMethods(GraphBuilder):
             "scale_dV": scale_dV,
             "scale_dP": scale_dP,
         }
-        check_numbers("sdpa_fp8_backward", numbers)
         given = {"q": q, "k": k, "v": v, "o": o, "d_o": dO, "stats": stats}
         given |= dict(zip(NUMBERS, numbers.values(), strict=True))
-        lengths = _lengths("sdpa_fp8_backward", use_padding_mask, seq_len_q, seq_len_kv)
+        lengths = lengths_of("sdpa_fp8_backward", use_padding_mask, seq_len_q, seq_len_kv)
         band = Band.of(
             "sdpa_fp8_backward",
             use_causal_mask,
             use_causal_mask_bottom_right,
             diagonal_alignment,
-            left_bound,
-            right_bound,
+            Argument("left_bound", left_bound),
+            Argument("right_bound", right_bound),
         )
         sizes = Sizes.of("sdpa_fp8_backward", q, k, v)
         writer = AttentionWriter(self, "sdpa_fp8_backward", sizes, self._label(name))
@@ -463,8 +485,8 @@ class AttentionMethods(GraphBuilder):
             given["scale"] = attn_scale
         if lengths is not None:
             given |= {"seq_len_q": lengths[0], "seq_len_kv": lengths[1]}
-        _refuse_ragged(method, {port: given[port] for port in "qkv"}, lengths)
-        _refuse_alone(method, sink_token=(dSink_token, "dSink_token", sink_token))
+        refuse_ragged(method, {port: given[port] for port in "qkv"}, lengths)
+        refuse_alone(method, sink_token=(dSink_token, "dSink_token", sink_token))
         made = node(
             given,
             band,
@@ -485,7 +507,7 @@ class AttentionMethods(GraphBuilder):
         *,
         attn_scale: Tensor | float | None,
         bias: Tensor | None,
-        score_mod: ScoreModifier | None,
+        score_mod: Argument,
         use_alibi_mask: bool,
         band: Band,
         lengths: tuple[Tensor, Tensor] | None,
@@ -499,15 +521,17 @@ class AttentionMethods(GraphBuilder):
         q, k, v = inputs
         scores = writer.scores(q, k)
         if attn_scale is not None:
+            if not isinstance(attn_scale, Tensor):
+                attn_scale = real(attn_scale, f"{writer.method}.attn_scale", expected="a tensor of a graph or a number")
             scores = writer.pointwise(PointwiseMode.MUL, scores, attn_scale)
-        _refuse_masks(writer.method, score_mod, band, lengths, use_alibi_mask)
+        refuse_masks(writer.method, score_mod, band, lengths, use_alibi_mask)
         scores = writer.modified(scores, bias, score_mod, use_alibi_mask)
         scores = writer.masked(scores, band, lengths, block_mask)
         if sink_token is not None and lengths is not None:
             sink_token = writer.cut_sink(sink_token, lengths[0])
         weights, stats = writer.softmax(scores, statistics, sink_token)
         if dropout is not None:
-            weights = writer.dropped(weights, tuple(dropout), rng_dump)
+            weights = writer.dropped(weights, dropout_parts(writer.method, dropout), rng_dump)
         elif rng_dump is not None:
             raise BadParamError.at(f"{writer.method}.rng_dump", expected="None without dropout", got=repr(rng_dump))
         o = writer.product(weights, q, v)
@@ -556,7 +580,7 @@ class AttentionMethods(GraphBuilder):
         return self._add(node, NOT_SET, "").set_dim(node.dims)
 
     def _constant(self, value: object, where: str) -> Tensor:
-        scale = float(number(value, where, expected="a tensor or a number"))
+        scale = real(value, where, expected="a tensor of a graph or a number")
         return self.tensor_scalar(scale, scalar_type.COMPILE_TIME_CONST)
 
     #: cudnn-frontend's older names.
@@ -564,42 +588,16 @@ class AttentionMethods(GraphBuilder):
     scaled_dot_product_flash_attention_backward = sdpa_backward
 
 
-def _refuse_ragged(method: str, tensors: Mapping[str, Tensor], lengths: tuple[Tensor, Tensor] | None) -> None:
-    for port, tensor in tensors.items():
-        if tensor.ragged_offset is not None and lengths is None:
-            raise BadParamError.at(f"{method}.use_padding_mask", expected=f"True beside a ragged {port}", got=False)
-
-
-def _refuse_masks(
-    method: str,
-    score_mod: ScoreModifier | None,
-    band: Band,
-    lengths: tuple[Tensor, Tensor] | None,
-    has_alibi: bool,
-) -> None:
-    """Beside a score modifier."""
-    is_masked = boolean(has_alibi, f"{method}.use_alibi_mask") or band.is_mask or lengths is not None
-    if score_mod is not None and is_masked:
-        raise BadParamError.at(f"{method}.score_mod", expected="no other mask beside it", got="one")
-
-
-def _refuse_alone(method: str, **needed: tuple[object, str, object]) -> None:
-    """Of what needs the argument of that name: its value, its name, the argument's value."""
-    for argument, (value, name, other) in needed.items():
-        if value is not None and other is None:
-            got = repr(value) if isinstance(value, Tensor) else value
-            raise BadParamError.at(f"{method}.{name}", expected=f"None without {argument}", got=got)
-
-
 def _dropped(
-    writer: AttentionWriter, weights: Tensor, dropout: Sequence[Any] | None, dump: Tensor | None
+    writer: AttentionWriter, weights: Tensor, dropout: object, dump: Tensor | None
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """(what weights become, the inverse of a mask's scale, which is not read)."""
     if dropout is None:
         return weights, ()
-    if len(dropout) == 3 and isinstance(dropout[0], Tensor):
-        return writer.dropped(weights, tuple(dropout[:2]), dump), (dropout[2],)
-    return writer.dropped(weights, tuple(dropout), dump), ()
+    parts = dropout_parts(writer.method, dropout)
+    if len(parts) == 3 and isinstance(parts[0], Tensor):
+        return writer.dropped(weights, parts[:2], dump), parts[2:]
+    return writer.dropped(weights, parts, dump), ()
 
 
 def _single(writer: AttentionWriter, label: str, single: Tensor | None, sums: Tensor | None) -> Tensor | None:
@@ -607,22 +605,3 @@ def _single(writer: AttentionWriter, label: str, single: Tensor | None, sums: Te
     if single is not None and sums is not None:
         raise BadParamError.at(f"{writer.method}.{label}", expected=f"None beside cu_{label}", got=repr(single))
     return single if sums is None else writer.lengths(sums, f"cu_{label}")
-
-
-def _lengths(
-    method: str, use_padding: bool, queries: Tensor | None, keys: Tensor | None
-) -> tuple[Tensor, Tensor] | None:
-    where = f"{method}.use_padding_mask"
-    if boolean(use_padding, where) != (queries is not None and keys is not None):
-        raise BadParamError.at(where, expected="True with seq_len_q and seq_len_kv, False without", got=use_padding)
-    return None if queries is None or keys is None else (queries, keys)
-
-
-def _has_stats(method: str, is_inference: bool | None, generate_stats: bool | None) -> bool:
-    if is_inference is not None and generate_stats is not None:
-        raise BadParamError.at(
-            f"{method}.is_inference", expected="None where generate_stats is given", got=is_inference
-        )
-    if generate_stats is not None:
-        return boolean(generate_stats, f"{method}.generate_stats")
-    return is_inference is not None and not boolean(is_inference, f"{method}.is_inference")

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, log
 from typing import Any
 
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, RngDistribution
-from lowdnn.frontend.arguments import boolean, integer, member, number
+from lowdnn.frontend.arguments import real
+from lowdnn.frontend.attention_arguments import BATCH, HEAD, KEY, QUERY, Argument, Band, Sizes, modified_by
 from lowdnn.frontend.builder import GraphBuilder, Operand
 from lowdnn.frontend.data_types import data_type
-from lowdnn.frontend.enums import diagonal_alignment
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.layouts import strides_like
 from lowdnn.frontend.moves import SliceNode, TransposeNode
-from lowdnn.frontend.nodes import Lowered, MatmulNode, PointwiseNode, PointwiseParameters, ReductionNode
+from lowdnn.frontend.nodes import Lowered, MatmulNode, PointwiseNode, PointwiseParameters, Ports, ReductionNode
 from lowdnn.frontend.norm_nodes import RowSumNode, SoftmaxNode
 from lowdnn.frontend.random_numbers import RngNode
 from lowdnn.ops.base import Operation
@@ -28,11 +28,6 @@ from lowdnn.ops.tensor import packed_strides
 from lowdnn.status import BadParamError
 
 NOT_SET = data_type.NOT_SET
-
-BATCH, HEAD, QUERY, KEY = range(4)
-
-#: From pygraph and the scores, or their gradient, to others.
-ScoreModifier = Callable[[Any, Tensor], Tensor]
 
 #: What default names of tensors end in, by the port of ``SdpaBackward``.
 _SUFFIXES = {
@@ -56,66 +51,6 @@ class Inside:
 
     given: tuple[Tensor, Tensor, Tensor]
     made: tuple[Tensor, Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Of what q, k and v say: batch, heads, queries, keys."""
-
-    dims: tuple[int, int, int, int]
-
-    @staticmethod
-    def of(method: str, q: Tensor, k: Tensor, v: Tensor) -> Sizes:
-        """method: that errors name, as below."""
-        for label, tensor in {"q": q, "k": k, "v": v}.items():
-            if not isinstance(tensor, Tensor) or len(tensor.get_dim()) != 4:
-                got = tensor.get_dim() if isinstance(tensor, Tensor) else type(tensor).__name__
-                raise BadParamError.at(f"{method}.{label}", expected="a tensor with 4 dims", got=got)
-        batch, heads, queries, _ = q.get_dim()
-        return Sizes((batch, heads, queries, k.get_dim()[2]))
-
-    @property
-    def shift(self) -> int:
-        """Of places counted from the last query and key on."""
-        return self.dims[KEY] - self.dims[QUERY]
-
-
-@dataclass(frozen=True)
-class Band:
-    """A query sees the keys from its place minus ``left`` to its place plus ``right``; None: no bound."""
-
-    left: int | None
-    right: int | None
-    is_bottom_right: bool
-
-    @property
-    def is_mask(self) -> bool:
-        return self.left is not None or self.right is not None
-
-    @staticmethod
-    def of(
-        method: str,
-        is_causal: bool,
-        is_causal_bottom_right: bool,
-        alignment: diagonal_alignment,
-        left_bound: int | None,
-        right_bound: int | None,
-    ) -> Band:
-        """``left_bound`` counts the key at the query's place."""
-        is_causal = boolean(is_causal, f"{method}.use_causal_mask")
-        is_causal_bottom_right = boolean(is_causal_bottom_right, f"{method}.use_causal_mask_bottom_right")
-        if is_causal and is_causal_bottom_right:
-            raise BadParamError.at(f"{method}.use_causal_mask", expected="one causal mask", got="two")
-        if (is_causal or is_causal_bottom_right) and right_bound is not None:
-            raise BadParamError.at(
-                f"{method}.diagonal_band_right_bound", expected="None with a causal mask", got=right_bound
-            )
-        chosen = member(diagonal_alignment, alignment, f"{method}.diagonal_alignment")
-        left = None if left_bound is None else integer(left_bound, f"{method}.diagonal_band_left_bound", 1) - 1
-        right = None if right_bound is None else integer(right_bound, f"{method}.diagonal_band_right_bound", 0)
-        if is_causal or is_causal_bottom_right:
-            right = 0
-        return Band(left, right, is_causal_bottom_right or chosen is diagonal_alignment.BOTTOM_RIGHT)
 
 
 @dataclass(frozen=True)
@@ -218,12 +153,11 @@ class AttentionWriter:
             scores = self._select(scores, PointwiseMode.CMP_LT, self.index(scores, KEY), lengths[1])
         return scores
 
-    def modified(self, scores: Tensor, bias: Tensor | None, modify: ScoreModifier | None, has_alibi: bool) -> Tensor:
+    def modified(self, scores: Tensor, bias: Tensor | None, modify: Argument, has_alibi: bool) -> Tensor:
         """Scaled scores before they are masked."""
         if bias is not None:
             scores = self.pointwise(PointwiseMode.ADD, scores, bias)
-        if modify is not None:
-            scores = modify(self.graph, scores)
+        scores = modified_by(self.method, modify, self.graph, scores)
         return self.with_alibi(scores) if has_alibi else scores
 
     def with_alibi(self, scores: Tensor) -> Tensor:
@@ -263,7 +197,7 @@ class AttentionWriter:
         if len(dropout) != 3:
             expected = "(probability, seed, offset) or (mask, scale)"
             raise BadParamError.at(f"{self.method}.dropout", expected=expected, got=f"{len(dropout)} values")
-        probability = float(number(dropout[0], f"{self.method}.dropout.probability"))
+        probability = real(dropout[0], f"{self.method}.dropout.probability")
         if not 0 <= probability < 1:
             raise BadParamError.at(f"{self.method}.dropout.probability", expected="0 to 1, not 1", got=probability)
         for label, tensor in {"seed": dropout[1], "offset": dropout[2]}.items():
@@ -351,7 +285,6 @@ class Fp8AttentionWriter(AttentionWriter):
     def of(
         graph: GraphBuilder, method: str, sizes: Sizes, name: str, scales: Mapping[str, Tensor]
     ) -> Fp8AttentionWriter:
-        check_numbers(method, scales)
         amaxes = largest_magnitudes(graph, name, ("S", "O"))
         return Fp8AttentionWriter(graph, method, sizes, name, scales, *amaxes.values())
 
@@ -380,13 +313,6 @@ class Fp8AttentionWriter(AttentionWriter):
         self.graph._add_all(node, data_type.FLOAT, self._label("amax"), {"Y": amax})
 
 
-def check_numbers(method: str, numbers: Mapping[str, Tensor]) -> None:
-    """Those beside fp8; by the arguments' names."""
-    for label, tensor in numbers.items():
-        if not isinstance(tensor, Tensor):
-            raise BadParamError.at(f"{method}.{label}", expected="a tensor", got=type(tensor).__name__)
-
-
 def largest_magnitudes(graph: GraphBuilder, name: str, suffixes: Iterable[str]) -> dict[str, Tensor]:
     """Of what has those suffixes, by their own; they need not become outputs."""
     one = (1, 1, 1, 1)
@@ -400,12 +326,16 @@ def largest_magnitudes(graph: GraphBuilder, name: str, suffixes: Iterable[str]) 
 
 
 @dataclass(frozen=True)
-class BlockMaskNode:
+class BlockMaskNode(Ports):
     """Of scores and a mask of their tiles."""
 
     inputs: tuple[Tensor, Tensor]
     input_names: tuple[str, ...] = ("X", "Block_mask")
     output_suffixes: tuple[str, ...] = ("Y",)
+
+    @property
+    def input_ports(self) -> tuple[str, ...]:
+        return ("x", "mask")
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
         (output,), scores = outputs, self.inputs[0]
@@ -416,7 +346,7 @@ class BlockMaskNode:
 
 
 @dataclass(frozen=True)
-class SdpaBackwardNode:
+class SdpaBackwardNode(Ports):
     """given: the inputs by port. What was left out of dQ, dK and dV is that of q, k and v.  has_dbias: whether dBias is
     one of the outputs.  unread: what the caller may have values for that the gradients do not depend on."""
 
@@ -435,6 +365,10 @@ class SdpaBackwardNode:
     def inputs(self) -> tuple[Tensor, ...]:
         inner = () if self.inside is None else (*self.inside.given, *self.inside.made)
         return (*self.given.values(), *inner, *self.unread)
+
+    @property
+    def input_ports(self) -> tuple[str, ...]:
+        return tuple(self.given)
 
     @property
     def input_names(self) -> tuple[str, ...]:

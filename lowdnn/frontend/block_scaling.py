@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from lowdnn.enums import DataType, TensorReordering
 from lowdnn.frontend.arguments import boolean, integer, integers
 from lowdnn.frontend.builder import GraphBuilder
+from lowdnn.frontend.calls import operation
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.layouts import packed_like, stride_order
-from lowdnn.frontend.nodes import Lowered
+from lowdnn.frontend.nodes import Lowered, Ports
 from lowdnn.ops import block_scale
 from lowdnn.ops.base import Operation
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
@@ -23,7 +24,7 @@ NOT_SET = data_type.NOT_SET
 
 
 @dataclass(frozen=True)
-class BlockScaleQuantizeNode:
+class BlockScaleQuantizeNode(Ports):
     """axis: None for the last one."""
 
     inputs: tuple[Tensor, ...]
@@ -58,7 +59,7 @@ class BlockScaleQuantizeNode:
 
 
 @dataclass(frozen=True)
-class BlockScaleDequantizeNode:
+class BlockScaleDequantizeNode(Ports):
     inputs: tuple[Tensor, ...]
     block_size: int
     is_negative_scale: bool
@@ -82,6 +83,7 @@ class BlockScaleDequantizeNode:
 class BlockScaleMethods(GraphBuilder):
     """See the module's docstring."""
 
+    @operation
     def block_scale_quantize(
         self,
         input: Tensor,
@@ -104,6 +106,7 @@ class BlockScaleMethods(GraphBuilder):
         y, scale = self._add_all(node, compute_data_type, name)
         return y, scale
 
+    @operation
     def block_scale_dequantize(
         self,
         input: Tensor,

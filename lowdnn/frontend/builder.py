@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lowdnn.enums import DataType
 from lowdnn.frontend.arguments import integers, member, number, text
+from lowdnn.frontend.calls import Call
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, compute_to_backend, data_type
 from lowdnn.frontend.enums import scalar_type as ScalarType
 from lowdnn.frontend.enums import tensor_reordering
@@ -15,6 +16,8 @@ from lowdnn.frontend.interop import describe
 from lowdnn.frontend.nodes import Node
 from lowdnn.graph.expansion import expanded
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops import tensor as ops
+from lowdnn.ops.base import Operation
 from lowdnn.ops.tensor import packed_strides
 from lowdnn.status import BadParamError, DuplicatedEntriesError, NotSupportedError
 
@@ -39,6 +42,13 @@ class Entry:
     outputs: tuple[Tensor, ...]
     compute_data_type: data_type
     name: str
+    call: Call
+
+    @property
+    def ports(self) -> dict[str, Tensor]:
+        """The tensors by the operation's own names."""
+        inputs = zip(self.node.input_ports, self.node.inputs, strict=False)
+        return dict((*inputs, *zip(self.node.output_ports, self.outputs, strict=True)))
 
 
 class GraphBuilder:
@@ -50,6 +60,7 @@ class GraphBuilder:
         self._tensors: list[Tensor] = []
         self._entries: list[Entry] = []
         self._is_fixed = False
+        self._call = Call("", {})
 
     def tensor(
         self,
@@ -130,17 +141,13 @@ class GraphBuilder:
         return tensor
 
     def _operands(self, method: str, operands: tuple[Operand, ...]) -> tuple[Tensor, ...]:
-        """The operands as tensors of the graph, numbers as constants; the first must be a tensor."""
-        if not isinstance(operands[0], Tensor):
-            raise BadParamError.at(
-                f"pygraph.{method}", expected="a tensor as the first operand", got=type(operands[0]).__name__
-            )
+        """The operands as tensors of the graph, numbers as constants."""
         return tuple(self._operand(method, operand) for operand in operands)
 
     def _operand(self, method: str, operand: Operand) -> Tensor:
         if isinstance(operand, Tensor):
             return operand
-        value = number(operand, f"pygraph.{method}", expected="a tensor or a number")
+        value = number(operand, method, expected="a tensor or a number")
         return self._register(Tensor(dim=(1,), stride=(1,), value=value, is_constant=True))
 
     def _add(self, node: Node, compute_data_type: DataTypeLike, name: str) -> Tensor:
@@ -169,8 +176,8 @@ class GraphBuilder:
             (given or {}).get(suffix) or self._register(Tensor(is_virtual=True, name=f"{label}::{suffix}"))
             for suffix in node.output_suffixes
         )
-        compute = as_data_type(compute_data_type, f"{label}.compute_data_type")
-        self._entries.append(Entry(node, outputs, compute, label))
+        compute = as_data_type(compute_data_type, f"{self._call.method or label}.compute_data_type")
+        self._entries.append(Entry(node, outputs, compute, label, self._call))
         return outputs
 
     def _label(self, name: str) -> str:
@@ -186,20 +193,31 @@ class GraphBuilder:
             raise BadParamError.at(f"pygraph {self.name!r}", expected="at least one operation", got="none")
         self._number_tensors()
         for entry in self._entries:
-            for tensor in entry.node.inputs:
-                self._infer_type(tensor)
-            entry.node.infer(entry.outputs, self._compute_type(entry))
-            for output in entry.outputs:
-                self._infer_type(output)
+            with entry.call.told(entry.ports):
+                self._infer(entry)
         for tensor in self._offsets():
             self._infer_type(tensor)
         meanings = {id(tensor): tensor.lowered() for tensor in self._used()}
-        return OperationGraph(
-            expanded(
-                entry.node.lower(entry.outputs, self._compute_type(entry), lambda tensor: meanings[id(tensor)])
-                for entry in self._entries
-            )
-        )
+        return OperationGraph(expanded(self._operation(entry, meanings) for entry in self._entries))
+
+    def _written(self) -> tuple[object, ...]:
+        """All that the caller has written so far."""
+        return (len(self._entries), *((id(tensor), tensor.state) for tensor in self._used()))
+
+    def _infer(self, entry: Entry) -> None:
+        """Fills what the operation's tensors have not."""
+        for tensor in entry.node.inputs:
+            if not tensor.get_dim():
+                raise BadParamError.at(f"{tensor.label}.dim", expected="one entry for each dimension", got="none")
+            self._infer_type(tensor)
+        entry.node.infer(entry.outputs, self._compute_type(entry))
+        for output in entry.outputs:
+            self._infer_type(output)
+
+    def _operation(self, entry: Entry, meanings: Mapping[int, ops.Tensor]) -> Operation:
+        """``meanings``: the operation graph's tensors by ``id`` of the graph's own."""
+        with entry.call.told(entry.ports):
+            return entry.node.lower(entry.outputs, self._compute_type(entry), lambda tensor: meanings[id(tensor)])
 
     def _number_tensors(self) -> None:
         taken: dict[int, Tensor] = {}

@@ -12,6 +12,7 @@ from typing import Any, overload
 
 from lowdnn.frontend.arguments import integers
 from lowdnn.frontend.builder import GraphBuilder
+from lowdnn.frontend.calls import operation
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import backend_convolution, convolution_mode
 from lowdnn.frontend.graph_tensor import Tensor
@@ -59,6 +60,7 @@ class ConvolutionMethods(GraphBuilder):
         name: str = ...,
     ) -> Tensor: ...
 
+    @operation
     def conv_fprop(
         self,
         image: Tensor,
@@ -104,6 +106,7 @@ class ConvolutionMethods(GraphBuilder):
         name: str = ...,
     ) -> Tensor: ...
 
+    @operation
     def conv_dgrad(
         self,
         loss: Tensor,
@@ -152,6 +155,7 @@ class ConvolutionMethods(GraphBuilder):
         name: str = ...,
     ) -> Tensor: ...
 
+    @operation
     def conv_wgrad(
         self,
         image: Tensor,

@@ -190,6 +190,11 @@ class Tensor:
             return f"tensor {self._name!r}"
         return "tensor without a name" if self._uid == NO_UID else f"tensor uid {self._uid}"
 
+    @property
+    def state(self) -> tuple[object, ...]:
+        """Everything that setters change; a graph that was checked is checked again where it has changed."""
+        return tuple(vars(self).values())
+
     def lowered(self) -> ops.Tensor:
         """The operation graph's tensor; dims, strides, data type and uid must be there by now.
 
@@ -198,6 +203,9 @@ class Tensor:
         for field, value in (("dim", self._dim), ("stride", self._stride)):
             if not value:
                 raise BadParamError.at(f"{self.label}.{field}", expected="one entry for each dimension", got="none")
+        if self.ragged_offset is not None and self.ragged_offset.ragged_offset is not None:
+            where, got = f"{self.label}.ragged_offset", f"{self.ragged_offset.label}, which is ragged itself"
+            raise BadParamError.at(where, expected="a tensor without ragged offsets", got=got)
         backend_type = to_backend(self._data_type, f"{self.label}.data_type")
         return ops.Tensor(
             uid=self._uid,

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lowdnn.enums import DataType, ReshapeMode
-from lowdnn.frontend.arguments import integer, integers
+from lowdnn.frontend.arguments import integer, integers, sequence, shown
 from lowdnn.frontend.builder import GraphBuilder
+from lowdnn.frontend.calls import operation
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import backend_reshape, reshape_mode
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.layouts import packed_like
-from lowdnn.frontend.nodes import Lowered
+from lowdnn.frontend.nodes import Lowered, Ports
 from lowdnn.ops import concat, slice, transpose
 from lowdnn.ops.base import Operation
 from lowdnn.ops.concat import Concat
@@ -28,7 +29,7 @@ NOT_SET = data_type.NOT_SET
 
 
 @dataclass(frozen=True)
-class ReshapeNode:
+class ReshapeNode(Ports):
     inputs: tuple[Tensor, ...]
     mode: ReshapeMode
     output_suffixes: tuple[str, ...] = ("Y",)
@@ -49,7 +50,7 @@ class ReshapeNode:
 
 
 @dataclass(frozen=True)
-class TransposeNode:
+class TransposeNode(Ports):
     inputs: tuple[Tensor, ...]
     permutation: tuple[int, ...]
     keeps_type: bool = False
@@ -71,7 +72,7 @@ class TransposeNode:
 
 
 @dataclass(frozen=True)
-class PagedCacheLoadNode:
+class PagedCacheLoadNode(Ports):
     """inputs: the pages, their table, the lengths."""
 
     inputs: tuple[Tensor, Tensor, Tensor]
@@ -96,15 +97,17 @@ class PagedCacheLoadNode:
 
 
 @dataclass(frozen=True)
-class SliceNode:
+class SliceNode(Ports):
     inputs: tuple[Tensor, ...]
     slices: tuple[builtins.slice, ...]
     output_suffixes: tuple[str, ...] = ("Y",)
     input_names: tuple[str, ...] = ("X",)
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
-        """Strides packed, in the input's order of dimensions."""
+        """The input's data type; strides packed, in its order of dimensions."""
         (output,) = outputs
+        if not output.get_data_type():
+            output.set_data_type(self.inputs[0].get_data_type())
         if not output.get_dim():
             output.set_dim(slice.output_dims(tuple(self.inputs[0].get_dim()), *self._bounds()))
         if not output.get_stride():
@@ -125,7 +128,7 @@ class SliceNode:
 
 
 @dataclass(frozen=True)
-class ConcatenateNode:
+class ConcatenateNode(Ports):
     inputs: tuple[Tensor, ...]
     axis: int
     in_place_index: int | None
@@ -152,6 +155,7 @@ class ConcatenateNode:
 class MoveMethods(GraphBuilder):
     """See the module's docstring. ``compute_data_type`` is there for cudnn-frontend's order: nothing is computed."""
 
+    @operation
     def reshape(self, input: Tensor, name: str = "", reshape_mode: reshape_mode = reshape_mode.VIEW_ONLY) -> Tensor:
         """``input``'s elements under the dims that are set on the output with ``set_dim``.
 
@@ -160,6 +164,7 @@ class MoveMethods(GraphBuilder):
         """
         return self._add(ReshapeNode((input,), backend_reshape(reshape_mode)), data_type.FLOAT, name)
 
+    @operation
     def transpose(
         self, input: Tensor, permutation: Sequence[int], compute_data_type: DataTypeLike = NOT_SET, name: str = ""
     ) -> Tensor:
@@ -167,6 +172,7 @@ class MoveMethods(GraphBuilder):
         node = TransposeNode((input,), integers(permutation, "transpose.permutation"))
         return self._add(node, data_type.FLOAT, name)
 
+    @operation
     def slice(
         self,
         input: Tensor,
@@ -175,11 +181,13 @@ class MoveMethods(GraphBuilder):
         name: str = "",
     ) -> Tensor:
         """A part of ``input``: one Python slice for each axis, in their own meaning; steps are positive."""
-        for one in slices:
-            if not isinstance(one, builtins.slice):
-                raise AttributeTypeError.at("slice.slices", expected="slices", got=repr(one))
-        return self._add(SliceNode((input,), tuple(slices)), data_type.FLOAT, name)
+        parts = sequence(slices, "slice.slices", "slices")
+        for part in parts:
+            if not isinstance(part, builtins.slice):
+                raise AttributeTypeError.at("slice.slices", expected="slices", got=shown(part))
+        return self._add(SliceNode((input,), parts), data_type.FLOAT, name)
 
+    @operation
     def concatenate(
         self, inputs: Sequence[Tensor], axis: int, in_place_index: int | None = None, name: str = ""
     ) -> Tensor:
@@ -187,10 +195,11 @@ class MoveMethods(GraphBuilder):
 
         in_place_index: the input that the caller has in its place in the output already; it is not copied.
         """
-        if not inputs:
+        parts = sequence(inputs, "concatenate.inputs", "tensors")
+        if not parts:
             raise BadParamError.at("concatenate.inputs", expected="at least one tensor", got="none")
         index = None if in_place_index is None else integer(in_place_index, "concatenate.in_place_index", 0)
-        if index is not None and index >= len(inputs):
-            raise BadParamError.at("concatenate.in_place_index", expected=f"0 to {len(inputs) - 1}", got=index)
-        node = ConcatenateNode(tuple(inputs), integer(axis, "concatenate.axis"), index)
+        if index is not None and index >= len(parts):
+            raise BadParamError.at("concatenate.in_place_index", expected=f"0 to {len(parts) - 1}", got=index)
+        node = ConcatenateNode(parts, integer(axis, "concatenate.axis"), index)
         return self._add(node, data_type.FLOAT, name)

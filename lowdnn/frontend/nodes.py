@@ -9,7 +9,7 @@ Inference follows cudnn-frontend, and fills only what was left out:
     matmul       dims batch..., M, N; strides row-major
     moe          dims 1, routed rows, N; of the weights' gradient offsets, K, N (one offset for each expert); strides
                  row-major
-    reduction    dims of the input (set the output's dims to say what is reduced); strides channels-last
+    reduction    dims must be set, to say what is reduced; strides channels-last
     genstats     dims of the input with 1 for all but the channels; strides channels-last
     norm         y as x; statistics by the mode, with 1 along the normalised axes; gradients of scale and bias as the
                  scale; packed in x's order of dimensions
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from lowdnn.enums import ConvolutionMode, DataType, MoeGroupedMatmulMode, PointwiseMode, ReduceTensorOp
-from lowdnn.frontend.arguments import integer, optional_number
+from lowdnn.frontend.arguments import integer, optional_real
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.layouts import strides_like
 from lowdnn.ops import gen_stats, matmul, moe_grouped_matmul, moe_grouped_matmul_backward, pointwise
@@ -61,11 +61,39 @@ class Node(Protocol):
     def input_names(self) -> tuple[str, ...]:
         """What the inputs' default names end in; may be longer than ``inputs``."""
 
+    @property
+    def input_ports(self) -> tuple[str, ...]:
+        """The operation's own names of the inputs; may be longer than ``inputs``."""
+
+    @property
+    def output_ports(self) -> tuple[str, ...]:
+        """The operation's own names of the outputs."""
+
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
         """Fills the dims and strides that the outputs have not; raises ShapeMismatchError."""
 
     def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
         """The operation, with the tensors that ``lowered`` gives; raises what its checks raise."""
+
+
+class _Named(Protocol):
+    @property
+    def input_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def output_suffixes(self) -> tuple[str, ...]: ...
+
+
+class Ports:
+    """Ports of a node whose operation calls its tensors what their default names end in, in small letters."""
+
+    @property
+    def input_ports(self: _Named) -> tuple[str, ...]:
+        return tuple(map(str.lower, self.input_names))
+
+    @property
+    def output_ports(self: _Named) -> tuple[str, ...]:
+        return tuple(map(str.lower, self.output_suffixes))
 
 
 @dataclass(frozen=True)
@@ -81,10 +109,10 @@ class PointwiseParameters:
     def checked(self, where: str) -> PointwiseParameters:
         """The same in Python's types; raises AttributeTypeError for what is no number."""
         return PointwiseParameters(
-            optional_number(self.relu_lower_clip, f"{where}.lower_clip"),
-            optional_number(self.relu_upper_clip, f"{where}.upper_clip"),
-            optional_number(self.relu_lower_clip_slope, f"{where}.negative_slope"),
-            optional_number(self.swish_beta, f"{where}.swish_beta"),
+            optional_real(self.relu_lower_clip, f"{where}.lower_clip"),
+            optional_real(self.relu_upper_clip, f"{where}.upper_clip"),
+            optional_real(self.relu_lower_clip_slope, f"{where}.negative_slope"),
+            optional_real(self.swish_beta, f"{where}.swish_beta"),
             None if self.axis is None else integer(self.axis, f"{where}.axis"),
         )
 
@@ -104,6 +132,14 @@ class PointwiseNode:
     output_suffixes: tuple[str, ...] = ("OUT_0",)
     input_names: tuple[str, ...] = ("IN_0", "IN_1", "IN_2")
 
+    @property
+    def input_ports(self) -> tuple[str, ...]:
+        return pointwise.input_ports(self.mode)
+
+    @property
+    def output_ports(self) -> tuple[str, ...]:
+        return (pointwise.output_port(self.mode),)
+
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
         (output,) = outputs
         if self.type_of is not None:
@@ -112,7 +148,8 @@ class PointwiseNode:
             if tensor.is_constant:
                 _infer_constant(tensor, compute_type)
         if not output.get_dim():
-            output.set_dim(pointwise.output_dims(tuple(tuple(tensor.get_dim()) for tensor in self.inputs)))
+            named = zip(self.input_ports, self.inputs, strict=True)
+            output.set_dim(pointwise.output_dims({port: tuple(tensor.get_dim()) for port, tensor in named}))
         if not output.get_stride():
             output.set_stride(strides_like(self._like(output.get_dim()), output.get_dim()))
 
@@ -154,7 +191,7 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class ConvolutionNode(ABC):
+class ConvolutionNode(Ports, ABC):
     """What the three convolutions share: two inputs, one output, channels-last strides."""
 
     inputs: tuple[Tensor, ...]
@@ -220,7 +257,7 @@ class BackwardFilterNode(ConvolutionNode):
 
 
 @dataclass(frozen=True)
-class MatmulNode:
+class MatmulNode(Ports):
     inputs: tuple[Tensor, ...]
     padding: float
     output_suffixes: tuple[str, ...] = ("C",)
@@ -241,7 +278,7 @@ class MatmulNode:
 
 
 @dataclass(frozen=True)
-class MoeNode:
+class MoeNode(Ports):
     """inputs: token, weight, first_token_offset, and what of token_index and token_ks there is."""
 
     inputs: tuple[Tensor, ...]
@@ -272,7 +309,7 @@ class MoeNode:
 
 
 @dataclass(frozen=True)
-class MoeBackwardNode:
+class MoeBackwardNode(Ports):
     inputs: tuple[Tensor, ...]
     output_suffixes: tuple[str, ...] = ("DWeight",)
     input_names: tuple[str, ...] = ("DOUTPUT", "TOKEN", "FIRST_TOKEN_OFFSET")
@@ -290,7 +327,7 @@ class MoeBackwardNode:
 
 
 @dataclass(frozen=True)
-class ReductionNode:
+class ReductionNode(Ports):
     inputs: tuple[Tensor, ...]
     mode: ReduceTensorOp
     output_suffixes: tuple[str, ...] = ("Y",)
@@ -299,7 +336,12 @@ class ReductionNode:
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
         (output,) = outputs
         if not output.get_dim():
-            output.set_dim(self.inputs[0].get_dim())
+            raise BadParamError.at(
+                f"{output.label}.dim",
+                expected="dims, which say what is reduced",
+                got="none",
+                hint="set them with set_dim, with 1 along the axes that are reduced",
+            )
         if not output.get_stride():
             output.set_stride(channels_last_strides(tuple(output.get_dim())))
 
@@ -309,7 +351,7 @@ class ReductionNode:
 
 
 @dataclass(frozen=True)
-class GenStatsNode:
+class GenStatsNode(Ports):
     inputs: tuple[Tensor, ...]
     output_suffixes: tuple[str, ...] = ("SUM", "SQ_SUM")
     input_names: tuple[str, ...] = ("X",)

@@ -10,7 +10,7 @@ from typing import ClassVar
 from lowdnn.enums import BnFinalizeStatsMode, DataType, NormFwdPhase, NormMode
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.layouts import strides_like
-from lowdnn.frontend.nodes import Lowered, ReductionNode
+from lowdnn.frontend.nodes import Lowered, Ports, ReductionNode
 from lowdnn.ops.base import Operation
 from lowdnn.ops.bn_finalize import BnFinalize
 from lowdnn.ops.norm import NormShape
@@ -53,7 +53,7 @@ _RMS_SUFFIXES = {"dscale": "Dscale", "dbias": "Dbias"}
 
 
 @dataclass(frozen=True)
-class _PortsNode:
+class _PortsNode(Ports):
     """A node whose inputs and outputs are ports of the operation, by name; ``source``: the one that outputs follow."""
 
     source: ClassVar[str] = "x"
@@ -64,6 +64,14 @@ class _PortsNode:
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         return tuple(self.given.values())
+
+    @property
+    def input_ports(self) -> tuple[str, ...]:
+        return tuple(self.given)
+
+    @property
+    def output_ports(self) -> tuple[str, ...]:
+        return self.made
 
     @property
     def input_names(self) -> tuple[str, ...]:

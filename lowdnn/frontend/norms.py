@@ -1,8 +1,8 @@
 """The norms and softmax of pygraph. cudnn-frontend has no ``groupnorm``, ``softmax`` and their gradients in Python, and
 ``bn_finalize`` in C++ alone.
 
-Epsilon and momentum are by-value tensors (``tensor_scalar``, or ``tensor`` with is_pass_by_value). Without scale and
-bias nothing is scaled. Outputs that a phase does not have are None.
+Epsilon and momentum are by-value tensors (``tensor_scalar``, or ``tensor`` with is_pass_by_value), or numbers, which
+are fixed in the graph. Without scale and bias nothing is scaled. Outputs that a phase does not have are None.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lowdnn.enums import NormFwdPhase, NormMode, PointwiseMode, ReduceTensorOp
-from lowdnn.frontend.arguments import boolean, integer, integers
-from lowdnn.frontend.builder import GraphBuilder
+from lowdnn.frontend.arguments import boolean, integer, integers, real, sequence
+from lowdnn.frontend.builder import GraphBuilder, Operand
+from lowdnn.frontend.calls import operation
 from lowdnn.frontend.data_types import DataTypeLike, data_type
-from lowdnn.frontend.enums import backend_norm_phase, norm_forward_phase
+from lowdnn.frontend.enums import backend_norm_phase, norm_forward_phase, scalar_type
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.nodes import PointwiseNode, PointwiseParameters
 from lowdnn.frontend.norm_nodes import BnFinalizeNode, NormBackwardNode, NormForwardNode, RowSumNode, SoftmaxNode
@@ -25,13 +26,14 @@ NOT_SET = data_type.NOT_SET
 class NormMethods(GraphBuilder):
     """See the module's docstring."""
 
+    @operation
     def layernorm(
         self,
         norm_forward_phase: norm_forward_phase,
         input: Tensor,
         scale: Tensor | None = None,
         bias: Tensor | None = None,
-        epsilon: Tensor | None = None,
+        epsilon: Operand | None = None,
         compute_data_type: DataTypeLike = NOT_SET,
         name: str = "",
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -39,13 +41,14 @@ class NormMethods(GraphBuilder):
         mode = NormMode.LAYER_NORM
         return self._norm("layernorm", mode, norm_forward_phase, input, scale, bias, epsilon, compute_data_type, name)
 
+    @operation
     def adalayernorm(
         self,
         norm_forward_phase: norm_forward_phase,
         input: Tensor,
         scale: Tensor,
         bias: Tensor | None = None,
-        epsilon: Tensor | None = None,
+        epsilon: Operand | None = None,
         compute_data_type: DataTypeLike = NOT_SET,
         name: str = "",
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -55,13 +58,14 @@ class NormMethods(GraphBuilder):
             "adalayernorm", mode, norm_forward_phase, input, scale, bias, epsilon, compute_data_type, name
         )
 
+    @operation
     def instancenorm(
         self,
         norm_forward_phase: norm_forward_phase,
         input: Tensor,
         scale: Tensor,
         bias: Tensor,
-        epsilon: Tensor,
+        epsilon: Operand,
         compute_data_type: DataTypeLike = NOT_SET,
         name: str = "",
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -71,6 +75,7 @@ class NormMethods(GraphBuilder):
             "instancenorm", mode, norm_forward_phase, input, scale, bias, epsilon, compute_data_type, name
         )
 
+    @operation
     def groupnorm(
         self,
         norm_forward_phase: norm_forward_phase,
@@ -78,7 +83,7 @@ class NormMethods(GraphBuilder):
         group_count: int,
         scale: Tensor | None = None,
         bias: Tensor | None = None,
-        epsilon: Tensor | None = None,
+        epsilon: Operand | None = None,
         compute_data_type: DataTypeLike = NOT_SET,
         name: str = "",
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -89,13 +94,14 @@ class NormMethods(GraphBuilder):
             "groupnorm", mode, norm_forward_phase, input, scale, bias, epsilon, compute_data_type, name, groups
         )
 
+    @operation
     def rmsnorm(
         self,
         norm_forward_phase: norm_forward_phase,
         input: Tensor,
         scale: Tensor | None = None,
         bias: Tensor | None = None,
-        epsilon: Tensor | None = None,
+        epsilon: Operand | None = None,
         compute_data_type: DataTypeLike = NOT_SET,
         name: str = "",
     ) -> tuple[Tensor, Tensor | None]:
@@ -106,6 +112,7 @@ class NormMethods(GraphBuilder):
         )
         return y, inv_variance
 
+    @operation
     def batchnorm(
         self,
         input: Tensor,
@@ -113,8 +120,8 @@ class NormMethods(GraphBuilder):
         bias: Tensor,
         in_running_mean: Tensor | None,
         in_running_var: Tensor | None,
-        epsilon: Tensor,
-        momentum: Tensor | None,
+        epsilon: Operand,
+        momentum: Operand | None,
         peer_stats: Sequence[Tensor] = (),
         compute_data_type: DataTypeLike = NOT_SET,
         name: str = "",
@@ -124,10 +131,10 @@ class NormMethods(GraphBuilder):
         _refuse_peers("batchnorm", peer_stats)
         given = {
             "x": input,
-            "epsilon": epsilon,
+            "epsilon": self._scalar(epsilon, "epsilon"),
             "scale": scale,
             "bias": bias,
-            "exp_avg_factor": momentum,
+            "exp_avg_factor": self._scalar(momentum, "momentum"),
             "input_running_mean": in_running_mean,
             "input_running_var": in_running_var,
         }
@@ -140,17 +147,18 @@ class NormMethods(GraphBuilder):
         y, mean, inv_variance, *running = self._add_all(node, compute_data_type, name)
         return (y, mean, inv_variance, *(running or (None, None)))
 
+    @operation
     def bn_finalize(
         self,
         sum: Tensor,
         sq_sum: Tensor,
         scale: Tensor,
         bias: Tensor,
-        epsilon: Tensor,
-        accum_count: Tensor,
+        epsilon: Operand,
+        accum_count: Operand,
         in_running_mean: Tensor | None = None,
         in_running_var: Tensor | None = None,
-        momentum: Tensor | None = None,
+        momentum: Operand | None = None,
         compute_data_type: DataTypeLike = NOT_SET,
         name: str = "",
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
@@ -161,9 +169,9 @@ class NormMethods(GraphBuilder):
             "sum_of_squares": sq_sum,
             "scale": scale,
             "bias": bias,
-            "epsilon": epsilon,
-            "accum_count": accum_count,
-            "exp_avg_factor": momentum,
+            "epsilon": self._scalar(epsilon, "epsilon"),
+            "accum_count": self._scalar(accum_count, "accum_count"),
+            "exp_avg_factor": self._scalar(momentum, "momentum"),
             "input_running_mean": in_running_mean,
             "input_running_var": in_running_var,
         }
@@ -175,6 +183,7 @@ class NormMethods(GraphBuilder):
         next_mean, next_var = running or (None, None)
         return eq_scale, eq_bias, mean, inv_variance, next_mean, next_var
 
+    @operation
     def batchnorm_inference(
         self,
         input: Tensor,
@@ -193,6 +202,7 @@ class NormMethods(GraphBuilder):
             value = self._add(node, compute_data_type, f"{label}::{number}")
         return value.set_name(f"{label}::Y")
 
+    @operation
     def layernorm_backward(
         self,
         grad: Tensor,
@@ -206,6 +216,7 @@ class NormMethods(GraphBuilder):
         """(DX, DScale, DBias) of ``layernorm``."""
         return self._gradients(NormMode.LAYER_NORM, grad, input, scale, mean, inv_variance, compute_data_type, name)
 
+    @operation
     def adalayernorm_backward(
         self,
         grad: Tensor,
@@ -219,6 +230,7 @@ class NormMethods(GraphBuilder):
         """(DX, DScale, DBias) of ``adalayernorm``."""
         return self._gradients(NormMode.ADA_LAYER_NORM, grad, input, scale, mean, inv_variance, compute_data_type, name)
 
+    @operation
     def instancenorm_backward(
         self,
         grad: Tensor,
@@ -232,6 +244,7 @@ class NormMethods(GraphBuilder):
         """(DX, DScale, DBias) of ``instancenorm``; mean and inv_variance are needed."""
         return self._gradients(NormMode.INSTANCE_NORM, grad, input, scale, mean, inv_variance, compute_data_type, name)
 
+    @operation
     def groupnorm_backward(
         self,
         grad: Tensor,
@@ -245,6 +258,7 @@ class NormMethods(GraphBuilder):
         """(DX, DScale, DBias) of ``groupnorm``."""
         return self._gradients(NormMode.GROUP_NORM, grad, input, scale, mean, inv_variance, compute_data_type, name)
 
+    @operation
     def batchnorm_backward(
         self,
         grad: Tensor,
@@ -260,6 +274,7 @@ class NormMethods(GraphBuilder):
         _refuse_peers("batchnorm_backward", peer_stats)
         return self._gradients(NormMode.BATCH_NORM, grad, input, scale, mean, inv_variance, compute_data_type, name)
 
+    @operation
     def rmsnorm_backward(
         self,
         grad: Tensor,
@@ -276,6 +291,7 @@ class NormMethods(GraphBuilder):
             NormMode.RMS_NORM, grad, input, scale, None, inv_variance, compute_data_type, name, has_dbias
         )
 
+    @operation
     def softmax(
         self,
         input: Tensor,
@@ -294,6 +310,7 @@ class NormMethods(GraphBuilder):
         y, *stats = self._add_all(node, compute_data_type, name)
         return y, stats[0] if stats else None
 
+    @operation
     def softmax_backward(
         self,
         grad: Tensor,
@@ -322,6 +339,14 @@ class NormMethods(GraphBuilder):
         total = row_sum(pointwise(PointwiseMode.MUL, grad, output))
         return pointwise(PointwiseMode.MUL, pointwise(PointwiseMode.SUB, grad, total), output)
 
+    def _scalar(self, value: Operand | None, argument: str) -> Tensor | None:
+        """A number as a constant of the graph; counts are integers."""
+        if value is None or isinstance(value, Tensor):
+            return value
+        where = f"{self._call.method}.{argument}"
+        found = integer(value, where) if argument == "accum_count" else real(value, where)
+        return self.tensor_scalar(found, scalar_type.COMPILE_TIME_CONST)
+
     def _norm(
         self,
         method: str,
@@ -330,17 +355,17 @@ class NormMethods(GraphBuilder):
         x: Tensor,
         scale: Tensor | None,
         bias: Tensor | None,
-        epsilon: Tensor | None,
+        epsilon: Operand | None,
         compute_data_type: DataTypeLike,
         name: str,
         groups: int = 0,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         if epsilon is None:
-            raise BadParamError.at(f"pygraph.{method}.epsilon", expected="a by-value tensor", got="None")
+            raise BadParamError.at(f"{method}.epsilon", expected="a by-value tensor or a number", got="None")
         chosen = backend_norm_phase(phase, method)
         statistics = ("inv_variance",) if mode is NormMode.RMS_NORM else ("mean", "inv_variance")
         made = ("y", *statistics) if chosen is NormFwdPhase.TRAINING else ("y",)
-        given = _present({"x": x, "epsilon": epsilon, "scale": scale, "bias": bias})
+        given = _present({"x": x, "epsilon": self._scalar(epsilon, "epsilon"), "scale": scale, "bias": bias})
         outputs = self._add_all(NormForwardNode(given, made, mode, chosen, groups), compute_data_type, name)
         found = dict(zip(made, outputs, strict=True))
         return found["y"], found.get("mean"), found.get("inv_variance")
@@ -374,5 +399,6 @@ def _axes(axis: int | Sequence[int], where: str) -> tuple[int, ...]:
 
 
 def _refuse_peers(method: str, peer_stats: Sequence[Tensor]) -> None:
-    if len(peer_stats):
-        raise NotSupportedError.at(f"pygraph.{method}.peer_stats", expected="none", got=f"{len(peer_stats)} tensors")
+    peers = sequence(peer_stats, f"{method}.peer_stats", "tensors")
+    if peers:
+        raise NotSupportedError.at(f"{method}.peer_stats", expected="none", got=f"{len(peers)} tensors")

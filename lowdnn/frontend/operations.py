@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from lowdnn.frontend.arguments import integer, number
+from lowdnn.frontend.arguments import integer, real
 from lowdnn.frontend.builder import GraphBuilder
+from lowdnn.frontend.calls import operation
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import backend_reduction, backend_routing, moe_grouped_matmul_mode, reduction_mode
 from lowdnn.frontend.graph_tensor import Tensor
@@ -16,12 +17,14 @@ NOT_SET = data_type.NOT_SET
 class OperationMethods(GraphBuilder):
     """See the module's docstring."""
 
+    @operation
     def matmul(
         self, A: Tensor, B: Tensor, compute_data_type: DataTypeLike = NOT_SET, padding: float = 0.0, name: str = ""
     ) -> Tensor:
         """A (batch..., M, K) times B (batch..., K, N); a batch extent may be 1 or a divisor of the other operand's."""
-        return self._add(MatmulNode((A, B), number(padding, "matmul.padding")), compute_data_type, name)
+        return self._add(MatmulNode((A, B), real(padding, "matmul.padding")), compute_data_type, name)
 
+    @operation
     def moe_grouped_matmul(
         self,
         token: Tensor,
@@ -51,6 +54,7 @@ class OperationMethods(GraphBuilder):
         )
         return self._add(node, compute_data_type, name)
 
+    @operation
     def moe_grouped_matmul_bwd(
         self,
         doutput: Tensor,
@@ -65,6 +69,7 @@ class OperationMethods(GraphBuilder):
         """
         return self._add(MoeBackwardNode((doutput, token, first_token_offset)), compute_data_type, name)
 
+    @operation
     def reduction(
         self,
         input: Tensor,
@@ -78,6 +83,7 @@ class OperationMethods(GraphBuilder):
             raise NotSupportedError.at("reduction.group_offset", expected="None", got=repr(group_offset))
         return self._add(ReductionNode((input,), backend_reduction(mode)), compute_data_type, name)
 
+    @operation
     def genstats(
         self, input: Tensor, compute_data_type: DataTypeLike = NOT_SET, name: str = ""
     ) -> tuple[Tensor, Tensor]:

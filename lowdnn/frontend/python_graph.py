@@ -133,6 +133,7 @@ class pygraph(
         self._sm_version = sm_version
         self._device_property = device_property
         self._graph: OperationGraph | None = None
+        self._validated: tuple[object, ...] = ()
         self._plans: PlanList | None = None
         self._prepared: PreparedExecution | None = None
 
@@ -150,10 +151,11 @@ class pygraph(
         self._graph = self._plans = self._prepared = None
         self._is_fixed = False
         self._graph = self._lowered()
+        self._validated = self._written()
 
     def build_operation_graph(self) -> None:
-        """Fixes the graph for planning; validates it first where that has not happened."""
-        if self._graph is None:
+        """Fixes the graph for planning; validates it first where that has not happened since it changed."""
+        if self._graph is None or self._validated != self._written():
             self.validate()
         self._prepared = None
         self._is_fixed = True

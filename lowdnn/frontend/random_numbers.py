@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lowdnn.enums import DataType
-from lowdnn.frontend.arguments import integer, integers, number
+from lowdnn.frontend.arguments import integer, integers, real
 from lowdnn.frontend.builder import GraphBuilder
+from lowdnn.frontend.calls import operation
 from lowdnn.frontend.data_types import data_type
 from lowdnn.frontend.enums import backend_distribution, rng_distribution
 from lowdnn.frontend.graph_tensor import Tensor
-from lowdnn.frontend.nodes import Lowered
+from lowdnn.frontend.nodes import Lowered, Ports
 from lowdnn.ops.base import Operation
 from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.tensor import packed_strides
 
 
 @dataclass(frozen=True)
-class RngNode:
+class RngNode(Ports):
     """``inputs``: the seed where it is a tensor, then the offset."""
 
     inputs: tuple[Tensor, ...]
@@ -47,6 +48,7 @@ class RngNode:
 class RandomMethods(GraphBuilder):
     """See the module's docstring."""
 
+    @operation
     def rng(
         self,
         dim: Sequence[int],
@@ -68,11 +70,11 @@ class RandomMethods(GraphBuilder):
         """
         parameters = Rng(
             backend_distribution(distribution),
-            mean=number(mean, "rng.mean"),
-            standard_deviation=number(standard_deviation, "rng.standard_deviation"),
-            maximum=number(maximum, "rng.maximum"),
-            minimum=number(minimum, "rng.minimum"),
-            probability=number(probability, "rng.probability"),
+            mean=real(mean, "rng.mean"),
+            standard_deviation=real(standard_deviation, "rng.standard_deviation"),
+            maximum=real(maximum, "rng.maximum"),
+            minimum=real(minimum, "rng.minimum"),
+            probability=real(probability, "rng.probability"),
         )
         inputs = [] if not isinstance(seed, Tensor) else [seed]
         if not isinstance(offset, Tensor):

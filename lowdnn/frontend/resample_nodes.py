@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from lowdnn.enums import DataType, NanPropagation, PaddingMode, ResampleMode
 from lowdnn.frontend.graph_tensor import Tensor
-from lowdnn.frontend.nodes import Lowered
+from lowdnn.frontend.nodes import Lowered, Ports
 from lowdnn.ops.base import Operation
 from lowdnn.ops.resample import Rational, Resample
 from lowdnn.ops.resample_backward import ResampleBackward
@@ -72,7 +72,7 @@ class Size(Sampling):
 
 
 @dataclass(frozen=True)
-class ResampleNode:
+class ResampleNode(Ports):
     inputs: tuple[Tensor, ...]
     sampling: Sampling
     output_suffixes: tuple[str, ...]  # Y, and Index where there is one
@@ -95,7 +95,7 @@ class ResampleNode:
 
 
 @dataclass(frozen=True)
-class ResampleBackwardNode:
+class ResampleBackwardNode(Ports):
     """``input_names`` says which of the optional inputs there are behind the gradient."""
 
     inputs: tuple[Tensor, ...]

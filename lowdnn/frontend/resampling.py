@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from lowdnn.frontend.arguments import boolean, integers, rationals
 from lowdnn.frontend.builder import GraphBuilder
+from lowdnn.frontend.calls import operation
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import backend_padding, backend_resample, padding_mode, resample_mode
 from lowdnn.frontend.graph_tensor import Tensor
@@ -26,6 +27,7 @@ Lengths = Sequence[int | Fraction]
 class ResampleMethods(GraphBuilder):
     """See the module's docstring."""
 
+    @operation
     def resample(
         self,
         input: Tensor,
@@ -46,6 +48,7 @@ class ResampleMethods(GraphBuilder):
         sampling = _windows("resample", mode, padding_mode, window, stride, pre_padding, post_padding)
         return self._resample("resample", input, sampling, generate_index, compute_data_type, name)
 
+    @operation
     def resample_to(
         self,
         input: Tensor,
@@ -59,6 +62,7 @@ class ResampleMethods(GraphBuilder):
         sampling = Size(backend_resample(mode, "resample_to"), integers(size, "resample_to.size", least=1))
         return self._resample("resample_to", input, sampling, generate_index, compute_data_type, name)
 
+    @operation
     def resample_backward(
         self,
         loss: Tensor,
@@ -80,6 +84,7 @@ class ResampleMethods(GraphBuilder):
         sampling = _windows("resample_backward", mode, padding_mode, window, stride, pre_padding, post_padding)
         return self._backward(loss, sampling, index, input, compute_data_type, name)
 
+    @operation
     def resample_to_backward(
         self,
         loss: Tensor,
@@ -135,7 +140,7 @@ def _windows(
         backend_resample(mode, method),
         backend_padding(padding, method),
         rationals(window, f"{method}.window"),
-        rationals(stride or (), f"{method}.stride"),
-        rationals(pre_padding or (), f"{method}.pre_padding"),
-        rationals(post_padding or (), f"{method}.post_padding"),
+        rationals(() if stride is None else stride, f"{method}.stride"),
+        rationals(() if pre_padding is None else pre_padding, f"{method}.pre_padding"),
+        rationals(() if post_padding is None else post_padding, f"{method}.post_padding"),
     )

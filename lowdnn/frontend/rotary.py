@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowdnn.enums import DataType
-from lowdnn.frontend.arguments import integer, number
+from lowdnn.frontend.arguments import integer, real
 from lowdnn.frontend.builder import GraphBuilder
+from lowdnn.frontend.calls import operation
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.layouts import strides_like
-from lowdnn.frontend.nodes import Lowered
+from lowdnn.frontend.nodes import Lowered, Ports
 from lowdnn.ops.base import Operation
 from lowdnn.ops.rope_backward import RopeBackward
 from lowdnn.ops.rope_forward import RopeForward
@@ -19,7 +20,7 @@ NOT_SET = data_type.NOT_SET
 
 
 @dataclass(frozen=True)
-class RopeNode:
+class RopeNode(Ports):
     """The output lies as the first input does."""
 
     inputs: tuple[Tensor, ...]
@@ -51,6 +52,7 @@ class RopeNode:
 class RopeMethods(GraphBuilder):
     """See the module's docstring."""
 
+    @operation
     def rope(
         self,
         input: Tensor,
@@ -67,6 +69,7 @@ class RopeMethods(GraphBuilder):
         """
         return self._rope("rope", (input, freqs), output_scale, rope_dim, compute_data_type, name)
 
+    @operation
     def rope_backward(
         self,
         dY: Tensor,
@@ -88,7 +91,7 @@ class RopeMethods(GraphBuilder):
         compute_data_type: DataTypeLike,
         name: str,
     ) -> Tensor:
-        scale = float(number(output_scale, f"{method}.output_scale"))
+        scale = real(output_scale, f"{method}.output_scale")
         node = RopeNode(inputs, scale, integer(rope_dim, f"{method}.rope_dim", 0), method == "rope_backward")
         output = self._add(node, compute_data_type, name)
         if inputs[0].get_dim():  # attention, which is often next, asks for dims

@@ -275,7 +275,7 @@ class GraphBuilder:
         """
         arithmetic = mode if isinstance(mode, Pointwise) else Pointwise(mode, compute_type)
         ports = dict(zip(pointwise.input_ports(arithmetic.mode), operands, strict=True))
-        dims = dims or pointwise.output_dims(tuple(tensor.dims for tensor in operands))
+        dims = dims or pointwise.output_dims({port: tensor.dims for port, tensor in ports.items()})
         output = self._output(dims, virtual or arithmetic.compute_type, store, layout, "y")
         ports[pointwise.output_port(arithmetic.mode)] = output
         self._operations.append(_pointwise_operation(arithmetic, ports, alpha1, alpha2))

@@ -28,6 +28,7 @@ Source: cudnn_graph.h, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, OPERATION_POINTWISE, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, ClassVar
@@ -163,6 +164,13 @@ class Pointwise:
                 expected="one of " + ", ".join(t.name for t in allowed) + f" for {self.mode.name}",
                 got=self.compute_type.name,
             )
+        is_relu = self.mode in (PointwiseMode.RELU_FWD, PointwiseMode.RELU_BWD)
+        if is_relu and not self.relu_lower_clip <= self.relu_upper_clip:
+            raise BadParamError.at(
+                "pointwise.relu_lower_clip",
+                expected=f"at most the upper clip, {self.relu_upper_clip}",
+                got=self.relu_lower_clip,
+            )
         if self.softplus_beta == 0:
             raise BadParamError.at("pointwise.softplus_beta", expected="a value other than 0", got=self.softplus_beta)
         if self.is_integer:
@@ -269,18 +277,20 @@ class PointwiseOperation:
                 )
 
 
-def output_dims(operands: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """The broadcast shape of the operands' dims; raises ShapeMismatchError where an axis has two extents."""
-    rank = max(len(dims) for dims in operands)
+def output_dims(operands: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """The broadcast shape of the dims of the operands, by port; raises ShapeMismatchError where an axis has two
+    extents."""
+    rank = max(len(dims) for dims in operands.values())
     result = [1] * rank
-    for dims in operands:
+    for port, dims in operands.items():
+        where = f"pointwise.{port}.dims"
         if len(dims) != rank and set(dims) == {1}:
             continue
         if len(dims) != rank:
-            raise ShapeMismatchError.at("pointwise.dims", expected=f"rank {rank} or one element", got=list(dims))
+            raise ShapeMismatchError.at(where, expected=f"rank {rank} or one element", got=list(dims))
         for axis, extent in enumerate(dims):
             if extent != 1 and result[axis] not in (1, extent):
-                raise ShapeMismatchError.at(f"pointwise.dims[{axis}]", expected=f"1 or {result[axis]}", got=extent)
+                raise ShapeMismatchError.at(f"{where}[{axis}]", expected=f"1 or {result[axis]}", got=extent)
             if extent != 1:
                 result[axis] = extent
     return tuple(result)

@@ -195,4 +195,4 @@ def packed_strides(dims: tuple[int, ...], order: tuple[int, ...] | None = None) 
 
 def channels_last_strides(dims: tuple[int, ...]) -> tuple[int, ...]:
     """NHWC-like strides for dims given as (n, c, spatial...)."""
-    return packed_strides(dims, (0, *range(2, len(dims)), 1))
+    return packed_strides(dims, (*range(len(dims))[:1], *range(2, len(dims)), *range(len(dims))[1:2]))

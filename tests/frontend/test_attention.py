@@ -15,7 +15,7 @@ from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.python_graph import pygraph
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.ops.sdpa_backward import SdpaBackward
-from lowdnn.status import BadParamError, NotSupportedError
+from lowdnn.status import AttributeTypeError, BadParamError
 from tests.support.data import fresh_seed
 from tests.support.errors import raises
 
@@ -447,8 +447,6 @@ def test_gradients_are_one_operation() -> None:
 def test_what_is_not_there_is_refused() -> None:
     graph = pygraph("sdpa", HALF, FLOAT, FLOAT, sm_version=90)
     q = graph.tensor((1, 1, 8, 16))
-    with raises(NotSupportedError, "sdpa.unfuse_fma", expected="the default"):
-        graph.sdpa(q, q, q, unfuse_fma=True)
     with raises(BadParamError, "sdpa.rng_dump", expected="None without dropout"):
         graph.sdpa(q, q, q, rng_dump=q)
     with raises(BadParamError, "sdpa.rng_dump", expected="None beside a mask"):
@@ -465,7 +463,7 @@ def test_what_is_not_there_is_refused() -> None:
         graph.sdpa(q, q, q, use_padding_mask=True)
     with raises(BadParamError, "sdpa.paged_attention_k_table", expected="None without use_padding_mask"):
         graph.sdpa(q, q, q, paged_attention_k_table=q)
-    with raises(BadParamError, "sdpa.q", expected="4 dims", got="[8, 16]"):
+    with raises(BadParamError, "sdpa.q.dim", expected="4 extents", got="[8, 16]"):
         graph.sdpa(graph.tensor((8, 16)), q, q)
     with raises(BadParamError, "sdpa.dropout.probability", expected="0 to 1", got="1.0"):
         graph.sdpa(q, q, q, dropout=(1.0, q, q))
@@ -604,11 +602,11 @@ def test_errors_of_fp8_name_its_method() -> None:
     numbers = (one,) * 6
     with raises(BadParamError, "sdpa_fp8.rng_dump", expected="None without dropout"):
         graph.sdpa_fp8(q, q, q, *numbers, rng_dump=q)
-    with raises(BadParamError, "sdpa_fp8.score_mod", expected="no other mask beside it"):
+    with raises(BadParamError, "sdpa_fp8.fn", expected="no other mask beside it"):
         graph.sdpa_fp8(q, q, q, *numbers, use_causal_mask=True, fn=lambda graph, scores: scores)
-    with raises(BadParamError, "sdpa_fp8.k", expected="a tensor with 4 dims", got="[1, 8, 16]"):
+    with raises(BadParamError, "sdpa_fp8.k.dim", expected="4 extents", got="[1, 8, 16]"):
         graph.sdpa_fp8(q, graph.tensor((1, 8, 16)), q, *numbers)
-    with raises(BadParamError, "sdpa_fp8_backward.scale_dP", expected="a tensor", got="float"):
+    with raises(AttributeTypeError, "sdpa_fp8_backward.scale_dP", expected="a tensor of a graph", got="1.0"):
         graph.sdpa_fp8_backward(q, q, q, q, q, one, *numbers, *numbers[1:], 1.0)  # type: ignore[arg-type]
     with raises(BadParamError, "sdpa_fp8_backward.use_padding_mask", expected="True with seq_len_q"):
         graph.sdpa_fp8_backward(q, q, q, q, q, one, *numbers, *numbers, use_padding_mask=True)
@@ -617,7 +615,5 @@ def test_errors_of_fp8_name_its_method() -> None:
 def test_fp8_has_all_its_scales() -> None:
     graph = pygraph("sdpa", cudnn.data_type.FP8_E4M3, FLOAT, FLOAT, sm_version=90)
     q, one = graph.tensor((1, 1, 8, 16)), graph.tensor((1, 1, 1, 1), data_type=FLOAT)
-    with raises(BadParamError, "sdpa_fp8.scale_o", expected="a tensor", got="float"):
+    with raises(AttributeTypeError, "sdpa_fp8.scale_o", expected="a tensor of a graph", got="1.0"):
         graph.sdpa_fp8(q, q, q, one, one, one, one, one, 1.0)  # type: ignore[arg-type]
-    with raises(NotSupportedError, "sdpa_fp8.unfuse_fma", expected="the default"):
-        graph.sdpa_fp8(q, q, q, one, one, one, one, one, one, unfuse_fma=True)

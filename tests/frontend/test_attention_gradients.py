@@ -296,7 +296,7 @@ def test_what_cannot_be_inside_is_refused() -> None:
         graph._lowered()
 
     with raises(
-        ShapeMismatchError, "sdpa_backward.dbias.dims", expected="1 for batch or heads", got=f"[1, 1, 1, {SQ}]"
+        ShapeMismatchError, "sdpa_backward.dBias.dims", expected="1 for batch or heads", got=f"[1, 1, 1, {SQ}]"
     ):
         lowered(bias=(1, 1, 1, SQ), dBias=(1, 1, 1, SQ))
     with pytest.raises(

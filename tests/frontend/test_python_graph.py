@@ -345,7 +345,7 @@ def test_planning_needs_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
         graph.create_execution_plans([A])
         graph.check_support()
         assert "matmul" in graph.get_plan_name_at_index(0)
-        with pytest.raises(GraphPatternError, match="ARCH_MISMATCH plan.target_arch: expected sm_90a, got sm_8"):
+        with pytest.raises(GraphPatternError, match=r"ARCH_MISMATCH plan\.target_arch: expected sm_90a, got sm_8"):
             graph.build_plans()
 
 
@@ -360,9 +360,9 @@ def test_a_failed_validate_leaves_no_old_graph(handle: Handle) -> None:
     case = MatmulBias(handle)
     case.graph.validate()
     case.tensor_bias.set_dim([1, 1, 23])
-    with pytest.raises(LowdnnError, match="pointwise"):
+    with pytest.raises(LowdnnError, match=r"bias\.bias\.dims"):
         case.graph.validate()
-    with pytest.raises(LowdnnError, match="pointwise"):
+    with pytest.raises(LowdnnError, match=r"bias\.bias\.dims"):
         case.graph.build_operation_graph()
     case.tensor_bias.set_dim([1, 1, 24])
     case.check(handle, lambda values: case.graph.execute(values))

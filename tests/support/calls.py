@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lowdnn.frontend as cudnn
@@ -36,12 +36,14 @@ def parameters(method: str) -> Mapping[str, inspect.Parameter]:
     return {name: item for name, item in found.items() if name != "self" and item.kind is not item.VAR_POSITIONAL}
 
 
-def parameters_of_type(*annotations: str) -> Iterator[tuple[str, str]]:
+def parameters_of_type(*annotations: str) -> list[tuple[str, str]]:
     """(method, parameter) wherever the annotation is one of these."""
-    for method in CALLS:
-        for name, item in parameters(method).items():
-            if item.annotation in annotations:
-                yield method, name
+    return [
+        (method, name)
+        for method in CALLS
+        for name, item in parameters(method).items()
+        if item.annotation in annotations
+    ]
 
 
 def call(graph: pygraph, method: str, **changed: Any) -> Any:
@@ -119,7 +121,9 @@ def _window(graph: pygraph) -> dict[str, Any]:
 
 
 _E4M3 = cudnn.data_type.FP8_E4M3
-_UNARY = "abs ceil cos elu erf exp floor gelu gelu_approx_tanh identity log logical_not neg reciprocal rsqrt sigmoid sin"
+_UNARY = (
+    "abs ceil cos elu erf exp floor gelu gelu_approx_tanh identity log logical_not neg reciprocal rsqrt sigmoid sin"
+)
 _COMPARISONS = ("cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le")
 _GRADIENTS = "elu gelu gelu_approx_tanh sigmoid softplus tanh relu swish"
 
@@ -169,9 +173,7 @@ CALLS: Mapping[str, Arguments] = {
     "softmax_backward": _binary("grad", "output"),
     "resample": lambda g: {"input": g.tensor((2, 3, 8, 8))} | _window(g),
     "resample_to": lambda g: {"input": g.tensor((2, 3, 8, 8)), "mode": cudnn.resample_mode.BILINEAR, "size": [4, 4]},
-    "resample_backward": lambda g: (
-        {"loss": g.tensor((2, 3, 4, 4)), "input": g.tensor((2, 3, 8, 8))} | _window(g)
-    ),
+    "resample_backward": lambda g: {"loss": g.tensor((2, 3, 4, 4)), "input": g.tensor((2, 3, 8, 8))} | _window(g),
     "resample_to_backward": lambda g: {
         "loss": g.tensor((2, 3, 4, 4)),
         "input": g.tensor((2, 3, 8, 8)),

@@ -139,7 +139,8 @@ class RowSpace:
 
 def reading(tensor: Tensor) -> PointwiseDag:
     """The DAG that hands back the elements of ``tensor``."""
-    return replace(dag_of(tensor.dims, (), result=tensor), loads=(tensor,))
+    dag = dag_of(tensor.dims, (), result=tensor)
+    return replace(dag, scalars=(tensor,)) if tensor.is_scalar_value else replace(dag, loads=(tensor,))
 
 
 def row_space(

@@ -1,0 +1,114 @@
+"""Calls of pygraph's methods: what they are given is checked, and errors found later speak of what the caller wrote."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Protocol, TypeVar, cast
+
+from lowdnn.frontend.arguments import integer, number, shown
+from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.status import AttributeTypeError, LowdnnError
+
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
+
+#: Annotations of the parameters that are checked here, and what messages say of them.
+_EXPECTED = {
+    "Tensor": "a tensor of a graph",
+    "Tensor | None": "a tensor of a graph or None",
+    "Operand": "a tensor of a graph or a number",
+    "Operand | None": "a tensor of a graph, a number or None",
+    "int | None": "an integer or None",
+}
+#: How checks of operations begin: the operation, one of its ports, and what of it is wrong.
+_PLACE = re.compile(r"(?P<operation>\w+)\.(?P<port>\w+)(?P<rest>.*)", re.DOTALL)
+
+
+#: Parameters that the methods call otherwise than the operation.
+_PARAMETERS = {
+    "relu_lower_clip": "lower_clip",
+    "relu_upper_clip": "upper_clip",
+    "relu_lower_clip_slope": "negative_slope",
+    "pre_paddings": "pre_padding",
+    "post_paddings": "post_padding",
+    "strides": "stride",
+    "dilations": "dilation",
+    "window_dims": "window",
+    "padding_value": "padding",
+    "groups": "group_count",
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a method: its name, and the tensors among its arguments, by parameter."""
+
+    method: str
+    tensors: Mapping[str, Tensor]
+
+    @contextmanager
+    def told(self, ports: Mapping[str, Tensor]) -> Iterator[None]:
+        """Errors inside that begin with an operation and its port begin with the method and its parameter instead, or
+        with the tensor where it is none that the caller gave. ``ports``: the operation's tensors."""
+        try:
+            yield
+        except LowdnnError as error:
+            place = _PLACE.match(error.detail)
+            if place is None:
+                raise
+            raise type(error)(self._named(ports.get(place["port"]), place["port"]) + place["rest"]) from None
+
+    def _named(self, tensor: Tensor | None, port: str) -> str:
+        if tensor is None:
+            return f"{self.method}.{_PARAMETERS.get(port, port)}"
+        parameter = next((name for name, given in self.tensors.items() if given is tensor), "")
+        return f"{self.method}.{parameter}" if parameter else f"{self.method}: {tensor.label}"
+
+
+class Caller(Protocol):
+    """What has the methods: a graph, which knows the call that it is in."""
+
+    _call: Call
+
+
+def operation(method: MethodT) -> MethodT:
+    """Decorates a method that adds operations: checks by their annotations that tensors are tensors.
+
+    Raises AttributeTypeError that names the method and its parameter.
+    """
+    signature = inspect.signature(method)
+    kinds = {
+        name: parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if parameter.annotation in _EXPECTED
+    }
+
+    @wraps(method)
+    def checked(graph: Caller, *args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(graph, *args, **kwargs).arguments
+        for name, kind in kinds.items():
+            if name in arguments:
+                _check(f"{method.__name__}.{name}", kind, arguments[name])
+        tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
+        outer, graph._call = graph._call, Call(method.__name__, tensors)
+        try:
+            return method(graph, *args, **kwargs)
+        finally:
+            graph._call = outer
+
+    return cast(MethodT, checked)
+
+
+def _check(where: str, kind: str, value: Any) -> None:
+    if isinstance(value, Tensor) or (value is None and kind.endswith("None")):
+        return
+    if kind.startswith("Operand"):
+        number(value, where, _EXPECTED[kind])
+    elif kind.startswith("int"):
+        integer(value, where)
+    else:
+        raise AttributeTypeError.at(where, expected=_EXPECTED[kind], got=shown(value))
