@@ -129,7 +129,7 @@ def test_tensors_are_those_of_the_graph(handle: Handle, field: str, value: objec
     assert rule in str(caught.value)
 
 
-@pytest.mark.parametrize("rebuild", [1, "yes"])
+@pytest.mark.parametrize("rebuild", [[1], "yes"])
 def test_rebuild_is_a_boolean(handle: Handle, rebuild: Any) -> None:
     with pytest.raises(BadParamError, match="rebuild"):
         pygraph().deserialize(handle, scaled(handle).serialize(), rebuild=rebuild)

@@ -76,7 +76,7 @@ class PassBuilder:
         self, mode: PointwiseMode, x: Tensor, b: Tensor | None = None, output: Tensor | None = None, factor: float = 1.0
     ) -> Tensor:
         """factor: of the last operand."""
-        like = x if b is None or x.dims == output_dims((x.dims, b.dims)) else b
+        like = x if b is None or x.dims == output_dims({"x": x.dims, "b": b.dims}) else b
         y = self.virtual(like) if output is None else output
         alpha1, alpha2 = (factor, 1.0) if b is None else (1.0, factor)
         arithmetic = Pointwise(mode, self._compute_type)
