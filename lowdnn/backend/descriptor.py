@@ -186,7 +186,7 @@ def _inert_value(
 
 
 def _check_type(where: str, inert: InertAttribute, attribute_type: AttributeType) -> None:
-    if attribute_type is not inert.type:
+    if not is_enum_number(attribute_type) or attribute_type != inert.type:
         raise AttributeTypeError.at(where, expected=inert.type.name, got=_text(attribute_type))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lowdnn.backend import create
-from lowdnn.enums import AttributeName, AttributeType, ConvolutionMode, DataType, DescriptorType
+from lowdnn.enums import AttributeName, AttributeType, ConvolutionMode, DataType, DescriptorType, NanPropagation
 from lowdnn.status import (
     AttributeTypeError,
     BadParamError,
@@ -20,7 +22,7 @@ from lowdnn.status import (
 )
 from tests.support.descriptors import add, made, tensor
 
-N, T = AttributeName, AttributeType
+D, N, T = DescriptorType, AttributeName, AttributeType
 
 
 def test_attributes_read_back_after_finalize() -> None:
@@ -203,3 +205,37 @@ def test_a_descriptor_type_that_does_not_exist_here() -> None:
 def test_the_representation_shows_the_state() -> None:
     assert "not finalized" in repr(create(DescriptorType.TENSOR))
     assert "uid=1" in repr(tensor(1))
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "name", "kind", "taken", "refused"),
+    [
+        (D.POINTWISE, N.POINTWISE_NAN_PROPAGATION, T.NAN_PROPOGATION, [NanPropagation.PROPAGATE_NAN], 0),
+        (D.OPERATIONGRAPH, N.OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED, T.BOOLEAN, [False], True),
+        (D.OPERATION_SDPA_FWD, N.OPERATION_SDPA_FWD_UNFUSE_FMA, T.BOOLEAN, [False, True], None),
+    ],
+)
+def test_attributes_that_change_nothing(
+    descriptor: DescriptorType, name: AttributeName, kind: AttributeType, taken: list[Any], refused: Any
+) -> None:
+    for value in taken:
+        create(descriptor).set_attribute(name, kind, value)
+    if refused is not None:
+        with pytest.raises(NotSupportedError, match=f"{name.name}: expected"):
+            create(descriptor).set_attribute(name, kind, refused)
+    for wrong in (T.FLOAT, None):
+        with pytest.raises(AttributeTypeError, match=f"expected {kind.name}"):
+            create(descriptor).set_attribute(name, wrong, taken[0])  # type: ignore[arg-type]
+    with pytest.raises(AttributeTypeError):
+        create(descriptor).set_attribute(name, kind, "yes")
+    with pytest.raises(OutOfBoundError, match="at most 1 element"):
+        create(descriptor).set_attribute(name, kind, [taken[0]] * 2)
+
+
+def test_inert_attributes_read_back_and_leave_the_graph_as_it_is() -> None:
+    attributes = ((N.POINTWISE_MODE, T.POINTWISE_MODE, 100), (N.POINTWISE_MATH_PREC, T.DATA_TYPE, DataType.FLOAT))
+    plain = made(D.POINTWISE, *attributes)
+    asked = made(D.POINTWISE, *attributes, (N.POINTWISE_NAN_PROPAGATION, T.NAN_PROPOGATION, 1))
+    for found in (plain, asked):
+        assert found.get_attribute(N.POINTWISE_NAN_PROPAGATION, T.NAN_PROPOGATION) == [NanPropagation.PROPAGATE_NAN]
+    assert plain.value == asked.value
