@@ -124,7 +124,8 @@ def _cache() -> dict[str, Any]:
         )
     facts = DiskCache(config.cache_dir, config.cache_limit_bytes).facts()
     if facts.refusal:
-        raise RuntimePrerequisiteMissingError.at("cache.directory", expected="a usable one", got=facts.refusal)
+        got = f"{facts.directory}: {facts.refusal}"
+        raise RuntimePrerequisiteMissingError.at("cache.directory", expected="a usable one", got=got)
     return asdict(facts)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from lowdnn.cli.main import main
 from lowdnn.engines.registry import ENGINES
+from lowdnn.status import RuntimePrerequisiteMissingError
 
 
 def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,6 +29,23 @@ def test_info_as_text_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys: p
     output = capsys.readouterr().out
     assert "missing: cache" in output
     assert "-> set LOWDNN_CACHE_DIR" in output
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_info_tells_why_the_cache_is_not_used(
+    is_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("no directory")
+    monkeypatch.setenv("LOWDNN_CACHE_DIR", str(tmp_path / "file"))
+    assert main(["info", *(["--json"] if is_json else [])]) == 0
+    output = capsys.readouterr().out
+    if is_json:
+        report = json.loads(output)
+        assert report["cache"] is None
+        assert str(tmp_path / "file") in report["missing"]["cache"]["reason"]
+    else:
+        assert f"missing: cache\n  {RuntimePrerequisiteMissingError.status.name} cache.directory: expected" in output
+        assert str(tmp_path / "file") in output
 
 
 def test_demo_reports_what_it_did(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
