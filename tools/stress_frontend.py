@@ -14,6 +14,8 @@ from stress_values import Values
 
 import lowdnn.frontend as cudnn
 from lowdnn.frontend import Tensor, pygraph
+from lowdnn.runtime.stream import Stream
+from lowdnn.status import LowdnnError
 
 FLOAT = cudnn.data_type.FLOAT
 _MOST_GRAPHS = 10
@@ -76,6 +78,10 @@ class Known:
         graph.build()
         return cls(handle, graph, (x, b, factor, y))
 
+    def launch(self, tensor: cudnn.DeviceTensor) -> None:
+        """With one tensor for all."""
+        self.graph.execute(dict(zip(self.tensors, (tensor, tensor, 1.0, tensor), strict=True)))
+
     def check(self, factor: int, write: Callable[[int], Any]) -> None:
         """Raises AssertionError where a number is wrong."""
         numbers = np.arange(32, dtype=np.float32).reshape(4, 8)
@@ -112,6 +118,7 @@ class FrontendCalls:
             (1, self.open_or_close),
             (4, self.device_memory),
             (3, self.stream),
+            (3, self.capture),
             (2, self.module_function),
         )
 
@@ -231,13 +238,12 @@ class FrontendCalls:
 
     def known_answer(self) -> None:
         """Whatever has failed before, a right graph gives the right numbers on every open handle."""
-        handle = self._handles.usable()
-        self._known = [known for known in self._known if known.handle.is_open]
-        known = next((known for known in self._known if known.handle is handle), None)
-        if known is None:
-            known = Known.built(handle)
-            self._known.append(known)
-        known.check(self._draw.randint(-9, 9), self._draw.choice((float, np.float32, lambda value: np.full(1, value))))
+        known = self._known_on(self._handles.usable())
+        write = self._draw.choice((float, np.float32, lambda value: np.full(1, value)))
+        try:
+            known.check(self._draw.randint(-9, 9), write)
+        except LowdnnError as error:
+            raise AssertionError("a right call failed") from error
 
     def serialize(self) -> None:
         self._texts.append(self._written().graph.serialize(as_bytes=self._draw.random() < 0.5))
@@ -289,6 +295,23 @@ class FrontendCalls:
             if handle.is_open:
                 cudnn.set_stream(handle, 0)
 
+    def capture(self) -> None:
+        """A known graph captured, with calls between that a capture does not take."""
+        handle = self._handles.usable()
+        known, tensor = self._known_on(handle), self._handles.tensor((4, 8), handle=handle)
+        with Stream.create(handle.runtime.context) as stream:
+            try:
+                cudnn.set_stream(handle, stream)
+                if self._draw.random() < 0.9:
+                    stream.begin_capture()
+                wrong = (handle.synchronize, stream.begin_capture, lambda: known.check(1, float), stream.synchronize)
+                if self._draw.random() < 0.3:
+                    self._draw.choice(wrong)()
+                known.launch(tensor)
+                stream.end_capture()
+            finally:
+                cudnn.set_stream(handle, 0)
+
     def module_function(self) -> None:
         match self._draw.randrange(4):
             case 0:
@@ -305,6 +328,14 @@ class FrontendCalls:
                 cudnn.get_stream(self._handles.any())
             case _:
                 cudnn.destroy_handle(self._values.garbage())
+
+    def _known_on(self, handle: cudnn.Handle) -> Known:
+        self._known = [known for known in self._known if known.handle.is_open]
+        found = next((known for known in self._known if known.handle is handle), None)
+        if found is None:
+            found = Known.built(handle)
+            self._known.append(found)
+        return found
 
     # -- values ---------------------------------------------------------------------------------------------
     def _arguments(self, signature: inspect.Signature, share: float, written: Written | None = None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 
 from lowdnn.backend import Handle
-from lowdnn.config import Config
+from lowdnn.driver.base import DriverError
 from lowdnn.frontend import DeviceTensor, create_handle, from_numpy
 from lowdnn.runtime.stream import Stream
 
@@ -53,9 +53,12 @@ class Handles:
         handle.close()
 
     def replace_broken(self) -> None:
-        """A device that a kernel's fault has ended takes no more work."""
-        for handle in [handle for handle in self.every if handle.is_open and "ILLEGAL" in handle.last_error]:
-            handle.close()
+        """Closes handles of devices that a kernel's fault has ended, which take no more work."""
+        for handle in [handle for handle in self.every if handle.is_open]:
+            try:
+                handle.synchronize()
+            except DriverError:
+                handle.close()
 
     def tensor(self, shape: tuple[int, ...], dtype: object = np.float32, handle: Handle | None = None) -> DeviceTensor:
         """A new tensor of small integers."""
@@ -76,9 +79,6 @@ class Handles:
         stream = Stream.create(self.usable().runtime.context)
         self.streams = [*self.streams, stream][-_MOST_KEPT:]
         return stream
-
-    def config(self) -> Config:
-        return self.usable().runtime.config
 
     def close(self) -> None:
         for handle in self.every:
