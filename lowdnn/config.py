@@ -3,7 +3,7 @@
 | variable               | values                           | default            | meaning                             |
 | ---------------------- | -------------------------------- | ------------------ | ----------------------------------- |
 | LOWDNN_DEVICE          | auto, cuda, emulated             | auto               | driver of a handle that names none  |
-| LOWDNN_EMULATED_ARCH   | sm_80, sm_90a                    | sm_90a             | architecture of the emulated device |
+| LOWDNN_EMULATED_ARCH   | sm_80, sm_90a, sm_120, ...       | sm_90a             | architecture of the emulated device |
 | LOWDNN_EMULATED_POLICY | lockstep, fuzz(SEED),early, ...  | lockstep           | its scheduling policy               |
 | LOWDNN_CACHE_DIR       | an absolute path                 | XDG cache + lowdnn | directory of compiled kernels       |
 | LOWDNN_DISK_CACHE      | 1/true/on/yes, 0/false/off/no    | on                 | whether they are kept on disk       |
@@ -32,6 +32,8 @@ from lowdnn.status import LowdnnWarning
 
 T = TypeVar("T")
 
+#: The form of an architecture; the emulated device, which reads it, says which there are.
+_ARCH = r"sm_\d{2,4}a?"
 #: The form of a policy; the emulated device, which reads it, says what each word means.
 _POLICY = r"(lockstep|cta-reverse|(warp-serial|fuzz)\(\d{1,9}\))(, ?(late|early|races))*"
 
@@ -70,7 +72,7 @@ class Config:
         source = _environment() if environment is None else environment
         return cls(
             device=_read(source, "LOWDNN_DEVICE", "auto", _one_of("auto", "cuda", "emulated")),
-            emulated_arch=_read(source, "LOWDNN_EMULATED_ARCH", "sm_90a", _one_of("sm_80", "sm_90a")),
+            emulated_arch=_read(source, "LOWDNN_EMULATED_ARCH", "sm_90a", _arch),
             emulated_policy=_read(source, "LOWDNN_EMULATED_POLICY", "lockstep", _policy),
             cache_dir=_read(source, "LOWDNN_CACHE_DIR", default_cache_dir(source), _absolute_path),
             disk_cache=_read(source, "LOWDNN_DISK_CACHE", True, _boolean),
@@ -110,6 +112,10 @@ def _boolean(text: str) -> bool | None:
 def _bytes(text: str) -> int | None:
     found = re.fullmatch(r"(\d{1,15})([KMG]?)", text.upper())
     return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]] if found else None
+
+
+def _arch(text: str) -> str | None:
+    return text.lower() if re.fullmatch(_ARCH, text.lower()) else None
 
 
 def _policy(text: str) -> str | None:

@@ -119,7 +119,7 @@ class KernelRef:
 
     name: the symbol (family, idea, dtype, tile, arch, and a digest of ``generated`` where there is one).
     source: path of the ``.cu`` file under ``lowdnn/engines``.
-    target: the PTX target, ``sm_80`` or ``sm_90a``; compiled with ``compute_80``, ``compute_90a``.
+    target: the PTX target, one of those in ``arch/targets.py``: ``sm_90a`` is compiled with ``compute_90a``.
     parameters: macro names and values, in the order of the engine's ``Params`` dataclass.
     generated: text of the header ``generated.cuh`` (a fused functor), or empty.
     """

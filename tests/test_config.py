@@ -50,7 +50,7 @@ def test_every_variable_is_read() -> None:
     ("name", "value"),
     [
         ("LOWDNN_DEVICE", "gpu"),
-        ("LOWDNN_EMULATED_ARCH", "sm_75"),
+        ("LOWDNN_EMULATED_ARCH", "hopper"),
         ("LOWDNN_EMULATED_POLICY", "rm -rf"),
         ("LOWDNN_CACHE_DIR", "relative"),
         ("LOWDNN_DISK_CACHE", "2"),

@@ -168,8 +168,12 @@ class Handle(ProcessBound):
 
 def _arch_of(runtime: Runtime) -> ArchSpec:
     major, minor = runtime.context.compute_capability
-    sm_count = runtime.context.attribute(DeviceAttribute.MULTIPROCESSOR_COUNT)
-    return spec_for(major, minor).with_sm_count(sm_count)
+    ask = runtime.context.attribute
+    spec = spec_for(major, minor).with_sm_count(ask(DeviceAttribute.MULTIPROCESSOR_COUNT))
+    return spec.with_shared_bytes(
+        per_block=ask(DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        per_sm=ask(DeviceAttribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
+    )
 
 
 def _cuda_device(runtime: Runtime) -> int | None:

@@ -104,8 +104,8 @@ def resolve_choices(engine: str, knobs: tuple[Knob, ...], choices: Choices) -> d
 
 
 def refuse_arch(engine: str, arch: ArchSpec, target: str) -> Refusal | None:
-    """The refusal of an engine whose kernels are for ``target`` alone (``sm_90a``: its instructions end with it)."""
-    if arch.name == target:
+    """The refusal of an engine whose kernels are for ``target`` (``sm_90a``) where ``arch`` does not load them."""
+    if arch.runs(target):
         return None
     return Refusal(engine, f"arch: expected {target}, got {arch.name}", Status.NOT_SUPPORTED_ARCH_MISMATCH)
 
@@ -127,7 +127,18 @@ def plan_of(
     workspace_bytes: int = 0,
     numerical_notes: tuple[NumericalNote, ...] | None = None,
 ) -> Plan:
-    """The plan of ``engine`` with resolved knobs; ``numerical_notes``: where not all of the engine's apply."""
+    """The plan of ``engine`` with resolved knobs; ``numerical_notes``: where not all of the engine's apply.
+
+    Raises BadParamError for knobs with which a block takes more shared memory than ``arch`` gives it.
+    """
+    shared_bytes = max((launch.shared_bytes for launch in launches), default=0)
+    if shared_bytes > arch.shared_bytes_per_block:
+        raise BadParamError.at(
+            f"{engine.name}.knob_choices",
+            expected=f"at most {arch.shared_bytes_per_block} bytes of shared memory on {arch.name}",
+            got=f"{shared_bytes} bytes",
+            hint="take fewer stages or a smaller tile",
+        )
     return Plan(
         engine=engine.name,
         engine_index=engine.index,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.enums import DataType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
@@ -37,15 +37,15 @@ def macros(params: object) -> tuple[tuple[str, int | str], ...]:
 
 
 def conversion_target(data_types: Iterable[DataType], arch: ArchSpec) -> str:
-    """``KernelRef.target`` of a kernel that runs everywhere and converts these types: ``arch`` itself where that has
-    instructions for them."""
+    """``KernelRef.target`` of a kernel that runs everywhere and converts these types: with instructions for them where
+    ``arch`` has them."""
     converts_fp8 = any(data_type in dtypes.FP8_TYPES for data_type in data_types)
-    return arch.name if converts_fp8 and arch.compute_capability >= (8, 9) else "sm_80"
+    return arch.generation.target if converts_fp8 and arch.has_fp8_conversions else "sm_80"
 
 
 def is_dependent(arch: ArchSpec) -> bool:
-    """Whether launches depend on the one before them in the stream (``Launch.overlaps_previous``), as sm_90a allows."""
-    return arch.name == SM_90A.name
+    """Whether launches depend on the one before them in the stream (``Launch.overlaps_previous``)."""
+    return arch.has_dependent_launches
 
 
 def uncrowded_bytes(arch: ArchSpec, blocks: int, shared_bytes: int) -> int:
@@ -60,7 +60,7 @@ def uncrowded_bytes(arch: ArchSpec, blocks: int, shared_bytes: int) -> int:
 def dependent_target(arch: ArchSpec) -> str:
     """``KernelRef.target`` of a kernel that runs everywhere, and waits for the one before where ``arch`` lets it start
     early (``include/dependent_launch.cuh``)."""
-    return SM_90A.name if is_dependent(arch) else "sm_80"
+    return arch.generation.target if is_dependent(arch) else "sm_80"
 
 
 def target_label(target: str) -> str:

@@ -117,5 +117,5 @@ class PrimaryContext:
         sm_count = device.attributes[DeviceAttribute.MULTIPROCESSOR_COUNT]
         clock_khz = device.attributes[DeviceAttribute.CLOCK_RATE_KHZ]
         clock = DeviceClock(clock_khz, sm_count, device.copy_bytes_per_ns)
-        machine = Machine(memory, device.arch, self._options, sm_count, clock)
+        machine = Machine(memory, device.compute_capability, self._options, sm_count, clock)
         return DeviceState(memory, machine, self._handles)

@@ -1,4 +1,4 @@
-"""What the emulated device answers when it is asked about itself: the facts of an A100 or an H200."""
+"""What the emulated device answers when it is asked about itself: the facts of ``arch/``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ DEFAULT_SHARED_BYTES = 49152
 MAX_THREADS_PER_BLOCK = 1024
 MAX_GRID = (2**31 - 1, 65535, 65535)
 MAX_BLOCK = (1024, 1024, 64)
-MAX_BLOCKS_PER_SM = 32
 #: Blocks of a cluster, without and with NON_PORTABLE_CLUSTER_SIZE_ALLOWED.
 MAX_PORTABLE_CLUSTER = 8
 MAX_CLUSTER = 16
@@ -33,17 +32,19 @@ class EmulatedDevice:
     """One emulated device; ``memory_bytes`` is what it says it has, taken from the host only as it is touched."""
 
     arch: str
+    compute_capability: tuple[int, int]
     name: str
     memory_bytes: int
     attributes: Mapping[DeviceAttribute, int]
+    max_blocks_per_sm: int
     copy_bytes_per_ns: int
 
 
 def emulated_device(arch: str) -> EmulatedDevice:
-    """The device for ``sm_80`` or ``sm_90a``; raises ArchMismatchError for another name."""
+    """The device for ``sm_80``, ``sm_90a``, ``sm_120``...; raises ArchMismatchError for another name."""
     spec = spec_named(arch)
     major, minor = spec.compute_capability
-    clock_khz, memory_clock_khz, bus_bits, memory_bytes = _BOARD[arch]
+    board = spec.board
     attributes = {
         DeviceAttribute.MAX_THREADS_PER_BLOCK: MAX_THREADS_PER_BLOCK,
         DeviceAttribute.MAX_GRID_DIM_X: MAX_GRID[0],
@@ -52,10 +53,10 @@ def emulated_device(arch: str) -> EmulatedDevice:
         DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK: DEFAULT_SHARED_BYTES,
         DeviceAttribute.WARP_SIZE: 32,
         DeviceAttribute.MAX_REGISTERS_PER_BLOCK: spec.registers_per_sm,
-        DeviceAttribute.CLOCK_RATE_KHZ: clock_khz,
+        DeviceAttribute.CLOCK_RATE_KHZ: board.clock_khz,
         DeviceAttribute.MULTIPROCESSOR_COUNT: spec.sm_count,
-        DeviceAttribute.MEMORY_CLOCK_RATE_KHZ: memory_clock_khz,
-        DeviceAttribute.GLOBAL_MEMORY_BUS_WIDTH_BITS: bus_bits,
+        DeviceAttribute.MEMORY_CLOCK_RATE_KHZ: board.memory_clock_khz,
+        DeviceAttribute.GLOBAL_MEMORY_BUS_WIDTH_BITS: board.bus_bits,
         DeviceAttribute.L2_CACHE_BYTES: spec.l2_bytes,
         DeviceAttribute.MAX_THREADS_PER_MULTIPROCESSOR: spec.threads_per_sm,
         DeviceAttribute.COMPUTE_CAPABILITY_MAJOR: major,
@@ -67,11 +68,12 @@ def emulated_device(arch: str) -> EmulatedDevice:
         DeviceAttribute.MEMORY_POOLS_SUPPORTED: 1,
         DeviceAttribute.CLUSTER_LAUNCH: int(major >= 9),
     }
-    return EmulatedDevice(arch, f"lowdnn emulated {arch}", memory_bytes, attributes, int(spec.copy_bytes_per_s / 1e9))
-
-
-#: Clock in kHz, memory clock in kHz, bus width in bits, memory in bytes: A100 SXM 80 GB, H200 SXM.
-_BOARD = {
-    "sm_80": (1_410_000, 1_593_000, 5120, 80 << 30),
-    "sm_90a": (1_980_000, 3_201_000, 6144, 141 << 30),
-}
+    return EmulatedDevice(
+        arch=arch,
+        compute_capability=spec.compute_capability,
+        name=f"lowdnn emulated {arch}",
+        memory_bytes=board.memory_bytes,
+        attributes=attributes,
+        max_blocks_per_sm=spec.max_blocks_per_sm,
+        copy_bytes_per_ns=int(spec.copy_bytes_per_s / 1e9),
+    )

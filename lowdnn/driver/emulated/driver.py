@@ -69,7 +69,7 @@ _DLPACK_EXTENSION = 12
 
 
 class EmulatedDriver:
-    """One emulated device of ``arch``, ``sm_80`` or ``sm_90a``. See the package's docstring."""
+    """One emulated device of ``arch``: ``sm_80``, ``sm_90a``, ``sm_120``... See the package's docstring."""
 
     kind = "emulated"
     dlpack_device_type = _DLPACK_EXTENSION

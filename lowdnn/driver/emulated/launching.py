@@ -6,12 +6,12 @@ import math
 import re
 from dataclasses import dataclass, field
 
+from lowdnn.arch.targets import runs_on
 from lowdnn.driver.base import DeviceAttribute, FunctionAttribute, LaunchConfig
 from lowdnn.driver.emulated.device import (
     CLUSTER_GROUPS,
     DEFAULT_SHARED_BYTES,
     MAX_BLOCK,
-    MAX_BLOCKS_PER_SM,
     MAX_CLUSTER,
     MAX_CLUSTER_BLOCKS_PER_SM,
     MAX_GRID,
@@ -23,7 +23,7 @@ from lowdnn.driver.emulated.machine import Function, divides
 from lowdnn.driver.results import CuResult
 
 _VERSION = re.compile(r"^\.version[ \t]+(\d+)\.(\d+)", re.MULTILINE)
-_TARGET = re.compile(r"^\.target[ \t]+(sm_(\d+)([af]?))", re.MULTILINE)
+_TARGET = re.compile(r"^\.target[ \t]+(sm_\d+[af]?)", re.MULTILINE)
 
 
 @dataclass
@@ -57,7 +57,7 @@ class LoadedFunction:
 def function_attribute(loaded: LoadedFunction, attribute: FunctionAttribute, device: EmulatedDevice) -> int:
     """An attribute's value; registers and local bytes are decided by an assembler, which is not here, and read as 0."""
     kernel = loaded.function.kernel
-    compute = _capability(device)
+    compute = 10 * device.compute_capability[0] + device.compute_capability[1]
     required = kernel.clusters.required or (0, 0, 0)
     return {
         FunctionAttribute.MAX_THREADS_PER_BLOCK: kernel.max_threads,
@@ -82,7 +82,7 @@ def blocks_per_multiprocessor(
     threads = device.attributes[DeviceAttribute.MAX_THREADS_PER_MULTIPROCESSOR] // max(block_threads, 1)
     per_block = loaded.function.kernel.static_shared_bytes + shared_bytes + 1024
     shared = device.attributes[DeviceAttribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR] // per_block
-    return min(threads, shared, MAX_BLOCKS_PER_SM)
+    return min(threads, shared, device.max_blocks_per_sm)
 
 
 def active_clusters(loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice) -> int:
@@ -134,8 +134,7 @@ def image_problem(image: bytes, device: EmulatedDevice) -> tuple[CuResult, str, 
         return CuResult.INVALID_IMAGE, size, "neither PTX nor a cubin"
     if (int(version[1]), int(version[2])) > PTX_ISA:
         return CuResult.UNSUPPORTED_PTX_VERSION, size, f"PTX ISA {version[1]}.{version[2]}, newest is {PTX_ISA}"
-    compute = _capability(device)
-    if int(target[2]) > compute or (target[3] and int(target[2]) != compute):
+    if not runs_on(target[1], device.compute_capability):
         return CuResult.NO_BINARY_FOR_GPU, size, f"PTX for {target[1]} on {device.arch}"
     return None
 
@@ -177,8 +176,3 @@ def _cooperative_problem(
     if math.prod(config.grid) <= limit:
         return None
     return CuResult.COOPERATIVE_LAUNCH_TOO_LARGE, f"grid: expected at most {limit} blocks, got {config.grid}"
-
-
-def _capability(device: EmulatedDevice) -> int:
-    major = device.attributes[DeviceAttribute.COMPUTE_CAPABILITY_MAJOR]
-    return 10 * major + device.attributes[DeviceAttribute.COMPUTE_CAPABILITY_MINOR]

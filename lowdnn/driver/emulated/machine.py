@@ -9,13 +9,13 @@ this.
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from lowdnn.arch.targets import runs_on
 from lowdnn.driver.base import LaunchConfig
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.faults import Dim3, EmulationFault, FaultKind, FaultReport, LaneFault, RefusedPtx
@@ -53,18 +53,18 @@ class Module:
 
 
 class Machine:
-    """One emulated device of ``arch`` with ``sm_count`` multiprocessors that runs kernels as ``options`` say."""
+    """One emulated device with ``sm_count`` multiprocessors that runs kernels as ``options`` say."""
 
     def __init__(
         self,
         memory: Arena,
-        arch: str = "sm_90a",
+        compute_capability: tuple[int, int] = (9, 0),
         options: Options | None = None,
         sm_count: int = 132,
         clock: DeviceClock | None = None,
     ) -> None:
         self.memory = memory
-        self.arch = arch
+        self.compute_capability = compute_capability
         self.sm_count = sm_count
         self.options = options or Options()
         self._last_history: LaunchHistory | None = None
@@ -79,9 +79,11 @@ class Machine:
             text = lines[refusal.line - 1].strip() if 0 < refusal.line <= len(lines) else ""
             report = FaultReport(refusal.kind, refusal.message, ptx_line=refusal.line, ptx_text=text)
             raise EmulationFault(report) from None
-        wrong = _check_target(ir.target, self.arch)
-        if wrong:
-            raise EmulationFault(FaultReport(FaultKind.WRONG_TARGET, wrong))
+        if not runs_on(ir.target, self.compute_capability):
+            device = "{}.{}".format(*self.compute_capability)
+            raise EmulationFault(
+                FaultReport(FaultKind.WRONG_TARGET, f"code for {ir.target} does not run on compute capability {device}")
+            )
         addresses = self._placed_addresses(ir)
         functions = {name: _function(kernel, addresses) for name, kernel in kernels.items()}
         sizes = {name: (addresses[name], variable.size or 0) for name, variable in _placed(ir).items()}
@@ -239,16 +241,6 @@ def _batches(config: LaunchConfig, per_batch: int, reverse: bool) -> list[Array]
         ctas = ctas.reshape(z // cz, cz, y // cy, cy, x // cx, cx).transpose(0, 2, 4, 1, 3, 5).reshape(-1)
     batches = [ctas[start : start + per_batch] for start in range(0, ctas.size, per_batch)]
     return batches[::-1] if reverse else batches
-
-
-def _check_target(target: str, arch: str) -> str:
-    """Why PTX for ``target`` cannot run on ``arch``; empty where it can. ``sm_90a`` code runs on ``sm_90a`` only."""
-    wanted, have = re.fullmatch(r"sm_(\d+)([af]?)", target), re.fullmatch(r"sm_(\d+)([af]?)", arch)
-    if wanted is None or have is None:
-        return f"expected a target sm_<number>, got {target!r} on {arch!r}"
-    if wanted[2] and target != arch:
-        return f"code for {target} runs on {target} only, this device is {arch}"
-    return f"code for {target} does not run on {arch}" if int(wanted[1]) > int(have[1]) else ""
 
 
 def _placed(ir: ModuleIR) -> dict[str, Variable]:

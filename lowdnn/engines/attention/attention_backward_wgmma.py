@@ -209,7 +209,7 @@ class AttentionBackwardWgmma(Floored):
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, what ``AttentionBackward.match`` does, heads shared in two ways, operands
         without a tensor map, more rows than it can count."""
-        if refusal := refuse_arch(self.name, arch, SM_90A.name):
+        if refusal := refuse_arch(self.name, arch, "sm_90a"):
             return refusal
         problem = graph.derive(self._problem)
         return problem if isinstance(problem, Refusal) else None

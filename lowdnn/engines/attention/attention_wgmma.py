@@ -113,7 +113,7 @@ class AttentionWgmma(Modelled):
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, what ``AttentionForward.match`` does, operands without a tensor map."""
-        if refusal := refuse_arch(self.name, arch, SM_90A.name):
+        if refusal := refuse_arch(self.name, arch, "sm_90a"):
             return refusal
         problem = graph.derive(self._problem)
         return problem if isinstance(problem, Refusal) else None

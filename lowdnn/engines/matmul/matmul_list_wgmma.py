@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import (
     BEHAVIOR_NOTES,
     Anchors,
@@ -75,7 +75,7 @@ class MatmulListWgmma:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, graphs of one part, parts that are no product or differ."""
-        if refusal := refuse_arch(self.name, arch, SM_90A.name):
+        if refusal := refuse_arch(self.name, arch, "sm_90a"):
             return refusal
         found = graph.derive(self._products)
         return found if isinstance(found, Refusal) else None

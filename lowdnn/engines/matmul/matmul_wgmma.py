@@ -94,7 +94,7 @@ class MatmulWgmma(Modelled):
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, types without a wgmma instruction, empty extents, odd batches, slow exits."""
-        if refusal := refuse_arch(self.name, arch, SM_90A.name):
+        if refusal := refuse_arch(self.name, arch, "sm_90a"):
             return refusal
         problem = graph.derive(self._problem)
         if isinstance(problem, Refusal):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.space import space_of
 from lowdnn.engines.base import (
     BEHAVIOR_NOTES,
@@ -75,7 +75,7 @@ class MoeMatmulWgmma:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, types without a wgmma instruction, empty extents, more than it can count."""
-        if refusal := refuse_arch(self.name, arch, SM_90A.name):
+        if refusal := refuse_arch(self.name, arch, "sm_90a"):
             return refusal
         problem = graph.derive(self._problem)
         return problem if isinstance(problem, Refusal) else None

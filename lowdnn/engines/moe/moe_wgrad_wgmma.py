@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.space import space_of
 from lowdnn.engines.base import (
     BEHAVIOR_NOTES,
@@ -64,7 +64,7 @@ class MoeWgradWgmma:
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, types that wgmma takes K-major only, empty extents, rows not contiguous."""
-        if refusal := refuse_arch(self.name, arch, SM_90A.name):
+        if refusal := refuse_arch(self.name, arch, "sm_90a"):
             return refusal
         problem = graph.derive(self._problem)
         return problem if isinstance(problem, Refusal) else None

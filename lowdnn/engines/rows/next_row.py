@@ -46,7 +46,7 @@ class NextRow:
     def is_by_engine(self) -> bool:
         """Whether the copy engine brings the next row: lines of one team in a block."""
         is_line = self.layout.space.is_line and self.tile.THREADS == self.tile.TEAM
-        can_copy = self.arch.name == "sm_90a" and all(map(self._is_whole, self.sources))
+        can_copy = self.arch.has_tma and all(map(self._is_whole, self.sources))
         return self.by_engine and self.is_ahead and is_line and can_copy
 
     @property

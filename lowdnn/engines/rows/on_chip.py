@@ -73,7 +73,7 @@ class OnChip:
         is_several = self.tile.staying_blocks(self.layout, self.arch) < self.tile.blocks(self.layout)
         are_warps = self.tile.THREADS % 32 == 0 and self.tile.THREADS >= _LEAST_THREADS and self.tile.SIDE <= 32
         has_roles = are_warps and _ROLES * self.tile.THREADS <= MAX_BLOCK_THREADS
-        may_stay = has_roles or not self.tile.is_cooperative
+        may_stay = (has_roles and self.arch.has_tma) or not self.tile.is_cooperative
         is_possible = not self.layout.space.skew and is_several and may_stay and self._chunks > 1
         return self.is_ring_wanted and is_possible and self._least_slots <= self._fitting
 
@@ -136,7 +136,8 @@ class OnChip:
     def _checked(self) -> OnChip:
         """Raises BadParamError where a cooperative grid would not fit the device."""
         if self.tile.is_cooperative and not self.is_in_turns and self.tile.blocks(self.layout) > self.arch.sm_count:
-            expected = f"blocks that the device has, or STAGES 2 with room for {self._least_slots} chunks"
+            in_turns = f", or STAGES 2 with room for {self._least_slots} chunks" if self.arch.has_tma else ""
+            expected = f"blocks that the device has{in_turns}"
             raise BadParamError.at("rows.CTA_COUNT", expected=expected, got=self.tile.SHARING)
         return self
 

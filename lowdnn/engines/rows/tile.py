@@ -165,7 +165,7 @@ class RowTile:
         """For kernel names."""
         meeting = f"g{self.SHARING}" if self.is_cooperative else ""
         holding = "n" if self.AS_READ else ""
-        return f"t{self.THREADS}m{self.TEAM}s{self.SIDE}i{self.ITEMS}c{self.CLUSTER}{meeting}{holding}"
+        return f"t{self.THREADS}m{self.TEAM}s{self.SIDE}i{self.ITEMS}c{self.CLUSTER}b{self.RESIDENT}{meeting}{holding}"
 
     def packed(self, layout: RowLayout, held: Held) -> PackedRow | None:
         """How a thread has its row where that is packed; None of others."""
@@ -237,7 +237,7 @@ def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: Defaults | No
         # A warp's accesses to rows that begin beside memory lines lie askew to these, the copy engine's do not; and the
         # warps can then begin at lines.
         is_askew = bool(layout.space.skew) or _has_room_for_lines(layout, team * items, cluster)
-        by_engine = is_askew and not held.stays and arch.name == "sm_90a"
+        by_engine = is_askew and not held.stays and arch.has_tma
         default = RING if ring else 0 if not is_ahead else ENGINE_ROW if by_engine else NEXT_ROW
         found = (*found, Knob("ahead", KnobType.STAGES, stages, default, text))
     if not held.stays:
@@ -451,7 +451,7 @@ def _side(layout: RowLayout) -> int:
 
 def _may_take_turns(layout: RowLayout, arch: ArchSpec, held: Held) -> bool:
     """Whether blocks can share one row after the other."""
-    is_possible = held.stays and held.looks_ahead and arch.name == "sm_90a"
+    is_possible = held.stays and held.looks_ahead and arch.has_tma
     return is_possible and not layout.space.skew and not are_apart(layout)
 
 
@@ -629,7 +629,7 @@ def filling_cluster(layout: RowLayout, arch: ArchSpec, least: int) -> int:
 
 def clusters(arch: ArchSpec) -> tuple[int, ...]:
     """Blocks of a cluster that the device can have."""
-    return _CLUSTERS if arch.name == "sm_90a" else (1,)
+    return _CLUSTERS if arch.has_clusters else (1,)
 
 
 def _most_cluster(arch: ArchSpec) -> int:

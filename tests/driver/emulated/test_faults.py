@@ -245,19 +245,18 @@ def test_what_is_unknown_is_refused_at_load_with_its_line(bench, line, text):
 
 
 @pytest.mark.parametrize(
-    ("target", "arch", "runs"),
+    ("target", "capability", "runs"),
     [
-        ("sm_80", "sm_80", True),
-        ("sm_75", "sm_90a", True),
-        ("sm_90a", "sm_90a", True),
-        ("sm_90", "sm_80", False),
-        ("sm_90a", "sm_90", False),
-        ("sm_90a", "sm_100a", False),
-        ("compute_80", "sm_90", False),
+        ("sm_80", (8, 0), True),
+        ("sm_75", (9, 0), True),
+        ("sm_90a", (9, 0), True),
+        ("sm_90", (8, 0), False),
+        ("sm_90a", (10, 0), False),
+        ("compute_80", (9, 0), False),
     ],
 )
-def test_code_for_another_target_is_refused(target, arch, runs):
-    machine = Machine(Arena(), arch)
+def test_code_for_another_target_is_refused(target, capability, runs):
+    machine = Machine(Arena(), capability)
     text = f".version 8.0\n.target {target}\n.address_size 64\n.entry k()\n{{\nret;\n}}\n"
     if runs:
         machine.load(text)

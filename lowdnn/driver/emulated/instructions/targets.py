@@ -10,8 +10,9 @@ import re
 from lowdnn.driver.emulated.faults import unsupported
 from lowdnn.driver.emulated.parsing.ir import FunctionIR, Instruction, Special
 
-#: Opcodes that only sm_90a has, and those that sm_90 was the first to have.
-_ONLY_90A = frozenset({"wgmma", "setmaxnreg", "tensormap"})
+#: Opcodes that only sm_90a has, those that need a target with a suffix from it on, and those of sm_90 and newer.
+_ONLY_90A = frozenset({"wgmma"})
+_FROM_90A = frozenset({"setmaxnreg", "tensormap"})
 _FROM_90 = frozenset({"mapa", "getctarank", "griddepcontrol", "elect", "stmatrix"})
 #: Modifiers that sm_90 was the first to have: with any opcode, and with one.
 _MODIFIERS_FROM_90 = frozenset({"shared::cluster", "cluster"})
@@ -35,22 +36,18 @@ _CLUSTER_REGISTERS = ("%cluster", "%nclusterid", "%is_explicit_cluster", "%aggr_
 
 def check_target(function: FunctionIR, target: str) -> None:
     """Refuses the first instruction of a function that ``target`` (``sm_80``, ``sm_90a``) does not have."""
-    have = _parts(target)
-    for instruction in function.body:
-        wanted = _first_target(instruction)
-        if wanted > have:
-            raise unsupported(f"{instruction.name} takes sm_{wanted[0]}{wanted[1]}, not {target}", instruction.line)
-
-
-def _parts(target: str) -> tuple[int, str]:
-    """(number, letter), which compare as the targets do."""
     match = re.fullmatch(r"sm_(\d+)([af]?)", target)
-    return (int(match[1]), match[2]) if match else (0, "")
+    number, suffix = (int(match[1]), match[2]) if match else (0, "")
+    for instruction in function.body:
+        first, first_suffix = _first_target(instruction)
+        is_missing = number < first or (bool(first_suffix) and not suffix)
+        if is_missing or (instruction.opcode in _ONLY_90A and target != "sm_90a"):
+            raise unsupported(f"{instruction.name} takes sm_{first}{first_suffix}, not {target}", instruction.line)
 
 
 def _first_target(instruction: Instruction) -> tuple[int, str]:
     opcode, modifiers = instruction.opcode, instruction.modifiers
-    if opcode in _ONLY_90A:
+    if opcode in _ONLY_90A or opcode in _FROM_90A:
         return 90, "a"
     forms = _FORMS_FROM_90.get(opcode)
     if (

@@ -7,7 +7,7 @@ from functools import cached_property
 from math import gcd, prod
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.grouped.axes import Axis, OutputClass, backward_axes, forward_axes, output_classes
@@ -224,7 +224,7 @@ class GroupedGeometry:
         return best if best.places <= limit else fastest_tile(slab, self.axes, self.images, self.slabs, machine, limit)
 
     def _slab_on(self, arch: ArchSpec) -> Slab:
-        return replace(self.slab, has_wgmma=arch.name == SM_90A.name)
+        return replace(self.slab, has_wgmma=arch.has_wgmma)
 
     @staticmethod
     def _positions(tensor: Tensor) -> int:
@@ -277,8 +277,13 @@ class GroupedGeometry:
             WHOLE=int(self.dag.dims[1] % _MAX_FUNCTOR_VECTOR == 0),
         )
         direction = "dgrad" if self.is_backward else "fprop"
-        group = f"{pack.inputs}to{pack.outputs}_u{slab.units}_m{tile.blocks_m}_b{threads}_t{slab.taps}x{slab.classes}"
-        group += "h" * params.HALVED + "k" * params.KEEPS_FILTERS + "w" * params.WHOLE_FILTERS
+        group = f"{pack.inputs}to{pack.outputs}_u{slab.units}x{pack.in_unit}_m{tile.blocks_m}_b{threads}"
+        group += (
+            f"_t{slab.taps}x{slab.classes}"
+            + "h" * params.HALVED
+            + "k" * params.KEEPS_FILTERS
+            + "w" * params.WHOLE_FILTERS
+        )
         group += "g" * params.BY_WARPGROUPS + "m" * params.MAPPED
         target = dependent_target(arch)
         output = f"w{self.run}_r{params.OUTPUT_RANK}v{vector}"

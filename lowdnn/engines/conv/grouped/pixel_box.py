@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.conv.grouped.axes import AXES
 from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.launch import ceil_div, divider, i32, i64
@@ -61,7 +61,7 @@ class BoxedTensor:
 
     def map(self, box: Box, arch: ArchSpec) -> TiledMap | None:
         """Of dimensions (c, w, h, d, n); None where threads copy the boxes."""
-        if arch.name != SM_90A.name or not is_swizzled(box.pitch_bytes):
+        if not arch.has_tma or not is_swizzled(box.pitch_bytes):
             return None
         tensor, strides, size = self.tensor, self._strides, self.tensor.element_bytes
         missing = AXES + 2 - tensor.rank

@@ -14,7 +14,7 @@ from math import gcd, lcm, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.conv.grouped.axes import Axis
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, LINE_BYTES, Box, Count, is_swizzled, pitch_bytes, places
 from lowdnn.engines.launch import BARRIER_BYTES, ceil_div, floor_power
@@ -87,7 +87,7 @@ class Machine:
     @classmethod
     def of(cls, arch: ArchSpec) -> Machine:
         shared_bytes = arch.shared_bytes_per_block, arch.shared_bytes_per_sm
-        return cls(arch.sm_count, *shared_bytes, arch.threads_per_sm, arch.name == SM_90A.name)
+        return cls(arch.sm_count, *shared_bytes, arch.threads_per_sm, arch.has_tma)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from functools import cached_property
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import (
     BEHAVIOR_NOTES,
@@ -201,7 +201,7 @@ class ConvNarrowMma(Floored):
         problem = graph.derive(_problem_of)
         if isinstance(problem, Refusal):
             return problem
-        if refused := refuse_arch(self.name, arch, SM_90A.name):
+        if refused := refuse_arch(self.name, arch, "sm_90a"):
             return refused
         if problem.best_tile(arch):
             return None
