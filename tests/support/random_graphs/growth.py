@@ -124,12 +124,21 @@ class Growth:
         tensor = replace(self._tensor(ones, data_type, ones, name=name), is_by_value=True)
         return self._given(tensor, np.full(ones, value))
 
-    def output(self, dims: Dims, data_type: DataType, *, is_stored: bool | None = None, name: str = "y") -> Tensor:
+    def output(
+        self,
+        dims: Dims,
+        data_type: DataType,
+        *,
+        is_stored: bool | None = None,
+        strides: Dims | None = None,
+        name: str = "y",
+    ) -> Tensor:
         """A tensor that an operation writes, stored or virtual."""
         if prod(dims) > _MOST_ELEMENTS:
             raise UnfitError
         is_virtual = not (self.chance(0.4) if is_stored is None else is_stored)
-        return replace(self._tensor(dims, data_type, self._strides(dims), name=name), is_virtual=is_virtual)
+        tensor = self._tensor(dims, data_type, strides or self._strides(dims), name=name)
+        return replace(tensor, is_virtual=is_virtual)
 
     def accumulated(self, output: Tensor) -> None:
         """``output`` holds something before the run that counts."""

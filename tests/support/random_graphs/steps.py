@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from lowdnn.status import LowdnnError
-from tests.support.random_graphs import attention, contractions, elementwise, moves, rows, sums
+from tests.support.random_graphs import attention, contractions, elementwise, moves, packed, rows, sums
 from tests.support.random_graphs.growth import Grown, Growth, UnfitError
 
 Step = Callable[[Growth], None]
@@ -42,10 +42,14 @@ STEPS: Mapping[str, tuple[Step, int, bool]] = {
     "contract_band_matrix": (moves.contract_band_matrix, 1, True),
     "rope": (moves.rope, 1, False),
     "paged_cache_load": (moves.paged_cache_load, 1, True),
+    "ragged_load": (packed.ragged_load, 1, True),
+    "ragged_store": (packed.ragged_store, 1, True),
+    "pack_bits": (packed.pack_bits, 1, False),
+    "unpack_bits": (packed.unpack_bits, 1, True),
     "block_mask": (moves.block_mask, 1, False),
     "sdpa_forward": (attention.sdpa_forward, 2, False),
-    "sdpa_backward": (attention.sdpa_backward, 0, False),
-    "sdpa_fp8_backward": (attention.sdpa_fp8_backward, 0, False),
+    "sdpa_backward": (attention.sdpa_backward, 1, False),
+    "sdpa_fp8_backward": (attention.sdpa_fp8_backward, 1, False),
     "diagonal_band_mask": (attention.diagonal_band_mask, 1, False),
 }
 
