@@ -40,7 +40,7 @@ from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.tensor import Tensor
 
 #: uids of values inside the kernel; graphs cannot have negative ones.
-_NORMALISED, _SCALED, _VARIANCE, _STEP, _SHARE = -1, -2, -3, -4, -5
+_NORMALISED, _SCALED, _VARIANCE, _STEP, _SHARE, _EXACT = -1, -2, -3, -4, -5, -6
 #: Of a thread, where more than one tensor is read behind a row's elements; for the sample of a row.
 _BEHIND_REGISTERS, _SAMPLE_REGISTERS = 8, 8
 
@@ -219,20 +219,24 @@ class ForwardRows:
         return tuple(functors)
 
     def _of_row(self, name: str, value: Tensor, before: Tensor | None = None, after: Tensor | None = None) -> Functor:
-        """Stores a number of each row, and the running statistics that it carries on."""
+        """Stores a number of each row, and the running statistics that it, not rounded to its type, carries on."""
         operations: tuple[PointwiseOperation, ...] = ()
-        factor = self.operation.exp_avg_factor
+        factor, exact = self.operation.exp_avg_factor, value
         if before is not None and after is not None and factor is not None:
-            step, share = (
+            step, share, unrounded = (
                 replace(value, uid=uid, data_type=self.compute_type, alignment_bytes=16, is_virtual=True)
-                for uid in (_STEP, _SHARE)
+                for uid in (_STEP, _SHARE, _EXACT)
             )
-            operations = (
-                self._pointwise(PointwiseMode.SUB, value, before, step),
+            if value.data_type is not self.compute_type:
+                exact = unrounded
+                rounding = Pointwise(PointwiseMode.IDENTITY, self.compute_type)
+                operations = (PointwiseOperation(rounding, x=exact, y=value),)
+            operations += (
+                self._pointwise(PointwiseMode.SUB, exact, before, step),
                 self._pointwise(PointwiseMode.MUL, step, factor, share),
                 self._pointwise(PointwiseMode.ADD, before, share, after),
             )
-        dag = dag_of(value.dims, operations, anchor=value)
+        dag = dag_of(value.dims, operations, anchor=exact)
         axis, space = self.space.kept - 1, self.space.kept_space
         return generate(dag, accumulator=self.compute_type, vector_axis=axis, space=space, name=name)
 

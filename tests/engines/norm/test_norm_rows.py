@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -13,13 +15,16 @@ from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType, HeurMode, KnobType, NormMode, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.cases import parse_case
+from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import rank
+from lowdnn.ops.base import with_tensors
+from lowdnn.ops.norm_forward import NormForward
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError
 from tests.support.builders import matmul_graph
 from tests.support.data import fresh_seed
-from tests.support.running import check_case, check_outputs, run_plan
+from tests.support.running import check_case, check_close, check_outputs, run_plan
 
 ENGINE = NormRows()
 
@@ -705,3 +710,16 @@ def test_rows_too_long_to_sum_gradients_on_the_way_make_dy_once_more() -> None:
     graph = parse_case("norm dims=1x435567 mode=layer axes=1 dir=bwd dtype=fp16 align=2 before=mul").graph()
     kernels = [kernel.name for kernel in ENGINE.plan(graph, SM_90A, {}).kernels]
     assert sum("reduction" in name for name in kernels) == 2
+
+
+def test_running_statistics_follow_from_the_mean_before_it_is_rounded(device: Runtime) -> None:
+    """In fp32 beside a mean in fp16, whose rounding would show."""
+    builder = GraphBuilder()
+    x, momentum = builder.tensor((2, 8, 1, 1), DataType.FLOAT), builder.by_value(4, DataType.FLOAT)
+    epsilon = builder.constant(4, DataType.FLOAT, 1e-3)
+    builder.norm(NormMode.BATCH_NORM, x, epsilon, momentum=momentum, store=DataType.FLOAT, statistics=DataType.HALF)
+    (operation,) = builder.operations
+    assert isinstance(operation, NormForward)
+    running = (operation.output_running_mean, operation.output_running_var)
+    wide = {tensor.uid: replace(tensor, data_type=DataType.FLOAT) for tensor in running if tensor is not None}
+    check_close(device, ENGINE, OperationGraph([with_tensors(operation, wide)]), length=1)

@@ -170,6 +170,7 @@ class Growth:
 
     def add(self, operation: Operation | Compound) -> None:
         """Adds an operation. Raises UnfitError, and leaves the graph as it was."""
+        self._check_places(operation)
         found: dict[int, Array] = {}
         for part in expanded((operation,)):
             operands = {port: self._value_of(tensor, found) for port, tensor in inputs_of(part).items()}
@@ -200,6 +201,13 @@ class Growth:
             raise UnfitError
         if self.is_exact and ((np.abs(values) > _LARGEST_EXACT).any() or (values != rounded.astype(np.float64)).any()):
             raise UnfitError
+
+    def _check_places(self, operation: Operation | Compound) -> None:
+        """Tensors lie as they are: beside a norm a stored mask would have bits, which have a step of their own."""
+        for part in expanded((*self.operations, operation)):
+            for tensor in inputs_of(part).values():
+                if tensor.uid in self._inputs and self._inputs[tensor.uid].shape != tensor.dims:
+                    raise UnfitError
 
     def _check_sums(self, operation: Operation, operands: dict[str, Array]) -> None:
         """Sums of magnitudes bound every partial sum."""

@@ -64,6 +64,14 @@ _MOST_ATTEMPTS = 200
 def random_graph(seed: int) -> Grown:
     """The graph of this seed, of up to 6 operations (compound ones count once)."""
     rng = np.random.default_rng(seed)
+    while True:
+        try:
+            return _grown(rng, seed)
+        except LowdnnError:  # of what only the whole graph shows
+            continue
+
+
+def _grown(rng: np.random.Generator, seed: int) -> Grown:
     empty_share = 0.0 if seed % _GRAPHS_BETWEEN_EMPTY else _EMPTY_SHARE
     growth = Growth(rng, is_exact=seed % _GRAPHS_BETWEEN_EXACT == 0, empty_share=empty_share)
     wanted = int(rng.integers(1, _MOST_OPERATIONS + 1))
