@@ -188,7 +188,8 @@ class BackendCalls:
                 # Bytes of the middle of somewhere else: the device finds out what is not its own.
                 pointers[uid] += self._draw.choice((1, 4, 8))
             case 4:
-                pointers[uid] = self._odd(pointers[uid]) if pointers[uid] != self._host.ctypes.data else 0
+                is_host = pointers[uid] == self._host.ctypes.data
+                pointers[uid] = self._draw.choice((0, 3, 65535)) if is_host else self._odd(pointers[uid])
 
     def _set(self, descriptor: Descriptor, declared: Attribute, value_of: Callable[[Attribute], Any]) -> None:
         values = self._odd(value_of(declared))

@@ -125,7 +125,7 @@ class _Route:
             else device_getter(values[key])
             for place, key in zip(given, picked, strict=True)
         ]
-        # An integer for a tensor in device memory is its address already.
+        # An integer is an address already.
         self._steps = tuple(
             (position, getter, needs[place])
             for position, (place, getter) in enumerate(zip(given, getters, strict=True))

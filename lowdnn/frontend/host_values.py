@@ -15,15 +15,13 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.backend.handle import Handle
 from lowdnn.enums import DataType
-from lowdnn.frontend.addresses import AddressOf, Need
+from lowdnn.frontend.addresses import AddressOf, Need, integer_address
 from lowdnn.frontend.data_types import as_data_type, to_backend
 from lowdnn.frontend.interop import HOST_DEVICE_TYPES
 from lowdnn.runtime.dlpack import read_capsule
 from lowdnn.runtime.parameters import read_host_value
-from lowdnn.status import AttributeTypeError, BadParamError, UnsupportedDataTypeError
+from lowdnn.status import AttributeTypeError, UnsupportedDataTypeError
 
-#: Integers below it are no host address: the first pages of a process are never mapped.
-_LOWEST_HOST_ADDRESS = 1 << 16
 #: Storage that ``array`` can hold and fill without a change of the number: floats round, integers must fit.
 _ARRAY_CODES = "fdilqbB"
 #: What taking a number from an object, or storing it, raises where there is none that fits.
@@ -33,11 +31,11 @@ _NO_NUMBER = (TypeError, ValueError, OverflowError, BufferError, AttributeError,
 def host_getter(value: Any, data_type: DataType) -> AddressOf:
     """How the host address of values of this type is taken for a by-value tensor of ``data_type``.
 
-    The getters raise BadParamError for an integer that is no address, AttributeTypeError for what is no number and no
-    host array of one element. They read nothing of torch's tensors but their address: the value may change in place.
+    The getters raise AttributeTypeError for what is no number and no host array of one element. They read nothing of
+    torch's tensors but their address: the value may change in place.
     """
     if type(value) is int:
-        return _given_address
+        return integer_address
     convert = _number_getter(data_type)
     return _in_place_getter(value.dtype, convert) if _is_torch_tensor_of(value, data_type) else convert
 
@@ -57,18 +55,6 @@ def host_scalar(value: object, data_type: DataType, where: str) -> NDArray[Any]:
             got=f"{type(value).__name__} {value!r}"[:200],
         ) from None
     return dtypes.from_float64(elements, data_type)
-
-
-def _given_address(address: Any, handle: Handle, need: Need, kept: list[object]) -> int:
-    if address < _LOWEST_HOST_ADDRESS:
-        raise BadParamError.at(
-            need.where,
-            expected="a host address, where a by-value tensor is given an integer",
-            got=address,
-            hint="pass a float or a host array of one element",
-        )
-    found: int = address
-    return found
 
 
 def _in_place_getter(dtype: object, convert: AddressOf) -> AddressOf:

@@ -17,6 +17,9 @@ from lowdnn.status import (
     StreamMismatchError,
 )
 
+#: The first pages of a process are never mapped: what is lower is a number that was meant as the value.
+_LOWEST_HOST_ADDRESS = 1 << 16
+
 
 class PackRules:
     """The checks for one plan on one device. Every message names the tensor by uid and name.
@@ -49,9 +52,9 @@ class PackRules:
     def check_tensors(self, addresses: tuple[int, ...], last: tuple[object, ...]) -> None:
         """Checks the tensors' addresses that are others than ``last``.
 
-        Raises BadParamError unless there is one for each tensor, NullPointerError, MisalignedPointerError,
-        AttributeTypeError (no 64-bit integer). With ``checks_ranges`` also SizeInsufficientError and
-        StreamMismatchError (another device).
+        Raises BadParamError unless there is one for each tensor, and for a host address that is none; also
+        NullPointerError, MisalignedPointerError, AttributeTypeError (no 64-bit integer). With ``checks_ranges`` also
+        SizeInsufficientError and StreamMismatchError (another device).
         """
         rules = self._rules
         if len(addresses) != len(rules):
@@ -97,9 +100,10 @@ class PackRules:
 
 
 def _rule(tensor: PlanTensor) -> tuple[int, int, PlanTensor]:
-    """(lowest address, alignment in bytes, tensor): an empty tensor may be null, a host value may lie anywhere."""
-    is_free = tensor.is_by_value or not tensor.size_bytes
-    return int(tensor.size_bytes > 0), 1 if is_free else tensor.alignment_bytes, tensor
+    """(lowest address, alignment in bytes, tensor): an empty tensor may be null, a host value has no alignment."""
+    if tensor.is_by_value:
+        return _LOWEST_HOST_ADDRESS, 1, tensor
+    return int(tensor.size_bytes > 0), tensor.alignment_bytes if tensor.size_bytes else 1, tensor
 
 
 def _tensor_error(tensor: PlanTensor, address: int) -> LowdnnError:
@@ -108,6 +112,9 @@ def _tensor_error(tensor: PlanTensor, address: int) -> LowdnnError:
         return _no_address(where, address)
     if address == 0:
         return NullPointerError.at(where, expected="an address", got="0")
+    if tensor.is_by_value:
+        hint = "give the address of the value, or the value as a float or a host array of one element"
+        return BadParamError.at(where, expected="a host address, where it is an integer", got=address, hint=hint)
     return MisalignedPointerError.at(
         where, expected=f"a multiple of {tensor.alignment_bytes} bytes", got=f"{address:#x}"
     )

@@ -167,9 +167,14 @@ def test_integers_are_addresses(scale: Scale) -> None:
     scale.check(held.ctypes.data, 4)
     held[...] = 5
     scale.check(held.ctypes.data, 5)
-    for low in (3, 65535, -1):
-        with pytest.raises(BadParamError, match=r"'factor'.*: expected a host address, where a by-value"):
+    for low in (3, 65535):
+        with pytest.raises(BadParamError, match=r"\(factor\).*: expected a host address, where it is an integer, got"):
             scale.execute(low)
+    with pytest.raises(NullPointerError, match="factor"):
+        scale.execute(0)
+    for wrong in (-1, 2**64):
+        with pytest.raises(AttributeTypeError, match="factor"):
+            scale.execute(wrong)
     scale.check(2.0, 2)
 
 
