@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import inspect
 import resource
 import signal
 import sys
@@ -117,8 +118,10 @@ def _hangs(*_: object) -> None:
 
 
 def _is_wrong_signature(error: BaseException) -> bool:
-    """True where the call itself raised, and nothing inside of it."""
-    return isinstance(error, TypeError) and not _places(error)
+    """True where the arguments did not fit the call's parameters: Python or ``inspect.signature`` raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    is_bound = frames[-1].filename == inspect.getfile(inspect)
+    return isinstance(error, TypeError) and (is_bound or not _places(error))
 
 
 def _places(error: BaseException) -> list[str]:

@@ -135,7 +135,10 @@ class BackendCalls:
         """A plan with buffers of its sizes; pointers missing, others, null, misaligned or of freed memory."""
         plan, handle = self._values.one_of(self._kept.get(D.EXECUTION_PLAN, [])), self._handles.any()
         if not isinstance(plan, Descriptor) or not plan.is_finalized or self._draw.random() < 0.05:
-            execute(self._odd(handle), self._odd(plan), self._odd(self._any()))
+            try:
+                execute(self._odd(handle), self._odd(plan), self._odd(self._any()))
+            finally:
+                self._handles.replace_broken()
             return
         buffers = [
             DeviceBuffer.allocate(handle.runtime.context, max(tensor.size_bytes, 1))

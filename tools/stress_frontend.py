@@ -243,7 +243,7 @@ class FrontendCalls:
         try:
             known.check(self._draw.randint(-9, 9), write)
         except LowdnnError as error:
-            raise AssertionError("a right call failed") from error
+            raise AssertionError(f"a right call failed: {error}") from error
 
     def serialize(self) -> None:
         self._texts.append(self._written().graph.serialize(as_bytes=self._draw.random() < 0.5))
