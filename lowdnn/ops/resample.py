@@ -161,7 +161,10 @@ class Resample:
         return self.compute_type is DataType.INT32
 
     def output_dims(self, x_dims: tuple[int, ...], x: str = "resample.x") -> tuple[int, ...]:
-        """The dims of y for an image, which messages call ``x``; raises ShapeMismatchError."""
+        """The dims of y for an image, which messages call ``x``; raises ShapeMismatchError.
+
+        Along an axis without elements and without padding y has none either.
+        """
         if len(x_dims) != self.spatial_dims + 2:
             raise ShapeMismatchError.at(
                 f"{x}.dims",
@@ -171,10 +174,13 @@ class Resample:
         spatial = []
         for axis, extent in enumerate(x_dims[2:]):
             padded = extent + self.pre_paddings[axis] + self.post_paddings[axis]
+            if extent == 0 and (self.pre_paddings[axis], self.post_paddings[axis]) == (0, 0):
+                spatial.append(0)
+                continue
             if self.window_dims[axis] > padded or extent == 0:
                 raise ShapeMismatchError.at(
                     f"{x}.dims[{2 + axis}]",
-                    expected=f"at least one element and, with its padding, a window of {self.window_dims[axis]}",
+                    expected=f"at least one element (or no padding) and, with its padding, a window of {self.window_dims[axis]}",
                     got=extent,
                 )
             spatial.append(1 + int((padded - self.window_dims[axis]) // self.strides[axis]))

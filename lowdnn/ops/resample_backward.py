@@ -88,7 +88,8 @@ class ResampleBackward(ResampleOperation):
         places = self._places(inputs) if resample.mode is ResampleMode.MAXPOOL else None
         with np.errstate(invalid="ignore", over="ignore"):
             divisor = divisors(resample, self.axes)
-            is_common = bool((divisor == divisor.flat[0]).all())
+            common = divisor.max(initial=1.0)
+            is_common = bool((divisor == common).all())
             terms = dy if is_common else dy / divisor
             for tap in taps(self.axes):
                 reads = tap.exists & (tap.inside | resample.is_clamped)
@@ -96,7 +97,7 @@ class ResampleBackward(ResampleOperation):
                     reads = reads & (places == tap.number)
                 weighted = terms * tap.weights if resample.mode is ResampleMode.BILINEAR else terms
                 tap.add(dx, np.where(reads, weighted, 0))
-            total = dx / divisor.flat[0] if is_common else dx
+            total = dx / common if is_common else dx
             return {"dx": dtypes.rounded(total, resample.compute_type)}
 
     def _places(self, inputs: Values) -> NDArray[Any]:

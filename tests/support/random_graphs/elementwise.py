@@ -47,7 +47,7 @@ def pointwise(growth: Growth, mode: PointwiseMode | None = None) -> None:
     ports: dict[str, Tensor] = {}
     for port in ops.input_ports(mode):
         ports[port] = x if not ports else _other(growth, x.dims, compute_type)
-    dims = ops.output_dims(tuple(tensor.dims for tensor in ports.values()))
+    dims = ops.output_dims({port: tensor.dims for port, tensor in ports.items()})
     ports[ops.output_port(mode)] = growth.output(dims, _result_type(growth, mode, compute_type))
     alphas = {name: growth.choose((2.0, -1.0)) for name in _scaled(mode, compute_type) if growth.chance(0.2)}
     growth.add(PointwiseOperation(_arithmetic(growth, mode, compute_type, x.rank), **ports, **alphas))
