@@ -29,6 +29,9 @@ MAX_NAME = 1024
 NAME_RULE = f"at most {MAX_NAME} characters without control characters"
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
+#: Longer integers are not written out, which Python refuses for many digits.
+_MAX_SHOWN_BITS = 256
+
 #: Digits and sign of the longest integer in the range; Python itself takes quadratic time for longer ones.
 _INTEGER_CHARACTERS = 20
 
@@ -95,6 +98,8 @@ def place(where: str, key: str | int) -> str:
 
 def shown(value: object, most: int = 80) -> str:
     """``repr(value)`` as a message has room for it."""
+    if isinstance(value, int) and value.bit_length() > _MAX_SHOWN_BITS:
+        return f"an integer of {value.bit_length()} bits"
     text = repr(value) if not isinstance(value, (dict, list, tuple, str)) else _shown_long(value, most)
     return text if len(text) <= most else f"{text[:most]}..."
 

@@ -1,6 +1,7 @@
 """NVRTC: CUDA C++ text in, PTX or a cubin out. Needs no GPU and no driver.
 
-One program per call, with its headers in memory: no file is read, no include path is searched. NVRTC is thread-safe and
+One program per call, with its headers in memory: no file is read, no include path is searched. NVRTC itself would look
+into the working directory, and open any absolute path that a directive names. NVRTC is thread-safe and
 ``cuda.bindings`` releases the GIL, so several programs may compile in parallel threads.
 Source: NVRTC User Guide 13.0.
 """
@@ -30,6 +31,17 @@ ALLOWED_OPTIONS = re.compile(
     r"|--ptxas-options=(-v|--warn-on-spills)"
     r"|-D[A-Za-z_][A-Za-z0-9_]*(=[A-Za-z0-9_.:<>,+\- ]+)?"
 )
+
+#: Keeps NVRTC out of the working directory, which it takes for the folder of the source.
+NO_FOLDERS = "--no-source-include"
+
+#: A directive or an operator that may open a file, as far as its name, whatever stands for ``#`` or between. Lines that
+#: go on are joined before.
+_READING = re.compile(
+    r"(?:#|%:|\?\?=)(?:\s|/\*.*?\*/)*(?:include|import|embed|\\)\w*|__has_(?:include|embed)\w*", re.DOTALL
+)
+_INCLUDE = re.compile(r'#[ \t]*include[ \t]*[<"]([^<>"\n]+)[>"]')
+_CONTINUATION = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
 
 
 class Output(Enum):
@@ -71,12 +83,16 @@ def compile_program(
 ) -> Compiled:
     """Compiles ``source``. ``headers`` maps the name in an ``#include`` to its text; ``name`` is for messages.
 
-    Raises BadParamError for an option that is not allowed, CompilationFailedError (with the log) where NVRTC rejects
-    the program, SublibraryLoadingFailedError where there is no NVRTC.
+    Raises BadParamError for an option that is not allowed and a directive that would read anything but ``headers``,
+    CompilationFailedError (with the log) where NVRTC rejects the program, SublibraryLoadingFailedError where there is
+    no NVRTC.
     """
     for option in options:
         if not ALLOWED_OPTIONS.fullmatch(option):
             raise BadParamError.at("compile_program.options", expected="options of the allow-list", got=repr(option))
+    for label, text in ((name, source), *headers.items()):
+        _check_includes(label, text, headers)
+    options = (*options, NO_FOLDERS)
     nvrtc = _library()
     result, program = nvrtc.nvrtcCreateProgram(
         source.encode(),
@@ -99,6 +115,17 @@ def compile_program(
         return Compiled(image, log.strip())
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+def _check_includes(name: str, text: str, headers: Mapping[str, str]) -> None:
+    joined = _CONTINUATION.sub("", text)
+    for found in _READING.finditer(joined):
+        include = _INCLUDE.match(joined, found.start())
+        if include is None or include[1] not in headers:
+            line = joined[found.start() :].split("\n", 1)[0]
+            raise BadParamError.at(
+                f"compile_program.{name}", expected="plain includes of headers that were given", got=repr(line[:80])
+            )
 
 
 def _library() -> ModuleType:

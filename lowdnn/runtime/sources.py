@@ -2,7 +2,7 @@
 
 Headers are looked up in the kernel's own folder, then from the root (``include/numeric.cuh``); ``generated.cuh`` is the
 text inside the ref.
-Nothing outside the engines' folder is ever read, and no other search path exists.
+Nothing outside the engines' folder is ever read, no link in it is followed, and no other search path exists.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ import re
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from lowdnn.plan import KernelRef
+from lowdnn.runtime.kernel_rules import check_kernel
 from lowdnn.status import BadParamError, CompilationFailedError
 
 #: Name of the in-memory header that holds ``KernelRef.generated``.
 GENERATED_HEADER = "generated.cuh"
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">]+)[">]', re.MULTILINE)
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TARGET = re.compile(r"sm_(\d{2,3}[af]?)")
-_MACRO_VALUE = re.compile(r"[A-Za-z0-9_.:<>,+\- ]+")
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,11 @@ class SourceTree:
     def read(self, kernel: KernelRef) -> KernelSource:
         """The whole program of ``kernel``.
 
-        Raises BadParamError for a name, path, target or parameter that is malformed or a source that is not there;
+        Raises BadParamError for a reference that breaks ``kernel_rules`` or a source that is not there;
         CompilationFailedError for a header that is not found.
         """
-        path = _checked_path(kernel)
+        check_kernel(kernel)
+        path = PurePosixPath(kernel.source)
         text = self._text(path)
         if text is None:
             raise BadParamError.at("KernelRef.source", expected="a file below lowdnn/engines", got=kernel.source)
@@ -87,42 +86,27 @@ class SourceTree:
         return self._text(PurePosixPath(include)) if local is None else local
 
     def _text(self, path: PurePosixPath) -> str | None:
+        """What the file of the tree holds; None where there is none, or a link leads to it."""
         if path.is_absolute() or ".." in path.parts:
             return None
-        file = self._root.joinpath(*path.parts)
+        file = self._root
+        for part in path.parts:
+            file = file / part
+            if isinstance(file, Path) and file.is_symlink():
+                return None
         return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
 def compile_options(kernel: KernelRef) -> tuple[str, ...]:
-    """NVRTC's options for PTX of ``kernel``: architecture, language, one macro per parameter, and KERNEL_NAME."""
-    target = _TARGET.fullmatch(kernel.target)
-    if target is None:
-        raise BadParamError.at("KernelRef.target", expected="sm_<capability>", got=kernel.target)
+    """NVRTC's options for PTX of ``kernel``, which keeps ``kernel_rules``: architecture, language, one macro for each
+    parameter, and KERNEL_NAME."""
     macros = (("KERNEL_NAME", kernel.name), *kernel.parameters)
     return (
-        f"--gpu-architecture=compute_{target[1]}",
+        f"--gpu-architecture={kernel.target.replace('sm', 'compute')}",
         "-std=c++17",
         "-default-device",
-        *(f"-D{_checked_macro(name, value)}" for name, value in macros),
+        *(f"-D{name}={int(value) if isinstance(value, int) else value}" for name, value in macros),
     )
-
-
-def _checked_path(kernel: KernelRef) -> PurePosixPath:
-    if not _IDENTIFIER.fullmatch(kernel.name):
-        raise BadParamError.at("KernelRef.name", expected="a C identifier", got=repr(kernel.name))
-    path = PurePosixPath(kernel.source)
-    if path.is_absolute() or ".." in path.parts or path.suffix != ".cu":
-        raise BadParamError.at("KernelRef.source", expected="a relative path of a .cu file", got=repr(kernel.source))
-    return path
-
-
-def _checked_macro(name: str, value: int | str) -> str:
-    text = str(int(value)) if isinstance(value, int) else value
-    if not _IDENTIFIER.fullmatch(name) or not _MACRO_VALUE.fullmatch(text):
-        raise BadParamError.at(
-            f"KernelRef.parameters[{name!r}]", expected="an integer or an identifier", got=repr(value)
-        )
-    return f"{name}={text}"
 
 
 def _digest(name: str, text: str, headers: tuple[tuple[str, str], ...], options: tuple[str, ...]) -> str:

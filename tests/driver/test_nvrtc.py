@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from lowdnn.driver import nvrtc
 from lowdnn.driver.nvrtc import Output
 from lowdnn.status import BadParamError, CompilationFailedError
+from tests.support.directives import READING
 
 SOURCE = '#include "two.cuh"\nextern "C" __global__ void KERNEL_NAME(float* x) { x[threadIdx.x] = two(); }'
 HEADERS = {"two.cuh": "__device__ float two() { return 2.0f; }"}
@@ -53,6 +55,27 @@ def test_rejected_program_carries_the_log_with_file_and_line() -> None:
 def test_options_that_name_files_are_refused(option: str) -> None:
     with pytest.raises(BadParamError, match="allow-list"):
         nvrtc.compile_program("", name="x.cu", headers={}, options=(option,))
+
+
+@pytest.mark.parametrize("where", ["source", "header"])
+@pytest.mark.parametrize("line", [*READING, '#include "secret.cuh"', '#include "two.cuh"\\\n#include "secret.cuh"'])
+def test_no_file_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, where: str) -> None:
+    (tmp_path / "secret.cuh").write_text("__device__ int secret;\n")
+    monkeypatch.chdir(tmp_path)
+    headers = HEADERS | ({"one.cuh": line} if where == "header" else {})
+    source = '#include "one.cuh"\n' if where == "header" else f"{line}\n"
+    with pytest.raises(BadParamError, match="plain includes of headers that were given"):
+        nvrtc.compile_program(source, name="x.cu", headers=headers, options=("--gpu-architecture=compute_80",))
+
+
+def test_nvrtc_itself_looks_into_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret.cuh").write_text("__device__ int secret;\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(nvrtc, "_check_includes", lambda *_: None)
+    with pytest.raises(CompilationFailedError, match="no directories in search list"):
+        nvrtc.compile_program(
+            '#include "secret.cuh"\n', name="x.cu", headers={}, options=("--gpu-architecture=compute_80",)
+        )
 
 
 def test_version_is_that_of_the_wheel() -> None:
