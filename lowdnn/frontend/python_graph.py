@@ -217,8 +217,9 @@ class pygraph(
         """Launches the selected plan into the handle's stream; does not wait. Builds the graph at first use.
 
         tensor_dict: the value of each input and output, by tensor, name or uid; with ``tensor_uids``, values in the
-        order of these uids. A value is an array with DLPack or ``__cuda_array_interface__``, a device tensor or buffer,
-        or a device address; for a by-value tensor a float, a host array of one element, or a host address.
+        order of these uids. Keys of None, and tensors that the graph does not have, are passed over and counted. A
+        value is an array with DLPack or ``__cuda_array_interface__``, a device tensor or buffer, or a device address;
+        for a by-value tensor a float, any host array of one element, read at each call, or a host address.
         workspace: ``get_workspace_size()`` bytes, 256-byte aligned, as any of these; None where that is 0.
         """
         if handle is not None and not isinstance(handle, Handle):

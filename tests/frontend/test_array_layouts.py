@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import lowdnn
 import lowdnn.frontend as cudnn
 from lowdnn.backend import Handle
-from lowdnn.frontend.array_layouts import LayoutWarning
+from lowdnn.frontend.array_layouts import LayoutWarning, LayoutWatch
 from lowdnn.frontend.python_graph import pygraph
 
 FLOAT = cudnn.data_type.FLOAT
@@ -130,3 +131,50 @@ def test_an_axis_of_stride_0_given_for_a_full_one(handle: Handle) -> None:
     backing.strides = (0, 1)
     with pytest.warns(LayoutWarning, match=r"array given for it \[0, 1\]"):
         case.execute(backing)
+
+
+def test_random_layouts_are_told_of_where_an_element_lies_elsewhere(handle: Handle) -> None:
+    """Against the elements' offsets; arrays have other axes of extent 1 than the tensor."""
+    draw = Random("layouts")
+    told = 0
+    for address in range(1, 400):
+        dims = tuple(draw.choice((1, 1, 2, 3)) for _ in range(draw.randint(1, 4)))
+        declared, given = (tuple(draw.choice((0, 1, 2, 3, 6, 9)) for _ in dims) for _ in range(2))
+        given = tuple(d if draw.random() < 0.7 else g for d, g in zip(declared, given, strict=True))
+        tensor = cudnn.tensor(dim=dims, stride=declared, data_type=FLOAT)
+        array = Described(*_with_other_ones(draw, dims, given))
+        differs = not np.array_equal(_offsets(dims, declared), _offsets(dims, given))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                LayoutWatch({0: tensor}).look(0, array, address, handle)
+        assert len(caught) == 2 * differs, (dims, declared, given)
+        told += differs
+    assert 100 < told < 300
+
+
+class Described:
+    """An array as far as torch's names tell."""
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.shape = shape
+        self._strides = strides
+
+    def stride(self) -> tuple[int, ...]:
+        return self._strides
+
+    def data_ptr(self) -> int:
+        return 0
+
+
+def _offsets(dims: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    places = np.indices(dims).reshape(len(dims), -1)
+    return (places * np.array(strides)[:, None]).sum(0)
+
+
+def _with_other_ones(draw: Random, dims: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    """The same layout with axes of extent 1 taken out and put in."""
+    axes = [axis for axis in zip(dims, strides, strict=True) if axis[0] != 1 or draw.random() < 0.5]
+    for _ in range(draw.randint(0, 2)):
+        axes.insert(draw.randint(0, len(axes)), (1, draw.randint(0, 9)))
+    return tuple(extent for extent, _ in axes), tuple(stride for _, stride in axes)

@@ -162,6 +162,14 @@ def test_a_cpu_tensor_of_the_tensors_type_is_taken_by_its_address(scale: Scale) 
     scale.check(TorchLike(np.full(1, 7, np.int64), "int64"), 7)
 
 
+@pytest.mark.parametrize("name", WRITTEN)
+def test_later_calls_do_not_look_for_keys_again(scale: Scale, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale.check(WRITTEN[name](1.0), 1)
+    monkeypatch.delattr("lowdnn.frontend.execution.Keys")
+    for value in (2.0, -0.5):
+        scale.check(WRITTEN[name](value), value)
+
+
 def test_integers_are_addresses(scale: Scale) -> None:
     held = full(4)
     scale.check(held.ctypes.data, 4)
