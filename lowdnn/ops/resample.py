@@ -180,7 +180,8 @@ class Resample:
             if self.window_dims[axis] > padded or extent == 0:
                 raise ShapeMismatchError.at(
                     f"{x}.dims[{2 + axis}]",
-                    expected=f"at least one element (or no padding) and, with its padding, a window of {self.window_dims[axis]}",
+                    expected="at least one element, or none and no padding, and with its padding a window of "
+                    f"{self.window_dims[axis]}",
                     got=extent,
                 )
             spatial.append(1 + int((padded - self.window_dims[axis]) // self.strides[axis]))
