@@ -87,7 +87,8 @@ class TiledMap:
     """The arguments of cuTensorMapEncodeTiled.
 
     ``strides_bytes`` holds the strides of all dimensions but the innermost one, which is dense. ``box`` counts the
-    elements of a copy along each dimension, of which every ``element_strides``-th one is taken.
+    elements of a copy along each dimension, of which every ``element_strides``-th one is taken. An element's address is
+    ``address`` plus the products of its coordinates and strides modulo 2^64, so that strides may cancel.
     """
 
     data_type: TensorMapDataType

@@ -55,6 +55,13 @@ EXTREME_TILED = [
     replace(TILED, box=(256, 256), swizzle=_NO_SWIZZLE, element_strides=(8, 8)),
     replace(TILED, dims=(1,), strides_bytes=(), box=(8,), element_strides=(1,)),
     replace(TILED, strides_bytes=(0,), address=0),
+    replace(
+        TILED,
+        dims=(64, 1 << 30, 8, 1 << 31, (1 << 30) + 1),
+        strides_bytes=(1024, 128, 1024, (1 << 34) - 1024),
+        box=(64, 64, 1, 1, 1),
+        element_strides=(1,) * 5,
+    ),
     replace(TILED, data_type=TensorMapDataType.FLOAT32, box=(256, 228), element_strides=(1, 1), swizzle=_NO_SWIZZLE),
 ]
 EXTREME_IM2COL = [
@@ -102,7 +109,7 @@ BROKEN_IM2COL: list[tuple[str, Any, str]] = [
 
 
 def test_good_maps_keep_the_rules() -> None:
-    assert [tiled_map_problem(tiled) for tiled in (TILED, *EXTREME_TILED)] == [""] * 6
+    assert [tiled_map_problem(tiled) for tiled in (TILED, *EXTREME_TILED)] == [""] * 7
     assert [im2col_map_problem(im2col) for im2col in (IM2COL, *EXTREME_IM2COL)] == [""] * 6
 
 

@@ -15,7 +15,7 @@ from tests.sweeps.random_ragged import check, draw, draw_backward, engines_of
 Draw = Callable[[np.random.Generator, np.random.Generator, int], str]
 
 #: Kernels, and cases of each.
-_KERNELS, _CASES = 8, 2
+_KERNELS, _CASES = 6, 2
 _KERNELS_ON_A_GPU, _CASES_ON_A_GPU = 48, 24
 
 of_each_kind = pytest.mark.parametrize("drawn", [draw, draw_backward], ids=["forward", "backward"])
