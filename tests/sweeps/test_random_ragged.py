@@ -40,7 +40,7 @@ def test_sample(guarded: Runtime, drawn: Draw, kernel: int) -> None:
 @pytest.mark.parametrize("kernel", range(_KERNELS_ON_A_GPU))
 @pytest.mark.parametrize("guarded", ["cuda"], indirect=True)
 def test_sweep(guarded: Runtime, drawn: Draw, kernel: int) -> None:
-    _sweep(guarded, drawn, [kernel, fresh_seed()], _CASES_ON_A_GPU, most=700)
+    _sweep(guarded, drawn, [kernel, fresh_seed()], _CASES_ON_A_GPU, most=500)
 
 
 def _sweep(runtime: Runtime, drawn: Draw, kernel: list[int], cases: int, most: int) -> None:
