@@ -16,7 +16,7 @@ from lowdnn.graph.expansion_builder import ExpansionBuilder
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.norm import compute_type_of
-from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.sdpa_fp8_backward import LARGEST, NUMBERS, SdpaFp8Backward
 from lowdnn.ops.subgraph import InnerOperation
@@ -133,12 +133,7 @@ class _Gradient:
 
     def _index(self, axis: int, extent: int) -> Tensor:
         """0, 1, ... along ``axis``."""
-        dims = tuple(extent if axis == one else 1 for one in range(4))
-        y = self._builder.tensor(dims, DataType.INT32, is_virtual=True, name="index")
-        self._builder.add(
-            PointwiseOperation(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=axis), x=self._zero, y=y)
-        )
-        return y
+        return self._builder.index(self._zero, axis, tuple(extent if axis == one else 1 for one in range(4)))
 
     def _probabilities(self, scores: Tensor, seen: Tensor) -> Tensor:
         exponent = self._pointwise(PointwiseMode.SUB, self._made(0, scores), self._op.stats)

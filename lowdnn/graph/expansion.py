@@ -4,7 +4,7 @@ attention is found again by ``attention_pattern``, its bands by ``band_pattern``
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from math import inf
 
@@ -32,7 +32,8 @@ def expanded(operations: Iterable[Operation | Compound]) -> tuple[Operation, ...
     part of others inside of them (``gathering``). Tensors between those have uids above all given."""
     given = tuple(operations)
     with_bits = with_bit_masks(given, _free_uid(given))
-    expansion = _Expansion(_free_uid(with_bits))
+    written = {tensor.uid for op in with_bits for inner in _with_inner(op) for tensor in outputs_of(inner).values()}
+    expansion = _Expansion(_free_uid(with_bits), written)
     for op in with_bits:
         expansion.add(op)
     return expansion.operations
@@ -40,15 +41,21 @@ def expanded(operations: Iterable[Operation | Compound]) -> tuple[Operation, ...
 
 def _free_uid(operations: Iterable[HasPorts]) -> int:
     """The first one above all that there are."""
-    return 1 + max((tensor.uid for op in operations for tensor in _tensors(op)), default=0)
+    tensors = (tensor for op in operations for inner in _with_inner(op) for tensor in _tensors(inner))
+    return 1 + max((tensor.uid for tensor in tensors), default=0)
+
+
+def _with_inner(operation: HasPorts) -> Iterable[HasPorts]:
+    """The operation, and those that it brings along."""
+    yield operation
+    if isinstance(operation, SdpaForward):
+        yield from () if operation.softmax is None else (operation.softmax,)
+        yield from () if operation.subgraph is None else operation.subgraph.operations
 
 
 def _tensors(operation: HasPorts) -> Iterable[Tensor]:
     for tensor in (inputs_of(operation) | outputs_of(operation)).values():
         yield from (tensor,) if tensor.ragged_offset is None else (tensor, tensor.ragged_offset)
-    if isinstance(operation, SdpaForward):
-        for inner in (operation.softmax, *(operation.subgraph.operations if operation.subgraph else ())):
-            yield from () if inner is None else _tensors(inner)
 
 
 def _packed(tensor: Tensor) -> tuple[Tensor, Tensor, int]:
@@ -72,8 +79,10 @@ def _loads_table(operation: Operation) -> bool:
 class _Expansion:
     """Operations, and the padded tensors in the place of ragged ones."""
 
-    def __init__(self, first_uid: int) -> None:
+    def __init__(self, first_uid: int, written: Collection[int]) -> None:
+        """written: the uids of all outputs, whichever come first."""
         self._builder = ExpansionBuilder(first_uid)
+        self._written = written
         self._padded: dict[int, Tensor] = {}
 
     @property
@@ -88,15 +97,15 @@ class _Expansion:
         )
         for tensor in (*reads, *writes):
             if tensor.uid not in self._padded:
-                self._padded[tensor.uid] = self._padded_of(tensor, is_loaded=tensor in reads)
+                self._padded[tensor.uid] = self._padded_of(tensor)
         self._add(with_tensors(operation, self._padded) if reads or writes else operation)
         for tensor in writes:
             self._builder.add(RaggedStore(self._padded[tensor.uid], *_packed(tensor)))
 
-    def _padded_of(self, tensor: Tensor, is_loaded: bool) -> Tensor:
+    def _padded_of(self, tensor: Tensor) -> Tensor:
         """A virtual tensor in the place of a ragged one."""
         y = self._builder.tensor(tensor.dims, tensor.data_type, is_virtual=True, name=tensor.name)
-        if is_loaded:
+        if tensor.uid not in self._written:
             packed, offsets, multiplier = _packed(tensor)
             self._builder.add(RaggedLoad(packed, y, offsets, multiplier))
         return y
@@ -159,7 +168,7 @@ class _Expansion:
         if sink is not None and queries is not None:
             row = self._builder.index(sink, _QUERY, (*scores.dims[:_KEY], 1))
             sink = self._masked(sink, PointwiseMode.CMP_LT, row, queries)
-        self._builder.add(replace(softmax, x=scores, y=weights, stats=stats, sink=sink, axes=(_KEY,)))
+        self.add(replace(softmax, x=scores, y=weights, stats=stats, sink=sink, axes=(_KEY,)))
         return weights
 
     def _dropped(self, op: SdpaForward, weights: Tensor) -> Tensor:

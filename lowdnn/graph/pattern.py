@@ -198,11 +198,12 @@ def dag_of(
     result: Tensor | None = None,
     randoms: tuple[RngOperation, ...] = (),
 ) -> PointwiseDag:
-    """Sorts the operations' tensors into loads, scalars and stores."""
+    """Sorts the operations' tensors into loads, scalars and stores. GEN_INDEX reads no value of its operand."""
     outputs = [op.output for op in randoms] + [op.output for op in operations]
     written = {tensor.uid for tensor in outputs}
     read = {t.uid: t for op in randoms for t in inputs_of(op).values()}
-    read |= {t.uid: t for op in operations for t in op.operands.values()}
+    of_values = (op for op in operations if op.mode is not PointwiseMode.GEN_INDEX)
+    read |= {t.uid: t for op in of_values for t in op.operands.values()}
     if anchor is not None:
         read.pop(anchor.uid, None)
     accumulated = {op.output.uid for op in operations if any(t.uid == op.output.uid for t in op.operands.values())}

@@ -17,7 +17,7 @@ from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.base import HasPorts
 from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
-from lowdnn.ops.ragged import RaggedLoad, RaggedStore
+from lowdnn.ops.ragged import RaggedLoad, RaggedMove, RaggedStore
 from lowdnn.ops.sdpa_forward import SdpaForward
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor, packed_strides
@@ -271,6 +271,39 @@ def test_ragged_tensors_are_loaded_and_stored() -> None:
     assert isinstance(found, Attention), found
     assert found.ragged == {op.packed.uid: op for op in moves}
     assert OperationGraph.from_json(graph.to_json()).key == graph.key
+
+
+def test_a_ragged_tensor_that_is_read_before_its_writer_is_given() -> None:
+    """It is not loaded: what is read is what is stored."""
+    offsets = tensor(30, (B + 1, 1, 1, 1), DataType.INT64)
+    o = replace(OUT, strides=packed_strides(OUT.dims, (0, 2, 1, 3)), ragged_offset=offsets)
+    active = PointwiseOperation(Pointwise(PointwiseMode.RELU_FWD, DataType.FLOAT), x=o, y=tensor(31, OUT.dims))
+    graph = graph_of(active, SdpaForward(Q, K, V, o))
+    assert [type(op) for op in graph.operations if isinstance(op, RaggedMove)] == [RaggedStore]
+
+
+def test_statistics_inside_may_be_ragged() -> None:
+    offsets = tensor(30, (B + 1, 1, 1, 1), DataType.INT64)
+    of_rows = [
+        replace(tensor(uid, STATS.dims, ragged_offset=offsets), strides=(H * SQ, 1, H, 1)) for uid in (40, 41, 42)
+    ]
+    softmax = Softmax(BEFORE, AFTER, *of_rows)
+    graph = graph_of(SdpaForward(Q, K, V, OUT, softmax=softmax))
+    stored = [op.packed.uid for op in graph.operations if isinstance(op, RaggedStore)]
+    assert stored == [40, 41, 42]
+
+
+def test_page_tables_may_be_ragged() -> None:
+    """Attention reads the pages behind a load of the table."""
+    table = tensor(30, (B, 1, 4, 1), DataType.INT32, ragged_offset=tensor(32, (B + 1, 1, 1, 1), DataType.INT32))
+    container = tensor(2, (9, 2, 2, 16), DataType.HALF)
+    q, v, o = (tensor(one.uid, (*one.dims[:3], 16), DataType.HALF) for one in (Q, V, OUT))
+    graph = graph_of(SdpaForward(q, container, v, o, page_table_k=table, **LENGTHS))
+    assert isinstance(graph.operations[0], RaggedLoad)
+    behind = graph.subgraph(graph.operations[1:])
+    found = match_attention(behind)
+    assert isinstance(found, Attention), found
+    assert found.k_load is not None
 
 
 def test_what_cannot_be_ragged_or_in_pages_is_refused() -> None:

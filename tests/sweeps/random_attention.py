@@ -31,17 +31,17 @@ def draw_decode(kernel: np.random.Generator, numbers: np.random.Generator, most:
 def draw_backward(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
     """A case of gradients, perhaps of changed scores, dropped weights, packed sequences, drawn as ``draw`` does."""
     words = []
-    if _happens(kernel, 0.3):
+    if happens(kernel, 0.3):
         words.append(f"bias={kernel.choice(['bh', '1h', 'b1', '11'])}")
-    if _happens(kernel, 0.2):
+    if happens(kernel, 0.2):
         words.append("cap=2")
-    if _happens(kernel, 0.2):
+    if happens(kernel, 0.2):
         words.append("alibi=yes")
-    if _happens(kernel, 0.3):
+    if happens(kernel, 0.3):
         words.append(f"dropout=0.25 masked={kernel.choice(['no', 'yes'])}")
-    if _happens(kernel, 0.25):
+    if happens(kernel, 0.25):
         words.append("ragged=yes")
-    return " ".join([_draw_backward(kernel, numbers, most, *_heads(numbers)), *words])
+    return " ".join([_draw_backward(kernel, numbers, most, *heads_of(numbers)), *words])
 
 
 def draw_backward_shared_alike(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
@@ -53,9 +53,9 @@ def draw_backward_shared_alike(kernel: np.random.Generator, numbers: np.random.G
 def draw_fp8_backward(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
     """A case of gradients in fp8, perhaps of dropped weights, drawn as ``draw`` does, of half the lengths."""
     words = [f"d_o={kernel.choice(['e4m3', 'e5m2'])}"]
-    if _happens(kernel, 0.3):
+    if happens(kernel, 0.3):
         words.append(f"dropout=0.25 masked={kernel.choice(['no', 'yes'])}")
-    return " ".join([_draw_backward(kernel, numbers, most // 2, *_heads(numbers), is_fp8=True), *words])
+    return " ".join([_draw_backward(kernel, numbers, most // 2, *heads_of(numbers), is_fp8=True), *words])
 
 
 def _draw(
@@ -69,35 +69,35 @@ def _draw(
 ) -> str:
     """places: the chance that sequences are packed, or in pages.  page: rows of a page; 0: any number."""
     sizes, types = _sizes_and_types(is_fp8)
-    k_heads, v_heads, heads = _heads(numbers)
+    k_heads, v_heads, heads = heads_of(numbers)
     words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
     words += [f"q={_length(numbers, most_queries)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(sizes)}"]
-    if _happens(kernel, 0.3):
+    if happens(kernel, 0.3):
         words.append(f"dv={kernel.choice(sizes)}")
-    if _happens(kernel, 0.5):
+    if happens(kernel, 0.5):
         words.append(f"causal={numbers.choice(['top_left', 'bottom_right'])}")
-    if _happens(kernel, 0.3):
+    if happens(kernel, 0.3):
         words.append(f"left={numbers.integers(0, most)}")
-    if _happens(kernel, 0.2):
+    if happens(kernel, 0.2):
         words.append(f"right={numbers.integers(0, most)}")
-    if _happens(kernel, places / 2):
+    if happens(kernel, places / 2):
         words += ["lengths=yes", f"page={page or 1 << numbers.integers(0, 8)}"]
-    elif _happens(kernel, places / 2):
+    elif happens(kernel, places / 2):
         words += ["ragged=yes", f"lengths={kernel.choice(['no', 'yes'])}"]
-    elif _happens(kernel, 0.3):
+    elif happens(kernel, 0.3):
         words.append(f"lengths={kernel.choice(['yes', 'both'])}")
-    if _happens(kernel, 0.3):
+    if happens(kernel, 0.3):
         words.append(f"scores={kernel.choice(['bias', 'scalar', 'tanh', 'add', 'bias+tanh'])}")
-    if not is_fp8 and _happens(kernel, 0.2):
+    if not is_fp8 and happens(kernel, 0.2):
         words.append("dropout=0.25")
-    if _happens(kernel, 0.7):
+    if happens(kernel, 0.7):
         words.append(f"stats={kernel.choice(['yes', 'lse', 'log2'])}")
     words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(types)}"]
-    if _happens(kernel, 0.2):
+    if happens(kernel, 0.2):
         words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
-    if _happens(kernel, 0.2):
+    if happens(kernel, 0.2):
         words.append("sink=yes")
-    if _happens(kernel, 0.2):
+    if happens(kernel, 0.2):
         words.append("blocks=yes")
     return "sdpa " + " ".join(words)
 
@@ -115,11 +115,11 @@ def _draw_backward(
     sizes, types = _sizes_and_types(is_fp8)
     words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
     words += [f"q={_length(numbers, most)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(sizes)}"]
-    if _happens(kernel, 0.3):
+    if happens(kernel, 0.3):
         words.append(f"dv={kernel.choice(sizes)}")
     for side in ("left", "right"):
-        if _happens(numbers, 0.5):
-            words.append(f"{side}={0 if _happens(numbers, 0.4) else numbers.integers(0, most)}")
+        if happens(numbers, 0.5):
+            words.append(f"{side}={0 if happens(numbers, 0.4) else numbers.integers(0, most)}")
     words += [
         f"place={numbers.choice(['top_left', 'bottom_right'])}",
         f"lengths={numbers.choice(['no', 'kv', 'both'])}",
@@ -127,7 +127,7 @@ def _draw_backward(
     words += [f"index={kernel.choice(['int32', 'int64'])}"]
     words += [f"scale={numbers.choice(['constant', 'host', 'device', 'none'])}"]
     words += [f"layout={numbers.choice(['bhsd', 'bshd', 'sbhd'])}", f"dtype={kernel.choice(types)}"]
-    if _happens(kernel, 0.2):
+    if happens(kernel, 0.2):
         words.append(f"out={kernel.choice(['fp32', 'fp16', 'bf16'])}")
     words.append(f"deterministic={kernel.choice(['no', 'yes'])}")
     return "sdpa_bwd " + " ".join(words)
@@ -139,15 +139,15 @@ def _sizes_and_types(is_fp8: bool) -> tuple[list[int], list[str]]:
     return sizes, ["e4m3", "e5m2"] if is_fp8 else ["fp16", "bf16"]
 
 
-def _heads(numbers: np.random.Generator) -> tuple[int, int, int]:
+def heads_of(numbers: np.random.Generator) -> tuple[int, int, int]:
     """(of k, of v, of q, which both divide)."""
     k_heads, v_heads = (int(numbers.choice([1, 1, 2])) for _ in range(2))
     return k_heads, v_heads, k_heads * v_heads * int(numbers.choice([1, 2]))
 
 
-def _happens(rng: np.random.Generator, chance: float) -> bool:
+def happens(rng: np.random.Generator, chance: float) -> bool:
     return bool(rng.random() < chance)
 
 
 def _length(rng: np.random.Generator, most: int) -> int:
-    return 1 if _happens(rng, 0.1) else int(rng.integers(1, most + 1))
+    return 1 if happens(rng, 0.1) else int(rng.integers(1, most + 1))

@@ -8,9 +8,9 @@ struct Functor {
   enum : int { RANK = 2 };
 
   struct Args {
-    const f32* tensor0;
-    i64 tensor0_stride0;
-    const i32* tensor1;
+    const i32* tensor0;
+    const f32* tensor1;
+    i64 tensor1_stride0;
     f32 scalar2;
     f32* tensor2;
     i64 tensor2_stride0;
@@ -24,14 +24,14 @@ struct Functor {
   };
 
   template <int V> struct Loaded {
-    f32 tensor0[V];
-    i32 tensor1[V];
+    i32 tensor0[V];
+    f32 tensor1[V];
   };
 
   static __device__ __forceinline__ Cursor cursor(const Args& args, const i64 (&coordinate)[RANK]) {
     Cursor at;
-    at.tensor0 = coordinate[0] * args.tensor0_stride0;
-    at.tensor1 = 0;
+    at.tensor0 = 0;
+    at.tensor1 = coordinate[0] * args.tensor1_stride0;
     at.index0 = coordinate[0];
     at.tensor2 = coordinate[0] * args.tensor2_stride0;
     return at;
@@ -40,8 +40,8 @@ struct Functor {
   template <int V>
   static __device__ __forceinline__ void load(
       const Args& args, const Cursor& at, i64 column, int valid, Loaded<V>& in) {
-    load_row<Stream, 4>(in.tensor0, (args.tensor0 + at.tensor0) + column, valid);
-    load_row<Repeated, 4>(in.tensor1, (args.tensor1 + at.tensor1) + column, valid);
+    load_row<Repeated, 4>(in.tensor0, (args.tensor0 + at.tensor0) + column, valid);
+    load_row<Stream, 4>(in.tensor1, (args.tensor1 + at.tensor1) + column, valid);
   }
 
   template <int V>
@@ -51,15 +51,15 @@ struct Functor {
     f32 tensor2_out[V];
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const f32 value0 = in.tensor0[i];
-      const i32 value1 = in.tensor1[i];
+      const i32 value0 = in.tensor0[i];
+      const f32 value1 = in.tensor1[i];
       // GEN_INDEX in INT32
       const i32 value3 = convert<i32>(at.index0);
       // CMP_LT in BOOLEAN
-      const b8 value4_stored = convert<b8>(i32(value3 < value1));
+      const b8 value4_stored = convert<b8>(i32(value3 < value0));
       const i32 value4 = convert<i32>(value4_stored);
       // BINARY_SELECT in FLOAT
-      const f32 value5 = ((value4 != 0) ? value0 : value2);
+      const f32 value5 = ((value4 != 0) ? value1 : value2);
       tensor2_out[i] = value5;
     }
     store_row<4>((args.tensor2 + at.tensor2) + column, tensor2_out, valid);

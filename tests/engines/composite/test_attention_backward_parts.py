@@ -18,7 +18,6 @@ from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed, real_values
 from tests.support.running import Arrays, check_case, check_outputs, run_plan
@@ -46,7 +45,6 @@ RAGGED = (
 def test_lines(device: Runtime, line: str) -> None:
     plan = check_case(device, ENGINE, line)
     assert len(plan.parts) > 5
-    assert Plan.from_json(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize("line", RAGGED)
