@@ -31,6 +31,9 @@ from tests.support.tolerance import assert_close
 #: One scheduling policy of each kind; every engine runs under each.
 POLICIES = ("lockstep", "warp-serial(7)", "cta-reverse")
 
+#: What lies before a tensor in its buffer.
+_ZONE_BYTE = 0xA5
+
 Arrays = Mapping[int, NDArray[Any]]
 
 
@@ -120,24 +123,27 @@ def run_plan(runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays
     """The graph's outputs by uid, as storage arrays in logical dims.
 
     ``inputs``: the tensors that are read, in the same form. Outputs are poisoned before the run; bytes between an
-    output's elements must stay as they were. Of packed tensors there is memory up to the end that their offsets say;
-    of outputs, rows behind it are poison.
+    output's elements must stay as they were. Each tensor lies at the end of its buffer, behind bytes that must stay as
+    they were, and is aligned to as much as it says and no more. Of packed tensors there is memory up to the end that
+    their offsets say; of outputs, rows behind it are poison.
     """
     ends = _packed_ends(graph, inputs)
     tensors = [graph.tensors[item.uid] for item in plan.tensors]
     before = {tensor.uid: _memory_of(tensor, inputs, ends) for tensor in tensors}
     stored = {t.uid: _with_address(before[t.uid]) if t.uid in ends else before[t.uid] for t in tensors}
-    buffers = {t.uid: upload(runtime, stored[t.uid], t.label) for t in tensors if not t.is_by_value}
+    buffers = {t.uid: _at_end(runtime, stored[t.uid], t) for t in tensors if not t.is_by_value}
     pointers = {
-        tensor.uid: before[tensor.uid].ctypes.data if tensor.is_by_value else buffers[tensor.uid].address
+        tensor.uid: before[tensor.uid].ctypes.data
+        if tensor.is_by_value
+        else buffers[tensor.uid].address + tensor.alignment_bytes
         for tensor in tensors
     }
     with Workspace(runtime.context, plan.workspace_bytes) as workspace:
         runtime.load(plan).execute(pointers, workspace.address)
-        results = {t.uid: _result(t, buffers[t.uid], before[t.uid], ends) for t in graph.outputs}
+        after = {t.uid: _behind_zone(buffers[t.uid], before[t.uid], t) for t in tensors if not t.is_by_value}
     for buffer in buffers.values():
         buffer.close()
-    return results
+    return {t.uid: _result(t, before[t.uid], after[t.uid], ends) for t in graph.outputs}
 
 
 def read_tensors(graph: OperationGraph) -> list[Tensor]:
@@ -210,8 +216,22 @@ def _memory_of(tensor: Tensor, inputs: Arrays, ends: Mapping[int, int]) -> NDArr
     return to_memory(values[:, :, : existing.dims[2]] if tensor.uid in ends else values, existing, background)
 
 
-def _result(tensor: Tensor, buffer: DeviceBuffer, before: NDArray[Any], ends: Mapping[int, int]) -> NDArray[Any]:
-    existing, after = _in_memory(tensor, ends), download(buffer, before.dtype)[: before.size]
+def _at_end(runtime: Runtime, memory: NDArray[Any], tensor: Tensor) -> DeviceBuffer:
+    """A buffer with ``memory`` behind a zone of as many bytes as the tensor is aligned to."""
+    zone = np.full(tensor.alignment_bytes, _ZONE_BYTE, np.uint8)
+    return upload(runtime, np.concatenate([zone, memory.view(np.uint8)]), tensor.label)
+
+
+def _behind_zone(buffer: DeviceBuffer, before: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
+    """The tensor's memory after a run."""
+    stored = download(buffer, np.uint8)
+    zone, memory = np.split(stored, [tensor.alignment_bytes])
+    assert (zone == _ZONE_BYTE).all(), f"{tensor.label}: bytes before it were written"
+    return memory.view(before.dtype)[: before.size]
+
+
+def _result(tensor: Tensor, before: NDArray[Any], after: NDArray[Any], ends: Mapping[int, int]) -> NDArray[Any]:
+    existing = _in_memory(tensor, ends)
     result = from_memory(after, existing)
     blank = np.zeros(existing.dims, after.dtype)
     gaps = [to_memory(blank, existing, memory).tobytes() for memory in (before, after)]
