@@ -204,7 +204,7 @@ def test_integers_are_addresses(scale: Scale) -> None:
         TorchLike(full(1), "float32", is_cpu=False),
         DlpackOnly(np.zeros(2, np.float32)),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("is_warm", [False, True], ids=["first call", "later call"])
 def test_what_is_no_value(scale: Scale, value: object, is_warm: bool) -> None:

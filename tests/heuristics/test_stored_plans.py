@@ -26,7 +26,7 @@ from lowdnn.status import (
 )
 from tests.support.data import fresh_seed
 from tests.support.errors import raises
-from tests.support.random_graphs import random_graph
+from tests.support.random_graphs.steps import random_graph
 
 CASES = Path(__file__).parents[1] / "cases"
 HERE = Reading(ENGINES)
@@ -79,9 +79,9 @@ def test_every_plan_is_made_again_from_its_document() -> None:
 
 
 def test_plans_of_random_graphs_are_made_again() -> None:
-    rng = np.random.default_rng(seed := fresh_seed())
-    for _ in range(30):
-        graph = random_graph(rng, int(rng.integers(1, 8)))
+    first = fresh_seed()
+    for seed in range(first, first + 30):
+        graph = random_graph(seed).graph
         for arch in (SM_80, SM_90A):
             for candidate in rank(graph, arch, HeurMode.A, ENGINES).candidates:
                 assert read_plan(write_plan(candidate), HERE, "file").plan == candidate.plan, f"seed {seed}"
