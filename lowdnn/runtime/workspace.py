@@ -41,10 +41,9 @@ class Workspace(Owned):
         if size_bytes <= self.size_bytes:
             return
         self.context.synchronize()
-        self._handle = 0
         with self.context.activated():
+            self._handle, self.size_bytes = 0, 0
             self._destroy(old)
-        self.size_bytes = 0
         self._handle = self.context.allocate(size_bytes, self._label)
         self.size_bytes = size_bytes
 

@@ -70,7 +70,7 @@ def test_a_fault_of(
     gc.collect()
     expected = held(clean.driver) if clean.driver.kind == "emulated" else None
     clean.close()
-    for number in sorted({1, counts[call], rng.randint(1, counts[call])}):
+    for number in range(1, counts[call] + 1):
         result = rng.choice(RESULTS)
         driver = make_driver()
         program = WholeProgram(with_faults(driver, f"{call}:{number}={result.name}"), kernel_cache_dir, sources)

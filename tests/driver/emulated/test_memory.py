@@ -7,6 +7,7 @@ import pytest
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind, LaneFault
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Arena
+from tests.support.data import fresh_seed
 
 
 def test_allocations_are_aligned_and_lie_apart():
@@ -241,3 +242,38 @@ ret;"""
     y = bench.put(np.zeros(2, np.uint32))
     bench.run(bench.ptx(body), "k", 1, 32, y)
     assert bench.get(y, 2, np.uint32).tolist() == [0, 32]
+
+
+def test_records_of_freed_memory_are_bounded():
+    arena = Arena()
+    addresses = [arena.allocate(100, f"a{number}") for number in range(3000)]
+    for address in addresses:
+        arena.free(address)
+    assert len(arena._allocations) == len(arena._starts) == 1024
+    assert arena.fault(addresses[-1], 4, None).kind is FaultKind.USE_AFTER_FREE
+    assert arena.fault(addresses[0], 4, None).kind is FaultKind.OUT_OF_BOUNDS
+    assert not arena.inside(np.array(addresses, np.uint64), 4)[0].any()
+    assert arena.allocate(100) > addresses[-1]
+
+
+def test_a_range_that_is_handed_out_again_and_again():
+    """Random sizes and order: live memory never overlaps, is fresh, and is found while there is room."""
+    seed = fresh_seed()
+    print(f"seed = {seed}")  # noqa: T201
+    rng = np.random.default_rng(seed)
+    arena = Arena(range_bytes=1 << 20)
+    live: dict[int, int] = {}
+    for _ in range(3000):
+        if live and (len(live) > 40 or rng.random() < 0.45):
+            address = int(rng.choice(list(live)))
+            arena.free(address)
+            del live[address]
+            continue
+        size = int(rng.integers(1, 8000))
+        address = arena.allocate(size)
+        assert address % 256 == 0
+        assert all(address + size + 256 <= low or low + held + 256 <= address for low, held in live.items())
+        assert not arena.shadow[address - ARENA_BASE : address - ARENA_BASE + size].any()
+        arena.fill(address, 1, size)
+        live[address] = size
+    assert arena.live_bytes == sum(live.values())

@@ -1,15 +1,17 @@
 """Device memory of the emulated device.
 
 ``Arena`` is one flat range of device addresses. Allocations are 256-byte aligned with gaps of at least 256 bytes;
-addresses are not used again until the whole range has been handed out, so that a stale pointer is told from a live
-one. A shadow byte stands beside every byte (1 = written). Both arrays are anonymous maps that take host memory only
-where they are touched, and give it back on ``free``.
+addresses are not used again until the whole range has been handed out, and those of the allocations freed last not even
+then unless there are no others, so that a stale pointer is told from a live one. A shadow byte stands beside every byte
+(1 = written). Both arrays are anonymous maps that take host memory only where they are touched, and give it back on
+``free``.
 """
 
 from __future__ import annotations
 
 import mmap
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +30,8 @@ ARENA_BASE = 0x7C00_0000_0000
 #: Linux's number; the mmap module has no name for it before Python 3.13.
 _MAP_NORESERVE = 0x4000
 _SMALLEST_RANGE = 1 << 28
+#: Freed allocations that are remembered, to name them in reports; the oldest are forgotten.
+_REMEMBERED = 1024
 _ALIGN = 256
 _GAP = 256
 _POISON = 0xA5
@@ -60,7 +64,7 @@ def all_written(shadow: Array) -> bool:
     return shadow.size == 0 or bool(shadow.view(np.uint64).min() == WRITTEN[8])
 
 
-@dataclass
+@dataclass(slots=True)
 class Allocation:
     """One live or freed range. ``complete``: every byte is known to be written, so loads need no shadow check."""
 
@@ -105,16 +109,18 @@ class Arena(Bytes):
         super().__init__(data, shadow, "global memory")
         self.limit_bytes = limit_bytes
         self.live_bytes = 0
-        self._range_bytes = range_bytes
-        self._next = ARENA_BASE + _ALIGN
+        # New allocations lie one behind the other in a gap between those that are known.
+        self._next = self._extent = ARENA_BASE + _ALIGN
+        self._gap_end = self._end = ARENA_BASE + range_bytes
         self._starts: list[int] = []
         self._allocations: dict[int, Allocation] = {}
+        self._freed: deque[int] = deque()
         self._last: Allocation | None = None
 
     @property
     def extent_bytes(self) -> int:
         """From the first address to the end of all allocations that there have been."""
-        return self._next - ARENA_BASE
+        return self._extent - ARENA_BASE
 
     # -- allocation -----------------------------------------------------------------------------------------
     def allocate(self, size_bytes: int, label: str = "", read_only: bool = False) -> int:
@@ -125,12 +131,12 @@ class Arena(Bytes):
             raise MemoryError(
                 f"{size_bytes} bytes asked for, {self.limit_bytes - self.live_bytes} of {self.limit_bytes} free"
             )
-        span = -(-size_bytes // _ALIGN) * _ALIGN + _GAP
+        span = _span_bytes(size_bytes)
+        if self._next + span > self._gap_end:
+            self._next, self._gap_end = self._find_gap(span)
         address = self._next
-        if address + span <= ARENA_BASE + self._range_bytes:
-            self._next += span
-        else:
-            address = self._reuse(size_bytes)
+        self._next += span
+        self._extent = max(self._extent, self._next)
         insort(self._starts, address)
         self._allocations[address] = Allocation(address, size_bytes, label or f"buffer {address:#x}", read_only)
         self.live_bytes += size_bytes
@@ -146,35 +152,60 @@ class Arena(Bytes):
         self.live_bytes -= allocation.size
         self._last = None
         self._discard(allocation)
+        self._freed.append(address)
+        if len(self._freed) > _REMEMBERED:
+            self._forget(self._freed.popleft())
 
     def allocation_at(self, address: int) -> Allocation | None:
         """The live allocation that holds ``address``."""
         found = self._nearest(address)
         return found if found is not None and found.alive and address < found.end else None
 
-    def _reuse(self, size_bytes: int) -> int:
-        for start in self._starts:
-            freed = self._allocations[start]
-            if not freed.alive and freed.size >= size_bytes:
-                self._starts.remove(start)
-                del self._allocations[start]
-                return start
-        raise MemoryError(f"no range of {size_bytes} bytes is left")
+    def _forget(self, address: int) -> None:
+        """Forgets a freed allocation, and gives back the pages that it shared with others which are forgotten too."""
+        place = bisect_left(self._starts, address)
+        del self._starts[place]
+        end = self._allocations.pop(address).end
+        below = self._allocations[self._starts[place - 1]].end if place else ARENA_BASE
+        above = self._starts[place] if place < len(self._starts) else self._end
+        page = mmap.PAGESIZE
+        self._give_back_pages(max(below, address - page), min(above, end + page))
+
+    def _find_gap(self, span: int) -> tuple[int, int]:
+        """The widest gap between the known allocations; the oldest freed ones are forgotten until one is wide enough.
+
+        Raises ``MemoryError`` where none is.
+        """
+        while True:
+            edges = [ARENA_BASE + _ALIGN]
+            for start in self._starts:
+                edges += (start, start + _span_bytes(self._allocations[start].size))
+            edges.append(self._end)
+            start, end = max(zip(edges[::2], edges[1::2], strict=True), key=lambda gap: gap[1] - gap[0])
+            if end - start >= span:
+                return start, end
+            if not self._freed:
+                raise MemoryError(f"no range of {span} bytes is left")
+            for _ in range(-(-len(self._freed) // 2)):
+                self._forget(self._freed.popleft())
 
     def _discard(self, allocation: Allocation) -> None:
-        page = mmap.PAGESIZE
-        low = allocation.address - ARENA_BASE
-        high = low + allocation.size
-        first, last = -(-low // page) * page, high // page * page
-        if first >= last:
-            self.data[low:high] = _POISON
-            self.shadow[low:high] = 0
-            return
+        low, high = allocation.address - ARENA_BASE, allocation.end - ARENA_BASE
+        first, last = self._give_back_pages(allocation.address, allocation.end)
         for part in (slice(low, first), slice(last, high)):
             self.data[part] = _POISON
             self.shadow[part] = 0
+
+    def _give_back_pages(self, low: int, high: int) -> tuple[int, int]:
+        """Gives the host the whole pages in [low, high): their bytes are then zero and never written. The offsets of
+        the first and of the one behind the last; where there is none, both are that of ``high``."""
+        page = mmap.PAGESIZE
+        first, last = -(-(low - ARENA_BASE) // page) * page, (high - ARENA_BASE) // page * page
+        if first >= last:
+            return high - ARENA_BASE, high - ARENA_BASE
         for map_ in self._maps:
             map_.madvise(mmap.MADV_DONTNEED, first, last - first)
+        return first, last
 
     # -- host access ----------------------------------------------------------------------------------------
     def host_write(self, address: int, source: Array) -> None:
@@ -274,6 +305,11 @@ class Arena(Bytes):
     def _nearest(self, address: int) -> Allocation | None:
         place = bisect_right(self._starts, address) - 1
         return self._allocations[self._starts[place]] if place >= 0 else None
+
+
+def _span_bytes(size_bytes: int) -> int:
+    """An allocation with the gap behind it."""
+    return -(-size_bytes // _ALIGN) * _ALIGN + _GAP
 
 
 def _distance(allocation: Allocation, address: int) -> int:
