@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, TypeVar
@@ -81,6 +81,16 @@ class Engine(Protocol):
 def anchored(engines: tuple[Engine, ...], graph: OperationGraph) -> tuple[Engine, ...]:
     """Those that may take ``graph``: it has one of their anchors, where they have any."""
     return _anchored(engines, frozenset(map(type, graph.operations)))
+
+
+def reasons(refusals: Iterable[Refusal], engines: Sequence[Engine], graph: OperationGraph) -> tuple[str, ...]:
+    """Why engines do not take ``graph``: a line for each that may have, and one that counts the others."""
+    own = {engine.name for engine in anchored(tuple(engines), graph)}
+    found = tuple(refusals)
+    lines = tuple(str(refusal) for refusal in found if refusal.engine in own)
+    others = len(found) - len(lines)
+    counted = f"{others} engine{'' if others == 1 else 's'} of operations that the graph has not"
+    return (*lines, counted) if others else lines
 
 
 @lru_cache(maxsize=512)

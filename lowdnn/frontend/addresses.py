@@ -55,8 +55,8 @@ def _torch_address(tensor: Any, handle: Handle, need: Need, kept: list[object]) 
 
 
 def _tensor_address(tensor: DeviceTensor, handle: Handle, need: Need, kept: list[object]) -> int:
-    if need.data_type is not None and tensor.data_type is not need.data_type:
-        _check_data_type(tensor.data_type, need)
+    if need.data_type is not None and tensor.stored_type is not need.data_type:
+        _check_data_type(tensor.stored_type, need)
     if tensor.handle is handle and tensor.size_bytes >= need.size_bytes:
         return tensor.buffer.address
     return _buffer_address(tensor.buffer, handle, need, kept)

@@ -8,7 +8,7 @@ All raise AttributeTypeError (a BadParamError and a TypeError), or OutOfBoundErr
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntEnum
+from enum import Enum
 from fractions import Fraction
 from typing import Any, SupportsFloat, SupportsIndex, TypeVar
 
@@ -22,7 +22,23 @@ INT64_MAX = 2**63 - 1
 #: Characters of a value that messages show.
 _LONGEST = 200
 
-E = TypeVar("E", bound=IntEnum)
+
+class NumberedEnum(Enum):
+    """An enum of the frontend, as pybind11 makes them: ``int()`` gives a member's number, but it equals no number, and
+    no member of another enum such as the backend's, which numbers differently."""
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __index__(self) -> int:
+        return int(self.value)
+
+    def __bool__(self) -> bool:
+        """False for NOT_SET alone."""
+        return self.name != "NOT_SET"
+
+
+E = TypeVar("E", bound=NumberedEnum)
 
 
 def integer(value: object, where: str, least: int = -(2**63), most: int = INT64_MAX) -> int:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
 from lowdnn import dtypes
 from lowdnn.enums import DataType
+from lowdnn.frontend.arguments import NumberedEnum, shown
 from lowdnn.status import UnsupportedDataTypeError
 
 
-class data_type(IntEnum):
+class data_type(NumberedEnum):
     """cudnn.data_type."""
 
     NOT_SET = 0
@@ -71,7 +71,8 @@ def as_data_type(value: DataTypeLike, where: str) -> data_type:
     name = value if isinstance(value, str) else str(value).removeprefix("torch.")
     found = _BY_NAME.get(name) or _BY_NAME.get(_numpy_name(value))
     if found is None:
-        raise UnsupportedDataTypeError.at(where, expected="a data_type or a torch or NumPy dtype", got=repr(value))
+        expected = f"a data_type, or a torch or NumPy dtype of {', '.join(_BY_NAME)}"
+        raise UnsupportedDataTypeError.at(where, expected=expected, got=shown(value))
     return found
 
 

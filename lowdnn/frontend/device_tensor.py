@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from lowdnn import dtypes
 from lowdnn.backend.handle import Handle
@@ -57,8 +57,9 @@ def from_numpy(
 class DeviceTensor(ProcessBound):
     """Memory of a handle's device with shape, strides (in elements) and data type; accepted by ``execute``.
 
-    ``size_bytes`` spans the first to the end of the last element.
-    Copies are ordered in the handle's stream and wait for it. Close with ``close`` or ``with``.
+    ``size_bytes`` spans the first to the end of the last element. ``dtype`` and ``data_type`` are the frontend's,
+    ``stored_type`` is the backend's. Copies are ordered in the handle's stream and wait for it, also those that
+    ``numpy.asarray`` makes. Close with ``close`` or ``with``.
     """
 
     def __init__(self, handle: Handle, shape: tuple[int, ...], strides: tuple[int, ...], data_type: DataType) -> None:
@@ -66,7 +67,7 @@ class DeviceTensor(ProcessBound):
         self.shape = shape
         self.strides = strides
         self.handle = handle
-        self.data_type = data_type
+        self.stored_type = data_type
         self.buffer = DeviceBuffer.allocate(
             handle.runtime.context, self.size_bytes, data_type=data_type, shape=shape, strides=strides, label="tensor"
         )
@@ -78,7 +79,9 @@ class DeviceTensor(ProcessBound):
 
     @property
     def dtype(self) -> data_type:
-        return as_data_type(self.data_type, "tensor.data_type")
+        return as_data_type(self.stored_type, "tensor.data_type")
+
+    data_type = dtype
 
     def numpy(self) -> NDArray[Any]:
         """A packed copy in the logical shape.
@@ -86,20 +89,34 @@ class DeviceTensor(ProcessBound):
         bf16 and fp8 come as arrays of ml_dtypes where it is installed, otherwise as fp32, which holds them exactly.
         """
         stored = self.buffer.to_host(self.handle.borrowed_stream())
-        name = _ML_DTYPES.get(self.data_type)
+        name = _ML_DTYPES.get(self.stored_type)
         if name is None:
             return stored
         try:
             return stored.view(getattr(import_module("ml_dtypes"), name))
         except ImportError:
-            return dtypes.to_float64(stored, self.data_type).astype(np.float32)
+            return dtypes.to_float64(stored, self.stored_type).astype(np.float32)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        """``numpy()``, in ``dtype`` if that is given; raises BadParamError where no copy may be made."""
+        if copy is False:
+            raise BadParamError.at(
+                "tensor.__array__.copy", expected="None or True", got=copy, hint="it lies on a device"
+            )
+        found = self.numpy()
+        return found if dtype is None else found.astype(dtype, copy=False)
+
+    def __bool__(self) -> bool:
+        raise AttributeTypeError.at(
+            "tensor", expected="a truth value on the host", got=repr(self), hint="numpy() copies its values"
+        )
 
     def copy_from(self, array: NDArray[Any]) -> None:
         """Overwrites the elements with those of an array of the same shape, converted as in ``from_numpy``."""
         _check_array(array, "tensor.copy_from.array")
         if array.shape != self.shape:
             raise ShapeMismatchError.at("tensor.copy_from.array", expected=list(self.shape), got=list(array.shape))
-        stored = _stored(array, self.data_type)
+        stored = _stored(array, self.stored_type)
         if has_overlap(self.shape, self.strides):
             _check_repeats(array, self.strides)
         memory = np.zeros(span_elements(self.shape, self.strides), stored.dtype)
@@ -136,7 +153,7 @@ class DeviceTensor(ProcessBound):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<DeviceTensor {list(self.shape)}, strides {list(self.strides)}, {self.data_type.name}>"
+        return f"<DeviceTensor {list(self.shape)}, strides {list(self.strides)}, {self.stored_type.name}>"
 
 
 def _check_array(array: object, where: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from lowdnn.enums import (
     BehaviorNote,
     ConvolutionMode,
@@ -18,11 +16,11 @@ from lowdnn.enums import (
     ReshapeMode,
     RngDistribution,
 )
-from lowdnn.frontend.arguments import member
+from lowdnn.frontend.arguments import NumberedEnum, member
 from lowdnn.status import BadParamError, NotSupportedError
 
 
-class heur_mode(IntEnum):
+class heur_mode(NumberedEnum):
     """cudnn.heur_mode. OPENSOURCE names engines of another library; asking for it raises NotSupportedError."""
 
     A = 0
@@ -31,14 +29,14 @@ class heur_mode(IntEnum):
     OPENSOURCE = 3
 
 
-class build_plan_policy(IntEnum):
+class build_plan_policy(NumberedEnum):
     """cudnn.build_plan_policy: load the first plan that works, or all."""
 
     HEURISTICS_CHOICE = 0
     ALL = 1
 
 
-class behavior_note(IntEnum):
+class behavior_note(NumberedEnum):
     """cudnn.behavior_note."""
 
     RUNTIME_COMPILATION = 1
@@ -48,7 +46,7 @@ class behavior_note(IntEnum):
     CUBLASLT_DEPENDENCY = 5
 
 
-class numerical_note(IntEnum):
+class numerical_note(NumberedEnum):
     """cudnn.numerical_note."""
 
     TENSOR_CORE = 1
@@ -63,7 +61,7 @@ class numerical_note(IntEnum):
     STRICT_NAN_PROP = 10
 
 
-class norm_forward_phase(IntEnum):
+class norm_forward_phase(NumberedEnum):
     """cudnn.norm_forward_phase."""
 
     NOT_SET = 0
@@ -71,7 +69,7 @@ class norm_forward_phase(IntEnum):
     TRAINING = 2
 
 
-class reduction_mode(IntEnum):
+class reduction_mode(NumberedEnum):
     """cudnn.reduction_mode."""
 
     NOT_SET = 0
@@ -86,14 +84,14 @@ class reduction_mode(IntEnum):
     MUL_NO_ZEROS = 9
 
 
-class convolution_mode(IntEnum):
+class convolution_mode(NumberedEnum):
     """cudnn.convolution_mode."""
 
     CONVOLUTION = 1
     CROSS_CORRELATION = 2
 
 
-class resample_mode(IntEnum):
+class resample_mode(NumberedEnum):
     """cudnn_frontend::ResampleMode_t, which its Python package lacks."""
 
     NOT_SET = 0
@@ -104,7 +102,7 @@ class resample_mode(IntEnum):
     MAXPOOL = 5
 
 
-class padding_mode(IntEnum):
+class padding_mode(NumberedEnum):
     """cudnn_frontend::PaddingMode_t, which its Python package lacks."""
 
     NOT_SET = 0
@@ -113,7 +111,7 @@ class padding_mode(IntEnum):
     ZERO_PAD = 3
 
 
-class moe_grouped_matmul_mode(IntEnum):
+class moe_grouped_matmul_mode(NumberedEnum):
     """cudnn.moe_grouped_matmul_mode. COMBINE has no backend value; asking for it raises NotSupportedError."""
 
     NONE = 1
@@ -122,21 +120,21 @@ class moe_grouped_matmul_mode(IntEnum):
     COMBINE = 4
 
 
-class reshape_mode(IntEnum):
+class reshape_mode(NumberedEnum):
     """cudnn.reshape_mode."""
 
     VIEW_ONLY = 1
     LOGICAL = 2
 
 
-class diagonal_alignment(IntEnum):
+class diagonal_alignment(NumberedEnum):
     """cudnn.diagonal_alignment: from the first or from the last ones on places of queries and keys are counted."""
 
     TOP_LEFT = 0
     BOTTOM_RIGHT = 1
 
 
-class attention_implementation(IntEnum):
+class attention_implementation(NumberedEnum):
     """cudnn.attention_implementation."""
 
     AUTO = 0
@@ -144,7 +142,7 @@ class attention_implementation(IntEnum):
     UNIFIED = 2
 
 
-class rng_distribution(IntEnum):
+class rng_distribution(NumberedEnum):
     """The numbers are those of cudnn-frontend's C++ RngDistribution_t."""
 
     NOT_SET = 0
@@ -153,7 +151,7 @@ class rng_distribution(IntEnum):
     NORMAL = 3
 
 
-class tensor_reordering(IntEnum):
+class tensor_reordering(NumberedEnum):
     """cudnn.tensor_reordering."""
 
     NONE = 0
@@ -162,14 +160,14 @@ class tensor_reordering(IntEnum):
     F8_128x4 = 3
 
 
-class scalar_type(IntEnum):
+class scalar_type(NumberedEnum):
     """cudnn.scalar_type: a value given at execute, or fixed in the graph."""
 
     RUNTIME_PARAM = 0
     COMPILE_TIME_CONST = 1
 
 
-class knob_type(IntEnum):
+class knob_type(NumberedEnum):
     """cudnn.knob_type."""
 
     NOT_SET = 0

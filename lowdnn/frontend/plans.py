@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.backend.handle import Handle
-from lowdnn.engines.base import Engine, Refusal
+from lowdnn.engines.base import Engine, Refusal, reasons
 from lowdnn.enums import HeurMode, KnobType
 from lowdnn.events import emit, event_logger
 from lowdnn.frontend.arguments import integer
@@ -117,13 +117,14 @@ class PlanList:
         return entry.prepared or self._prepare(entry, handle)
 
     def explain(self) -> str:
-        """``engine: reason`` for each engine, separated by line breaks."""
+        """``engine: reason``, a line for each engine of the graph's operations; the others are counted."""
         lines = [
             f"{entry.candidate.engine.name}: {entry.failure or self.barred(entry) or entry.candidate.reason}"
             for entry in self.entries
         ]
         taking = {entry.candidate.engine.name for entry in self.entries}
-        lines += [str(refusal) for name, refusal in self.refusals.items() if name not in taking]
+        refused = (refusal for name, refusal in self.refusals.items() if name not in taking)
+        lines += reasons(refused, self.engines, self.graph)
         return "each engine's reason:\n  " + "\n  ".join(lines or ["there is no engine"])
 
     def _try_prepare(self, entry: PlanEntry, handle: Handle) -> PreparedExecution | None:

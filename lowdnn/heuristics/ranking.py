@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import Choices, Engine, Refusal, anchored
+from lowdnn.engines.base import Choices, Engine, Refusal, anchored, reasons
 from lowdnn.engines.composite.composite import Composite, keeps_precision
 from lowdnn.enums import HeurMode, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -108,12 +108,13 @@ class Ranking:
         return tuple(sorted(found, key=lambda refusal: order[refusal.engine]))
 
     def explain(self) -> str:
-        """One line for each engine: rank, name, estimate and reason, then the refusals."""
+        """One line for each engine that takes the graph: rank, name, estimate; then why the others do not."""
         ranked = [
             f"{number}. {candidate.engine.name}: {candidate.reason}"
             for number, candidate in enumerate(self.candidates, 1)
         ]
-        return "\n".join([*ranked, *(f"-  {refusal}" for refusal in self.refusals)])
+        refused = reasons(self.refusals, self._engines, self._graph)
+        return "\n".join([*ranked, *(f"-  {reason}" for reason in refused)])
 
     @cached_property
     def _recorded(self) -> Candidate | None:
@@ -231,4 +232,5 @@ def _unsplit(candidate: Candidate) -> Iterable[Candidate]:
 def _reason(plan: Plan, estimate_us: float) -> str:
     work = plan.work
     launches = f"{len(plan.launches)} launch" + ("" if len(plan.launches) == 1 else "es")
-    return f"{estimate_us:.1f} us estimated: {launches}, {work.flops:.3g} flops, {work.bytes:.3g} bytes"
+    parts = f"; parts: {', '.join(plan.parts)}" if plan.parts else ""
+    return f"{estimate_us:.1f} us estimated: {launches}, {work.flops:.3g} flops, {work.bytes:.3g} bytes{parts}"

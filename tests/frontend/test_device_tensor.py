@@ -158,3 +158,48 @@ def test_what_is_no_handle() -> None:
 def test_more_memory_than_the_device_has(handle: Handle) -> None:
     with pytest.raises(DeviceAllocationFailedError, match="size_bytes: expected no more than the device has free"):
         lowdnn.from_numpy(np.zeros((2, 1), np.float32), handle, strides=(2**50, 1))
+
+
+def test_numpy_copies_a_tensor(handle: Handle) -> None:
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    with lowdnn.from_numpy(values, handle, strides=(1, 2)) as tensor:
+        found = np.asarray(tensor)
+        assert found.dtype == np.float32
+        assert found.tolist() == values.tolist()
+        found[0, 0] = 9
+        assert np.array(tensor).tolist() == values.tolist()
+        assert np.asarray(tensor, dtype=np.float64).dtype == np.float64
+        assert (np.ones((2, 3)) + np.asarray([tensor, tensor])).shape == (2, 2, 3)
+        with pytest.raises(BadParamError, match=r"tensor\.__array__\.copy: expected None or True, got False"):
+            np.asarray(tensor, copy=False)
+
+
+def test_a_tensor_is_no_number(handle: Handle) -> None:
+    with lowdnn.from_numpy(np.ones(1, np.float32), handle) as tensor:
+        with pytest.raises(AttributeTypeError, match="expected a truth value on the host"):
+            bool(tensor)
+        for use in (float, int, len, iter):
+            with pytest.raises(TypeError):
+                use(tensor)  # type: ignore[operator]
+
+
+def test_the_two_names_of_a_data_type_agree(handle: Handle) -> None:
+    with lowdnn.from_numpy(np.ones(3, np.float32), handle) as tensor:
+        assert tensor.dtype is tensor.data_type is cudnn.data_type.FLOAT
+        assert tensor.stored_type is DataType.FLOAT
+
+
+def test_members_of_different_enums_differ() -> None:
+    """FLOAT is 1 in the frontend, as DOUBLE is in the backend."""
+    for mine in cudnn.data_type:
+        assert [other for other in DataType if other == mine or mine == other] == []
+    assert cudnn.data_type.FLOAT != 1
+    assert int(cudnn.data_type.FLOAT) == 1
+    assert len({cudnn.data_type.FLOAT, DataType.DOUBLE, 1}) == 2
+    assert not cudnn.data_type.NOT_SET
+    assert all(cudnn.heur_mode)
+
+
+def test_a_type_that_no_tensor_has_is_told_with_those_that_are(handle: Handle) -> None:
+    with pytest.raises(UnsupportedDataTypeError, match=r"dtype of float64, float32, .*, got dtype\('int16'\)"):
+        lowdnn.from_numpy(np.ones(3, np.int16), handle)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import lowdnn
 import lowdnn.frontend as cudnn
 from lowdnn.backend import Handle
+from lowdnn.engines.base import anchored
 from lowdnn.frontend.python_graph import pygraph
 from lowdnn.ops.tensor import channels_last_strides, packed_strides
 from lowdnn.runtime.runtime import Runtime
@@ -121,7 +122,7 @@ def test_a_chosen_engine_with_knobs(handle: Handle) -> None:
         graph.get_knobs_for_engine(refusing.index)
 
 
-def test_deselection_leaves_a_reason_for_each_engine(handle: Handle) -> None:
+def test_deselection_leaves_a_reason_for_each_engine_of_the_graphs_operations(handle: Handle) -> None:
     case = MatmulBias(handle)
     graph = case.graph
     graph.build_operation_graph()
@@ -132,8 +133,11 @@ def test_deselection_leaves_a_reason_for_each_engine(handle: Handle) -> None:
     message = str(caught.value)
     assert caught.value.status is Status.NOT_SUPPORTED_GRAPH_PATTERN
     assert message.startswith("NOT_SUPPORTED_GRAPH_PATTERN pygraph 'mlp': no engine runs the graph")
-    for engine in handle.engines:
-        assert engine.name in message
+    own = [engine.name for engine in anchored(tuple(handle.engines), graph._planned().graph)]
+    lines = message.splitlines()[1:]
+    assert {line.split(":")[0].strip() for line in lines[:-1]} == set(own)
+    assert lines[-1] == f"  {len(handle.engines) - len(own)} engines of operations that the graph has not"
+    assert "conv" not in message
     assert "deselected by name 'matmul'" in message
     with pytest.raises(BadParamError, match="expected a plan not deselected, got deselected by name"):
         graph.execute_plan_at_index({}, None, 0)
@@ -403,3 +407,14 @@ def test_a_closed_handle(handle: Handle) -> None:
 
 def _layout(shape: tuple[int, ...], is_channels_last: bool) -> tuple[int, ...]:
     return channels_last_strides(shape) if is_channels_last else packed_strides(shape)
+
+
+def test_explain_names_what_runs_inside_composite() -> None:
+    graph = cudnn.pygraph("chain", *[cudnn.data_type.FLOAT] * 3, sm_version=90)
+    x = graph.tensor((4, 8, 8))
+    graph.matmul(graph.matmul(x, x), x).set_output(True)
+    graph.build_operation_graph()
+    graph.create_execution_plans()
+    composite = next(line for line in graph.explain().splitlines() if "composite:" in line)
+    assert composite.count("matmul_simt") == 2
+    assert "parts: eng" in composite

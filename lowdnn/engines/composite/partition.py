@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import inf
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import Engine, Refusal, anchored
+from lowdnn.engines.base import Engine, anchored, reasons
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
@@ -31,16 +31,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Uncovered:
-    """No cut exists: an operation that no engine takes by itself, and each engine's reason."""
+    """No cut exists: an operation that no engine takes by itself, and why."""
 
     operation: Operation
-    refusals: tuple[Refusal, ...]
+    reasons: tuple[str, ...]
 
     @property
     def reason(self) -> str:
         label = ", ".join(tensor.label for tensor in outputs_of(self.operation).values())
-        reasons = "; ".join(str(refusal) for refusal in self.refusals)
-        return f"no engine takes {type(self.operation).__name__} that writes {label}: {reasons}"
+        return f"no engine takes {type(self.operation).__name__} that writes {label}: {'; '.join(self.reasons)}"
 
 
 def partition(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> tuple[Part, ...] | Uncovered:
@@ -109,8 +108,8 @@ class _Search:
         """
         operation = next(op for op in self._graph.operations if self._part((op,)) is None)
         graph = self._graph.subgraph((operation,))
-        refusals = (engine.refuse(graph, self._arch) for engine in self._engines)
-        return Uncovered(operation, tuple(refusal for refusal in refusals if refusal is not None))
+        refusals = filter(None, (engine.refuse(graph, self._arch) for engine in self._engines))
+        return Uncovered(operation, reasons(refusals, self._engines, graph))
 
     def _part(self, operations: tuple[Operation, ...]) -> Part | None:
         key = frozenset(map(id, operations))
