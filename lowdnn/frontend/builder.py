@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lowdnn.enums import DataType
-from lowdnn.frontend.arguments import integers, member, number, text
+from lowdnn.frontend.arguments import integer, integers, member, number, text
 from lowdnn.frontend.calls import Call
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, compute_to_backend, data_type
 from lowdnn.frontend.enums import scalar_type as ScalarType
@@ -81,6 +81,7 @@ class GraphBuilder:
         alignment_value: bytes that divide the address; 1, the default, stands for cudnn-frontend's 16.
         """
         dims = integers(dim, f"tensor {name!r}.dim")
+        alignment = integer(alignment_value, "tensor.alignment_value")
         made = Tensor(
             dim=dims,
             stride=packed_strides(dims) if stride is None else stride,
@@ -90,7 +91,7 @@ class GraphBuilder:
             reordering_type=reordering_type,
             name=name,
             uid=uid,
-            alignment_bytes=DEFAULT_ALIGNMENT_BYTES if alignment_value == 1 else alignment_value,
+            alignment_bytes=DEFAULT_ALIGNMENT_BYTES if alignment == 1 else alignment,
         )
         made.set_ragged_offset(ragged_offset).set_ragged_offset_multiplier(ragged_offset_multiplier)
         return self._register(made)

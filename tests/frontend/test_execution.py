@@ -13,6 +13,7 @@ import pytest
 import lowdnn
 import lowdnn.frontend as cudnn
 from lowdnn.backend import Handle
+from lowdnn.driver.base import DriverError
 from lowdnn.frontend.python_graph import pygraph
 from lowdnn.runtime.stream import Stream
 from lowdnn.status import (
@@ -264,6 +265,26 @@ def test_torch_tensors_of_the_handles_gpu_are_taken_by_their_pointer(case: Add) 
     case.check({tensor: TorchLike(given.ptr, 3) for tensor, given in case.values.items()})
     with pytest.raises(StreamMismatchError, match="device"):
         case.graph.execute({tensor: TorchLike(given.ptr, 4) for tensor, given in case.values.items()})
+
+
+def test_a_fault_of_the_device_keeps_nothing_of_its_callers(case: Add) -> None:
+    class Marker:
+        pass
+
+    def fail() -> weakref.ref[Marker]:
+        marker = Marker()
+        freed = case.b.ptr
+        case.b.close()
+        with pytest.raises(DriverError, match="use-after-free"):
+            case.graph.execute(case.values | {case.tensor_b: freed})
+        return weakref.ref(marker)
+
+    if case.handle.runtime.driver.kind != "emulated":
+        pytest.skip("on a GPU memory that was freed may be there still")
+    case.check()
+    found = fail()
+    gc.collect()
+    assert found() is None
 
 
 def test_memory_of_another_device_is_refused(case: Add) -> None:

@@ -92,10 +92,11 @@ class PrimaryContext:
             try:
                 yield state
             except EmulationFault as error:
-                fault = driver_error(call, error.result, text, str(error.report), error.report.facts())
+                facts = (call, error.result, text, str(error.report), error.report.facts())
                 if error.result >= CuResult.ILLEGAL_ADDRESS:
-                    state.fault = fault
-                raise fault from error
+                    # Not the one that is raised, whose traceback keeps the callers' objects alive.
+                    state.fault = driver_error(*facts)
+                raise driver_error(*facts) from error
             except MemoryError as error:
                 raise driver_error(call, CuResult.OUT_OF_MEMORY, text, str(error)) from error
             except (LaneFault, ValueError) as error:
