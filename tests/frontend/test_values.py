@@ -70,9 +70,7 @@ def test_data_types_are_taken_from_everywhere(given: object, expected: cudnn.dat
 
 @pytest.mark.parametrize("given", [3, None, TorchDtype("complex64"), "float17", np.complex64])
 def test_what_is_no_data_type(given: object) -> None:
-    with pytest.raises(
-        UnsupportedDataTypeError, match=r"here: expected a data_type, or a torch or NumPy dtype of float64"
-    ):
+    with pytest.raises(UnsupportedDataTypeError, match="expected a data_type, or a torch or NumPy dtype of"):
         as_data_type(given, "here")
 
 
