@@ -100,7 +100,7 @@ class FrontendCalls:
         self._handles = handles
         self._values = Values(draw)
         self._graphs: list[Written] = []
-        self._texts: list[Any] = []
+        self._texts: list[tuple[Any, Written]] = []
         self._host = np.ones(8, np.float64)
         self._known: list[Known] = []
         self._calls: tuple[tuple[int, Callable[[], object]], ...] = (
@@ -246,17 +246,19 @@ class FrontendCalls:
             raise AssertionError(f"a right call failed: {error}") from error
 
     def serialize(self) -> None:
-        self._texts.append(self._written().graph.serialize(as_bytes=self._draw.random() < 0.5))
+        written = self._written(is_planned=True)
+        self._texts.append((written.graph.serialize(as_bytes=self._draw.random() < 0.5), written))
         del self._texts[:-_MOST_GRAPHS]
 
     def deserialize(self) -> None:
-        text = self._values.one_of(self._texts)
+        """A text of before, now and then with a wrong character; the graph takes the first one's tensors."""
+        text, written = self._draw.choice(self._texts or [(self._values.garbage(), Written(pygraph()))])
         if self._draw.random() < 0.3 and isinstance(text, str) and text:
             place = self._draw.randrange(len(text))
             text = text[:place] + self._draw.choice('0"}{[-9,:') + text[place + 1 :]
         graph = pygraph(handle=self._handles.any())
         graph.deserialize(*self._draw.choice(((text,), (self._odd(self._handles.any()), text), (), (text, text, text))))
-        self._keep(Written(graph))
+        self._keep(Written(graph, list(written.tensors), written.is_small, is_planned=True))
 
     # -- devices --------------------------------------------------------------------------------------------
     def open_or_close(self) -> None:
