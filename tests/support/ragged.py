@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import with_tensors
 from lowdnn.ops.ragged import RaggedMove
 from tests.support.running import Arrays
 
 
-def with_sequences(graph: OperationGraph, inputs: Arrays, rows: Sequence[Sequence[int]]) -> Arrays:
-    """``inputs`` with sequences of so many rows for each batch, from the first row on: ``rows[0]`` in ragged tensors
-    that have room for as many as the first one, ``rows[1]`` in the others."""
-    moves = _moves(graph)
-    changed = dict(inputs)
-    for move in moves:
-        own = rows[move.padded.dims[2] != moves[0].padded.dims[2]]
-        changed[move.offsets.uid] = _offsets(move, own, inputs)
-    return changed
+def with_sequences(graph: OperationGraph, inputs: Arrays, rows: Mapping[int, Sequence[int]]) -> Arrays:
+    """``inputs`` with sequences of so many rows for each batch, from the first row on, by how many a ragged tensor has
+    room for."""
+    offsets = {move.offsets.uid: _offsets(move, rows[move.padded.dims[2]], inputs) for move in _moves(graph)}
+    return {**inputs, **offsets}
+
+
+def with_padded(graph: OperationGraph, names: Collection[str]) -> OperationGraph:
+    """The graph with the ragged tensors of these names as padded ones."""
+    moves = [move for move in _moves(graph) if move.packed.name in names]
+    padded = {move.padded.uid: replace(move.padded, is_virtual=False, name=move.packed.name) for move in moves}
+    return OperationGraph(with_tensors(op, padded) for op in graph.operations if op not in moves)
 
 
 def with_random_sequences(

@@ -37,8 +37,8 @@ def refuse_map(heads: Heads) -> str:
 
 
 def map_of(heads: Heads, rows: int) -> TensorMap:
-    """Of (elements, rows, heads, batches), in boxes of ``rows`` rows; in pages (elements, rows of one, heads, pages),
-    packed (elements, rows before the end, heads, ends of sequences, 1 + the end)."""
+    """A map in boxes of ``rows`` rows. Its axes are elements, rows, heads and batches; where rows lie in pages elements,
+    rows of one, heads and pages; of packed sequences those of ``PackedMappedHead``."""
     return TensorMap(heads.pointer, _layout(heads, rows))
 
 
@@ -88,7 +88,8 @@ def _axes(heads: Heads) -> tuple[tuple[int, int], ...]:
 
 
 def _packed_axes(heads: Heads, move: RaggedMove) -> tuple[tuple[int, int], ...]:
-    """The same of the kernel's ``PackedMappedHead``: rows, heads, ends of sequences, what makes addresses wrap."""
+    """(extent, stride in bytes) of the axes of ``PackedMappedHead``: rows, heads, ends of sequences, and the one that
+    makes addresses wrap."""
     head, row = (elements * heads.tensor.element_bytes for elements in (heads.strides[1], move.row_elements))
     return (
         (_PACKED_END, row),

@@ -3,6 +3,7 @@ a GPU, nothing is mapped behind them."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_90A
@@ -12,10 +13,11 @@ from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
 from lowdnn.engines.base import Engine
 from lowdnn.enums import KnobType
-from lowdnn.graph.cases import parse_case
+from lowdnn.graph.cases import AttentionBackwardCase, AttentionCase, parse_case
+from lowdnn.graph.data import real_values
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed
-from tests.support.ragged import with_sequences
+from tests.support.ragged import with_padded, with_sequences
 from tests.support.running import check_outputs
 
 DECODE, MMA, WGMMA, BACKWARD = AttentionDecode(), AttentionMma(), AttentionWgmma(), AttentionBackwardMma()
@@ -50,6 +52,19 @@ def test_one_row(guarded: Runtime, engine: Engine) -> None:
     _check(guarded, engine, "b=4 h=2 q=38 kv=1 d=16 ragged=yes stats=lse", (3, 38, 0, 20), (1, 0, 1, 0))
 
 
+@of_each_engine
+@pytest.mark.parametrize("padded", ["q", "kv", "v", "c", "qc", "qkv", "kvc", "stats"])
+def test_some_tensors_are_padded(guarded: Runtime, engine: Engine, padded: str) -> None:
+    case, seed = parse_case("sdpa b=3 h=2 q=60 kv=150 d=40 ragged=yes lengths=both stats=lse"), fresh_seed()
+    graph = with_padded(case.graph(), (padded,) if padded == "stats" else tuple(padded))
+    inputs = case.inputs(seed, exact=False)
+    rng = np.random.default_rng(seed)
+    others = [tensor for tensor in graph.inputs if tensor.uid not in inputs and tensor.constant_value is None]
+    inputs |= {tensor.uid: real_values(rng, tensor.dims, tensor.data_type) for tensor in others}
+    inputs = with_sequences(graph, inputs, {60: (60, 0, 17), 150: (1, 66, 128)})
+    check_outputs(guarded, engine.plan(graph, SM_90A, {}), graph, inputs, case.length, f"seed {seed}, {padded}")
+
+
 @pytest.mark.parametrize("queries", [64, 128, 192])
 @pytest.mark.parametrize("keys", [32, 80, 128])
 def test_tiles(guarded: Runtime, queries: int, keys: int) -> None:
@@ -69,9 +84,10 @@ def _check(
 ) -> None:
     """In tensors that have room for half as many rows again."""
     case, seed = parse_case(f"sdpa{'_bwd' if engine is BACKWARD else ''} {words}"), fresh_seed()
+    assert isinstance(case, AttentionCase | AttentionBackwardCase)
     graph = case.graph()
     refusal = engine.refuse(graph, SM_90A)
     assert refusal is None, str(refusal)
-    inputs = with_sequences(graph, case.inputs(seed, exact=False), (queries, keys))
+    inputs = with_sequences(graph, case.inputs(seed, exact=False), {case.q: queries, case.kv: keys})
     context = f"seed {seed}, {case}, queries {queries}, keys {keys}"
     check_outputs(guarded, engine.plan(graph, SM_90A, choices or {}), graph, inputs, case.length, context)
