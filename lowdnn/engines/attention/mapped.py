@@ -37,8 +37,8 @@ def refuse_map(heads: Heads) -> str:
 
 
 def map_of(heads: Heads, rows: int) -> TensorMap:
-    """A map in boxes of ``rows`` rows. Its axes are elements, rows, heads and batches; where rows lie in pages elements,
-    rows of one, heads and pages; of packed sequences those of ``PackedMappedHead``."""
+    """A map in boxes of ``rows`` rows. Its axes are elements, rows, heads and batches; for pages elements, rows of one,
+    heads and pages; for packed sequences those of the kernel's ``PackedMappedHead``."""
     return TensorMap(heads.pointer, _layout(heads, rows))
 
 
