@@ -278,9 +278,12 @@ class PointwiseOperation:
 
 
 def output_dims(operands: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """The broadcast shape of the dims of the operands, by port; raises ShapeMismatchError where an axis has two
-    extents."""
-    rank = max(len(dims) for dims in operands.values())
+    """The broadcast shape of the dims of the operands, by port; one element of any rank fits the others.
+
+    Raises ShapeMismatchError where an axis has two extents.
+    """
+    several = [dims for dims in operands.values() if set(dims) != {1}]
+    rank = max(len(dims) for dims in several or operands.values())
     result = [1] * rank
     for port, dims in operands.items():
         where = f"pointwise.{port}.dims"

@@ -364,3 +364,56 @@ def test_slopes_of_alibi_are_those_of_the_formula(heads: int) -> None:
     first = [2 ** (-8 * (head + 1) / power) for head in range(power)]
     rest = [2 ** (-4 * (2 * (head - power) + 1) / power) for head in range(power, heads)]
     np.testing.assert_allclose(found, [*first, *rest], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", calls.CALLS)
+def test_scalars_and_small_ranks_are_planned_or_refused(method: str) -> None:
+    """In the place of each tensor in turn: by-value tensors of any rank, vectors, one element."""
+    kinds = {
+        "constant": lambda graph: graph.tensor_scalar(1.0, cudnn.scalar_type.COMPILE_TIME_CONST),
+        "scalar": lambda graph: graph.tensor_scalar(1.0),
+        "scalar of rank 4": lambda graph: graph.tensor((1, 1, 1, 1), is_pass_by_value=True),
+        "vector": lambda graph: graph.tensor((4,)),
+        "matrix": lambda graph: graph.tensor((3, 4)),
+        "element": lambda graph: graph.tensor((1,)),
+    }
+    for name, item in calls.parameters(method).items():
+        for kind, make in kinds.items() if "Tensor" in item.annotation or "Operand" in item.annotation else ():
+            graph = calls.new_graph()
+            try:
+                calls.finished(graph, method, calls.call(graph, method, **{name: make(graph)}))
+                graph.build_operation_graph()
+                graph.create_execution_plans()
+                assert graph.get_workspace_size() >= 0
+            except LowdnnError:
+                pass
+            except Exception as error:
+                raise AssertionError(f"{method}({name}={kind})") from error
+
+
+@pytest.mark.parametrize(
+    ("method", "names"), [("batchnorm", ("epsilon", "momentum")), ("layernorm", ("epsilon",)), ("add", ("b",))]
+)
+def test_by_value_tensors_may_have_any_rank(method: str, names: tuple[str, ...]) -> None:
+    for dims in ((1,), (1, 1), (1, 1, 1), (1, 1, 1, 1)):
+        graph = calls.new_graph()
+        given = {name: graph.tensor(dims, is_pass_by_value=True) for name in names}
+        calls.finished(graph, method, calls.call(graph, method, **given))
+        graph.build_operation_graph()
+        graph.create_execution_plans()
+        graph.check_support()
+
+
+def test_a_by_value_sink_is_read() -> None:
+    with cudnn.create_handle("emulated") as handle:
+        graph = pygraph("sink", *[cudnn.data_type.FLOAT] * 3, handle=handle)
+        q = graph.tensor((1, 2, 4, 8))
+        sink = graph.tensor((1, 1, 1, 1), is_pass_by_value=True)
+        o, _ = graph.sdpa(q, q, q, generate_stats=False, sink_token=sink)
+        o.set_output(True)
+        graph.build()
+        ones = np.ones((1, 2, 4, 8), np.float32)
+        tensors = {tensor: cudnn.from_numpy(ones, handle) for tensor in (q, o)}
+        workspace = cudnn.from_numpy(np.zeros(max(1, graph.get_workspace_size()), np.uint8), handle)
+        graph.execute({**tensors, sink: 8.0}, workspace)
+        np.testing.assert_allclose(tensors[o].numpy(), 0.8 * ones, rtol=1e-6)  # of scores 8 for four keys and the sink

@@ -130,6 +130,8 @@ def test_softplus_beta() -> None:
 def test_output_dims() -> None:
     assert output_dims({"x": (2, 1, 3), "b": (1, 4, 1)}) == (2, 4, 3)
     assert output_dims({"x": (1,), "b": (2, 3)}) == (2, 3)
+    assert output_dims({"x": (2, 3), "b": (1, 1, 1, 1)}) == (2, 3)
+    assert output_dims({"x": (1, 1), "b": (1, 1, 1)}) == (1, 1, 1)
     assert output_dims({"x": (0, 3), "b": (1, 3)}) == (0, 3)
     with raises(ShapeMismatchError, "pointwise.b.dims[1]", expected="1 or 3", got="4"):
         output_dims({"x": (2, 3), "b": (2, 4)})
