@@ -95,9 +95,9 @@ deadlock; traps and endless loops; with ``races``, accesses that no barrier, fen
 while another one uses its shared memory, and work of the async or tensormap proxy without its fence. PTX that it cannot
 run, or that its target has not, is refused when it is loaded, with its line.
 
-**Calibration.** An H200 ran 968 micro-kernels, and every test run holds this device against its results: integers,
-conversions, rounding, copies and layouts are equal bit for bit, approximate functions and tensor-core sums lie within
-stated bounds. ``tests/calibration/README.md`` has the figures, and what a GPU does beyond the manual.
+**Calibration.** An H200 or H100 ran 982 micro-kernels, and every test run holds this device against their results:
+integers, conversions, rounding, copies and layouts are equal bit for bit, approximate functions and tensor-core sums
+lie within stated bounds. ``tests/calibration/README.md`` has the figures, and what a GPU does beyond the manual.
 
 **What it models:**
 
