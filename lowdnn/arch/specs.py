@@ -54,6 +54,7 @@ class ArchSpec:
     flops_per_clock: operations (FMA = 2) per multiprocessor and clock of each math unit.
     attained: the share of each unit's peak that the best kernels of this library reach.
     Units that no kernel for the device uses are in neither table.
+    spills_early: whether ptxas takes some registers more than for the others, as tests/assembly shows.
     shared_bytes_per_block: the opt-in limit.  copy_bytes_per_s: device memory, read plus written.
     launch_overhead_s: from one kernel's end to the next one's start in a stream.
     """
@@ -72,6 +73,7 @@ class ArchSpec:
     threads_per_sm: int
     max_blocks_per_sm: int
     registers_per_sm: int = 65536
+    spills_early: bool = False
     launch_overhead_s: float = 2e-6
 
     def __hash__(self) -> int:
@@ -353,6 +355,7 @@ SM_120 = ArchSpec(
     shared_bytes_per_sm=100 << 10,
     threads_per_sm=1536,
     max_blocks_per_sm=24,
+    spills_early=True,
 )
 
 # DGX Spark (GB10). Source: NVIDIA DGX Spark datasheet (6144 cores, 273 GB/s, 1 PFLOP/s of sparse fp4, which makes the
@@ -373,6 +376,7 @@ SM_121 = ArchSpec(
     shared_bytes_per_sm=100 << 10,
     threads_per_sm=1536,
     max_blocks_per_sm=24,
+    spills_early=True,
 )
 
 #: Oldest first.

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lowdnn.arch.specs import SM_80, SM_90A, ArchSpec
+from lowdnn.arch.specs import SM_80, SM_90A, SM_100, SM_120, ArchSpec, spec_for
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import HeurMode, KnobType
 from lowdnn.graph.cases import parse_case
@@ -44,7 +44,7 @@ def test_instant_mode_asks_the_cost_model_alone() -> None:
     assert dict(instant.plan.choices) != RECORD.choices
 
 
-@pytest.mark.parametrize("arch", [SM_80, replace(SM_90A, sm_count=114)])
+@pytest.mark.parametrize("arch", [SM_80, SM_100, SM_120, spec_for(9, 1), replace(SM_90A, sm_count=114)])
 def test_records_are_of_one_device(arch: ArchSpec) -> None:
     assert record_of(GRAPH, SM_90A) == RECORD
     assert record_of(GRAPH, arch) is None

@@ -21,8 +21,9 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_PORTABLE_CLUSTER = 8
 MAX_CLUSTER = 16
 #: Multiprocessors of the groups (GPCs) that hold clusters, as the answers of an H200 tell them; clusters of two fit on
-#: the pairs beside them as well.
-CLUSTER_GROUPS = (16, 16, 16, 16, 16, 16, 16, 12)
+#: the pairs beside them as well. What other devices would answer is not known: they have whole groups of 16.
+_GROUP = 16
+_CLUSTER_GROUPS = {"sm_90a": (*(_GROUP,) * 7, 12)}
 #: Blocks of clusters that lie on one multiprocessor at a time.
 MAX_CLUSTER_BLOCKS_PER_SM = 8
 
@@ -37,6 +38,7 @@ class EmulatedDevice:
     memory_bytes: int
     attributes: Mapping[DeviceAttribute, int]
     max_blocks_per_sm: int
+    cluster_groups: tuple[int, ...]
     copy_bytes_per_ns: int
 
 
@@ -75,5 +77,6 @@ def emulated_device(arch: str) -> EmulatedDevice:
         memory_bytes=board.memory_bytes,
         attributes=attributes,
         max_blocks_per_sm=spec.max_blocks_per_sm,
+        cluster_groups=_CLUSTER_GROUPS.get(arch) or (_GROUP,) * (spec.sm_count // _GROUP),
         copy_bytes_per_ns=int(spec.copy_bytes_per_s / 1e9),
     )

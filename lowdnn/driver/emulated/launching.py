@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from lowdnn.arch.targets import runs_on
 from lowdnn.driver.base import DeviceAttribute, FunctionAttribute, LaunchConfig
 from lowdnn.driver.emulated.device import (
-    CLUSTER_GROUPS,
     DEFAULT_SHARED_BYTES,
     MAX_BLOCK,
     MAX_CLUSTER,
@@ -95,13 +94,13 @@ def active_clusters(loaded: LoadedFunction, config: LaunchConfig, device: Emulat
     resident = min(resident, MAX_CLUSTER_BLOCKS_PER_SM)
     if size == 2:
         return device.attributes[DeviceAttribute.MULTIPROCESSOR_COUNT] // 2 * resident
-    return sum(multiprocessors * resident // size for multiprocessors in CLUSTER_GROUPS)
+    return sum(multiprocessors * resident // size for multiprocessors in device.cluster_groups)
 
 
 def potential_cluster_size(loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice) -> int:
     """Blocks of the largest cluster that the device runs with such blocks, whatever the kernel says of its clusters."""
     resident = blocks_per_multiprocessor(loaded, math.prod(config.block), config.shared_bytes, device)
-    return min(_largest_cluster(loaded, device), max(CLUSTER_GROUPS) * resident)
+    return min(_largest_cluster(loaded, device), max(device.cluster_groups) * resident)
 
 
 def launch_problem(loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice) -> tuple[CuResult, str] | None:

@@ -85,7 +85,7 @@ class AttentionBackwardMma(Floored):
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M."""
-        return accepted(graph.derive(self._problem)).knobs(arch)
+        return accepted(graph.derive(self._problem)).on(arch).knobs(arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """Three launches, one more where heads of q share others of k than of v, for dbias, and before fp8; none that
@@ -126,17 +126,18 @@ class _Tiles:
     of_bias: _Tile
 
     @staticmethod
-    def of(rows: int, size: int, functors: Collection[str], is_packed: bool) -> _Tiles:
+    def of(rows: int, size: int, functors: Collection[str], is_packed: bool, spills_early: bool) -> _Tiles:
         """``rows`` of a block's own; for heads of up to ``size`` as many others as leave room for the accumulators, for
         what the functors need beside those, and for where packed sequences are."""
         if size > 128:
             return _Tiles(_Tile(16, rows, 1, split=2), _Tile(rows, 16, 1), _Tile(rows, 32, 1))
         kept = sum(name in functors for name in ("Gradient", "Factors"))  # of each score, until its gradient is there
-        of_bias = _Tile(rows, 64 if rows <= 64 and kept + is_packed < 2 else 32, 1)
+        spills = spills_early and size > 64 and bool(functors)
+        of_bias = _Tile(rows, 64 if rows <= 64 and kept + is_packed < 2 and not spills else 32, 1)
         if size <= 64 and not functors and not is_packed:
             return _Tiles(_Tile(32, rows, rows // 64), _Tile(rows, 4096 // rows, rows // 64), of_bias)
         # Few threads that copy have more addresses each.
-        is_tight = size > 64 if functors else size > 112 and rows <= 64
+        is_tight = size > 64 if functors else size > 112 and (rows <= 64 or (is_packed and spills_early))
         return _Tiles(_Tile(16 if is_tight else 32, rows, 1), _Tile(rows, 32, 1), of_bias)
 
 
@@ -146,11 +147,13 @@ class _Problem:
 
     backward: AttentionBackward
     target: str = SM_80.name
+    spills_early: bool = False
 
     def on(self, arch: ArchSpec) -> _Problem:
-        """With the target that rounds weights and gradients of scores, on ``arch``."""
+        """With the target that rounds weights and gradients of scores, and the tiles that have registers, on
+        ``arch``."""
         types = (self.operation.q.data_type, self.operation.d_o.data_type)
-        return replace(self, target=conversion_target(types, arch))
+        return replace(self, target=conversion_target(types, arch), spills_early=arch.spills_early)
 
     @property
     def operation(self) -> SdpaBackward:
@@ -171,7 +174,8 @@ class _Problem:
         return (Knob("tile_m", KnobType.TILE_M, values, default, "keys, and queries, of a block"),)
 
     def tiles(self, rows: int) -> _Tiles:
-        return _Tiles.of(rows, self.backward.size, self._functors_of_keys, bool(self.backward.ragged))
+        is_packed = bool(self.backward.ragged)
+        return _Tiles.of(rows, self.backward.size, self._functors_of_keys, is_packed, self.spills_early)
 
     def keys(self, tiles: _Tiles) -> list[tuple[KernelRef, Launch]]:
         """dk and dv, in one launch where each head of q shares the same ones."""
