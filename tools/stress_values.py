@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from enum import IntEnum
+from enum import Enum
 from fractions import Fraction
 from random import Random
 from typing import Any
@@ -15,7 +15,7 @@ import lowdnn.frontend as cudnn
 from lowdnn import enums
 
 #: Frontend enums by name, as annotations name them.
-_ENUMS = {name: value for name, value in vars(cudnn).items() if isinstance(value, type) and issubclass(value, IntEnum)}
+_ENUMS = {name: value for name, value in vars(cudnn).items() if isinstance(value, type) and issubclass(value, Enum)}
 _NAMES = ("", "x", "y", "bias", "a\u2028b", "n\x1b[2J", "x" * 300, "größe", "%s", "{}")
 _INTEGERS = (0, 1, 2, 3, 4, 5, 8, 16, 128, -1, -2, 2**31, 2**63 - 1, 2**63, -(2**63), 2**70)
 _FLOATS = (0.0, 1.0, 0.5, 1e-5, -2.0, 1e300, 1e-320, float("nan"), float("inf"), -float("inf"))
@@ -94,8 +94,14 @@ class Values:
                 return slice(*self._draw.choices((None, 0, 1, 2, -1, 9), k=self._draw.randint(1, 3)))
             case "ScalarType":
                 return self._draw.choice(list(cudnn.scalar_type))
-            case _:
+            case "Mapping[knob_type, int]":
+                return {
+                    self._draw.choice(list(cudnn.knob_type)): self.integer() for _ in range(self._draw.randint(0, 2))
+                }
+            case "Any" | "object":
                 return self.garbage()
+            case _:
+                raise ValueError(f"no values are drawn for the annotation {option!r}")
 
     def one_of(self, choices: Sequence[Any]) -> Any:
         return self._draw.choice(choices) if choices else self.garbage()

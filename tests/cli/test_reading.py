@@ -49,6 +49,7 @@ def at_most(seconds: int) -> Iterator[None]:
         ("block_scale dims=130x300 axis=9", "block_scale.axis: expected axes under the rank 2, got [9]"),
         ("reduction dims=3x4 axes=1,9 op=add", "reduction.axes: expected axes under the rank 2, got [1, 9]"),
         ("softmax dims=3x4 axes=9", "softmax.axes: expected axes under the rank 2"),
+        ("norm dims=3x4 mode=layer scale=none dir=bwd axes=9", "norm.axes: expected axes under the rank 2"),
         ("norm dims=3x4 mode=layer axes=9", "norm.axes: expected axes under the rank 2"),
         ("resample n=1 c=1 hw=4x4 mode=max window=1e9999999", "resample.window: expected numbers > 0"),
         ("resample n=1 c=1 hw=4x4 mode=max window=1e99999999999999", "got '1e99999999999999'"),

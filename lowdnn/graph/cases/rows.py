@@ -67,6 +67,7 @@ class NormCase(Case):
     epilogue: tuple[str, ...] = key(text.names(steps.NAMES), ())
 
     def graph(self) -> OperationGraph:
+        check_axes(self.axes, len(self.dims), "norm.axes")
         layout, mode, compute = Layout(self.layout), _MODES[self.mode], _compute_type(self.dtype)
         builder = GraphBuilder(layout, alignment_bytes=self.align, virtual_type=self.virtual)
         statistics, out = self.stats or compute, self.out or self.dtype
@@ -128,7 +129,6 @@ class NormCase(Case):
 
     @property
     def _axes(self) -> tuple[int, ...]:
-        check_axes(self.axes, len(self.dims), "norm.axes")
         return self.axes or tuple(range(1, len(self.dims)))
 
     @property
@@ -165,6 +165,7 @@ class SoftmaxCase(Case):
     epilogue: tuple[str, ...] = key(text.names(steps.NAMES), ())
 
     def graph(self) -> OperationGraph:
+        check_axes(self.axes, len(self.dims), "softmax.axes")
         layout, is_log, out = Layout(self.layout), self.log == "yes", self.out or self.dtype
         builder = GraphBuilder(layout, alignment_bytes=self.align, virtual_type=self.virtual)
         store = None if self.epilogue else out
@@ -190,7 +191,6 @@ class SoftmaxCase(Case):
 
     @property
     def _axes(self) -> tuple[int, ...]:
-        check_axes(self.axes, len(self.dims), "softmax.axes")
         return self.axes or (len(self.dims) - 1,)
 
     def _sink(self, builder: GraphBuilder) -> Tensor | None:
