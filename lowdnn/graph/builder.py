@@ -29,6 +29,7 @@ from lowdnn.graph.gathering import gathered
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops import block_scale, concat, gen_stats, matmul, moe_grouped_matmul, pointwise, slice, transpose
 from lowdnn.ops.base import Operation
+from lowdnn.ops.bit_mask import PackBits, UnpackBits, bits_of
 from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
@@ -577,6 +578,18 @@ class GraphBuilder:
         dims = (page_table.dims[0], heads, length, size)
         y = self.tensor(dims, store or container.data_type, layout=layout, is_virtual=store is None, name="y")
         self._operations.append(PagedCacheLoad(container, y, sequence, page_table))
+        return y
+
+    def pack_bits(self, mask: Tensor) -> Tensor:
+        """The bits of a BOOLEAN tensor, stored."""
+        y = self.tensor(bits_of(mask).dims, DataType.UINT8, layout=Layout.ROW_MAJOR, name="y")
+        self._operations.append(PackBits(mask, y))
+        return y
+
+    def unpack_bits(self, bits: Tensor, dims: tuple[int, ...], *, layout: Layout | None = None) -> Tensor:
+        """The BOOLEAN tensor of ``dims`` that the bits are, stored."""
+        y = self.tensor(dims, DataType.BOOLEAN, layout=layout, name="y")
+        self._operations.append(UnpackBits(bits, y))
         return y
 
     def ragged_load(self, x: Tensor, offsets: Tensor, rows: int, multiplier: int = 1) -> Tensor:

@@ -122,12 +122,14 @@ CASES = {
     "attention_wgmma": "sdpa b=1 h=2 hk=1 q=20 kv=150 d=16 causal=bottom_right stats=yes",
     "paged_cache": "transform op=load dims=2x3x15x24 page=4 dtype=bf16",
     "band_matrix": "transform op=expand dims=9x20 axis=1 lower=2 upper=1 dtype=bf16",
+    "bit_mask": "transform op=pack_bits dims=3x5x7",
+    "attention_backward_parts": "sdpa_bwd b=1 h=2 hk=1 q=5 kv=7 d=12 dtype=fp32",
     "rope": "rope b=2 h=5 s=7 d=64 size=32 dtype=bf16",
 }
 
 
-#: One has no kernels of its own, one is only in chains with others.
-WITHOUT_CASES = {"composite", "block_mask"}
+#: One has no kernels of its own, the others are only in chains.
+WITHOUT_CASES = {"composite", "block_mask", "ragged"}
 
 
 @pytest.mark.parametrize("engine", [engine.name for engine in ENGINES if engine.name not in WITHOUT_CASES])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,11 +30,16 @@ from lowdnn.status import BadParamError
 class TransformCase(Case):
     """A move of elements: transpose (perm), slice (start, limit, step), reshape (to), concat (axis; parts are the
     inputs' extents along it), copy between layouts and types, expand a band to a matrix of ``dims`` or contract one
-    (axis, lower, upper, pad), load sequences of rows, a tensor of ``dims``, from pages (page: rows of one)."""
+    (axis, lower, upper, pad), load sequences of rows, a tensor of ``dims``, from pages (page: rows of one), pack_bits
+    and unpack_bits (between a mask of ``dims`` with a byte for each element and its bits)."""
 
     family: ClassVar[str] = "transform"
 
-    op: str = key(text.choice("transpose", "slice", "reshape", "concat", "copy", "expand", "contract", "load"))
+    op: str = key(
+        text.choice(
+            "transpose", "slice", "reshape", "concat", "copy", "expand", "contract", "load", "pack_bits", "unpack_bits"
+        )
+    )
     dims: tuple[int, ...] = key(text.extents(0))
     perm: tuple[int, ...] = key(text.indices(), ())
     start: tuple[int, ...] = key(text.indices(), ())
@@ -76,8 +82,14 @@ class TransformCase(Case):
             lengths = builder.tensor((self.dims[0], 1, 1, 1), DataType.INT64, name="lengths")
             pages.load(builder, container, lengths, self.dims[2], store=store, layout=layout)
             return builder.graph()
-        x = builder.tensor(self.dims, self.dtype, name="x")
+        if self.op == "unpack_bits":
+            packed = builder.tensor((-(-prod(self.dims) // 8),), DataType.UINT8, layout=Layout.ROW_MAJOR, name="x")
+            builder.unpack_bits(packed, self.dims, layout=layout)
+            return builder.graph()
+        x = builder.tensor(self.dims, DataType.BOOLEAN if self.op == "pack_bits" else self.dtype, name="x")
         match self.op:
+            case "pack_bits":
+                builder.pack_bits(x)
             case "contract":
                 bandwidths = (self.lower, self.upper)
                 builder.contract_band_matrix(x, bandwidths, axis=self.axis, pad=self.pad, store=store, layout=layout)
