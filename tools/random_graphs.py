@@ -1,6 +1,6 @@
-"""Plans random graphs over all operations for every generation, runs them on the emulated device and compares.
+"""Plans random graphs over all operations for every generation, runs them and compares with the float64 references.
 
-    python tools/random_graphs.py --first 0 --count 10000 [--run-every 1] [--seconds 600]
+    python tools/random_graphs.py --first 0 --count 10000 [--run-every 1] [--seconds 600] [--device cuda]
 
 Each graph follows from its seed alone, so that a run goes on where another one ended (``--first``), and a failure is
 repeated by ``--first SEED --count 1``. A summary is the last line; the exit status is 1 where a graph was refused or
@@ -33,7 +33,7 @@ def main() -> int:
     options = _options()
     end, seconds, counts = time.monotonic() + options.seconds, Counter[str](), Counter[str]()
     seed = options.first
-    with Runtime(open_driver("emulated"), config=Config(cache_dir=options.cache)) as runtime:
+    with Runtime(open_driver(options.device), config=Config(cache_dir=options.cache)) as runtime:
         while seed < options.first + options.count and time.monotonic() < end:
             problems = _problems(runtime, seed, is_run=seed % options.run_every == 0, seconds=seconds, counts=counts)
             for problem in problems:
@@ -97,6 +97,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=10_000, help="graphs")
     parser.add_argument("--run-every", type=int, default=1, help="run one graph in so many; the others are planned")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("--device", default="emulated", help="emulated, or cuda: a GPU that runs sm_90a")
     parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "lowdnn", help="of compiled kernels")
     return parser.parse_args()
 

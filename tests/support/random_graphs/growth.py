@@ -73,11 +73,10 @@ class Growth:
         self._values: dict[int, Array] = {}
 
     def grown(self) -> Grown:
-        """The graph; its last operation stores its results where nothing else is stored."""
-        if not any(not tensor.is_virtual for op in self.operations for tensor in outputs_of(op).values()):
-            last = self.operations[-1]
-            stored = {tensor.uid: replace(tensor, is_virtual=False) for tensor in outputs_of(last).values()}
-            self.operations[-1] = with_tensors(last, stored)
+        """The graph, whose last operation stores one of its results at least."""
+        last = self.operations[-1]
+        first = next(iter(outputs_of(last).values()))
+        self.operations[-1] = with_tensors(last, {first.uid: replace(first, is_virtual=False)})
         return Grown(OperationGraph(expanded(self.operations)), self._inputs, self.is_exact)
 
     def chance(self, probability: float) -> bool:

@@ -53,7 +53,7 @@ STEPS: Mapping[str, tuple[Step, int, bool]] = {
     "diagonal_band_mask": (attention.diagonal_band_mask, 1, False),
 }
 
-_MOST_OPERATIONS = 6
+_MOST_OPERATIONS = 8
 #: One graph in so many has exact integers.
 _GRAPHS_BETWEEN_EXACT = 3
 #: One graph in so many has extents of 0, and which share of its extents.
@@ -62,7 +62,7 @@ _MOST_ATTEMPTS = 200
 
 
 def random_graph(seed: int) -> Grown:
-    """The graph of this seed, of up to 6 operations (compound ones count once)."""
+    """The graph of this seed, of up to 8 operations (compound ones count once)."""
     rng = np.random.default_rng(seed)
     while True:
         try:

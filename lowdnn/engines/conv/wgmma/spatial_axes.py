@@ -101,9 +101,11 @@ class _View:
     spatial: tuple[tuple[int, ...], ...]
 
     def of(self, graph: OperationGraph, operation: ConvolutionOperation) -> OperationGraph | None:
-        """None where a tensor does not lie, or repeat, so that its axes are one."""
+        """None where a tensor has other axes, or does not lie, or repeat, so that they are one."""
         seen: dict[int, Tensor] = {}
         for tensor in graph.tensors.values():
+            if tensor.rank not in (1, operation.image.rank):
+                return None
             view = self._tensor(tensor, None if tensor.uid == operation.filter.uid else operation.image.dims)
             if view is None:
                 return None

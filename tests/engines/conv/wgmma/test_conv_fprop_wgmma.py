@@ -7,9 +7,11 @@ from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.engines.base import Engine
 from lowdnn.engines.conv.wgmma.conv_dgrad_wgmma import ConvDgradWgmma
 from lowdnn.engines.conv.wgmma.conv_fprop_wgmma import ConvFpropWgmma
-from lowdnn.enums import DataType, KnobType, NumericalNote
+from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
+from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.oracle import evaluate
+from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import MathUnit, Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import NotSupportedError, Status
@@ -319,3 +321,12 @@ def test_other_graphs_and_architectures_are_refused() -> None:
 def test_no_spills(layout: str, choices: dict[KnobType, int]) -> None:
     graph = parse_case(f"conv n=32 c=64 hw=56x56 k=256 rs=3x3 pad=1 layout={layout} dtype=bf16").graph()
     assert assemble(ENGINE.plan(graph, SM_90A, choices).kernels[-1], "sm_90a").unfit == ""
+
+
+def test_tensors_of_another_rank_beside_the_convolution_are_refused() -> None:
+    builder = GraphBuilder()
+    x, w = builder.tensor((1, 8, 2, 1, 3), DataType.HALF), builder.tensor((8, 8, 1, 1, 3), DataType.HALF)
+    geometry = Convolution(DataType.FLOAT, 3, (0, 0, 0), (0, 0, 0), (1, 1, 3), (1, 1, 1))
+    builder.convolution(x, w, geometry=geometry, store=DataType.HALF)
+    builder.pointwise(PointwiseMode.NEG, builder.tensor((1, 5, 1), DataType.HALF), store=DataType.HALF)
+    assert "dims: expected" in str(ENGINE.refuse(builder.graph(), SM_90A))
