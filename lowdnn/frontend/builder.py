@@ -19,7 +19,7 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops import tensor as ops
 from lowdnn.ops.base import Operation
 from lowdnn.ops.tensor import packed_strides
-from lowdnn.status import BadParamError, DuplicatedEntriesError, NotSupportedError
+from lowdnn.status import BadParamError, DuplicatedEntriesError, LowdnnError, NotSupportedError
 
 #: What pointwise methods take: a tensor of the graph, or a number.
 Operand = Tensor | float | int
@@ -96,23 +96,23 @@ class GraphBuilder:
         made.set_ragged_offset(ragged_offset).set_ragged_offset_multiplier(ragged_offset_multiplier)
         return self._register(made)
 
-    def tensor_like(self, x: object, name: str = "") -> Tensor:
+    def tensor_like(self, input: object, name: str = "") -> Tensor:
         """An input with dims, strides and data type of another tensor of a graph, or of any array.
 
-        ``x``: a Tensor, or an array with ``__cuda_array_interface__`` or DLPack.
+        ``input``: a Tensor, or an array with ``__cuda_array_interface__`` or DLPack.
         """
-        if isinstance(x, Tensor):
+        if isinstance(input, Tensor):
             like = Tensor(
-                dim=x.get_dim(),
-                stride=x.get_stride(),
-                data_type=x.get_data_type(),
-                is_virtual=x.get_is_virtual(),
-                is_pass_by_value=x.get_is_pass_by_value(),
+                dim=input.get_dim(),
+                stride=input.get_stride(),
+                data_type=input.get_data_type(),
+                is_virtual=input.get_is_virtual(),
+                is_pass_by_value=input.get_is_pass_by_value(),
                 name=name,
-                alignment_bytes=x.get_alignment(),
+                alignment_bytes=input.get_alignment(),
             )
             return self._register(like)
-        facts = describe(x)
+        facts = describe(input)
         return self.tensor(facts.dims, facts.strides, facts.data_type, is_pass_by_value=facts.is_host, name=name)
 
     def tensor_scalar(
@@ -194,8 +194,7 @@ class GraphBuilder:
             raise BadParamError.at(f"pygraph {self.name!r}", expected="at least one operation", got="none")
         self._number_tensors()
         for entry in self._entries:
-            with entry.call.told(entry.ports):
-                self._infer(entry)
+            self._infer(entry)
         for tensor in self._offsets():
             self._infer_type(tensor)
         meanings = {id(tensor): tensor.lowered() for tensor in self._used()}
@@ -211,14 +210,19 @@ class GraphBuilder:
             if not tensor.get_dim():
                 raise BadParamError.at(f"{tensor.label}.dim", expected="one entry for each dimension", got="none")
             self._infer_type(tensor)
-        entry.node.infer(entry.outputs, self._compute_type(entry))
+        try:
+            entry.node.infer(entry.outputs, self._compute_type(entry))
+        except LowdnnError as error:
+            raise entry.call.told(error, entry.ports) from None
         for output in entry.outputs:
             self._infer_type(output)
 
     def _operation(self, entry: Entry, meanings: Mapping[int, ops.Tensor]) -> Operation:
         """``meanings``: the operation graph's tensors by ``id`` of the graph's own."""
-        with entry.call.told(entry.ports):
+        try:
             return entry.node.lower(entry.outputs, self._compute_type(entry), lambda tensor: meanings[id(tensor)])
+        except LowdnnError as error:
+            raise entry.call.told(error, entry.ports) from None
 
     def _number_tensors(self) -> None:
         taken: dict[int, Tensor] = {}

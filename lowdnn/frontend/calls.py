@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Protocol, TypeVar, cast
@@ -50,17 +49,13 @@ class Call:
     method: str
     tensors: Mapping[str, Tensor]
 
-    @contextmanager
-    def told(self, ports: Mapping[str, Tensor]) -> Iterator[None]:
-        """Errors inside that begin with an operation and its port begin with the method and its parameter instead, or
-        with the tensor where it is none that the caller gave. ``ports``: the operation's tensors."""
-        try:
-            yield
-        except LowdnnError as error:
-            place = _PLACE.match(error.detail)
-            if place is None:
-                raise
-            raise type(error)(self._named(ports.get(place["port"]), place["port"]) + place["rest"]) from None
+    def told(self, error: LowdnnError, ports: Mapping[str, Tensor]) -> LowdnnError:
+        """``error``, beginning with the method and its parameter where it began with an operation and its port, or with
+        the tensor where it is none that the caller gave. ``ports``: the operation's tensors."""
+        place = _PLACE.match(error.detail)
+        if place is None:
+            return error
+        return type(error)(self._named(ports.get(place["port"]), place["port"]) + place["rest"])
 
     def _named(self, tensor: Tensor | None, port: str) -> str:
         if tensor is None:
@@ -80,16 +75,13 @@ def operation(method: MethodT) -> MethodT:
 
     Raises AttributeTypeError that names the method and its parameter.
     """
-    signature = inspect.signature(method)
-    kinds = {
-        name: parameter.annotation
-        for name, parameter in signature.parameters.items()
-        if parameter.annotation in _EXPECTED
-    }
+    parameters = tuple(inspect.signature(method).parameters.values())[1:]
+    names = tuple(item.name for item in parameters if item.kind is item.POSITIONAL_OR_KEYWORD)
+    kinds = {item.name: item.annotation for item in parameters if item.annotation in _EXPECTED}
 
     @wraps(method)
     def checked(graph: Caller, *args: Any, **kwargs: Any) -> Any:
-        arguments = signature.bind(graph, *args, **kwargs).arguments
+        arguments = dict(zip(names, args, strict=False), **kwargs)
         for name, kind in kinds.items():
             if name in arguments:
                 _check(f"{method.__name__}.{name}", kind, arguments[name])

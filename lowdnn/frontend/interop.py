@@ -40,7 +40,9 @@ def describe(array: object) -> ArrayFacts:
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         raise AttributeTypeError.at(
-            "tensor_like.x", expected="a tensor, or an array with DLPack or __cuda_array_interface__", got=repr(array)
+            "tensor_like.input",
+            expected="a tensor, or an array with DLPack or __cuda_array_interface__",
+            got=repr(array),
         )
     data_type = np.dtype(interface["typestr"])
     byte_strides = interface.get("strides")
