@@ -14,7 +14,6 @@ import argparse
 import faulthandler
 import secrets
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -42,8 +41,7 @@ def main() -> int:
                 f"seed {arguments.seed}: {number + 1} after {seconds:.0f} s, {len(found.findings)} findings", flush=True
             )
 
-    with tempfile.TemporaryDirectory() as cache:
-        found = attack(arguments.seed, arguments.count, Path(cache), first=arguments.first, report=report)
+    found = attack(arguments.seed, arguments.count, first=arguments.first, report=report)
     for finding in found.findings:
         print(finding)
     for outcome, number in sorted(found.outcomes.items()):

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from functools import cache, cached_property
+from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Any, TypeVar, TypeVarTuple, cast
 
@@ -55,7 +56,7 @@ class OperationGraph:
         self._producers: dict[int, Operation] = _producers(given)
         self._check_tensors()
         self._check_reordering(given)
-        ordered = self._sorted(given)
+        ordered = _sorted(given)
         self.operations: tuple[Operation, ...] = observable(ordered)
         if not self.operations:
             raise BadParamError.at(
@@ -138,11 +139,11 @@ class OperationGraph:
     @cached_property
     def _consumers(self) -> dict[int, tuple[Operation, ...]]:
         """By uid."""
-        found: dict[int, tuple[Operation, ...]] = {}
+        found: dict[int, list[Operation]] = {}
         for op in self.operations:
             for uid in {t.uid for t in inputs_of(op).values()}:
-                found[uid] = (*found.get(uid, ()), op)
-        return found
+                found.setdefault(uid, []).append(op)
+        return {uid: tuple(operations) for uid, operations in found.items()}
 
     @cached_property
     def _materialised(self) -> dict[int, Tensor]:
@@ -181,25 +182,28 @@ class OperationGraph:
                         got=tensor.reordering.name,
                     )
 
-    def _sorted(self, given: tuple[Operation, ...]) -> tuple[Operation, ...]:
-        """Kahn's algorithm, stable in the given order."""
-        done: set[int] = set()
-        order: list[Operation] = []
-        waiting = list(given)
-        while waiting:
-            ready = next((op for op in waiting if self._is_ready(op, done)), None)
-            if ready is None:
-                names = ", ".join(type(op).__name__ for op in waiting)
-                raise BadParamError.at(
-                    "operation_graph.operations", expected="no cycle", got=f"a cycle through {names}"
-                )
-            waiting.remove(ready)
-            order.append(ready)
-            done.update(t.uid for t in outputs_of(ready).values())
-        return tuple(order)
 
-    def _is_ready(self, operation: Operation, done: set[int]) -> bool:
-        return all(t.uid in done or t.uid not in self._producers for t in inputs_of(operation).values())
+def _sorted(given: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Kahn's algorithm, stable in the given order."""
+    makers = {tensor.uid: index for index, op in enumerate(given) for tensor in outputs_of(op).values()}
+    missing = [{makers[t.uid] for t in inputs_of(op).values() if t.uid in makers} for op in given]
+    readers: list[list[int]] = [[] for _ in given]
+    for reader, needed in enumerate(missing):
+        for maker in needed:
+            readers[maker].append(reader)
+    ready = [index for index, needed in enumerate(missing) if not needed]
+    order: list[Operation] = []
+    while ready:
+        made = heappop(ready)
+        order.append(given[made])
+        for reader in readers[made]:
+            missing[reader].discard(made)
+            if not missing[reader]:
+                heappush(ready, reader)
+    if len(order) < len(given):
+        names = ", ".join(type(op).__name__ for op, needed in zip(given, missing, strict=True) if needed)
+        raise BadParamError.at("operation_graph.operations", expected="no cycle", got=f"a cycle through {names}")
+    return tuple(order)
 
 
 def graph_from(operations: list[Any], where: str) -> OperationGraph:

@@ -6,7 +6,6 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,7 +41,6 @@ class Attack:
 def attack(
     seed: int,
     count: int,
-    cache_dir: Path,
     *,
     first: int = 0,
     limit_s: float = 20.0,
@@ -52,8 +50,8 @@ def attack(
 
     ``report`` hears of each number when it is done.
     """
-    found, watch = Attack(), Watch(cache_dir)
-    config = Config(device="emulated", emulated_arch="sm_90a", cache_dir=cache_dir)
+    found, watch = Attack(), Watch()
+    config = Config(device="emulated", emulated_arch="sm_90a", disk_cache=False)
     with pytest.MonkeyPatch.context() as patch, watch.installed(patch), Handle.open(config=config) as handle:
         documents = corpus(handle.arch.compute_capability)
         for document in documents:

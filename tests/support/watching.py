@@ -33,16 +33,16 @@ class Overtime(BaseException):
 class Watch:
     """Counts what happens inside ``step``.
 
-    opened: paths outside of lowdnn's own folders and ``cache_dir``.  forbidden: other audit events.
+    opened: paths outside of lowdnn's own folders.  forbidden: other audit events.
     strange: generated texts that reached NVRTC and that ``codegen`` did not write.  compiled: programs in all.
     """
 
-    def __init__(self, cache_dir: Path) -> None:
+    def __init__(self) -> None:
         self.opened: list[str] = []
         self.forbidden: list[str] = []
         self.strange: list[str] = []
         self.compiled = 0
-        self._folders = tuple(str(folder) for folder in (ROOT / "lowdnn", ROOT / "ptx", cache_dir))
+        self._folders = tuple(str(folder) for folder in (ROOT / "lowdnn", ROOT / "ptx"))
         self._written: set[str] = set()
         self._is_on = False
         sys.addaudithook(self._heard)

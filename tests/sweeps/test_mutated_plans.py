@@ -10,27 +10,27 @@ import pytest
 from lowdnn.driver import nvrtc
 from tests.support.data import fresh_seed
 from tests.support.plan_attack import attack
-from tests.support.watching import Overtime, Watch
+from tests.support.watching import ROOT, Overtime, Watch
 
 COUNT = 1000
 
 
-def test_mutated_documents_are_read_or_refused(tmp_path: Path) -> None:
+def test_mutated_documents_are_read_or_refused() -> None:
     seed = fresh_seed()
-    found = attack(seed, COUNT, tmp_path)
+    found = attack(seed, COUNT)
     assert not found.findings, "\n".join(["python tools/mutate_plans.py", *found.findings[:5]])
     taken = sum(count for outcome, count in found.outcomes.items() if "taken" in outcome)
     assert 0 < taken < COUNT // 2, found.outcomes
     assert sum(found.outcomes.values()) == COUNT
 
 
-def test_the_watch_hears(tmp_path: Path) -> None:
+def test_the_watch_hears() -> None:
 
-    watch = Watch(tmp_path)
+    watch = Watch()
     with pytest.MonkeyPatch.context() as patch, watch.installed(patch):
         with watch.step(5):
             Path("/etc/hostname").open().close()
-            (tmp_path / "own").write_text("")
+            (ROOT / "lowdnn" / "plan.py").open().close()
             eval("1")
             nvrtc.compile_program(
                 '#include "generated.cuh"',
