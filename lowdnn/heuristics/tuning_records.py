@@ -12,17 +12,25 @@ included, on a device with the same facts as the one that was measured.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.documents import shown
 from lowdnn.engines.base import Choices
 from lowdnn.enums import KnobType
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.status import BadParamError
 
 _KEY_DIGITS = 16
+_FORM = "<case> | <engine> <KNOB>=<integer> ... | <microseconds>"
+_LINE = re.compile(
+    r"(?P<case>[^|]+) \| (?P<engine>[a-z0-9_]+)(?P<knobs>( [A-Z0-9_]+=-?[0-9]{1,18})*) ?"
+    r"\| (?P<us>[0-9]{1,12}(\.[0-9]{1,6})?)"
+)
 _MEASURED = (SM_90A,)
 _HEADER = "# Tuning records of plans timed on a device with these facts; made by tools/tune.py --record."
 
@@ -38,11 +46,13 @@ class TuningRecord:
 
     @classmethod
     def of(cls, text: str) -> TuningRecord:
-        """Of a line without its key."""
-        case, chosen, us = text.split(" | ")
-        engine, *knobs = chosen.split()
-        named = (knob.split("=") for knob in knobs)
-        return cls(case, engine, {KnobType[name]: int(value) for name, value in named}, float(us))
+        """Of a line without its key; raises BadParamError for any other."""
+        found = _LINE.fullmatch(text)
+        named = [knob.split("=") for knob in found["knobs"].split()] if found else []
+        if found is None or any(name not in KnobType.__members__ for name, _ in named):
+            raise BadParamError.at("tuning record", expected=_FORM, got=shown(text))
+        choices = {KnobType[name]: int(value) for name, value in named}
+        return cls(found["case"], found["engine"], choices, float(found["us"]))
 
     @property
     def text(self) -> str:
@@ -88,4 +98,5 @@ def _shipped(arch_name: str) -> Mapping[str, str]:
 
 def _texts(text: str) -> dict[str, str]:
     """The lines by their keys; a line is taken apart when somebody asks for it."""
-    return dict(line.split(" | ", 1) for line in text.splitlines() if not line.startswith("#"))
+    parts = [line.partition(" | ") for line in text.splitlines() if not line.startswith("#")]
+    return {key: line for key, _, line in parts}

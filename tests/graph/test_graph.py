@@ -26,6 +26,7 @@ from lowdnn.status import (
 )
 from tests.support.builders import convolution_graph, matmul_graph, reduction_graph
 from tests.support.errors import raises
+from tests.support.watching import Watch
 
 LINE = "conv n=2 c=8 hw=16x16 k=16 rs=3x3 pad=1 dtype=fp16 epilogue=scale+bias+relu"
 
@@ -263,3 +264,17 @@ def test_a_graph_without_outputs_is_refused() -> None:
     y = Tensor(2, DataType.FLOAT, (4,), (1,), 16, is_virtual=True)
     with pytest.raises(BadParamError, match=r"expected at least one output, got virtual ones only; call set_output"):
         OperationGraph([PointwiseOperation(Pointwise(PointwiseMode.ABS, DataType.FLOAT), x=x, y=y)])
+
+
+def test_a_long_graph_in_reverse_order_is_sorted_at_once() -> None:
+    def tensor(uid: int, is_virtual: bool) -> Tensor:
+        return Tensor(uid, DataType.FLOAT, (8,), (1,), 16, is_virtual=is_virtual)
+
+    count, negation = 3000, Pointwise(PointwiseMode.NEG, DataType.FLOAT)
+    chain = [
+        PointwiseOperation(negation, x=tensor(uid, uid > 1), y=tensor(uid + 1, uid < count))
+        for uid in range(1, count + 1)
+    ]
+    with Watch().step(20):
+        graph = OperationGraph(reversed(chain))
+    assert list(graph.operations) == chain

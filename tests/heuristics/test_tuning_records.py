@@ -19,6 +19,8 @@ from lowdnn.heuristics.tuning_records import (
     shipped_records,
     short_key,
 )
+from lowdnn.status import BadParamError
+from tests.support.errors import raises
 
 SHIPPED = shipped_records("sm_90a")
 KEY, RECORD = next(iter(SHIPPED.items()))
@@ -36,6 +38,19 @@ def test_shipped_records_are_plans_of_their_graphs_and_the_first_choices() -> No
 def test_files_are_read_as_they_were_written() -> None:
     record = TuningRecord("matmul m=8 n=8 k=8", "matmul_mma", {KnobType.TILE_M: 64, KnobType.STAGES: 3}, 1.25)
     assert records_in(file_text({"0123456789abcdef": record})) == {"0123456789abcdef": record}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("", "key", "key | case", "key | case | engine | many", "key | case | engine NO_KNOB=1 | 1.0"),
+        *("key | a | b STAGES | 1", "key | a | b STAGES=1e9 | 1", "key | a | b STAGES=9999999999999999999 | 1"),
+        *("key | a | b | 1e999", "key | a | b | nan"),
+    ],
+)
+def test_other_lines_are_refused(line: str) -> None:
+    with raises(BadParamError, "tuning record", expected="<case> | <engine> <KNOB>=<integer>"):
+        records_in(f"{line}\n")
 
 
 def test_instant_mode_asks_the_cost_model_alone() -> None:
