@@ -224,9 +224,7 @@ class _Gradient:
         """``x`` with zeros past the lengths, so that nothing there, NaN say, reaches a sum."""
         if lengths is None:
             return x
-        row = self._index(_QUERY, x.dims[_QUERY])
-        exists = self._builder.compared(PointwiseMode.CMP_LT, row, lengths)
-        found = self._pointwise(PointwiseMode.BINARY_SELECT, x, self._zero, exists, virtual=x.data_type)
+        found = self._builder.existing(x, lengths, self._zero)
         self._end_stage()
         return found
 

@@ -32,6 +32,13 @@ class ExpansionBuilder(GraphBuilder):
         """Whether ``left mode right`` holds of integers, in BOOLEAN."""
         return self.pointwise(mode, left, right, compute_type=DataType.INT32, virtual=DataType.BOOLEAN)
 
+    def existing(self, x: Tensor, lengths: Tensor, zero: Tensor) -> Tensor:
+        """``x`` (batch, heads, rows, size) with zeros past the lengths, (batch, 1, 1, 1), of its rows."""
+        row = self.index(zero, 2, (1, 1, x.dims[2], 1))
+        exists = self.compared(PointwiseMode.CMP_LT, row, lengths)
+        select = Pointwise(PointwiseMode.BINARY_SELECT, zero.data_type)
+        return self.pointwise(select, x, zero, exists, virtual=x.data_type)
+
     def moved(self, index: Tensor, *terms: tuple[int, Tensor | None]) -> Tensor:
         """``index`` plus those of the terms, (sign, number), that there are."""
         for sign, number in terms:

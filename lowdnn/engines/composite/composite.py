@@ -23,6 +23,7 @@ from lowdnn.engines.base import (
 from lowdnn.engines.composite.assembly import chain_of
 from lowdnn.engines.composite.partition import Uncovered, find_uncovered, partition
 from lowdnn.enums import DataType, NumericalNote
+from lowdnn.graph.attention_values import with_existing_values
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.observable import with_unread_stored
 from lowdnn.ops.base import inputs_of
@@ -49,7 +50,8 @@ class Composite:
         single = self._refuse_single(graph, arch)
         if single is not None:
             return single
-        uncovered = find_uncovered(graph.derive(_with_unread_stored), arch, self._engines)
+        runs = graph.derive(with_existing_values)
+        uncovered = find_uncovered(runs.derive(_with_unread_stored), arch, self._engines)
         return None if uncovered is None else Refusal(self.name, uncovered.reason)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -62,10 +64,11 @@ class Composite:
         single = self._refuse_single(graph, arch)
         if single is not None:
             raise NotSupportedError(str(single))
-        parts = partition(graph.derive(_with_unread_stored), arch, self._engines)
+        runs = graph.derive(with_existing_values)
+        parts = partition(runs.derive(_with_unread_stored), arch, self._engines)
         if isinstance(parts, Uncovered):
             raise NotSupportedError(str(Refusal(self.name, parts.reason)))
-        return chain_of(self, graph, arch, graph, parts)
+        return chain_of(self, graph, arch, runs, parts)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """None of its own."""

@@ -1,0 +1,32 @@
+"""Attention by its parts: values behind the length of a sequence, which may be anything, must not reach a sum."""
+
+from __future__ import annotations
+
+from lowdnn.graph.attention_pattern import match_attention
+from lowdnn.graph.expansion_builder import ExpansionBuilder
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import with_tensors
+from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.ops.norm import compute_type_of
+
+
+def with_existing_values(graph: OperationGraph) -> OperationGraph:
+    """``graph``, or where it is attention whose keys have lengths the same with zeros for the values behind them.
+
+    Weights there are 0, but their products with NaN or infinity are not. Values in pages and ragged ones are zeros
+    there anyway.
+    """
+    attention = match_attention(graph)
+    if isinstance(attention, str) or attention.band.lengths is None:
+        return graph
+    v = attention.second.b
+    if attention.v_load is not None or v.uid in attention.ragged:
+        return graph
+    builder = ExpansionBuilder(1 + max(graph.tensors))
+    zero = builder.constant(v.rank, compute_type_of(v), 0.0)
+    existing = builder.existing(v, attention.band.lengths, zero)
+    others = (
+        with_tensors(op, {v.uid: existing}) if isinstance(op, MatmulOperation) and op.b.uid == v.uid else op
+        for op in graph.operations
+    )
+    return OperationGraph([*builder.operations, *others])
