@@ -58,13 +58,17 @@ def host_scalar(value: object, data_type: DataType, where: str) -> NDArray[Any]:
 
 
 def _in_place_getter(dtype: object, convert: AddressOf) -> AddressOf:
-    """For CPU tensors of torch's ``dtype``; others of torch's go to ``convert``."""
+    """For CPU tensors of torch's ``dtype``, looked at when first seen; others of torch's go to ``convert``."""
+    seen: Any = None
 
     def address(tensor: Any, handle: Handle, need: Need, kept: list[object]) -> int:
-        if tensor.dtype is dtype and tensor.is_cpu and tensor.numel() == 1:
-            found: int = tensor.data_ptr()
-            return found
-        return convert(tensor, handle, need, kept)
+        nonlocal seen
+        if tensor is not seen or not tensor.numel():
+            if tensor.dtype is not dtype or not tensor.is_cpu or tensor.numel() != 1:
+                return convert(tensor, handle, need, kept)
+            seen = tensor
+        found: int = tensor.data_ptr()
+        return found
 
     return address
 

@@ -255,9 +255,13 @@ def _value_writer(block: memoryview, slot: ValueSlot) -> Callable[[int], None]:
         return lambda address: _pack(block, slot.position, slot.type, read_host_value(address, slot.data_type))
     code, word = _WORDS[storage.itemsize]
     words, place = block.cast(code), slot.position // storage.itemsize
+    last_address, at_address = 0, word()  # made once for an address, since that costs more than reading there
 
     def copy(address: int) -> None:
-        words[place] = word.from_address(address).value
+        nonlocal last_address, at_address
+        if address != last_address:
+            last_address, at_address = address, word.from_address(address)
+        words[place] = at_address.value
 
     return copy
 
