@@ -35,7 +35,7 @@ T = TypeVar("T")
 #: The form of an architecture; the emulated device, which reads it, says which there are.
 _ARCH = r"sm_\d{2,4}a?"
 #: The form of a policy; the emulated device, which reads it, says what each word means.
-_POLICY = r"(lockstep|cta-reverse|(warp-serial|fuzz)\(\d{1,9}\))(, ?(late|early|races))*"
+_POLICY = r"(lockstep|cta-reverse|(warp-serial|fuzz)\(\d{1,9}\))(, ?(late|early|races|timeout=\d{1,9}(\.\d{1,9})?))*"
 
 
 class ConfigWarning(LowdnnWarning):

@@ -22,7 +22,7 @@ def test_every_variable_is_read() -> None:
         {
             "LOWDNN_DEVICE": "Emulated",
             "LOWDNN_EMULATED_ARCH": "sm_80",
-            "LOWDNN_EMULATED_POLICY": "warp-serial(7)",
+            "LOWDNN_EMULATED_POLICY": "warp-serial(7),timeout=2.5",
             "LOWDNN_CACHE_DIR": "/somewhere",
             "LOWDNN_DISK_CACHE": "off",
             "LOWDNN_LOG_LEVEL": "DEBUG",
@@ -35,7 +35,7 @@ def test_every_variable_is_read() -> None:
     assert config == Config(
         "emulated",
         "sm_80",
-        "warp-serial(7)",
+        "warp-serial(7),timeout=2.5",
         Path("/somewhere"),
         False,
         "debug",

@@ -14,7 +14,7 @@ def open_driver(kind: str = "auto", *, arch: str = "sm_90a", policy: str = "lock
 
     ``cuda``: the GPU's driver; raises SublibraryLoadingFailedError or DriverError where there is none.
     ``emulated``: the CPU, as a device of ``arch`` that runs as ``policy`` says: the order of blocks and warps, and when
-    asynchronous copies land (``warp-serial(7),early``).
+    asynchronous copies land (``warp-serial(7),early``); ``timeout=5`` stops launches without progress after 5 s.
     ``auto``: the GPU where there is one, otherwise the emulated device, with one EmulatedDeviceWarning that says why.
     ``faults``: calls that are to fail (``mem_alloc:3=OUT_OF_MEMORY``), as ``fault_injection`` has them; for tests.
     """
@@ -50,7 +50,13 @@ def _open_emulated(arch: str, policy: str, faults: str) -> Driver:
     from lowdnn.driver.emulated.options import Options
 
     options = Options.parse(policy)
-    emulated = EmulatedDriver(arch=arch, policy=options.policy, landing=options.landing, races=options.races)
+    emulated = EmulatedDriver(
+        arch=arch,
+        policy=options.policy,
+        landing=options.landing,
+        races=options.races,
+        timeout_s=options.timeout_s,
+    )
     driver = with_faults(emulated, faults)
     driver.init()
     return driver

@@ -81,10 +81,11 @@ by the one that hurts it (lockstep hides every missing barrier):
 ``EmulatedDriver`` takes further ``Options``: ``landing="early"`` lets asynchronous copies land at once, which shows a
 stage that is overwritten while it is still read; ``"late"``, at the wait, shows a missing wait; a fuzzing policy lands
 them late, early or at any time between. ``races=True`` looks for data races, whatever the order; a launch takes a few
-times as long. ``checks=False`` allows reads of unwritten bytes; ``lane_budget`` and ``timeout_s`` bound memory and
-time. As text, in ``open_driver``, ``Handle.open``, LOWDNN_EMULATED_POLICY and ``lowdnn run --policy``, policy, landing
-and races are one: ``fuzz(7),early,races``. ``lowdnn run CASE --sanitize`` runs a case under all of them and prints a
-verdict for each.
+times as long. ``checks=False`` allows reads of unwritten bytes; ``lane_budget`` bounds memory. A launch in which no
+thread has stored, passed a barrier or ended for ``timeout_s`` (20 s of processor time), or that takes 15 times that in
+all, is stopped. As text, in ``open_driver``, ``Handle.open``, LOWDNN_EMULATED_POLICY and ``lowdnn run --policy``,
+policy, landing, races and time are one: ``fuzz(7),early,races,timeout=5``. ``lowdnn run CASE --sanitize`` runs a case
+under all of them and prints a verdict for each.
 
 **What it checks**, at every access, not by sample: bounds of global, shared and local memory; use after free;
 alignment; writes to constant memory; reads of bytes and of registers that nothing has written; barriers and mbarriers
@@ -94,6 +95,9 @@ exited; asynchronous work that nobody waits for; accumulators of ``wgmma`` that 
 deadlock; traps and endless loops; with ``races``, accesses that no barrier, fence or atomic orders, a CTA that may exit
 while another one uses its shared memory, and work of the async or tensormap proxy without its fence. PTX that it cannot
 run, or that its target has not, is refused when it is loaded, with its line.
+
+**What it does not see**: races between lanes of one warp. They run in lock-step within each instruction, as on a GPU
+they need not, so that a missing ``__syncwarp`` and lanes that write different values to one place go unreported.
 
 **Calibration.** An H200 or H100 ran 982 micro-kernels, and every test run holds this device against their results:
 integers, conversions, rounding, copies and layouts are equal bit for bit, approximate functions and tensor-core sums

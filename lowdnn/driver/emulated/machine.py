@@ -9,7 +9,6 @@ this.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -28,6 +27,7 @@ from lowdnn.driver.emulated.running.batch import WARP, Batch, Geometry, Unwritte
 from lowdnn.driver.emulated.running.clock import DeviceClock
 from lowdnn.driver.emulated.running.policy import Policy
 from lowdnn.driver.emulated.running.scheduler import BlockFault, Scheduler, Step
+from lowdnn.driver.emulated.running.time_limit import TimeLimit
 
 #: Host memory for the shared and local memory of one batch.
 _BATCH_BYTES = 32 << 20
@@ -114,7 +114,7 @@ class Machine:
         address = self._parameter_address(kernel, content)
         workspace = self._grid_workspace() if config.cooperative else 0
         self.clock.launch()
-        deadline = time.monotonic() + options.timeout_s
+        limit = TimeLimit(options.timeout_s)
         previous = self._last_history if config.programmatic_serialization else None
         self._last_history = history = LaunchHistory(kernel, self.memory, previous) if options.races else None
         try:
@@ -134,15 +134,15 @@ class Machine:
                     workspace,
                     clock=self.clock,
                 )
-                self._run(function, batch, deadline)
+                self._run(function, batch, limit)
         finally:
             if history is not None:
                 history.previous = None
             for own in filter(None, (address, workspace)):
                 self.memory.free(own)
 
-    def _run(self, function: Function, batch: Batch, deadline: float) -> None:
-        scheduler = Scheduler(batch, function.steps, deadline)
+    def _run(self, function: Function, batch: Batch, limit: TimeLimit) -> None:
+        scheduler = Scheduler(batch, function.steps, limit)
         try:
             with np.errstate(all="ignore"):
                 scheduler.run()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from lowdnn.driver.emulated.running.policy import Policy
 from lowdnn.status import BadParamError
 
 _LANDINGS = ("late", "early")
+_TIMEOUT = re.compile(r"timeout=(\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,8 @@ class Options:
     ``policy``: the order of warps and blocks, as ``Policy.parse`` takes it. ``checks``: whether reading bytes that
     nothing has written is a fault. ``landing``: asynchronous copies land at their wait (``late``) or at once
     (``early``); None: late, or as a fuzzing policy draws it. ``lane_budget``: threads that run as one batch, in whole
-    blocks, at least one; it changes speed and memory only. ``timeout_s``: a launch that takes longer is a fault.
+    blocks, at least one; it changes speed and memory only. ``timeout_s``: a launch that makes no
+    progress for so long is a fault, and so is one that takes 15 times that, as ``TimeLimit`` has it.
     ``races``: whether data races are looked for; a launch takes a few times as long.
     """
 
@@ -25,12 +28,12 @@ class Options:
     checks: bool = True
     landing: str | None = None
     lane_budget: int = 1 << 15
-    timeout_s: float = 300.0
+    timeout_s: float = 20.0
     races: bool = False
 
     @staticmethod
     def parse(text: str) -> Options:
-        """``POLICY[,late|early][,races]``, as in ``warp-serial(7),early``; the rest as by default.
+        """``POLICY[,late|early][,races][,timeout=SECONDS]``, as in ``warp-serial(7),early``; the rest as by default.
 
         Raises BadParamError.
         """
@@ -40,10 +43,14 @@ class Options:
             if word == "races":
                 options = replace(options, races=True)
                 continue
+            seconds = _TIMEOUT.fullmatch(word)
+            if seconds is not None:
+                options = replace(options, timeout_s=float(seconds[1]))
+                continue
             if word not in _LANDINGS:
                 raise BadParamError.at(
                     "EmulatedDriver.policy",
-                    expected="POLICY with ,late or ,early and ,races or without",
+                    expected="POLICY with ,late or ,early and ,races and ,timeout=SECONDS or without",
                     got=repr(text),
                 )
             options = replace(options, landing=word)

@@ -25,8 +25,8 @@ def test_policies_of_the_page_exist() -> None:
 
 
 def test_the_text_of_options_on_the_page_is_taken() -> None:
-    (text,) = re.findall(r"``(fuzz\(\d+\),[a-z,]+)``", str(emulated.__doc__))
-    assert Options.parse(text) == Options("fuzz(7)", landing="early", races=True)
+    (text,) = re.findall(r"``(fuzz\(\d+\),[a-z,=\d]+)``", str(emulated.__doc__))
+    assert Options.parse(text) == Options("fuzz(7)", landing="early", races=True, timeout_s=5)
 
 
 def test_what_the_page_calls_refused_has_no_row() -> None:

@@ -108,10 +108,14 @@ def atomic(
         _check_written(memory, place, kind, address, offset)
     elif unwritten:
         memory.shadows[kind.total][place] = WRITTEN[kind.total]
-    group.batch.stores += 1
     if group.batch.races is not None:
         group.batch.races.update(group, space, place, kind.shift, kind.scope)
-    return updates[space == "global"](memory.views[kind.code], place, *operands)
+    view = memory.views[kind.code]
+    before = view[place].tobytes()
+    old = updates[space == "global"](view, place, *operands)
+    # An attempt that changes nothing, as on a lock that another thread has, lets nobody go on.
+    group.batch.stores += view[place].tobytes() != before
+    return old
 
 
 def _load_mixed(group: Group, address: Address, offset: int, kind: Kind) -> Any:

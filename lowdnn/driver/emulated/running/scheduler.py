@@ -7,7 +7,6 @@ others have moved.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +20,7 @@ from lowdnn.driver.emulated.running.barriers import BarrierOp, Barriers, Release
 from lowdnn.driver.emulated.running.batch import WARP, Batch, Group, merge_into
 from lowdnn.driver.emulated.running.cluster_barriers import ClusterBarriers, ClusterWait
 from lowdnn.driver.emulated.running.deadlock import deadlock
+from lowdnn.driver.emulated.running.time_limit import TimeLimit
 
 BlockFunction = Callable[[Group, list[Any]], Any]
 
@@ -80,9 +80,9 @@ class BlockFault(Exception):
 
 
 class Scheduler:
-    """One run of a batch. ``deadline`` is a ``time.monotonic`` value."""
+    """One run of a batch, within the time that ``limit`` leaves to the launch."""
 
-    def __init__(self, batch: Batch, steps: Sequence[Step], deadline: float) -> None:
+    def __init__(self, batch: Batch, steps: Sequence[Step], limit: TimeLimit) -> None:
         self.batch = batch
         self.steps = steps
         self.barriers = Barriers(batch)
@@ -92,7 +92,9 @@ class Scheduler:
         self.ready: list[dict[int, list[Array]]] = [{} for _ in range(units)]
         self.parked: dict[int, list[Array]] = {}
         self.spinning: list[Spinning] = []
-        self.deadline = deadline
+        self._limit = limit
+        # Exits and barriers that have let lanes go on.
+        self._moves = 0
         self._work: list[Any] = [None] * len(batch.registers)
         self._rounds = 0
         self._patience = _PATIENCE
@@ -139,8 +141,10 @@ class Scheduler:
 
     def _execute(self, step: Step, group: Group) -> Any:
         self._rounds += 1
-        if not self._rounds & 0xFF and time.monotonic() > self.deadline:
-            raise BlockFault(LaneFault(FaultKind.TIMEOUT, "the launch ran out of time", 0), group, step)
+        if not self._rounds & 0xFF:
+            problem = self._limit.problem((id(self), self._moves, self.batch.stores))
+            if problem:
+                raise BlockFault(LaneFault(FaultKind.TIMEOUT, problem, 0), group, step)
         self.batch.clock.issue(step.instructions * group.count)
         registers = self.batch.registers
         try:
@@ -220,6 +224,7 @@ class Scheduler:
     def _exit(self, step: Step, group: Group) -> None:
         """A CTA must not end before the asynchronous work that uses its shared memory or its registers."""
         batch = self.batch
+        self._moves += 1
         try:
             batch.commit_groups.lanes_exit(group)
             batch.alive[group.lanes] = False
@@ -273,10 +278,12 @@ class Scheduler:
         return -1
 
     def _release_cluster(self, released: list[ClusterWait]) -> None:
+        self._moves += len(released)
         for one in released:
             self._push(one.next, one.lanes)
 
     def _release(self, released: list[Released]) -> None:
+        self._moves += len(released)
         for one in released:
             operation = one.waiting.operation
             if one.result is not None and operation.slot >= 0:
