@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from lowdnn.backend.handle import Handle
+from lowdnn.enums import TensorReordering
 from lowdnn.events import emit, event_logger
 from lowdnn.frontend.device_tensor import DeviceTensor
-from lowdnn.frontend.enums import tensor_reordering
-from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.interop import describe
+from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.status import LowdnnError, LowdnnWarning
 
@@ -39,9 +39,9 @@ class LayoutWatch:
     """Looks at each array when its address is first seen with a tensor, until the tensor has been warned of."""
 
     def __init__(self, tensors: Mapping[int, Tensor]) -> None:
-        """``tensors`` by their place in the plan."""
+        """``tensors``: the operation graph's, by their place in the plan."""
         self._declared = {
-            place: (tensor, _without_ones(tuple(tensor.get_dim()), tuple(tensor.get_stride())))
+            place: (tensor, _without_ones(tensor.dims, tensor.strides))
             for place, tensor in tensors.items()
             if _is_described_by_strides(tensor)
         }
@@ -72,8 +72,8 @@ class LayoutWatch:
 
 def _is_described_by_strides(tensor: Tensor) -> bool:
     """False for ragged rows, whose offsets say where they lie, and for reordered block scales."""
-    is_plain = tensor.ragged_offset is None and tensor.get_reordering_type() is tensor_reordering.NONE
-    return is_plain and not tensor.get_is_pass_by_value()
+    is_plain = tensor.ragged_offset is None and tensor.reordering is TensorReordering.NONE
+    return is_plain and not tensor.is_by_value
 
 
 def _layout_of(value: Any) -> Layout | None:

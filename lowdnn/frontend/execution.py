@@ -20,6 +20,7 @@ from lowdnn.frontend.array_layouts import LayoutWatch
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.host_values import host_getter, host_scalar
 from lowdnn.frontend.keys import Keys
+from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Plan, PlanTensor
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.status import AttributeTypeError, BadParamError, DuplicatedEntriesError, LowdnnError
@@ -28,14 +29,17 @@ from lowdnn.status import AttributeTypeError, BadParamError, DuplicatedEntriesEr
 class PreparedExecution:
     """One loaded plan of a graph and the way from keys to its pointers."""
 
-    def __init__(self, plan: Plan, loaded: LoadedPlan, handle: Handle, tensors: Mapping[int, Tensor]) -> None:
-        """``tensors``: the graph's tensors by uid; those with a value need not be given to ``execute``."""
+    def __init__(
+        self, plan: Plan, loaded: LoadedPlan, handle: Handle, tensors: Mapping[int, Tensor], graph: OperationGraph
+    ) -> None:
+        """``tensors``: the graph's tensors by uid, as the caller has them; those with a value need not be given to
+        ``execute``. ``graph``: what was planned."""
         self.plan = plan
         self._loaded = loaded
         self._handle = handle
         self._tensors = tensors
         self._needs = tuple(_need(tensor) for tensor in plan.tensors)
-        self._watch = LayoutWatch({place: tensors[tensor.uid] for place, tensor in enumerate(plan.tensors)})
+        self._watch = LayoutWatch({place: graph.tensors[tensor.uid] for place, tensor in enumerate(plan.tensors)})
         self._workspace_need = Need("execute.workspace", plan.workspace_bytes)
         self._recent: _Route | None = None
 

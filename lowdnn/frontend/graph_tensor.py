@@ -122,7 +122,7 @@ class Tensor:
 
     def set_vector_count_and_dimension(self, count: int, dimension: int) -> Self:
         """Raises NotSupportedError for a count other than 1: vectorised layouts do not exist here."""
-        if count != 1:
+        if integer(count, f"{self.label}.vector_count") != 1:
             raise NotSupportedError.at(
                 f"{self.label}.vector_count", expected="1", got=count, hint=f"use strides for dimension {dimension}"
             )

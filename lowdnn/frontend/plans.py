@@ -138,5 +138,5 @@ class PlanList:
             return None
 
     def _prepare(self, entry: PlanEntry, handle: Handle) -> PreparedExecution:
-        entry.prepared = PreparedExecution(entry.plan, handle.load(entry.plan), handle, self.tensors)
+        entry.prepared = PreparedExecution(entry.plan, handle.load(entry.plan), handle, self.tensors, self.graph)
         return entry.prepared

@@ -12,8 +12,10 @@ import pytest
 import lowdnn
 import lowdnn.frontend as cudnn
 from lowdnn.backend import Handle
+from lowdnn.enums import DataType
 from lowdnn.frontend.array_layouts import LayoutWarning, LayoutWatch
 from lowdnn.frontend.python_graph import pygraph
+from lowdnn.ops.tensor import Tensor
 
 FLOAT = cudnn.data_type.FLOAT
 NCHW, NHWC = [60, 20, 5, 1], [60, 1, 15, 3]
@@ -74,15 +76,15 @@ def test_other_strides_over_the_same_extents_are_warned_of_once(
     handle.cuda_device = 3
     case = Relu(handle, declared)
     case.execute(wrap(case.array(declared)))
-    text = rf"tensor 'x' has strides \{declared} over extents \[2, 3, 4, 5\] in the graph, the array .* \{given};"
+    text = rf"tensor 'x' \(uid 1\) has strides \{declared} over extents \[2, 3, 4, 5\] in the graph, .* \{given};"
     wrong = wrap(case.array(given))
     with pytest.warns(LayoutWarning, match=text) as caught:
         case.execute(wrong)
     assert [warning.filename for warning in caught] == [__file__]
     assert handle.runtime.counters.snapshot()["layouts_differ"] == 1
-    assert any(
-        f'layout_differs tensor="tensor \'x\'" extents="[2, 3, 4, 5]" given="{given}"' in m for m in caplog.messages
-    )
+    name = "\"tensor 'x' (uid 1)\""
+    event = f'layout_differs tensor={name} extents="[2, 3, 4, 5]" given="{given}" declared="{declared}"'
+    assert event in caplog.messages
     for _ in range(2):
         case.execute(wrong)
         case.execute(wrap(case.array(given)))
@@ -116,6 +118,17 @@ def test_views_with_other_axes_are_taken(
     np.testing.assert_array_equal(case.y.numpy(), 1)
 
 
+def test_what_was_planned_counts_and_not_what_its_tensor_has_become(handle: Handle) -> None:
+    case = Relu(handle, NCHW)
+    case.graph.build_operation_graph()
+    case.graph.create_execution_plans()
+    case.tensor_x.set_dim([2]).set_stride([7, 7, 7])
+    case.graph.build_plans()
+    case.execute(case.array(NCHW))
+    with pytest.warns(LayoutWarning, match=r"\[60, 1, 15, 3\]; the graph's are taken"):
+        case.execute(case.array(NHWC))
+
+
 def test_buffers_bytes_and_addresses_tell_no_layout(handle: Handle) -> None:
     case = Relu(handle, NCHW)
     raw = lowdnn.from_numpy(np.ones(120, np.float32).view(np.uint8), handle)
@@ -141,7 +154,7 @@ def test_random_layouts_are_told_of_where_an_element_lies_elsewhere(handle: Hand
         dims = tuple(draw.choice((1, 1, 2, 3)) for _ in range(draw.randint(1, 4)))
         declared, given = (tuple(draw.choice((0, 1, 2, 3, 6, 9)) for _ in dims) for _ in range(2))
         given = tuple(d if draw.random() < 0.7 else g for d, g in zip(declared, given, strict=True))
-        tensor = cudnn.tensor(dim=dims, stride=declared, data_type=FLOAT)
+        tensor = Tensor(1, DataType.FLOAT, dims, declared, 16, name="x")
         array = Described(*_with_other_ones(draw, dims, given))
         differs = not np.array_equal(_offsets(dims, declared), _offsets(dims, given))
         with warnings.catch_warnings(record=True) as caught:
