@@ -167,10 +167,10 @@ def _made_again(origin: _Origin, reading: Reading) -> Candidate:
         return candidate
     found = _difference(made, origin.plan, f"{origin.where}.plan")
     if found is not None:
-        place, expected, got = found
+        field, expected, got = found
         error = BadParamError if origin.version == __version__ else SerializationVersionMismatchError
         raise error.at(
-            place,
+            field,
             expected=f"{expected}, as lowdnn {__version__} plans this graph with these choices",
             got=f"{got} in what lowdnn {shown(origin.version)} wrote",
             hint=_HINT,

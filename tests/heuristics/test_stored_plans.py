@@ -196,6 +196,22 @@ def test_what_a_plan_follows_from_is_checked(path: str, value: object, where: st
         read(content)
 
 
+def test_what_no_plan_can_hold_is_refused_before_it_is_compared() -> None:
+    content = written(best("pointwise dims=64x64 ops=add dtype=fp32"))
+    fields = content["plan"]["launches"][0]["arguments"][0]["fields"]
+    pointer = fields[6]["fields"][0]
+    where = "file.plan.launches[0].arguments[0].fields[6].fields[0]"
+    for offset in (2**64, -(2**64), 10**4000):
+        pointer["offset_bytes"] = offset
+        with raises(BadParamError, f"{where}.offset_bytes", expected="an integer of 64 bits"):
+            read(content)
+    pointer["offset_bytes"] = 0
+    for _ in range(200):
+        fields[6]["fields"][0] = {"class": "Struct", "fields": [fields[6]["fields"][0]]}
+    with pytest.raises(BadParamError, match=r"file\.plan\.launches\[0\].*: expected at most 64 levels"):
+        read(content)
+
+
 def test_another_graph_or_choice_is_another_plan() -> None:
     content = written(best(MATMUL))
     other = written(best("matmul m=64 n=64 k=2048 dtype=bf16"))
