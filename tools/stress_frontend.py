@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from random import Random
 from typing import Any
 
@@ -376,7 +377,9 @@ class FrontendCalls:
             return self._draw.choice((None, 0, "x", -4, 2**64, True, np.ones(4, np.float32), object()))
         if kind < 0.04 and self._handles.tensors:
             return self._draw.choice(self._handles.tensors)
-        shape = tuple(tensor.get_dim()) if kind < 0.98 else (3,)
+        shape = tuple(tensor.get_dim())
+        if kind > 0.98 or prod(map(abs, shape)) > 4096:
+            shape = (3,)
         made = self._handles.tensor(shape, self._draw.choice((np.float32,) * 12 + (np.float64,)), handle)
         return self._draw.choice((made, made.ptr, made.buffer))
 
