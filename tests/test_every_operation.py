@@ -22,7 +22,7 @@ from tests.support.random_graphs.growth import Grown, Growth
 from tests.support.random_graphs.steps import STEPS, grow
 from tests.support.runtime import open_runtime
 
-_SEEDS = 4
+_SEEDS = 2
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +61,11 @@ def test_outputs_that_nobody_reads(runtime: Runtime, name: str) -> None:
             continue
         *others, last = growth.operations
         outputs = outputs_of(last)
-        for port in outputs:
-            if len(outputs) > 1:
-                tensors = {t.uid: replace(t, is_virtual=t is outputs[port]) for t in outputs.values()}
-                graph = OperationGraph(expanded([*others, with_tensors(last, tensors)]))
-                _check(runtime, replace(growth.grown(), graph=graph), f"seed {seed}, {port} unread")
+        run = growth.choose(tuple(outputs))
+        for port in outputs if len(outputs) > 1 else ():
+            tensors = {t.uid: replace(t, is_virtual=t is outputs[port]) for t in outputs.values()}
+            graph = OperationGraph(expanded([*others, with_tensors(last, tensors)]))
+            _check(runtime, replace(growth.grown(), graph=graph), f"seed {seed}, {port} unread", is_run=port == run)
 
 
 def _extents(name: str, seed: int) -> list[str]:
@@ -74,7 +74,8 @@ def _extents(name: str, seed: int) -> list[str]:
     return list(dict.fromkeys(growth.extents))
 
 
-def _check(runtime: Runtime, grown: Grown, context: str) -> None:
+def _check(runtime: Runtime, grown: Grown, context: str, *, is_run: bool = True) -> None:
+    """Plans the graph for both generations, and compares the results of the first one."""
     plans = [planned(grown, arch) for arch in (SM_90A, SM_80)]
-    problem = problem_of(runtime, grown, plans[0])
+    problem = problem_of(runtime, grown, plans[0]) if is_run else ""
     assert not problem, f"{context}: {problem}"
