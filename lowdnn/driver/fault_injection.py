@@ -10,8 +10,9 @@ lets the third ``mem_alloc`` fail, and all launches from the second one on. The 
     which   =  N | N-M | N- | "*"          counted from 1 since the driver was opened, in all threads together
     result  =  the name of a CUresult, with or without CUDA_ERROR_
 
-A call that fails does nothing, except that one which gives something back does so first: a GPU's driver reports there
-what has failed before. An injected fault does not stick to the context as a kernel's does; ``N-`` stands for that.
+A call that fails does nothing, except that one which ends something does so first, as a GPU's driver does: it reports
+there what has failed before, and a capture that fails to end is over without a graph. An injected fault does not stick
+to the context as a kernel's does; ``N-`` stands for that.
 """
 
 from __future__ import annotations
@@ -139,6 +140,7 @@ class FaultyDriver:
     def __init__(self, driver: Driver, faults: tuple[Fault, ...]) -> None:
         self.kind = driver.kind
         self.dlpack_device_type = driver.dlpack_device_type
+        self._driver = driver
         self._faults: defaultdict[str, list[Fault]] = defaultdict(list)
         for fault in faults:
             self._faults[fault.call].append(fault)
@@ -167,6 +169,8 @@ class FaultyDriver:
                 return function(*arguments, **options)
             if call in RELEASES:
                 function(*arguments, **options)
+            elif call == "stream_end_capture":
+                self._driver.graph_destroy(function(*arguments, **options))
             text = argument_text((*shown, *arguments, *options.values()))
             raise DriverError(CALLS[call], fault.result, fault.result.c_name, text, f"injected into {call} {number}")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -123,20 +124,29 @@ class WholeProgram:
 
     def capture(self) -> None:
         driver, context = self.driver, self.runtime.context
-        # The stream ends before the buffers: a capture that is still under way would forbid to free them.
         with self.operands() as (loaded, pointers, y), Stream.create(context) as stream:
-            stream.begin_capture()
-            assert stream.is_capturing
-            loaded.execute(pointers, stream=stream.handle)
+            work = partial(loaded.execute, pointers, stream=stream.handle)
             with (
                 context.activated(),
-                self.owning(stream.end_capture(), driver.graph_destroy) as graph,
+                self.owning(self.captured(stream, work), driver.graph_destroy) as graph,
                 self.owning(driver.graph_instantiate(graph), driver.graph_exec_destroy) as executable,
             ):
                 driver.graph_exec_update(executable, graph)
                 driver.graph_launch(executable, stream.handle)
                 stream.synchronize()
             self.check(y)
+
+    def captured(self, stream: Stream, work: Callable[[], None]) -> int:
+        """The graph of ``work``; the capture ends whatever fails."""
+        stream.begin_capture()
+        try:
+            assert stream.is_capturing
+            work()
+        except LowdnnError:
+            with suppress(LowdnnError), self.runtime.context.activated():
+                self.driver.graph_destroy(stream.end_capture())
+            raise
+        return stream.end_capture()
 
     def build_graph(self) -> None:
         driver, context = self.driver, self.runtime.context
