@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import gc
-import inspect
+import re
 import resource
 import signal
 import sys
@@ -39,6 +39,7 @@ import lowdnn
 from lowdnn.status import LowdnnError, LowdnnWarning
 
 _HANG_S = 30
+_WRONG_SIGNATURE = re.compile(r"\(\) (missing|takes|got an unexpected keyword|got multiple values)")
 _PACKAGE = Path(lowdnn.__file__).parent
 
 
@@ -118,10 +119,9 @@ def _hangs(*_: object) -> None:
 
 
 def _is_wrong_signature(error: BaseException) -> bool:
-    """True where the arguments did not fit the call's parameters: Python or ``inspect.signature`` raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    is_bound = frames[-1].filename == inspect.getfile(inspect)
-    return isinstance(error, TypeError) and (is_bound or not _places(error))
+    """True where Python found that the arguments do not fit the call's parameters: at the call, or where the one
+    function around the method calls it."""
+    return isinstance(error, TypeError) and len(_places(error)) <= 1 and bool(_WRONG_SIGNATURE.search(str(error)))
 
 
 def _places(error: BaseException) -> list[str]:
