@@ -206,3 +206,17 @@ def test_packed_page_tables(handle: Handle, kind: type) -> None:
     (found,) = case.run({o: np.zeros((sum(QUERIES), H, DV), kind)})
     near = KINDS[kind][1]
     np.testing.assert_allclose(found, expected(data)["o"], rtol=near, atol=near)
+
+
+def test_other_operations_of_packed_sequences(handle: Handle) -> None:
+    """A product of packed rows with one matrix, and what is above 0 of it; what lies behind the last row stays."""
+    rng, case = np.random.default_rng(fresh_seed()), Packed(handle, np.float32)
+    x, w = (
+        rng.standard_normal((sum(KEYS), HK, 7)).astype(np.float32),
+        rng.standard_normal((1, 1, 7, 3)).astype(np.float32),
+    )
+    y = case.graph.relu(case.graph.matmul(case.packed(x, KEYS), case.given(w), compute_data_type=FLOAT))
+    case.as_packed(y.set_output(True).set_data_type(FLOAT), KEYS, HK, 3)
+    (found,) = case.run({y: np.full((sum(KEYS) + 2, HK, 3), -7, np.float32)})
+    np.testing.assert_allclose(found[:-2], np.maximum(x @ w[0, 0], 0), rtol=1e-5, atol=1e-5)
+    assert (found[-2:] == -7).all()
