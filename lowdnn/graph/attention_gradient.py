@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import inf
 
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
-from lowdnn.graph.expansion_builder import ExpansionBuilder
+from lowdnn.graph.expansion_builder import ExpansionBuilder, free_uid
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.norm import compute_type_of
@@ -36,11 +36,11 @@ class Parts:
 
 
 def parts_of(operation: SdpaBackward) -> Parts:
-    """See ``Parts``. Tensors between them have uids above those of the operation."""
+    """See ``Parts``. Tensors between them have uids that no tensor of the operation has."""
     inner = operation.inner
     inside = () if inner is None else (*inner.given, *(op.output for op in inner.operations))
     taken = (*inputs_of(operation).values(), *outputs_of(operation).values(), *inside)
-    stages = _Gradient(operation, 1 + max(tensor.uid for tensor in taken)).stages()
+    stages = _Gradient(operation, free_uid(tensor.uid for tensor in taken)).stages()
     graph = OperationGraph(op for stage in stages for op in stage)
     kept = {id(op) for op in graph.operations}
     needed = (tuple(op for op in stage if id(op) in kept) for stage in stages)

@@ -10,7 +10,7 @@ from math import inf
 
 from lowdnn.enums import DataType, PointwiseMode, RngDistribution
 from lowdnn.graph.bit_masks import with_bit_masks
-from lowdnn.graph.expansion_builder import ExpansionBuilder
+from lowdnn.graph.expansion_builder import ExpansionBuilder, free_uid
 from lowdnn.graph.gathering import gathered
 from lowdnn.ops.base import HasPorts, Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.catalog import Compound
@@ -29,7 +29,7 @@ _QUERY, _KEY = 2, 3
 
 def expanded(operations: Iterable[Operation | Compound]) -> tuple[Operation, ...]:
     """``operations`` with others in the place of compound ones, loads and stores of ragged tensors, and those that are
-    part of others inside of them (``gathering``). Tensors between those have uids above all given."""
+    part of others inside of them (``gathering``). Tensors between those have uids that no other has."""
     given = tuple(operations)
     with_bits = with_bit_masks(given, _free_uid(given))
     written = {tensor.uid for op in with_bits for inner in _with_inner(op) for tensor in outputs_of(inner).values()}
@@ -40,9 +40,9 @@ def expanded(operations: Iterable[Operation | Compound]) -> tuple[Operation, ...
 
 
 def _free_uid(operations: Iterable[HasPorts]) -> int:
-    """The first one above all that there are."""
+    """See ``free_uid``."""
     tensors = (tensor for op in operations for inner in _with_inner(op) for tensor in _tensors(inner))
-    return 1 + max((tensor.uid for tensor in tensors), default=0)
+    return free_uid(tensor.uid for tensor in tensors)
 
 
 def _with_inner(operation: HasPorts) -> Iterable[HasPorts]:

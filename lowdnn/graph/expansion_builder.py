@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder
 from lowdnn.ops.base import Operation, with_tensors
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.tensor import Tensor
+
+#: Uids from here on are only a caller's; those below are more than any expansion counts up to.
+_FAR = 2**62
+
+
+def free_uid(uids: Iterable[int]) -> int:
+    """The first of many that are not among ``uids``."""
+    return 1 + max((uid for uid in uids if uid < _FAR), default=0)
 
 
 class ExpansionBuilder(GraphBuilder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.ranking import rank
-from lowdnn.ops.base import inputs_of
+from lowdnn.ops.base import inputs_of, with_tensors
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.runtime import Runtime
@@ -64,6 +65,15 @@ def test_it_is_the_last_resort() -> None:
     assert "one engine takes the whole graph: attention_backward_mma" in str(ENGINE.refuse(taken, SM_90A))
     ranking = rank(parse_case(LINES[0]).graph(), SM_90A, HeurMode.A, ENGINES)
     assert [candidate.engine.name for candidate in ranking.candidates] == [ENGINE.name]
+
+
+def test_uids_may_be_the_largest() -> None:
+    """Tensors between the parts have others."""
+    (operation,) = parse_case(LINES[2]).graph().operations
+    largest = {x.uid: replace(x, uid=2**63 - 1) for x in (inputs_of(operation)["q"],)}
+    graph = OperationGraph([with_tensors(operation, largest)])
+    assert ENGINE.refuse(graph, SM_90A) is None
+    assert ENGINE.plan(graph, SM_90A, {}).parts
 
 
 def test_other_operations_are_refused() -> None:
