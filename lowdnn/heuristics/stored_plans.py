@@ -137,7 +137,9 @@ def _origin(fields: Mapping[str, Any], where: str) -> _Origin:
         arch = spec_from_outside(fields["arch"], fields["sm_count"], where)
         graph = graph_from(fields["graph"], f"{where}.graph")
     except NotSupportedError as error:
-        raise BadParamError.at(where, expected="a device and operations that there are", got=error) from None
+        raise BadParamError.at(
+            where, expected="a known architecture, and operations that keep their rules", got=error
+        ) from None
     choices = {_knob(name, f"{where}.choices"): value for name, value in fields["choices"].items()}
     for knob, value in choices.items():
         if type(value) is not int:
@@ -192,10 +194,10 @@ def _with_choices(origin: _Origin, reading: Reading) -> Candidate:
 
 def _rebuilt(origin: _Origin, reading: Reading) -> Candidate:
     """The first plan for this device that has no note which the stored one has not."""
-    allowed = {str(note) for kind in ("numerical_notes", "behavior_notes") for note in _listed(origin.plan, kind)}
+    allowed = [*_listed(origin.plan, "numerical_notes"), *_listed(origin.plan, "behavior_notes")]
     for candidate in _anew(origin, reading):
         notes = (*candidate.plan.numerical_notes, *candidate.plan.behavior_notes)
-        if allowed.issuperset(str(encode(note)) for note in notes):
+        if all(encode(note) in allowed for note in notes):
             return candidate
     raise BadParamError.at(
         f"{origin.where}.graph", expected="a graph that an engine runs here, without further notes", got=origin.graph

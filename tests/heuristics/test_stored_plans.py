@@ -170,7 +170,7 @@ def test_a_pointer_is_no_value() -> None:
     [
         ("lowdnn", 1, "file.lowdnn", "str"),
         ("lowdnn", "0.1.0\n", "file.lowdnn", "without control characters"),
-        ("arch", "sm_7", "file", "a device"),
+        ("arch", "sm_7", "file", "a known architecture"),
         ("sm_count", 0, "file.sm_count", "1 to"),
         ("sm_count", 2**40, "file.sm_count", "1 to"),
         ("engine", "no_engine", "file.engine", "an engine of this handle"),
@@ -183,7 +183,7 @@ def test_a_pointer_is_no_value() -> None:
         ("graph", [], "operation_graph.operations", "at least one operation"),
         ("graph/0/a/dims/1", -1, "tensor 'a' (uid 1).dims", "extents >= 0"),
         ("graph/0/a/dims/1", 2**63, "file.graph[0].a.dims", "tuple"),
-        ("graph/0/a/vector_count", 4, "file", "operations that there are"),
+        ("graph/0/a/vector_count", 4, "file", "operations that keep their rules"),
         ("graph/0/a/name", "\x1b[2J", "file.graph[0].a.name", "without control characters"),
         ("plan", [], "file.plan", "dict"),
     ],
