@@ -296,6 +296,7 @@ SM_100 = ArchSpec(
     shared_bytes_per_sm=228 << 10,
     threads_per_sm=2048,
     max_blocks_per_sm=32,
+    spills_early=True,
 )
 
 # B300. Source: NVIDIA Blackwell Ultra datasheet (1.25 TFLOP/s of fp64, 75 of fp32, 0.15 POP/s of int8, 8 TB/s).
@@ -316,6 +317,7 @@ SM_103 = ArchSpec(
     shared_bytes_per_sm=228 << 10,
     threads_per_sm=2048,
     max_blocks_per_sm=32,
+    spills_early=True,
 )
 
 # Jetson T5000 (Thor). Source: NVIDIA Jetson Thor Series Modules datasheet (2560 cores, 1.57 GHz, 273 GB/s);
@@ -336,6 +338,7 @@ SM_110 = ArchSpec(
     shared_bytes_per_sm=228 << 10,
     threads_per_sm=1536,
     max_blocks_per_sm=24,
+    spills_early=True,
 )
 
 # GeForce RTX 5090. Source: NVIDIA RTX Blackwell GPU Architecture (whitepaper), appendix A. RTX PRO cards take sums in

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+import lowdnn
 from lowdnn.arch.specs import SM_86, SM_89, SM_90A, SM_120, SPECS, ArchSpec
 from lowdnn.arch.targets import GENERATIONS, generation_for, runs_on
 
@@ -45,3 +48,17 @@ def test_the_kernels_of_a_device_load_on_it(arch: ArchSpec) -> None:
 def test_conversions_of_fp8_are_there_from_8_9_on() -> None:
     assert [SM_86.has_fp8_conversions, SM_89.has_fp8_conversions, SM_120.has_fp8_conversions] == [False, True, True]
     assert generation_for((13, 0)).target == "sm_89"
+
+
+def test_nothing_asks_a_device_for_its_name_or_capability() -> None:
+    """Kernels are chosen by what a device has and loads."""
+    asks = re.compile(r"""arch\.name\s*(==|!=)\s*["S]|\.name\s*(==|!=)\s*SM_|compute_capability\s*(>=|<=|==|>|<)""")
+    package = Path(lowdnn.__file__).parent
+    found = [
+        f"{path.relative_to(package)}: {line.strip()}"
+        for path in sorted(package.rglob("*.py"))
+        if "arch" not in path.relative_to(package).parts
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if asks.search(line)
+    ]
+    assert found == []

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_80, ArchSpec
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, seen_pairs
 from lowdnn.engines.attention.heads import padded, pitch_bytes
@@ -146,7 +146,7 @@ class _Problem:
     """The operation as the kernels on mma.sync take it."""
 
     backward: AttentionBackward
-    target: str = SM_80.name
+    target: str = "sm_80"
     spills_early: bool = False
 
     def on(self, arch: ArchSpec) -> _Problem:

@@ -419,7 +419,7 @@ class _Problem:
             name=f"attention_backward_{backward.types_name}_{params.TILE_Q}x{params.TILE_KV}"
             f"_d{params.HEAD_QK}v{params.HEAD_V}_{order}{'_split' * params.IS_SPLIT}_sm90a",
             source=f"attention/attention_backward_{self.kind.source}.cu",
-            target=SM_90A.name,
+            target="sm_90a",
             parameters=macros(params),
         )
         kind = self.kind
@@ -468,7 +468,7 @@ class _Problem:
             name=f"attention_backward_sums_{'fp8_' * params.IS_FP8}{params.OUT}_{params.TILE_Q}"
             f"_d{params.HEAD_QK}v{params.HEAD_V}{'_split' * params.IS_SPLIT}_sm90a",
             source="attention/attention_backward_sums.cu",
-            target=SM_90A.name,
+            target="sm_90a",
             parameters=macros(params),
         )
         threads, blocks = self._tile_sum_bytes // _THREAD_SUM_BYTES, self.all_query_tiles

@@ -292,7 +292,7 @@ def _launch(
     variant = f"t{params.TAKES_TURNS}"
     if problem.k.load or problem.v.load:
         variant += f"b{k_box}x{v_box}"
-    kernel = problem.kernel("wgmma", SM_90A.name, tile, tuple(vars(params).items()), variant)
+    kernel = problem.kernel("wgmma", "sm_90a", tile, tuple(vars(params).items()), variant)
     threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages, stages)
     launch = problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
     return kernel, replace(launch, grid=_grid(problem, tile, arch), overlaps_previous=True)
@@ -306,7 +306,7 @@ def _grid(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple
 def _clear(numbers: tuple[Argument, ...]) -> tuple[KernelRef, Launch]:
     """Makes them 0."""
     source, count = "attention/attention_forward_amax.cu", len(numbers)
-    kernel = KernelRef(f"attention_forward_amax_{count}_sm90a", source, SM_90A.name, (("NUMBERS", count),))
+    kernel = KernelRef(f"attention_forward_amax_{count}_sm90a", source, "sm_90a", (("NUMBERS", count),))
     return kernel, Launch(kernel=0, grid=(1, 1, 1), block=(32, 1, 1), arguments=(Struct(numbers),))
 
 
