@@ -205,7 +205,9 @@ class Growth:
         """Tensors lie as they are: beside a norm a stored mask would have bits, which have a step of their own."""
         for part in expanded((*self.operations, operation)):
             for tensor in inputs_of(part).values():
-                if tensor.uid in self._inputs and self._inputs[tensor.uid].shape != tensor.dims:
+                held = self._inputs.get(tensor.uid)
+                storage = dtypes.info(tensor.data_type).storage
+                if held is not None and (held.shape, held.dtype) != (tensor.dims, storage):
                     raise UnfitError
 
     def _check_sums(self, operation: Operation, operands: dict[str, Array]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.enums import DataType, ReshapeMode
+from lowdnn.enums import DataType, ReshapeMode, TensorReordering
 from lowdnn.ops import block_scale
 from lowdnn.ops import concat as concat_op
 from lowdnn.ops import slice as slice_op
@@ -21,7 +22,7 @@ from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.rope_backward import RopeBackward
 from lowdnn.ops.rope_forward import RopeForward
 from lowdnn.ops.slice import Slice
-from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.ops.transpose import Transpose
 from tests.support.random_graphs.growth import ANY_TYPE, FLOATS, SMALL_FLOATS, Dims, Growth
 
@@ -66,15 +67,22 @@ def block_scale_quantize(growth: Growth) -> None:
     x, size = _floats(growth), growth.choose((1, 2, 4, 16, 32))
     axis = int(growth.rng.integers(x.rank))
     y = growth.output(x.dims, growth.choose(SMALL_FLOATS))
-    scale = growth.output(block_scale.scale_dims(x.dims, axis, size), growth.choose(block_scale.SCALE_TYPES))
+    order = _order(growth, x)
+    dims, in_tiles = block_scale.scale_dims(x.dims, axis, size, order), order is not TensorReordering.NONE
+    kind, strides = growth.choose(block_scale.SCALE_TYPES), packed_strides(dims) if in_tiles else None
+    scale = growth.output(dims, kind, strides=strides, is_stored=in_tiles or None, name="scale")
+    scale = replace(scale, reordering=order)
     growth.add(BlockScaleQuantize(x, y, scale, DataType.FLOAT, size))
 
 
 def block_scale_dequantize(growth: Growth) -> None:
     x, size = _floats(growth), growth.choose((1, 2, 4, 16, 32))
-    dims = block_scale.scale_dims(x.dims, int(growth.rng.integers(x.rank)), size)
+    order = _order(growth, x)
+    dims = block_scale.scale_dims(x.dims, int(growth.rng.integers(x.rank)), size, order)
     values = growth.choose((0.5, 1.0, 2.0)) + growth.rng.random(dims)
-    scale = growth.input(dims, growth.choose(block_scale.SCALE_TYPES), values, name="scale")
+    scale = replace(
+        growth.packed_input(dims, growth.choose(block_scale.SCALE_TYPES), values, "scale"), reordering=order
+    )
     growth.add(BlockScaleDequantize(x, scale, growth.output(x.dims, growth.float_type()), DataType.FLOAT, size))
 
 
@@ -147,6 +155,11 @@ def _floats(growth: Growth) -> Tensor:
         lambda: growth.input(tuple(growth.extent(f"x{axis}", 8) for axis in range(rank)), growth.choose(kinds)),
         lambda tensor: dtypes.info(tensor.data_type).kind is dtypes.Kind.FLOAT,
     )
+
+
+def _order(growth: Growth, x: Tensor) -> TensorReordering:
+    """How scales lie: those of tensors of 2 axes or more also in tiles."""
+    return TensorReordering.F8_128x4 if x.rank > 1 and growth.chance(0.3) else TensorReordering.NONE
 
 
 def _moved(growth: Growth, dims: Dims, x: Tensor) -> Tensor:
