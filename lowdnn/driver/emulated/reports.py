@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import TracebackType
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultReport, LaneFault
@@ -56,7 +57,19 @@ def _shared_variable(fault: LaneFault, kernel: Kernel) -> str:
     if not below:
         return ""
     start, name = max(below)
-    return f"{name} {offset - start:+d}"
+    return f"{_source_name(name)} {offset - start:+d}"
+
+
+def _source_name(name: str) -> str:
+    """The name in the source of a variable of a function, which the compiler has mangled with the function's name.
+
+    Source: Itanium C++ ABI, 5.1.7, local names: ``_ZZ <function> E <length> <name> [discriminator]``.
+    """
+    for found in reversed(list(re.finditer(r"E(\d+)", name))) if name.startswith("_ZZ") else ():
+        end = found.end() + int(found[1])
+        if end <= len(name) and re.fullmatch(r"(_\d|__\d+_)?", name[end:]):
+            return name[found.end() : end]
+    return name
 
 
 def _ptx_line(fault: BlockFault, kernel: Kernel) -> int:

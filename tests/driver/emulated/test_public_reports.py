@@ -6,13 +6,16 @@ with it, or with its buffers.
 
 from __future__ import annotations
 
+import ctypes
 import re
 
 import numpy as np
 import pytest
 
-from lowdnn.driver.base import DriverError
+from lowdnn.driver.base import DriverError, LaunchConfig
 from lowdnn.driver.emulated.driver import EmulatedDriver
+from lowdnn.driver.emulated.reports import _source_name
+from lowdnn.driver.nvrtc import compile_program
 from tests.driver.emulated.own_kernel import BARRIER, COUNT, REVERSE, launched
 
 
@@ -80,3 +83,45 @@ def test_a_buffer_that_nothing_has_written() -> None:
     assert thread == f"  block ({written // 64}, 0, 0), thread ({written % 64}, 0, 0) (warp 0, lane {written % 32})"
     assert re.fullmatch(rf"  address 0x[0-9a-f]+ = x \+{4 * written} bytes", address)
     launched(EmulatedDriver("sm_80", checks=False), REVERSE, x_written=written)
+
+
+@pytest.mark.parametrize(("space", "offset", "buffer"), [("global", 2, "x"), ("shared", 6, "shared memory")])
+def test_a_misaligned_access_names_the_buffer(space: str, offset: int, buffer: str) -> None:
+    declared = "__shared__ int tile[8];" if space == "shared" else "int* tile = x;"
+    body = f"{declared} *(volatile int*)((char*)tile + {offset}) = 1; x[0] = tile[1];"
+    text = own_kernel_fault(f'extern "C" __global__ void k(int* x) {{ {body} }}')
+    assert text.startswith("misaligned: 4 bytes at 0x")
+    assert f" = {buffer} " in text
+    if space == "shared":
+        assert text.endswith("(tile +6)"), "the name in the source"
+
+
+@pytest.mark.parametrize(
+    ("mangled", "name"),
+    [
+        ("_ZZ7reverseE4tile", "tile"),
+        ("_ZZ1kPfE5stage_0", "stage"),
+        ("_ZZ1kPfE6stage1__12_", "stage1"),
+        ("_ZZN3fooI4EdgeE3runEvE2E3", "E3"),
+        ("tile", "tile"),
+        ("_Z4tile", "_Z4tile"),
+        ("_ZZ7reverseE9tile", "_ZZ7reverseE9tile"),
+    ],
+)
+def test_names_of_shared_variables_as_the_source_has_them(mangled: str, name: str) -> None:
+    assert _source_name(mangled) == name
+
+
+def own_kernel_fault(source: str) -> str:
+    """The report of a launch of kernel ``k`` by one thread on the buffer x of 64 bytes."""
+    ptx = compile_program(source, name="k.cu", headers={}, options=("--gpu-architecture=compute_80",)).image
+    driver = EmulatedDriver("sm_80")
+    driver.init()
+    driver.context_set_current(driver.primary_context_retain(0))
+    function = driver.module_get_function(driver.module_load_data(ptx), "k")
+    value = ctypes.c_uint64(driver.mem_alloc(64, "x"))
+    parameters = (ctypes.c_void_p * 1)(ctypes.addressof(value))
+    launch = driver.prepare_launch(function, LaunchConfig((1, 1, 1), (1, 1, 1)), ctypes.addressof(parameters))
+    with pytest.raises(DriverError) as caught:
+        launch(0)
+    return caught.value.explanation

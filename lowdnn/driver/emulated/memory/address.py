@@ -229,7 +229,7 @@ def check(
             raise _window_fault(group, address, shift, size, start, end, space)
     align = align or size
     if (address.bits | offset) & (align - 1):
-        _check_alignment(address, offset, align)
+        _check_alignment(memory, address, offset, align)
     return memory, unwritten
 
 
@@ -275,12 +275,13 @@ def _check_scattered(group: Group, address: Address, offset: int, size: int, wri
         raise LaneFault(FaultKind.READ_ONLY, "a store into constant memory", position, int(addresses[position]))
 
 
-def _check_alignment(address: Address, offset: int, size: int) -> None:
+def _check_alignment(memory: Bytes, address: Address, offset: int, size: int) -> None:
     wrong = np.atleast_1d(address.signed(offset)) & _I8(size - 1) != 0
     if wrong.any():
         position = int(np.argmax(wrong))
         where = address.lane(position, offset)
-        raise LaneFault(FaultKind.MISALIGNED, f"{size} bytes at {where:#x}: not {size}-byte aligned", position, where)
+        message = f"{size} bytes at {where:#x}: not {size}-byte aligned"
+        raise LaneFault(FaultKind.MISALIGNED, message, position, where, *memory.name_of(where))
 
 
 def _window_fault(
