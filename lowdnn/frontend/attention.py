@@ -105,7 +105,7 @@ class AttentionMethods(GraphBuilder):
         use_padding_mask: keys from seq_len_kv and queries from seq_len_q (B, 1, 1, 1) on do not exist; in the place of
         either there may be cu_seq_len_kv, cu_seq_len_q (B + 1, 1, 1, 1): the sums of the lengths before each batch.
         paged_attention_k_table, paged_attention_v_table: (B, 1, pages of a sequence, 1) in INT32; k, v are then pages
-        (pages, H_k, rows of a page, D) of a cache, a power of two of rows each, and need use_padding_mask.
+        (pages, H_k, rows of a page, D) of a cache, a power of two of rows each, and need seq_len_kv.
         paged_attention_max_seq_len_kv: S_kv; by default as many rows as the pages of a sequence have.
         dropout: (probability, seed, offset) or (mask, scale).  rng_dump: a tensor (B, H, S_q, S_kv) that gets the mask
         which is drawn.
@@ -123,15 +123,13 @@ class AttentionMethods(GraphBuilder):
         boolean(unfuse_fma, "sdpa.unfuse_fma")
         member(attention_implementation, implementation, "sdpa.implementation")
         writer = AttentionWriter(self, "sdpa", Sizes.of("sdpa", q, k, v), self._label(name))
-        lengths = lengths_of(
-            "sdpa",
-            use_padding_mask,
-            _single(writer, "seq_len_q", seq_len_q, cu_seq_len_q),
-            _single(writer, "seq_len_kv", seq_len_kv, cu_seq_len_kv),
-        )
+        queries = _single(writer, "seq_len_q", seq_len_q, cu_seq_len_q)
+        keys = _single(writer, "seq_len_kv", seq_len_kv, cu_seq_len_kv)
+        modifier = Argument("score_mod", score_mod)
+        lengths = lengths_of("sdpa", use_padding_mask, queries, keys, modifier)
         refuse_ragged("sdpa", {"q": q, "k": k, "v": v}, lengths)
         tables = (paged_attention_k_table, paged_attention_v_table)
-        k, v = self._keys_and_values(writer.method, k, v, tables, lengths, paged_attention_max_seq_len_kv)
+        k, v = self._keys_and_values(writer.method, k, v, tables, keys, paged_attention_max_seq_len_kv)
         band = Band.of(
             "sdpa",
             use_causal_mask,
@@ -153,7 +151,7 @@ class AttentionMethods(GraphBuilder):
             (q, k, v),
             attn_scale=attn_scale,
             bias=bias,
-            score_mod=Argument("score_mod", score_mod),
+            score_mod=modifier,
             use_alibi_mask=use_alibi_mask,
             band=band,
             lengths=lengths,
@@ -231,15 +229,13 @@ class AttentionMethods(GraphBuilder):
             "scale_o": scale_o,
         }
         writer = Fp8AttentionWriter.of(self, "sdpa_fp8", Sizes.of("sdpa_fp8", q, k, v), self._label(name), scales)
-        lengths = lengths_of(
-            "sdpa_fp8",
-            use_padding_mask,
-            _single(writer, "seq_len_q", seq_len_q, cu_seq_len_q),
-            _single(writer, "seq_len_kv", seq_len_kv, cu_seq_len_kv),
-        )
+        queries = _single(writer, "seq_len_q", seq_len_q, cu_seq_len_q)
+        keys = _single(writer, "seq_len_kv", seq_len_kv, cu_seq_len_kv)
+        modifier = Argument("fn", fn)
+        lengths = lengths_of("sdpa_fp8", use_padding_mask, queries, keys, modifier)
         refuse_ragged("sdpa_fp8", {"q": q, "k": k, "v": v}, lengths)
         tables = (paged_attention_k_table, paged_attention_v_table)
-        k, v = self._keys_and_values(writer.method, k, v, tables, lengths, paged_attention_max_seq_len_kv)
+        k, v = self._keys_and_values(writer.method, k, v, tables, keys, paged_attention_max_seq_len_kv)
         band = Band.of(
             "sdpa_fp8",
             use_causal_mask,
@@ -255,7 +251,7 @@ class AttentionMethods(GraphBuilder):
             (q, k, v),
             attn_scale=attn_scale,
             bias=bias,
-            score_mod=Argument("fn", fn),
+            score_mod=modifier,
             use_alibi_mask=use_alibi_mask,
             band=band,
             lengths=lengths,
@@ -315,7 +311,8 @@ class AttentionMethods(GraphBuilder):
         sink_token, dropout and score_mod.
         """
         given = {"q": q, "k": k, "v": v, "o": o, "d_o": dO, "stats": stats}
-        lengths = lengths_of("sdpa_backward", use_padding_mask, seq_len_q, seq_len_kv)
+        modifier = Argument("score_mod", score_mod)
+        lengths = lengths_of("sdpa_backward", use_padding_mask, seq_len_q, seq_len_kv, modifier)
         band = Band.of(
             "sdpa_backward",
             use_causal_mask,
@@ -334,7 +331,6 @@ class AttentionMethods(GraphBuilder):
             dropout=(rng_dump, "rng_dump", dropout),
             score_mod=(score_mod_bprop, "score_mod_bprop", score_mod),
         )
-        modifier = Argument("score_mod", score_mod)
         refuse_masks("sdpa_backward", modifier, band, lengths, use_alibi_mask)
         writer = AttentionWriter(self, "sdpa_backward", Sizes.of("sdpa_backward", q, k, v), self._label(name))
         scores, gradient, weights = writer.inside()
@@ -427,7 +423,7 @@ class AttentionMethods(GraphBuilder):
         }
         given = {"q": q, "k": k, "v": v, "o": o, "d_o": dO, "stats": stats}
         given |= dict(zip(NUMBERS, numbers.values(), strict=True))
-        lengths = lengths_of("sdpa_fp8_backward", use_padding_mask, seq_len_q, seq_len_kv)
+        lengths = lengths_of("sdpa_fp8_backward", use_padding_mask, seq_len_q, seq_len_kv, Argument("score_mod", None))
         band = Band.of(
             "sdpa_fp8_backward",
             use_causal_mask,
@@ -544,10 +540,10 @@ class AttentionMethods(GraphBuilder):
         k: Tensor,
         v: Tensor,
         tables: tuple[Tensor | None, Tensor | None],
-        lengths: tuple[Tensor, Tensor] | None,
+        lengths: Tensor | None,
         longest: int | None,
     ) -> tuple[Tensor, Tensor]:
-        """k and v, from pages where they have tables."""
+        """k and v, from pages where they have tables. lengths: of the sequences, as below."""
         k_table, v_table = tables
         return (
             self._loaded(k, k_table, lengths, longest, method, "paged_attention_k_table"),
@@ -558,7 +554,7 @@ class AttentionMethods(GraphBuilder):
         self,
         x: Tensor,
         table: Tensor | None,
-        lengths: tuple[Tensor, Tensor] | None,
+        lengths: Tensor | None,
         longest: int | None,
         method: str,
         argument: str,
@@ -568,7 +564,7 @@ class AttentionMethods(GraphBuilder):
         if table is None:
             return x
         if lengths is None:
-            raise BadParamError.at(where, expected="None without use_padding_mask", got=repr(table))
+            raise BadParamError.at(where, expected="None without seq_len_kv", got=repr(table))
         for label, tensor in {"the container": x, where: table}.items():
             if not isinstance(tensor, Tensor) or len(tensor.get_dim()) != 4:
                 got = tensor.get_dim() if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -576,7 +572,7 @@ class AttentionMethods(GraphBuilder):
         rows = table.get_dim()[2] * x.get_dim()[2]
         if longest is not None:
             rows = integer(longest, f"{method}.paged_attention_max_seq_len_kv", 1)
-        node = PagedCacheLoadNode((x, table, lengths[1]), rows)
+        node = PagedCacheLoadNode((x, table, lengths), rows)
         return self._add(node, NOT_SET, "").set_dim(node.dims)
 
     def _constant(self, value: object, where: str) -> Tensor:

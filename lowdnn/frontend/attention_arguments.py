@@ -116,10 +116,14 @@ def one_left_bound(method: str, window: Argument, bound: Argument) -> Argument:
     return bound if window.value is None else window
 
 
-def lengths_of(method: str, use_padding: object, queries: Tensor | None, keys: Tensor | None) -> Lengths | None:
-    """Lengths of queries and keys where they are padded."""
+def lengths_of(
+    method: str, use_padding: object, queries: Tensor | None, keys: Tensor | None, score_mod: Argument
+) -> Lengths | None:
+    """Lengths of queries and keys where they are masked; a score modifier may read lengths itself."""
     where = f"{method}.use_padding_mask"
     is_padded = boolean(use_padding, where)
+    if not is_padded and score_mod.value is not None:
+        return None
     if is_padded != (queries is not None and keys is not None):
         raise BadParamError.at(where, expected="True with seq_len_q and seq_len_kv, False without", got=is_padded)
     return None if queries is None or keys is None else (queries, keys)

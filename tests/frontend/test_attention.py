@@ -463,7 +463,7 @@ def test_what_is_not_there_is_refused() -> None:
         graph.sdpa(q, q, q, use_causal_mask=True, diagonal_band_right_bound=0)
     with raises(BadParamError, "sdpa.use_padding_mask", expected="seq_len_q and seq_len_kv", got="True"):
         graph.sdpa(q, q, q, use_padding_mask=True)
-    with raises(BadParamError, "sdpa.paged_attention_k_table", expected="None without use_padding_mask"):
+    with raises(BadParamError, "sdpa.paged_attention_k_table", expected="None without seq_len_kv"):
         graph.sdpa(q, q, q, paged_attention_k_table=q)
     with raises(BadParamError, "sdpa.q.dim", expected="4 extents", got="[8, 16]"):
         graph.sdpa(graph.tensor((8, 16)), q, q)

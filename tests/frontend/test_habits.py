@@ -417,3 +417,26 @@ def test_a_by_value_sink_is_read() -> None:
         workspace = cudnn.from_numpy(np.zeros(max(1, graph.get_workspace_size()), np.uint8), handle)
         graph.execute({**tensors, sink: 8.0}, workspace)
         np.testing.assert_allclose(tensors[o].numpy(), 0.8 * ones, rtol=1e-6)  # of scores 8 for four keys and the sink
+
+
+def test_lengths_beside_a_score_modifier_are_its_own() -> None:
+    """It may read them; without a padding mask they mask nothing, and pages of a cache need those of the keys."""
+    graph = calls.new_graph()
+    lengths = {name: graph.tensor((2, 1, 1, 1), data_type=calls.INT32) for name in ("seq_len_q", "seq_len_kv")}
+    pages = {name: graph.tensor((8, 4, 4, 16), data_type=calls.HALF) for name in ("k", "v")}
+    tables = {f"paged_attention_{name}_table": graph.tensor((2, 1, 4, 1), data_type=calls.INT32) for name in pages}
+
+    def masked(own: pygraph, scores: cudnn.Tensor) -> cudnn.Tensor:
+        column = own.gen_index(scores, 3).set_data_type(calls.INT32)
+        seen = own.cmp_lt(column, lengths["seq_len_kv"]).set_data_type(cudnn.data_type.BOOLEAN)
+        return own.binary_select(scores, -1e9, seen)
+
+    o, _ = calls.call(graph, "sdpa", generate_stats=False, score_mod=masked, **lengths, **pages, **tables)
+    o.set_output(True)
+    graph.build_operation_graph()
+    graph.create_execution_plans()
+    graph.check_support()
+    with raises(BadParamError, "sdpa.use_padding_mask", expected="True with seq_len_q and seq_len_kv", got="False"):
+        calls.call(calls.new_graph(), "sdpa", **lengths)
+    with raises(BadParamError, "sdpa.paged_attention_k_table", expected="None without seq_len_kv"):
+        calls.call(calls.new_graph(), "sdpa", **pages, **tables)
