@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lowdnn.plan import KernelRef
+from lowdnn.arch.specs import SPECS, ArchSpec
+from lowdnn.plan import KernelRef, Plan
 from tools import assemble as tool
 
 LOG = """ptxas info    : 64 bytes gmem, 128 bytes cmem[4]
@@ -29,43 +32,100 @@ def test_spills_and_serialised_wgmma_are_unfit() -> None:
 
 
 @pytest.fixture(scope="module")
-def kernels() -> list[KernelRef]:
-    return [kernel for kernel, _ in tool.jobs().values()]
+def plans() -> list[tuple[Plan, ArchSpec]]:
+    return list(tool.planned())
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_a_kernel_is_assembled(kernels: list[KernelRef], arch: str) -> None:
-    kernel = next(kernel for kernel in kernels if "reduction_combine" in kernel.name)
+@pytest.fixture(scope="module")
+def wanted(plans: list[tuple[Plan, ArchSpec]]) -> dict[tool.Key, KernelRef]:
+    return tool.jobs(plans)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+def test_a_kernel_is_assembled(wanted: dict[tool.Key, KernelRef], arch: str) -> None:
+    kernel = next(kernel for (name, _), kernel in wanted.items() if "reduction_combine" in name)
     figures = tool.assemble(kernel, arch)
     assert figures.unfit == ""
     assert 8 <= figures.registers <= 64
 
 
+def test_every_architecture_that_plans_a_kernel_is_asked(wanted: dict[tool.Key, KernelRef]) -> None:
+    assert {arch for _, arch in wanted} == {
+        *(arch.name for arch in SPECS),
+        "sm_90",
+    }
+    for (name, arch), kernel in wanted.items():
+        assert (arch == kernel.target) if kernel.target[-1] == "a" else arch[-1].isdigit(), name
+
+
+def test_two_kernels_of_one_name_are_told(plans: list[tuple[Plan, ArchSpec]]) -> None:
+    """On whatever devices they are planned: a name is a symbol, a file and a field of the log."""
+    plan, arch = plans[0]
+    other = replace(plan, kernels=(replace(plan.kernels[0], parameters=(("EXTRA", 1),)),))
+    with pytest.raises(ValueError, match=f"two kernels are named {plan.kernels[0].name}"):
+        tool.jobs([(plan, arch), (other, SPECS[-1])])
+
+
+def test_a_block_has_registers_for_its_threads(
+    plans: list[tuple[Plan, ArchSpec]], wanted: dict[tool.Key, KernelRef]
+) -> None:
+    """Of every plan of every text case, on each architecture: threads take registers by eights."""
+    known = tool.known_figures(wanted, tool.digests_of(wanted))
+    for launch, kernel, arch in (
+        (one, plan.kernels[one.kernel], arch) for plan, arch in plans for one in plan.launches
+    ):
+        figures = known.get(tool.key_of(kernel, arch))
+        if figures is not None:
+            taken = -(-figures.registers // 8) * 8 * math.prod(launch.block)
+            assert taken <= arch.registers_per_sm, f"{kernel.name} on {arch.name}"
+            assert figures.shared + launch.shared_bytes <= arch.shared_bytes_per_block, f"{kernel.name} on {arch.name}"
+
+
 def test_figures_of_other_sources_are_not_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    figures = {f"{kernel} sm_80": tool.Figures(8 * place, 0, 0, 0, 1) for place, kernel in enumerate("abcd", 1)}
-    digests = dict(zip(figures, ("1f", "2f", "3f", "0f"), strict=True))
+    figures = {(kernel, "sm_80"): tool.Figures(8 * place, 0, 0, 0, 1) for place, kernel in enumerate("abc", 1)}
+    digests = {"a": "1f", "b": "2f", "c": "3f"}
     monkeypatch.setattr(tool, "TABLE", tmp_path / "kernels.txt")
-    monkeypatch.setattr(tool, "SOURCES", tmp_path / "sources.txt")
-    assert tool.known_figures(digests) == {}
-    spilled = figures | {"b sm_80": tool.Figures(255, 0, 0, 20, 1)}
-    tool.TABLE.write_text(tool.table_of(spilled))
-    tool.SOURCES.write_text(tool.sources_of(digests, spilled))
-    now = digests | {"c sm_80": "4f", "e sm_80": "5f"}
-    assert tool.known_figures(now) == {"a sm_80": figures["a sm_80"]}, "b is unfit, c another, d to be checked, e new"
+    assert tool.known_figures(figures, digests) == {}
+    spilled = figures | {("b", "sm_80"): tool.Figures(255, 0, 0, 20, 1)}
+    tool.TABLE.write_text(tool.table_of(spilled, digests))
+    now = digests | {"c": "4f", "e": "5f"}
+    assert tool.known_figures(figures, now) == {("a", "sm_80"): figures["a", "sm_80"]}, "b is unfit, c another, e new"
+    assert tool.known_figures([("b", "sm_80")], now) == {}, "a is not wanted any more"
+    monkeypatch.setattr(tool, "HEADER", "# another compiler")
+    assert tool.known_figures(figures, now) == {}
 
 
-def test_a_digest_is_of_source_target_and_compiler(kernels: list[KernelRef], monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = kernels[:2]
-    found = [tool.digest_of(*job) for job in ((first, "sm_80"), (first, "sm_90"), (second, "sm_80"))]
-    monkeypatch.setattr(tool.nvrtc, "version", lambda: (99, 0))
-    assert len({*found, tool.digest_of(first, "sm_80")}) == 4
+def test_a_line_has_the_architectures_that_share_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    few, many = tool.Figures(64, 0, 0, 0, 1), tool.Figures(72, 512, 0, 0, 1)
+    figures = {("k", "sm_120"): few, ("k", "sm_80"): few, ("k", "sm_90"): many, ("l", "sm_90a"): many}
+    text = tool.table_of(figures, {"k": "1f", "l": "2f"})
+    assert text.splitlines()[1:] == ["k 1f 80,120 64 0 0 0 1 | 90 72 512 0 0 1", "l 2f 90a 72 512 0 0 1"]
+    monkeypatch.setattr(tool, "TABLE", tmp_path / "kernels.txt")
+    tool.TABLE.write_text(text)
+    assert tool.known_figures(figures, {"k": "1f", "l": "2f"}) == figures
+
+
+def test_a_twentieth_is_assembled_again_by_a_seed() -> None:
+    known = [(f"k{number}", arch) for number in range(1000) for arch in ("sm_80", "sm_86", "sm_120")]
+    first = tool.chosen_again(known, 1)
+    assert len({name for name, _ in first}) == len(first) == 50
+    assert {arch for _, arch in first} == {"sm_80", "sm_86", "sm_120"}
+    assert set(first) <= set(known)
+    assert first == tool.chosen_again(known[::-1], 1)
+    assert first != tool.chosen_again(known, 2)
+    assert tool.chosen_again([], 1) == []
+
+
+def test_a_digest_is_of_source_and_options(wanted: dict[tool.Key, KernelRef]) -> None:
+    kernel = next(iter(wanted.values()))
+    other = replace(kernel, parameters=(*kernel.parameters, ("EXTRA", 1)))
+    assert len({tool.digest_of(one) for one in (kernel, other, replace(kernel, target="sm_86"))}) == 3
 
 
 def test_differences_read_like_a_diff() -> None:
     lines = tool.TABLE.read_text().splitlines()
-    assert tool.differences(tool.TABLE, "\n".join(lines) + "\n") == []
-    other_barriers = lines[5].rpartition(" ")[0] + " 9"
-    changed = [*lines[:5], other_barriers, *lines[6:]]
-    found = tool.differences(tool.TABLE, "\n".join(changed) + "\n")
+    assert tool.differences("\n".join(lines) + "\n") == []
+    other_barriers = lines[5].rpartition(" ")[0] + " 99"
+    found = tool.differences("\n".join([*lines[:5], other_barriers, *lines[6:]]) + "\n")
     assert found[0].startswith("--- tests/assembly/kernels.txt")
     assert [line[0] for line in found[3:]] == ["-", "+"]

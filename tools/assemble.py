@@ -4,10 +4,16 @@
     python tools/assemble.py --write    renew the table
     python tools/assemble.py --all      the same of every kernel, whatever is known of it (also with --write)
 
-The kernels: every precompiled one, for its own target and for sm_90 (where drivers compile its PTX), and every one that
-an engine takes for a text case of ``tests/cases``. ``tests/assembly/kernels.txt`` has one line for each, for a reviewer
-to diff. ``tests/assembly/sources.txt`` has the digest of the source that its figures are of: a fit kernel whose source
-is still that one is not assembled again, but for one in 16, which would show a table that somebody has edited.
+The kernels: every precompiled one, for every architecture of ``lowdnn/arch`` that runs it, and every one that an engine
+takes for a text case of ``tests/cases``, for every architecture that plans it so. ``tests/assembly/kernels.txt`` has a
+line for each, for a reviewer to diff: its name, the digest of its whole source and options, and the figures, with the
+architectures that share them in front:
+
+    matmul_simt_fp32_..._sm80 5d1c0a... 80,86,87,89 72 0 0 0 1 | 90,100 70 0 0 0 1
+
+A fit kernel whose digest is still that one is not assembled again, but for a twentieth of them, each for one of its
+architectures, which would show a table that somebody has edited. A seed says which: ``--seed``, or LOWDNN_TEST_SEED, or
+one drawn afresh.
 
 Unfit: spilled registers, ``setmaxnreg`` that ptxas ignores (C7508), and ``wgmma`` that it serialises or makes wait
 (C7510 to C7519). A stack frame is for a reviewer to judge (float64 sine has one).
@@ -20,35 +26,40 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import random
 import re
+import secrets
 import sys
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.arch.specs import SPECS, ArchSpec
 from lowdnn.driver import nvrtc
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode
 from lowdnn.graph.cases import parse_cases
 from lowdnn.heuristics.ranking import rank
-from lowdnn.plan import KernelRef
+from lowdnn.plan import KernelRef, Plan
 from lowdnn.runtime.cache import DiskCache
-from lowdnn.runtime.compile import cache_key, lowered
+from lowdnn.runtime.compile import binary_arch_of, cache_key, lowered
 from lowdnn.runtime.sources import KernelSource, SourceTree
 
 ROOT = Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests" / "cases"
 TABLE = ROOT / "tests" / "assembly" / "kernels.txt"
-SOURCES = ROOT / "tests" / "assembly" / "sources.txt"
 COLUMNS = ("registers", "shared", "stack", "spilled", "barriers")
-HEADER = f"# kernel target {' '.join(COLUMNS)} (NVRTC {'.'.join(map(str, nvrtc.version()))}; sizes in bytes)"
-SOURCES_HEADER = "# kernel target digest (of the whole source, the options and NVRTC's version)"
-_JOBS = 2
+HEADER = (
+    f"# kernel digest architectures {' '.join(COLUMNS)} | architectures ... "
+    f"(NVRTC {'.'.join(map(str, nvrtc.version()))}; sizes in bytes)"
+)
 _DIGEST_DIGITS = 16
-#: Digests that begin so are not relied on: one in 16.
-_CHECKED_AGAIN = "0"
+#: One in so many of the kernels that are known is assembled again.
+_CHECKED_AGAIN = 20
+#: Assembled between two writes of the table: a run that is cut short keeps the rest.
+_SAVED_TOGETHER = 400
 _SERIALISED = re.compile(r"C75(?:08|1\d)")
 
 
@@ -71,53 +82,100 @@ class Figures:
         return ", ".join((*spilled, *self.serialised))
 
 
-Job = tuple[KernelRef, str]
+#: A kernel's name and the architecture that it is assembled for (``sm_80``, ``sm_90a``...).
+Key = tuple[str, str]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="renew the table")
     parser.add_argument("--all", action="store_true", help="assemble also what has been, from the same source")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes (default 2)")
+    parser.add_argument("--seed", type=int, help="of the choice of what is assembled again")
     arguments = parser.parse_args()
-    wanted = jobs()
-    digests = {name: digest_of(*job) for name, job in wanted.items()}
-    known = {} if arguments.all else known_figures(digests)
-    assembled = assemble_all({name: job for name, job in wanted.items() if name not in known})
-    figures = {name: known[name] if name in known else assembled[name] for name in wanted}
-    print(f"{len(assembled)} kernels assembled, {len(known)} known by their source")
-    unfit = [f"{name}: {one.unfit}" for name, one in figures.items() if one.unfit]
-    texts = {TABLE: table_of(figures), SOURCES: sources_of(digests, figures)}
-    if arguments.write:
-        TABLE.parent.mkdir(exist_ok=True)
-        for path, text in texts.items():
-            path.write_text(text)
-        print(f"{TABLE}: {len(figures)} kernels")
-        return report(unfit)
-    return report(unfit + [line for path, text in texts.items() for line in differences(path, text)])
+    wanted = jobs(planned())
+    digests = digests_of(wanted)
+    figures = {} if arguments.all else known_figures(wanted, digests)
+    missing = [key for key in wanted if key not in figures]
+    seed = seed_of(arguments.seed)
+    again = chosen_again(figures, seed)
+    print(
+        f"{len(missing)} kernels to assemble, {len(again)} of {len(figures)} known ones again (seed {seed})", flush=True
+    )
+    pending = missing + again
+    for start in range(0, len(pending), _SAVED_TOGETHER):
+        together = {key: wanted[key] for key in pending[start : start + _SAVED_TOGETHER]}
+        figures |= assemble_all(together, arguments.jobs)
+        if arguments.write:
+            TABLE.write_text(table_of(figures, digests))
+    unfit = [f"{' '.join(key)}: {one.unfit}" for key, one in sorted(figures.items()) if one.unfit]
+    return report(unfit if arguments.write else [*unfit, *differences(table_of(figures, digests))])
 
 
-def jobs() -> dict[str, Job]:
-    """The kernels by name and target, each with the architecture that it is assembled for."""
-    found: dict[str, Job] = {}
-    for kernel, arch in (*_precompiled(), *_of_cases()):
-        found[f"{kernel.name} {arch}"] = (kernel, arch)
+def planned() -> Iterator[tuple[Plan, ArchSpec]]:
+    """Every plan of every text case, for each architecture."""
+    for path in sorted(CASES.glob("*.txt")):
+        for case in parse_cases(path.read_text(encoding="utf-8").splitlines()):
+            graph = case.graph()
+            for arch in SPECS:
+                yield from ((found.plan, arch) for found in rank(graph, arch, HeurMode.A, ENGINES).candidates)
+
+
+def jobs(plans: Iterable[tuple[Plan, ArchSpec]]) -> dict[Key, KernelRef]:
+    """The kernels of ``plans`` and the precompiled ones, by name and the architecture that each is assembled for,
+    sorted."""
+    kernels = ((kernel, arch) for plan, arch in plans for kernel in plan.kernels)
+    found: dict[Key, KernelRef] = {}
+    named: dict[str, KernelRef] = {}
+    for kernel, arch in (*_precompiled(), *kernels):
+        if named.setdefault(kernel.name, kernel) != kernel:
+            raise ValueError(f"two kernels are named {kernel.name}")
+        found[key_of(kernel, arch)] = kernel
     return dict(sorted(found.items()))
 
 
-def digest_of(kernel: KernelRef, arch: str) -> str:
-    """Of all that the figures follow from."""
-    return cache_key(SourceTree().read(kernel), arch, nvrtc.version())[:_DIGEST_DIGITS]
+def key_of(kernel: KernelRef, arch: ArchSpec) -> Key:
+    """What ``arch`` runs of the kernel: machine code of its own, or of the kernel's target where that has a suffix."""
+    return kernel.name, binary_arch_of(kernel, (0, 0), arch.compute_capability)
 
 
-def known_figures(digests: Mapping[str, str]) -> dict[str, Figures]:
-    """Those in the table that are of the same sources."""
-    sources = dict(_rows(SOURCES))
-    found = {name: line for name, line in _rows(TABLE) if name in digests and sources.get(name) == digests[name]}
-    return {
-        name: Figures(*map(int, line.split()))
-        for name, line in found.items()
-        if not digests[name].startswith(_CHECKED_AGAIN)
-    }
+def digests_of(wanted: Mapping[Key, KernelRef]) -> dict[str, str]:
+    """By kernel."""
+    return {name: digest_of(kernel) for name, kernel in {key[0]: kernel for key, kernel in wanted.items()}.items()}
+
+
+def digest_of(kernel: KernelRef) -> str:
+    """Of the source with its headers and options; what NVRTC makes of it follows from its version, in the header."""
+    return SourceTree().read(kernel).digest[:_DIGEST_DIGITS]
+
+
+def known_figures(wanted: Collection[Key], digests: Mapping[str, str]) -> dict[Key, Figures]:
+    """Those in the table that are of the same sources and fit."""
+    lines = _lines()
+    if not lines or lines[0] != HEADER:
+        return {}
+    found: dict[Key, Figures] = {}
+    for line in lines[1:]:
+        name, digest, groups = line.split(" ", 2)
+        if digests.get(name) == digest:
+            found |= {(name, arch): figures for arch, figures in _parsed(groups)}
+    return {key: figures for key, figures in found.items() if key in wanted and not figures.unfit}
+
+
+def seed_of(given: int | None) -> int:
+    """The seed that was asked for, else that of the tests, else a new one."""
+    fresh = os.environ.get("LOWDNN_TEST_SEED") or secrets.randbits(31)
+    return int(fresh) if given is None else given
+
+
+def chosen_again(known: Collection[Key], seed: int) -> list[Key]:
+    """A twentieth of the known kernels, at random, each for one of its architectures."""
+    architectures: dict[str, list[str]] = defaultdict(list)
+    for name, arch in sorted(known):
+        architectures[name].append(arch)
+    draw = random.Random(seed)
+    names = draw.sample(list(architectures), -(-len(architectures) // _CHECKED_AGAIN))
+    return [(name, draw.choice(architectures[name])) for name in names]
 
 
 def assemble(kernel: KernelRef, arch: str) -> Figures:
@@ -125,7 +183,7 @@ def assemble(kernel: KernelRef, arch: str) -> Figures:
     source = SourceTree().read(kernel)
     ptx, figures = compile_and_assemble(source, arch)
     if (folder := os.environ.get("LOWDNN_TEST_KERNELS")) and arch == kernel.target and not figures.unfit:
-        DiskCache(Path(folder)).put(cache_key(source, "", nvrtc.version()), lowered(ptx))
+        DiskCache(Path(folder)).put(cache_key(source, "", nvrtc.build()), lowered(ptx))
     return figures
 
 
@@ -153,28 +211,29 @@ def figures_of(log: str) -> Figures:
     )
 
 
-def assemble_all(wanted: dict[str, Job]) -> dict[str, Figures]:
-    """Figures by the names of ``wanted``; NVRTC compiles one program at a time in a process."""
-    with ProcessPoolExecutor(_JOBS) as pool:
-        return dict(zip(wanted, pool.map(_assemble_job, wanted.values(), chunksize=4), strict=True))
+def assemble_all(wanted: Mapping[Key, KernelRef], processes: int) -> dict[Key, Figures]:
+    """Figures by the keys of ``wanted``; NVRTC compiles one program at a time in a process."""
+    with ProcessPoolExecutor(processes) as pool:
+        archs = (arch for _, arch in wanted)
+        return dict(zip(wanted, pool.map(assemble, wanted.values(), archs, chunksize=4), strict=True))
 
 
-def table_of(figures: dict[str, Figures]) -> str:
-    lines = (" ".join((name, *(str(getattr(one, column)) for column in COLUMNS))) for name, one in figures.items())
-    return "\n".join((HEADER, *sorted(lines))) + "\n"
+def table_of(figures: Mapping[Key, Figures], digests: Mapping[str, str]) -> str:
+    """The table: one line a kernel, with its architectures in groups of equal figures."""
+    groups: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for (name, arch), one in sorted(figures.items(), key=lambda item: (item[0][0], _number(item[0][1]))):
+        groups[name][" ".join(map(str, astuple(one)[: len(COLUMNS)]))].append(arch.removeprefix("sm_"))
+    lines = (
+        f"{name} {digests[name]} " + " | ".join(f"{','.join(archs)} {text}" for text, archs in found.items())
+        for name, found in groups.items()
+    )
+    return "\n".join((HEADER, *lines)) + "\n"
 
 
-def sources_of(digests: Mapping[str, str], figures: Mapping[str, Figures]) -> str:
-    """Of fit kernels: others are assembled until they are."""
-    lines = sorted(f"{name} {digest}" for name, digest in digests.items() if not figures[name].unfit)
-    return "\n".join((SOURCES_HEADER, *lines)) + "\n"
-
-
-def differences(path: Path, text: str) -> list[str]:
-    """What a reviewer would see if the file were renewed."""
-    name = str(path.relative_to(ROOT))
-    kept = _lines(path)
-    return list(difflib.unified_diff(kept, text.splitlines(), name, f"{name} renewed", lineterm="", n=0))
+def differences(text: str) -> list[str]:
+    """What a reviewer would see if the table were renewed."""
+    name = str(TABLE.relative_to(ROOT))
+    return list(difflib.unified_diff(_lines(), text.splitlines(), name, f"{name} renewed", lineterm="", n=0))
 
 
 def report(found: list[str]) -> int:
@@ -184,37 +243,26 @@ def report(found: list[str]) -> int:
     return 1 if found else 0
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+def _lines() -> list[str]:
+    return TABLE.read_text(encoding="utf-8").splitlines() if TABLE.is_file() else []
 
 
-def _rows(path: Path) -> Iterator[tuple[str, str]]:
-    """(kernel and target, the rest) of each line."""
-    for line in _lines(path):
-        if not line.startswith("#"):
-            kernel, target, rest = line.split(" ", 2)
-            yield f"{kernel} {target}", rest
+def _parsed(groups: str) -> Iterator[tuple[str, Figures]]:
+    """(architecture, figures) of what a line has behind name and digest."""
+    for group in groups.split(" | "):
+        archs, *numbers = group.split(" ")
+        figures = Figures(*map(int, numbers))
+        yield from ((f"sm_{arch}", figures) for arch in archs.split(","))
 
 
-def _precompiled() -> Iterator[Job]:
+def _number(arch: str) -> int:
+    return int(arch.removeprefix("sm_").rstrip("af"))
+
+
+def _precompiled() -> Iterator[tuple[KernelRef, ArchSpec]]:
     for engine in ENGINES:
         for kernel in engine.precompiled():
-            yield kernel, kernel.target
-            yield kernel, "sm_90" if kernel.target == "sm_80" else kernel.target
-
-
-def _of_cases() -> Iterator[Job]:
-    for path in sorted(CASES.glob("*.txt")):
-        for case in parse_cases(path.read_text(encoding="utf-8").splitlines()):
-            graph = case.graph()
-            for arch in (SM_80, SM_90A):
-                for candidate in rank(graph, arch, HeurMode.A, ENGINES).candidates:
-                    for kernel in candidate.plan.kernels:
-                        yield kernel, kernel.target
-
-
-def _assemble_job(job: Job) -> Figures:
-    return assemble(*job)
+            yield from ((kernel, arch) for arch in SPECS if arch.runs(kernel.target))
 
 
 def _sum(log: str, pattern: str) -> int:

@@ -65,16 +65,6 @@ def test_a_product_has_tensor_cores_and_the_kernels_of_its_device(arch: ArchSpec
     assert (best.engine.name, {kernel.target for kernel in best.plan.kernels}) == expected
 
 
-def test_no_two_kernels_share_a_name() -> None:
-    """On whatever devices they are planned: a name is a symbol, a file and a field of the log."""
-    found: dict[str, object] = {}
-    for arch in SPECS:
-        for case, graph in text_cases().items():
-            for candidate in rank(graph, arch, HeurMode.A, ENGINES).candidates:
-                for kernel in candidate.plan.kernels:
-                    assert found.setdefault(kernel.name, kernel) == kernel, f"{case} on {arch.name}"
-
-
 def test_a_tile_that_takes_more_shared_memory_than_there_is_is_refused() -> None:
     """Each knob's values are possible with some of the others, and not with all."""
     case = parse_case("conv n=128 c=3 hw=224x224 k=64 rs=7x7 pad=3 stride=2 dir=wgrad dtype=bf16")
