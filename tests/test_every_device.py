@@ -8,13 +8,22 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SPECS, ArchSpec, spec_named
+from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle
 from lowdnn.cli.main import main
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import DeviceAttribute, DriverError
 from lowdnn.enums import HeurMode
-from lowdnn.frontend import create_handle, data_type, destroy_handle, from_numpy, pygraph
+from lowdnn.frontend import (
+    create_device_properties,
+    create_handle,
+    data_type,
+    destroy_handle,
+    from_numpy,
+    heur_mode,
+    pygraph,
+)
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.ranking import rank
@@ -43,6 +52,8 @@ def spec(request: pytest.FixtureRequest) -> ArchSpec:
 def test_a_handle_has_the_facts_of_its_device(spec: ArchSpec) -> None:
     with Handle.open("emulated", arch=spec.name) as handle:
         assert handle.arch == spec
+        properties = DeviceProperties(handle=handle)
+        assert create_device_properties(properties.json_representation()).arch == spec
         attribute = handle.runtime.context.attribute
         assert handle.runtime.context.compute_capability == spec.compute_capability
         assert attribute(DeviceAttribute.MULTIPROCESSOR_COUNT) == spec.sm_count
@@ -78,6 +89,18 @@ def test_a_pygraph_is_built_and_executed(spec: ArchSpec) -> None:
         np.testing.assert_array_equal(result.numpy(), values * 3)
     finally:
         destroy_handle(handle)
+
+
+def test_a_graph_is_planned_for_a_device_that_is_not_there(spec: ArchSpec) -> None:
+    major, minor = spec.compute_capability
+    graph = pygraph(sm_version=10 * major + minor, io_data_type=data_type.HALF, compute_data_type=data_type.FLOAT)
+    a, b = (graph.tensor(name=name, dim=[1, 512, 512], stride=[1 << 18, 512, 1]) for name in "ab")
+    graph.matmul(a, b).set_output(True)
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([heur_mode.A])
+    first = graph.get_plan_name_at_index(0)
+    assert ("wgmma" in first) == spec.has_wgmma
 
 
 def test_the_command_line_takes_the_device(spec: ArchSpec, capsys: pytest.CaptureFixture[str]) -> None:
