@@ -23,7 +23,7 @@ from lowdnn.driver.base import (
     StreamFlags,
 )
 from lowdnn.driver.cuda_tensor_maps import bytes_of_map, im2col_arguments, map_of_bytes, tiled_arguments
-from lowdnn.driver.results import argument_text
+from lowdnn.driver.results import KERNEL_FAULTS, argument_text
 from lowdnn.status import SublibraryLoadingFailedError
 from lowdnn.tensor_map import (
     TENSOR_MAP_BYTES,
@@ -402,6 +402,8 @@ class CudaDriver:
             raise self._error(call, self._cu.CUresult.CUDA_ERROR_INVALID_VALUE, (argument,), problem)
 
     def _error(self, call: str, result: Any, arguments: Sequence[Any], explanation: str = "") -> DriverError:
+        if int(result) in KERNEL_FAULTS:
+            explanation = explanation or "a kernel of this call or of an earlier one has failed; go on in a new process"
         return DriverError(call, int(result), result.name, argument_text(arguments), explanation)
 
 

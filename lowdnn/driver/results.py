@@ -125,6 +125,22 @@ class CuResult(IntEnum):
         return "CUDA_SUCCESS" if self is CuResult.SUCCESS else f"CUDA_ERROR_{self.name}"
 
 
+#: What a kernel leaves its context in: every later call of the process fails with the same result.
+KERNEL_FAULTS = frozenset(
+    {
+        CuResult.ILLEGAL_ADDRESS,
+        CuResult.LAUNCH_TIMEOUT,
+        CuResult.ASSERT,
+        CuResult.HARDWARE_STACK_ERROR,
+        CuResult.ILLEGAL_INSTRUCTION,
+        CuResult.MISALIGNED_ADDRESS,
+        CuResult.INVALID_ADDRESS_SPACE,
+        CuResult.INVALID_PC,
+        CuResult.LAUNCH_FAILED,
+    }
+)
+
+
 def argument_text(arguments: Iterable[object]) -> str:
     """The arguments of a call as an error has them: handles and addresses in hexadecimal, images by their size."""
     return ", ".join(map(_shown, arguments))

@@ -68,6 +68,12 @@ def test_an_error_names_call_arguments_and_result() -> None:
     assert (caught.value.call, caught.value.result, caught.value.name) == ("cuMemFree", 1, "CUDA_ERROR_INVALID_VALUE")
 
 
+def test_an_error_that_stays_says_so() -> None:
+    driver = CudaDriver(Spy(cuStreamSynchronize=(bindings.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS,)))
+    with pytest.raises(DriverError, match=r"ILLEGAL_ADDRESS \(700\): a kernel .* go on in a new process"):
+        driver.stream_synchronize(0)
+
+
 def test_not_ready_is_an_answer() -> None:
     driver = CudaDriver(Spy(cuStreamQuery=(bindings.CUresult.CUDA_ERROR_NOT_READY,)))
     assert driver.stream_query(4) is False
