@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle
-from lowdnn.status import AttributeTypeError
+from lowdnn.status import AttributeTypeError, BadParamError
 
 #: The cuDNN release whose API is mirrored. Programs compare it; ``lowdnn.__version__`` is the library's own version.
 MIRRORED_CUDNN_VERSION = (9, 28, 0)
@@ -64,7 +64,17 @@ def create_device_properties(source: Handle | str | bytes | int = 0) -> DevicePr
         with Handle.open("cuda", ordinal=source) as handle:
             text = DeviceProperties(handle=handle).json_representation()
         return DeviceProperties(json=text)
-    return DeviceProperties(json=source.decode() if isinstance(source, bytes) else source)
+    return DeviceProperties(json=_text(source))
+
+
+def _text(source: object) -> str:
+    where = "create_device_properties.source"
+    if not isinstance(source, (str, bytes)):
+        raise AttributeTypeError.at(where, expected="a Handle, a number or JSON", got=repr(source))
+    try:
+        return source if isinstance(source, str) else source.decode()
+    except UnicodeDecodeError as error:
+        raise BadParamError.at(where, expected="text in UTF-8", got=str(error)) from None
 
 
 def _checked(handle: object) -> Handle:
