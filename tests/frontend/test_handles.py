@@ -37,7 +37,7 @@ def test_device_properties_come_from_a_handle_or_json(handle: Handle) -> None:
     assert again.arch.sm_count == handle.arch.sm_count
     with pytest.raises(BadParamError, match="JSON"):
         cudnn.create_device_properties("nothing")
-    with pytest.raises(BadParamError, match="create_device_properties.source: expected text in UTF-8"):
+    with pytest.raises(BadParamError, match=r"create_device_properties\.source: expected text in UTF-8"):
         cudnn.create_device_properties(b"\x00\xff")
     with pytest.raises(BadParamError, match="expected a Handle, a number or JSON"):
         cudnn.create_device_properties([1])  # type: ignore[arg-type]
