@@ -32,14 +32,17 @@ from tests.support.random_graphs.steps import random_graph
 def main() -> int:
     options = _options()
     end, seconds, counts = time.monotonic() + options.seconds, Counter[str](), Counter[str]()
-    seed = options.first
-    with Runtime(open_driver(options.device), config=Config(cache_dir=options.cache)) as runtime:
-        while seed < options.first + options.count and time.monotonic() < end:
-            problems = _problems(runtime, seed, is_run=seed % options.run_every == 0, seconds=seconds, counts=counts)
-            for problem in problems:
-                print(f"seed {seed}: {problem}", flush=True)
-            counts["failed"] += bool(problems)
-            seed += 1
+    seed, last = options.first, options.first + options.count - 1
+    while seed <= last and time.monotonic() < end:
+        problems: list[str] = []
+        with Runtime(open_driver(options.device), config=Config(cache_dir=options.cache)) as runtime:
+            while not problems and seed <= last and time.monotonic() < end:  # a failed launch spoils its device
+                is_run = seed % options.run_every == 0
+                problems = _problems(runtime, seed, is_run=is_run, seconds=seconds, counts=counts)
+                for problem in problems:
+                    print(f"seed {seed}: {problem}", flush=True)
+                counts["failed"] += bool(problems)
+                seed += 1
     spent = ", ".join(f"{name} {value:.0f} s" for name, value in seconds.items())
     print(
         f"seeds {options.first} to {seed - 1}: {counts['planned']} plans, {counts['run']} run, "

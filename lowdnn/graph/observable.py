@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lowdnn.ops.base import DropsOutputs, Operation, inputs_of, outputs_of, with_tensors
-from lowdnn.ops.tensor import Tensor, has_overlap, packed_strides
+from lowdnn.ops.tensor import Tensor, has_overlap, packed_strides, span_elements
 
 
 def observable(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
@@ -42,6 +42,15 @@ def with_unread_stored(operations: tuple[Operation, ...]) -> tuple[Operation, ..
 
 
 def in_memory(tensor: Tensor) -> Tensor:
-    """``tensor``, which is virtual, in memory. Its strides mean nothing, so where they would overlap it is packed."""
-    overlaps = has_overlap(tensor.dims, tensor.strides)
-    return replace(tensor, is_virtual=False, strides=packed_strides(tensor.dims) if overlaps else tensor.strides)
+    """``tensor``, which is virtual, in memory.
+
+    Its strides mean nothing but an order of the axes, so it is packed: nothing would write what lies between elements,
+    and kernels may read it.
+    """
+    dims, strides = tensor.dims, tensor.strides
+    if has_overlap(dims, strides):
+        return replace(tensor, is_virtual=False, strides=packed_strides(dims))
+    if span_elements(dims, strides) > tensor.element_count:
+        order = tuple(sorted(range(tensor.rank), key=lambda axis: -strides[axis]))
+        strides = packed_strides(dims, order)
+    return replace(tensor, is_virtual=False, strides=strides)

@@ -1,9 +1,9 @@
 """Chains the plans of sub-graphs into one: launches in order, kernels once each, intermediates in the workspace.
 
 An intermediate is a tensor that is virtual in the whole graph and in memory in a part: it crosses from one part to
-another, or nothing reads it. It keeps its declared strides and lives from the part that writes it to the last part that
-reads it; so does each part's own workspace, for that part alone. Ranges whose lives overlap do not overlap in the
-workspace.
+another, or nothing reads it. It is packed (``graph.observable``) and lives from the part that writes it to the last
+part that reads it; so does each part's own workspace, for that part alone. Ranges whose lives overlap do not overlap in
+the workspace.
 """
 
 from __future__ import annotations
