@@ -22,7 +22,7 @@ from lowdnn.status import BadParamError
 
 DataclassT = TypeVar("DataclassT")
 
-#: Types that JSON has.
+#: Types of values that JSON holds as they are; floats apart, of which it has no inf and nan.
 _PLAIN = frozenset((int, str, bool, type(None)))
 
 _INT64 = range(-(2**63), 2**63)
@@ -115,7 +115,7 @@ class Codec:
 
     @cached_property
     def _rules(self) -> dict[type, dict[str, tuple[Any, Callable[[Any], bool]]]]:
-        """For each field of each class its declared type, and what tells whether a value has it."""
+        """The declared type of each field of each class, and the predicate of its values."""
         hints = {cls: get_type_hints(cls) for cls in self._classes.values()}
         return {cls: {f.name: (hints[cls][f.name], _fits(hints[cls][f.name])) for f in fields(cls)} for cls in hints}
 
@@ -148,7 +148,7 @@ def _decode_fraction(parts: Any) -> Fraction:
 
 
 def _fits(hint: Any) -> Callable[[Any], bool]:
-    """What tells whether a value is one of ``hint``: plain types, unions, tuples. An int stands for a float too."""
+    """The predicate of the values of ``hint``, a plain type, union or tuple; an int counts as a float, too."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         parts = [_fits(part) for part in arguments]

@@ -32,7 +32,7 @@ from lowdnn.status import LowdnnWarning
 
 T = TypeVar("T")
 
-#: The form of an architecture; the emulated device, which reads it, says which there are.
+#: The form of an architecture's name; the emulated device checks which ones exist.
 _ARCH = r"sm_\d{2,4}a?"
 #: The form of a policy; the emulated device, which reads it, says what each word means.
 _POLICY = r"(lockstep|cta-reverse|(warp-serial|fuzz)\(\d{1,9}\))(, ?(late|early|races|timeout=\d{1,9}(\.\d{1,9})?))*"

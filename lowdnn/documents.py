@@ -17,22 +17,23 @@ from typing import Any, NoReturn
 from lowdnn.status import BadParamError, SerializationVersionMismatchError
 
 MAX_BYTES = 16 << 20
-#: Members of objects and elements of arrays, all together.
+#: The most members of objects and elements of arrays, counted together.
 MAX_ITEMS = 2_000_000
-#: Arrays and objects inside each other.
+#: The most arrays and objects nested in each other.
 MAX_DEPTH = 64
 #: The range of every integer: that of a signed and of an unsigned number of 64 bits together.
 INTEGERS = range(-(2**63), 2**64)
 
-#: Characters of a name.
+#: The most characters of a name.
 MAX_NAME = 1024
 NAME_RULE = f"at most {MAX_NAME} characters without control characters"
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
-#: Longer integers are not written out, which Python refuses for many digits.
+#: Bits of the longest integer that messages show, since Python refuses to print many digits.
 _MAX_SHOWN_BITS = 256
 
-#: Digits and sign of the longest integer in the range; Python itself takes quadratic time for longer ones.
+#: Characters of the longest integer in the range, with its sign; longer ones are refused unparsed, since Python takes
+#: quadratic time for them.
 _INTEGER_CHARACTERS = 20
 
 
@@ -60,7 +61,7 @@ def read_document(text: object, kind: str, version: int, fields: Mapping[str, ty
 
 
 def read_fields(document: Any, kind: str, version: int, fields: Mapping[str, type], where: str) -> dict[str, Any]:
-    """The fields of a document that was parsed already, as those inside of another one are."""
+    """As ``read_document``, for a document that is already parsed, such as one inside another."""
     if not isinstance(document, dict):
         raise BadParamError.at(where, expected="an object", got=type(document).__name__)
     found = document.get(kind)
@@ -79,25 +80,25 @@ def read_fields(document: Any, kind: str, version: int, fields: Mapping[str, typ
 
 
 def check_name(name: str, where: str) -> None:
-    """Raises BadParamError for what is no name."""
+    """Raises BadParamError for a text that breaks ``NAME_RULE``."""
     if not is_name(name):
         raise BadParamError.at(where, expected=NAME_RULE, got=shown(name))
 
 
 def is_name(text: str) -> bool:
-    """Whether a line of text may hold ``text``: ``NAME_RULE``."""
+    """Whether ``text`` keeps ``NAME_RULE``: it fits a line of a log or message."""
     return len(text) <= MAX_NAME and not _UNPRINTABLE.search(text)
 
 
 def place(where: str, key: str | int) -> str:
-    """How messages name a member of an object, or an element of an array, at ``where``."""
+    """The name in messages of a member of the object, or an element of the array, at ``where``."""
     if isinstance(key, int):
         return f"{where}[{key}]"
     return f"{where}.{key}" if key.isidentifier() else f"{where}[{shown(key)}]"
 
 
 def shown(value: object, most: int = 80) -> str:
-    """``repr(value)`` as a message has room for it."""
+    """``repr(value)``, shortened for a message."""
     if isinstance(value, int) and value.bit_length() > _MAX_SHOWN_BITS:
         return f"an integer of {value.bit_length()} bits"
     text = repr(value) if not isinstance(value, (dict, list, tuple, str)) else _shown_long(value, most)
@@ -106,7 +107,7 @@ def shown(value: object, most: int = 80) -> str:
 
 @dataclass(frozen=True)
 class _Unfit:
-    """What the parser met and ``_check`` refuses, with its place."""
+    """Stands for a value that the parser cannot take; ``_check`` refuses it, with its place."""
 
     expected: str
     got: str
@@ -180,7 +181,7 @@ def _float(digits: str) -> Any:
 
 
 def _check(value: Any, where: str, depth: int) -> None:
-    """Raises BadParamError, naming the place, for what is beyond the limits."""
+    """Raises BadParamError, naming the place, for a value beyond the limits."""
     if isinstance(value, (dict, list)):
         if depth > MAX_DEPTH:
             _refuse_depth(where)
@@ -191,7 +192,7 @@ def _check(value: Any, where: str, depth: int) -> None:
         raise BadParamError.at(where, expected=value.expected, got=value.got)
 
 
-#: What the parser has checked itself, and what needs no check.
+#: Types whose values the parser has checked already, or that need no check.
 _PLAIN = frozenset((str, int, float, bool, type(None)))
 
 

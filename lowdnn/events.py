@@ -33,8 +33,8 @@ def event_logger(part: str) -> logging.Logger:
 
 
 def event_line(event: str, fields: Mapping[str, object]) -> str:
-    """``event key=value ...``, one line: a value with blanks, quotes or nothing in it is quoted, control characters and
-    line separators are escaped."""
+    """One line, ``event key=value ...``. Empty values and those with blanks or quotes are quoted; control characters
+    and line separators are escaped."""
     return " ".join([event, *(f"{key}={_quoted(str(value))}" for key, value in fields.items())])
 
 

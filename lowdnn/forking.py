@@ -1,8 +1,7 @@
-"""What a child of ``fork`` finds: locks that nobody holds, and contexts that have ended.
+"""Callbacks after ``fork``, by which objects replace their locks and mark their contexts as ended in the child.
 
-Of the parent's threads only the one that forked lives on in the child, so a lock that another one held is held for
-ever. Python never forgets a callback of ``os.register_at_fork``; so there is one for the process, and it refers weakly
-to the objects that want to hear of it.
+Only the thread that forked lives on in the child, so a lock that another one held stays locked for ever. Python never
+forgets a callback of ``os.register_at_fork``; so the process has a single one, which refers weakly to the listeners.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from weakref import WeakSet
 
 
 class ForkListener(Protocol):
-    """Something with state of its process."""
+    """An object whose state belongs to one process."""
 
     def after_fork(self) -> None:
-        """Makes the object fit for the child. Runs in the child, before anything else of Python's; takes no lock."""
+        """Makes the object fit for the child. Runs there before any other Python code, and must take no lock."""
 
 
 def tell_after_fork(listener: ForkListener) -> None:

@@ -1,10 +1,10 @@
-"""Text of others in messages: logs are read line by line, and terminals obey control characters."""
+"""Escapes text of callers for messages: logs are read line by line, and terminals obey control characters."""
 
 from __future__ import annotations
 
 
 def one_line(text: str, keep: str = "") -> str:
-    """``text`` with control, format and separator characters, the blank apart, as Python's escapes.
+    """``text`` with control, format and separator characters, the blank apart, written as Python's escapes.
 
     Characters of ``keep`` stay as they are.
     """

@@ -114,14 +114,14 @@ class LowdnnError(Exception):
         self.detail = detail
 
     def __reduce__(self) -> tuple[Callable[..., LowdnnError], tuple[object, ...]]:
-        """Pickles and copies are made of what the error holds: the arguments of ``__init__`` are another thing."""
+        """Pickles and copies restore the error's attributes, since ``__init__`` takes other arguments."""
         return _restored, (type(self), self.args, self.__dict__.copy())
 
     @classmethod
     def at(cls, where: str, *, expected: object, got: object, hint: str = "") -> LowdnnError:
         """The error in the library's message form; ``where`` is ``object.field``.
 
-        What callers wrote comes without control characters; line breaks stay in longer reports.
+        Control characters of callers' text are escaped; line breaks stay in longer reports.
         """
         rest = f"expected {expected}, got {got}" + (f"; {hint}" if hint else "")
         return cls(one_line(where) + ": " + one_line(rest, keep="\n"))
@@ -365,7 +365,7 @@ class EmulatedDeviceWarning(LowdnnWarning):
 
 def _restored(cls: type[LowdnnError], arguments: tuple[object, ...], fields: dict[str, object]) -> LowdnnError:
     error = Exception.__new__(cls)
-    # Behind LowdnnError comes the built-in exception, which has fields of its own (ImportError's ``msg``).
+    # The built-in exception that follows LowdnnError has fields of its own (ImportError's ``msg``).
     super(LowdnnError, error).__init__(*arguments)
     error.__dict__.update(fields)
     return error

@@ -3,7 +3,7 @@
 Limits of a multiprocessor are those of the CUDA Programming Guide, "Features and Technical Specifications", tables of
 multiprocessors and of memory per compute capability. Rates are dense peaks per multiprocessor and clock, from the
 vendor's papers that each entry names; bandwidths are what a copy kernel reaches (read plus written). Both feed the cost
-model, which needs shares of a peak and not exact times. 9.0 is measured; nothing newer or older was at hand.
+model, which needs shares of a peak and not exact times. Only 9.0 is measured.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COPIED = 0.85
 class Board:
     """The product that stands for a compute capability, as the driver's device attributes describe it.
 
-    clock_khz: boost clock.  memory_clock_khz: half of the transfers per second of one of ``bus_bits`` lines.
+    clock_khz: boost clock.  memory_clock_khz: half of the transfers in a millisecond on each of ``bus_bits`` lines.
     """
 
     product: str
@@ -54,7 +54,7 @@ class ArchSpec:
     flops_per_clock: operations (FMA = 2) per multiprocessor and clock of each math unit.
     attained: the share of each unit's peak that the best kernels of this library reach.
     Units that no kernel for the device uses are in neither table.
-    spills_early: whether ptxas takes some registers more than for the others, as tests/assembly shows.
+    spills_early: whether ptxas gives a kernel more registers than on the other devices, as tests/assembly shows.
     shared_bytes_per_block: the opt-in limit.  copy_bytes_per_s: device memory, read plus written.
     launch_overhead_s: from one kernel's end to the next one's start in a stream.
     """
@@ -133,7 +133,7 @@ class ArchSpec:
         return replace(self, sm_count=sm_count)
 
     def with_shared_bytes(self, per_block: int, per_sm: int) -> ArchSpec:
-        """The same device with the shared memory that it says it has: what is not published may be less than here."""
+        """The same facts, with the shared memory in bytes that the device itself reports where that is less."""
         return replace(
             self,
             shared_bytes_per_block=min(per_block, self.shared_bytes_per_block),
@@ -141,7 +141,7 @@ class ArchSpec:
         )
 
 
-#: Not measured: one cautious share for all.
+#: One cautious share for all units, since none is measured.
 _UNMEASURED = {
     MathUnit.NONE: 0.5,
     MathUnit.FMA_F32: 0.5,
@@ -153,7 +153,7 @@ _UNMEASURED = {
 
 
 def _rates(f32: int, f64: int, f16: int, tf32: int, int8: int) -> dict[MathUnit, int]:
-    """Operations per multiprocessor and clock of what ``sm_80`` has. f16, tf32: with sums in fp32."""
+    """Operations per multiprocessor and clock of each math unit of ``sm_80``; f16 and tf32 accumulate in fp32."""
     return {
         MathUnit.NONE: f32,
         MathUnit.FMA_F32: f32,
@@ -183,7 +183,7 @@ SM_80 = ArchSpec(
 )
 
 # GeForce RTX 3090. Source: NVIDIA Ampere GA102 GPU Architecture (whitepaper), table 2 and appendix A. Tensor cores of
-# its sisters for data centres (A10, A40) take sums in fp32 at twice this rate.
+# A10 and A40, which have the same capability, accumulate in fp32 at twice this rate.
 _RTX_3090 = Board("GeForce RTX 3090", 1_695_000, 9_751_000, 384, 24 << 30)
 SM_86 = ArchSpec(
     name="sm_86",
@@ -221,7 +221,7 @@ SM_87 = ArchSpec(
     max_blocks_per_sm=16,
 )
 
-# GeForce RTX 4090. Source: NVIDIA Ada GPU Architecture (whitepaper), appendix A. L4 and L40S take sums in fp32 at
+# GeForce RTX 4090. Source: NVIDIA Ada GPU Architecture (whitepaper), appendix A. L4 and L40S accumulate in fp32 at
 # twice this rate.
 _RTX_4090 = Board("GeForce RTX 4090", 2_520_000, 10_501_000, 384, 24 << 30)
 SM_89 = ArchSpec(
@@ -341,7 +341,7 @@ SM_110 = ArchSpec(
     spills_early=True,
 )
 
-# GeForce RTX 5090. Source: NVIDIA RTX Blackwell GPU Architecture (whitepaper), appendix A. RTX PRO cards take sums in
+# GeForce RTX 5090. Source: NVIDIA RTX Blackwell GPU Architecture (whitepaper), appendix A. RTX PRO cards accumulate in
 # fp32 at twice this rate.
 _RTX_5090 = Board("GeForce RTX 5090", 2_407_000, 14_001_000, 512, 32 << 30)
 SM_120 = ArchSpec(
@@ -408,12 +408,16 @@ def spec_named(name: str) -> ArchSpec:
     match = _NAME.fullmatch(str(name))
     found = _nearest((int(match[1]), int(match[2]))) if match else None
     if found is None or found.name != name:
-        raise ArchMismatchError.at("arch", expected="one of " + ", ".join(spec.name for spec in SPECS), got=repr(name))
+        known = ", ".join(spec.name for spec in SPECS)
+        raise ArchMismatchError.at("arch", expected=f"one of {known}, or a newer one", got=repr(name))
     return found
 
 
 def spec_from_outside(name: str, sm_count: int, where: str) -> ArchSpec:
-    """The facts of a device that a document names; raises ArchMismatchError and BadParamError for one that is none."""
+    """The facts of a device that a document names.
+
+    Raises ArchMismatchError for an unknown name, BadParamError for a number of multiprocessors out of range.
+    """
     if not 1 <= sm_count <= MAX_SM_COUNT:
         raise BadParamError.at(f"{where}.sm_count", expected=f"1 to {MAX_SM_COUNT}", got=sm_count)
     return spec_named(name).with_sm_count(sm_count)

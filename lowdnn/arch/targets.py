@@ -19,7 +19,7 @@ class Generation:
     """Kernels that are written for one PTX target, and what they use beyond ``sm_80``.
 
     has_fp8_conversions: ``cvt`` to and from pairs of e4m3 and e5m2.
-    has_dependent_launches: ``griddepcontrol``, so that a launch may start before the one before it has ended.
+    has_dependent_launches: ``griddepcontrol``, by which a launch may start while its predecessor still runs.
     has_clusters: clusters of blocks that read each other's shared memory.
     has_tma: tensor maps, bulk copies and the mbarriers that count their bytes.
     has_wgmma: products by warpgroups, with operands in shared memory.
@@ -33,7 +33,8 @@ class Generation:
     has_wgmma: bool = False
 
 
-#: Oldest first; each has what the ones before it have. ``sm_89`` is that of ``sm_80``, with instructions for fp8.
+#: Oldest first; each has what the ones before it have. The kernels for ``sm_89`` are those for ``sm_80``, which convert
+#: fp8 by instructions there.
 GENERATIONS: tuple[Generation, ...] = (
     Generation("sm_80"),
     Generation("sm_89", has_fp8_conversions=True),
@@ -50,7 +51,7 @@ GENERATIONS: tuple[Generation, ...] = (
 
 @lru_cache(maxsize=256)
 def runs_on(target: str, compute_capability: tuple[int, int]) -> bool:
-    """Whether PTX for ``target`` loads on a device of ``compute_capability``; False for what is no target."""
+    """Whether PTX for ``target`` loads on a device of ``compute_capability``; False if ``target`` names no target."""
     match = _TARGET.fullmatch(target)
     if match is None:
         return False
@@ -62,5 +63,5 @@ def runs_on(target: str, compute_capability: tuple[int, int]) -> bool:
 
 @lru_cache(maxsize=64)
 def generation_for(compute_capability: tuple[int, int]) -> Generation:
-    """The newest generation of kernels that runs on such a device, which is of 8.0 or newer."""
+    """The newest generation of kernels that runs on a device of this capability, 8.0 or newer."""
     return next(kind for kind in reversed(GENERATIONS) if runs_on(kind.target, compute_capability))

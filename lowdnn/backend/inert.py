@@ -1,4 +1,4 @@
-"""Attributes that callers set and that change nothing: they are taken, checked and read back; no operation has them.
+"""Attributes without an effect: they are set, checked and read back, and no operation has them.
 
 cudnn-frontend sets POINTWISE_NAN_PROPAGATION on every ReLU.
 """
@@ -14,7 +14,7 @@ from lowdnn.enums import AttributeName, AttributeType, DescriptorType, NanPropag
 
 @dataclass(frozen=True)
 class InertAttribute:
-    """values: those that ask for what happens anyway, the first being the default; any other is refused."""
+    """values: those that ask for what happens anyway, the default first; any other value is refused."""
 
     type: AttributeType
     values: tuple[Any, ...]
@@ -30,7 +30,7 @@ _INERT: Mapping[DescriptorType, Mapping[AttributeName, InertAttribute]] = {
         AttributeName.OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED: InertAttribute(AttributeType.BOOLEAN, (False,))
     },
     DescriptorType.OPERATION_SDPA_FWD: {
-        # It asks for separate rounding of products and sums where cuDNN has kernels of both kinds, on Blackwell.
+        # The attribute asks cuDNN on Blackwell for kernels that round products and sums separately.
         AttributeName.OPERATION_SDPA_FWD_UNFUSE_FMA: InertAttribute(AttributeType.BOOLEAN, (False, True))
     },
 }

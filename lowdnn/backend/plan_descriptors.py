@@ -81,7 +81,7 @@ class ExecutionPlan:
 
     @cached_property
     def _candidate(self) -> Candidate:
-        """What the plan follows from; that of JSON is made again, for the device that is there, and compared."""
+        """The plan with its graph, engine and knobs; one from JSON is made again for the device and compared."""
         if self.engine_config is not None:
             return self.engine_config.candidate
         where = "EXECUTION_PLAN descriptor.EXECUTION_PLAN_JSON_REPRESENTATION"
@@ -136,9 +136,9 @@ class VariantPack:
             )
 
     def in_order(self, uids: tuple[int, ...], counters: Counters) -> tuple[int, ...] | Mapping[int, int]:
-        """The pointers in the order of ``uids``; by uid where one of them is missing.
+        """The pointers in the order of ``uids``; all of them by uid where one is missing, which ``LoadedPlan`` refuses.
 
-        Others are passed over; when an order is first asked for, ``keys_passed_over`` counts them, with an event.
+        Other uids are passed over; ``keys_passed_over`` counts them at the first call with this order, with an event.
         """
         if uids == self.uids:
             return self.pointers

@@ -41,6 +41,7 @@ def info(arguments: argparse.Namespace) -> int:
 
 def collect() -> dict[str, Any]:
     """The report as JSON-ready values; ``missing`` maps what failed to the reason and the advice."""
+    config = Config.from_environment()
     missing: dict[str, dict[str, str]] = {}
 
     def probe(name: str, find: Callable[[], Any]) -> Any:
@@ -56,11 +57,11 @@ def collect() -> dict[str, Any]:
         "packages": {name: _installed(name) for name in _PACKAGES},
         "nvrtc": probe("nvrtc", _nvrtc),
         "cuda": probe("cuda", _cuda_devices),
-        "emulated": _device(_emulated(), 0),
+        "emulated": _device(_emulated(config), 0),
         "engines": [f"{engine.index} {engine.name}" for engine in ENGINES],
         "ptx": probe("ptx", _precompiled),
-        "cache": probe("cache", _cache),
-        "config": {key: str(value) for key, value in vars(Config.from_environment()).items()},
+        "cache": probe("cache", lambda: _cache(config)),
+        "config": {key: str(value) for key, value in vars(config).items()},
         "missing": missing,
     }
 
@@ -86,10 +87,9 @@ def _cuda_devices() -> dict[str, Any]:
     return {"driver_version": driver.driver_version(), "devices": devices}
 
 
-def _emulated() -> Driver:
+def _emulated(config: Config) -> Driver:
     from lowdnn.driver import open_driver
 
-    config = Config.from_environment()
     return open_driver("emulated", arch=config.emulated_arch, policy=config.emulated_policy)
 
 
@@ -116,8 +116,7 @@ def _precompiled() -> dict[str, int]:
     return {"kernels": len(store.kernels)}
 
 
-def _cache() -> dict[str, Any]:
-    config = Config.from_environment()
+def _cache(config: Config) -> dict[str, Any]:
     if not config.disk_cache or config.cache_dir is None:
         raise RuntimePrerequisiteMissingError.at(
             "cache.directory", expected="one", got="none", hint="it is switched off, or there is no home directory"

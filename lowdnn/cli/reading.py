@@ -1,4 +1,4 @@
-"""The cases of a command line: read from arguments and files, and held to what a machine's memory can take."""
+"""The cases of a command line, read from arguments and files; cases beyond the machine's memory are refused."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lowdnn.graph.cases.base import Case
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError, NotSupportedError, SizeInsufficientError
 
-#: A million cases and more.
+#: Room for more than a million cases.
 _MAX_FILE_BYTES = 64 << 20
-#: Data of cases are made in float64.
+#: Bytes of an element while the data of a case are made, in float64.
 _MADE_BYTES = 8
 
 
@@ -35,7 +35,7 @@ def check_cases(cases: Iterable[Case], device_bytes: int | None = None) -> None:
         try:
             graph = case.graph()
         except NotSupportedError:
-            continue  # told when the case's turn comes, as a refusal
+            continue  # reported as a refusal when the case's turn comes
         except BadParamError as error:
             raise type(error)(f"{error.detail}; in {str(case)!r}") from None
         stored = [tensor for tensor in graph.tensors.values() if not tensor.is_virtual]
@@ -46,9 +46,9 @@ def check_cases(cases: Iterable[Case], device_bytes: int | None = None) -> None:
 
 
 def _content(path: str) -> str:
-    """The text of a regular file. Others, which may never end, are refused; a pipe without a writer is not waited for.
+    """The text of a regular file.
 
-    Raises BadParamError.
+    Raises BadParamError for any other kind of file, which may never end, without waiting for a pipe's writer.
     """
     where = "run.cases"
     try:
@@ -61,7 +61,7 @@ def _content(path: str) -> str:
         return content.decode("utf-8")
     except BadParamError:
         raise
-    except (OSError, ValueError) as error:  # ValueError: no text, or no path
+    except (OSError, ValueError) as error:  # ValueError: the content is no text, or the name is no path
         raise BadParamError.at(where, expected="a readable file after @", got=f"{path!r}: {error}") from None
 
 
@@ -70,7 +70,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def _made_bytes(tensor: Tensor) -> int:
-    """Of the array that the data are made in. An extent of 0 does not make the others small enough for NumPy."""
+    """Bytes of the array that the data are made in, with extents of 0 taken as 1, since NumPy limits the others too."""
     return prod(max(extent, 1) for extent in tensor.dims) * _MADE_BYTES
 
 

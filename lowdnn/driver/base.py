@@ -26,8 +26,8 @@ Dim3 = tuple[int, int, int]
 class DriverError(CudaDriverError):
     """A driver call failed.
 
-    One whose CUresult has a class of its own is of that class, as Python's OSError is by its errno: DriverMemoryError
-    and DriverImageError.
+    Some values of CUresult have classes of their own, DriverMemoryError and DriverImageError, which the constructor
+    picks as Python's OSError does by its errno.
 
     ``result`` is the CUresult number, ``name`` its name (``CUDA_ERROR_INVALID_VALUE``), ``call`` the function
     (``cuLaunchKernel``), ``arguments`` what it was given, ``explanation`` more text where there is some (for the
@@ -57,7 +57,7 @@ class DriverError(CudaDriverError):
 
 
 class DriverMemoryError(DriverError, DeviceAllocationFailedError):
-    """CUDA_ERROR_OUT_OF_MEMORY, from whichever call."""
+    """A driver call returned CUDA_ERROR_OUT_OF_MEMORY."""
 
     status = DeviceAllocationFailedError.status
 

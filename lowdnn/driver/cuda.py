@@ -55,8 +55,9 @@ class CudaDriver:
         except DriverError:
             raise
         except (RuntimeError, ImportError, OSError) as error:
+            got = f"none that can be loaded ({error})"
             raise SublibraryLoadingFailedError.at(
-                "cuInit", expected="the NVIDIA driver (libcuda.so.1)", got=str(error), hint="install the display driver"
+                "cuInit", expected="the NVIDIA driver (libcuda.so.1)", got=got, hint="install the display driver"
             ) from error
 
     def driver_version(self) -> int:

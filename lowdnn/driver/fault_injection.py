@@ -1,4 +1,4 @@
-"""Faults on request: a driver whose calls fail where a text says so, for tests of what happens then.
+"""Faults on request: a driver whose calls fail as a text says, to test how a program copes.
 
     open_driver("emulated", faults="mem_alloc:3=OUT_OF_MEMORY, launch:2-=LAUNCH_FAILED")
 
@@ -10,9 +10,9 @@ lets the third ``mem_alloc`` fail, and all launches from the second one on. The 
     which   =  N | N-M | N- | "*"          counted from 1 since the driver was opened, in all threads together
     result  =  the name of a CUresult, with or without CUDA_ERROR_
 
-A call that fails does nothing, except that one which ends something does so first, as a GPU's driver does: it reports
-there what has failed before, and a capture that fails to end is over without a graph. An injected fault does not stick
-to the context as a kernel's does; ``N-`` stands for that.
+A call that fails does nothing. Calls that free, destroy or end something are the exception: they do so first, as those
+of a GPU's driver do, which report earlier failures there; a capture whose end fails is over and gives no graph. An
+injected fault does not stick to the context as a kernel's does; ``N-`` imitates that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lowdnn.driver.base import Driver, DriverError, LaunchConfig
 from lowdnn.driver.results import CuResult, argument_text
 from lowdnn.status import BadParamError
 
-#: The driver's function behind each call that may fail.
+#: The driver's function behind each method that may fail, for messages.
 CALLS: Mapping[str, str] = {
     "init": "cuInit",
     "driver_version": "cuDriverGetVersion",
@@ -92,7 +92,7 @@ CALLS: Mapping[str, str] = {
     "graph_exec_destroy": "cuGraphExecDestroy",
 }
 
-#: Calls that give something back.
+#: Calls that give something back, and do so although they fail.
 RELEASES = frozenset(
     {
         "primary_context_release",
@@ -124,7 +124,7 @@ class Fault:
 
 
 def parse_faults(text: str) -> tuple[Fault, ...]:
-    """The faults of a text; see the module's docstring. Raises BadParamError for a text or a name that it has not."""
+    """The faults that ``text`` lists, in the form of the module's docstring; raises BadParamError for any other."""
     return tuple(_parse_fault(part.strip()) for part in text.split(",")) if text.strip() else ()
 
 
@@ -135,7 +135,7 @@ def with_faults(driver: Driver, text: str) -> Driver:
 
 
 class FaultyDriver:
-    """``Driver`` over another one: calls that a fault names are counted, the others are the other driver's own."""
+    """Wraps a ``Driver``: calls that a fault names are counted and may fail, the others are passed through."""
 
     def __init__(self, driver: Driver, faults: tuple[Fault, ...]) -> None:
         self.kind = driver.kind

@@ -32,7 +32,7 @@ ALLOWED_OPTIONS = re.compile(
     r"|-D[A-Za-z_][A-Za-z0-9_]*(=[A-Za-z0-9_.:<>,+\- ]+)?"
 )
 
-#: Keeps NVRTC out of the working directory, which it takes for the folder of the source.
+#: Keeps NVRTC from searching the working directory, which it takes for the source's folder.
 NO_FOLDERS = "--no-source-include"
 
 #: A directive or an operator that may open a file, as far as its name, whatever stands for ``#`` or between. Lines that
@@ -69,7 +69,7 @@ def version() -> tuple[int, int]:
 
 @cache
 def build() -> str:
-    """The build of the library that is loaded, patch level included, as it says at the head of its PTX.
+    """The build of the loaded NVRTC, patch level included, from the head of the PTX that it writes.
 
     Compiles an empty program, which takes some 10 ms, once in a process.
     """

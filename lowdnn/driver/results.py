@@ -1,4 +1,4 @@
-"""CUresult: what a call of the driver answers, with the driver's numbers; and how an error shows what a call was given.
+"""CUresult, the status of a driver call, with the driver's numbers; and the text of a call's arguments in errors.
 
 Source: cuda.h of CUDA 13.0; the names without ``CUDA_ERROR_``.
 """
@@ -142,7 +142,7 @@ KERNEL_FAULTS = frozenset(
 
 
 def argument_text(arguments: Iterable[object]) -> str:
-    """The arguments of a call as an error has them: handles and addresses in hexadecimal, images by their size."""
+    """The text of a call's arguments in an error: handles and addresses in hexadecimal, images by their size."""
     return ", ".join(map(_shown, arguments))
 
 

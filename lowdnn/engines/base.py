@@ -84,7 +84,7 @@ def anchored(engines: tuple[Engine, ...], graph: OperationGraph) -> tuple[Engine
 
 
 def reasons(refusals: Iterable[Refusal], engines: Sequence[Engine], graph: OperationGraph) -> tuple[str, ...]:
-    """Why engines do not take ``graph``: a line for each that may have, and one that counts the others."""
+    """Why engines refuse ``graph``: a line for each one that has its operations, and one that counts the others."""
     own = {engine.name for engine in anchored(tuple(engines), graph)}
     found = tuple(refusals)
     lines = tuple(str(refusal) for refusal in found if refusal.engine in own)
@@ -137,7 +137,7 @@ def plan_of(
     workspace_bytes: int = 0,
     numerical_notes: tuple[NumericalNote, ...] | None = None,
 ) -> Plan:
-    """The plan of ``engine`` with resolved knobs; ``numerical_notes``: where not all of the engine's apply.
+    """The plan of ``engine`` with resolved knobs; ``numerical_notes``: by default all of the engine's.
 
     Raises BadParamError for knobs with which a block takes more shared memory than ``arch`` gives it.
     """

@@ -37,14 +37,14 @@ def macros(params: object) -> tuple[tuple[str, int | str], ...]:
 
 
 def conversion_target(data_types: Iterable[DataType], arch: ArchSpec) -> str:
-    """``KernelRef.target`` of a kernel that runs everywhere and converts these types: with instructions for them where
-    ``arch`` has them."""
+    """``KernelRef.target`` of a kernel that runs everywhere and converts these types, by instructions where ``arch``
+    has them."""
     converts_fp8 = any(data_type in dtypes.FP8_TYPES for data_type in data_types)
     return arch.generation.target if converts_fp8 and arch.has_fp8_conversions else "sm_80"
 
 
 def is_dependent(arch: ArchSpec) -> bool:
-    """Whether launches depend on the one before them in the stream (``Launch.overlaps_previous``)."""
+    """Whether launches may start before their predecessor in the stream has ended (``Launch.overlaps_previous``)."""
     return arch.has_dependent_launches
 
 

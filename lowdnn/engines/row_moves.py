@@ -1,4 +1,4 @@
-"""Rows that move between two tensors of heads: how threads share them, whichever way they are found."""
+"""How threads share the rows that a kernel copies between two tensors (B, H, S, D)."""
 
 from __future__ import annotations
 
@@ -11,35 +11,39 @@ from lowdnn.plan import Scalar
 
 #: Threads of a block.
 THREADS = 128
-#: Elements move as integers of their size.
+#: The C type that elements of so many bytes are copied as.
 _INTEGERS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 
 
 @dataclass(frozen=True)
 class RowMove:
-    """Rows of ``tensors``, (B, H, S, D) in the larger one, in one type. A thread moves ``vector`` neighbouring elements
-    of a row.  dims: B, H, S, D."""
+    """A copy of rows between ``tensors``, which have one type. A thread copies ``vector`` adjacent elements of a row.
+
+    dims: (B, H, S, D) of the larger tensor, in elements.
+    """
 
     dims: tuple[int, ...]
     tensors: tuple[Tensor, Tensor]
 
     @property
     def integer(self) -> str:
-        """The C type that elements move as."""
+        """The C type that elements are copied as."""
         return _INTEGERS[self.tensors[0].element_bytes]
 
     @property
     def vector(self) -> int:
+        """Elements of a row that a thread copies."""
         return ACCESS_BYTES // self.tensors[0].element_bytes
 
     @property
     def radices(self) -> tuple[int, ...]:
-        """Batches, heads, rows, groups of a row."""
+        """The numbers of batches, heads, rows, and groups of ``vector`` elements in a row."""
         *outer, size = self.dims
         return (*outer, ceil_div(size, self.vector))
 
     @property
     def groups(self) -> int:
+        """Groups in the whole tensor, one for each thread."""
         return prod(self.radices)
 
     @property
@@ -53,7 +57,7 @@ class RowMove:
 
     @property
     def width(self) -> int:
-        """Elements of one access to both tensors, 0 where rows are not contiguous."""
+        """Elements of one access to both tensors; 0 where rows are not contiguous."""
         if any(tensor.strides[3] != 1 for tensor in self.tensors):
             return 0
         width = self.vector
@@ -63,7 +67,7 @@ class RowMove:
 
     @property
     def axes(self) -> tuple[Scalar, ...]:
-        """The kernels' dividers, of which the first is not used."""
+        """The kernels' dividers by ``radices``, of which the first is not used."""
         return tuple(field for radix in (1, *self.radices[1:]) for field in divider(radix))
 
     def refuse(self) -> str:

@@ -1,4 +1,4 @@
-"""Device addresses of what a caller gives for a tensor or the workspace, checked as far as it says what it is."""
+"""Device addresses of the values that a caller gives for tensors and the workspace, with the checks they allow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lowdnn.status import BadParamError, SizeInsufficientError, StreamMismatchEr
 
 @dataclass(frozen=True)
 class Need:
-    """What a plan needs behind an address; ``where`` names it in messages, a data type of None takes any."""
+    """What a plan needs at an address; ``where`` names it in messages, ``data_type`` None accepts any type."""
 
     where: str
     size_bytes: int
@@ -25,13 +25,13 @@ class Need:
     is_output: bool = False
 
 
-#: The address of a value, checked as far as values of its type can tell. What must live until the launch goes into the
-#: list: others' exports, and host copies of by-value tensors.
+#: A function of value, handle, need and list that returns the value's checked address. It adds to the list what must
+#: live until the launch: exports of other libraries, and host copies of by-value tensors.
 AddressOf = Callable[[Any, Handle, Need, list[object]], int]
 
 
 def device_getter(value: object) -> AddressOf:
-    """How the address of values of this type is taken, the cheapest way that still checks where the memory is."""
+    """The getter of addresses for values of this type: the cheapest one that still checks where the memory is."""
     if type(value) is int:
         return integer_address
     if isinstance(value, DeviceTensor):
@@ -88,7 +88,7 @@ def _refuse_size(size_bytes: int, need: Need) -> NoReturn:
 
 
 def _check_data_type(given: DataType, need: Need) -> None:
-    # Arrays of bytes carry types that their producer has no name for; those of booleans lend theirs to masks of bits.
+    # Arrays of bytes may hold types that their producer cannot name; arrays of booleans may hold masks of bits.
     is_of_bytes = given in (DataType.INT8, DataType.UINT8)
     is_of_bits = given is DataType.BOOLEAN and need.data_type is DataType.UINT8
     if given is not need.data_type and not is_of_bytes and not is_of_bits and need.data_type is not None:

@@ -1,4 +1,4 @@
-"""Checks of what a caller hands to pygraph's methods: each gives the value in its Python type, or raises.
+"""Checks of the arguments of pygraph's methods: each returns the value in its Python type, or raises.
 
 What pybind11 converts for cudnn-frontend is converted here: None to False, whatever has a truth value to a bool, what
 has ``__index__`` (bools and NumPy's integers too) to an integer, what has ``__float__`` to a float, bytes to text.
@@ -19,7 +19,7 @@ from lowdnn.status import AttributeTypeError, OutOfBoundError
 #: Extents, strides and uids are signed 64-bit integers.
 INT64_MAX = 2**63 - 1
 
-#: Characters of a value that messages show.
+#: The most characters of a value that messages show.
 _LONGEST = 200
 
 
@@ -64,7 +64,7 @@ def integers(values: object, where: str, least: int = -(2**63)) -> tuple[int, ..
 
 
 def sequence(values: object, where: str, elements: str) -> tuple[Any, ...]:
-    """What a list, an array or anything else that can be run through holds; ``elements`` names them in messages."""
+    """The elements of a list, an array or any other iterable; ``elements`` names them in messages."""
     if not isinstance(values, (str, bytes)) and isinstance(values, Iterable):
         try:
             return tuple(values)
@@ -91,7 +91,7 @@ def number(value: object, where: str, expected: str = "a number") -> float | int
 
 
 def real(value: object, where: str, expected: str = "a number") -> float:
-    """A number as a float."""
+    """``value``, a number, as a float."""
     try:
         return float(number(value, where, expected))
     except OverflowError:
@@ -99,7 +99,7 @@ def real(value: object, where: str, expected: str = "a number") -> float:
 
 
 def optional_real(value: object, where: str) -> float | None:
-    """A number as a float, or None."""
+    """``value``, a number or None, as a float or None."""
     return None if value is None else real(value, where)
 
 
@@ -149,7 +149,7 @@ def _index(value: object) -> int | None:
         return None
     try:
         return int(value.__index__())
-    except (TypeError, ValueError, RuntimeError):  # an array that is none
+    except (TypeError, ValueError, RuntimeError):  # an array that is no integer
         return None
 
 

@@ -1,4 +1,4 @@
-"""Strides of arrays against those that the graph's tensors declare.
+"""Compares the strides of arrays with those that the graph's tensors declare.
 
 cuDNN takes the address alone, and programs rely on it: a vector for a tensor (1, N, 1, 1), a flat buffer, bytes, a view
 with other axes. All of them have other extents than the tensor. Where an array has the tensor's own extents, axes of
@@ -25,9 +25,9 @@ from lowdnn.status import LowdnnError, LowdnnWarning
 #: Extents and strides, in elements.
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
 
-#: Addresses that are remembered as seen; beyond them all are forgotten.
+#: The most addresses that are remembered as seen; beyond it all are forgotten.
 _MAX_SEEN = 4096
-#: From the warning to the caller of ``pygraph.execute``.
+#: Stack frames from the warning up to the caller of ``pygraph.execute``.
 _CALLER_LEVEL = 6
 
 
@@ -36,7 +36,7 @@ class LayoutWarning(LowdnnWarning):
 
 
 class LayoutWatch:
-    """Looks at each array when its address is first seen with a tensor, until the tensor has been warned of."""
+    """Looks at an array when its address is new for the tensor, until there has been a warning for the tensor."""
 
     def __init__(self, tensors: Mapping[int, Tensor]) -> None:
         """``tensors``: the operation graph's, by their place in the plan."""
@@ -77,7 +77,7 @@ def _is_described_by_strides(tensor: Tensor) -> bool:
 
 
 def _layout_of(value: Any) -> Layout | None:
-    """Extents and strides of an array without axes of extent 1; None for what does not tell."""
+    """Extents and strides of an array without axes of extent 1; None for an object that has no strides."""
     if isinstance(value, (DeviceTensor, DeviceBuffer)):
         return None if value.shape is None or value.strides is None else _without_ones(value.shape, value.strides)
     if hasattr(value, "data_ptr") and callable(getattr(value, "stride", None)):

@@ -1,4 +1,4 @@
-"""What the attention methods of pygraph are given, checked; errors name the caller's own arguments."""
+"""Checks of the arguments of pygraph's attention methods; errors name the caller's own arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCH, HEAD, QUERY, KEY = range(4)
 #: The last axis of q, k and v.
 _DEPTH = 3
 
-#: From pygraph and the scores, or their gradient, to others.
+#: A function of pygraph and a tensor of scores, or of their gradient, that returns another one.
 ScoreModifier = Callable[[Any, Tensor], Tensor]
 #: Lengths of queries and of keys, one for each batch.
 Lengths = tuple[Tensor, Tensor]
@@ -23,7 +23,7 @@ Lengths = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument that methods call differently: its name and its value."""
+    """The name and the value of an argument whose name differs between methods."""
 
     name: str
     value: Any
@@ -31,13 +31,13 @@ class Argument:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of what q, k and v say: batch, heads, queries, keys."""
+    """The dims (batch, heads, queries, keys) of the scores, by those of q, k and v."""
 
     dims: tuple[int, int, int, int]
 
     @staticmethod
     def of(method: str, q: Tensor, k: Tensor, v: Tensor) -> Sizes:
-        """method: that errors name, as below. Pages of a cache may stand for k and v."""
+        """The sizes of q, k and v, or of pages that hold k and v; ``method`` is named in errors, as below."""
         for label, tensor in {"q": q, "k": k, "v": v}.items():
             if len(tensor.get_dim()) != 4:
                 raise BadParamError.at(f"{method}.{label}.dim", expected="4 extents", got=tensor.get_dim())
@@ -46,7 +46,7 @@ class Sizes:
 
     @staticmethod
     def checked(method: str, q: Tensor, k: Tensor, v: Tensor) -> Sizes:
-        """The same of sequences; raises BadParamError where they do not fit each other."""
+        """As ``of``, for k and v that are no pages; raises BadParamError where the dims do not fit each other."""
         of_q, of_k, of_v = (tensor.get_dim() for tensor in (q, k, v))
         for label, dims in {"k": of_k, "v": of_v}.items():
             for axis, kind in ((BATCH, "batches"), (HEAD, "heads")):
@@ -64,7 +64,7 @@ class Sizes:
 
     @property
     def shift(self) -> int:
-        """Of places counted from the last query and key on."""
+        """The key at the place of the first query, where places are counted from the last query and key on."""
         return self.dims[KEY] - self.dims[QUERY]
 
 
@@ -89,7 +89,7 @@ class Band:
         left_bound: Argument,
         right_bound: Argument,
     ) -> Band:
-        """``left_bound`` counts the key at the query's place."""
+        """The band of a method's arguments; ``left_bound`` counts the key at the query's place."""
         causal = {
             name: boolean(value, f"{method}.{name}")
             for name, value in (
@@ -110,7 +110,7 @@ class Band:
 
 
 def one_left_bound(method: str, window: Argument, bound: Argument) -> Argument:
-    """The one of two arguments that is given; raises BadParamError for both."""
+    """The one of two arguments that is given; raises BadParamError if both are."""
     if window.value is not None and bound.value is not None:
         raise BadParamError.at(f"{method}.{window.name}", expected=f"None beside {bound.name}", got=shown(window.value))
     return bound if window.value is None else window
@@ -119,7 +119,10 @@ def one_left_bound(method: str, window: Argument, bound: Argument) -> Argument:
 def lengths_of(
     method: str, use_padding: object, queries: Tensor | None, keys: Tensor | None, score_mod: Argument
 ) -> Lengths | None:
-    """Lengths of queries and keys where they are masked; a score modifier may read lengths itself."""
+    """The lengths of queries and keys, or None without a padding mask; raises BadParamError for lengths without one.
+
+    Beside a score modifier, which may read lengths itself, there need be no mask.
+    """
     where = f"{method}.use_padding_mask"
     is_padded = boolean(use_padding, where)
     if not is_padded and score_mod.value is not None:
@@ -130,7 +133,7 @@ def lengths_of(
 
 
 def has_statistics(method: str, is_inference: object, generate_stats: object) -> bool:
-    """Whether there are statistics, by the argument that says so."""
+    """Whether the method returns statistics: generate_stats says so, or is_inference False."""
     where = f"{method}.is_inference"
     without = None if is_inference is None else boolean(is_inference, where)
     if generate_stats is None:
@@ -141,33 +144,36 @@ def has_statistics(method: str, is_inference: object, generate_stats: object) ->
 
 
 def dropout_parts(method: str, dropout: object) -> tuple[Any, ...]:
-    """(probability, seed, offset), (mask, scale) or (mask, scale, inverse of scale)."""
+    """The elements of dropout: (probability, seed, offset), (mask, scale) or (mask, scale, inverse of scale)."""
     return sequence(dropout, f"{method}.dropout", "a probability and two tensors, or of a mask and a scale")
 
 
 def refuse_ragged(method: str, tensors: Mapping[str, Tensor], lengths: Lengths | None) -> None:
-    """Ragged tensors need lengths."""
+    """Raises BadParamError for a ragged tensor without lengths."""
     for port, tensor in tensors.items():
         if tensor.ragged_offset is not None and lengths is None:
             raise BadParamError.at(f"{method}.use_padding_mask", expected=f"True beside a ragged {port}", got=False)
 
 
 def refuse_masks(method: str, score_mod: Argument, band: Band, lengths: Lengths | None, has_alibi: object) -> None:
-    """Masks may not stand beside a score modifier."""
+    """Raises BadParamError for a mask beside a score modifier."""
     is_masked = boolean(has_alibi, f"{method}.use_alibi_mask") or band.is_mask or lengths is not None
     if score_mod.value is not None and is_masked:
         raise BadParamError.at(f"{method}.{score_mod.name}", expected="no other mask beside it", got="one")
 
 
 def refuse_alone(method: str, **needed: tuple[object, str, object]) -> None:
-    """Of what needs the argument of that name: its value, its name, the argument's value."""
+    """Raises BadParamError for a value that is given without the argument that it needs.
+
+    needed: by the name of the needed argument (value, name of the value, the argument's value).
+    """
     for argument, (value, name, other) in needed.items():
         if value is not None and other is None:
             raise BadParamError.at(f"{method}.{name}", expected=f"None without {argument}", got=shown(value))
 
 
 def modified_by(method: str, score_mod: Argument, graph: Any, scores: Tensor) -> Tensor:
-    """What a score modifier makes of scores or their gradient; without one, they themselves."""
+    """The result of the score modifier for scores or their gradient; ``scores`` themselves without one."""
     if score_mod.value is None:
         return scores
     where = f"{method}.{score_mod.name}"

@@ -71,7 +71,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class AttentionWriter:
-    """Adds the nodes of one attention to a graph.  method: that errors name; name: what names of tensors begin with."""
+    """Adds the nodes of one attention to a graph.  method: its name in errors.  name: the prefix of tensors' names."""
 
     graph: GraphBuilder
     method: str
@@ -79,13 +79,13 @@ class AttentionWriter:
     name: str
 
     def name_inputs(self, tensors: Mapping[str, object]) -> None:
-        """Names what the caller gave and did not name; by suffix, None and numbers may be among them."""
+        """Names the caller's tensors that have no name; ``tensors`` are by suffix, with None and numbers among them."""
         for suffix, tensor in tensors.items():
             if isinstance(tensor, Tensor) and not tensor.get_name():
                 tensor.set_name(self._label(suffix))
 
     def name_outputs(self, tensors: Mapping[str, Tensor | None]) -> None:
-        """Names results as cudnn-frontend does, whatever operation writes them; by suffix."""
+        """Names results as cudnn-frontend does, whatever operation writes them. ``tensors`` are by suffix."""
         for suffix, tensor in tensors.items():
             if tensor is not None:
                 tensor.set_name(self._label(suffix))
@@ -108,7 +108,7 @@ class AttentionWriter:
         return outputs[0], outputs[1] if statistics.has_stats else None
 
     def cut_sink(self, sink: Tensor, queries: Tensor) -> Tensor:
-        """Minus infinity of queries behind their length, whose softmax so has nothing at all."""
+        """The sink with minus infinity for queries behind their length, whose softmax then sums nothing."""
         batch, heads, rows, _ = self.sizes.dims
         dims = (batch, heads, rows, 1)
         row = self.index(sink, QUERY).set_dim(dims).set_stride(packed_strides(dims))

@@ -46,7 +46,7 @@ class Entry:
 
     @property
     def ports(self) -> dict[str, Tensor]:
-        """The tensors by the operation's own names."""
+        """The tensors by the names of the operation's ports."""
         inputs = zip(self.node.input_ports, self.node.inputs, strict=False)
         return dict((*inputs, *zip(self.node.output_ports, self.outputs, strict=True)))
 
@@ -182,7 +182,7 @@ class GraphBuilder:
         return outputs
 
     def _label(self, name: str) -> str:
-        """What names of the next operation's tensors begin with: its own, otherwise its number."""
+        """The prefix of the names of the next operation's tensors: its own name, otherwise its number."""
         return text(name, "operation.name") or str(len(self._entries))
 
     def _lowered(self) -> OperationGraph:
@@ -201,11 +201,11 @@ class GraphBuilder:
         return OperationGraph(expanded(self._operation(entry, meanings) for entry in self._entries))
 
     def _written(self) -> tuple[object, ...]:
-        """All that the caller has written so far."""
+        """The state of all that the caller has written so far, for comparison."""
         return (len(self._entries), *((id(tensor), tensor.state) for tensor in self._used()))
 
     def _infer(self, entry: Entry) -> None:
-        """Fills what the operation's tensors have not."""
+        """Infers the dims, strides and data types that the operation's tensors lack."""
         for tensor in entry.node.inputs:
             if not tensor.get_dim():
                 raise BadParamError.at(f"{tensor.label}.dim", expected="one entry for each dimension", got="none")
@@ -218,7 +218,7 @@ class GraphBuilder:
             self._infer_type(output)
 
     def _operation(self, entry: Entry, meanings: Mapping[int, ops.Tensor]) -> Operation:
-        """``meanings``: the operation graph's tensors by ``id`` of the graph's own."""
+        """The operation of ``entry``; ``meanings`` has the operation graph's tensors by ``id`` of the caller's."""
         try:
             return entry.node.lower(entry.outputs, self._compute_type(entry), lambda tensor: meanings[id(tensor)])
         except LowdnnError as error:

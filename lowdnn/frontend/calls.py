@@ -1,4 +1,4 @@
-"""Calls of pygraph's methods: what they are given is checked, and errors found later speak of what the caller wrote."""
+"""Calls of pygraph's methods: arguments are checked, and later errors name the caller's method and argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lowdnn.status import AttributeTypeError, LowdnnError
 
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
-#: Annotations of the parameters that are checked here, and what messages say of them.
+#: Annotations of the parameters that are checked here, with the rule that messages state.
 _EXPECTED = {
     "Tensor": "a tensor of a graph",
     "Tensor | None": "a tensor of a graph or None",
@@ -23,11 +23,11 @@ _EXPECTED = {
     "Operand | None": "a tensor of a graph, a number or None",
     "int | None": "an integer or None",
 }
-#: How checks of operations begin: the operation, one of its ports, and what of it is wrong.
+#: How messages of operations begin: the operation, one of its ports, and the field that is wrong.
 _PLACE = re.compile(r"(?P<operation>\w+)\.(?P<port>\w+)(?P<rest>.*)", re.DOTALL)
 
 
-#: Parameters that the methods call otherwise than the operation.
+#: Names of parameters that differ from those of the operation's ports.
 _PARAMETERS = {
     "relu_lower_clip": "lower_clip",
     "relu_upper_clip": "upper_clip",
@@ -50,8 +50,10 @@ class Call:
     tensors: Mapping[str, Tensor]
 
     def told(self, error: LowdnnError, ports: Mapping[str, Tensor]) -> LowdnnError:
-        """``error``, beginning with the method and its parameter where it began with an operation and its port, or with
-        the tensor where it is none that the caller gave. ``ports``: the operation's tensors."""
+        """``error`` with the method and its parameter in the place of the operation and its port.
+
+        For a tensor that the caller did not give, the tensor's own name takes that place. ``ports``: the operation's
+        tensors."""
         place = _PLACE.match(error.detail)
         if place is None:
             return error
@@ -65,7 +67,7 @@ class Call:
 
 
 class Caller(Protocol):
-    """What has the methods: a graph, which knows the call that it is in."""
+    """An object with such methods: a graph, which knows the call that it is in."""
 
     _call: Call
 

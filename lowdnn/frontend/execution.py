@@ -32,8 +32,8 @@ class PreparedExecution:
     def __init__(
         self, plan: Plan, loaded: LoadedPlan, handle: Handle, tensors: Mapping[int, Tensor], graph: OperationGraph
     ) -> None:
-        """``tensors``: the graph's tensors by uid, as the caller has them; those with a value need not be given to
-        ``execute``. ``graph``: what was planned."""
+        """``tensors``: the caller's tensors by uid, of which those with a value need not be given to ``execute``.
+        ``graph``: the operation graph that was planned."""
         self.plan = plan
         self._loaded = loaded
         self._handle = handle
@@ -75,7 +75,7 @@ class PreparedExecution:
         loaded.execute(pointers, address, handle.stream)
 
     def _resolved(self, values: Mapping[Any, object], handle: Handle, kept: list[object]) -> tuple[int, ...]:
-        """The pointers of a new set of keys or types, whose route is kept."""
+        """The pointers for a set of keys or types that is not the last one's; keeps its route for the next call."""
         keys = Keys(self._tensors, values)
         missing = [t for t in self.plan.tensors if t.uid not in keys.by_uid and self._tensors[t.uid].value is None]
         if missing:
@@ -92,7 +92,7 @@ class PreparedExecution:
         return pointers
 
     def _constants(self, keys: Keys) -> dict[int, NDArray[Any]]:
-        """By place in the plan, the values that the graph has for tensors which are not given."""
+        """The graph's own values of tensors that are not given, by place in the plan."""
         return {
             place: host_scalar(self._tensors[tensor.uid].value, tensor.data_type, self._needs[place].where)
             for place, tensor in enumerate(self.plan.tensors)
@@ -106,7 +106,7 @@ class PreparedExecution:
 
 
 class _Route:
-    """Keys, types and getters of the last call, in plan order: what makes the next call with the same ones cheap."""
+    """Keys, types and getters of the last call, in plan order; they make a further call with the same ones cheap."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class _Route:
         self._last: list[int] = []
 
     def pointers(self, values: Mapping[Any, object], handle: Handle, kept: list[object]) -> tuple[int, ...] | None:
-        """The pointers in plan order, or None where keys or types are others."""
+        """The pointers in plan order, or None where keys or types differ from the route's."""
         if len(values) != self._count:
             return None
         try:
@@ -179,7 +179,7 @@ class _Route:
 
 
 def pair(uids: object, values: object) -> dict[int, object]:
-    """The values by uid. Raises BadParamError unless there is one value for each uid, with its subclasses."""
+    """The values by uid. Raises BadParamError or one of its subclasses unless each uid has one value."""
     wanted = integers(uids, "execute.tensor_uids")
     if not isinstance(values, (list, tuple)) or len(wanted) != len(values):
         raise BadParamError.at("execute.tensor_dict", expected=f"a list of {len(wanted)} values", got=repr(values))

@@ -59,7 +59,7 @@ class Tensor:
 
     @classmethod
     def of(cls, lowered: ops.Tensor, value: float | int | None) -> Self:
-        """The tensor that ``lowered`` was given for, with its value."""
+        """The frontend's tensor of the operation graph's ``lowered``, with the number that it is fixed to."""
         made = cls(
             dim=lowered.dims,
             stride=lowered.strides,
@@ -192,7 +192,7 @@ class Tensor:
 
     @property
     def state(self) -> tuple[object, ...]:
-        """Everything that setters change; a graph that was checked is checked again where it has changed."""
+        """Everything that setters change, by which a graph notices that it must be checked again."""
         return tuple(vars(self).values())
 
     def lowered(self) -> ops.Tensor:

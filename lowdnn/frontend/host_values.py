@@ -1,7 +1,7 @@
-"""By-value tensors: the host address of whatever a caller gives as their value.
+"""By-value tensors: host addresses of the values that a caller gives.
 
 A CPU tensor of torch in the tensor's own data type is read where it lies, as is an integer, which is an address. Any
-other number becomes one element in memory of the call's own, so that threads do not meet there.
+other number is copied into memory of that call, so that threads share none.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from lowdnn.runtime.dlpack import read_capsule
 from lowdnn.runtime.parameters import read_host_value
 from lowdnn.status import AttributeTypeError, UnsupportedDataTypeError
 
-#: Storage that ``array`` can hold and fill without a change of the number: floats round, integers must fit.
+#: Formats of storage that ``array`` can fill with a number: floats round, integers must fit.
 _ARRAY_CODES = "fdilqbB"
-#: What taking a number from an object, or storing it, raises where there is none that fits.
+#: Exceptions of reading a number from an object and of storing it, which mean that none fits.
 _NO_NUMBER = (TypeError, ValueError, OverflowError, BufferError, AttributeError, RuntimeError)
 
 
 def host_getter(value: Any, data_type: DataType) -> AddressOf:
-    """How the host address of values of this type is taken for a by-value tensor of ``data_type``.
+    """The getter of host addresses for values of this type, for a by-value tensor of ``data_type``.
 
     The getters raise AttributeTypeError for what is no number and no host array of one element. They read nothing of
     torch's tensors but their address: the value may change in place.
@@ -58,7 +58,7 @@ def host_scalar(value: object, data_type: DataType, where: str) -> NDArray[Any]:
 
 
 def _in_place_getter(dtype: object, convert: AddressOf) -> AddressOf:
-    """For CPU tensors of torch's ``dtype``, looked at when first seen; others of torch's go to ``convert``."""
+    """The getter for torch's CPU tensors of ``dtype``, each checked when first seen; ``convert`` takes others."""
     seen: Any = None
 
     def address(tensor: Any, handle: Handle, need: Need, kept: list[object]) -> int:
@@ -74,7 +74,7 @@ def _in_place_getter(dtype: object, convert: AddressOf) -> AddressOf:
 
 
 def _number_getter(data_type: DataType) -> AddressOf:
-    """For numbers and arrays of one element of any type."""
+    """The getter for numbers and arrays of one element of any type, which copies the number."""
     facts = dtypes.info(data_type)
     code = "" if facts.is_bit_pattern or facts.storage.char not in _ARRAY_CODES else facts.storage.char
 

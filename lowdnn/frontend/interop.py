@@ -1,4 +1,4 @@
-"""What a graph needs to know of somebody's array: its shape, strides and type, and whether it lies on the host."""
+"""Descriptions of arrays of other libraries: shape, strides, type, and whether the array lies on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which key of an execute is which tensor of the graph, and which keys are passed over."""
+"""The keys of one execute: the tensor of the graph that each stands for, and the keys that are passed over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lowdnn.events import emit, event_logger
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.status import BadParamError, DuplicatedEntriesError
 
-#: What execute takes for a tensor's key; None is passed over.
+#: Types of keys that execute takes for tensors; None is passed over.
 Key = Tensor | str | int | None
 
 
@@ -43,18 +43,18 @@ class Keys:
 
     @property
     def unknown(self) -> list[object]:
-        """What is passed over and not None."""
+        """The keys that are passed over, None apart."""
         return [key for key in self.passed_over if key is not None]
 
     def explain_unknown(self) -> str:
-        """For the message about a missing tensor: what was given in its place."""
+        """A hint for the message about a missing tensor: the keys that are no tensors of the graph."""
         if not self.unknown:
             return ""
         names = ", ".join(repr(tensor.get_name()) for tensor in self._stored.values() if tensor.get_name())
         return f"the graph has no {_listed(self.unknown)}, and the names {names or 'of none'}"
 
     def report(self, graph: str, handle: Handle) -> None:
-        """Counts what is passed over, with an event: a warning where it is more than keys of None."""
+        """Counts the keys that are passed over, with an event; it is a warning where any of them is not None."""
         if not self.passed_over:
             return
         handle.runtime.counters.add("keys_passed_over", len(self.passed_over))

@@ -9,11 +9,11 @@ from lowdnn.ops.tensor import has_overlap, packed_strides
 
 
 def strides_like(source: Tensor, dims: Sequence[int]) -> tuple[int, ...]:
-    """The strides of ``source``, gaps included, where it has these dims and a place of its own for each element;
-    otherwise packed ones in its order of dimensions."""
+    """The strides of ``source``, gaps included, if it has these dims and no two of its elements share a place;
+    otherwise packed strides in its order of dimensions."""
     own = tuple(source.get_stride())
     is_like = source.get_dim() == list(dims) and len(own) == len(dims)
-    # The batches of a ragged tensor lie where its offsets say, whatever its first stride is.
+    # Offsets say where the batches of a ragged tensor lie, whatever its first stride is.
     if is_like and (source.ragged_offset is not None or not has_overlap(tuple(dims), own)):
         return own
     return packed_like(source, dims)

@@ -63,11 +63,11 @@ class Node(Protocol):
 
     @property
     def input_ports(self) -> tuple[str, ...]:
-        """The operation's own names of the inputs; may be longer than ``inputs``."""
+        """Names of the operation's ports for ``inputs``; further names are unused."""
 
     @property
     def output_ports(self) -> tuple[str, ...]:
-        """The operation's own names of the outputs."""
+        """Names of the operation's ports for the outputs."""
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
         """Fills the dims and strides that the outputs have not; raises ShapeMismatchError."""
@@ -85,7 +85,7 @@ class _Named(Protocol):
 
 
 class Ports:
-    """Ports of a node whose operation calls its tensors what their default names end in, in small letters."""
+    """Ports of a node that are the suffixes of its tensors' default names, in lower case."""
 
     @property
     def input_ports(self: _Named) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ _SUFFIXES = {
     "eq_scale": "EQ_SCALE",
     "eq_bias": "EQ_BIAS",
 }
-#: What cudnn-frontend writes otherwise for RMS norm.
+#: Suffixes of names that cudnn-frontend spells differently for RMS norm.
 _RMS_SUFFIXES = {"dscale": "Dscale", "dbias": "Dbias"}
 
 

@@ -1,5 +1,6 @@
-"""The norms and softmax of pygraph. cudnn-frontend has no ``groupnorm``, ``softmax`` and their gradients in Python, and
-``bn_finalize`` in C++ alone.
+"""The norms and softmax of pygraph.
+
+cudnn-frontend's Python has no ``groupnorm``, ``softmax`` and their gradients; it has ``bn_finalize`` in C++ alone.
 
 Epsilon and momentum are by-value tensors (``tensor_scalar``, or ``tensor`` with is_pass_by_value), or numbers, which
 are fixed in the graph. Without scale and bias nothing is scaled. Outputs that a phase does not have are None.
@@ -340,7 +341,7 @@ class NormMethods(GraphBuilder):
         return pointwise(PointwiseMode.MUL, pointwise(PointwiseMode.SUB, grad, total), output)
 
     def _scalar(self, value: Operand | None, argument: str) -> Tensor | None:
-        """A number as a constant of the graph; counts are integers."""
+        """The tensor of an argument; a number becomes a constant of the graph, an integer if it is a count."""
         if value is None or isinstance(value, Tensor):
             return value
         where = f"{self._call.method}.{argument}"

@@ -139,7 +139,7 @@ class pygraph(
 
     @property
     def handle(self) -> Handle:
-        """The handle whose device the graph runs on; where the graph was given none, its own, closed with the graph."""
+        """The handle whose device the graph runs on; its own, which is closed with the graph, if it was given none."""
         return self._open_handle()
 
     # -- life cycle -----------------------------------------------------------------------------------------
@@ -391,7 +391,7 @@ class pygraph(
         return self._prepared.plan if self._prepared is not None else self._planned().first().plan
 
     def _selected(self) -> Candidate:
-        """That of the selected plan."""
+        """The candidate of the selected plan."""
         entries = self._planned().entries
         found = next((e for e in entries if self._prepared is not None and e.prepared is self._prepared), None)
         return (found or self._planned().first()).candidate
@@ -402,7 +402,7 @@ class pygraph(
         return self._graph
 
     def _open_handle(self) -> Handle:
-        """The graph's handle; where none was given, one that is made now and closed with the graph."""
+        """The graph's handle; if none was given, it is made now and closed with the graph."""
         if self._handle is None:
             self._handle = Handle.open()
             weakref.finalize(self, self._handle.close)

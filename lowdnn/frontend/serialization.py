@@ -37,7 +37,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class RestoredGraph:
-    """What ``dump`` was given; the candidate's plan is one made here."""
+    """The contents of a document that ``dump`` wrote; the candidate's plan is made again here."""
 
     name: str
     candidate: Candidate
@@ -45,7 +45,7 @@ class RestoredGraph:
 
 
 def dump(name: str, candidate: Candidate, tensors: Iterable[Tensor]) -> str:
-    """The JSON form. Raises BadParamError for names that no document may hold."""
+    """The document of a graph and its plan. Raises BadParamError for names that no document may hold."""
     check_name(name, "pygraph.name")
     stored = tuple(StoredTensor(tensor.lowered(), tensor.value) for tensor in tensors)
     fields = {
@@ -57,7 +57,7 @@ def dump(name: str, candidate: Candidate, tensors: Iterable[Tensor]) -> str:
 
 
 def load(data: object, reading: Reading) -> RestoredGraph:
-    """Reads ``dump``'s form, as text or UTF-8 bytes.
+    """Reads a document of ``dump``, as text or UTF-8 bytes.
 
     Raises what ``stored_plans.read_plan`` raises, and BadParamError for tensors that are not the graph's.
     """
@@ -95,7 +95,7 @@ def _check_tensors(stored: tuple[StoredTensor, ...], candidate: Candidate) -> No
 
 
 def _as_in_graph(given: ops.Tensor, tensor: ops.Tensor) -> ops.Tensor:
-    """``given`` as a graph has it: a ragged tensor in its packed form, with the offsets as an operand of the move."""
+    """``given`` with the dims and strides of the graph's ``tensor`` where it is ragged, which a graph holds packed."""
     if given.ragged_offset is None:
         return given
     return replace(given, dims=tensor.dims, strides=tensor.strides, ragged_offset=None, ragged_offset_multiplier=1)

@@ -1,4 +1,6 @@
-"""The gradients of attention as operations of their own, for graphs whose ``SdpaBackward`` no engine takes whole.
+"""The gradients of attention as matmuls, reductions and pointwise operations.
+
+They serve graphs whose ``SdpaBackward`` no engine takes whole.
 
 The formulas are those of ``ops.sdpa_backward`` and ``ops.sdpa_fp8_backward``. The scores and their gradients lie in
 device memory between the parts, in FLOAT (DOUBLE where q is), rounded where they are operands of products.
@@ -29,14 +31,14 @@ _ONE = (1, 1, 1, 1)
 
 @dataclass(frozen=True)
 class Parts:
-    """``graph``: the operations that one stands for.  stages: of them, in order; no kernel is to span several."""
+    """graph: the operations that ``SdpaBackward`` stands for.  stages: the groups of them that no kernel may span."""
 
     graph: OperationGraph
     stages: tuple[tuple[Operation, ...], ...]
 
 
 def parts_of(operation: SdpaBackward) -> Parts:
-    """See ``Parts``. Tensors between them have uids that no tensor of the operation has."""
+    """The parts of ``operation``. Tensors between them have uids that no tensor of the operation has."""
     inner = operation.inner
     inside = () if inner is None else (*inner.given, *(op.output for op in inner.operations))
     taken = (*inputs_of(operation).values(), *outputs_of(operation).values(), *inside)
@@ -48,7 +50,7 @@ def parts_of(operation: SdpaBackward) -> Parts:
 
 
 class _Gradient:
-    """Builds the parts of one operation. Numbers beside fp8, where there are some, scale what they are named after."""
+    """Builds the parts of one operation; ``_numbers`` are the scales and descales of fp8, by name."""
 
     def __init__(self, operation: SdpaBackward, first_uid: int) -> None:
         self._op = operation
@@ -68,6 +70,7 @@ class _Gradient:
         )
 
     def stages(self) -> tuple[tuple[Operation, ...], ...]:
+        """All operations, in groups that no kernel may span."""
         op = self._op
         q, o, d_o = (self._existing(tensor, self._queries) for tensor in (op.q, op.o, op.d_o))
         k, v = (self._existing(tensor, self._keys) for tensor in (op.k, op.v))
@@ -91,7 +94,7 @@ class _Gradient:
         self._ends.append(len(self._builder.operations))
 
     def _add_gradients_of_products(self, ds: Tensor, q: Tensor, k: Tensor) -> None:
-        """dq and dk. The scale of scores comes before the rounding to fp8, otherwise behind the products."""
+        """Adds dq and dk. The scale of scores is applied before the rounding to fp8, otherwise behind the products."""
         op, is_fp8 = self._op, bool(self._numbers)
         if is_fp8:
             ds = self._scaled(ds)
@@ -104,7 +107,7 @@ class _Gradient:
             self._add_gradient(port, values if is_fp8 else self._scaled(values), given)
 
     def _seen(self, d_o: Tensor) -> Tensor:
-        """Which weights there are, (B, H, S_q, S_kv), or (B, H, S_q, 1) where that does not depend on the key."""
+        """The mask of unmasked weights, (B, H, S_q, S_kv), or (B, H, S_q, 1) where it does not depend on the key."""
         builder, op = self._builder, self._op
         largest = builder.reduction(ReduceTensorOp.AMAX, d_o, (_KEY,), compute_type=self._type)
         seen = self._both(
@@ -121,7 +124,7 @@ class _Gradient:
         return seen
 
     def _place(self) -> Tensor:
-        """Of each query, among the keys."""
+        """The place of each query among the keys, (1 or B, 1, S_q, 1)."""
         op, row = self._op, self._index(_QUERY, self._op.q.dims[_QUERY])
         if not op.is_bottom_right:
             return row
@@ -132,7 +135,7 @@ class _Gradient:
         return self._builder.moved(row, (1, keys), (-1, queries))
 
     def _index(self, axis: int, extent: int) -> Tensor:
-        """0, 1, ... along ``axis``."""
+        """The integers from 0 to ``extent`` - 1 along ``axis``."""
         return self._builder.index(self._zero, axis, tuple(extent if axis == one else 1 for one in range(4)))
 
     def _probabilities(self, scores: Tensor, seen: Tensor) -> Tensor:
@@ -140,14 +143,16 @@ class _Gradient:
         return self._where(seen, self._pointwise(PointwiseMode.EXP, exponent))
 
     def _terms(self, o: Tensor, d_o: Tensor) -> Tensor:
-        """Of each query, the sum of d_o * o."""
+        """The sum of d_o * o over the elements of each query."""
         products = self._pointwise(PointwiseMode.MUL, d_o, o)
         total = self._builder.reduction(ReduceTensorOp.ADD, products, (_KEY,), compute_type=self._type)
         return self._times(total, "descale_d_o", "descale_o")
 
     def _made(self, place: int, *given: Tensor) -> Tensor:
-        """What the operations inside make in that place; given: in the places of what they are given, or the weights
-        alone in the third, which may be several tensors in turn."""
+        """The result ``made[place]`` of the inner operations, whose inputs in these places are ``given``.
+
+        In place 2 the one input is the weights; calls with other weights get other results.
+        """
         inner = self._op.inner
         if inner is None or self._is_given(place):
             return given[-1]
@@ -161,7 +166,7 @@ class _Gradient:
         return known.get(made.uid, made)
 
     def _add_inside(self, op: InnerOperation, known: dict[int, Tensor], is_own: bool) -> None:
-        """An operation that reads ``known``, by uid.  is_own: with another output in each turn."""
+        """Adds an inner operation that reads tensors of ``known``.  is_own: its output is a new tensor at each call."""
         output = op.output
         if is_own:
             known[output.uid] = self._builder.tensor(output.dims, output.data_type, is_virtual=True, name=output.name)
@@ -185,7 +190,7 @@ class _Gradient:
         self._builder.give(total, dbias)
 
     def _add_gradient(self, port: str, values: Tensor, given: Tensor) -> None:
-        """values: of each head of q; heads that share one of ``given`` are summed."""
+        """Writes ``values``, gradients by head of q, into ``given``; heads that share one of its heads are summed."""
         batch, heads, rows, size = given.dims
         if values.dims[_HEAD] != heads:
             groups = self._builder.reshape(values, (batch, heads, values.dims[_HEAD] // max(1, heads), rows, size))
@@ -215,7 +220,7 @@ class _Gradient:
         return x if self._op.scale is None else self._pointwise(PointwiseMode.MUL, x, self._op.scale)
 
     def _times(self, x: Tensor, *names: str) -> Tensor:
-        """Times the numbers of these names."""
+        """``x`` times the scales of these names, in fp8."""
         for name in names:
             x = self._pointwise(PointwiseMode.MUL, x, self._numbers[name]) if self._numbers else x
         return x
@@ -229,7 +234,7 @@ class _Gradient:
         return found
 
     def _clipped(self, lengths: Tensor, most: int) -> Tensor:
-        """Between 0 and ``most``."""
+        """``lengths``, clipped to 0 and ``most``."""
         arithmetic = Pointwise(PointwiseMode.RELU_FWD, DataType.INT32, relu_upper_clip=most)
         return self._builder.pointwise(arithmetic, lengths)
 

@@ -159,8 +159,7 @@ def _in_memory(graph: OperationGraph, tensor: Tensor) -> tuple[Tensor, ...]:
 def _refuse_masks(
     graph: OperationGraph, band: Band, sink: Sink | None, loads: tuple[PagedCacheLoad | None, ...]
 ) -> str:
-    """Why a kernel cannot mask scores as ``band`` says, and the sink, of keys and values from ``loads``, or an empty
-    string."""
+    """Why a kernel cannot mask the scores and the sink as ``band`` and ``sink`` say, or an empty string."""
     for tensor in (band.blocks, band.lengths, band.query_lengths):
         if tensor is not None and graph.producer(tensor) is not None:
             return f"{tensor.label}: expected a mask or lengths that are an input of the graph, got another tensor"

@@ -32,7 +32,7 @@ def with_bit_masks(operations: Sequence[HasPorts], first_uid: int) -> tuple[HasP
 
 
 def _masks(operations: Sequence[HasPorts], ports_of: Callable[[HasPorts], dict[str, Tensor]]) -> dict[int, Tensor]:
-    """The BOOLEAN tensors in device memory at some ports, by uid."""
+    """The BOOLEAN tensors in device memory among the tensors at some ports, by uid."""
     tensors = (tensor for op in operations for tensor in ports_of(op).values())
     return {
         tensor.uid: tensor

@@ -581,13 +581,13 @@ class GraphBuilder:
         return y
 
     def pack_bits(self, mask: Tensor) -> Tensor:
-        """The bits of a BOOLEAN tensor, stored."""
+        """Packs a BOOLEAN tensor into bits, a stored UINT8 tensor (ceil(elements / 8),)."""
         y = self.tensor(bits_of(mask).dims, DataType.UINT8, layout=Layout.ROW_MAJOR, name="y")
         self._operations.append(PackBits(mask, y))
         return y
 
     def unpack_bits(self, bits: Tensor, dims: tuple[int, ...], *, layout: Layout | None = None) -> Tensor:
-        """The BOOLEAN tensor of ``dims`` that the bits are, stored."""
+        """Unpacks bits, a UINT8 tensor, into a stored BOOLEAN tensor of ``dims``."""
         y = self.tensor(dims, DataType.BOOLEAN, layout=layout, name="y")
         self._operations.append(UnpackBits(bits, y))
         return y

@@ -303,7 +303,7 @@ def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
 
 
 def _sum_type(operation: object, notes: Collection[NumericalNote]) -> DataType:
-    """As ``arithmetic_of``, or what tensor cores make of fp8: plans that promote sums promote those of many terms."""
+    """The type of an operation's sums: that of tensor cores for contractions of fp8, otherwise ``arithmetic_of``."""
     if isinstance(operation, CONTRACTIONS) and NumericalNote.TENSOR_CORE in notes:
         operands = inputs_of(operation).values()
         if any(tensor.data_type in dtypes.FP8_TYPES for tensor in operands):

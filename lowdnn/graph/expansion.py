@@ -1,5 +1,7 @@
-"""Compound operations, ragged tensors and masks of bits as the operations that they stand for. Engines take them whole:
-attention is found again by ``attention_pattern``, its bands by ``band_pattern``, ragged tensors by ``ragged_pattern``.
+"""Replaces compound operations, ragged tensors and masks of bits by the operations that they stand for.
+
+Engines take them whole all the same: ``attention_pattern`` finds attention again, ``band_pattern`` its bands, and
+``ragged_pattern`` ragged tensors.
 """
 
 from __future__ import annotations
@@ -28,8 +30,10 @@ _QUERY, _KEY = 2, 3
 
 
 def expanded(operations: Iterable[Operation | Compound]) -> tuple[Operation, ...]:
-    """``operations`` with others in the place of compound ones, loads and stores of ragged tensors, and those that are
-    part of others inside of them (``gathering``). Tensors between those have uids that no other has."""
+    """``operations`` with compound ones expanded, and with loads and stores of ragged tensors and of masks of bits.
+
+    Operations that are a part of another one are put into it (``gathering``). Tensors in between have new uids.
+    """
     given = tuple(operations)
     with_bits = with_bit_masks(given, _free_uid(given))
     written = {tensor.uid for op in with_bits for inner in _with_inner(op) for tensor in outputs_of(inner).values()}
@@ -40,13 +44,13 @@ def expanded(operations: Iterable[Operation | Compound]) -> tuple[Operation, ...
 
 
 def _free_uid(operations: Iterable[HasPorts]) -> int:
-    """See ``free_uid``."""
+    """The first of many uids that no tensor of ``operations`` has."""
     tensors = (tensor for op in operations for inner in _with_inner(op) for tensor in _tensors(inner))
     return free_uid(tensor.uid for tensor in tensors)
 
 
 def _with_inner(operation: HasPorts) -> Iterable[HasPorts]:
-    """The operation, and those that it brings along."""
+    """The operation itself, and the operations that it contains."""
     yield operation
     if isinstance(operation, SdpaForward):
         yield from () if operation.softmax is None else (operation.softmax,)
@@ -59,7 +63,7 @@ def _tensors(operation: HasPorts) -> Iterable[Tensor]:
 
 
 def _packed(tensor: Tensor) -> tuple[Tensor, Tensor, int]:
-    """What lies in memory of a ragged tensor, with all rows that there may be; its offsets, and their multiplier."""
+    """The packed form of a ragged tensor with as many rows as it may have, its offsets, and their multiplier."""
     where, offsets = f"{tensor.label}.ragged_offset", tensor.ragged_offset
     if offsets is None or tensor.rank != 4 or tensor.is_virtual:
         got = f"dims {list(tensor.dims)}{', virtual' if tensor.is_virtual else ''}"
@@ -77,10 +81,10 @@ def _loads_table(operation: Operation) -> bool:
 
 
 class _Expansion:
-    """Operations, and the padded tensors in the place of ragged ones."""
+    """Builds the expanded operations, with padded tensors in the place of ragged ones."""
 
     def __init__(self, first_uid: int, written: Collection[int]) -> None:
-        """written: the uids of all outputs, whichever come first."""
+        """written: the uids of the outputs of all operations, later ones included."""
         self._builder = ExpansionBuilder(first_uid)
         self._written = written
         self._padded: dict[int, Tensor] = {}

@@ -1,4 +1,4 @@
-"""What builds the operations that take the place of another one."""
+"""A builder of the operations that take the place of another one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from lowdnn.ops.base import Operation, with_tensors
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.tensor import Tensor
 
-#: Uids from here on are only a caller's; those below are more than any expansion counts up to.
+#: Uids from here on are left to callers, since no expansion needs so many below.
 _FAR = 2**62
 
 
 def free_uid(uids: Iterable[int]) -> int:
-    """The first of many that are not among ``uids``."""
+    """A uid from which on none is among ``uids``, up to 2^62."""
     return 1 + max((uid for uid in uids if uid < _FAR), default=0)
 
 
 class ExpansionBuilder(GraphBuilder):
-    """A builder, some of whose tensors take the place of given ones."""
+    """A builder that may write a result into a given tensor (``give``)."""
 
     def __init__(self, first_uid: int) -> None:
         super().__init__(first_uid=first_uid)
@@ -28,29 +28,30 @@ class ExpansionBuilder(GraphBuilder):
 
     @property
     def operations(self) -> tuple[Operation, ...]:
+        """The operations so far, on the given tensors."""
         return tuple(with_tensors(op, self._given) for op in self._operations)
 
     def give(self, made: Tensor, given: Tensor) -> None:
-        """``given`` is what ``made`` was to be."""
+        """Puts ``given`` in the place of ``made`` in all operations."""
         self._given[made.uid] = given
 
     def index(self, x: Tensor, axis: int, dims: tuple[int, ...] | None = None) -> Tensor:
-        """Of each element of ``x``, or of what it repeats to in ``dims``, along ``axis``, in INT32."""
+        """The index along ``axis`` of each element of ``x``, or of ``x`` broadcast to ``dims``, in INT32."""
         return self.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=axis), x, dims=dims)
 
     def compared(self, mode: PointwiseMode, left: Tensor, right: Tensor) -> Tensor:
-        """Whether ``left mode right`` holds of integers, in BOOLEAN."""
+        """``left mode right`` of integers, in BOOLEAN."""
         return self.pointwise(mode, left, right, compute_type=DataType.INT32, virtual=DataType.BOOLEAN)
 
     def existing(self, x: Tensor, lengths: Tensor, zero: Tensor) -> Tensor:
-        """``x`` (batch, heads, rows, size) with zeros past the lengths, (batch, 1, 1, 1), of its rows."""
+        """``x`` (batch, heads, rows, size) with zeros in the rows from ``lengths``, (batch, 1, 1, 1), on."""
         row = self.index(zero, 2, (1, 1, x.dims[2], 1))
         exists = self.compared(PointwiseMode.CMP_LT, row, lengths)
         select = Pointwise(PointwiseMode.BINARY_SELECT, zero.data_type)
         return self.pointwise(select, x, zero, exists, virtual=x.data_type)
 
     def moved(self, index: Tensor, *terms: tuple[int, Tensor | None]) -> Tensor:
-        """``index`` plus those of the terms, (sign, number), that there are."""
+        """``index`` plus the sum of sign * number over the terms (sign, number) that are not None."""
         for sign, number in terms:
             if number is not None:
                 mode = PointwiseMode.ADD if sign > 0 else PointwiseMode.SUB

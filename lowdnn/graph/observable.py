@@ -1,4 +1,4 @@
-"""What of a graph can be observed: its stored tensors, and what they depend on."""
+"""The observable part of a graph: its stored tensors, and the operations that they depend on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def observable(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
 
 
 def with_unread_stored(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """``operations`` with the virtual tensors that nothing reads in memory; itself where there are none.
+    """``operations`` with unread virtual tensors put into memory; ``operations`` itself where there are none.
 
     Such tensors are outputs that their operations cannot leave out.
     """
@@ -42,7 +42,7 @@ def with_unread_stored(operations: tuple[Operation, ...]) -> tuple[Operation, ..
 
 
 def in_memory(tensor: Tensor) -> Tensor:
-    """``tensor``, which is virtual, in memory.
+    """The virtual ``tensor`` put into memory.
 
     Its strides mean nothing but an order of the axes, so it is packed: nothing would write what lies between elements,
     and kernels may read it.

@@ -74,7 +74,7 @@ class AnchoredWithExits(Generic[OperationT]):
 def match_anchored(graph: OperationGraph, anchor_type: type[OperationT]) -> Anchored[OperationT] | str:
     """The graph as ``anchor_type`` with a pointwise epilogue, or why it is not one.
 
-    A convolution over nothing is none: see ``match_over_nothing``.
+    A convolution of an empty tensor is none: see ``match_over_nothing``.
     """
     return graph.derive(_match_anchored, anchor_type)
 
@@ -87,7 +87,7 @@ def match_anchored_with_exits(
 
 
 def match_over_nothing(graph: OperationGraph) -> PointwiseDag | str:
-    """The graph as pointwise operations behind a convolution without products, whose sums are 0, or why it is not that.
+    """The graph as pointwise operations behind a convolution of an empty tensor, whose sums are 0, or why it is not.
 
     alpha and beta count among the operations.
     """

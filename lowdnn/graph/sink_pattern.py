@@ -1,4 +1,4 @@
-"""A softmax's sink, of all queries or of those before a length:
+"""Finds the sink of a softmax and the queries that have it, all of them or those before a length:
 
 y = row < length ? sink : -infinity        row: GEN_INDEX along the queries; length: one number for each batch
 """
@@ -16,7 +16,7 @@ from lowdnn.ops.tensor import Tensor
 
 @dataclass(frozen=True)
 class Sink:
-    """lengths: of queries, behind which there is no sink.  operations: what says so, which nothing else depends on."""
+    """lengths: the numbers of queries that have the sink.  operations: those that mask it, which serve nothing else."""
 
     tensor: Tensor
     lengths: Tensor | None = None
@@ -24,7 +24,7 @@ class Sink:
 
 
 def sink_of(graph: OperationGraph, sink: Tensor) -> Sink:
-    """``sink`` as it is where nothing says, in this way, which queries have it."""
+    """The sink behind the mask of this form; ``sink`` itself, for all queries, where there is no such mask."""
     producer = graph.producer(sink)
     if producer is None:
         return Sink(sink)

@@ -1,4 +1,4 @@
-"""Plans as documents: what a plan follows from, beside the plan, so that whoever reads it makes the plan again.
+"""Plans as documents. A document holds a plan and its origin, from which a reader makes the plan again.
 
     {"lowdnn_plan": 2, "lowdnn": "0.1.0", "arch": "sm_90a", "sm_count": 132, "engine": "matmul_wgmma",
      "choices": {"TILE_M": 128, ...}, "graph": [operations], "plan": {...}}
@@ -71,7 +71,7 @@ def write_plan(candidate: Candidate) -> str:
 
 
 def read_plan(text: object, reading: Reading, where: str) -> Candidate:
-    """The plan of ``write_plan``'s text, made anew.
+    """The plan of a document that ``write_plan`` wrote, made anew.
 
     Raises SerializationVersionMismatchError for a document of another schema, or for a plan of another version of
     lowdnn that is not what this one makes; ArchMismatchError for one of another device; BadParamError for whatever else
@@ -81,12 +81,12 @@ def read_plan(text: object, reading: Reading, where: str) -> Candidate:
 
 
 def document(candidate: Candidate) -> dict[str, Any]:
-    """The same as ``write_plan``, as a part of another document."""
+    """As ``write_plan``, but the value itself, for a part of another document."""
     return {"lowdnn_plan": SCHEMA_VERSION, **_fields(candidate)}
 
 
 def restored(document: Any, reading: Reading, where: str) -> Candidate:
-    """The same as ``read_plan``, of a document inside of another one."""
+    """As ``read_plan``, for a document inside another one."""
     return _restored(read_fields(document, "lowdnn_plan", SCHEMA_VERSION, _FIELDS, where), reading, where)
 
 
@@ -106,7 +106,7 @@ def _fields(candidate: Candidate) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Origin:
-    """What a stored plan says that it follows from, and the plan itself, of which nothing is known."""
+    """The checked origin of a stored plan, and the plan itself, unchecked."""
 
     version: str
     arch: ArchSpec
@@ -154,7 +154,7 @@ def _knob(name: str, where: str) -> KnobType:
 
 
 def _made_again(origin: _Origin, reading: Reading) -> Candidate:
-    """The stored plan, made here; raises where there is another device, no such plan, or a difference."""
+    """The stored plan, made here; raises for another device, and where no plan or another one comes out."""
     here = reading.arch or origin.arch
     if origin.arch.name != here.name or origin.arch.sm_count > here.sm_count:
         raise ArchMismatchError.at(
@@ -188,12 +188,12 @@ def _with_choices(origin: _Origin, reading: Reading) -> Candidate:
         return candidate_for(engine, origin.graph, origin.arch, origin.choices)
     except LowdnnError as error:
         raise BadParamError.at(
-            f"{origin.where}.engine", expected="one that takes graph and choices", got=error, hint=_HINT
+            f"{origin.where}.engine", expected="an engine that takes graph and choices", got=error, hint=_HINT
         ) from None
 
 
 def _rebuilt(origin: _Origin, reading: Reading) -> Candidate:
-    """The first plan for this device that has no note which the stored one has not."""
+    """The first plan for this device all of whose notes the stored one has."""
     allowed = [*_listed(origin.plan, "numerical_notes"), *_listed(origin.plan, "behavior_notes")]
     for candidate in _anew(origin, reading):
         notes = (*candidate.plan.numerical_notes, *candidate.plan.behavior_notes)
@@ -210,7 +210,7 @@ def _listed(plan: Mapping[str, Any], kind: str) -> list[Any]:
 
 
 def _anew(origin: _Origin, reading: Reading) -> Iterator[Candidate]:
-    """With the stored choices, where the device is the same; then what the heuristics say."""
+    """Candidates in order: the stored choices, if the device is the same, then those of the heuristics."""
     here = reading.arch or origin.arch
     if origin.arch == here:
         with suppress(BadParamError):
@@ -245,7 +245,7 @@ def _difference_of_objects(expected: dict[str, Any], found: dict[str, Any], wher
 
 
 def _around(expected: str, found: str) -> tuple[str, str]:
-    """Both texts near the first character that differs."""
+    """Excerpts of both texts around the first character that differs."""
     same = next(i for i, (a, b) in enumerate(zip_longest(expected, found)) if a != b)
     start = max(same - 20, 0) if same > 60 else 0
     return shown(expected[start:]), shown(found[start:])

@@ -46,7 +46,7 @@ class TuningRecord:
 
     @classmethod
     def of(cls, text: str) -> TuningRecord:
-        """Of a line without its key; raises BadParamError for any other."""
+        """The record of a line without its key; raises BadParamError for a line of another form."""
         found = _LINE.fullmatch(text)
         named = [knob.split("=") for knob in found["knobs"].split()] if found else []
         if found is None or any(name not in KnobType.__members__ for name, _ in named):

@@ -69,8 +69,10 @@ class DropsOutputs(Protocol):
     """An operation some of whose outputs are optional."""
 
     def without(self, ports: Collection[str]) -> Operation:
-        """The operation that computes no more than it must where nobody needs the outputs at ``ports``: all but those
-        are as before, and of those it has what it cannot leave out."""
+        """The operation without those of the outputs at ``ports``, which nobody reads, that it can leave out.
+
+        The other outputs stay as they are.
+        """
 
 
 def inputs_of(operation: HasPorts) -> dict[str, Tensor]:

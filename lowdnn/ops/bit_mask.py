@@ -29,7 +29,7 @@ _BITS = 8
 
 @dataclass(frozen=True)
 class BitMove:
-    """What both have in common; see the module's docstring."""
+    """The common base of PackBits and UnpackBits; see the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.TENSOR
 
@@ -54,11 +54,12 @@ class BitMove:
 
     @property
     def mask(self) -> Tensor:
-        """With a byte for each element."""
+        """The BOOLEAN tensor, with a byte for each element."""
         raise NotImplementedError
 
     @property
     def bits(self) -> Tensor:
+        """The UINT8 tensor (ceil(elements / 8),)."""
         raise NotImplementedError
 
     @property

@@ -90,7 +90,7 @@ class BnFinalize:
         return 16 * self.sum.element_count
 
     def without(self, ports: Collection[str]) -> BnFinalize:
-        """Without the running statistics where nobody needs either."""
+        """The operation without the running statistics, if both are among ``ports``."""
         if not {"output_running_mean", "output_running_var"} <= set(ports):
             return self
         return replace(

@@ -168,7 +168,7 @@ class ConvolutionOperation:
 
     @property
     def is_over_nothing(self) -> bool:
-        """Whether a tensor is empty, so that there is no product."""
+        """Whether one of the tensors is empty, so that there is no product."""
         return 0 in (*self.image.dims, *self.filter.dims, *self.response.dims)
 
     @property

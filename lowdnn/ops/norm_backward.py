@@ -74,7 +74,10 @@ class NormBackward:
         return 12 * self.x.element_count
 
     def without(self, ports: Collection[str]) -> NormBackward:
-        """Without dscale and dbias; of tensors with a scale's dims one stays, since they say what is normalised."""
+        """The operation without dscale and dbias.
+
+        One tensor with the dims of a scale stays, since those dims say what is normalised.
+        """
         unread = [port for port in ("dbias", "dscale") if port in ports]
         if self.scale is None and {"dscale", "dbias"} & outputs_of(self).keys() <= set(unread):
             unread = unread[:-1]

@@ -102,7 +102,7 @@ class NormForward:
 
     @property
     def running(self) -> tuple[Tensor, ...]:
-        """The running statistics and their factor, those that there are."""
+        """The running statistics and their factor, if there are any."""
         return tuple(tensor for tensor in self._running.values() if tensor is not None)
 
     @property
@@ -110,7 +110,10 @@ class NormForward:
         return 8 * self.x.element_count
 
     def without(self, ports: Collection[str]) -> NormForward:
-        """Without the running statistics where nobody needs either, and of the inference phase where there is one."""
+        """The operation without running statistics and without mean and inv_variance, where nobody reads any of them.
+
+        Without the latter it is of the inference phase, which BATCH_NORM does not have.
+        """
         kept = self
         if self.running and {"output_running_mean", "output_running_var"} <= set(ports):
             absent: dict[str, Any] = dict.fromkeys(self._running)

@@ -66,7 +66,7 @@ class ResampleForward(ResampleOperation):
         return self.y
 
     def without(self, ports: Collection[str]) -> ResampleForward:
-        """Without the index."""
+        """The operation without the index."""
         return replace(self, index=None) if "index" in ports else self
 
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:

@@ -93,7 +93,7 @@ class SdpaBackward:
         return 2 * batch * heads * queries * self.k.dims[2] * (3 * size + 2 * self.v.dims[3])
 
     def without(self, ports: Collection[str]) -> SdpaBackward:
-        """Without dbias."""
+        """The operation without dbias."""
         return replace(self, dbias=None) if "dbias" in ports else self
 
     def reference(self, inputs: Values) -> dict[str, Array]:

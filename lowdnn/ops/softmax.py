@@ -91,7 +91,7 @@ class Softmax:
         return 6 * self.x.element_count
 
     def without(self, ports: Collection[str]) -> Softmax:
-        """Without the statistics at ``ports``."""
+        """The operation without the statistics at ``ports``."""
         absent: dict[str, Any] = dict.fromkeys(port for port in ("stats", "max", "sum_exp") if port in ports)
         return replace(self, axes=self.normalised_axes, **absent)
 

@@ -2,8 +2,8 @@
 
 An entry is a header line ``lowdnn-cache 1 <key> <sha256 of the payload> <length>`` and the payload. It is written to a
 temporary file in the same folder, synced and renamed, so a reader sees all of it or nothing, and of two writers the
-last wins with equal content. An entry whose header, key, length or digest is wrong counts as missing, and so does what
-is not a regular file of the user's or root's that nobody else may write. A read sets the time of an entry; where the
+last wins with equal content. An entry whose header, key, length or digest is wrong counts as missing, and so does a
+file that is not regular, not the user's or root's, or that others may write. A read sets an entry's time; where the
 entries take up more than the bound, those read longest ago go first.
 
 Which directories are used: see ``cache_directory``. (``cuda.core.utils.FileStreamProgramCache`` checks neither them nor
@@ -33,21 +33,21 @@ from lowdnn.status import LowdnnWarning
 _MAGIC = "lowdnn-cache 1"
 _ENTRY = ".bin"
 _TEMPORARY = ".new-"
-#: Seconds after which a temporary file is the rest of a process that has died.
+#: Seconds after which a temporary file counts as left behind by a process that has died.
 _STALE_S = 3600.0
-#: A larger file is no kernel, and is not read into memory.
+#: The most bytes of an entry; a larger file is no kernel and is not read into memory.
 _MAX_ENTRY_BYTES = 256 << 20
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class CacheWarning(LowdnnWarning):
-    """The directory of compiled kernels cannot be used; each process compiles anew."""
+    """The directory of compiled kernels cannot be used, so that each process compiles anew."""
 
 
 @dataclass(frozen=True)
 class CacheFacts:
-    """A cache as it is now. ``refusal``: why it is not used, or empty; ``files`` and ``size_bytes``: of this user."""
+    """The state of a cache. refusal: why it is not used, or empty.  files, size_bytes: of this user's entries."""
 
     directory: str
     limit_bytes: int
@@ -67,8 +67,8 @@ class _File:
 class DiskCache:
     """Entries by key (a hex digest). Every failure of the file system is a miss or a write that did not happen.
 
-    What is not as it should be is an event, once for each reason; that the directory cannot be used at all is a
-    CacheWarning too. Safe to share between threads and processes.
+    Each kind of failure is logged once as an event; a directory that cannot be used at all gives a CacheWarning too.
+    A cache may be shared between threads and processes.
     """
 
     def __init__(self, directory: Path, limit_bytes: int = Config.cache_limit_bytes) -> None:
@@ -125,7 +125,7 @@ class DiskCache:
                 _unlink(folder, file.name)
 
     def facts(self) -> CacheFacts:
-        """What there is. Makes no directory; one that is missing counts as usable."""
+        """The state of the cache now. Makes no directory; one that is missing counts as usable."""
         where = str(self.directory)
         try:
             with opened(self.directory, makes=False) as folder:
@@ -171,7 +171,7 @@ class DiskCache:
             warnings.warn(f"kernels are not kept on disk ({reason}); set LOWDNN_CACHE_DIR", CacheWarning, stacklevel=2)
 
     def _tell(self, event: str, fields: dict[str, object]) -> bool:
-        """Logs an event of this kind and content once; False where it was told before."""
+        """Logs an event of this kind and content once; False if it was logged before."""
         text = f"{event} {fields}"
         if text in self._told:
             return False
@@ -204,7 +204,7 @@ def _unlink(folder: EntryFolder, name: str) -> bool:
 def _read(folder: EntryFolder, name: str) -> bytes | None:
     """The bytes of a regular file that only the user or root may write, and its time set to now; None for another.
 
-    It is looked at before it is opened, since opening a device may do something, and again after.
+    The file is checked before it is opened, since opening a device may do something, and again afterwards.
     """
     status = os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False)
     if not _is_trusted(status):
@@ -232,7 +232,7 @@ def _is_trusted(status: os.stat_result) -> bool:
         and status.st_size <= _MAX_ENTRY_BYTES
         and status.st_uid in (os.getuid(), 0)
         and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        # A second name may be a file of the user from elsewhere; without any, the entry was replaced just now.
+        # Several links: one may be a file from elsewhere. None: the entry has just been replaced.
         and status.st_nlink <= 1
     )
 

@@ -1,12 +1,12 @@
-"""The directory of the disk cache: opened anew for each use, checked by its descriptor, never through its path again.
+"""The directory of the disk cache: opened anew for each use, and checked and read through that one descriptor.
 
-What is read from it runs on the device, so it must be the user's or root's. Three kinds are taken:
+Its contents run on the device, so the directory must be the user's or root's. There are three kinds:
 
 - the user's own, which nobody else may write: entries lie in its folder ``v1``;
 - one that a group may write (a volume of a team): the entries of each user lie in a folder of their own, ``v1-<uid>``;
 - one that cannot be written (an image, a read-only volume): its entries are read.
 
-A symlink in place of either folder is refused, and so is what belongs to another user or what everyone may write.
+A symlink in place of either folder is refused, and so is a folder of another user, or one that everyone may write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 _LAYOUT = "v1"
 _OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-#: What creating a file says where that is not allowed.
+#: Error numbers of creating a file where that is not allowed.
 READ_ONLY_ERRORS = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 

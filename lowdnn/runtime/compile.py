@@ -112,7 +112,6 @@ def lowered(ptx: bytes, isa: tuple[int, int] = PTX_ISA) -> bytes:
 
 
 def cache_key(source: KernelSource, binary_arch: str, compiler: str) -> str:
-    """Name of the compiled image: what goes in, what comes out, and which build of the compiler is between them (hex
-    digest)."""
+    """Key of the compiled image, a hex digest of the program, the options, and the build of the compiler."""
     output = binary_arch or f"ptx-{PTX_ISA[0]}.{PTX_ISA[1]}"
     return hashlib.sha256(f"{source.digest} {output} {compiler}".encode()).hexdigest()

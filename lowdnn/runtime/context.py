@@ -110,9 +110,9 @@ class Context(ProcessBound):
     def give_back(self, what: str, destroy: Callable[[], None]) -> None:
         """Runs ``destroy``, where the context is still there.
 
-        A failure is logged and not raised: after a fault on the device every call fails, and there is nothing that the
-        owner of ``what`` could do about it. What could not be begun, for instance because a stream is being captured,
-        is done with the next call.
+        A failure is logged and not raised: after a fault on the device every call fails, and the owner of ``what``
+        could do nothing about it. Calls that are not possible now, such as those during a capture, wait for the next
+        one.
         """
         if not self.liveness.is_usable:
             return
@@ -137,7 +137,7 @@ class Context(ProcessBound):
         self._pending.extend(captured)
 
     def close(self) -> None:
-        """Releases the primary context; what the driver says against it is logged. Closing twice does nothing."""
+        """Releases the primary context; a failure is logged and not raised. Closing twice does nothing."""
         self._release()
 
     def __enter__(self) -> Context:

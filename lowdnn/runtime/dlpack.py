@@ -23,7 +23,7 @@ VERSION = (1, 1)
 CUDA_DEVICE_TYPES = (2, 13)
 
 _READ_ONLY = 1
-#: More dimensions than any graph has: a count beyond it comes from damaged memory.
+#: The most dimensions of a tensor; a larger count comes from damaged memory.
 _MAX_RANK = 64
 _NAME, _VERSIONED_NAME = b"dltensor", b"dltensor_versioned"
 
@@ -84,8 +84,8 @@ def make_capsule(
 ) -> object:
     """A capsule over memory of ``owner``, which lives until the consumer calls the deleter or drops the capsule.
 
-    NumPy makes the capsule, of a view that has the shape and the strides, and of which address, type and device are
-    set here. Its destructor and its deleter are compiled: they run while an exception is on its way, in a thread
+    NumPy makes the capsule from a view with this shape and these strides; address, type and device are set here. Its
+    destructor and its deleter are compiled: they run while an exception is on its way, in a thread
     without the interpreter's lock, and at exit.
     """
     if data_type not in _CODES:
@@ -130,7 +130,7 @@ class _ManagedVersioned(ctypes.Structure):
 
 
 class _Bytes:
-    """Memory of ``owner`` as NumPy takes it, in elements of one byte, so that its strides count elements."""
+    """An array interface over memory of ``owner``; its elements have one byte, so that strides count elements."""
 
     def __init__(self, owner: object, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
         self.owner = owner

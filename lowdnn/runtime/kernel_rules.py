@@ -1,4 +1,4 @@
-"""The rules that a ``KernelRef`` keeps before anything of it reaches a compiler.
+"""Checks the rules of a ``KernelRef`` before any part of it reaches a compiler.
 
 Names, paths and macros have narrow forms. Generated text holds the directives that ``codegen`` writes, each on a line
 of its own, and no character that could make another one: a preprocessor opens any path that a directive names.
@@ -12,8 +12,9 @@ from lowdnn.documents import INTEGERS, shown
 from lowdnn.plan import KernelRef
 from lowdnn.status import BadParamError
 
-#: Characters of a name, of a macro's value, and of generated text.
+#: The most characters of a name and of a macro's value.
 MAX_NAME = 256
+#: The most characters of generated text.
 MAX_GENERATED = 1 << 20
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -22,10 +23,10 @@ _TARGET = re.compile(r"sm_[0-9]{2,3}[af]?")
 _MACRO = re.compile(r"[A-Z][A-Z0-9_]*")
 #: An identifier, a number, or a template with such arguments.
 _WORD = re.compile(r"-?[A-Za-z0-9_.]+(<[A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*>)?")
-#: The preprocessor's lines in generated text.
+#: The directives that generated text may have.
 _DIRECTIVE = re.compile(r'#pragma once|#pragma unroll|#include "include/[a-z0-9_]+\.cuh"')
-#: What no other line holds: what begins a directive or spells its beginning otherwise, continues a line, quotes, or is
-#: neither a space nor a printable character of ASCII.
+#: What other lines of generated text must not hold: any spelling of the start of a directive, continued lines, quotes,
+#: and characters other than printable ASCII.
 _FOREIGN = re.compile(r'#|%:|\?\?|\\|"|_Pragma|__has_|[^ -~]')
 
 

@@ -81,7 +81,7 @@ class LoadedPlan(ProcessBound):
         Raises NullPointerError, MisalignedPointerError, SizeInsufficientError, BadParamError (a uid missing or
         unknown), DriverError, NotInitializedError (context closed). The plan stays usable after each but the last.
         """
-        # Before the lock, which in a child of fork may be held for ever.
+        # Checked before the lock, which may stay locked for ever in a child of fork.
         if not self._liveness.is_usable:
             self._liveness.check()
         with self._lock:

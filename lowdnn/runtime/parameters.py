@@ -138,7 +138,7 @@ def read_host_value(address: int, data_type: DataType) -> int | float:
     return value
 
 
-#: Unsigned integers by their bytes: what a memoryview calls them, and what reads them.
+#: The format of a memoryview and the ctypes class of an unsigned integer, by its bytes.
 _WORDS: dict[int, tuple[Literal["I", "Q"], type[ctypes.c_uint32 | ctypes.c_uint64]]] = {
     4: ("I", ctypes.c_uint32),
     8: ("Q", ctypes.c_uint64),
@@ -249,13 +249,13 @@ def _check_maps(plan: Plan, maps: Sequence[_PlacedMap]) -> None:
 
 
 def _value_writer(block: memoryview, slot: ValueSlot) -> Callable[[int], None]:
-    """What takes the value at a host address into its slot: bit by bit where both have one type."""
+    """A function that copies the value at a host address into its slot, bit by bit where both have one type."""
     storage = dtypes.info(slot.data_type).storage
     if storage.itemsize not in _WORDS or storage != np.dtype(slot.type.format_character):
         return lambda address: _pack(block, slot.position, slot.type, read_host_value(address, slot.data_type))
     code, word = _WORDS[storage.itemsize]
     words, place = block.cast(code), slot.position // storage.itemsize
-    last_address, at_address = 0, word()  # made once for an address, since that costs more than reading there
+    last_address, at_address = 0, word()  # a view costs more than a read, so it is made once for each address
 
     def copy(address: int) -> None:
         nonlocal last_address, at_address

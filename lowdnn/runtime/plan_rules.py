@@ -1,6 +1,6 @@
-"""The rules that a plan keeps before anything of it is launched: types, ranges, and names that mean something.
+"""Checks the rules of a plan before it is launched: types, ranges, and references to tensors and kernels.
 
-Engines keep them by themselves; the check is for plans made by hand, and costs little beside loading a kernel.
+Plans of engines keep them anyway; the check is for plans made by hand, and costs little beside loading a kernel.
 """
 
 from __future__ import annotations
@@ -27,26 +27,25 @@ from lowdnn.plan import (
 )
 from lowdnn.status import BadParamError
 
-#: The limits that every device has. Source: CUDA C++ Programming Guide, "Technical Specifications per Compute
-#: Capability".
+#: Limits of every device. Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 MAX_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 MAX_BLOCK = (1024, 1024, 64)
 MAX_BLOCK_THREADS = 1024
-#: What the driver takes as a number; what the device has, it tells itself.
+#: The largest number that the driver takes; it refuses by itself what is more than the device has.
 MAX_SHARED_BYTES = 2**31 - 1
-#: Blocks of the largest cluster, which a kernel must be allowed to have.
+#: Blocks of the largest cluster, for which a kernel needs permission.
 MAX_CLUSTER_BLOCKS = 16
 MAX_CLUSTER = (MAX_CLUSTER_BLOCKS,) * 3
-#: Structs inside each other.
+#: The most structs nested in each other.
 MAX_STRUCT_DEPTH = 16
 
-#: A step of a place in a plan, put together only where there is something to say of it: a field or an index.
+#: A field or an index on the way to a place in a plan; the place's name is built only for a message.
 _Place = str | int
 
 _MAX_BYTES = 2**63 - 1
-#: Halfway between the largest f32 and what would follow it.
+#: Halfway between the largest f32 and the number that would follow it; from here on values round to infinity.
 _F32_OVERFLOW = 3.4028235677973366e38
-#: By format character, since to hash an enum's member takes longer than all else here.
+#: Keyed by format character, since hashing a member of an enum takes longer than the whole check.
 _INTEGERS = {
     ScalarType.I32.format_character: range(-(2**31), 2**31),
     ScalarType.U32.format_character: range(2**32),
@@ -56,9 +55,9 @@ _INTEGERS = {
 
 
 def check_plan(plan: Plan) -> None:
-    """Raises BadParamError, naming the field, for a plan that could not be launched as it says.
+    """Raises BadParamError, naming the field, for a plan that breaks a rule.
 
-    What the kernel's own parameters are, only its source knows: their number and types are not checked.
+    The arguments are not compared with the kernel's parameters, which only its source knows.
     """
     _check_integer(plan.workspace_bytes, 0, _MAX_BYTES, "plan.workspace_bytes")
     for index, kernel in enumerate(plan.kernels):
@@ -118,7 +117,7 @@ def _check_cluster(launch: Launch, *where: _Place) -> None:
 
 @dataclass(frozen=True)
 class _Known:
-    """What arguments may refer to: uids of tensors in device memory, of by-value tensors, bytes of workspace."""
+    """The targets of arguments: uids of tensors in device memory and of by-value tensors, bytes of workspace."""
 
     pointers: frozenset[int]
     values: frozenset[int]
@@ -127,7 +126,7 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Problem:
-    """What is wrong, and where below the arguments: worked out only when there is something."""
+    """A broken rule and its place below the arguments."""
 
     place: str
     expected: str

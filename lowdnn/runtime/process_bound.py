@@ -1,4 +1,4 @@
-"""What belongs to one process and exists once there: it is neither pickled nor copied."""
+"""A base of objects that belong to one process and must not be pickled or copied."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ class ProcessBound:
         raise AttributeTypeError.at(
             name,
             expected="an object that may be copied or pickled",
-            got=f"a {name}, which owns what is of one device in one process",
-            hint="send plans, graphs or arrays, and make it anew from them",
+            got=f"a {name}, which owns objects of one device in one process",
+            hint="send plans, graphs or arrays, and make the object anew from them",
         )

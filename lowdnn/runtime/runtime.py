@@ -69,7 +69,7 @@ class Runtime(ProcessBound):
     def close(self) -> None:
         """Unloads modules and releases the context; closing twice does nothing.
 
-        What the driver says against it, as it does after a fault on the device, is logged and not raised.
+        Failures of the driver, as they follow a fault on the device, are logged and not raised.
         """
         self.modules.close()
         self.context.close()

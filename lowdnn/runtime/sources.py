@@ -1,8 +1,8 @@
 """Kernel sources: the text that a ``KernelRef`` stands for, with every header it reaches.
 
 Headers are looked up in the kernel's own folder, then from the root (``include/numeric.cuh``); ``generated.cuh`` is the
-text inside the ref.
-Nothing outside the engines' folder is ever read, no link in it is followed, and no other search path exists.
+text inside the ref. Nothing outside the engines' folder is read, no link in it is followed, and no other folder
+is searched.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class SourceTree:
         return self._text(PurePosixPath(include)) if local is None else local
 
     def _text(self, path: PurePosixPath) -> str | None:
-        """What the file of the tree holds; None where there is none, or a link leads to it."""
+        """The text of a file below the engines' folder; None where there is no such file or a link leads to it."""
         if path.is_absolute() or ".." in path.parts:
             return None
         file = self._root

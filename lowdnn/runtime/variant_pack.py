@@ -17,7 +17,7 @@ from lowdnn.status import (
     StreamMismatchError,
 )
 
-#: The first pages of a process are never mapped: what is lower is a number that was meant as the value.
+#: The lowest host address; the pages below are never mapped, so a lower number was meant as the value itself.
 _LOWEST_HOST_ADDRESS = 1 << 16
 
 
@@ -50,9 +50,9 @@ class PackRules:
         return ordered
 
     def check_tensors(self, addresses: tuple[int, ...], last: tuple[object, ...]) -> None:
-        """Checks the tensors' addresses that are others than ``last``.
+        """Checks the tensors' addresses that differ from ``last``.
 
-        Raises BadParamError unless there is one for each tensor, and for a host address that is none; also
+        Raises BadParamError unless each tensor has an address, and for a host address that cannot be one; also
         NullPointerError, MisalignedPointerError, AttributeTypeError (no 64-bit integer). With ``checks_ranges`` also
         SizeInsufficientError and StreamMismatchError (another device).
         """
@@ -100,7 +100,7 @@ class PackRules:
 
 
 def _rule(tensor: PlanTensor) -> tuple[int, int, PlanTensor]:
-    """(lowest address, alignment in bytes, tensor): an empty tensor may be null, a host value has no alignment."""
+    """(lowest address, alignment in bytes, tensor); an empty tensor may be null, a host value needs no alignment."""
     if tensor.is_by_value:
         return _LOWEST_HOST_ADDRESS, 1, tensor
     return int(tensor.size_bytes > 0), tensor.alignment_bytes if tensor.size_bytes else 1, tensor

@@ -94,7 +94,7 @@ class PrimaryContext:
             except EmulationFault as error:
                 facts = (call, error.result, text, str(error.report), error.report.facts())
                 if error.result >= CuResult.ILLEGAL_ADDRESS:
-                    # Not the one that is raised, whose traceback keeps the callers' objects alive.
+                    # A copy, since the traceback of the error that is raised keeps the callers' objects alive.
                     state.fault = driver_error(*facts)
                 raise driver_error(*facts) from error
             except MemoryError as error:

@@ -33,7 +33,7 @@ class Options:
 
     @staticmethod
     def parse(text: str) -> Options:
-        """``POLICY[,late|early][,races][,timeout=SECONDS]``, as in ``warp-serial(7),early``; the rest as by default.
+        """Options from ``POLICY[,late|early][,races][,timeout=SECONDS]``, such as ``warp-serial(7),early``.
 
         Raises BadParamError.
         """

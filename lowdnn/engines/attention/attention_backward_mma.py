@@ -150,8 +150,8 @@ class _Problem:
     spills_early: bool = False
 
     def on(self, arch: ArchSpec) -> _Problem:
-        """With the target that rounds weights and gradients of scores, and the tiles that have registers, on
-        ``arch``."""
+        """The problem for ``arch``: with the target that rounds weights and gradients of scores there, and tiles that
+        fit its registers."""
         types = (self.operation.q.data_type, self.operation.d_o.data_type)
         return replace(self, target=conversion_target(types, arch), spills_early=arch.spills_early)
 

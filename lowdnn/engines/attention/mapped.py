@@ -14,19 +14,21 @@ WARPGROUP_THREADS = 128
 #: Rows of a multiplying warpgroup.
 WARPGROUP_ROWS = 64
 
-#: That the swizzle takes.
+#: Bytes of a row of the box, as the swizzle needs them.
 _BOX_ROW_BYTES = 128
-#: The row of a map behind the last one of any packed sequence, as ``PackedMappedHead::END`` has it.
+#: The row of a map at which packed sequences end; the kernel's ``PackedMappedHead::END``.
 _PACKED_END = 1 << 30
-#: Rows of all sequences that coordinates can count, and bytes behind which addresses begin again.
-_MOST_PACKED_ROWS, _ADDRESS_BYTES = 1 << 31, 1 << 64
+#: Rows of all sequences that coordinates can count.
+_MOST_PACKED_ROWS = 1 << 31
+#: Bytes behind which addresses begin again.
+_ADDRESS_BYTES = 1 << 64
 _REGISTERS_PER_SM = 65536
 #: The most that a multiplying warpgroup can use.
 _MAX_CONSUMER_REGISTERS = 240
 
 
 def math_unit(data_type: DataType) -> MathUnit:
-    """What multiplies."""
+    """The math unit of the products."""
     return WGMMA_TYPES[data_type, data_type].unit
 
 
@@ -37,8 +39,8 @@ def refuse_map(heads: Heads) -> str:
 
 
 def map_of(heads: Heads, rows: int) -> TensorMap:
-    """A map in boxes of ``rows`` rows. Its axes are elements, rows, heads and batches; for pages elements, rows of one,
-    heads and pages; for packed sequences those of the kernel's ``PackedMappedHead``."""
+    """A map in boxes of ``rows`` rows. Its axes are elements, rows, heads and batches; for pages elements, rows of a
+    page, heads and pages; for packed sequences those of the kernel's ``PackedMappedHead``."""
     return TensorMap(heads.pointer, _layout(heads, rows))
 
 
@@ -88,8 +90,8 @@ def _axes(heads: Heads) -> tuple[tuple[int, int], ...]:
 
 
 def _packed_axes(heads: Heads, move: RaggedMove) -> tuple[tuple[int, int], ...]:
-    """(extent, stride in bytes) of the axes of ``PackedMappedHead``: rows, heads, ends of sequences, and the one that
-    makes addresses wrap."""
+    """(extent, stride in bytes) of the axes of ``PackedMappedHead``: rows, heads, ends of sequences, and the axis that
+    makes addresses wrap around."""
     head, row = (elements * heads.tensor.element_bytes for elements in (heads.strides[1], move.row_elements))
     return (
         (_PACKED_END, row),

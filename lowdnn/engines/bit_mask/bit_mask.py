@@ -15,7 +15,7 @@ from lowdnn.status import Status
 
 _THREADS = 256
 _TARGET = "sm_80"
-#: Bytes of a mask that a thread has at a time.
+#: Bytes of a mask, elements of one byte of bits, that a thread reads or writes at a time.
 _ACCESS_BYTES = 8
 
 

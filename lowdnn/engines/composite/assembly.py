@@ -63,8 +63,10 @@ def assemble(graph: OperationGraph, parts: Sequence[Part]) -> Assembly:
 def chain_of(
     engine: Engine, graph: OperationGraph, arch: ArchSpec, runs: OperationGraph, parts: Sequence[Part]
 ) -> Plan:
-    """The plan of ``engine`` for ``graph``, with the chain of ``parts``, which together are ``runs``: a graph with the
-    same tensors in memory. ``Plan.parts`` names them in launch order."""
+    """The plan of ``engine`` for ``graph`` that chains ``parts``; ``Plan.parts`` names them in launch order.
+
+    runs: the graph that the parts make up; its tensors in memory are those of ``graph``.
+    """
     assembly = assemble(runs, parts)
     return Plan(
         engine=engine.name,

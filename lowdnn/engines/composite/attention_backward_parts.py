@@ -27,7 +27,7 @@ from lowdnn.plan import KernelRef, Plan
 
 
 class AttentionBackwardParts:
-    """See the module's docstring. ``engines``: those that may run a part, and those whose kernels come first."""
+    """See the module's docstring. ``engines`` run the parts; a graph that one of them takes whole is refused here."""
 
     name = "attention_backward_parts"
     index = 44
@@ -39,7 +39,7 @@ class AttentionBackwardParts:
         self._engines = tuple(engines)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses everything but one such operation, what another engine takes, and a part that no engine takes."""
+        """Refuses all but one such operation, a graph that another engine takes, and parts that no engine takes."""
         found = graph.derive(self._parts, arch)
         return found if isinstance(found, Refusal) else None
 
@@ -59,7 +59,7 @@ class AttentionBackwardParts:
         return chain_of(self, graph, arch, apart.graph, parts)
 
     def precompiled(self) -> tuple[KernelRef, ...]:
-        """None of its own."""
+        """None, since the parts bring their own kernels."""
         return ()
 
     def _parts(self, graph: OperationGraph, arch: ArchSpec) -> Parts | Refusal:

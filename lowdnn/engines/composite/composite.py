@@ -88,6 +88,6 @@ def keeps_precision(engine: Engine, graph: OperationGraph) -> bool:
 
 
 def _with_unread_stored(graph: OperationGraph) -> OperationGraph:
-    """``graph`` with outputs that nothing reads, and that their operations must write, as intermediates."""
+    """``graph`` with unread outputs that their operations must write, as intermediates in memory."""
     operations = with_unread_stored(graph.operations)
     return graph if operations is graph.operations else OperationGraph(operations)

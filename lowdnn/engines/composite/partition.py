@@ -31,7 +31,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Uncovered:
-    """No cut exists: an operation that no engine takes by itself, and why."""
+    """No cut exists, because no engine takes ``operation`` by itself, and why."""
 
     operation: Operation
     reasons: tuple[str, ...]

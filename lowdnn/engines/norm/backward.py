@@ -161,9 +161,10 @@ class BackwardRows:
 
     @cached_property
     def _may_sum_on_the_way(self) -> bool:
-        """Whether scale and bias have one element for each element of a row, and a thread the same ones of each row.
+        """Whether a thread can sum dscale and dbias while it walks over the rows.
 
-        The kernel sums dscale, and dbias beside it; dbias alone is a plain sum.
+        Scale and bias then have one element for each element of a row, and a thread has the same elements of each row.
+        Without dscale, dbias is a reduction of its own.
         """
         strides = [self.space.space.strides[tensor.uid][: self.space.kept] for tensor in self.gradients]
         repeats = all(not any(row) for row in strides)

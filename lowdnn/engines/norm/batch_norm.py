@@ -103,7 +103,7 @@ class BatchNorm(Rereading):
 
 
 def _forward(norm: NormForward, behind: _Behind, last_uid: int) -> Passes:
-    """Sums are in DOUBLE where squares of x can leave FLOAT's range."""
+    """The passes of the forward norm; sums are in DOUBLE where squares of x can leave FLOAT's range."""
     shape, modes, build = norm.shape, PointwiseMode, PassBuilder(norm.compute_type, last_uid)
     shift, correction = (build.exact(None, shape.stats_dims) for _ in range(2))
     inverse = build.exact(norm.inv_variance, shape.stats_dims)

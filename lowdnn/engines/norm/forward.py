@@ -219,7 +219,7 @@ class ForwardRows:
         return tuple(functors)
 
     def _of_row(self, name: str, value: Tensor, before: Tensor | None = None, after: Tensor | None = None) -> Functor:
-        """Stores a number of each row, and the running statistics that it, not rounded to its type, carries on."""
+        """The functor that stores one number of each row, and the running statistics from it before it is rounded."""
         operations: tuple[PointwiseOperation, ...] = ()
         factor, exact = self.operation.exp_avg_factor, value
         if before is not None and after is not None and factor is not None:

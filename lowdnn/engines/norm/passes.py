@@ -49,7 +49,7 @@ class PassBuilder:
         self._in_workspace: list[Tensor] = []
 
     def compute_in(self, compute_type: DataType) -> None:
-        """The arithmetic of what follows, and the type of new tensors."""
+        """Sets the compute type of the operations that follow, and the type of their new tensors."""
         self._compute_type = compute_type
 
     def passes(self) -> Passes:
@@ -120,7 +120,7 @@ class PassBuilder:
         return Tensor(self._last_uid, self._compute_type, dims, packed_strides(dims), 16, is_virtual=True)
 
     def _close(self, engine: Engine) -> None:
-        """Ends a pass, which is none where nothing is stored: of a result that nobody reads."""
+        """Ends a pass; one that stores nothing, because nobody reads its result, is left out."""
         stored = (tensor for op in self._operations for tensor in outputs_of(op).values() if not tensor.is_virtual)
         if next(stored, None) is not None:
             self._parts.append(Part(engine, OperationGraph(self._operations)))

@@ -5,7 +5,7 @@ one long row. Elements are handled in groups along the axis in which the output 
 contiguous along another axis (a transposition), neighbouring threads go along that one instead, and a group is as long
 as one 32-byte sector of the output.
 
-A convolution over nothing, whose sums are 0, is pointwise arithmetic too.
+A convolution of an empty tensor, whose sums are 0, is pointwise arithmetic too.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class PointwiseEngine:
     anchors: Anchors = (PointwiseOperation, RngOperation, ConvolutionOperation)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses other operations, convolutions over something, and several index spaces."""
+        """Refuses other operations, convolutions that have products, and several index spaces."""
         dag = graph.derive(self._matched)
         return dag if isinstance(dag, Refusal) else None
 

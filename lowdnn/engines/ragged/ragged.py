@@ -1,5 +1,6 @@
-"""``ragged``: rows of a ragged tensor copied into one whose sequences are as long, or back, where no engine reads or
-writes them where they lie (``ragged_move.cu``)."""
+"""``ragged``: copies the rows of a ragged tensor into a padded one, or back (``ragged_move.cu``).
+
+It serves graphs whose other engines cannot read or write the ragged tensor in place."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from lowdnn.status import BadParamError, LowdnnError
 _KEY: Final = "lowdnn.case_text"
 _FAST: Final = "fast"
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
-#: Sizes of windows and the like: no exponents, which would make numbers of any length.
+#: The form of sizes; exponents are left out, since they would make numbers of any length.
 _RATIONAL: Final = re.compile(r"-?[0-9]{1,18}((/|\.)[0-9]{1,18})?")
 _INT64_MAX: Final = 2**63 - 1
 
@@ -164,7 +164,7 @@ def number() -> Codec:
 
 
 def share() -> Codec:
-    """What is dropped of a whole: some must be left."""
+    """The share of a whole that is dropped: at least 0 and below 1."""
 
     def parse(text: str) -> float:
         value = float(text)

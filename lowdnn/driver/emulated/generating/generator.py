@@ -330,7 +330,7 @@ class Emitter:
         self._emit_row(instruction)
 
     def _emit_row(self, instruction: Instruction) -> None:
-        """Rows take operands apart without counting them first."""
+        """Raises INVALID_PTX where the operands do not fit: emitters unpack them without counting them first."""
         try:
             self.table[instruction.opcode].emit(self, instruction)
         except (ValueError, LookupError, AttributeError) as error:

@@ -113,7 +113,7 @@ def atomic(
     view = memory.views[kind.code]
     before = view[place].tobytes()
     old = updates[space == "global"](view, place, *operands)
-    # An attempt that changes nothing, as on a lock that another thread has, lets nobody go on.
+    # An attempt that changes nothing, such as one to take another thread's lock, is no progress.
     group.batch.stores += view[place].tobytes() != before
     return old
 

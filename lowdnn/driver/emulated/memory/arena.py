@@ -1,8 +1,8 @@
 """Device memory of the emulated device.
 
-``Arena`` is one flat range of device addresses. Allocations are 256-byte aligned with gaps of at least 256 bytes;
-addresses are not used again until the whole range has been handed out, and those of the allocations freed last not even
-then unless there are no others, so that a stale pointer is told from a live one. A shadow byte stands beside every byte
+``Arena`` is one flat range of device addresses. Allocations are 256-byte aligned with gaps of at least 256 bytes.
+Addresses are used again only when the whole range has been handed out, those that were freed last at the very end, so
+that a stale pointer is told from a live one. A shadow byte stands beside every byte
 (1 = written). Both arrays are anonymous maps that take host memory only where they are touched, and give it back on
 ``free``.
 """
@@ -30,7 +30,7 @@ ARENA_BASE = 0x7C00_0000_0000
 #: Linux's number; the mmap module has no name for it before Python 3.13.
 _MAP_NORESERVE = 0x4000
 _SMALLEST_RANGE = 1 << 28
-#: Freed allocations that are remembered, to name them in reports; the oldest are forgotten.
+#: The most freed allocations that are remembered, so that reports name them; the oldest are forgotten.
 _REMEMBERED = 1024
 _ALIGN = 256
 _GAP = 256
@@ -109,7 +109,7 @@ class Arena(Bytes):
         super().__init__(data, shadow, "global memory")
         self.limit_bytes = limit_bytes
         self.live_bytes = 0
-        # New allocations lie one behind the other in a gap between those that are known.
+        # New allocations are placed one behind the other in a gap between the known ones.
         self._next = self._extent = ARENA_BASE + _ALIGN
         self._gap_end = self._end = ARENA_BASE + range_bytes
         self._starts: list[int] = []
@@ -162,7 +162,7 @@ class Arena(Bytes):
         return found if found is not None and found.alive and address < found.end else None
 
     def _forget(self, address: int) -> None:
-        """Forgets a freed allocation, and gives back the pages that it shared with others which are forgotten too."""
+        """Forgets a freed allocation, and frees the pages that it shared with forgotten ones alone."""
         place = bisect_left(self._starts, address)
         del self._starts[place]
         end = self._allocations.pop(address).end
@@ -172,7 +172,7 @@ class Arena(Bytes):
         self._give_back_pages(max(below, address - page), min(above, end + page))
 
     def _find_gap(self, span: int) -> tuple[int, int]:
-        """The widest gap between the known allocations; the oldest freed ones are forgotten until one is wide enough.
+        """The widest gap between known allocations; forgets the oldest freed ones until a gap is wide enough.
 
         Raises ``MemoryError`` where none is.
         """
@@ -197,8 +197,10 @@ class Arena(Bytes):
             self.shadow[part] = 0
 
     def _give_back_pages(self, low: int, high: int) -> tuple[int, int]:
-        """Gives the host the whole pages in [low, high): their bytes are then zero and never written. The offsets of
-        the first and of the one behind the last; where there is none, both are that of ``high``."""
+        """Gives the host the whole pages in [low, high), whose bytes are then zero and never written.
+
+        Returns the offsets of the first such page and of the end of the last; both are that of ``high`` without one.
+        """
         page = mmap.PAGESIZE
         first, last = -(-(low - ARENA_BASE) // page) * page, (high - ARENA_BASE) // page * page
         if first >= last:
@@ -308,7 +310,7 @@ class Arena(Bytes):
 
 
 def _span_bytes(size_bytes: int) -> int:
-    """An allocation with the gap behind it."""
+    """Bytes of an allocation with the gap behind it."""
     return -(-size_bytes // _ALIGN) * _ALIGN + _GAP
 
 

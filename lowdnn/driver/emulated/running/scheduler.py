@@ -93,7 +93,7 @@ class Scheduler:
         self.parked: dict[int, list[Array]] = {}
         self.spinning: list[Spinning] = []
         self._limit = limit
-        # Exits and barriers that have let lanes go on.
+        # Counts exits and barriers that have released lanes.
         self._moves = 0
         self._work: list[Any] = [None] * len(batch.registers)
         self._rounds = 0

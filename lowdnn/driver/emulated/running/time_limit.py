@@ -1,4 +1,4 @@
-"""When a launch is taken for one that never ends."""
+"""The time limit that ends launches which would run for ever."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ _WHOLE_LAUNCH = 15
 
 
 class TimeLimit:
-    """``timeout_s`` seconds without progress, and 15 times that in all, from now on.
+    """Allows ``timeout_s`` seconds without progress, and 15 times that in all, from now on.
 
     Seconds are of the thread's processor time: a process that is suspended, or shares the processor, loses none.
-    Progress is what other threads may see, or the end of a thread: without it a loop is as likely to end in its next
-    turn as in any later one.
+    Progress is a change that other threads may see, or the end of a thread.
     """
 
     def __init__(self, timeout_s: float) -> None:

@@ -59,7 +59,7 @@ class ConvDirect(Floored):
         return _knobs(accepted(graph.derive(self._geometry)), arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """One launch, a second one that sums the slices of a split depth."""
+        """One launch, and a second one that sums the slices where the depth is split."""
         geometry = accepted(graph.derive(self._geometry))
         chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         parts = PlanParts()

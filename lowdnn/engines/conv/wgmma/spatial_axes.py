@@ -101,7 +101,7 @@ class _View:
     spatial: tuple[tuple[int, ...], ...]
 
     def of(self, graph: OperationGraph, operation: ConvolutionOperation) -> OperationGraph | None:
-        """None where a tensor has other axes, or does not lie, or repeat, so that they are one."""
+        """The graph with these axes merged; None where the axes, strides or repeats of a tensor do not allow it."""
         seen: dict[int, Tensor] = {}
         for tensor in graph.tensors.values():
             if tensor.rank not in (1, operation.image.rank):
