@@ -26,6 +26,7 @@ from lowdnn.status import LowdnnError, RuntimePrerequisiteMissingError
 _PACKAGES = ("cuda-bindings", "cuda-core", "numpy", "nvidia-cuda-nvrtc", "ml_dtypes", "torch")
 _ADVICE = {
     "cuda": "no GPU is needed: the emulated device runs everything; for one, install NVIDIA driver 580 or newer",
+    "emulated": "unset LOWDNN_EMULATED_ARCH and LOWDNN_EMULATED_POLICY, or set them to values of the README",
     "nvrtc": "pip install 'nvidia-cuda-nvrtc==13.0.*'; without it only precompiled kernels run",
     "cache": "set LOWDNN_CACHE_DIR to a directory of your own; without it each process compiles anew",
     "ptx": "reinstall lowdnn; without precompiled PTX every kernel is compiled at first use",
@@ -57,7 +58,7 @@ def collect() -> dict[str, Any]:
         "packages": {name: _installed(name) for name in _PACKAGES},
         "nvrtc": probe("nvrtc", _nvrtc),
         "cuda": probe("cuda", _cuda_devices),
-        "emulated": _device(_emulated(config), 0),
+        "emulated": probe("emulated", lambda: _device(_emulated(config), 0)),
         "engines": [f"{engine.index} {engine.name}" for engine in ENGINES],
         "ptx": probe("ptx", _precompiled),
         "cache": probe("cache", lambda: _cache(config)),

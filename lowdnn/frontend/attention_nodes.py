@@ -78,12 +78,6 @@ class AttentionWriter:
     sizes: Sizes
     name: str
 
-    def name_inputs(self, tensors: Mapping[str, object]) -> None:
-        """Names the caller's tensors that have no name; ``tensors`` are by suffix, with None and numbers among them."""
-        for suffix, tensor in tensors.items():
-            if isinstance(tensor, Tensor) and not tensor.get_name():
-                tensor.set_name(self._label(suffix))
-
     def name_outputs(self, tensors: Mapping[str, Tensor | None]) -> None:
         """Names results as cudnn-frontend does, whatever operation writes them. ``tensors`` are by suffix."""
         for suffix, tensor in tensors.items():

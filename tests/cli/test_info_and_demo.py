@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lowdnn.cli.main import main
+from lowdnn.config import ConfigWarning
 from lowdnn.engines.registry import ENGINES
 from lowdnn.status import RuntimePrerequisiteMissingError
 
@@ -19,7 +20,7 @@ def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["emulated"]["compute_capability"] == "9.0"
     assert len(report["engines"]) == len(ENGINES)
     assert all({"reason", "advice"} == set(found) for found in report["missing"].values())
-    for section in ("nvrtc", "cuda", "ptx", "cache"):
+    for section in ("nvrtc", "cuda", "emulated", "ptx", "cache"):
         assert (report[section] is None) == (section in report["missing"])
 
 
@@ -46,6 +47,23 @@ def test_info_tells_why_the_cache_is_not_used(
     else:
         assert f"missing: cache\n  {RuntimePrerequisiteMissingError.status.name} cache.directory: expected" in output
         assert str(tmp_path / "file") in output
+
+
+def test_info_tells_which_variable_names_no_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOWDNN_EMULATED_ARCH", "sm_75")
+    assert main(["info"]) == 0
+    output = capsys.readouterr().out
+    assert "missing: emulated\n  NOT_SUPPORTED_ARCH_MISMATCH arch: expected one of sm_80" in output
+    assert "-> unset LOWDNN_EMULATED_ARCH" in output
+
+
+def test_info_reads_the_environment_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOWDNN_CACHE_SIZE", "a lot")
+    with pytest.warns(ConfigWarning) as told:
+        assert main(["info"]) == 0
+    assert len(told) == 1
 
 
 def test_demo_reports_what_it_did(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
