@@ -70,7 +70,7 @@ def device(request: pytest.FixtureRequest, kernel_cache_dir: Path) -> Iterator[R
 
 @pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
 def guarded(request: pytest.FixtureRequest, kernel_cache_dir: Path) -> Iterator[Runtime]:
-    """The same, and a touch behind the last byte of an allocation is an error on the GPU, too."""
+    """As ``device``, but on a GPU, too, an access behind the last byte of an allocation is an error."""
     if request.param == "cuda":
         driver = cast(Driver, GuardedDriver(request.getfixturevalue("cuda_driver")))
     else:

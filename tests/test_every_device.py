@@ -1,4 +1,4 @@
-"""Every architecture as an emulated device: what it answers, what it loads, and that plans for it run and are right."""
+"""Every architecture as an emulated device: attributes, targets that it loads, and plans that run right on it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.data import fresh_seed
 from tests.support.running import run_plan
 from tests.support.tolerance import assert_exact
 
-#: Products, a convolution, rows that meet, conversions of fp8, and several operations that no single engine takes.
+#: Cases of a product, convolutions, a reduction and a conversion to fp8.
 LINES = (
     "matmul m=70 n=40 k=33 b=2 dtype=bf16 epilogue=bias+relu",
     "conv n=2 c=8 hw=9x9 k=16 rs=3x3 pad=1 dtype=fp16",

@@ -26,8 +26,10 @@ from tests.support.runtime import open_runtime
 
 _PARTS = 10
 _PLANNED, _RUN = 30, 2
-#: Graphs with one element off, and the share of them at least in which the comparison must see it.
-_SPOILT, _SEEN = 40, 0.8
+#: Graphs with one wrong element.
+_SPOILT = 40
+#: The least share of them in which the comparison must find it.
+_SEEN = 0.8
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +64,7 @@ def test_the_comparison_sees_one_element_off_by_a_twentieth(runtime: Runtime, mo
 
 
 def _spoilt(grown: Grown) -> dict[int, np.ndarray] | None:
-    """The right results with the largest element of one in FLOAT off by a twentieth; None where there is none."""
+    """The right results with the largest element of a FLOAT output off by a twentieth; None without such an output."""
     results = evaluate(grown.graph, grown.inputs)
     for uid, values in results.items():
         is_float = grown.graph.tensors[uid].data_type is DataType.FLOAT

@@ -57,7 +57,7 @@ def test_names_and_aliases_are_cudnn_s() -> None:
 
 
 def every_error() -> list[LowdnnError]:
-    """One of each class that derives from LowdnnError, wherever it is declared."""
+    """One error of each class that derives from LowdnnError, wherever it is declared."""
     classes: list[type[LowdnnError]] = [LowdnnError]
     for cls in classes:
         classes += cls.__subclasses__()

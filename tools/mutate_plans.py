@@ -3,9 +3,9 @@
     python tools/mutate_plans.py [--count 20000] [--seed N] [--first N]
 
 A document is a plan, a pygraph or an operation graph with bytes flipped, fields exchanged, numbers at their extremes,
-directives and paths in strings, and so on. Findings are crashes, hangs, exceptions that no docstring names, files
-opened but lowdnn's own (an audit hook hears of them), and texts compiled that the generator did not write. Each is
-printed with the arguments that repeat it; the exit code is 1 where there is one.
+directives and paths in strings, and so on. Findings are crashes, hangs, exceptions that no docstring names, opened
+files other than lowdnn's own (an audit hook reports them), and compiled texts that the generator did not write. Each
+finding is printed with the arguments that repeat it; the exit code is 1 if there is one.
 """
 
 from __future__ import annotations

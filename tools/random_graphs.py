@@ -2,9 +2,9 @@
 
     python tools/random_graphs.py --first 0 --count 10000 [--run-every 1] [--seconds 600] [--device cuda]
 
-Each graph follows from its seed alone, so that a run goes on where another one ended (``--first``), and a failure is
-repeated by ``--first SEED --count 1``. A summary is the last line; the exit status is 1 where a graph was refused or
-wrong.
+Each graph follows from its seed alone, so that a run can go on where another one ended (``--first``), and
+``--first SEED --count 1`` repeats a failure. The last line is a summary; the exit status is 1 if a graph was refused
+or wrong.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def _problems(runtime: Runtime, seed: int, *, is_run: bool, seconds: Counter[str], counts: Counter[str]) -> list[str]:
-    """What is wrong with the graph of ``seed``. Adds to the seconds spent, and counts."""
+    """Messages about what is wrong with the graph of ``seed``. Adds to the seconds spent and to the counts."""
     start = time.monotonic()
     grown = random_graph(seed)
     seconds["growing"] += time.monotonic() - start
@@ -82,7 +82,7 @@ def _wrong(runtime: Runtime, grown: Grown, plan: Plan) -> list[str]:
 
 
 def _distinct(plans: Iterable[Plan]) -> list[Plan]:
-    """One plan of those with the same launches."""
+    """The plans without repetition: one of those with the same launches."""
     found: list[Plan] = []
     for plan in plans:
         if all((plan.kernels, plan.launches) != (other.kernels, other.launches) for other in found):

@@ -6,8 +6,8 @@ A step is one call on the emulated device: descriptors are created, set, read, f
 wrong attributes, types, counts and values; graphs are written with random arguments, planned, built, executed with
 missing, other and wrong tensors, written to text and read back; handles are closed and opened again, tensors freed,
 streams set.
-Documented are the exceptions of ``LowdnnError``'s tree, and TypeError for arguments that a call has not. A step that
-takes longer than half a minute counts as one that hangs, and what still lives at the end as a leak.
+Documented are the exceptions of ``LowdnnError``'s tree, and TypeError for arguments that a call does not have. A step
+of more than half a minute counts as a hang, and an object that still lives at the end as a leak.
 
 The same seed gives the same steps. Each fault is printed once, with the step, the call and the frame that raised; the
 exit code is 1 where there was one.
@@ -45,7 +45,7 @@ _PACKAGE = Path(lowdnn.__file__).parent
 
 @dataclass
 class Report:
-    """What came out of the steps: how often each exception, and the faults by the frame that raised them."""
+    """The outcome of the steps: the number of each exception, and the faults by the frame that raised them."""
 
     steps: int = 0
     errors: Counter[str] = field(default_factory=Counter)
@@ -125,7 +125,7 @@ def _is_wrong_signature(error: BaseException) -> bool:
 
 
 def _places(error: BaseException) -> list[str]:
-    """The library's lines that the error came through, the innermost last."""
+    """The lines of the library in the error's traceback, innermost last."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
     return [f"{Path(frame.filename).relative_to(_PACKAGE)}:{frame.lineno}" for frame in inside]
@@ -148,8 +148,8 @@ def _resident_mib() -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100_000, help="calls to make (default 100000)")
-    parser.add_argument("--seed", type=int, default=1, help="what the calls follow from (default 1)")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so many (default: no end)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the calls (default 1)")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="most seconds (default: no limit)")
     arguments = parser.parse_args()
     report = stress(arguments.steps, arguments.seed, arguments.seconds)
     print(report)

@@ -99,7 +99,7 @@ class BackendCalls:
                     self._keep(found)
 
     def replay(self) -> None:
-        """A descriptor of a known operation, set attribute by attribute, one of them now and then wrong."""
+        """Sets the attributes of a known operation's descriptor one by one, now and then one of them wrong."""
         value = self._draw.choice(self._draw.choice(self._operations))
         if type(value) not in DECLARATIONS.values():
             return
@@ -112,7 +112,7 @@ class BackendCalls:
         descriptor.finalize()
 
     def plan(self) -> None:
-        """The whole way from operations to a plan."""
+        """Makes the descriptors from operations to a plan."""
         handle = self._handles.any()
         graph = create(D.OPERATIONGRAPH)
         operations = [Descriptor.of(operation) for operation in self._draw.choice(self._operations)]
@@ -132,7 +132,7 @@ class BackendCalls:
             self._keep(descriptor)
 
     def execute(self) -> None:
-        """A plan with buffers of its sizes; pointers missing, others, null, misaligned or of freed memory."""
+        """Executes a plan with buffers of its sizes, or with pointers missing, wrong, null, misaligned or freed."""
         plan, handle = self._values.one_of(self._kept.get(D.EXECUTION_PLAN, [])), self._handles.any()
         if not isinstance(plan, Descriptor) or not plan.is_finalized or self._draw.random() < 0.05:
             try:
@@ -188,7 +188,7 @@ class BackendCalls:
             case 2:
                 pointers[uid] = 0
             case 3:
-                # Bytes of the middle of somewhere else: the device finds out what is not its own.
+                # An address of another allocation's middle: the device detects memory that is not its own.
                 pointers[uid] += self._draw.choice((1, 4, 8))
             case 4:
                 is_host = pointers[uid] == self._host.ctypes.data
@@ -204,7 +204,7 @@ class BackendCalls:
             descriptor.set_attribute(name, kind, values, self._values.integer())
 
     def _plausible(self, declared: Attribute) -> Any:
-        """Values of the attribute's type, descriptors from those that are kept."""
+        """Values of the attribute's type; descriptors are drawn from those that are kept."""
         count = self._draw.randint(0, min(declared.max_count, 5)) if declared.max_count > 1 else 1
         return [self._element(declared) for _ in range(count)]
 
@@ -231,7 +231,7 @@ class BackendCalls:
         return self._values.garbage() if self._draw.random() < 0.02 else value
 
     def _any(self, is_finalized: bool | None = None) -> Descriptor:
-        """A descriptor that is kept, mostly one in the state that is asked for."""
+        """One of the kept descriptors, mostly one in the wanted state."""
         kept = [descriptor for descriptors in self._kept.values() for descriptor in descriptors]
         if is_finalized is not None and self._draw.random() < 0.9:
             kept = [descriptor for descriptor in kept if descriptor.is_finalized is is_finalized]

@@ -21,7 +21,7 @@ from lowdnn.status import LowdnnError
 FLOAT = cudnn.data_type.FLOAT
 _MOST_GRAPHS = 10
 _MOST_TENSORS = 40
-#: What is called by name below, and with care.
+#: Methods that have steps of their own below, and are left out of random calls.
 _LIFE = ("build", "build_plans", "build_plan_at_index", "execute", "execute_plan_at_index", "deserialize", "serialize")
 _METHODS = {
     name: inspect.signature(method)
@@ -84,7 +84,7 @@ class Known:
         self.graph.execute(dict(zip(self.tensors, (tensor, tensor, 1.0, tensor), strict=True)))
 
     def check(self, factor: int, write: Callable[[int], Any]) -> None:
-        """Raises AssertionError where a number is wrong."""
+        """Raises AssertionError if a number is wrong."""
         numbers = np.arange(32, dtype=np.float32).reshape(4, 8)
         x, b, y = (cudnn.from_numpy(array, self.handle) for array in (numbers, numbers[::-1].copy(), numbers * np.nan))
         with x, b, y:
@@ -200,7 +200,7 @@ class FrontendCalls:
         getattr(written.graph, name)(**self._arguments(_METHODS[name], share=0.3))
 
     def build(self) -> None:
-        """Small graphs, and seldom others, whose kernels must be compiled."""
+        """Builds a small graph, seldom a larger one, whose kernels must be compiled."""
         written = self._written()
         if not written.is_small and self._draw.random() < 0.97:
             return
@@ -214,7 +214,7 @@ class FrontendCalls:
                 written.graph.build(self._odd(None))
 
     def execute(self) -> None:
-        """With tensors of the right sizes, some missing, too many, of other types, freed, or of other devices."""
+        """Executes a graph; tensors have the right sizes, some are missing, extra, freed, of other types or devices."""
         small = [written for written in self._graphs if written.is_small]
         if not small:
             return
@@ -252,7 +252,7 @@ class FrontendCalls:
         del self._texts[:-_MOST_GRAPHS]
 
     def deserialize(self) -> None:
-        """A text of before, now and then with a wrong character; the graph takes the first one's tensors."""
+        """Reads an earlier document, now and then with a wrong character, into a graph with the first one's tensors."""
         text, written = self._draw.choice(self._texts or [(self._values.garbage(), Written(pygraph()))])
         if self._draw.random() < 0.3 and isinstance(text, str) and text:
             place = self._draw.randrange(len(text))
@@ -299,7 +299,7 @@ class FrontendCalls:
                 cudnn.set_stream(handle, 0)
 
     def capture(self) -> None:
-        """A known graph captured, with calls between that a capture does not take."""
+        """Captures a known graph, with calls in between that a capture does not allow."""
         handle = self._handles.usable()
         known, tensor = self._known_on(handle), self._handles.tensor((4, 8), handle=handle)
         with Stream.create(handle.runtime.context) as stream:
@@ -342,7 +342,7 @@ class FrontendCalls:
 
     # -- values ---------------------------------------------------------------------------------------------
     def _arguments(self, signature: inspect.Signature, share: float, written: Written | None = None) -> dict[str, Any]:
-        """By keyword: what is required and a share of what is not; seldom something less or more."""
+        """Arguments by keyword: the required ones and some of the others; seldom one is missing or too many."""
         tensors = written.tensors if written is not None else []
         others: dict[str, Callable[[], Any]] = {
             "Tensor": lambda: self._values.one_of(tensors),
@@ -368,7 +368,7 @@ class FrontendCalls:
         return self._draw.choice((tensor, tensor, tensor, tensor.get_uid(), tensor.get_name() or tensor))
 
     def _value(self, tensor: Tensor, handle: Any) -> Any:
-        """What stands for a tensor. An integer for one that is by value must be an address of the host."""
+        """A value for a tensor. An integer for a by-value tensor must be a host address."""
         if tensor.get_is_pass_by_value():
             right = (1.0, np.float32(2), np.ones(1, np.float32), np.float64(3), int(self._host.ctypes.data))
             return self._draw.choice(right if self._draw.random() < 0.9 else (np.ones(2), None, "x", 3, object()))
@@ -395,7 +395,7 @@ class FrontendCalls:
         return self._values.garbage() if self._draw.random() < 0.03 else value
 
     def _written(self, is_planned: bool | None = None) -> Written:
-        """A graph that is kept, mostly one in the state that is asked for."""
+        """One of the kept graphs, mostly one in the wanted state."""
         fitting = [written for written in self._graphs if is_planned in (None, written.is_planned)]
         if not fitting:
             fitting = [Written(pygraph(handle=self._handles.usable()))]

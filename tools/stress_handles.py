@@ -17,7 +17,7 @@ _ARCHITECTURES = ("sm_90a", "sm_80")
 
 
 class Handles:
-    """``every`` handle that there is, closed ones included, and tensors of theirs, freed ones included."""
+    """``every`` handle, closed ones included, and their tensors, freed ones included."""
 
     def __init__(self, draw: Random) -> None:
         self._draw = draw
@@ -53,7 +53,7 @@ class Handles:
         handle.close()
 
     def replace_broken(self) -> None:
-        """Closes handles of devices that a kernel's fault has ended, which take no more work."""
+        """Closes handles whose device takes no more work after a kernel's fault."""
         for handle in [handle for handle in self.every if handle.is_open]:
             try:
                 handle.synchronize()

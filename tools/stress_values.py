@@ -1,4 +1,4 @@
-"""Random arguments: what an annotation asks for, and what nothing asks for."""
+"""Random arguments: values that fit an annotation, and values that fit nothing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Values:
         )
 
     def argument(self, annotation: str, others: dict[str, Callable[[], Any]]) -> Any:
-        """A value for an annotation as it is written; ``others`` make those of classes that are not known here."""
+        """A value for an annotation, given as its text; ``others`` make values of classes that are not known here."""
         if self._draw.random() < 0.04:
             return self.garbage()
         option = self._draw.choice([part.strip() for part in annotation.split(" | ")])

@@ -1,4 +1,4 @@
-"""Facts of devices: what is the same in all of them, what the published tables say, and who gets which."""
+"""Facts of devices: common rules, published limits, and the facts that each capability gets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lowdnn.status import ArchMismatchError
 
 NAMES = "sm_80 sm_86 sm_87 sm_89 sm_90a sm_100 sm_103 sm_110 sm_120 sm_121"
 
-#: CUDA Programming Guide, technical specifications: shared KiB of a block and of a multiprocessor, threads, blocks.
+#: Shared KiB of a block, shared KiB, threads and blocks of a multiprocessor. Source: CUDA Programming Guide.
 PUBLISHED = {
     "8.0": (163, 164, 2048, 32),
     "8.6": (99, 100, 1536, 16),

@@ -119,7 +119,7 @@ def test_mutated_cases_raise_documented_errors_only() -> None:
 
 
 def _error_of(line: str) -> LowdnnError | None:
-    """What is told of a case by all that ``lowdnn run`` does before it is planned, the data of small ones included."""
+    """The error of a case, if any, in all steps of ``lowdnn run`` before planning, with the data of small cases."""
     try:
         case = parse_case(line)
         assert parse_case(str(case)) == case

@@ -128,7 +128,7 @@ CASES = {
 }
 
 
-#: One has no kernels of its own, the others are only in chains.
+#: Engines without a case: composite has no kernels of its own, the others run only as parts of it.
 WITHOUT_CASES = {"composite", "block_mask", "ragged"}
 
 

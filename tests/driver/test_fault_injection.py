@@ -1,4 +1,4 @@
-"""The text of faults, and which calls it lets fail; on both drivers."""
+"""The text of faults, and the calls that fail by it, on both drivers."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ DEVICES = (*SPECS, spec_for(13, 0))
 #: A device with little shared memory and few multiprocessors, one with much and few threads, and the oldest one.
 EXTREMES = ("sm_121", "sm_110", "sm_80")
 PRODUCT = "matmul m=1024 n=1024 k=1024 b=1 dtype=bf16"
-#: What a device takes of each block's shared memory.
+#: Bytes that a device takes of each block's shared memory.
 RESERVED_BYTES = 1024
 
 
@@ -88,7 +88,7 @@ def test_rows_are_shared_in_turns_where_there_are_bulk_copies_only() -> None:
 
 @cache
 def text_cases() -> dict[str, OperationGraph]:
-    """Their graphs, which keep what is worked out of them once."""
+    """The text cases with their graphs, which cache derived values."""
     lines = (line for path in sorted(CASES.glob("*.txt")) for line in path.read_text(encoding="utf-8").splitlines())
     return {str(case): case.graph() for case in parse_cases(lines)}
 
@@ -117,7 +117,7 @@ def random_lines(seed: int, count: int) -> Iterator[str]:
 
 
 def check_knobs(case: str, graph: OperationGraph, arch: ArchSpec) -> int:
-    """Plans of each engine that takes the case, with one knob at a time off its default; how many there were."""
+    """Checks the plans of each engine that takes the case, with one knob at a time off its default; counts them."""
     made = 0
     for engine in anchored(ENGINES, graph):
         if engine.refuse(graph, arch) is not None:

@@ -16,7 +16,7 @@ from tests.support.single_operations import operations_of_cases, with_other_stri
 
 @pytest.mark.parametrize("kind", [*catalog.OPERATIONS, *catalog.INTERNAL], ids=lambda kind: kind.__name__)
 def test_every_type_and_stride_is_taken(kind: type) -> None:
-    """On the oldest architecture, whose engines run on all others."""
+    """Plans are for the oldest architecture, whose engines run on all others."""
     seed = fresh_seed()
     rng, count = np.random.default_rng(seed), 0
     for operation in operations_of_cases()[kind]:

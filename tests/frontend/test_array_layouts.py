@@ -1,4 +1,4 @@
-"""Strides of arrays against the graph's: what is warned of, once, and what is taken as cuDNN takes it."""
+"""Strides of arrays that differ from the graph's: one warning, or none where cuDNN's users rely on it."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_an_axis_of_stride_0_given_for_a_full_one(handle: Handle) -> None:
 
 
 def test_random_layouts_are_told_of_where_an_element_lies_elsewhere(handle: Handle) -> None:
-    """Against the elements' offsets; arrays have other axes of extent 1 than the tensor."""
+    """Compares with the elements' offsets; arrays have other axes of extent 1 than the tensor."""
     draw = Random("layouts")
     told = 0
     for address in range(1, 400):
@@ -167,7 +167,7 @@ def test_random_layouts_are_told_of_where_an_element_lies_elsewhere(handle: Hand
 
 
 class Described:
-    """An array as far as torch's names tell."""
+    """A description of an array by torch's names."""
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
         self.shape = shape

@@ -173,7 +173,7 @@ def test_a_dump_of_random_numbers_beside_packed_sequences(handle: Handle) -> Non
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32])
 def test_packed_page_tables(handle: Handle, kind: type) -> None:
-    """Of each sequence the pages that it has, one behind the other; of a page 2 rows."""
+    """The pages of each sequence lie one behind the other; a page has 2 rows."""
     size, rows = 16, 2
     data, case = drawn(kind, size), Packed(handle, kind)
     counts = [-(-keys // rows) for keys in KEYS]
@@ -209,7 +209,7 @@ def test_packed_page_tables(handle: Handle, kind: type) -> None:
 
 
 def test_other_operations_of_packed_sequences(handle: Handle) -> None:
-    """A product of packed rows with one matrix, and what is above 0 of it; what lies behind the last row stays."""
+    """ReLU of the product of packed rows with one matrix; memory behind the last row stays as it was."""
     rng, case = np.random.default_rng(fresh_seed()), Packed(handle, np.float32)
     x, w = (
         rng.standard_normal((sum(KEYS), HK, 7)).astype(np.float32),

@@ -57,7 +57,7 @@ SUFFIXES = {
     "sdpa_fp8_backward": ("::dQ", "::dK", "::dV", "::Amax_dQ", "::Amax_dK", "::Amax_dV", "::Amax_dP"),
 }
 
-#: What no parameter takes, or takes without a crash.
+#: Values that parameters must refuse or take without a crash.
 HOSTILE: dict[str, Any] = {
     "None": None,
     "text": "x",
@@ -368,7 +368,7 @@ def test_slopes_of_alibi_are_those_of_the_formula(heads: int) -> None:
 
 @pytest.mark.parametrize("method", calls.CALLS)
 def test_scalars_and_small_ranks_are_planned_or_refused(method: str) -> None:
-    """In the place of each tensor in turn: by-value tensors of any rank, vectors, one element."""
+    """Each tensor in turn is a by-value tensor of any rank, a vector, or one element."""
     kinds = {
         "constant": lambda graph: graph.tensor_scalar(1.0, cudnn.scalar_type.COMPILE_TIME_CONST),
         "scalar": lambda graph: graph.tensor_scalar(1.0),
@@ -416,7 +416,7 @@ def test_a_by_value_sink_is_read() -> None:
         tensors = {tensor: cudnn.from_numpy(ones, handle) for tensor in (q, o)}
         workspace = cudnn.from_numpy(np.zeros(max(1, graph.get_workspace_size()), np.uint8), handle)
         graph.execute({**tensors, sink: 8.0}, workspace)
-        np.testing.assert_allclose(tensors[o].numpy(), 0.8 * ones, rtol=1e-6)  # of scores 8 for four keys and the sink
+        np.testing.assert_allclose(tensors[o].numpy(), 0.8 * ones, rtol=1e-6)  # scores are 8: four keys and the sink
 
 
 def test_lengths_beside_a_score_modifier_are_its_own() -> None:

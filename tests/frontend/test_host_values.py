@@ -24,7 +24,7 @@ FLOAT = cudnn.data_type.FLOAT
 
 
 class TorchLike:
-    """What a CPU tensor of torch tells, over NumPy's memory; ``reads`` counts how often its value was asked for."""
+    """Imitates a CPU tensor of torch over NumPy's memory; ``reads`` counts reads of its value."""
 
     def __init__(self, held: np.ndarray[Any, Any], dtype: str, *, is_cpu: bool = True) -> None:
         self.held = held
@@ -79,7 +79,7 @@ def full(value: float, dtype: Any = np.float32, shape: tuple[int, ...] = (1, 1, 
     return np.full(shape, value, dtype)
 
 
-#: How one number is written, by name. Each holds multiples of a half exactly.
+#: Host objects that hold one number, by name; each holds multiples of a half exactly.
 WRITTEN: dict[str, Callable[[float], Any]] = {
     "float": float,
     "NumPy scalar": np.float32,

@@ -47,7 +47,7 @@ def test_other_characters_stay() -> None:
 
 
 def _wrong_calls(handle: Handle, name: str) -> Iterator[Callable[[], object]]:
-    """Calls that fail or tell something of tensors and graphs of this name."""
+    """Calls that fail, or whose text names tensors and graphs of this name."""
     graph = pygraph(name, FLOAT, FLOAT, FLOAT, handle)
     x, b = graph.tensor([8], name=name), graph.tensor([8], name=name + "b")
     y = graph.add(x, b, name=name + "add").set_output(True)

@@ -1,6 +1,7 @@
-"""A norm with what residual networks have around it, written as programs for cudnn-frontend write it: add, ReLU and its
-mask behind the forward pass; the mask, or ReLU's gradient, before the backward pass. One launch each, and one for a
-mask."""
+"""Norms of residual networks, written as for cudnn-frontend, each in one launch and one more for a mask.
+
+Add, ReLU and its mask follow the forward pass; the mask, or ReLU's gradient, precedes the backward pass.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +121,7 @@ def test_mask_and_batch_norm_backward(handle: Handle, rng: np.random.Generator, 
 
 
 def test_an_array_of_booleans_lends_its_memory_to_bits(handle: Handle) -> None:
-    """As programs do that allocate a mask like the activation: the first eighth of it has the bits."""
+    """Programs may allocate a mask like the activation; the first eighth of it then has the bits."""
     x = np.linspace(-1, 1, np.prod(DIMS)).astype(np.float16).reshape(DIMS)
     graph = new_graph(handle)
     (tx,), (ts, tb) = images(graph, 1), channels(graph, 2)

@@ -1,4 +1,4 @@
-"""Outputs that a program of cudnn-frontend takes and never marks: computed or left out, never refused."""
+"""Outputs that a program takes and never marks as outputs: they are computed or left out, never refused."""
 
 from __future__ import annotations
 

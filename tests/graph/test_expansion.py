@@ -274,7 +274,7 @@ def test_ragged_tensors_are_loaded_and_stored() -> None:
 
 
 def test_a_ragged_tensor_that_is_read_before_its_writer_is_given() -> None:
-    """It is not loaded: what is read is what is stored."""
+    """The tensor is not loaded: its reader gets the stored values."""
     offsets = tensor(30, (B + 1, 1, 1, 1), DataType.INT64)
     o = replace(OUT, strides=packed_strides(OUT.dims, (0, 2, 1, 3)), ragged_offset=offsets)
     active = PointwiseOperation(Pointwise(PointwiseMode.RELU_FWD, DataType.FLOAT), x=o, y=tensor(31, OUT.dims))

@@ -1,4 +1,4 @@
-"""What nobody can observe is no part of a graph."""
+"""Operations and outputs that nobody can observe are no part of a graph."""
 
 from __future__ import annotations
 

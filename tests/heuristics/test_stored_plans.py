@@ -58,7 +58,7 @@ def place(content: Any, path: str) -> tuple[Any, Any]:
 
 
 def test_every_plan_is_made_again_from_its_document() -> None:
-    """Every engine's plan, with its default knobs, of a third of the cases on one of two devices."""
+    """The test covers the default plans of every engine for a third of the cases, on one of two devices."""
     rng = np.random.default_rng(seed := fresh_seed())
     devices = [spec.with_sm_count(int(rng.integers(1, spec.sm_count + 1))) for spec in SPECS]
     checked: set[str] = set()
@@ -250,7 +250,7 @@ def test_plans_of_another_device_are_refused_or_rebuilt() -> None:
 
 
 def test_a_rebuilt_plan_has_no_further_notes() -> None:
-    """Whoever stored a plan without tensor cores gets none with them."""
+    """A stored plan without tensor cores is not rebuilt as one with them."""
     graph = parse_case("matmul m=64 n=64 k=64 dtype=fp32").graph()
     exact = rank(graph, SM_80, HeurMode.FALLBACK, ENGINES).best
     assert exact is not None

@@ -29,7 +29,7 @@ from lowdnn.status import NotInitializedError
 from tests.support.runtime import ALPHA, X, Y, open_runtime, scale_plan, scale_sources, upload
 
 CHILDREN = 12
-#: Seconds after which a child hangs.
+#: Seconds after which a child counts as hanging.
 PATIENCE_S = 20
 
 

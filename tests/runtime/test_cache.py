@@ -1,4 +1,4 @@
-"""The entries of the disk cache: damage, bounds, and what is not an entry. Directories: test_cache_directory."""
+"""The entries of the disk cache: damage, bounds, and files that are no entries."""
 
 from __future__ import annotations
 

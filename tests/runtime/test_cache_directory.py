@@ -1,4 +1,4 @@
-"""Which directories the disk cache uses, for what, and how a user hears of one that it does not use."""
+"""Directories that the disk cache uses, and the report about one that it does not use."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_directory_without_write_permission_is_read(tmp_path: Path) -> None:
 
 
 def test_a_swapped_directory_changes_nothing_elsewhere(tmp_path: Path) -> None:
-    """The folder is replaced by a link while it is in use: what follows is refused, not followed."""
+    """The folder is replaced by a link while it is in use; later accesses refuse the link."""
     (tmp_path / "victim").mkdir(mode=0o700)
     cache = DiskCache(tmp_path / "cache")
     cache.put(KEY, b"x")

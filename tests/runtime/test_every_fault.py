@@ -46,7 +46,7 @@ def counts(make_driver: Callable[[], Driver], kernel_cache_dir: Path, sources: S
 
 
 def held(driver: Driver) -> dict[str, int]:
-    """What a program holds on an emulated device."""
+    """Counts the objects that a program holds on an emulated device."""
     state = cast(EmulatedDriver, driver)._context._state
     if state is None:
         return {}
@@ -56,7 +56,7 @@ def held(driver: Driver) -> dict[str, int]:
 
 
 def test_the_program_makes_every_call(counts: Counter[str], make_driver: Callable[[], Driver]) -> None:
-    """But for making a context current, where another test holds it current on the GPU."""
+    """On a GPU, making a context current may be missing, since another test may hold the context current."""
     missing = set(CALLS) - set(counts)
     assert not set(counts) - set(CALLS)
     assert missing <= (set() if make_driver is EmulatedDriver else {"context_set_current"})
@@ -89,7 +89,7 @@ def test_a_fault_of(
 
 
 def check_failures(failures: list[LowdnnError], call: str, result: CuResult, where: str) -> None:
-    """What gives something back may report to the log instead of raising, and so may a call within ``close``."""
+    """Calls that give something back, and calls within ``close``, may log a failure instead of raising it."""
     assert len(failures) <= 1, where
     if not failures:
         assert call in RELEASES | {"context_get_current", "context_set_current"}, f"{where}: nobody was told"

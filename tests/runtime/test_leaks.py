@@ -23,11 +23,11 @@ from lowdnn.runtime.stream import Stream
 from lowdnn.status import LowdnnError
 from tests.support.runtime import open_runtime
 
-#: Freed buffers before the measurement: several times what the emulated device remembers, so that its tables are full.
+#: Buffers freed before the measurement: several times those that the emulated device remembers, which fills its tables.
 FREED = 4000
 WARM_UP = 50
 CYCLES = 150
-#: Bytes a cycle may leave on the average, for what labels of records and caches of numbers take until they are full.
+#: Mean bytes that a cycle may leave, for labels of records and caches of numbers until they are full.
 ALLOWED_BYTES = 250
 
 

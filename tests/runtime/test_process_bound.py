@@ -1,4 +1,4 @@
-"""What is pickled and copied, and what refuses to be."""
+"""Objects that are pickled and copied, and objects that refuse it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from lowdnn.frontend.python_graph import pygraph
 
 FLOAT, HALF, INT32 = cudnn.data_type.FLOAT, cudnn.data_type.HALF, cudnn.data_type.INT32
 TRAINING = cudnn.norm_forward_phase.TRAINING
-#: From a new graph to the arguments of one call, by name.
+#: A function of a new graph that returns the arguments of one call, by name.
 Arguments = Callable[[pygraph], dict[str, Any]]
 
 #: Methods of pygraph that add no operation.
@@ -47,7 +47,7 @@ def parameters_of_type(*annotations: str) -> list[tuple[str, str]]:
 
 
 def call(graph: pygraph, method: str, **changed: Any) -> Any:
-    """The method's valid call, with some arguments others."""
+    """The method's valid call, with some of its arguments replaced."""
     return getattr(graph, method)(**(CALLS[method](graph) | changed))
 
 
@@ -217,7 +217,7 @@ DIMS: Mapping[str, tuple[int, ...]] = {
 
 
 def finished(graph: pygraph, method: str, result: Any) -> list[Tensor]:
-    """The outputs of a call, which become outputs of the graph, with the dims that inputs do not determine."""
+    """Marks the outputs of a call as the graph's, and sets the dims that inputs do not determine."""
     outputs = outputs_of(result)
     for output in outputs:
         output.set_output(True)

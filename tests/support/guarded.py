@@ -1,4 +1,4 @@
-"""A GPU's memory of which nothing is mapped behind the last byte: a touch there stops the kernel.
+"""A GPU's memory with nothing mapped behind the last byte, so that an access there stops the kernel.
 
 compute-sanitizer does not see what tensor maps let copies read; the memory management unit does.
 """
@@ -12,13 +12,13 @@ from cuda.bindings import driver as cu
 
 from lowdnn.driver.base import Driver
 
-#: Tensors begin at a multiple of it, so that there may be fewer bytes behind the last one.
+#: Allocations begin at a multiple of this, so that up to 15 bytes behind the last one are mapped.
 _ALIGN_BYTES = 16
 
 
 @dataclass
 class GuardedDriver:
-    """``driver``, whose allocations end where mapped memory does, or up to 15 bytes before; the next page is not."""
+    """``driver`` whose allocations end at the end of mapped memory, or up to 15 bytes before it."""
 
     driver: Driver
     _ranges: dict[int, tuple[int, int, Any]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ _MINIMUM = cu.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
 
 
 def _properties() -> cu.CUmemAllocationProp:
-    """Of the first device."""
+    """The properties of allocations on the first device."""
     properties = cu.CUmemAllocationProp()
     properties.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     properties.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -66,7 +66,7 @@ def _access(properties: cu.CUmemAllocationProp) -> cu.CUmemAccessDesc:
 
 
 def _done(result: tuple[Any, ...]) -> Any:
-    """What the call gives beside its status."""
+    """The results of a call beside its status, which must be success."""
     status, *values = result
     assert status == cu.CUresult.CUDA_SUCCESS, status
     return values[0] if values else None

@@ -9,7 +9,7 @@ from random import Random
 
 from lowdnn.graph.cases import FAMILIES
 
-#: Numbers and lists of them that most keys take, and whose combinations often do not fit together.
+#: Numbers and lists of numbers that most keys take; combinations of them often contradict each other.
 _PLAIN = (
     *("0", "1", "2", "3", "5", "7", "9", "64", "100", "10000000", "99999999999", "1e6", "1/2", "7/3", "0.1"),
     *("0x1", "1x1", "2x3", "3x2x1", "1x2x3x4", "0,1", "1,2", "2,3", "4,7", "1:2"),

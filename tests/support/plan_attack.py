@@ -1,4 +1,4 @@
-"""Reads mutated documents and counts what comes of them."""
+"""Reads mutated documents and counts the outcomes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lowdnn.status import ArchMismatchError, BadParamError, NotSupportedError, S
 from tests.support.plan_mutations import Document, corpus, mutated
 from tests.support.watching import Overtime, Watch
 
-#: What readers may raise, as their docstrings say.
+#: Exceptions that readers may raise by their docstrings.
 _DOCUMENTED = {
     "plan": (BadParamError, SerializationVersionMismatchError, ArchMismatchError),
     "pygraph": (BadParamError, SerializationVersionMismatchError, ArchMismatchError),
@@ -30,7 +30,7 @@ _DOCUMENTED = {
 
 @dataclass
 class Attack:
-    """What came of the mutations: outcomes by kind, and findings, each with how to repeat it."""
+    """The outcomes by kind, and the findings, each with the arguments that repeat it."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ def attack(
 ) -> Attack:
     """Reads ``count`` mutations, those of ``seed`` from number ``first`` on; a tenth of them with ``rebuild``.
 
-    ``report`` hears of each number when it is done.
+    ``report`` is called with the number of each one when it is done.
     """
     found, watch = Attack(), Watch()
     config = Config(device="emulated", emulated_arch="sm_90a", disk_cache=False)

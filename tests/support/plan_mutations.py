@@ -35,7 +35,7 @@ CASES = (
     "rope b=1 s=8 h=2 d=16 dtype=bf16",
 )
 
-#: What stands in the place of any value.
+#: Values that replace any value of a document.
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 7, 0.0, -0.0, 0.5, 1e308, 5e-324, [], {}, ""),
     *(sign * 2**bits + step for bits in (7, 15, 31, 32, 62, 63, 64) for sign in (1, -1) for step in (-1, 0, 1)),
@@ -124,7 +124,7 @@ def _planned(graph: pygraph) -> str:
 
 
 def _changed_text(rng: np.random.Generator, text: str) -> str | bytes:
-    """A change that knows nothing of JSON."""
+    """The text with a change of characters, whatever they mean in JSON."""
     start, length = int(rng.integers(len(text))), int(rng.integers(1, 40))
     piece = text[start : start + length]
     kind = rng.integers(6)
@@ -163,7 +163,7 @@ def _places(content: Any) -> list[_Place]:
 
 
 def _place(rng: np.random.Generator, content: Any) -> _Place:
-    """Of any value; one that many others lie in is as likely as a leaf's neighbour."""
+    """The place of a random value; lists and objects are drawn more often than leaves."""
     places = _places(content)
     if rng.random() < 0.3:
         places = [place for place in places if isinstance(place[0][place[1]], (dict, list))] or places
@@ -176,7 +176,7 @@ def _replace(rng: np.random.Generator, content: Any, documents: Sequence[Documen
 
 
 def _nudge(rng: np.random.Generator, content: Any, documents: Sequence[Document]) -> None:
-    """A number beside the one there."""
+    """Replaces a number by one near or related to it."""
     numbers = [(c, k) for c, k in _places(content) if type(c[k]) in (int, float)]
     if not numbers:
         return
@@ -204,7 +204,7 @@ def _swap(rng: np.random.Generator, content: Any, documents: Sequence[Document])
 
 
 def _rename(rng: np.random.Generator, content: Any, documents: Sequence[Document]) -> None:
-    """Another class, enum, member or key, of those in any document."""
+    """Replaces the name of a class, enum, member, engine or device by one of another document."""
     names = [(c, k) for c, k in _places(content) if k in ("class", "enum", "name", "engine", "arch")]
     others = [(c, k) for c, k in _places(_other(rng, documents)) if k in ("class", "enum", "name", "engine", "arch")]
     if names and others:
@@ -222,7 +222,7 @@ def _nest(rng: np.random.Generator, content: Any, documents: Sequence[Document])
 
 
 def _splice(rng: np.random.Generator, content: Any, documents: Sequence[Document]) -> None:
-    """A value of another document, where it has one under the same key."""
+    """Replaces a value by one that another document has under the same key."""
     container, key = _place(rng, content)
     others = [(c, k) for c, k in _places(_other(rng, documents)) if k == key]
     if others:
@@ -231,7 +231,7 @@ def _splice(rng: np.random.Generator, content: Any, documents: Sequence[Document
 
 
 def _extend(rng: np.random.Generator, content: Any, documents: Sequence[Document]) -> None:
-    """A key that nobody knows, or one of elsewhere."""
+    """Adds a key that no document has."""
     objects = [c[k] for c, k in _places(content) if isinstance(c[k], dict)]
     chosen = objects[rng.integers(len(objects))] if objects else content
     key = ("__class__", "rebuild", "trusted", "image", "cubin", "path", "__init__", "\n")[rng.integers(8)]
@@ -239,7 +239,7 @@ def _extend(rng: np.random.Generator, content: Any, documents: Sequence[Document
 
 
 def _reset(rng: np.random.Generator, content: Any, documents: Sequence[Document]) -> None:
-    """Another version, device, engine or knob, at the document's head or the plan's inside of it."""
+    """Replaces version, device, engine or knobs, at the head of the document or of the plan inside it."""
     inner = content.get("plan")
     head = inner if "tensors" in content and isinstance(inner, dict) else content
     key = ("lowdnn", "arch", "sm_count", "engine", "choices", "lowdnn_plan", "lowdnn_graph")[rng.integers(7)]

@@ -14,14 +14,16 @@ from tests.support.running import Arrays
 
 
 def with_sequences(graph: OperationGraph, inputs: Arrays, rows: Mapping[int, Sequence[int]]) -> Arrays:
-    """``inputs`` with sequences of so many rows for each batch, from the first row on, by how many a ragged tensor has
-    room for."""
+    """``inputs`` with sequences of these lengths, from the first row on.
+
+    rows: the rows of each batch, by the number of rows that the padded tensor has.
+    """
     offsets = {move.offsets.uid: _offsets(move, rows[move.padded.dims[2]], inputs) for move in _moves(graph)}
     return {**inputs, **offsets}
 
 
 def with_padded(graph: OperationGraph, names: Collection[str]) -> OperationGraph:
-    """The graph with the ragged tensors of these names as padded ones."""
+    """The graph with padded tensors in the place of the ragged ones of these names."""
     moves = [move for move in _moves(graph) if move.packed.name in names]
     padded = {move.padded.uid: replace(move.padded, is_virtual=False, name=move.packed.name) for move in moves}
     return OperationGraph(with_tensors(op, padded) for op in graph.operations if op not in moves)
@@ -55,7 +57,7 @@ def _offsets(move: RaggedMove, rows: Sequence[int], inputs: Arrays) -> np.ndarra
 
 
 def _lengths(rng: np.random.Generator, move: RaggedMove) -> list[int]:
-    """Of each batch: none, all that it has room for, or any number, as long as the tensor has room for all."""
+    """A length for each batch: 0, all that it has room for, or any number; the tensor has room for the sum."""
     room, left, lengths = move.padded.dims[2], move.packed.dims[2], []
     for _ in range(move.padded.dims[0]):
         wanted = int(rng.choice([0, room, rng.integers(0, room + 1), rng.integers(0, room + 1)]))

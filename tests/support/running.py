@@ -31,7 +31,7 @@ from tests.support.tolerance import assert_close
 #: One scheduling policy of each kind; every engine runs under each.
 POLICIES = ("lockstep", "warp-serial(7)", "cta-reverse")
 
-#: What lies before a tensor in its buffer.
+#: The byte that fills the zone before a tensor in its buffer.
 _ZONE_BYTE = 0xA5
 
 Arrays = Mapping[int, NDArray[Any]]
@@ -106,7 +106,7 @@ def check_outputs(
 def assert_outputs(
     found: Arrays, expected: Mapping[int, Expected], graph: OperationGraph, inputs: Arrays, context: str = ""
 ) -> None:
-    """Outputs must be near; of packed ones the rows of sequences, and others must be as they were before the run."""
+    """Asserts that outputs are near; rows of packed ones outside sequences must be as they were before the run."""
     stores = {op.y.uid: op for op in graph.operations if isinstance(op, RaggedStore)}
     for uid, wanted in expected.items():
         tensor, actual, values = graph.tensors[uid], found[uid], wanted.values
@@ -178,7 +178,7 @@ def _compare(
 
 
 def _is_of_sequences(store: RaggedStore, inputs: Arrays) -> NDArray[np.bool_]:
-    """Of each row of the packed tensor, whether a sequence has it."""
+    """A flag for each row of the packed tensor that is a row of a sequence."""
     rows = np.zeros(store.packed.dims[2], np.bool_)
     for _, place in store.sequences({"offsets": inputs[store.offsets.uid]}):
         rows[place] = True
@@ -186,7 +186,7 @@ def _is_of_sequences(store: RaggedStore, inputs: Arrays) -> NDArray[np.bool_]:
 
 
 def _packed_ends(graph: OperationGraph, inputs: Arrays) -> dict[int, int]:
-    """By uid, the rows of packed tensors that offsets describe."""
+    """The number of rows of packed tensors that offsets describe, by uid."""
     moves = [op for op in graph.operations if isinstance(op, RaggedMove)]
     return {
         move.packed.uid: int(inputs[move.offsets.uid].max()) * move.multiplier // move.row_elements for move in moves
@@ -194,7 +194,7 @@ def _packed_ends(graph: OperationGraph, inputs: Arrays) -> dict[int, int]:
 
 
 def _in_memory(tensor: Tensor, ends: Mapping[int, int]) -> Tensor:
-    """The tensor, or of a packed one what there is of it."""
+    """The tensor as it lies in memory; a packed one ends with its last sequence."""
     if tensor.uid not in ends:
         return tensor
     batch, heads, rows, size = tensor.dims
@@ -202,7 +202,7 @@ def _in_memory(tensor: Tensor, ends: Mapping[int, int]) -> Tensor:
 
 
 def _with_address(memory: NDArray[Any]) -> NDArray[Any]:
-    """One element where there is none: packed tensors have an address even if no sequence has a row."""
+    """``memory``, with one element if it has none: packed tensors have an address even without rows."""
     return memory if memory.size else np.zeros(1, memory.dtype)
 
 

@@ -21,13 +21,13 @@ from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.status import LowdnnError
 
 _CASES = Path(__file__).parents[1] / "cases"
-#: Operations of each class, of different meanings.
+#: The most operations of each class, with different meanings.
 _OF_A_CLASS = 3
 
 
 @cache
 def operations_of_cases() -> dict[type, tuple[Operation, ...]]:
-    """By class, operations whose outputs are all stored."""
+    """Operations whose outputs are all stored, by class."""
     found: dict[type, dict[str, Operation]] = {}
     for path in sorted(_CASES.glob("*.txt")):
         for case in parse_cases(path.read_text().splitlines()):
@@ -41,8 +41,10 @@ def operations_of_cases() -> dict[type, tuple[Operation, ...]]:
 
 
 def with_other_types(operation: Operation) -> Iterator[OperationGraph]:
-    """What the operation's own check accepts: each tensor, all that are of one type, and the compute type, by itself or
-    together with all floats, in each data type."""
+    """Graphs of the operation with other types, as far as its own check accepts them.
+
+    Each tensor, all tensors of one type, and the compute type, alone or with all floats, take each data type in turn.
+    """
     tensors = list(_tensors(operation).values())
     kinds = {tensor.data_type for tensor in tensors}
     groups = [[tensor] for tensor in tensors] + [[one for one in tensors if one.data_type is kind] for kind in kinds]
@@ -55,7 +57,7 @@ def with_other_types(operation: Operation) -> Iterator[OperationGraph]:
 
 
 def with_other_strides(operation: Operation, rng: np.random.Generator) -> Iterator[OperationGraph]:
-    """One graph, or none: axes in any order, with gaps between rows and elements, and inputs that repeat."""
+    """At most one graph, with axes in any order, gaps between rows and elements, and inputs that repeat."""
     outputs = {tensor.uid for tensor in outputs_of(operation).values()}
     changed = {
         tensor.uid: replace(
@@ -69,7 +71,7 @@ def with_other_strides(operation: Operation, rng: np.random.Generator) -> Iterat
 
 
 def _parts_of_batch_norm() -> dict[type, tuple[Operation, ...]]:
-    """No text case has them."""
+    """The operations of batch norms in parts, which no text case has."""
 
     def tensor(uid: int, dims: tuple[int, ...] = (1, 5, 1, 1)) -> Tensor:
         return Tensor(uid, DataType.FLOAT, dims, packed_strides(dims), 16)
@@ -107,13 +109,13 @@ def _retyped_with_compute_type(operation: Operation, tensors: list[Tensor], data
 
 
 def _tensors(operation: Operation) -> dict[str, Tensor]:
-    """By port, those in device memory."""
+    """The tensors in device memory, by port."""
     ports = inputs_of(operation) | outputs_of(operation)
     return {port: tensor for port, tensor in ports.items() if not tensor.is_scalar_value}
 
 
 def _meaning(operation: Operation) -> str:
-    """What does not depend on tensors, but for which there are."""
+    """The operation's fields other than tensors, and the ports that are set."""
     plain = [value for item in fields(operation) if not isinstance(value := getattr(operation, item.name), Tensor)]
     return f"{sorted(inputs_of(operation) | outputs_of(operation))} {[value for value in plain if _is_mode(value)]}"
 

@@ -1,4 +1,4 @@
-"""What a process does while it reads documents: files opened, programs compiled, code run, time taken."""
+"""Watches a process while it reads documents: files opened, programs compiled, code run, time taken."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lowdnn.driver import nvrtc
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Audit events of what no document may cause.
+#: Audit events that no document may cause.
 _FORBIDDEN = re.compile(
     r"os\.(system|exec|posix_spawn|spawn|fork|remove|rename|link|symlink|putenv|chmod)|subprocess\.|socket\.|shutil\."
     r"|pickle\.|marshal\.|ctypes\.dlopen|code\.__new__|(compile|exec|import)$"
@@ -49,7 +49,7 @@ class Watch:
 
     @contextmanager
     def installed(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Hears of what codegen writes and of what NVRTC gets."""
+        """Records the texts that codegen writes and those that NVRTC gets."""
         write, compile_program = functor._Writer.text, nvrtc.compile_program
 
         def written(writer: Any, name: str) -> str:

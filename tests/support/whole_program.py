@@ -29,7 +29,7 @@ COUNT = 300
 
 
 class WholeProgram:
-    """The steps in order; each leaves nothing behind but what ``close`` gives back."""
+    """The steps in order; ``close`` gives back all that they leave behind."""
 
     def __init__(self, driver: Driver, cache_dir: Path, sources: SourceTree) -> None:
         self.driver = driver
@@ -52,7 +52,7 @@ class WholeProgram:
 
     @staticmethod
     def run(*steps: Callable[[], None]) -> list[LowdnnError]:
-        """Runs the steps, each that fails once more; the failures. A second failure of a step is raised."""
+        """Runs the steps, and a step that fails once more; returns the failures. A second failure is raised."""
         failures = []
         for step in steps:
             try:
@@ -137,7 +137,7 @@ class WholeProgram:
             self.check(y)
 
     def captured(self, stream: Stream, work: Callable[[], None]) -> int:
-        """The graph of ``work``; the capture ends whatever fails."""
+        """The captured graph of ``work``; the capture ends even if it fails."""
         stream.begin_capture()
         try:
             assert stream.is_capturing

@@ -20,8 +20,7 @@ _SIZES = (8, 16, 24, 40, 64, 72, 96, 128, 192, 256)
 
 
 def draw(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
-    """A case of ragged attention with lengths up to ``most``; a kernel is compiled for what ``kernel`` draws, whatever
-    ``numbers`` does."""
+    """A case of ragged attention with lengths up to ``most``; its kernel depends on draws from ``kernel`` alone."""
     words = [*_heads(kernel, numbers, most, 8 if kernel.random() < 0.3 else most), "ragged=yes"]
     words.append(f"lengths={kernel.choice(['no', 'yes', 'both'])}")
     words.append(f"stats={kernel.choice(['no', 'yes', 'lse', 'log2'])}")
@@ -45,7 +44,7 @@ def draw_backward(kernel: np.random.Generator, numbers: np.random.Generator, mos
 
 
 def engines_of(line: str) -> list[Engine]:
-    """Those that take the case, but for what splits it."""
+    """The engines that take the case whole."""
     graph = parse_case(line).graph()
     return [engine for engine in ENGINES if engine.name != "composite" and engine.refuse(graph, SM_90A) is None]
 

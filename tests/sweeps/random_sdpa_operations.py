@@ -80,7 +80,7 @@ class Drawn:
     def rows(
         self, dims: tuple[int, ...], of: str, *, is_output: bool = False, data_type: DataType | None = None
     ) -> Tensor:
-        """Heads, perhaps ragged; of: whose lengths they have."""
+        """A tensor of heads, perhaps ragged.  of: the tensor whose lengths it has."""
         kind = data_type or DataType(self.rng.choice(_FLOATS))
         batch, heads, most, size = dims
         if not (self.is_ragged and self.happens(0.8)):
@@ -100,7 +100,7 @@ class Drawn:
         return x
 
     def _keys(self, heads: int, size: int, table: str, options: dict[str, Any], has_lengths: bool) -> Tensor:
-        """k or v, perhaps in pages."""
+        """The tensor k or v, perhaps in pages."""
         if not (has_lengths and self.happens(0.4)):
             return self.rows((self.batch, heads, self.keys, size), "kv")
         entries = -(-self.keys // _PAGE)
@@ -120,7 +120,7 @@ class Drawn:
         return container
 
     def _lengths(self) -> dict[str, Any]:
-        """Of keys and queries, where sequences are packed of both."""
+        """The lengths of keys and queries; both if sequences are packed, otherwise any of them."""
         found = {}
         for of, lengths in self.lengths.items():
             if not (self.is_ragged or self.happens(0.5)):
@@ -142,7 +142,7 @@ class Drawn:
         return found
 
     def _modifier(self, scores: tuple[int, ...]) -> dict[str, Any]:
-        """A bias, and a band behind it."""
+        """A modifier of scores that adds a bias and then masks a band."""
         if self.happens(0.5):
             return {}
         before, between, after = (self.tensor(scores, DataType.FLOAT, is_virtual=True) for _ in range(3))
@@ -158,7 +158,7 @@ class Drawn:
         }
 
     def _softmax(self, scores: tuple[int, ...]) -> Softmax:
-        """With any of its statistics, and perhaps a sink."""
+        """The softmax with any of its statistics, and perhaps a sink."""
         given: dict[str, Any] = {}
         for port in ("stats", "max", "sum_exp"):
             if self.happens(0.5):

@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.sweeps.random_attention import happens, heads_of
 
-#: Of heads; none is a multiple of 8 up to 256.
+#: Sizes of heads, none of which is a multiple of 8 up to 256.
 _SIZES = (1, 3, 12, 20, 264)
 _TYPES, _FP8 = ("fp16", "bf16", "fp32", "fp64"), ("e4m3", "e5m2")
 _BIASES = ("bh", "1h", "b1", "11")

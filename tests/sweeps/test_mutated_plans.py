@@ -35,14 +35,14 @@ def test_mutated_documents_are_read_or_refused() -> None:
 
 
 def test_code_comes_from_lowdnn_s_own_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever lies in the working directory; a plan cannot name machine code either."""
+    """Files in the working directory change nothing, and a plan cannot name machine code."""
     document = next(found for found in corpus() if found.name == "chain")
     kernel = json.loads(document.text)["plan"]["plan"]["kernels"][0]["name"]
     for name in ("generated.cuh", "numeric.cuh", f"{kernel}.cubin", f"{kernel}.ptx", "MANIFEST.json"):
         (tmp_path / name).write_text("wrong")
     monkeypatch.chdir(tmp_path)
     watch = Watch()
-    for is_watched in (False, True):  # the first time modules are imported
+    for is_watched in (False, True):  # the first round imports modules
         with nullcontext() if not is_watched else watch.step(60), Handle.open("emulated", config=CONFIG) as handle:
             graph = pygraph()
             graph.deserialize(handle, document.text)

@@ -14,9 +14,10 @@ from tests.sweeps.random_ragged import check, draw, draw_backward, engines_of
 
 Draw = Callable[[np.random.Generator, np.random.Generator, int], str]
 
-#: Kernels, and cases of each.
-_KERNELS, _CASES = 6, 2
-_KERNELS_ON_A_GPU, _CASES_ON_A_GPU = 48, 24
+#: Kernels, emulated and on a GPU.
+_KERNELS, _KERNELS_ON_A_GPU = 6, 48
+#: Cases for each kernel, emulated and on a GPU.
+_CASES, _CASES_ON_A_GPU = 2, 24
 
 of_each_kind = pytest.mark.parametrize("drawn", [draw, draw_backward], ids=["forward", "backward"])
 
@@ -31,7 +32,7 @@ def test_drawn_lines_have_engines() -> None:
 @of_each_kind
 @pytest.mark.parametrize("kernel", range(_KERNELS))
 def test_sample(guarded: Runtime, drawn: Draw, kernel: int) -> None:
-    """The same kernels in each run, so that they are compiled once."""
+    """Kernels are the same in each run, so that they are compiled once."""
     _sweep(guarded, drawn, [kernel, 0], _CASES, most=100)
 
 

@@ -117,8 +117,11 @@ def _copies() -> Iterator[Copy]:
 
 
 def _wrapping_copies() -> Iterator[Copy]:
-    """Of 10 rows of two heads, the four from ``row`` on of a sequence of ``length`` rows behind ``first`` others.
-    The map's rows end where the sequence does: addresses, which the last two coordinates move, exceed 2^64 bytes."""
+    """Copies of four rows, from ``row`` on, of a sequence of ``length`` rows behind ``first`` others.
+
+    The tensor has 10 rows of two heads. The map's rows end with the sequence, since its last two coordinates move
+    addresses beyond 2^64 bytes.
+    """
     end, size, heads, rows = 1 << 30, 16, 2, 10
     head_bytes, row_bytes = 2 * size, 2 * size * heads
     dims, box = (size, end, heads, 1 << 31, end + 1), (size, 4, 1, 1, 1)

@@ -301,7 +301,7 @@ def test_a_first_pixel_beyond_the_box(bench: Bench, compile_cuda: Compile) -> No
 
 
 def test_addresses_wrap_around_and_their_memory_is_checked(bench: Bench, compile_cuda: Compile) -> None:
-    """Rows that end at row 2^30 of a map whose last two strides add up to 2^34 bytes: 64 of them there are."""
+    """The 64 rows end at row 2^30 of a map whose last two strides add up to 2^34 bytes."""
     end, row_bytes = 1 << 30, 16
     tensor = bench.put(np.arange(256, dtype=np.uint32), "rows")
     dims, strides = (4, end, 1 << 31, end + 1), (row_bytes, row_bytes, (1 << 34) - row_bytes)

@@ -1,4 +1,4 @@
-"""Launches that never end: what counts as progress, and who sets the limit."""
+"""Launches that never end: progress, and the ways to set the limit."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from tests.support.runtime import open_runtime
 MMA, WGMMA = AttentionBackwardMma(), AttentionBackwardWgmma()
 ENGINES: tuple[Engine, ...] = (MMA, WGMMA)
 
-#: What computes the gradients in parts, for graphs that the others take too.
+#: Computes the gradients in parts, for graphs that the other engines take too.
 PARTS = AttentionBackwardParts(
     [one for one in ALL_ENGINES if SdpaBackward not in one.anchors and not isinstance(one, Composite)]
 )

@@ -149,8 +149,8 @@ def test_a_query_without_keys_has_its_sink_as_statistics(device: Runtime, engine
 @pytest.mark.parametrize("engine", [*ENGINES, AttentionDecode(), COMPOSITE], ids=lambda engine: engine.name)
 @pytest.mark.parametrize("sinks", ["yes", "all"])
 def test_the_sink_of_queries_behind_their_length(device: Runtime, engine: Engine, sinks: str) -> None:
-    """Without it they have nothing at all, as in cuDNN; queries that see no key for another reason have theirs."""
-    size = 12 if engine is COMPOSITE else 16  # that no other engine takes
+    """Such queries have no sink, as in cuDNN; queries that see no key for another reason have theirs."""
+    size = 12 if engine is COMPOSITE else 16  # a size that no other engine takes
     case = parse_case(f"sdpa b=3 h=2 q=50 kv=30 d={size} causal=bottom_right lengths=both sink={sinks} stats=yes")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
     of = {tensor.name: tensor for tensor in graph.inputs}
@@ -173,7 +173,7 @@ def test_the_sink_of_queries_behind_their_length(device: Runtime, engine: Engine
 
 
 def test_a_sink_that_is_masked_otherwise_is_not_taken() -> None:
-    """By the lengths of keys, or by those of queries where scores are not."""
+    """The mask is by lengths of keys, or by lengths of queries where scores have no mask of theirs."""
     graph = graph_of("sdpa b=3 h=2 q=50 kv=30 d=16 lengths=both sink=yes stats=yes")
     queries, lengths = (next(t for t in graph.inputs if t.name == name) for name in ("queries", "lengths"))
     assert matched("sdpa b=3 h=2 q=50 kv=30 d=16 lengths=both sink=yes").cuts_sink

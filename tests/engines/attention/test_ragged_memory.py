@@ -1,5 +1,7 @@
-"""Ragged attention touches the rows that offsets describe, and no others: tensors of which there is no more memory. On
-a GPU, nothing is mapped behind them."""
+"""Ragged attention touches only the rows that offsets describe: tensors have no memory behind these rows.
+
+On a GPU, nothing is mapped there.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ of_each_engine = pytest.mark.parametrize("engine", [DECODE, MMA, WGMMA], ids=lam
 
 @pytest.mark.parametrize("engine", [DECODE, MMA, WGMMA, BACKWARD], ids=lambda engine: engine.name)
 def test_every_tail_of_a_tile(guarded: Runtime, engine: Engine) -> None:
-    """Of queries and of keys, whose tensors end with the last sequence."""
+    """Lengths of queries and keys cross tiles; tensors end with the last sequence."""
     most = 32 if engine is DECODE else 66
     line = f"b=2 h=2 hk=1 q={2 * most} kv=70 d=16 ragged=yes" + (" stats=yes" if engine is not BACKWARD else "")
     for tail in range(67):
@@ -47,7 +49,7 @@ def test_sequences_without_rows(guarded: Runtime, engine: Engine, lengths: str, 
 
 @of_each_engine
 def test_one_row(guarded: Runtime, engine: Engine) -> None:
-    """Of which a batch has room for one query, or one key."""
+    """A batch has room for one query, or for one key."""
     _check(guarded, engine, "b=4 h=2 q=1 kv=40 d=16 ragged=yes stats=lse", (1, 0, 1, 0), (3, 40, 0, 20))
     _check(guarded, engine, "b=4 h=2 q=38 kv=1 d=16 ragged=yes stats=lse", (3, 38, 0, 20), (1, 0, 1, 0))
 
@@ -82,7 +84,7 @@ def _check(
     keys: tuple[int, ...],
     choices: dict[KnobType, int] | None = None,
 ) -> None:
-    """In tensors that have room for half as many rows again."""
+    """Runs and compares the case; its tensors have room for half as many rows again."""
     case, seed = parse_case(f"sdpa{'_bwd' if engine is BACKWARD else ''} {words}"), fresh_seed()
     assert isinstance(case, AttentionCase | AttentionBackwardCase)
     graph = case.graph()

@@ -1,4 +1,4 @@
-"""Gradients of attention in parts: what no fused engine takes, and what must not spread."""
+"""Gradients of attention in parts: graphs that no fused engine takes, and values that must not spread."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_on_the_oldest_architecture(device: Runtime) -> None:
 
 
 def test_it_is_the_last_resort() -> None:
-    """Not offered beside engines that compute the gradients in their own kernels; the only one elsewhere."""
+    """It is not offered beside engines that compute the gradients in their own kernels, and alone elsewhere."""
     taken = parse_case("sdpa_bwd b=1 h=2 q=20 d=16").graph()
     assert "one engine takes the whole graph: attention_backward_mma" in str(ENGINE.refuse(taken, SM_90A))
     ranking = rank(parse_case(LINES[0]).graph(), SM_90A, HeurMode.A, ENGINES)
@@ -68,7 +68,7 @@ def test_it_is_the_last_resort() -> None:
 
 
 def test_uids_may_be_the_largest() -> None:
-    """Tensors between the parts have others."""
+    """Tensors between the parts have other uids."""
     (operation,) = parse_case(LINES[2]).graph().operations
     largest = {x.uid: replace(x, uid=2**63 - 1) for x in (inputs_of(operation)["q"],)}
     graph = OperationGraph([with_tensors(operation, largest)])
@@ -129,7 +129,7 @@ def forward_of(graph: OperationGraph) -> Arrays:
 
 @pytest.mark.parametrize("dtype", ["fp16", "fp32"])
 def test_one_query_of_very_negative_scores(device: Runtime, dtype: str) -> None:
-    """The log-sum-exp is far below 0, of another row minus infinity: gradients are those of the formula, and 0."""
+    """A row's log-sum-exp is far below 0, another's minus infinity; gradients are those of the formula, and 0."""
     case = parse_case(f"sdpa_bwd b=2 h=1 q=1 kv=20 d=12 bias=b1 dtype={dtype} out=fp32")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
     (operation,) = graph.operations

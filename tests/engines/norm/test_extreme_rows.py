@@ -24,7 +24,7 @@ from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed
 from tests.support.running import run_plan
 
-#: Teams of 32 threads that hold two groups each, of 8, of two warps; two blocks of a cluster, four of a grid.
+#: Threads of a row: 32 with two groups each, 8, two blocks of a cluster, or four of a grid; the last two use a ring.
 BLOCK = {KnobType.TILE_ROWS: 32, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
 NARROW = BLOCK | {KnobType.TILE_ROWS: 8}
 CLUSTER = BLOCK | {KnobType.TILE_CGA_M: 2}
@@ -32,7 +32,7 @@ GRID = {KnobType.TILE_ROWS: 8, KnobType.MULTIPLY: 1, KnobType.TILE_CGA_M: 1, Kno
 TURNS = GRID | {KnobType.TILE_ROWS: 16, KnobType.STAGES: 2}
 RING = BLOCK | {KnobType.STAGES: 2}
 
-#: Of a row: ordinary ones lie between the extreme ones.
+#: Factors of rows; ordinary rows lie between the extreme ones.
 MAGNITUDES = (1.0, 1e19, 1.0, 1e30, 1e-3, 2e37)
 
 CASES = [
@@ -52,7 +52,7 @@ CASES = [
     ("dims=3x32x16x17 mode=instance layout=nhwc dtype=bf16", TURNS),
     ("dims=3x32x9x9 mode=group groups=4 layout=nhwc dtype=bf16", TURNS),
 ]
-#: Blocks that share rows, in a cluster, in turns, and joined rows.
+#: Cases in which the blocks of a cluster share rows, rows are joined, and blocks share rows in turns.
 SHARED_CASES = [CASES[4], CASES[9], CASES[-1]]
 
 
@@ -97,7 +97,7 @@ def check(
     magnitudes: tuple[float, ...] = MAGNITUDES,
     epsilon: float | None = None,
 ) -> None:
-    """Against the oracle: y to a few roundings of its type, statistics of each row to some of its elements' size."""
+    """Compares with the oracle: y to a few roundings of its type, statistics relative to their row's elements."""
     case, seed = parse_case(f"norm {line}"), fresh_seed()
     graph, inputs = case.graph(), dict(case.inputs(seed, exact=False))
     if epsilon is not None:

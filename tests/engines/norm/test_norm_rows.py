@@ -713,7 +713,7 @@ def test_rows_too_long_to_sum_gradients_on_the_way_make_dy_once_more() -> None:
 
 
 def test_running_statistics_follow_from_the_mean_before_it_is_rounded(device: Runtime) -> None:
-    """In fp32 beside a mean in fp16, whose rounding would show."""
+    """They are in fp32 beside a mean in fp16, whose rounding would show."""
     builder = GraphBuilder()
     x, momentum = builder.tensor((2, 8, 1, 1), DataType.FLOAT), builder.by_value(4, DataType.FLOAT)
     epsilon = builder.constant(4, DataType.FLOAT, 1e-3)

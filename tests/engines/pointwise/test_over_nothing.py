@@ -1,4 +1,4 @@
-"""Convolutions over nothing: sums without terms are 0, and what is behind them is pointwise arithmetic."""
+"""Convolutions of empty tensors: sums without terms are 0, and the epilogue is pointwise arithmetic."""
 
 from __future__ import annotations
 

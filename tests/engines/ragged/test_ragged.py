@@ -1,4 +1,4 @@
-"""Ragged tensors copied into padded ones and back: values, types, strides, offsets, and what stays untouched."""
+"""Ragged tensors copied into padded ones and back: values, types, strides, offsets, and untouched bytes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ from tests.support.runtime import download, upload
 
 @dataclass(frozen=True)
 class Form:
-    """lengths: of each batch, in rows of the packed tensor.  most: rows of the padded one.  order: of its axes in
-    memory, outermost first.  rows_of_heads: whether a packed row has all heads before the next one begins, otherwise
-    there is a gap behind each.  in_rows: whether offsets count rows, which the multiplier makes elements of."""
+    """A ragged tensor and its padded one.
+
+    lengths: rows of each batch in the packed tensor.  most: rows of a batch in the padded one.
+    order: axes of the padded one in memory, outermost first.  gap: unused elements behind each packed row.
+    in_rows: whether offsets count rows, otherwise elements.
+    """
 
     lengths: tuple[int, ...]
     most: int
@@ -48,8 +51,10 @@ class Form:
         return rows.astype(dtypes.info(self.offset_type).storage).reshape(-1, 1, 1, 1)
 
     def operation(self, cls: type[RaggedMove]) -> RaggedMove:
-        """On tensors with the uids 1 (packed), 2 (padded), 3 (offsets); the packed one has room for all that there may
-        be."""
+        """The move between tensors with the uids 1 (packed), 2 (padded) and 3 (offsets).
+
+        The packed tensor has room for ``most`` rows in each batch.
+        """
         batch = len(self.lengths)
         dims = (1, self.heads, batch * self.most, self.size)
         row = self.row_elements
@@ -79,8 +84,11 @@ KINDS = pytest.mark.parametrize("cls", [RaggedLoad, RaggedStore], ids=["load", "
 
 
 def moved(runtime: Runtime, form: Form, cls: type[RaggedMove]) -> None:
-    """The result must be the reference's, bit for bit. The packed tensor's memory ends with the last sequence's last
-    element, so that the device finds accesses behind it; what no sequence has of it stays as it was."""
+    """Runs the move and compares the result with the reference, bit for bit.
+
+    The packed tensor's memory ends with the last sequence, so that the device finds accesses behind it; elements that
+    belong to no sequence must stay as they were.
+    """
     operation, rng = form.operation(cls), np.random.default_rng(fresh_seed())
     graph, storage = OperationGraph([operation]), dtypes.info(form.data_type).storage
     whole = {
@@ -122,7 +130,7 @@ def _elements(tensor: Tensor) -> int:
 
 
 def _random(rng: np.random.Generator, tensor: Tensor) -> NDArray[Any]:
-    """Bits, but for booleans 0 and 1."""
+    """Random bits; 0 and 1 for booleans."""
     storage = dtypes.info(tensor.data_type).storage
     if storage.kind == "f":
         return rng.standard_normal(tensor.dims).astype(storage)

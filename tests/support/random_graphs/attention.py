@@ -21,7 +21,7 @@ from tests.support.random_graphs.growth import SMALL_FLOATS, Growth
 
 _HEADS = (DataType.HALF, DataType.BFLOAT16)
 _COMPARISONS = (PointwiseMode.CMP_GE, PointwiseMode.CMP_GT, PointwiseMode.CMP_LE, PointwiseMode.CMP_LT)
-#: Heads of these sizes go to tensor cores in 16 bits.
+#: Sizes of heads that tensor cores take in 16 bits.
 _SIZES = (8, 16, 32, 64)
 
 
@@ -39,7 +39,7 @@ class Heads:
 
 
 def sdpa_forward(growth: Growth) -> None:
-    """With any of lengths, a sink, dropout, statistics, a block mask and a scale."""
+    """An ``SdpaForward`` with any of lengths, a sink, dropout, statistics, a block mask and a scale."""
     kind = growth.choose((*_HEADS, *_HEADS, DataType.FLOAT, DataType.DOUBLE))
     heads = _heads(growth)
     q, k, v = _operands(growth, heads, kind)
@@ -99,7 +99,7 @@ def diagonal_band_mask(growth: Growth) -> None:
 
 
 def _heads(growth: Growth, sizes: tuple[int, ...] = ()) -> Heads:
-    """Head sizes of ``sizes``, or any."""
+    """Extents with head sizes of ``sizes``, or any size."""
     kv_heads = growth.extent("kv_heads", 2)
     size, value_size = (
         growth.choose(sizes or _SIZES) if sizes or growth.chance(0.5) else growth.extent(name, 12)
@@ -143,7 +143,7 @@ def _lengths(growth: Growth, heads: Heads) -> dict[str, Tensor]:
 
 
 def _softmax(growth: Growth, heads: Heads) -> Softmax:
-    """What says which statistics there are; its x and y stand for tensors that are inside."""
+    """The softmax that names the statistics; its x and y stand for inner tensors."""
     inside = [growth.output(_scores(heads), DataType.FLOAT, is_stored=False) for _ in range(2)]
     rows = (*_scores(heads)[:3], 1)
     statistics = [
@@ -155,7 +155,7 @@ def _softmax(growth: Growth, heads: Heads) -> Softmax:
 
 
 def _gradient_ports(growth: Growth, heads: Heads, kind: DataType) -> dict[str, Any]:
-    """Operands and results by port; o and stats still have to be made."""
+    """Operands and results by port, without o and stats."""
     q, k, v = _operands(growth, heads, kind)
     d_o = growth.input((*q.dims[:3], heads.value_size), kind, name="d_o")
     gradients = {
@@ -168,7 +168,7 @@ def _gradient_ports(growth: Growth, heads: Heads, kind: DataType) -> dict[str, A
 
 
 def _add_gradients(growth: Growth, cls: type[SdpaBackward], ports: dict[str, Any], heads: Heads) -> None:
-    """With a band, and with the o and stats that belong to the operands."""
+    """Adds the gradients, with a band, and with the o and stats that belong to the operands."""
     band = {"left": growth.choose((0, 3))} if growth.chance(0.2) else {}
     band |= {"right": growth.choose((0, 2))} if growth.chance(0.3) else {}
     band |= {"is_bottom_right": growth.chance(0.5)} if band else {}
@@ -184,5 +184,5 @@ def _add_gradients(growth: Growth, cls: type[SdpaBackward], ports: dict[str, Any
 
 
 def _ones(value: int) -> NDArray[Any]:
-    """One number, of rank 4."""
+    """A tensor of one number, of rank 4."""
     return np.full((1, 1, 1, 1), value)

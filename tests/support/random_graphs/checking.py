@@ -1,7 +1,7 @@
-"""What a random graph should give, how near to it a result must come, and a run of it.
+"""Expected results of a random graph, their tolerances, and a run of the graph.
 
-How far rounding may carry a result, the graph itself says: it is evaluated several times with every intermediate
-changed at random by about the error of computing it, and a kernel may change a result by a few times what that does.
+A tolerance follows from the graph: it is evaluated several times with every intermediate changed at random by about
+its rounding error, and a kernel's result may differ by a few times the changes that this makes.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from lowdnn.runtime.runtime import Runtime
 from tests.support.random_graphs.growth import Array, Grown
 from tests.support.running import run_plan
 
-#: Evaluations with changed intermediates, and how many times their greatest change a result may be off.
-_EVALUATIONS, _FACTOR = 6, 4.0
+#: Evaluations with changed intermediates.
+_EVALUATIONS = 6
+#: Times their greatest change that a result may be off.
+_FACTOR = 4.0
 #: Roundings of the arithmetic inside of one operation.
 _ROUNDINGS = 16
 _TF32_EPSILON, _FAST_FP8_EPSILON = 2.0**-10, 2.0**-13
 
 
 def planned(grown: Grown, arch: ArchSpec) -> Plan:
-    """The first choice. Fails where no engine takes the graph."""
+    """The plan of first choice. Fails if no engine takes the graph."""
     ranking = rank(grown.graph, arch, HeurMode.A, ENGINES)
     assert ranking.best is not None, f"refused: {ranking.explain()}"
     return ranking.best.plan
@@ -53,7 +55,7 @@ def problem_of(runtime: Runtime, grown: Grown, plan: Plan) -> str:
 
 
 def _problem(tensor: Tensor, actual: Array, expected: Array, changed: list[Array]) -> str:
-    """How one output differs; ``changed``: what it may be as well, none where it must be exact."""
+    """How one output differs. ``changed``: its values in the other evaluations, none if it must be exact."""
     if not changed:
         wrong = differences(actual, expected, tensor.data_type, EXACT)
         return f"{tensor.label}: {wrong}" if wrong else ""
@@ -77,7 +79,7 @@ def _problem(tensor: Tensor, actual: Array, expected: Array, changed: list[Array
 
 
 def _changed(grown: Grown, notes: Collection[NumericalNote]) -> list[dict[int, Array]]:
-    """Outputs by uid of evaluations with changed intermediates, and of one that rounds none of them."""
+    """The outputs by uid of evaluations with changed intermediates, and of one that does not round them."""
     rng = np.random.default_rng(0)
     found = [evaluate(grown.graph, grown.inputs, rounds_virtual=False)]
     return [*found, *(_evaluated(grown.graph, grown.inputs, notes, rng) for _ in range(_EVALUATIONS))]
@@ -108,7 +110,7 @@ def _evaluated(
 
 
 def _error(operation: Operation, notes: Collection[NumericalNote]) -> float:
-    """Of one result of an operation, relative to the larger ones of its results."""
+    """The error of one result of an operation, relative to the larger of its results."""
     if isinstance(operation, EXACT_OPERATIONS):
         return 0.0
     sums = dtypes.info(accumulator_type(arithmetic_of(operation)))
@@ -122,7 +124,7 @@ def _error(operation: Operation, notes: Collection[NumericalNote]) -> float:
 
 
 def _perturbed(values: Array, error: float, rng: np.random.Generator) -> Array:
-    """``values``, floats, with random errors relative to each one, and to their mean magnitude."""
+    """``values``, floats, with random errors relative to each value and to their mean magnitude."""
     if values.dtype.kind != "f":
         return values
     size = np.abs(values) + _mean(np.abs(values))
@@ -131,7 +133,7 @@ def _perturbed(values: Array, error: float, rng: np.random.Generator) -> Array:
 
 
 def _mean(values: Array) -> float:
-    """Of those that are finite."""
+    """The mean of the finite values."""
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if finite.size else 0.0
 

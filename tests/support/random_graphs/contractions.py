@@ -22,7 +22,7 @@ _OPERANDS = (*FLOATS, *FLOATS, *SMALL_FLOATS, DataType.INT8)
 
 
 def matmul(growth: Growth) -> None:
-    """Batches of a or b repeat where the other has more."""
+    """A matmul; batches of a or b repeat where the other operand has more."""
     batches = int(growth.rng.integers(4))
     a = growth.value(
         lambda: growth.input(
@@ -69,7 +69,7 @@ def convolution_filter_gradient(growth: Growth) -> None:
 
 
 def grouped_matmul(growth: Growth) -> None:
-    """Rows of experts, as they are, gathered or scattered."""
+    """A product of the rows of experts, as they are, gathered or scattered."""
     mode = growth.choose(tuple(MoeGroupedMatmulMode)[:3])
     rows, experts = growth.extent("rows", 24), 1 + int(growth.rng.integers(4))
     token = growth.input((1, rows, growth.extent("k", 20)), growth.choose(_OPERANDS), name="token")
@@ -101,7 +101,7 @@ def grouped_weight_gradient(growth: Growth) -> None:
 
 
 def _offsets(growth: Growth, experts: int, rows: int) -> Tensor:
-    """Ascending first rows of groups that hold all of the rows."""
+    """The first rows of groups that cover all rows, in ascending order."""
     inner = np.sort(growth.rng.integers(0, rows + 1, experts - 1))
     has_end = experts > 1 and growth.chance(0.5)
     bounds = np.array([0, *inner, *([rows] if has_end else [])]).reshape(-1, 1, 1)
@@ -110,7 +110,7 @@ def _offsets(growth: Growth, experts: int, rows: int) -> Tensor:
 
 
 def _shapes(growth: Growth) -> tuple[Convolution, Dims, Dims]:
-    """Geometry, dims of image and filter."""
+    """A convolution's geometry, and the dims of its image and filter."""
     spatial = 1 + int(growth.rng.integers(3))
     most = (12, 7, 4)[spatial - 1]
     groups = growth.choose((1, 1, 1, 2, 3))
@@ -148,7 +148,7 @@ def _with(geometry: Convolution, compute_type: DataType) -> Convolution:
 
 
 def _partner(growth: Growth, operand: Tensor) -> DataType:
-    """The other operand's type: mostly the same."""
+    """The type of the other operand, mostly the same."""
     if dtypes.info(operand.data_type).kind is not dtypes.Kind.FLOAT:
         return DataType.INT8
     return growth.choose(FLOATS) if growth.chance(0.15) else operand.data_type
@@ -174,7 +174,7 @@ def _result(growth: Growth, dims: Dims, operand: Tensor) -> Tensor:
 
 
 def _factors(growth: Growth, result: Tensor) -> dict[str, float]:
-    """alpha and, for a stored result, beta."""
+    """The factors alpha and, for a stored result, beta."""
     factors = {"alpha": growth.choose((2.0, -1.0))} if growth.chance(0.15) else {}
     if not result.is_virtual and growth.chance(0.15):
         growth.accumulated(result)

@@ -38,7 +38,7 @@ _EXACT_MODES = (
 
 
 def pointwise(growth: Growth, mode: PointwiseMode | None = None) -> None:
-    """One operation of any mode and arithmetic."""
+    """A pointwise operation of any mode and compute type."""
     mode = mode or growth.choose(_EXACT_MODES if growth.is_exact else tuple(PointwiseMode))
     compute_type = growth.choose((DataType.FLOAT,) * 4 + ops.compute_types(mode))
     if compute_type in (DataType.HALF, DataType.BFLOAT16) and growth.is_exact:
@@ -98,7 +98,7 @@ def _other(growth: Growth, dims: Dims, compute_type: DataType) -> Tensor:
 
 
 def _scaled(mode: PointwiseMode, compute_type: DataType) -> tuple[str, ...]:
-    """The factors that the mode takes."""
+    """The names of the factors that the mode takes."""
     if not ops.takes_alpha(mode) or compute_type is DataType.BOOLEAN:
         return ()
     ports = ops.input_ports(mode)

@@ -1,6 +1,6 @@
 """A graph that grows by one operation at a time, with the values of all its tensors.
 
-What an operation's own checks refuse is no part of it, nor is one whose results are too large to compare.
+An operation that its own checks refuse, or whose results are too large to compare, is left out.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ SMALL_FLOATS = (DataType.FP8_E4M3, DataType.FP8_E5M2)
 INTEGERS = (DataType.INT8, DataType.UINT8, DataType.INT32, DataType.INT64)
 ANY_TYPE = (*FLOATS, *SMALL_FLOATS, *INTEGERS, DataType.BOOLEAN)
 
-#: What values may reach: beyond it errors of further operations say little. Exact ones are integers whose sums of
-#: products are exact in FLOAT and whose products are exact in TF32.
-_LARGEST, _LARGEST_EXACT = 1e3, 512
+#: The largest magnitude of values; behind larger ones errors of further operations say little.
+_LARGEST = 1e3
+#: The largest exact integer, whose products are exact in TF32 and their sums in FLOAT.
+_LARGEST_EXACT = 512
 _LARGEST_DRAWN_EXACT = 3
-#: Elements of a tensor, since the emulated device is slow.
+#: The most elements of a tensor, since the emulated device is slow.
 _MOST_ELEMENTS = 4096
 
 
@@ -55,7 +56,7 @@ class Growth:
     """See the module's docstring.
 
     is_exact: values are small integers, so that every order of evaluation gives the same bits.
-    zero: the name of the extent that is 0 (``extent``), or empty.  empty_share: of other extents, that are 0.
+    zero: the name of the extent that is 0 (``extent``), or empty.  empty_share: the share of other extents that are 0.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Growth:
         return self._given(tensor, drawn)
 
     def packed_input(self, dims: Dims, data_type: DataType, values: Array, name: str) -> Tensor:
-        """Whose kernels read it without strides: lengths, offsets, tables."""
+        """A packed input, such as lengths, offsets and tables, which kernels read without strides."""
         return self.input(dims, data_type, values, strides=packed_strides(dims), name=name)
 
     def scalar(self, rank: int, data_type: DataType, value: float, *, name: str = "") -> Tensor:
@@ -140,7 +141,7 @@ class Growth:
         return replace(tensor, is_virtual=is_virtual)
 
     def accumulated(self, output: Tensor) -> None:
-        """``output`` holds something before the run that counts."""
+        """Gives ``output`` random contents before the run, which the operation reads."""
         self._inputs[output.uid] = dtypes.from_float64(self._drawn(output.dims, output.data_type), output.data_type)
         self._values[output.uid] = dtypes.to_values(self._inputs[output.uid], output.data_type)
 
@@ -163,7 +164,7 @@ class Growth:
         return {port: self._value_of(tensor, {}) for port, tensor in inputs_of(operation).items()}
 
     def redraw(self, tensors: Mapping[str, Tensor], values: Mapping[str, Array]) -> None:
-        """Other values for new inputs, by the same keys."""
+        """Gives new inputs other values, by the same keys."""
         for key, tensor in tensors.items():
             self._given(tensor, values[key])
 
@@ -187,7 +188,7 @@ class Growth:
                 self._readable.append(tensor)
 
     def _value_of(self, tensor: Tensor, found: dict[int, Array]) -> Array:
-        """Of the graph, of parts of a compound operation, or of a number that one of these has."""
+        """The value of a tensor of the graph, of a part of a compound operation, or of a constant."""
         if tensor.constant_value is not None:
             return dtypes.rounded(np.full(tensor.dims, tensor.constant_value), tensor.data_type)
         return found[tensor.uid] if tensor.uid in found else self._values[tensor.uid]
@@ -202,7 +203,7 @@ class Growth:
             raise UnfitError
 
     def _check_places(self, operation: Operation | Compound) -> None:
-        """Tensors lie as they are: beside a norm a stored mask would have bits, which have a step of their own."""
+        """Refuses a norm beside a stored mask, which would be packed into bits; these have a step of their own."""
         for part in expanded((*self.operations, operation)):
             for tensor in inputs_of(part).values():
                 held = self._inputs.get(tensor.uid)
@@ -211,7 +212,7 @@ class Growth:
                     raise UnfitError
 
     def _check_sums(self, operation: Operation, operands: dict[str, Array]) -> None:
-        """Sums of magnitudes bound every partial sum."""
+        """Refuses sums that may grow too large: sums of magnitudes bound every partial sum."""
         if self.is_exact and not self._zero:
             bounds = operation.reference({port: np.abs(values) for port, values in operands.items()})
             if any((values.astype(np.float64) > 2**22).any() for values in bounds.values()):
@@ -238,7 +239,7 @@ class Growth:
         return Tensor(uid, data_type, dims, strides, self.choose((16, 16, least)), name=name)
 
     def _strides(self, dims: Dims) -> Dims:
-        """Packed with the axes in any order, or with elements left unused behind an axis."""
+        """Strides with the axes in any order, packed or with unused elements behind an axis."""
         order = tuple(range(len(dims)))
         if self.chance(0.4):
             order = tuple(int(axis) for axis in self.rng.permutation(len(dims)))

@@ -34,7 +34,7 @@ def transpose(growth: Growth) -> None:
 
 
 def reshape(growth: Growth) -> None:
-    """The elements under the dims merged or split somewhere."""
+    """A reshape that merges or splits dims."""
     x = _any(growth)
     place = int(growth.rng.integers(x.rank))
     before, after = x.dims[:place], x.dims[place:]
@@ -163,6 +163,6 @@ def _order(growth: Growth, x: Tensor) -> TensorReordering:
 
 
 def _moved(growth: Growth, dims: Dims, x: Tensor) -> Tensor:
-    """What the elements of x become: mostly of its type."""
+    """The output of a move: mostly of the type of x."""
     is_float = dtypes.info(x.data_type).kind is dtypes.Kind.FLOAT
     return growth.output(dims, growth.float_type() if is_float and growth.chance(0.2) else x.data_type)

@@ -12,7 +12,7 @@ from tests.support.random_graphs.growth import ANY_TYPE, Array, Dims, Growth
 
 
 def ragged_load(growth: Growth) -> None:
-    """Of rows whose heads lie together, or of heads whose rows do."""
+    """A load of rows whose heads lie together, or of heads whose rows do."""
     padded, lengths = _sequences(growth)
     _, heads, _, size = padded
     dims = (1, heads, int(lengths.sum()), size)
@@ -23,7 +23,7 @@ def ragged_load(growth: Growth) -> None:
 
 
 def ragged_store(growth: Growth) -> None:
-    """Of sequences that fill the packed tensor."""
+    """A store of sequences that fill the packed tensor."""
     padded, lengths = _sequences(growth)
     x = growth.like(padded, growth.choose(ANY_TYPE))
     y = growth.output((1, padded[1], int(lengths.sum()), padded[3]), x.data_type)
@@ -52,14 +52,14 @@ def _dims(growth: Growth) -> Dims:
 
 
 def _sequences(growth: Growth) -> tuple[Dims, Array]:
-    """Dims of the padded tensor, and the rows of each batch."""
+    """The dims of the padded tensor, and the rows of each batch."""
     names = (("b", 4), ("h", 3), ("s", 9), ("d", 8))
     padded = tuple(growth.extent(name, most) for name, most in names)
     return padded, growth.rng.integers(0, padded[2] + 1, padded[0])
 
 
 def _offsets(growth: Growth, lengths: Array, row_elements: int) -> tuple[Tensor, int]:
-    """Where each sequence begins, and what to multiply that by."""
+    """The offsets of the sequences, and their multiplier."""
     multiplier = growth.choose((1, row_elements)) if row_elements else 1
     bounds = np.cumsum([0, *lengths]).reshape(-1, 1, 1, 1) * (row_elements // multiplier)
     kind = growth.choose((DataType.INT32, DataType.INT64))

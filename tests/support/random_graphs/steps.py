@@ -12,7 +12,7 @@ from tests.support.random_graphs.growth import Grown, Growth, UnfitError
 
 Step = Callable[[Growth], None]
 
-#: By name; how often graphs grow by it, and whether its results can be exact integers.
+#: Steps by name, each with its relative frequency and whether its results can be exact integers.
 STEPS: Mapping[str, tuple[Step, int, bool]] = {
     "pointwise": (elementwise.pointwise, 12, True),
     "random_numbers": (elementwise.random_numbers, 1, False),
@@ -56,8 +56,10 @@ STEPS: Mapping[str, tuple[Step, int, bool]] = {
 _MOST_OPERATIONS = 8
 #: One graph in so many has exact integers.
 _GRAPHS_BETWEEN_EXACT = 3
-#: One graph in so many has extents of 0, and which share of its extents.
-_GRAPHS_BETWEEN_EMPTY, _EMPTY_SHARE = 8, 0.1
+#: One graph in so many has extents of 0.
+_GRAPHS_BETWEEN_EMPTY = 8
+#: The share of extents of such a graph that are 0.
+_EMPTY_SHARE = 0.1
 _MOST_ATTEMPTS = 200
 
 
@@ -67,7 +69,7 @@ def random_graph(seed: int) -> Grown:
     while True:
         try:
             return _grown(rng, seed)
-        except LowdnnError:  # of what only the whole graph shows
+        except LowdnnError:  # rules that only the whole graph can break
             continue
 
 

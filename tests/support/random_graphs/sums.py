@@ -47,7 +47,7 @@ def gen_stats(growth: Growth) -> None:
 
 
 def bn_finalize(growth: Growth) -> None:
-    """Of sums that belong to values, so that no variance is negative."""
+    """A ``BnFinalize`` of sums of actual values, so that no variance is negative."""
     channels, kind = (1, growth.extent("c", 9), 1, 1), growth.choose((DataType.FLOAT, DataType.DOUBLE))
     count = 2 + int(growth.rng.integers(30))
     values = growth.rng.standard_normal((count, *channels))
@@ -102,7 +102,7 @@ def _dims(growth: Growth) -> Dims:
 
 
 def _channels(growth: Growth) -> Tensor:
-    """(N, C, spatial...)."""
+    """A tensor (N, C, spatial...)."""
     rank = 2 + int(growth.rng.integers(4))
     return growth.value(
         lambda: growth.input(tuple(growth.extent(f"x{axis}", 6) for axis in range(rank)), growth.float_type()),
@@ -111,7 +111,7 @@ def _channels(growth: Growth) -> Tensor:
 
 
 def _resampling(growth: Growth) -> tuple[Resample, Dims]:
-    """Geometry, and dims of the image."""
+    """The geometry of a resampling, and the dims of its image."""
     spatial = 1 + int(growth.rng.integers(3))
     names = ("n", "c", *(f"x{axis}" for axis in range(spatial)))
     dims = tuple(growth.extent(name, 3 if name in "nc" else 8 - spatial) for name in names)
