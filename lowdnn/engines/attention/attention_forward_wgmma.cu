@@ -13,8 +13,8 @@
 // Warpgroups may take turns at it, so that the multiplications of one run beside the softmax of another. Of fp8, the
 // last warpgroup's first warp loads all and its others transpose values from one ring into another.
 // Memory: q, k, v as their places say, by tensor maps, 16-bit elements, or fp8 ones with strides. Copies bring whole
-// tiles. Rows behind the end of a packed sequence arrive as zeros; of other values, consumers make zeros of rows behind
-// the length.
+// tiles. Rows behind the end of a packed sequence arrive as zeros; where values are not packed, consumers zero the rows
+// behind the length.
 // Shared memory (dynamic): QUERY_STAGES times TILE_Q rows of q, STAGES times TILE_KV rows of k, as many of v, of fp8
 // those transposed too, the barriers and numbers of rows, of packed sequences their order.
 // Launch: TILE_Q / 64 + 1 warpgroups, any number of blocks, as a dependent launch (dependent_launch.cuh).
@@ -56,7 +56,7 @@ struct Params {
 
 // Whether numbers of queries and keys are not those of all batches.
 constexpr bool HAS_SEQUENCES = STORES_PACKED || HAS_LENGTHS || HAS_QUERY_LENGTHS;
-// Whether values behind those of a sequence arrive as they are in memory: weights of 0 do not make zeros of NaN.
+// Whether consumers must zero values behind a sequence, which arrive as they are: a weight of 0 times NaN is NaN.
 constexpr bool CUTS_VALUES = HAS_LENGTHS && V_PLACE != PACKED;
 
 // `threads` threads, this one the `thread`-th, which meet: makes the rows from `existing` on zeros. Of the consumers
@@ -109,7 +109,7 @@ struct QueryTile {
 #if IS_FP8
 typedef TileRing<Values, STAGES, CONSUMER_WARPS, TRANSPOSERS> ValueRing;
 #else
-// Values on their way to the consumers, with how many rows of each tile exist where CUTS_VALUES.
+// The ring of tiles of values; with CUTS_VALUES it also holds the number of existing rows in each tile.
 struct ValueRing : TileRing<Values, STAGES, CONSUMER_WARPS> {
   typedef TileRing<Values, STAGES, CONSUMER_WARPS> Tiles;
   static constexpr int BARRIER_BYTES = Tiles::BARRIER_BYTES + (CUTS_VALUES ? STAGES * 8 : 0);
@@ -175,7 +175,7 @@ struct Memory {
 #endif
   }
 
-  // The consumers, before any of them reads the next tile of values.
+  // Zeroes rows behind the length; all consumers call it before any of them reads the next tile of values.
   __device__ __forceinline__ void clear_values() const {
 #if !IS_FP8
     values.clear();

@@ -1,36 +1,36 @@
-// Extreme rows (rows.cuh): finite elements, but squares that leave the range of f32. From about 2^63 on their sum is
-// infinite; below 2^-45 it vanishes, which only a smaller epsilon lets show. The passes over rows leave them out, and all
-// rows of the same threads behind them. At the kernel's end the whole block normalises them, one after the other, with x
-// times the power of two that brings a row's largest element near 1.
+// Extreme rows (rows.cuh) have finite elements whose squares leave the range of f32. From about 2^63 on their sum is
+// infinite; below 2^-45 it vanishes, which shows only beside a smaller epsilon. The passes over rows leave out such rows,
+// and all later rows of the same threads. At the kernel's end the whole block normalises these one after the other, with
+// x times the power of two that brings a row's largest element near 1.
 //
-// Rows with an infinite or undefined element come here, too: their variance looks the same. Of blocks that share a row,
-// the first one normalises it. Sums are added up in a fixed order.
-// Shared memory: a number of each warp, where the kernel says.
+// Rows with an infinite element or NaN come here, too, since their variance looks the same. Where blocks share a row,
+// the first of them normalises it. Sums are added up in a fixed order.
+// Shared memory: one number for each warp, at an address that the kernel gives.
 
 #pragma once
 
 #include "include/pointwise.cuh"
 #include "include/row_team.cuh"
 
-// Whether so large a variance, with epsilon added, has been summed without loss.
+// Whether a variance, with epsilon added, is one whose squares were summed without loss.
 __device__ __forceinline__ bool is_in_range(f32 variance) { return variance >= 0x1p-90f && variance < 1.0f / 0.0f; }
 
-// The power of two that `largest` becomes a number from 1/2 to 4 with, but at most 2^63, with whose square any epsilon
-// that matters is still finite. 1 for 0, infinity and NaN.
+// The power of two whose product with `largest` lies between 1/2 and 4, or 2^63 if that is less, since epsilon times
+// its square must stay finite. It is 1 for 0, infinity and NaN.
 __device__ __forceinline__ f32 scale_to_one(f32 largest) {
   if (!(largest > 0.0f) || !(largest < 1.0f / 0.0f)) return 1.0f;
-  const int exponent = int(__float_as_uint(largest) >> 23) - 127;  // -127: below the normal numbers
+  const int exponent = int(__float_as_uint(largest) >> 23) - 127;  // -127 for subnormal numbers
   const int wanted = -exponent, most = 63, least = -126;
   return __uint_as_float(u32((wanted > most ? most : wanted < least ? least : wanted) + 127) << 23);
 }
 
-// Which rows of a thread are left out: those of its walk from a step on. All threads that have a row agree.
+// The rows of a thread that are left out: those of its walk from a step on. All threads of a row agree on them.
 template <class Tile> struct LeftRows {
   static constexpr u32 NONE = 0xffffffff;
 
   u32 from = NONE;
 
-  // Whether the rows at hand are left out. variance: with epsilon.
+  // Whether the rows at the walk's place are left out. variance: their variances plus epsilon.
   __device__ __forceinline__ bool leaves(const RowWalk<Tile>& walk, const f32 (&variance)[Tile::WIDTH]) {
     bool in_range = true;
 #pragma unroll
@@ -40,8 +40,8 @@ template <class Tile> struct LeftRows {
   }
 };
 
-// Numbers of all threads of a block, joined: the lanes of each warp as a tree, then the warps one after the other.
-// parts: shared memory for a number of each warp.
+// Reduces the numbers of all threads of a block: the lanes of each warp as a tree, then the warps one after the other.
+// parts: shared memory for one number for each warp.
 template <class Operator> __device__ __forceinline__ f32 joined_by_block(f32 value, f32* parts) {
   const int thread = threadIdx.x + threadIdx.y * blockDim.x, threads = blockDim.x * blockDim.y;
 #pragma unroll
@@ -57,13 +57,13 @@ template <class Operator> __device__ __forceinline__ f32 joined_by_block(f32 val
   return joined;
 }
 
-// What rows with a mean and a variance together have of x * scale.
+// The statistics of x * scale over rows that are joined. inverse: 1 / sqrt(variance + epsilon).
 struct ScaledStatistics {
   f32 scale, mean, variance, inverse;
 };
 
-// `use(column, x)` for this thread's share of the elements of a row, where the walk is at the element. The row is the
-// one with a number among the WIDTH at the walk's place.
+// Calls `use(column, x)` for this thread's share of the elements of a row, with the walk at the element.
+// row: its number among the WIDTH rows at the walk's place.
 template <class Source, class Tile, class Use>
 __device__ __forceinline__ void each_element(const typename Source::Args& args, RowWalk<Tile>& walk, int row, Use use) {
   const i64 thread = threadIdx.x + threadIdx.y * blockDim.x, threads = blockDim.x * blockDim.y;
@@ -79,7 +79,7 @@ __device__ __forceinline__ void each_element(const typename Source::Args& args, 
   }
 }
 
-// The statistics of the joined rows that a row is one of. share: 1 / their elements.  parts: for joined_by_block.
+// The statistics of the joined rows that `row` belongs to. share: 1 / their elements.  parts: for joined_by_block.
 template <bool IS_CENTRED, class Source, class Tile>
 __device__ __forceinline__ ScaledStatistics scaled_statistics(const typename Source::Args& args, RowWalk<Tile> walk,
                                                               i64 row, f32 share, f32 epsilon, f32* parts) {
@@ -104,8 +104,8 @@ __device__ __forceinline__ ScaledStatistics scaled_statistics(const typename Sou
   return {scale, mean, variance, inverse_sqrt(variance + epsilon * scale * scale)};
 }
 
-// `normalise(walk, place)` by all threads of the block for each place whose rows have been left out, one after the
-// other. All of the block's threads come here.
+// Calls `normalise(walk, place)` in all threads of the block for each place whose rows were left out, one after the
+// other. All threads of the block must call it.
 template <class Tile, class Normalise>
 __device__ __forceinline__ void each_left(RowWalk<Tile> walk, const LeftRows<Tile>& left, Normalise normalise) {
   constexpr int PLACES = Tile::SLOTS * Tile::SIDE_SIZE;

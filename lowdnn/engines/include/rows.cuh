@@ -137,7 +137,7 @@ template <class Tile> struct RowWalk {
     return there;
   }
 
-  // To the rows at a place: of a thread that has them.
+  // Moves to the WIDTH rows with this number, whichever thread has them.
   __device__ __forceinline__ void move_to_row(i64 own) {
     exists = own < sizes->rows;
     digits<Tile::KEPT_AXES>(sizes->axes, Index(own), coordinate);
@@ -152,11 +152,11 @@ template <class Tile> struct RowWalk {
     }
   }
 
-  // The first thread of a row's first block, and that block.
+  // Whether this is the first thread of a row's first block, and whether this is that block.
   __device__ __forceinline__ bool is_first_member() const { return exists && member() == 0 && rank == 0; }
   __device__ __forceinline__ bool is_first_block() const { return rank == 0; }
 
-  // How many steps this one is behind the walk's first.
+  // The number of steps since the walk began.
   __device__ __forceinline__ u32 step() const {
     return u32(first / (i64(gridDim.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE)));
   }
@@ -239,11 +239,11 @@ template <class Tile> struct RowWalk {
     return exists && number < groups();
   }
 
-  // Elements of each row.
+  // The number of elements in a row.
   __device__ __forceinline__ i64 elements() const {
     return Tile::SKEWED ? sizes->elements : sizes->groups * (Tile::IN_ROW ? Tile::VECTOR_SIZE : 1);
   }
-  // Moves to an element of one of the WIDTH rows, by its number, and gives its place along the functors' vector axis.
+  // Moves to an element, by its number, of one of the WIDTH rows; returns its place along the functors' vector axis.
   __device__ __forceinline__ i64 locate_element(i64 number, int row) {
     if constexpr (Tile::SKEWED) {
       coordinate[Tile::KEPT_AXES] = 0;
@@ -513,7 +513,7 @@ __device__ __forceinline__ void store_of_row(const typename Target::Args& args, 
   }
 }
 
-// The same of one of the thread's rows alone, of several as above.
+// Load and store the value of one of the thread's WIDTH rows; ROWS as above.
 template <class Source, class Tile, class Value>
 __device__ __forceinline__ void load_of_one_row(const typename Source::Args& args, const RowWalk<Tile>& walk, int row,
                                                 Value& value) {

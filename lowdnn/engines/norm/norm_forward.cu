@@ -499,7 +499,7 @@ __device__ __forceinline__ void take_turns(const Params& p, Rows& rows, RowWalk<
 #endif
 
 #if HAS_EXTREMES
-// By all threads of the block: the rows at a place.
+// Normalises the WIDTH rows at a place; all threads of the block call it.
 __device__ __forceinline__ void normalise_extreme(const Params& p, RowWalk<Tile>& walk, i64 place, f32* parts) {
 #pragma unroll 1
   for (int w = 0; w < WIDTH; ++w) {

@@ -3,7 +3,7 @@
 //   load:   padded[b, h, s, d] = packed[first[b] + (h, s, d)] where s < rows[b], otherwise 0
 //   store:  packed[first[b] + (h, s, d)] = padded[b, h, s, d] where s < rows[b]
 //
-// Layouts: any strides; those of the packed tensor are of heads, rows, elements. Rows are cut into groups of VECTOR
+// Layouts: any strides; the packed tensor has strides of heads, rows and elements. Rows are cut into groups of VECTOR
 // elements, which a thread moves in accesses of ACCESS elements, one by one where that is 0.
 // Block: THREADS threads on neighbouring groups. Shared memory: none.
 // Launch: THREADS threads, ceil(groups / THREADS) blocks; (batch, head, row, group) are the digits of a group's number.
