@@ -123,6 +123,7 @@ def check_knobs(case: str, graph: OperationGraph, arch: ArchSpec) -> int:
         if engine.refuse(graph, arch) is not None:
             continue
         for knob in engine.knobs(graph, arch):
+            assert knob.default in knob.values, f"{case} on {arch.name}: {engine.name}.{knob.name}"
             for value in knob.values:
                 try:
                     plan = engine.plan(graph, arch, {knob.type: value})

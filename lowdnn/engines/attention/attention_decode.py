@@ -76,9 +76,15 @@ class AttentionDecode:
     anchors: Anchors = (Softmax,)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses what ``AttentionForward.match`` does, and many queries."""
+        """Refuses what ``AttentionForward.match`` does, many queries, and devices without room for the rings."""
         problem = graph.derive(self._problem)
-        return problem if isinstance(problem, Refusal) else None
+        if isinstance(problem, Refusal):
+            return problem
+        most_stages = _Shape.of(problem, arch).most_stages(1)
+        if most_stages < _LEAST_STAGES:
+            reason = f"shared memory: expected room for {_LEAST_STAGES} stages of a block's warps, got {most_stages}"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHARED_MEMORY_INSUFFICIENT)
+        return None
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """SPLIT_K_SLC, STAGES."""
@@ -137,7 +143,7 @@ class _Shape:
         keys = _TILES_OF_KEYS[is_large or is_paged]
         tile = ForwardTile(rows, keys, rows, pack)
         shape = _Shape(problem, tile, _LEAST_STAGES, arch)
-        return replace(shape, stages=min(shape._most_stages(shape.blocks_per_sm), _ENOUGH_STAGES))
+        return replace(shape, stages=min(shape.most_stages(shape.blocks_per_sm), _ENOUGH_STAGES))
 
     @property
     def overlaps(self) -> bool:
@@ -147,7 +153,7 @@ class _Shape:
     @property
     def blocks_per_sm(self) -> int:
         """Two where there is room."""
-        return 2 if self.stages <= self._most_stages(2) else 1
+        return 2 if self.stages <= self.most_stages(2) else 1
 
     def in_cluster(self, splits: int) -> bool:
         """Whether blocks with parts of the same keys are a cluster, and join what they have found."""
@@ -169,7 +175,7 @@ class _Shape:
 
         best = max(map(attained, values))
         default = next(splits for splits in values if attained(splits) >= _WAVES_ATTAINED * best)
-        stages = tuple(range(_LEAST_STAGES, self._most_stages(1) + 1))
+        stages = tuple(range(_LEAST_STAGES, self.most_stages(1) + 1))
         return (
             Knob(
                 "split_kv", KnobType.SPLIT_K_SLC, values, default, "parts of the keys, more than 2 joined in a launch"
@@ -252,7 +258,7 @@ class _Shape:
         is_full = self._shared_bytes > self.arch.shared_bytes_beside(each + 1)
         return self.overlaps and is_full and (splits == 1 or self.in_cluster(splits))
 
-    def _most_stages(self, blocks: int) -> int:
+    def most_stages(self, blocks: int) -> int:
         """With which so many blocks fit a multiprocessor."""
         queries_bytes = self.tile.queries * pitch_bytes(self.problem.padded_qk)
         room = self.arch.shared_bytes_beside(blocks) - queries_bytes
