@@ -36,8 +36,8 @@ def opened(request: pytest.FixtureRequest) -> Iterator[Handle]:
     tracemalloc.start()
     try:
         with Handle.open(request.param) as handle:
-            for _ in range(FREED):
-                DeviceBuffer.allocate(handle.runtime.context, 64).close()
+            for number in range(FREED):  # with labels as long as a kernel's name, which later records take the place of
+                DeviceBuffer.allocate(handle.runtime.context, 64, label=f"{number:0100}").close()
             yield handle
     finally:
         tracemalloc.stop()
