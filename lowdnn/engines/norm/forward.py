@@ -38,6 +38,7 @@ from lowdnn.ops.norm import NormShape, unbiased_factor
 from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Argument
 
 #: uids of values inside the kernel; graphs cannot have negative ones.
 _NORMALISED, _SCALED, _VARIANCE, _STEP, _SHARE, _EXACT = -1, -2, -3, -4, -5, -6
@@ -101,15 +102,7 @@ class ForwardRows:
             return chain
         shape = tile.tile_of(self.layout, chosen, self._held)
         wanted = chosen[KnobType.STAGES]
-        on_chip = OnChip(
-            shape,
-            self.layout,
-            self.compute_type,
-            arch,
-            self.before,
-            is_ring_wanted=wanted == tile.RING,
-            has_extremes=operation.has_extremes,
-        ).fitted()
+        on_chip = self._on_chip(shape, arch, is_ring_wanted=wanted == tile.RING)
         shape = on_chip.tile
         ahead = NextRow(shape, self.layout, arch, (self.before.loads,), wanted == tile.NEXT_ROW)
         copies = on_chip.stays or ahead.is_ahead
@@ -118,9 +111,6 @@ class ForwardRows:
         packed = None if copies else shape.packed(self.layout, self._held)
         is_lone = shape.blocks(self.layout) * shape.slots >= self.layout.row_groups
         is_whole = packed is not None and packed.may_be_whole and is_lone and shape.is_whole(self.layout)
-        sampled = on_chip.sampled_members
-        first_elements = shape.first_groups(self.layout, sampled) * (self.layout.vector if self.space.is_row else 1)
-        count = self.operation.shape.count
         parameters = _row_parameters(operation, self.shape)
         kernel = RowKernel(
             source="norm/norm_forward.cu",
@@ -148,14 +138,7 @@ class ForwardRows:
                 *self._parameters,
                 *self._statistics,
             ),
-            scalars=(
-                scalar_argument(operation.epsilon, self.compute_type),
-                share(first_elements * (1 if shape.is_apart else self.space.joined), self.compute_type),
-                share(count, self.compute_type),
-                number(unbiased_factor(count), self.compute_type),
-                *i64((on_chip.slots, max(1, self.layout.groups // sampled))),
-                *on_chip.partials(chain),
-            ),
+            scalars=(*self._scalars(on_chip), *on_chip.partials(chain)),
             roles=on_chip.roles,
         )
         statistics = [t for t in (*outputs_of(operation).values(), *operation.running) if t.uid != operation.y.uid]
@@ -165,6 +148,29 @@ class ForwardRows:
         launch = kernel.launch(reference, operation.flops, moved, ahead.blocks or on_chip.blocks, shared_bytes)
         chain.launches.append(replace(launch, overlaps_previous=overlaps))
         return chain
+
+    def _on_chip(self, shape: tile.RowTile, arch: ArchSpec, *, is_ring_wanted: bool) -> OnChip:
+        return OnChip(
+            shape,
+            self.layout,
+            self.compute_type,
+            arch,
+            self.before,
+            is_ring_wanted=is_ring_wanted,
+            has_extremes=self.operation.has_extremes,
+        ).fitted()
+
+    def _scalars(self, on_chip: OnChip) -> tuple[Argument, ...]:
+        """Epsilon, shares of the elements in the sample of a row and in a row, and how the sample is spread."""
+        shape, sampled, count = on_chip.tile, on_chip.sampled_members, self.operation.shape.count
+        first_elements = shape.first_groups(self.layout, sampled) * (self.layout.vector if self.space.is_row else 1)
+        return (
+            scalar_argument(self.operation.epsilon, self.compute_type),
+            share(first_elements * (1 if shape.is_apart else self.space.joined), self.compute_type),
+            share(count, self.compute_type),
+            number(unbiased_factor(count), self.compute_type),
+            *i64((on_chip.slots, max(1, self.layout.groups // sampled))),
+        )
 
     @property
     def _held(self) -> tile.Held:
