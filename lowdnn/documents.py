@@ -67,7 +67,10 @@ def read_fields(document: Any, kind: str, version: int, fields: Mapping[str, typ
     found = document.get(kind)
     if type(found) is not int or found != version:
         raise SerializationVersionMismatchError.at(
-            f"{where}.{kind}", expected=version, got=shown(found), hint="make it again"
+            f"{where}.{kind}",
+            expected=version,
+            got=shown(found),
+            hint="write the document again",
         )
     content = {name: item for name, item in document.items() if name != kind}
     if content.keys() != fields.keys():

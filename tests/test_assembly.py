@@ -59,7 +59,7 @@ def test_every_architecture_that_plans_a_kernel_is_asked(wanted: dict[tool.Key, 
 
 
 def test_two_kernels_of_one_name_are_told(plans: list[tuple[Plan, ArchSpec]]) -> None:
-    """On whatever devices they are planned: a name is a symbol, a file and a field of the log."""
+    """Names are unique over all devices, since they are symbols, file names and fields of the log."""
     plan, arch = plans[0]
     other = replace(plan, kernels=(replace(plan.kernels[0], parameters=(("EXTRA", 1),)),))
     with pytest.raises(ValueError, match=f"two kernels are named {plan.kernels[0].name}"):
@@ -69,7 +69,7 @@ def test_two_kernels_of_one_name_are_told(plans: list[tuple[Plan, ArchSpec]]) ->
 def test_a_block_has_registers_for_its_threads(
     plans: list[tuple[Plan, ArchSpec]], wanted: dict[tool.Key, KernelRef]
 ) -> None:
-    """Of every plan of every text case, on each architecture: threads take registers by eights."""
+    """Each launch of every text case fits, on each architecture; threads take registers by eights."""
     known = tool.known_figures(wanted, tool.digests_of(wanted))
     for launch, kernel, arch in (
         (one, plan.kernels[one.kernel], arch) for plan, arch in plans for one in plan.launches

@@ -140,12 +140,12 @@ def key_of(kernel: KernelRef, arch: ArchSpec) -> Key:
 
 
 def digests_of(wanted: Mapping[Key, KernelRef]) -> dict[str, str]:
-    """By kernel."""
+    """The digest of each kernel, by name."""
     return {name: digest_of(kernel) for name, kernel in {key[0]: kernel for key, kernel in wanted.items()}.items()}
 
 
 def digest_of(kernel: KernelRef) -> str:
-    """Of the source with its headers and options; what NVRTC makes of it follows from its version, in the header."""
+    """The digest of the source, its headers and the options; the table's header has NVRTC's version."""
     return SourceTree().read(kernel).digest[:_DIGEST_DIGITS]
 
 

@@ -80,7 +80,7 @@ class Known:
         return cls(handle, graph, (x, b, factor, y))
 
     def launch(self, tensor: cudnn.DeviceTensor) -> None:
-        """With one tensor for all."""
+        """Executes the graph; one device tensor serves as all its inputs."""
         self.graph.execute(dict(zip(self.tensors, (tensor, tensor, 1.0, tensor), strict=True)))
 
     def check(self, factor: int, write: Callable[[int], Any]) -> None:

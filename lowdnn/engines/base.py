@@ -89,7 +89,7 @@ def reasons(refusals: Iterable[Refusal], engines: Sequence[Engine], graph: Opera
     found = tuple(refusals)
     lines = tuple(str(refusal) for refusal in found if refusal.engine in own)
     others = len(found) - len(lines)
-    counted = f"{others} engine{'' if others == 1 else 's'} of operations that the graph has not"
+    counted = f"{others} engine{'' if others == 1 else 's'} of operations that the graph does not have"
     return (*lines, counted) if others else lines
 
 

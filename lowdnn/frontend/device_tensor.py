@@ -18,7 +18,7 @@ from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.status import AttributeTypeError, BadParamError, ShapeMismatchError, UnsupportedDataTypeError
 
-#: ml_dtypes' names of the types that NumPy has not.
+#: ml_dtypes' names of the types that NumPy lacks.
 _ML_DTYPES = {
     DataType.BFLOAT16: "bfloat16",
     DataType.FP8_E4M3: "float8_e4m3fn",

@@ -118,7 +118,7 @@ def _number(value: Any) -> Any:
 
 
 def _exported_number(value: Any) -> Any:
-    """The number that DLPack exports, in types that NumPy has not too."""
+    """The number that DLPack exports, including types that NumPy lacks."""
     if value.__dlpack_device__()[0] not in HOST_DEVICE_TYPES:
         raise TypeError("memory of a device")
     try:

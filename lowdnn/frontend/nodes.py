@@ -70,7 +70,7 @@ class Node(Protocol):
         """Names of the operation's ports for the outputs."""
 
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
-        """Fills the dims and strides that the outputs have not; raises ShapeMismatchError."""
+        """Fills the dims and strides that the outputs lack; raises ShapeMismatchError."""
 
     def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
         """The operation, with the tensors that ``lowered`` gives; raises what its checks raise."""

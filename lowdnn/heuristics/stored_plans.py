@@ -57,7 +57,7 @@ class Reading:
 
     engines: those that may have made it.  arch: the device that it is for; None for the one that the document names.
     rebuild: take the plan made here where it is not the stored one; one by the heuristics where its engine, with these
-    choices, does not take the graph on this device. It has no note that the stored one has not.
+    choices, does not take the graph on this device. It has no note that the stored one lacks.
     """
 
     engines: Sequence[Engine]

@@ -1,4 +1,4 @@
-"""Reduction: y = op over the axes that x has and y has not (extent 1 in y).
+"""Reduction: y = op over the axes that x has and y lacks (extent 1 in y).
 
 ADD, MUL, MIN, MAX; AMAX = max |x|; AVG = sum / count; NORM1 = sum |x|; NORM2 = sqrt(sum x^2);
 MUL_NO_ZEROS = product of the non-zero elements. An empty reduction gives the neutral element

@@ -56,7 +56,7 @@ class Slice:
 def output_dims(
     x_dims: tuple[int, ...], start: tuple[int, ...], limit: tuple[int, ...], steps: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """y's dims; raises BadParamError for places that x has not."""
+    """y's dims; raises BadParamError for places that x does not have."""
     for field, values in (("start", start), ("limit", limit), ("strides", steps)):
         if len(values) != len(x_dims):
             raise BadParamError.at(f"slice.{field}", expected=f"{len(x_dims)} values, as x's rank", got=list(values))

@@ -86,7 +86,7 @@ class Context(ProcessBound):
     def allocate(self, size_bytes: int, label: str) -> int:
         """The address of new memory, 256-byte aligned; size 0 has address 0.
 
-        Raises AttributeTypeError, InvalidValueError, and DeviceAllocationFailedError where the device has not so much.
+        Raises AttributeTypeError, InvalidValueError, and DeviceAllocationFailedError where the device lacks memory.
         """
         if type(size_bytes) is not int:
             raise AttributeTypeError.at(f"{label}.size_bytes", expected="an integer", got=repr(size_bytes))

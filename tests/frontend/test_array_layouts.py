@@ -186,7 +186,7 @@ def _offsets(dims: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray[Any,
 
 
 def _with_other_ones(draw: Random, dims: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    """The same layout with axes of extent 1 taken out and put in."""
+    """Dims and strides of the same layout, with axes of extent 1 removed and added."""
     axes = [axis for axis in zip(dims, strides, strict=True) if axis[0] != 1 or draw.random() < 0.5]
     for _ in range(draw.randint(0, 2)):
         axes.insert(draw.randint(0, len(axes)), (1, draw.randint(0, 9)))

@@ -136,7 +136,7 @@ def test_deselection_leaves_a_reason_for_each_engine_of_the_graphs_operations(ha
     own = [engine.name for engine in anchored(tuple(handle.engines), graph._planned().graph)]
     lines = message.splitlines()[1:]
     assert {line.split(":")[0].strip() for line in lines[:-1]} == set(own)
-    assert lines[-1] == f"  {len(handle.engines) - len(own)} engines of operations that the graph has not"
+    assert lines[-1] == f"  {len(handle.engines) - len(own)} engines of operations that the graph does not have"
     assert "ConvolutionForward" not in message
     assert "deselected by name 'matmul'" in message
     with pytest.raises(BadParamError, match="expected a plan not deselected, got deselected by name"):

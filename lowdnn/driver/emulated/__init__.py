@@ -94,7 +94,7 @@ exited; asynchronous work that nobody waits for; accumulators of ``wgmma`` that 
 ``wgmma.wait_group``, and registers that no ``wgmma.fence`` has made ready; warp-wide instructions in diverged warps;
 deadlock; traps and endless loops; with ``races``, accesses that no barrier, fence or atomic orders, a CTA that may exit
 while another one uses its shared memory, and work of the async or tensormap proxy without its fence. PTX that it cannot
-run, or that its target has not, is refused when it is loaded, with its line.
+run, or that its target lacks, is refused when it is loaded, with its line.
 
 **What it does not see**: races between lanes of one warp. They run in lock-step within each instruction, as on a GPU
 they need not, so that a missing ``__syncwarp`` and lanes that write different values to one place go unreported.

@@ -44,7 +44,7 @@ class BitMask(OneLaunch[BitMove]):
         return f"{operation.bits.label}.dims: expected at most {MAX_GRID_X} blocks of {_THREADS} bytes, got {blocks}"
 
     def kernel(self, operation: BitMove, arch: ArchSpec) -> KernelRef:
-        """The same on every device."""
+        """The kernel is the same on every device."""
         is_aligned = operation.mask.alignment_bytes % _ACCESS_BYTES == 0
         return _kernel_of(Params(int(isinstance(operation, PackBits)), int(is_aligned), _THREADS))
 

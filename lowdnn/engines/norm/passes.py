@@ -29,7 +29,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Passes:
-    """The passes in order, and the tensors between them that the graph has not."""
+    """The passes in order, and the tensors between them that the graph lacks."""
 
     parts: tuple[Part, ...]
     in_workspace: tuple[Tensor, ...]

@@ -40,7 +40,7 @@ class PagedCache(OneLaunch[PagedCacheLoad]):
         return reason and f"y.{reason}"
 
     def kernel(self, operation: PagedCacheLoad, arch: ArchSpec) -> KernelRef:
-        """The same on every device."""
+        """The kernel is the same on every device."""
         lengths = dtypes.info(operation.sequence.data_type).c_type
         move = _move(operation)
         return KernelRef(

@@ -44,7 +44,7 @@ class Ragged(OneLaunch[RaggedMove]):
         return reason and f"padded.{reason}"
 
     def kernel(self, operation: RaggedMove, arch: ArchSpec) -> KernelRef:
-        """The same on every device."""
+        """The kernel is the same on every device."""
         rows, is_store = _rows(operation), isinstance(operation, RaggedStore)
         offsets = dtypes.info(operation.offsets.data_type).c_type
         way = "store" if is_store else "load"

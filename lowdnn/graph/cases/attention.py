@@ -61,8 +61,8 @@ class AttentionCase(Case):
     that padded ones had, of random or (even) of equal lengths.  scores: steps on the scores, before the masks.
     sink: whether each head has a logit that joins the sums of its rows; of queries behind a length, too (all).
     stats: whether the log-sum-exp (log2: to base 2), maximum and sum of rows are stored; lse: the first alone.
-    dtype: of fp8, there are one number each that q, k, v and the weights are descaled by, two that the weights and the
-    output are scaled by before they are rounded, and the largest magnitudes of both, before that, are stored.
+    dtype: fp8 brings scales. q, k, v and the weights have a descale each; the weights and the output have a scale
+    each, which precedes their rounding, and their largest magnitudes before it are stored.
     """
 
     family: ClassVar[str] = "sdpa"

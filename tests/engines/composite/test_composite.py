@@ -211,7 +211,7 @@ def test_names_the_operation_that_nobody_takes_and_counts_engines_of_others() ->
     refusal = composite.refuse(convolution_graph(), SM_90A)
     assert refusal is not None
     assert "no engine takes ConvolutionForward that writes tensor 'y' (uid 3)" in refusal.reason
-    assert "1 engine of operations that the graph has not" in refusal.reason
+    assert "1 engine of operations that the graph does not have" in refusal.reason
     with pytest.raises(NotSupportedError, match="composite: no engine takes ConvolutionForward"):
         composite.plan(convolution_graph(), SM_90A, {})
 

@@ -1,6 +1,6 @@
 """Which devices have an instruction. PTX ISA manual, "Target ISA Notes" of each instruction.
 
-PTX for an older target is refused where it uses what that target has not, as an assembler would.
+PTX for an older target is refused where it uses what that target lacks, as an assembler would.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import re
 from lowdnn.driver.emulated.faults import unsupported
 from lowdnn.driver.emulated.parsing.ir import FunctionIR, Instruction, Special
 
-#: Opcodes that only sm_90a has, those that need a target with a suffix from it on, and those of sm_90 and newer.
+#: Opcodes of sm_90a alone.
 _ONLY_90A = frozenset({"wgmma"})
+#: Opcodes of targets with a suffix, from sm_90a on.
 _FROM_90A = frozenset({"setmaxnreg", "tensormap"})
 _FROM_90 = frozenset({"mapa", "getctarank", "griddepcontrol", "elect", "stmatrix"})
 #: Modifiers that sm_90 was the first to have: with any opcode, and with one.
