@@ -206,6 +206,8 @@ class Tensor:
         if self.ragged_offset is not None and self.ragged_offset.ragged_offset is not None:
             where, got = f"{self.label}.ragged_offset", f"{self.ragged_offset.label}, which is ragged itself"
             raise BadParamError.at(where, expected="a tensor without ragged offsets", got=got)
+        if self.value is not None and not self._is_pass_by_value and not self.is_constant:
+            raise BadParamError.at(f"{self.label}.is_pass_by_value", expected="True of a number", got=False)
         backend_type = to_backend(self._data_type, f"{self.label}.data_type")
         return ops.Tensor(
             uid=self._uid,

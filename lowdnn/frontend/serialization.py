@@ -92,6 +92,10 @@ def _check_tensors(stored: tuple[StoredTensor, ...], candidate: Candidate) -> No
             raise BadParamError.at(f"{_WHERE}.tensors", expected=f"{tensor.label} of the graph", got="none")
         if given is not None and _as_in_graph(given, tensor) != tensor:
             raise BadParamError.at(f"{_WHERE}.tensors: uid {tensor.uid}", expected=tensor, got=given)
+    for item in stored:
+        if item.value is not None and not item.tensor.is_scalar_value:
+            where, rule = f"{_WHERE}.tensors: {item.tensor.label}.value", "None of a tensor in device memory"
+            raise BadParamError.at(where, expected=rule, got=item.value)
 
 
 def _as_in_graph(given: ops.Tensor, tensor: ops.Tensor) -> ops.Tensor:

@@ -290,6 +290,7 @@ def test_tensor_scalar() -> None:
         (lambda g: g.exp(g.tensor([4], [-1])), BadParamError, "strides >= 0"),
         (lambda g: g.exp(g.tensor([4]).set_alignment(3)), BadParamError, "a power of two"),
         (lambda g: g.exp(g.tensor([])), BadParamError, "dim"),
+        (lambda g: g.exp(g.tensor_scalar(1.0).set_is_pass_by_value(False)), BadParamError, "True of a number"),
         (lambda g: g.gen_index(g.tensor([4]), 1), BadParamError, "axis"),
         (lambda g: g.exp(g.tensor([4], is_virtual=True)), BadParamError, "an operation that writes a virtual tensor"),
         (lambda g: g.matmul(g.tensor([4, 4]), g.tensor([4, 4]), FLOAT, 1.0), NotSupportedError, "matmul.padding:"),

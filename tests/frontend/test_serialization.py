@@ -107,6 +107,7 @@ def test_a_plan_of_another_device(handle: Handle) -> None:
     [
         ("value", "3", "serialized graph.tensors[0].value", "int | float | None"),
         ("value", 2**63, "serialized graph.tensors[0].value", "int | float | None"),
+        ("value", 3, "serialized graph.tensors: tensor 'x' (uid 7).value", "None of a tensor in device memory"),
         ("tensor", None, "serialized graph.tensors[0].tensor", "Tensor"),
         ("tensor/name", "x\r", "serialized graph.tensors[0].tensor.name", "without control characters"),
         ("tensor/uid", 2**64, "serialized graph.tensors[0].tensor.uid", "int"),
