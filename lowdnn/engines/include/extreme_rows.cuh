@@ -57,9 +57,12 @@ template <class Operator> __device__ __forceinline__ f32 joined_by_block(f32 val
   return joined;
 }
 
-// The statistics of x * scale over rows that are joined. inverse: 1 / sqrt(variance + epsilon).
+// The statistics of x * scale over rows that are joined. Their mean is mean + correction: one number would round it by
+// more than the deviations of rows far from 0. inverse: 1 / sqrt(variance + epsilon).
 struct ScaledStatistics {
-  f32 scale, mean, variance, inverse;
+  f32 scale, mean, correction, variance, inverse;
+
+  __device__ __forceinline__ f32 deviation(f32 x) const { return x * scale - mean - correction; }
 };
 
 // Calls `use(column, x)` for this thread's share of the elements of a row, with the walk at the element.
@@ -80,6 +83,7 @@ __device__ __forceinline__ void each_element(const typename Source::Args& args, 
 }
 
 // The statistics of the joined rows that `row` belongs to. share: 1 / their elements.  parts: for joined_by_block.
+// Equal elements have the variance 0; epsilon, scaled, would vanish too, so that their statistics are those of x itself.
 template <bool IS_CENTRED, class Source, class Tile>
 __device__ __forceinline__ ScaledStatistics scaled_statistics(const typename Source::Args& args, RowWalk<Tile> walk,
                                                               i64 row, f32 share, f32 epsilon, f32* parts) {
@@ -91,17 +95,23 @@ __device__ __forceinline__ ScaledStatistics scaled_statistics(const typename Sou
       each_element<Source>(args, walk, int(joined % Tile::WIDTH), [&](i64, f32 x) { use(x); });
     }
   };
-  f32 largest = 0.0f, total = 0.0f, squares = 0.0f;
+  f32 largest = 0.0f, squares = 0.0f;
   each([&](f32 x) { largest = maximum(largest, fabs(x)); });
-  const f32 scale = scale_to_one(joined_by_block<Largest>(largest, parts));
-  if (IS_CENTRED) each([&](f32 x) { total += x * scale; });
-  const f32 mean = IS_CENTRED ? joined_by_block<Plus>(total, parts) * share : 0.0f;
-  each([&](f32 x) {
-    const f32 deviation = x * scale - mean;
-    squares += deviation * deviation;
-  });
-  const f32 variance = joined_by_block<Plus>(squares, parts) * share;
-  return {scale, mean, variance, inverse_sqrt(variance + epsilon * scale * scale)};
+  ScaledStatistics of = {scale_to_one(joined_by_block<Largest>(largest, parts)), 0.0f, 0.0f, 0.0f, 0.0f};
+  const auto average = [&] {
+    f32 total = 0.0f;
+    each([&](f32 x) { total += of.deviation(x); });
+    return joined_by_block<Plus>(total, parts) * share;
+  };
+  if (IS_CENTRED) {
+    of.mean = average();
+    of.correction = average();
+  }
+  each([&](f32 x) { squares += of.deviation(x) * of.deviation(x); });
+  of.variance = joined_by_block<Plus>(squares, parts) * share;
+  if (of.variance == 0.0f) return {1.0f, of.mean / of.scale, of.correction / of.scale, 0.0f, inverse_sqrt(epsilon)};
+  of.inverse = inverse_sqrt(of.variance + epsilon * of.scale * of.scale);
+  return of;
 }
 
 // Calls `normalise(walk, place)` in all threads of the block for each place whose rows were left out, one after the

@@ -103,16 +103,16 @@ class BatchNorm(Rereading):
 
 
 def _forward(norm: NormForward, behind: _Behind, last_uid: int) -> Passes:
-    """The passes of the forward norm; sums are in DOUBLE where squares of x can leave FLOAT's range."""
+    """The passes of the forward norm; sums are in DOUBLE where FLOAT may not hold those of x or of its squares."""
     shape, modes, build = norm.shape, PointwiseMode, PassBuilder(norm.compute_type, last_uid)
     shift, correction = (build.exact(None, shape.stats_dims) for _ in range(2))
     inverse = build.exact(norm.inv_variance, shape.stats_dims)
+    build.compute_in(DataType.DOUBLE if norm.has_extremes else norm.compute_type)
     average = build.of_dims(shape.stats_dims)
     build.reduce(ReduceTensorOp.AVG, replace(norm.x, dims=(1, *norm.x.dims[1:])), average)
     build.finite(average, shift)  # deviations from what is not finite would be no numbers
     build.close_reduction()
 
-    build.compute_in(DataType.DOUBLE if norm.has_extremes else norm.compute_type)
     total, squares = (build.exact(None, shape.stats_dims) for _ in range(2))
     build.gen_stats(build.pointwise(modes.SUB, norm.x, shift), total, squares)
     build.close_reduction()

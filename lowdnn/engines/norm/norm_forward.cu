@@ -514,13 +514,13 @@ __device__ __forceinline__ void normalise_extreme(const Params& p, RowWalk<Tile>
     load_of_one_row<Bias>(p.bias, walk, w, bias);
 #endif
     each_element<Again>(again(p), walk, w, [&](i64 column, Value x) {
-      const Value y[1] = {(x * of.scale - of.mean) * of.inverse * scale + bias};
+      const Value y[1] = {of.deviation(x) * of.inverse * scale + bias};
       Epilogue::apply<1>(p.after, Epilogue::cursor(p.after, walk.coordinate), column, 1, y);
     });
 #if TRAINING
     if (threadIdx.x == 0 && threadIdx.y == 0) {
 #if CENTRED
-      store_of_one_row<Mean, JOINED>(p.mean, walk, w, of.mean / of.scale);
+      store_of_one_row<Mean, JOINED>(p.mean, walk, w, (of.mean + of.correction) / of.scale);
 #endif
       store_of_one_row<Inverse, JOINED>(p.inverse, walk, w, of.inverse * of.scale);
 #if RUNNING

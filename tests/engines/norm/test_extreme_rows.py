@@ -77,6 +77,19 @@ def test_passes_of_batch_norm(device: Runtime, layout: str, dtype: str) -> None:
     check(device, BatchNorm(), f"dims=4x8x5x4 mode=batch running=yes layout={layout} dtype={dtype}", {})
 
 
+@pytest.mark.parametrize("engine", [NormRows(), BatchNorm()], ids=lambda engine: engine.name)
+@pytest.mark.parametrize("spread", [0.0, 1e-4])
+@pytest.mark.parametrize("dims", ["3x6x4x4", "7x3x5x6", "40x3x1x1"])
+def test_rows_far_from_zero(device: Runtime, engine: Engine, spread: float, dims: str) -> None:
+    """A mean far larger than the deviations from it, which may be none."""
+    check(device, engine, f"dims={dims} mode=batch running=yes", {}, magnitudes=(1.7e38, 3e37, 1e36), spread=spread)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-4])
+def test_long_rows_far_from_zero(device: Runtime, spread: float) -> None:
+    check(device, NormRows(), "dims=4x1000 mode=layer", {}, magnitudes=(1e38, 3.3e29, 1e37, 1.0), spread=spread)
+
+
 @pytest.mark.parametrize("magnitude", [1e-25, 1e-12])
 def test_small_rows_without_an_epsilon(device: Runtime, magnitude: float) -> None:
     """Squares that vanish do not make the deviation 0."""
@@ -96,8 +109,12 @@ def check(
     choices: dict[KnobType, int],
     magnitudes: tuple[float, ...] = MAGNITUDES,
     epsilon: float | None = None,
+    spread: float | None = None,
 ) -> None:
-    """Compares with the oracle: y to a few roundings of its type, statistics relative to their row's elements."""
+    """Compares with the oracle: y to a few roundings of its type, statistics relative to their row's elements.
+
+    spread: how far the elements of a row lie from the row's magnitude, relative to it; without one, from 0.
+    """
     case, seed = parse_case(f"norm {line}"), fresh_seed()
     graph, inputs = case.graph(), dict(case.inputs(seed, exact=False))
     if epsilon is not None:
@@ -108,23 +125,34 @@ def check(
     sizes = sizes_of(norm.x, magnitudes)
     sources = [norm.x] if norm.x.uid in inputs else [t for t in graph.inputs if t.dims == norm.x.dims]
     for tensor in sources:
-        scaled = dtypes.to_float64(inputs[tensor.uid], tensor.data_type) * sizes
+        drawn = dtypes.to_float64(inputs[tensor.uid], tensor.data_type)
+        scaled = (drawn if spread is None else 1 + spread * drawn) * sizes
         inputs[tensor.uid] = dtypes.from_float64(scaled, tensor.data_type)
     arch = SM_90A.with_sm_count(4) if KnobType.STAGES in choices else SM_90A
     found = run_plan(runtime, engine.plan(graph, arch, choices), graph, inputs)
-    for uid, expected in evaluate(graph, inputs).items():
+    expected = {uid: values(array, graph.tensors[uid]) for uid, array in evaluate(graph, inputs).items()}
+    assert norm.inv_variance is not None
+    deviations = 1 / expected[norm.inv_variance.uid]
+    for uid, array in expected.items():
         tensor = graph.tensors[uid]
-        compare(norm, tensor, values(found[uid], tensor), values(expected, tensor), f"seed {seed}: {line}")
+        compare(norm, tensor, values(found[uid], tensor), array, deviations, f"seed {seed}: {line}")
 
 
 def compare(
-    norm: NormForward, tensor: Tensor, found: NDArray[np.float64], expected: NDArray[np.float64], context: str
+    norm: NormForward,
+    tensor: Tensor,
+    found: NDArray[np.float64],
+    expected: NDArray[np.float64],
+    deviations: NDArray[np.float64],
+    context: str,
 ) -> None:
+    """``deviations``: of each row, by which a mean near 0 is judged."""
     rounding = 8 * max(dtypes.info(tensor.data_type).epsilon, 2.0**-23)
-    if tensor.dims != norm.x.dims:  # a mean may be far smaller than its row's elements
-        largest = np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected))
-        is_mean = tensor in (norm.mean, norm.output_running_mean)
-        np.testing.assert_allclose(found, expected, 4 * rounding, rounding * largest if is_mean else 0, err_msg=context)
+    if tensor.dims != norm.x.dims:
+        least = rounding * deviations if tensor in (norm.mean, norm.output_running_mean) else 0.0
+        error = np.zeros_like(expected)
+        np.subtract(found, expected, out=error, where=found != expected)  # a variance may be infinite
+        assert np.all(np.abs(error) <= 4 * rounding * np.abs(expected) + least), f"{context}: {found} for {expected}"
         return
     size = np.maximum(np.abs(expected), 1.0)
     np.testing.assert_allclose(found / size, expected / size, 0, 4 * rounding, err_msg=context)
