@@ -28,6 +28,11 @@ def refuse_operand_types(
     return Refusal(engine, refused, Status.NOT_SUPPORTED_DATA_TYPE) if refused else None
 
 
+def refuse_nothing(operation: ConvolutionOperation) -> str:
+    """Why there is no product to form, or an empty string: a tensor without elements."""
+    return f"{operation.label}: expected elements in every tensor, got none" if operation.is_over_nothing else ""
+
+
 def refuse_several_taps(operation: ConvolutionOperation) -> str:
     """Why ``operation`` is no product of pixels and a matrix, or an empty string."""
     geometry, taps = operation.convolution, operation.filter.dims[2:]

@@ -29,7 +29,7 @@ from lowdnn.engines.base import (
     resolve_choices,
 )
 from lowdnn.engines.composite.delegation import add_plan, fastest_plan, refusals
-from lowdnn.engines.conv.refusals import refuse_pixels, refuse_several_taps
+from lowdnn.engines.conv.refusals import refuse_nothing, refuse_pixels, refuse_several_taps
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.launch import aligned_bytes
@@ -187,8 +187,8 @@ def _refuse_shape(operation: ConvolutionBackwardFilter) -> str:
     """Why the operation is no sum over neighbouring pixels, or an empty string."""
     if refused := refuse_several_taps(operation):
         return refused
-    if operation.is_over_nothing:
-        return f"{operation.label}: expected elements in every tensor, got none"
+    if refused := refuse_nothing(operation):
+        return refused
     if operation.beta != 0:
         return f"beta: expected 0, got {operation.beta}"
     of_x, of_dy = (refuse_pixels(tensor, _PIECE_BYTES) for tensor in (operation.x, operation.dy))

@@ -15,7 +15,7 @@ from math import prod
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
-from lowdnn.engines.conv.refusals import refuse_operand_types
+from lowdnn.engines.conv.refusals import refuse_nothing, refuse_operand_types
 from lowdnn.engines.conv.stem.rows import AXES, PIECE_BYTES, StemRows, filter_walk, values_label
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
@@ -264,6 +264,8 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
         reason = f"{operation.label}.dx.data_type: expected {expected.name} as dy, got {got.name}"
         return Refusal(name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
     problem = _Problem(operation)
+    if refused := refuse_nothing(operation):
+        return Refusal(name, refused)
     if refused := _refuse_shape(problem):
         return Refusal(name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
     return problem
