@@ -14,6 +14,7 @@ from lowdnn.driver.emulated.parsing.ir import FunctionIR, Instruction, Special
 _ONLY_90A = frozenset({"wgmma"})
 #: Opcodes of targets with a suffix, from sm_90a on.
 _FROM_90A = frozenset({"setmaxnreg", "tensormap"})
+#: Opcodes of sm_90 and newer.
 _FROM_90 = frozenset({"mapa", "getctarank", "griddepcontrol", "elect", "stmatrix"})
 #: Modifiers that sm_90 was the first to have: with any opcode, and with one.
 _MODIFIERS_FROM_90 = frozenset({"shared::cluster", "cluster"})
