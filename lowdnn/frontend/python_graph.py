@@ -28,6 +28,7 @@ from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.events import emit, event_logger
 from lowdnn.frontend.arguments import boolean, integer, member, members, text
 from lowdnn.frontend.attention import AttentionMethods
+from lowdnn.frontend.attention_gradients import AttentionGradientMethods
 from lowdnn.frontend.block_scaling import BlockScaleMethods
 from lowdnn.frontend.builder import Defaults
 from lowdnn.frontend.convolutions import ConvolutionMethods
@@ -83,6 +84,7 @@ class pygraph(
     RandomMethods,
     BlockScaleMethods,
     AttentionMethods,
+    AttentionGradientMethods,
     RopeMethods,
 ):
     """See the module's docstring."""
