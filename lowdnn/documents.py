@@ -148,7 +148,7 @@ def _parsed(text: str, where: str) -> Any:
     except RecursionError:
         _refuse_depth(where)
     except ValueError as error:
-        raise BadParamError.at(where, expected="a JSON document", got=str(error)) from None
+        raise BadParamError.at(where, expected="a JSON document", got=f"other text ({error})") from None
 
 
 def _check_size(text: str, where: str) -> None:

@@ -213,7 +213,7 @@ class GraphBuilder:
         try:
             entry.node.infer(entry.outputs, self._compute_type(entry))
         except LowdnnError as error:
-            raise entry.call.told(error, entry.ports) from None
+            raise entry.call.for_caller(error, entry.ports) from None
         for output in entry.outputs:
             self._infer_type(output)
 
@@ -222,7 +222,7 @@ class GraphBuilder:
         try:
             return entry.node.lower(entry.outputs, self._compute_type(entry), lambda tensor: meanings[id(tensor)])
         except LowdnnError as error:
-            raise entry.call.told(error, entry.ports) from None
+            raise entry.call.for_caller(error, entry.ports) from None
 
     def _number_tensors(self) -> None:
         taken: dict[int, Tensor] = {}

@@ -49,11 +49,12 @@ class Call:
     method: str
     tensors: Mapping[str, Tensor]
 
-    def told(self, error: LowdnnError, ports: Mapping[str, Tensor]) -> LowdnnError:
+    def for_caller(self, error: LowdnnError, ports: Mapping[str, Tensor]) -> LowdnnError:
         """``error`` with the method and its parameter in the place of the operation and its port.
 
-        For a tensor that the caller did not give, the tensor's own name takes that place. ``ports``: the operation's
-        tensors."""
+        For a tensor that the caller did not give, the tensor's own name takes that place.
+        ports: the operation's tensors.
+        """
         place = _PLACE.match(error.detail)
         if place is None:
             return error

@@ -9,7 +9,6 @@ from lowdnn.enums import (
     KnobType,
     MoeGroupedMatmulMode,
     NormFwdPhase,
-    NumericalNote,
     PaddingMode,
     ReduceTensorOp,
     ResampleMode,
@@ -269,7 +268,3 @@ def frontend_knob(knob: KnobType) -> knob_type:
 
 def frontend_behavior_note(note: BehaviorNote) -> behavior_note:
     return behavior_note[note.name]
-
-
-def frontend_numerical_note(note: NumericalNote) -> numerical_note:
-    return numerical_note[note.name]
