@@ -41,13 +41,13 @@ _EXCHANGED = (0, 1, 3, 2)
 class Attention:
     """See the module's docstring.
 
-    k: (B, H_k, D, S_kv), where it lies in memory.  k_load, v_load: what k and v come from, where they lie in pages;
-    their sequences are the band's lengths.  ragged: of packed tensors, by uid, what loads or stores them; tensors with
-    those uids are as if they were padded.
-    softmax: with the sink as it lies in memory.  cuts_sink: whether queries behind their length have none.
-    scores: from the first product to what the masks of ``band`` are applied to, which leave it or put minus infinity in
-    its place; that is what the softmax is of.  weights: from the softmax's output to the second product's operand,
-    linear in the former.  output: behind the second product.
+    k: (B, H_k, D, S_kv), as it lies in memory.  k_load, v_load: the loads of k and v if they lie in pages; their
+    sequences have the band's lengths.  ragged: the loads and stores of packed tensors, by uid of these; the tensors
+    themselves are described as padded.
+    softmax: the softmax, with the sink as it lies in memory.  cuts_sink: whether queries behind their length have none.
+    scores: operations behind the first product, before the masks of ``band``, which put minus infinity in the place of
+    scores, and the softmax.  weights: operations between the softmax and the second product, linear in the weights.
+    output: operations behind the second product.
     amax_s, amax_o: the largest magnitudes of the softmax's output and of a value of ``output``, where they are stored.
     """
 

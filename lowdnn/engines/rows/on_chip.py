@@ -38,8 +38,9 @@ _SAMPLED_MEMBERS, _SAMPLED_ROWS = 4, 8
 class OnChip:
     """See the module's docstring and ``include/staying_chunks.cuh``.
 
-    before: what the kernel's Prologue does.  others: tensors that are read beside it and stay too.
-    is_ring_wanted: for the chunks of several rows.  has_extremes: whether rows may be read once more at the end.
+    before: the operations of the kernel's Prologue.  others: tensors that are read beside its operands and stay too.
+    is_ring_wanted: whether a ring for the chunks of several rows is wanted.
+    has_extremes: whether rows may be read once more at the end.
     """
 
     tile: RowTile
@@ -52,7 +53,7 @@ class OnChip:
     has_extremes: bool = False
 
     def fitted(self) -> OnChip:
-        """With as many blocks of a multiprocessor as rings have room for, where these are wanted and possible."""
+        """Itself, with as many blocks on a multiprocessor as rings have room for, if rings are wanted and possible."""
         residents = range(self.tile.RESIDENT, 0, -1)
         fewer = (replace(self, tile=replace(self.tile, RESIDENT=count)) for count in residents)
         return next((on_chip for on_chip in fewer if on_chip.is_in_ring), self)._checked()
