@@ -15,8 +15,9 @@ A fit kernel whose digest is still that one is not assembled again, but for a tw
 architectures, which would show a table that somebody has edited. A seed says which: ``--seed``, or LOWDNN_TEST_SEED, or
 one drawn afresh.
 
-Unfit: spilled registers, ``setmaxnreg`` that ptxas ignores (C7508), and ``wgmma`` that it serialises or makes wait
-(C7510 to C7519). A stack frame is for a reviewer to judge (float64 sine has one).
+Unfit: spilled registers on the architectures that kernels are written for (8.0, 8.9, 9.0), ``setmaxnreg`` that ptxas
+ignores (C7508), and ``wgmma`` that it serialises or makes wait (C7510 to C7519). A stack frame is for a reviewer to
+judge (float64 sine has one), and so are the registers that an older generation's kernel spills on a newer device.
 
 Where LOWDNN_TEST_KERNELS names a folder, the PTX of fit kernels goes into it, as a cache that tests may start from.
 """
@@ -37,6 +38,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from lowdnn.arch.specs import SPECS, ArchSpec
+from lowdnn.arch.targets import GENERATIONS
 from lowdnn.driver import nvrtc
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode
@@ -75,10 +77,10 @@ class Figures:
     barriers: int
     serialised: tuple[str, ...] = ()
 
-    @property
-    def unfit(self) -> str:
-        """Why the kernel must not be shipped; empty where it may."""
-        spilled = (f"{self.spilled} bytes spilled",) if self.spilled else ()
+    def unfit_on(self, arch: str) -> str:
+        """Why the kernel must not be shipped for ``arch``; empty where it may."""
+        is_own = arch in {generation.target for generation in GENERATIONS}
+        spilled = (f"{self.spilled} bytes spilled",) if self.spilled and is_own else ()
         return ", ".join((*spilled, *self.serialised))
 
 
@@ -108,7 +110,7 @@ def main() -> int:
         figures |= assemble_all(together, arguments.jobs)
         if arguments.write:
             TABLE.write_text(table_of(figures, digests))
-    unfit = [f"{' '.join(key)}: {one.unfit}" for key, one in sorted(figures.items()) if one.unfit]
+    unfit = [f"{' '.join(key)}: {why}" for key, one in sorted(figures.items()) if (why := one.unfit_on(key[1]))]
     return report(unfit if arguments.write else [*unfit, *differences(table_of(figures, digests))])
 
 
@@ -159,7 +161,7 @@ def known_figures(wanted: Collection[Key], digests: Mapping[str, str]) -> dict[K
         name, digest, groups = line.split(" ", 2)
         if digests.get(name) == digest:
             found |= {(name, arch): figures for arch, figures in _parsed(groups)}
-    return {key: figures for key, figures in found.items() if key in wanted and not figures.unfit}
+    return {key: figures for key, figures in found.items() if key in wanted and not figures.unfit_on(key[1])}
 
 
 def seed_of(given: int | None) -> int:
@@ -182,7 +184,7 @@ def assemble(kernel: KernelRef, arch: str) -> Figures:
     """Compiles one kernel to machine code of ``arch`` (``sm_80``, ``sm_90a``...)."""
     source = SourceTree().read(kernel)
     ptx, figures = compile_and_assemble(source, arch)
-    if (folder := os.environ.get("LOWDNN_TEST_KERNELS")) and arch == kernel.target and not figures.unfit:
+    if (folder := os.environ.get("LOWDNN_TEST_KERNELS")) and arch == kernel.target and not figures.unfit_on(arch):
         DiskCache(Path(folder)).put(cache_key(source, "", nvrtc.build()), lowered(ptx))
     return figures
 
