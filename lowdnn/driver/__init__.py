@@ -6,7 +6,7 @@ import warnings
 
 from lowdnn.driver.base import Driver
 from lowdnn.driver.fault_injection import with_faults
-from lowdnn.status import BadParamError, EmulatedDeviceWarning, LowdnnError
+from lowdnn.status import AttributeTypeError, BadParamError, EmulatedDeviceWarning, LowdnnError
 
 
 def open_driver(kind: str = "auto", *, arch: str = "sm_90a", policy: str = "lockstep", faults: str = "") -> Driver:
@@ -17,7 +17,12 @@ def open_driver(kind: str = "auto", *, arch: str = "sm_90a", policy: str = "lock
     asynchronous copies land (``warp-serial(7),early``); ``timeout=5`` stops launches without progress after 5 s.
     ``auto``: the GPU where there is one, otherwise the emulated device, with one EmulatedDeviceWarning that says why.
     ``faults``: calls that are to fail (``mem_alloc:3=OUT_OF_MEMORY``), as ``fault_injection`` has them; for tests.
+
+    Raises AttributeTypeError and BadParamError for arguments that are none of these.
     """
+    for name, given in (("policy", policy), ("faults", faults)):
+        if not isinstance(given, str):
+            raise AttributeTypeError.at(f"open_driver.{name}", expected="a string", got=repr(given))
     if kind == "cuda":
         return _open_cuda(faults)
     if kind == "emulated":

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import DeviceAttribute
-from lowdnn.status import BadParamError, EmulatedDeviceWarning, SublibraryLoadingFailedError
+from lowdnn.status import AttributeTypeError, BadParamError, EmulatedDeviceWarning, SublibraryLoadingFailedError
+from tests.support.errors import raises
 
 
 def has_gpu() -> bool:
@@ -39,6 +41,13 @@ def test_cuda_without_a_gpu_says_what_is_missing() -> None:
 def test_unknown_kind() -> None:
     with pytest.raises(BadParamError, match="'opencl'"):
         open_driver("opencl")
+
+
+@pytest.mark.parametrize("argument", ["policy", "faults"])
+@pytest.mark.parametrize("given", [5, None, b"lockstep"])
+def test_what_is_no_string(argument: str, given: Any) -> None:
+    with raises(AttributeTypeError, f"open_driver.{argument}", expected="a string", got=repr(given)):
+        open_driver("emulated", **{argument: given})
 
 
 def test_importing_lowdnn_loads_no_cuda() -> None:
