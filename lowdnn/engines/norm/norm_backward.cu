@@ -226,17 +226,19 @@ __device__ __forceinline__ void add_products(const Params& p, RowWalk<Tile>& wal
   });
 }
 
-// dx = g * of_g + (x - mean) * of_x + constant: what the row has of the formula is in three numbers.
+// dx = (g * of_g + (x - mean) * of_x + constant) * inverse: what the row has of the formula is in four numbers. None of
+// them has the square of inverse, which f32 cannot hold where rows are extreme.
 struct Gradient {
-  Value of_g[WIDTH], of_x[WIDTH], constant[WIDTH];
+  Value of_g[WIDTH], of_x[WIDTH], constant[WIDTH], inverse[WIDTH];
 
   // scale: of the row, with ROW_SCALE.  averages: of g and of g * xhat, where g has the scale if rows are joined.
-  __device__ __forceinline__ Gradient(const Value (&inverse)[WIDTH], const Value (&scale)[WIDTH],
+  __device__ __forceinline__ Gradient(const Value (&of_row)[WIDTH], const Value (&scale)[WIDTH],
                                       const Value (&averages)[2 * WIDTH]) {
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) {
-      of_g[w] = ROW_SCALE ? inverse[w] * scale[w] : inverse[w];
-      const Value factor = JOINED > 1 ? inverse[w] : of_g[w];
+      inverse[w] = of_row[w];
+      of_g[w] = ROW_SCALE ? scale[w] : Value(1);
+      const Value factor = JOINED > 1 ? Value(1) : of_g[w];
       of_x[w] = -factor * averages[WIDTH + w] * inverse[w];
       constant[w] = -factor * averages[w];
     }
@@ -252,7 +254,7 @@ struct Gradient {
       for (int v = 0; v < group.SIZE; ++v) {
         Value rest = deviation[v] * of_x[v % WIDTH];
         if (CENTRED) rest += constant[v % WIDTH];
-        dx[v] = dx[v] * of_g[v % WIDTH] + rest;
+        dx[v] = (dx[v] * of_g[v % WIDTH] + rest) * inverse[v % WIDTH];
       }
     });
   }

@@ -301,13 +301,13 @@ __device__ __forceinline__ void add_row(const ComingRows& coming, RowWalk<Tile>&
   });
 }
 
-// dx = inverse * g + slope * x + offset.
+// dx = (g + slope * x + offset) * inverse. Nothing has the square of inverse, which f32 cannot hold of extreme rows.
 __device__ __forceinline__ void store_row(const ComingRows& coming, RowWalk<Tile>& walk, Row& row,
                                           const Scales& scales, const Value (&sums)[1 + CENTRED]) {
   const Params& p = coming.p;
   const Value inverse = row.inverse;
-  const Value slope = -inverse * (inverse * (sums[0] * p.share));
-  const Value offset = CENTRED ? -slope * row.remaining_mean() - inverse * (sums[CENTRED] * p.share) : Value(0);
+  const Value slope = -inverse * (sums[0] * p.share);
+  const Value offset = CENTRED ? -slope * row.remaining_mean() - sums[CENTRED] * p.share : Value(0);
 #if AGAIN
   const Again::Args& again = p.again;
 #else
@@ -321,7 +321,7 @@ __device__ __forceinline__ void store_row(const ComingRows& coming, RowWalk<Tile
     scales.apply(p, walk, item, column, dy, dx);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
-      dx[v] = slope * x[v] + (CENTRED ? inverse * dx[v] + offset : inverse * dx[v]);
+      dx[v] = (slope * x[v] + (CENTRED ? dx[v] + offset : dx[v])) * inverse;
     }
     Epilogue::apply<VECTOR>(p.dx, Epilogue::cursor(p.dx, walk.coordinate), column, VECTOR, dx);
   });
