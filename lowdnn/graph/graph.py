@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache, cached_property
 from heapq import heappop, heappush
 from operator import attrgetter
@@ -17,7 +17,7 @@ from lowdnn.documents import read_document, write_document
 from lowdnn.enums import AttributeType, TensorReordering
 from lowdnn.graph.observable import in_memory, observable
 from lowdnn.ops import catalog
-from lowdnn.ops.base import Operation, inputs_of, outputs_of, with_tensors
+from lowdnn.ops.base import NamesPlaces, Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.tensor import Tensor, has_overlap
 from lowdnn.status import BadParamError, DuplicatedEntriesError, NotSupportedError
 
@@ -148,7 +148,12 @@ class OperationGraph:
     @cached_property
     def _materialised(self) -> dict[int, Tensor]:
         """By uid, what virtual tensors are where a subgraph has them in memory."""
-        return {uid: in_memory(tensor) for uid, tensor in self.tensors.items() if tensor.is_virtual}
+        placed = {tensor.uid for op in self.operations if isinstance(op, NamesPlaces) for tensor in op.placed}
+        return {
+            uid: replace(tensor, is_virtual=False) if uid in placed else in_memory(tensor)
+            for uid, tensor in self.tensors.items()
+            if tensor.is_virtual
+        }
 
     def _check_tensors(self) -> None:
         for tensor in self.tensors.values():

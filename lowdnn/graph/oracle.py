@@ -45,7 +45,9 @@ def trace(
         for port, tensor in outputs_of(operation).items():
             stored = dtypes.from_float64(results[port], tensor.data_type)
             is_rounded = rounds_virtual or not tensor.is_virtual
-            values[tensor.uid] = dtypes.to_values(stored, tensor.data_type) if is_rounded else results[port]
+            is_float = dtypes.info(tensor.data_type).kind is dtypes.Kind.FLOAT
+            exact = results[port].astype(np.float64) if is_float else results[port]
+            values[tensor.uid] = dtypes.to_values(stored, tensor.data_type) if is_rounded else exact
             written.append((tensor, stored))
     return written
 

@@ -75,6 +75,15 @@ class DropsOutputs(Protocol):
         """
 
 
+@runtime_checkable
+class NamesPlaces(Protocol):
+    """An operation whose meaning depends on the strides of some tensors, also where these are virtual."""
+
+    @property
+    def placed(self) -> tuple[Tensor, ...]:
+        """Those tensors."""
+
+
 def inputs_of(operation: HasPorts) -> dict[str, Tensor]:
     """The input tensors by port, in declaration order; optional ports that are unset are left out.
 

@@ -71,6 +71,11 @@ class RaggedMove:
         raise NotImplementedError
 
     @property
+    def placed(self) -> tuple[Tensor, ...]:
+        """Offsets count the packed tensor's elements in memory."""
+        return (self.packed,)
+
+    @property
     def row_elements(self) -> int:
         """From one row of the packed tensor to the next."""
         return self.packed.strides[2]

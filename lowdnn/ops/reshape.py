@@ -42,6 +42,11 @@ class Reshape:
             self._check_view()
 
     @property
+    def placed(self) -> tuple[Tensor, ...]:
+        """A view names elements by where they lie."""
+        return (self.x, self.y) if self.mode is ReshapeMode.VIEW_ONLY else ()
+
+    @property
     def flops(self) -> int:
         return 0
 

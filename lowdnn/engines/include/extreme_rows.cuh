@@ -105,7 +105,7 @@ __device__ __forceinline__ ScaledStatistics scaled_statistics(const typename Sou
   };
   if (IS_CENTRED) {
     of.mean = average();
-    of.correction = average();
+    if (of.mean - of.mean == 0.0f) of.correction = average();  // the deviations from infinity are no numbers
   }
   each([&](f32 x) { squares += of.deviation(x) * of.deviation(x); });
   of.variance = joined_by_block<Plus>(squares, parts) * share;

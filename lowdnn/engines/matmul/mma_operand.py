@@ -60,7 +60,10 @@ class Operand:
 
     @property
     def is_contiguous(self) -> bool:
-        return self.is_k_major or self.stride == 1 or self.extent <= 1
+        """Whether elements are neighbours along k or along the other dimension, of which the output may make one with
+        batch axes."""
+        is_vector = self.extent <= 1 and not any(self.batch_strides)
+        return self.is_k_major or self.stride == 1 or is_vector
 
     @property
     def leading_stride(self) -> int:

@@ -590,9 +590,11 @@ def test_no_spills_and_no_serialised_wgmma(data_type: DataType, swap: bool) -> N
         knobs(128, 256 // half, warps=COOPERATIVE, swap=swap),
         knobs(128, 128 // half, warps=PING_PONG, swap=swap),
     ):
-        assert assemble(ENGINE.plan(graph, SM_90A, choices).kernels[0], "sm_90a").unfit == ""
+        assert assemble(ENGINE.plan(graph, SM_90A, choices).kernels[0], "sm_90a").unfit_on("sm_90a") == ""
 
 
 def test_no_spills_where_a_cluster_shares_the_k_of_the_largest_tiles() -> None:
     choices = knobs(128, 256, warps=COOPERATIVE, sharers=2)
-    assert assemble(ENGINE.plan(bf16_graph(512, 512, 512), SM_90A, choices).kernels[0], "sm_90a").unfit == ""
+    assert (
+        assemble(ENGINE.plan(bf16_graph(512, 512, 512), SM_90A, choices).kernels[0], "sm_90a").unfit_on("sm_90a") == ""
+    )

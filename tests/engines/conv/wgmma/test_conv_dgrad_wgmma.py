@@ -188,4 +188,4 @@ def test_refusals_name_field_limit_and_value(line: str, reason: str) -> None:
 @pytest.mark.parametrize("channels", [64, 256])
 def test_no_spills(stride: int, channels: int) -> None:
     line = f"conv n=32 c={channels} hw=56x56 k=256 rs=3x3 pad=1 stride={stride} dtype=bf16 dir=dgrad"
-    assert assemble(ENGINE.plan(parse_case(line).graph(), SM_90A, {}).kernels[-1], "sm_90a").unfit == ""
+    assert assemble(ENGINE.plan(parse_case(line).graph(), SM_90A, {}).kernels[-1], "sm_90a").unfit_on("sm_90a") == ""

@@ -320,7 +320,7 @@ def test_other_graphs_and_architectures_are_refused() -> None:
 @pytest.mark.parametrize("choices", [{}, {KnobType.SWAP_AB: 1}])
 def test_no_spills(layout: str, choices: dict[KnobType, int]) -> None:
     graph = parse_case(f"conv n=32 c=64 hw=56x56 k=256 rs=3x3 pad=1 layout={layout} dtype=bf16").graph()
-    assert assemble(ENGINE.plan(graph, SM_90A, choices).kernels[-1], "sm_90a").unfit == ""
+    assert assemble(ENGINE.plan(graph, SM_90A, choices).kernels[-1], "sm_90a").unfit_on("sm_90a") == ""
 
 
 def test_tensors_of_another_rank_beside_the_convolution_are_refused() -> None:

@@ -177,4 +177,4 @@ def test_layers_take_it_without_spilled_registers(words: str) -> None:
     best = rank(graph, SM_90A, HeurMode.A, ENGINES).candidates[0]
     assert best.engine.name == ENGINE.name
     kernel = next(kernel for kernel in best.plan.kernels if kernel.name.startswith("conv_im2col_wgmma"))
-    assert not assemble(kernel, "sm_90a").unfit
+    assert not assemble(kernel, "sm_90a").unfit_on("sm_90a")
