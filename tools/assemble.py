@@ -152,7 +152,7 @@ def digest_of(kernel: KernelRef) -> str:
 
 
 def known_figures(wanted: Collection[Key], digests: Mapping[str, str]) -> dict[Key, Figures]:
-    """Those in the table that are of the same sources and fit."""
+    """The figures in the table that are of the same sources and fit."""
     lines = _lines()
     if not lines or lines[0] != HEADER:
         return {}

@@ -81,7 +81,7 @@ class NamesPlaces(Protocol):
 
     @property
     def placed(self) -> tuple[Tensor, ...]:
-        """Those tensors."""
+        """The tensors whose strides must stay as they are."""
 
 
 def inputs_of(operation: HasPorts) -> dict[str, Tensor]:
