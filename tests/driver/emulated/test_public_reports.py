@@ -50,6 +50,7 @@ def test_a_missing_barrier_shows_under_warp_serial(generic: bool) -> None:
     assert name == "CUDA_ERROR_LAUNCH_FAILED"
     kind, kernel, place, thread, address = text.split("\n")
     assert kind.startswith("uninitialised-read: 4 bytes at ")
+    assert kind.endswith("if another thread does, a barrier is missing before this read")
     assert kernel == "  kernel reverse"
     assert place == f"  PTX line {line_of(ptx, load)}: {load}"
     # Whichever warp goes first, its lane 0 looks for what the other one has not stored yet.

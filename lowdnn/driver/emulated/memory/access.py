@@ -156,7 +156,12 @@ def _check_written(memory: Bytes, place: Any, kind: Kind, address: Address, offs
 
 
 def unwritten_fault(memory: Bytes, where: int, size: int, position: int) -> LaneFault:
-    """The fault of reading ``size`` bytes at ``where`` of which some were never written."""
+    """The fault of reading ``size`` bytes at ``where`` of which some were never written.
+
+    Shared memory that another thread writes only later looks the same, which is what a missing barrier leads to.
+    """
     label, offset = memory.name_of(where)
     message = f"{size} bytes at {where:#x} hold bytes that nothing has written"
+    if label.startswith("shared memory"):
+        message += " yet; if another thread does, a barrier is missing before this read"
     return LaneFault(FaultKind.UNINITIALISED_READ, message, position, where, label, offset)
