@@ -17,7 +17,7 @@ from lowdnn.status import BadParamError, SizeInsufficientError, StreamMismatchEr
 
 @dataclass(frozen=True)
 class Need:
-    """What a plan needs at an address; ``where`` names it in messages, ``data_type`` None accepts any type."""
+    """The memory that a plan needs at an address; ``where`` names it in messages, a ``data_type`` of None takes any."""
 
     where: str
     size_bytes: int

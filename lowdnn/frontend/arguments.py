@@ -144,7 +144,7 @@ def shown(value: object) -> str:
 
 
 def _index(value: object) -> int | None:
-    """What ``__index__`` gives, as a plain integer."""
+    """The result of ``__index__`` as a plain integer."""
     if not isinstance(value, SupportsIndex):
         return None
     try:
@@ -154,7 +154,7 @@ def _index(value: object) -> int | None:
 
 
 def _real(value: object) -> float | None:
-    """What ``__float__`` gives, unless an imaginary part would be lost."""
+    """The result of ``__float__``, unless an imaginary part would be lost."""
     if not isinstance(value, SupportsFloat) or isinstance(value, (complex, np.complexfloating)):
         return None
     try:

@@ -10,6 +10,7 @@ from lowdnn.arch.specs import SM_80
 from lowdnn.engines.base import anchored
 from lowdnn.engines.registry import ENGINES
 from lowdnn.ops import catalog
+from lowdnn.ops.bit_mask import BitMove
 from tests.support.data import fresh_seed
 from tests.support.single_operations import operations_of_cases, with_other_strides, with_other_types
 
@@ -26,4 +27,4 @@ def test_every_type_and_stride_is_taken(kind: type) -> None:
                 refusals = [engine.refuse(graph, SM_80) for engine in anchored(ENGINES, graph)]
                 assert None in refusals, f"seed {seed}, {graph.operations[0]}:\n" + "\n".join(map(str, refusals))
                 count += 1
-    assert count
+    assert count > (0 if issubclass(kind, BitMove) else 5), "bits lie densely, so few strides are theirs"
