@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
+from zlib import crc32
 
 import pytest
 
@@ -16,6 +18,21 @@ from lowdnn.driver.base import Driver
 from lowdnn.runtime.runtime import Runtime
 from tests.support.guarded import GuardedDriver
 from tests.support.runtime import open_runtime
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shard", type=_shard, default=(1, 1), metavar="I/N", help="only the I-th of N parts of about equal length"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Which part a test belongs to follows from its name, so that each is in one part, whatever else is selected."""
+    number, count = config.getoption("shard")
+    others = [item for item in items if crc32(item.nodeid.encode()) % count != number - 1]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if crc32(item.nodeid.encode()) % count == number - 1]
 
 
 def pytest_collection_finish() -> None:
@@ -84,6 +101,13 @@ def handle(device: Runtime) -> Iterator[Handle]:
     """A handle on the device of the test."""
     with Handle(device) as opened:
         yield opened
+
+
+def _shard(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise ArgumentTypeError(f"expected I/N with 1 <= I <= N, got {text!r}")
+    return int(number), int(count)
 
 
 def _keep_what_lives() -> None:
