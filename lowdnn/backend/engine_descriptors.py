@@ -139,9 +139,9 @@ class EngineChoice:
     @cached_property
     def engine(self) -> Engine:
         engines = self.description.engines
-        for engine in engines:
-            if engine.index == self.global_index:
-                return engine
+        engine = engines.at(self.global_index)
+        if engine is not None:
+            return engine
         raise NotSupportedError.at(
             "ENGINE descriptor.ENGINE_GLOBAL_INDEX", expected=f"0 to {len(engines) - 1}", got=self.global_index
         )

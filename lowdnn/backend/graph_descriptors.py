@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -11,7 +10,7 @@ from lowdnn.arch.specs import ArchSpec, spec_from_outside
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.read_only import read_only
 from lowdnn.documents import read_document, write_document
-from lowdnn.engines.base import Engine
+from lowdnn.engines.engine_set import EngineSet
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.graph.expansion import expanded
@@ -99,7 +98,7 @@ class GraphDescription:
         return OperationGraph(expanded(self.operations))
 
     @property
-    def engines(self) -> Sequence[Engine]:
+    def engines(self) -> EngineSet:
         """The engines that may run the graph, by global index."""
         return ENGINES if self.handle is None else self.handle.engines
 

@@ -17,6 +17,7 @@ from lowdnn.arch.specs import ArchSpec, spec_for
 from lowdnn.config import Config
 from lowdnn.driver.base import DeviceAttribute
 from lowdnn.engines.base import Engine
+from lowdnn.engines.engine_set import EngineSet
 from lowdnn.engines.registry import ENGINES
 from lowdnn.plan import Plan
 from lowdnn.runtime.dlpack import CUDA_DEVICE_TYPES
@@ -42,7 +43,7 @@ class Handle(ProcessBound):
     def __init__(self, runtime: Runtime, engine_set: Sequence[Engine] | None = None) -> None:
         """Takes over ``runtime``, which ``close`` closes. ``engine_set``: all of the registry by default."""
         self.runtime = runtime
-        self.engines = ENGINES if engine_set is None else engine_set
+        self.engines = ENGINES if engine_set is None else EngineSet.of(engine_set)
         self.arch = _arch_of(runtime)
         self.cuda_device = _cuda_device(runtime)
         self.stream = 0

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from lowdnn.backend.handle import Handle
 from lowdnn.cli.execution import run_graph
 from lowdnn.driver.base import DriverError
+from lowdnn.engines.registry import engine_named
 from lowdnn.enums import HeurMode
 from lowdnn.graph.cases.base import Case
 from lowdnn.graph.compare import EXACT, differences, expected_outputs
@@ -74,7 +75,7 @@ def results(handle: Handle, case: Case, request: Request) -> Iterator[Result]:
 
 def check_engine(handle: Handle, engine: str | None) -> None:
     """Raises BadParamError for the name of an engine that there is not."""
-    names = ["all", *(one.name for one in handle.engines)]
+    names = ["all", *(entry.name for entry in handle.engines.entries)]
     if engine is not None and engine not in names:
         raise BadParamError.at("run.engine", expected="one of " + ", ".join(names), got=repr(engine))
 
@@ -90,7 +91,7 @@ def _candidates(handle: Handle, graph: OperationGraph, engine: str | None) -> li
         if ranking.best is None:
             raise NotSupportedError("graph: no engine takes it\n" + ranking.explain())
         return list(ranking.candidates) if engine == "all" else [ranking.best]
-    named = next(one for one in handle.engines if one.name == engine)
+    named = engine_named(engine)
     refusal = named.refuse(graph, handle.arch)
     if refusal is not None:
         raise NotSupportedError(str(refusal))

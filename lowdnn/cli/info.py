@@ -59,7 +59,7 @@ def collect() -> dict[str, Any]:
         "nvrtc": probe("nvrtc", _nvrtc),
         "cuda": probe("cuda", _cuda_devices),
         "emulated": probe("emulated", lambda: _device(_emulated(config), 0)),
-        "engines": [f"{engine.index} {engine.name}" for engine in ENGINES],
+        "engines": [f"{entry.index} {entry.name}" for entry in ENGINES.entries],
         "ptx": probe("ptx", _precompiled),
         "cache": probe("cache", lambda: _cache(config)),
         "config": {key: str(value) for key, value in vars(config).items()},

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from lowdnn.arch.specs import ArchSpec
@@ -76,28 +75,6 @@ class Engine(Protocol):
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """The kernels whose PTX is shipped in ``ptx/``."""
-
-
-def anchored(engines: tuple[Engine, ...], graph: OperationGraph) -> tuple[Engine, ...]:
-    """Those that may take ``graph``: it has one of their anchors, where they have any."""
-    return _anchored(engines, frozenset(map(type, graph.operations)))
-
-
-def reasons(refusals: Iterable[Refusal], engines: Sequence[Engine], graph: OperationGraph) -> tuple[str, ...]:
-    """Why engines refuse ``graph``: a line for each one that has its operations, and one that counts the others."""
-    own = {engine.name for engine in anchored(tuple(engines), graph)}
-    found = tuple(refusals)
-    lines = tuple(str(refusal) for refusal in found if refusal.engine in own)
-    others = len(found) - len(lines)
-    counted = f"{others} engine{'' if others == 1 else 's'} of operations that the graph does not have"
-    return (*lines, counted) if others else lines
-
-
-@lru_cache(maxsize=512)
-def _anchored(engines: tuple[Engine, ...], kinds: frozenset[type]) -> tuple[Engine, ...]:
-    return tuple(
-        engine for engine in engines if not engine.anchors or any(issubclass(kind, engine.anchors) for kind in kinds)
-    )
 
 
 def resolve_choices(engine: str, knobs: tuple[Knob, ...], choices: Choices) -> dict[KnobType, int]:

@@ -1,131 +1,174 @@
-"""Every engine of lowdnn, by its global index. Append only: an index is given once and never reused."""
+"""Every engine of lowdnn, by its global index. Append only: an index is given once and never reused.
+
+An engine's module is imported at its first use (``engine_set``), so what is known without it stands here.
+"""
 
 from __future__ import annotations
 
-from lowdnn.engines.attention.attention_backward_mma import AttentionBackwardMma
-from lowdnn.engines.attention.attention_backward_wgmma import AttentionBackwardWgmma
-from lowdnn.engines.attention.attention_decode import AttentionDecode
-from lowdnn.engines.attention.attention_mma import AttentionMma
-from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
-from lowdnn.engines.band_matrix.band_matrix import BandMatrix
 from lowdnn.engines.base import Engine
-from lowdnn.engines.bit_mask.bit_mask import BitMask
-from lowdnn.engines.block_mask.block_mask import BlockMaskEngine
-from lowdnn.engines.block_scale.block_scale import BlockScale
-from lowdnn.engines.composite.attention_backward_parts import AttentionBackwardParts
-from lowdnn.engines.composite.composite import Composite
-from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
-from lowdnn.engines.conv.direct.conv_direct import ConvDirect
-from lowdnn.engines.conv.grouped.conv_grouped_mma import ConvGroupedMma
-from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
-from lowdnn.engines.conv.narrow.conv_narrow_mma import ConvNarrowMma
-from lowdnn.engines.conv.packed.conv_wgrad_packed import ConvWgradPacked
-from lowdnn.engines.conv.stem.conv_stem import ConvStem
-from lowdnn.engines.conv.stem.conv_stem_dgrad_mma import ConvStemDgradMma
-from lowdnn.engines.conv.stem.conv_stem_mma import ConvStemMma
-from lowdnn.engines.conv.stem.conv_stem_wgrad_mma import ConvStemWgradMma
-from lowdnn.engines.conv.wgmma.conv_dgrad_wgmma import ConvDgradWgmma
-from lowdnn.engines.conv.wgmma.conv_fprop_wgmma import ConvFpropWgmma
-from lowdnn.engines.conv.wgmma.conv_prologue_wgmma import ConvPrologueWgmma
-from lowdnn.engines.conv.wgmma.conv_wgrad_wgmma import ConvWgradWgmma
-from lowdnn.engines.matmul.matmul_list_wgmma import MatmulListWgmma
-from lowdnn.engines.matmul.matmul_mma import MatmulMma
-from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma
-from lowdnn.engines.matmul.matmul_simt import MatmulSimt
-from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
-from lowdnn.engines.moe.moe_matmul_mma import MoeMatmulMma
-from lowdnn.engines.moe.moe_matmul_simt import MoeMatmulSimt
-from lowdnn.engines.moe.moe_matmul_wgmma import MoeMatmulWgmma
-from lowdnn.engines.moe.moe_wgrad_simt import MoeWgradSimt
-from lowdnn.engines.moe.moe_wgrad_wgmma import MoeWgradWgmma
-from lowdnn.engines.norm.batch_norm import BatchNorm
-from lowdnn.engines.norm.norm_rows import NormRows
-from lowdnn.engines.paged_cache.paged_cache import PagedCache
-from lowdnn.engines.pointwise.pointwise import PointwiseEngine
-from lowdnn.engines.ragged.ragged import Ragged
-from lowdnn.engines.reduction.reduction import ReductionEngine
-from lowdnn.engines.resample.resample import ResampleEngine
-from lowdnn.engines.resample.resample_reduction import ResampleReduction
-from lowdnn.engines.rope.rope import Rope
-from lowdnn.engines.softmax.softmax import SoftmaxEngine
-from lowdnn.engines.transform.transform import Transform
+from lowdnn.engines.engine_set import EngineEntry, EngineSet
+from lowdnn.ops.bit_mask import PackBits, UnpackBits
+from lowdnn.ops.block_mask import BlockMask
+from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
+from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
+from lowdnn.ops.bn_backward_weights import BnBackwardWeights
+from lowdnn.ops.bn_finalize import BnFinalize
+from lowdnn.ops.contract_band_matrix import ContractBandMatrix
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
+from lowdnn.ops.gen_stats import GenStats
+from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
+from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
+from lowdnn.ops.norm_backward import NormBackward
+from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.paged_cache_load import PagedCacheLoad
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.ragged import RaggedMove
+from lowdnn.ops.reduction import ReductionOperation
+from lowdnn.ops.resample import ResampleOperation
+from lowdnn.ops.rng import RngOperation
+from lowdnn.ops.rope_backward import RopeBackward
+from lowdnn.ops.rope_forward import RopeForward
+from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.softmax import Softmax
 from lowdnn.status import BadParamError
 
-_MATMUL_WGMMA, _CONV_WGRAD_WGMMA = MatmulWgmma(), ConvWgradWgmma()
-
-#: Engines that ``conv_stem`` folds a first layer for beside ``_MATMUL_WGMMA``.
-_CONVOLUTIONS: tuple[Engine, ...] = (
-    ConvImplicitGemmMma(),
-    ConvFpropWgmma(),
-    ConvDgradWgmma(),
-    ConvGroupedMma(),
-    _CONV_WGRAD_WGMMA,
+#: Engines that ``conv_stem`` folds a first layer for.
+_FOLDED = (
+    "conv_implicit_gemm_mma",
+    "conv_fprop_wgmma",
+    "conv_dgrad_wgmma",
+    "conv_grouped_mma",
+    "conv_wgrad_wgmma",
+    "matmul_wgmma",
 )
 
-#: The engines that take global pooling too.
-_REDUCTION, _POINTWISE = ReductionEngine(), PointwiseEngine()
-
-_OWN_KERNELS: tuple[Engine, ...] = (
-    *_CONVOLUTIONS,
-    ConvDirect(),
-    MatmulMma(),
-    MatmulSimt(),
-    _POINTWISE,
-    _REDUCTION,
-    _MATMUL_WGMMA,
-    ConvDepthwise(),
-    ConvStem((*_CONVOLUTIONS, _MATMUL_WGMMA)),
-    MatmulPrologueWgmma(),
-    ResampleEngine(),
-    ResampleReduction(_REDUCTION, _POINTWISE),
-    NormRows(),
-    SoftmaxEngine(),
-    BatchNorm(),
-    MoeMatmulSimt(),
-    MoeWgradSimt(),
-    MoeMatmulWgmma(),
-    MoeWgradWgmma(),
-    Transform(),
-    BlockScale(),
-    BandMatrix(),
-    ConvPrologueWgmma(),
-    MatmulListWgmma(),
-    MoeMatmulMma(),
-    AttentionMma(),
-    AttentionBackwardMma(),
-    AttentionWgmma(),
-    AttentionDecode(),
-    AttentionBackwardWgmma(),
-    Rope(),
-    PagedCache(),
-    BlockMaskEngine(),
-    ConvNarrowMma(),
-    ConvStemMma(),
-    ConvStemDgradMma(),
-    ConvStemWgradMma(),
-    BitMask(),
-    ConvWgradPacked((_CONV_WGRAD_WGMMA, _MATMUL_WGMMA), _REDUCTION),
-    Ragged(),
+#: In the order in which ``composite`` prefers them, where they are equally fast.
+_OWN_KERNELS = (
+    EngineEntry(
+        0,
+        "conv_implicit_gemm_mma",
+        "conv.implicit_gemm.conv_implicit_gemm_mma.ConvImplicitGemmMma",
+        (ConvolutionOperation,),
+    ),
+    EngineEntry(8, "conv_fprop_wgmma", "conv.wgmma.conv_fprop_wgmma.ConvFpropWgmma", (ConvolutionForward,)),
+    EngineEntry(9, "conv_dgrad_wgmma", "conv.wgmma.conv_dgrad_wgmma.ConvDgradWgmma", (ConvolutionBackwardData,)),
+    EngineEntry(12, "conv_grouped_mma", "conv.grouped.conv_grouped_mma.ConvGroupedMma", (ConvolutionOperation,)),
+    EngineEntry(10, "conv_wgrad_wgmma", "conv.wgmma.conv_wgrad_wgmma.ConvWgradWgmma", (ConvolutionBackwardFilter,)),
+    EngineEntry(1, "conv_direct", "conv.direct.conv_direct.ConvDirect", (ConvolutionOperation,)),
+    EngineEntry(2, "matmul_mma", "matmul.matmul_mma.MatmulMma", (ConvolutionOperation, MatmulOperation)),
+    EngineEntry(3, "matmul_simt", "matmul.matmul_simt.MatmulSimt", (MatmulOperation,)),
+    EngineEntry(
+        4, "pointwise", "pointwise.pointwise.PointwiseEngine", (PointwiseOperation, RngOperation, ConvolutionOperation)
+    ),
+    EngineEntry(5, "reduction", "reduction.reduction.ReductionEngine", (ReductionOperation, GenStats)),
+    EngineEntry(7, "matmul_wgmma", "matmul.matmul_wgmma.MatmulWgmma", (ConvolutionOperation, MatmulOperation)),
+    EngineEntry(11, "conv_depthwise", "conv.depthwise.conv_depthwise.ConvDepthwise", (ConvolutionOperation,)),
+    EngineEntry(13, "conv_stem", "conv.stem.conv_stem.ConvStem", (ConvolutionOperation,), (_FOLDED,)),
+    EngineEntry(
+        14,
+        "matmul_prologue_wgmma",
+        "matmul.matmul_prologue_wgmma.MatmulPrologueWgmma",
+        (ConvolutionOperation, MatmulOperation),
+    ),
+    EngineEntry(29, "resample", "resample.resample.ResampleEngine", (ResampleOperation,)),
+    EngineEntry(
+        28,
+        "resample_reduction",
+        "resample.resample_reduction.ResampleReduction",
+        (ResampleOperation,),
+        ("reduction", "pointwise"),
+    ),
+    EngineEntry(20, "norm_rows", "norm.norm_rows.NormRows", (NormForward, NormBackward)),
+    EngineEntry(21, "softmax", "softmax.softmax.SoftmaxEngine", (Softmax, ReductionOperation)),
+    EngineEntry(
+        22, "batch_norm", "norm.batch_norm.BatchNorm", (NormForward, NormBackward, BnFinalize, BnBackwardWeights)
+    ),
+    EngineEntry(16, "moe_matmul_simt", "moe.moe_matmul_simt.MoeMatmulSimt", (MoeGroupedMatmul,)),
+    EngineEntry(17, "moe_wgrad_simt", "moe.moe_wgrad_simt.MoeWgradSimt", (MoeGroupedMatmulBackward,)),
+    EngineEntry(18, "moe_matmul_wgmma", "moe.moe_matmul_wgmma.MoeMatmulWgmma", (MoeGroupedMatmul,)),
+    EngineEntry(19, "moe_wgrad_wgmma", "moe.moe_wgrad_wgmma.MoeWgradWgmma", (MoeGroupedMatmulBackward,)),
+    EngineEntry(24, "transform", "transform.transform.Transform", ()),
+    EngineEntry(25, "block_scale", "block_scale.block_scale.BlockScale", (BlockScaleDequantize, BlockScaleQuantize)),
+    EngineEntry(26, "band_matrix", "band_matrix.band_matrix.BandMatrix", (ContractBandMatrix, ExpandBandMatrix)),
+    EngineEntry(
+        15,
+        "conv_prologue_wgmma",
+        "conv.wgmma.conv_prologue_wgmma.ConvPrologueWgmma",
+        (ConvolutionForward, ConvolutionBackwardData),
+    ),
+    EngineEntry(23, "matmul_list_wgmma", "matmul.matmul_list_wgmma.MatmulListWgmma", (MatmulOperation,)),
+    EngineEntry(27, "moe_matmul_mma", "moe.moe_matmul_mma.MoeMatmulMma", (MoeGroupedMatmul,)),
+    EngineEntry(30, "attention_mma", "attention.attention_mma.AttentionMma", (Softmax,)),
+    EngineEntry(31, "attention_backward_mma", "attention.attention_backward_mma.AttentionBackwardMma", (SdpaBackward,)),
+    EngineEntry(32, "attention_wgmma", "attention.attention_wgmma.AttentionWgmma", (Softmax,)),
+    EngineEntry(34, "attention_decode", "attention.attention_decode.AttentionDecode", (Softmax,)),
+    EngineEntry(
+        33, "attention_backward_wgmma", "attention.attention_backward_wgmma.AttentionBackwardWgmma", (SdpaBackward,)
+    ),
+    EngineEntry(35, "rope", "rope.rope.Rope", (RopeForward, RopeBackward)),
+    EngineEntry(36, "paged_cache", "paged_cache.paged_cache.PagedCache", (PagedCacheLoad,)),
+    EngineEntry(37, "block_mask", "block_mask.block_mask.BlockMaskEngine", (BlockMask,)),
+    EngineEntry(
+        39,
+        "conv_narrow_mma",
+        "conv.narrow.conv_narrow_mma.ConvNarrowMma",
+        (ConvolutionForward, ConvolutionBackwardData),
+    ),
+    EngineEntry(
+        40, "conv_stem_mma", "conv.stem.conv_stem_mma.ConvStemMma", (ConvolutionForward, ConvolutionBackwardData)
+    ),
+    EngineEntry(
+        42, "conv_stem_dgrad_mma", "conv.stem.conv_stem_dgrad_mma.ConvStemDgradMma", (ConvolutionBackwardData,)
+    ),
+    EngineEntry(
+        41, "conv_stem_wgrad_mma", "conv.stem.conv_stem_wgrad_mma.ConvStemWgradMma", (ConvolutionBackwardFilter,)
+    ),
+    EngineEntry(45, "bit_mask", "bit_mask.bit_mask.BitMask", (PackBits, UnpackBits)),
+    EngineEntry(
+        38,
+        "conv_wgrad_packed",
+        "conv.packed.conv_wgrad_packed.ConvWgradPacked",
+        (ConvolutionBackwardFilter,),
+        (("conv_wgrad_wgmma", "matmul_wgmma"), "reduction"),
+    ),
+    EngineEntry(43, "ragged", "ragged.ragged.Ragged", (RaggedMove,)),
 )
 
-_SINGLE: tuple[Engine, ...] = (*_OWN_KERNELS, AttentionBackwardParts(_OWN_KERNELS))
+_SINGLE = (
+    *_OWN_KERNELS,
+    EngineEntry(
+        44,
+        "attention_backward_parts",
+        "composite.attention_backward_parts.AttentionBackwardParts",
+        (SdpaBackward,),
+        (tuple(entry.name for entry in _OWN_KERNELS),),
+    ),
+)
+
+_COMPOSITE = EngineEntry(6, "composite", "composite.composite.Composite", (), (tuple(entry.name for entry in _SINGLE),))
 
 #: All engines in the order of their indices; ``composite``, the last resort, builds on the others.
-ENGINES: tuple[Engine, ...] = tuple(sorted((*_SINGLE, Composite(_SINGLE)), key=lambda engine: engine.index))
+ENGINES = EngineSet(sorted((*_SINGLE, _COMPOSITE), key=lambda entry: entry.index))
 
 
 def engine_named(name: str) -> Engine:
     """The engine with this name; raises BadParamError."""
-    for engine in ENGINES:
-        if engine.name == name:
-            return engine
-    raise BadParamError.at("engine.name", expected=f"one of {', '.join(e.name for e in ENGINES)}", got=repr(name))
+    engine = ENGINES.named(name)
+    if engine is None:
+        known = ", ".join(entry.name for entry in ENGINES.entries)
+        raise BadParamError.at("engine.name", expected=f"one of {known}", got=repr(name))
+    return engine
 
 
 def engine_at(index: int) -> Engine:
     """The engine with this global index; raises BadParamError."""
-    for engine in ENGINES:
-        if engine.index == index:
-            return engine
-    known = ", ".join(f"{engine.index} ({engine.name})" for engine in ENGINES)
-    raise BadParamError.at("engine.global_index", expected=f"one of {known}", got=index)
+    engine = ENGINES.at(index)
+    if engine is None:
+        known = ", ".join(f"{entry.index} ({entry.name})" for entry in ENGINES.entries)
+        raise BadParamError.at("engine.global_index", expected=f"one of {known}", got=index)
+    return engine

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.backend.handle import Handle
-from lowdnn.engines.base import Engine, Refusal, reasons
+from lowdnn.engines.base import Engine, Refusal
+from lowdnn.engines.engine_set import reasons
 from lowdnn.enums import HeurMode, KnobType
 from lowdnn.events import emit, event_logger
 from lowdnn.frontend.arguments import integer
@@ -16,7 +17,7 @@ from lowdnn.frontend.enums import build_plan_policy
 from lowdnn.frontend.execution import PreparedExecution
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
+from lowdnn.heuristics.ranking import Candidate, Ranking, candidate_for, rank
 from lowdnn.plan import Plan
 from lowdnn.status import (
     BadParamError,
@@ -55,15 +56,14 @@ class PlanList:
     name: str
     entries: list[PlanEntry] = field(default_factory=list)
     filters: list[Filter] = field(default_factory=list)
-    refusals: dict[str, Refusal] = field(default_factory=dict)
+    rankings: list[Ranking] = field(default_factory=list)
 
     def query(self, mode: HeurMode) -> None:
         """Adds the candidates of one heuristics mode behind those that are there already."""
         ranking = rank(self.graph, self.arch, mode, self.engines)
         known = {entry.candidate.engine.name for entry in self.entries if not entry.candidate.choices}
         self.entries += [PlanEntry(found) for found in ranking.candidates if found.engine.name not in known]
-        for refusal in ranking.refusals:
-            self.refusals.setdefault(refusal.engine, refusal)
+        self.rankings.append(ranking)
 
     def add(self, engine: Engine, choices: Mapping[KnobType, int]) -> None:
         """Adds one engine with knob choices; raises BadParamError, NotSupportedError."""
@@ -123,8 +123,11 @@ class PlanList:
             for entry in self.entries
         ]
         taking = {entry.candidate.engine.name for entry in self.entries}
-        refused = (refusal for name, refusal in self.refusals.items() if name not in taking)
-        lines += reasons(refused, self.engines, self.graph)
+        refused: dict[str, Refusal] = {}
+        for refusal in (one for ranking in self.rankings for one in ranking.refusals):
+            if refusal.engine not in taking:
+                refused.setdefault(refusal.engine, refusal)
+        lines += reasons(refused.values(), self.engines, self.graph)
         return "each engine's reason:\n  " + "\n  ".join(lines or ["there is no engine"])
 
     def _try_prepare(self, entry: PlanEntry, handle: Handle) -> PreparedExecution | None:

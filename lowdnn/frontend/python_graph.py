@@ -23,6 +23,7 @@ from lowdnn.arch.specs import ArchSpec, spec_for
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle
 from lowdnn.engines.base import Engine
+from lowdnn.engines.engine_set import EngineSet
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.events import emit, event_logger
@@ -426,14 +427,14 @@ class pygraph(
             raise BadParamError.at("pygraph.sm_count", expected=f"1 to {arch.sm_count}", got=self._sm_count)
         return arch.with_sm_count(self._sm_count)
 
-    def _engines(self) -> Sequence[Engine]:
+    def _engines(self) -> EngineSet:
         return ENGINES if self._handle is None else self._handle.engines
 
     def _engine(self, engine_id: int) -> Engine:
         wanted = integer(engine_id, "pygraph.engine_id")
-        for engine in self._engines():
-            if engine.index == wanted:
-                return engine
+        engine = self._engines().at(wanted)
+        if engine is not None:
+            return engine
         raise BadParamError.at("pygraph.engine_id", expected=f"0 to {self.get_engine_count() - 1}", got=engine_id)
 
     def _filter(self, check: Callable[[Plan], str]) -> None:

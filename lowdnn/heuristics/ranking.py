@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import Choices, Engine, Refusal, anchored, reasons
+from lowdnn.engines.base import Choices, Engine, Refusal
 from lowdnn.engines.composite.composite import Composite, keeps_precision
+from lowdnn.engines.engine_set import anchored, reasons
 from lowdnn.enums import HeurMode, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.cost_model import bound_us, near_bound_us, plan_us
@@ -66,9 +67,8 @@ class Ranking:
     def __init__(self, graph: OperationGraph, arch: ArchSpec, mode: HeurMode, engines: Sequence[Engine]) -> None:
         self._graph = graph
         self._arch = arch
-        self._engines = tuple(engines)
+        self._engines = engines
         self._mode = mode
-        self._admitted, self._barred = _admitted(engines, mode)
         self._planned: dict[int, Candidate] = {}
 
     @cached_property
@@ -103,9 +103,7 @@ class Ranking:
     @cached_property
     def refusals(self) -> tuple[Refusal, ...]:
         """In the registry's order."""
-        found = [*self._barred, *filter(None, map(self._refusal, self._admitted))]
-        order = {engine.name: number for number, engine in enumerate(self._engines)}
-        return tuple(sorted(found, key=lambda refusal: order[refusal.engine]))
+        return tuple(filter(None, (self._barred(engine) or self._refusal(engine) for engine in self._engines)))
 
     def explain(self) -> str:
         """One line for each engine that takes the graph: rank, name, estimate; then why the others do not."""
@@ -129,14 +127,30 @@ class Ranking:
         return Candidate(engine, self._graph, self._arch, record.choices, record.us, reason)
 
     @cached_property
+    def _admitted(self) -> tuple[Engine, ...]:
+        """The engines that may take the graph, in the registry's order, without those that the mode leaves out."""
+        engines = anchored(self._engines, self._graph)
+        if self._mode is not HeurMode.FALLBACK:
+            return engines
+        return tuple(engine for engine in engines if self._barred(engine) is None)
+
+    def _barred(self, engine: Engine) -> Refusal | None:
+        """Why the mode leaves ``engine`` out, where it does."""
+        if self._mode is not HeurMode.FALLBACK or NumericalNote.TENSOR_CORE not in engine.numerical_notes:
+            return None
+        return Refusal(
+            engine.name,
+            "mode: expected an engine that computes in the declared types for FALLBACK, got TENSOR_CORE",
+            Status.NOT_SUPPORTED,
+        )
+
+    @cached_property
     def _bounded(self) -> list[tuple[float, Engine]]:
-        """The engines that may take the graph, each with its lower bound, lowest first; last ``composite``, which asks
-        all others.
+        """The admitted engines, each with its lower bound, lowest first; last ``composite``, which asks all others.
 
         Of equal bounds the later engines first: they were made to outdo the earlier ones.
         """
-        engines = anchored(tuple(self._admitted), self._graph)
-        bounded = [(bound_us(self._graph, engine, self._arch), engine) for engine in engines]
+        bounded = [(bound_us(self._graph, engine, self._arch), engine) for engine in self._admitted]
         return sorted(bounded, key=_turn)
 
     def _is_needless(self, engine: Engine, found: Candidate) -> bool:
@@ -185,22 +199,6 @@ def candidate_for(engine: Engine, graph: OperationGraph, arch: ArchSpec, choices
     plan = engine.plan(graph, arch, choices)
     estimate = plan_us(plan, arch)
     return Candidate(engine, graph, arch, choices, estimate, f"{estimate:.1f} us estimated, knobs chosen", plan)
-
-
-def _admitted(engines: Sequence[Engine], mode: HeurMode) -> tuple[list[Engine], list[Refusal]]:
-    if mode is not HeurMode.FALLBACK:
-        return list(engines), []
-    admitted = [engine for engine in engines if NumericalNote.TENSOR_CORE not in engine.numerical_notes]
-    barred = [
-        Refusal(
-            engine.name,
-            "mode: expected an engine that computes in the declared types for FALLBACK, got TENSOR_CORE",
-            Status.NOT_SUPPORTED,
-        )
-        for engine in engines
-        if engine not in admitted
-    ]
-    return admitted, barred
 
 
 def _turn(bounded: tuple[float, Engine]) -> tuple[bool, float, int]:

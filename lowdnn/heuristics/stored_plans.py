@@ -23,6 +23,7 @@ from lowdnn.arch.specs import ArchSpec, spec_from_outside
 from lowdnn.codec import encode
 from lowdnn.documents import check_name, place, read_document, read_fields, shown, write_document
 from lowdnn.engines.base import Engine
+from lowdnn.engines.engine_set import EngineSet
 from lowdnn.enums import HeurMode, KnobType
 from lowdnn.events import emit, event_logger
 from lowdnn.graph.graph import OperationGraph, graph_from
@@ -181,7 +182,7 @@ def _made_again(origin: _Origin, reading: Reading) -> Candidate:
 
 
 def _with_choices(origin: _Origin, reading: Reading) -> Candidate:
-    engine = next((engine for engine in reading.engines if engine.name == origin.engine), None)
+    engine = EngineSet.of(reading.engines).named(origin.engine)
     if engine is None:
         raise BadParamError.at(f"{origin.where}.engine", expected="an engine of this handle", got=shown(origin.engine))
     try:

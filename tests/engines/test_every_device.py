@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SPECS, ArchSpec, spec_for, spec_named
-from lowdnn.engines.base import anchored
+from lowdnn.engines.engine_set import anchored
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import HeurMode, KnobType
 from lowdnn.graph.cases import parse_case, parse_cases

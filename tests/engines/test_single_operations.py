@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80
-from lowdnn.engines.base import anchored
+from lowdnn.engines.engine_set import anchored
 from lowdnn.engines.registry import ENGINES
 from lowdnn.ops import catalog
 from lowdnn.ops.bit_mask import BitMove

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import lowdnn
 import lowdnn.frontend as cudnn
 from lowdnn.backend import Handle
-from lowdnn.engines.base import anchored
+from lowdnn.engines.engine_set import anchored
 from lowdnn.frontend.python_graph import pygraph
 from lowdnn.ops.tensor import channels_last_strides, packed_strides
 from lowdnn.runtime.runtime import Runtime

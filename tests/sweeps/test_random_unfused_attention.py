@@ -9,7 +9,7 @@ import pytest
 
 from lowdnn.arch.specs import SM_80
 from lowdnn.backend.handle import Handle
-from lowdnn.engines.base import anchored
+from lowdnn.engines.engine_set import anchored
 from lowdnn.engines.registry import ENGINES
 from lowdnn.graph.cases import parse_case
 from tests.support.data import fresh_seed

@@ -14,11 +14,11 @@ from lowdnn.engines.base import (
     Knob,
     Refusal,
     accepted,
-    anchored,
     resolve_choices,
 )
 from lowdnn.engines.composite.assembly import chain_of
 from lowdnn.engines.composite.partition import Part, Uncovered, find_uncovered, partition
+from lowdnn.engines.engine_set import anchored
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.attention_gradient import Parts, parts_of
 from lowdnn.graph.graph import OperationGraph
@@ -36,7 +36,7 @@ class AttentionBackwardParts:
     anchors: Anchors = (SdpaBackward,)
 
     def __init__(self, engines: Sequence[Engine]) -> None:
-        self._engines = tuple(engines)
+        self._engines = engines
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses all but one such operation, a graph that another engine takes, and parts that no engine takes."""

@@ -17,11 +17,11 @@ from lowdnn.engines.base import (
     Engine,
     Knob,
     Refusal,
-    anchored,
     resolve_choices,
 )
 from lowdnn.engines.composite.assembly import chain_of
 from lowdnn.engines.composite.partition import Uncovered, find_uncovered, partition
+from lowdnn.engines.engine_set import anchored
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.attention_values import with_existing_values
 from lowdnn.graph.graph import OperationGraph
@@ -43,7 +43,7 @@ class Composite:
     anchors: Anchors = ()
 
     def __init__(self, engines: Sequence[Engine]) -> None:
-        self._engines = tuple(engines)
+        self._engines = engines
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses a graph that one engine takes as it is, and one with an operation that no engine takes."""

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from math import inf
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import Engine, anchored, reasons
+from lowdnn.engines.base import Engine
+from lowdnn.engines.engine_set import anchored, reasons
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
@@ -53,7 +54,7 @@ def partition(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) 
 def find_uncovered(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> Uncovered | None:
     """Why there is no cut, or None; cheap where every operation is taken by itself."""
     parts = (graph.subgraph((operation,)) for operation in graph.operations)
-    if all(any(engine.refuse(part, arch) is None for engine in engines) for part in parts):
+    if all(any(engine.refuse(part, arch) is None for engine in anchored(engines, part)) for part in parts):
         return None
     found = partition(graph, arch, engines)
     return found if isinstance(found, Uncovered) else None
@@ -81,7 +82,7 @@ class _Search:
     def __init__(self, graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> None:
         self._graph = graph
         self._arch = arch
-        self._engines = tuple(engines)
+        self._engines = engines
         self._parts: dict[frozenset[int], Part | None] = {}
 
     def cheapest_cut(self, order: tuple[Operation, ...]) -> tuple[_Cost, tuple[Part, ...]]:
