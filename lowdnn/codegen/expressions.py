@@ -64,7 +64,7 @@ _TABLE: Mapping[PointwiseMode, Expression] = {
     _M.COS: Expression("cos({x})"),
     _M.EXP: Expression("exp({x})"),
     _M.LOG: Expression("log({x})"),
-    _M.NEG: _same("-{x}"),
+    _M.NEG: Expression("-{x}", "negated({x})"),
     _M.RSQRT: Expression("inverse_sqrt({x})"),
     _M.SIN: Expression("sin({x})"),
     _M.SQRT: Expression("sqrt({x})"),

@@ -12,13 +12,16 @@
 #include "include/pointwise.cuh"
 #include "include/row_team.cuh"
 
+// The largest finite number. (1.0f / 0.0f as infinity would be computed at run time, by a call.)
+#define MAX_F32 0x1.fffffep127f
+
 // Whether a variance, with epsilon added, is one whose squares were summed without loss.
-__device__ __forceinline__ bool is_in_range(f32 variance) { return variance >= 0x1p-90f && variance < 1.0f / 0.0f; }
+__device__ __forceinline__ bool is_in_range(f32 variance) { return variance >= 0x1p-90f && variance <= MAX_F32; }
 
 // The power of two whose product with `largest` lies between 1/2 and 4, or 2^63 if that is less, since epsilon times
 // its square must stay finite. It is 1 for 0, infinity and NaN.
 __device__ __forceinline__ f32 scale_to_one(f32 largest) {
-  if (!(largest > 0.0f) || !(largest < 1.0f / 0.0f)) return 1.0f;
+  if (!(largest > 0.0f) || !(largest <= MAX_F32)) return 1.0f;
   const int exponent = int(__float_as_uint(largest) >> 23) - 127;  // -127 for subnormal numbers
   const int wanted = -exponent, most = 63, least = -126;
   return __uint_as_float(u32((wanted > most ? most : wanted < least ? least : wanted) + 127) << 23);
