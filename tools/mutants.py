@@ -1,14 +1,15 @@
 """Plants small faults in lowdnn, one at a time, and runs the nearest tests: do they see them?
 
-    python tools/mutants.py [--layer LAYER]... [--only TEXT]... [--jobs N] [--out FILE] [--table]
+    python tools/mutants.py [--layer LAYER]... [--only TEXT]... [--jobs N] [--out FILE [--again] [--table]]
 
 The faults are the tables in ``tools/mutants/`` (``tools/mutant_tables.py`` has their format). Each process works on a
 copy of the checkout, which itself is not touched. A test counts that fails with the fault and passes without it. FILE
-gets a line for each verdict; a run with the same FILE goes on behind it. ``--table`` shows FILE and runs nothing.
+gets a line for each verdict; a run with the same FILE goes on behind it, with ``--again`` from those on that no test has
+caught. ``--table`` shows FILE and runs nothing.
 
-Verdicts: ``caught`` by a test; ``hangs``, which a run of the tests notices as well; ``survived``; ``invalid``: the
-mutant is no program, or its tests fail without it. The exit code is 1 where a mutant without a reason survived, one
-that is equivalent was caught, or one is invalid.
+Verdicts: ``caught`` by a test; ``stopped`` by the time limit or a signal, which a run of the tests notices as well;
+``survived``; ``invalid``: the mutant is no program, or its tests fail without it. The exit code is 1 where a mutant
+without a reason survived, one that is equivalent was caught, or one is invalid.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ COPIED = ("lowdnn", "tests", "tools", "pyproject.toml", "README.md", "CONTRIBUTI
 LINKED = ("ptx",)
 #: Parts of the product that fill the folder of compiled kernels: their mutants get one of their own.
 _KERNEL_MAKERS = ("lowdnn/runtime/", "lowdnn/driver/")
+_UNCAUGHT = ("survived", "invalid")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", re.MULTILINE)
-_NO_PROGRAM = re.compile(r"\b(SyntaxError|IndentationError|CompilationFailedError|NVRTC_ERROR_COMPILATION)\b")
+_NO_PROGRAM = re.compile(r"^E +(\S+\.)?(SyntaxError|IndentationError|CompilationFailedError)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,14 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="only where file or name holds it")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, metavar="FILE", help="verdicts, one JSON object a line")
+    parser.add_argument("--again", action="store_true", help="judge again what FILE has as survived or invalid")
     parser.add_argument("--table", action="store_true", help="show the verdicts that FILE has")
     arguments = parser.parse_args()
     chosen = select(read_tables(), arguments.layer, arguments.only)
     known = _read(arguments.out)
     if not arguments.table:
-        pending = [mutant for mutant in chosen if mutant.key not in known]
+        settled = {key for key, verdict in known.items() if not (arguments.again and verdict.outcome in _UNCAUGHT)}
+        pending = [mutant for mutant in chosen if mutant.key not in settled]
         with tempfile.TemporaryDirectory() as folder:
             known |= _run(pending, Path(folder), arguments.jobs, arguments.out)
     return _report(chosen, known)
@@ -100,8 +104,8 @@ class Tree:
         finally:
             self._write(path, text)
         failed = next(iter(_FAILED.findall(output)), "")
-        if code is None:
-            outcome, detail = "hangs", f"after {_LIMIT_S:.0f} s"
+        if code is None or code < 0:
+            outcome, detail = "stopped", f"after {_LIMIT_S:.0f} s" if code is None else f"by signal {-code}"
         elif code == 0:
             outcome, detail = "survived", ""
         elif code != 1 or _NO_PROGRAM.search(output) or not passes(self, failed):
@@ -210,7 +214,7 @@ def _report(mutants: Sequence[Mutant], known: dict[str, Verdict]) -> int:
         counts[mutant.layer][outcome] += 1
         if verdict is not None and _is_wrong(mutant, outcome):
             wrong.append(_line(mutant, verdict))
-    columns = ("caught", "hangs", "survived", "equivalent", "invalid", "pending")
+    columns = ("caught", "stopped", "survived", "equivalent", "invalid", "pending")
     print(f"\n{'layer':12} {'mutants':>8} " + " ".join(f"{name:>10}" for name in columns))
     for layer, row in [*counts.items(), ("all", sum(counts.values(), Counter()))]:
         print(f"{layer:12} {row.total():8} " + " ".join(f"{row[name]:10}" for name in columns))

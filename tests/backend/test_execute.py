@@ -15,6 +15,7 @@ from lowdnn.config import Config
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.runtime import Runtime
+from lowdnn.runtime.stream import Stream
 from lowdnn.status import (
     ArchMismatchError,
     AttributeTypeError,
@@ -89,6 +90,28 @@ def test_new_pointers_are_used(case: Case, second_buffer: DeviceBuffer) -> None:
     np.testing.assert_array_equal(download(second_buffer, np.float32), case.expected)
 
 
+def test_work_goes_into_the_handles_stream(case: Case) -> None:
+    case.assert_still_works()
+    case.y.copy_from_host(np.full(32, np.nan, np.float32))
+    with Stream.create(case.handle.runtime.context) as stream:
+        case.handle.set_stream(stream)
+        stream.begin_capture()
+        execute(case.handle, case.plan, variant_pack(case.pointers))
+        assert stream.end_capture()
+        case.handle.set_stream(0)
+    assert np.isnan(download(case.y, np.float32)).all(), "nothing runs while the stream is captured"
+
+
+def test_one_plan_on_two_devices(case: Case) -> None:
+    case.assert_still_works()
+    if case.handle.runtime.driver.kind == "cuda":
+        pytest.skip("one GPU is all there is")
+    with Handle.open("emulated", arch=case.handle.arch.name) as second:
+        other = Case(second)
+        other.plan = case.plan
+        other.assert_still_works()
+
+
 def test_a_plan_restored_from_json_runs(case: Case) -> None:
     (text,) = case.plan.get_attribute(N.EXECUTION_PLAN_JSON_REPRESENTATION, T.CHAR)
     case.plan = made(DescriptorType.EXECUTION_PLAN, (N.EXECUTION_PLAN_JSON_REPRESENTATION, T.CHAR, text))
@@ -146,12 +169,13 @@ def test_uids_and_pointers_must_pair_up() -> None:
             (N.VARIANT_PACK_UNIQUE_IDS, T.INT64, (1, 1)),
             (N.VARIANT_PACK_DATA_POINTERS, T.VOID_PTR, (16, 32)),
         )
-    with pytest.raises(BadParamError, match="expected 2 pointers, one for each uid, got 1"):
-        made(
-            DescriptorType.VARIANT_PACK,
-            (N.VARIANT_PACK_UNIQUE_IDS, T.INT64, (1, 2)),
-            (N.VARIANT_PACK_DATA_POINTERS, T.VOID_PTR, (16,)),
-        )
+    for pointers in ((16,), (16, 32, 48)):
+        with pytest.raises(BadParamError, match=f"expected 2 pointers, one for each uid, got {len(pointers)}"):
+            made(
+                DescriptorType.VARIANT_PACK,
+                (N.VARIANT_PACK_UNIQUE_IDS, T.INT64, (1, 2)),
+                (N.VARIANT_PACK_DATA_POINTERS, T.VOID_PTR, pointers),
+            )
 
 
 def test_a_buffer_that_is_too_small_is_noticed_in_debug_mode(device: Runtime) -> None:

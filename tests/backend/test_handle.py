@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
-from lowdnn.status import AttributeTypeError, BadParamError, NotInitializedError
+from lowdnn.status import ArchMismatchError, AttributeTypeError, BadParamError, NotInitializedError
 from tests.support.builders import pointwise_graph
 
 
@@ -25,6 +26,12 @@ def plan_for(handle: Handle, columns: int = 8) -> Plan:
 
 def test_a_loaded_plan_is_kept(handle: Handle) -> None:
     assert handle.load(plan_for(handle)) is handle.load(plan_for(handle))
+
+
+def test_a_plan_of_another_architecture_is_refused(handle: Handle) -> None:
+    other = "sm_80" if handle.arch.name == "sm_90a" else "sm_90a"
+    with pytest.raises(ArchMismatchError, match=rf"plan.target_arch: expected {handle.arch.name}, got {other}"):
+        handle.load(replace(plan_for(handle), target_arch=other))
 
 
 def test_the_least_recently_used_plan_goes_first(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:

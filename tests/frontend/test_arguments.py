@@ -58,6 +58,8 @@ def test_dims_that_are_no_sequence(value: Any) -> None:
 def test_integers_beyond_64_bits(value: int) -> None:
     with pytest.raises(OutOfBoundError, match="9223372036854775807"):
         new_graph().tensor([2, value])
+    nearest = 2**63 - 1 if value > 0 else -(2**63)
+    assert new_graph().tensor([2, nearest], [1, 1]).get_dim() == [2, nearest]
 
 
 def test_extents_whose_product_leaves_64_bits_are_refused_by_validate() -> None:

@@ -79,7 +79,9 @@ def test_values_are_converted_to_the_type_asked_for(handle: Handle) -> None:
     with lowdnn.from_numpy(array, handle, DataType.INT8) as tensor:
         np.testing.assert_array_equal(tensor.numpy(), np.array([0, 1, -2, 3, 127], np.int8))
     with lowdnn.from_numpy(array.astype(ml_dtypes.bfloat16), handle, DataType.HALF) as tensor:
-        assert tensor.numpy().dtype == np.float16
+        np.testing.assert_array_equal(tensor.numpy(), array.astype(ml_dtypes.bfloat16).astype(np.float16))
+    with lowdnn.from_numpy(array[:4].astype(ml_dtypes.float8_e5m2), handle, cudnn.data_type.FP8_E4M3) as tensor:
+        np.testing.assert_array_equal(tensor.numpy().astype(np.float32), [0.0, 1.0, -2.5, 3.0])
     bits = np.array([0x3F80, 0x4000], np.uint16)
     with lowdnn.from_numpy(bits, handle, DataType.BFLOAT16) as tensor:
         np.testing.assert_array_equal(tensor.numpy().astype(np.float32), [1.0, 2.0])

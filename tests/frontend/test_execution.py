@@ -199,8 +199,9 @@ def test_wrong_tensors_are_named_and_harm_nothing(
         case.check()
     else:
         case.graph.build([cudnn.heur_mode.A])
-    with pytest.raises(error, match=text):
+    with pytest.raises(error, match=text) as caught:
         case.graph.execute(values(case))
+    assert case.handle.last_error == str(caught.value)
     case.check()
 
 
@@ -233,6 +234,7 @@ def test_virtual_tensors_are_passed_over(case: Add) -> None:
         graph.execute({x: case.x, inner: case.b, y: case.y})
         np.testing.assert_array_equal(case.y.numpy(), case.x.numpy())
     np.testing.assert_array_equal(case.b.numpy(), 2)
+    assert case.handle.runtime.counters.snapshot()["keys_passed_over"] == 1
 
 
 def test_other_keys_in_place_of_those_passed_over_are_looked_at(case: Add) -> None:
@@ -258,6 +260,23 @@ def test_another_handle_of_the_same_device(case: Add) -> None:
     case.check()
     with Handle(type(case.handle.runtime)(case.handle.runtime.driver, config=case.handle.runtime.config)) as second:
         case.graph.execute(case.values, handle=second)
+
+
+def test_another_handle_of_another_device(case: Add) -> None:
+    case.check()
+    if case.handle.runtime.driver.kind == "cuda":
+        pytest.skip("one GPU is all there is")
+    with cudnn.create_handle("emulated", arch=case.handle.arch.name) as second:
+        other = Add(second)
+        values = zip(case.values, other.values.values(), strict=True)
+        case.graph.execute(dict(values), handle=second)
+        np.testing.assert_array_equal(other.y.numpy(), other.x.numpy() + 2)
+
+
+def test_a_name_of_two_tensors_is_no_key(case: Add) -> None:
+    case.tensor_b.set_name("x")
+    with pytest.raises(BadParamError, match="the name of one tensor, got 'x', which 2 have"):
+        case.graph.execute({"x": case.x, 20: case.b, 30: case.y})
 
 
 def test_torch_tensors_of_the_handles_gpu_are_taken_by_their_pointer(case: Add) -> None:

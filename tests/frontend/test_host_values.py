@@ -18,6 +18,7 @@ from lowdnn import dtypes
 from lowdnn.backend import Handle
 from lowdnn.enums import DataType
 from lowdnn.frontend.python_graph import pygraph
+from lowdnn.runtime.dlpack import make_capsule
 from lowdnn.status import AttributeTypeError, BadParamError, NullPointerError
 
 FLOAT = cudnn.data_type.FLOAT
@@ -65,6 +66,21 @@ class DlpackOnly:
 
     def __dlpack__(self, **options: Any) -> object:
         return self._held.__dlpack__(**options)
+
+
+class Bfloat16Export(DlpackOnly):
+    """A host array of bfloat16's bits, whose type NumPy does not take."""
+
+    def __dlpack__(self, **_: Any) -> object:
+        return make_capsule(
+            self,
+            address=self._held.ctypes.data,
+            device=(1, 0),
+            data_type=DataType.BFLOAT16,
+            shape=self._held.shape,
+            strides=(1,) * self._held.ndim,
+            is_versioned=False,
+        )
 
 
 class InterfaceOnly:
@@ -203,6 +219,7 @@ def test_integers_are_addresses(scale: Scale) -> None:
         TorchLike(full(0, shape=(2,)), "float32"),
         TorchLike(full(1), "float32", is_cpu=False),
         DlpackOnly(np.zeros(2, np.float32)),
+        Bfloat16Export(np.zeros(2, np.uint16)),
     ],
     ids=lambda value: type(value).__name__,
 )

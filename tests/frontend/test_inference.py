@@ -219,6 +219,11 @@ def test_uids_are_given_around_those_that_are_set() -> None:
     assert graph.query_tensor_attributes_of_uid(3) is y
     with pytest.raises(BadParamError, match="uid: expected the uid of a tensor"):
         graph.query_tensor_attributes_of_uid(4)
+    second = graph.add(y, w).set_uid(2)
+    third = graph.relu(second).set_output(True)
+    x.set_uid(-1)
+    graph.validate()
+    assert [t.get_uid() for t in (x, w, y, second, third)] == [4, 1, 3, 2, 5]
 
 
 def test_duplicate_uids_are_refused() -> None:
@@ -272,6 +277,8 @@ def test_tensor_scalar() -> None:
     assert constant.get_has_compile_time_constant()
     assert constant.get_data_type() is cudnn.data_type.INT64
     assert graph.tensor_scalar(3).get_data_type() is cudnn.data_type.INT32
+    for number, data_type in ((2**31 - 1, "INT32"), (2**31, "INT64"), (-(2**31), "INT32"), (-(2**31) - 1, "INT64")):
+        assert graph.tensor_scalar(number).get_data_type() is cudnn.data_type[data_type]
 
 
 @pytest.mark.parametrize(

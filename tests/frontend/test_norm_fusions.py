@@ -120,6 +120,19 @@ def test_mask_and_batch_norm_backward(handle: Handle, rng: np.random.Generator, 
         np.testing.assert_array_equal(got_masked, dy * mask)
 
 
+def test_a_mask_that_is_stored_is_read_in_the_same_graph(handle: Handle, rng: np.random.Generator) -> None:
+    x, dy = (rng.normal(0, 1, DIMS).astype(np.float16) for _ in range(2))
+    graph = new_graph(handle)
+    tx, tdy = images(graph, 2)
+    ts, tb = channels(graph, 2)
+    normal, *_ = graph.batchnorm(tx, ts, tb, None, None, graph.tensor_scalar(EPSILON), None)
+    mask = graph.cmp_gt(normal, graph.tensor_scalar(0.0, cudnn.scalar_type.COMPILE_TIME_CONST)).set_data_type(BOOLEAN)
+    inputs = {tx: x, tdy: dy, ts: np.ones(CHANNELS, np.float32), tb: np.full(CHANNELS, 0.03, np.float32)}
+    got_mask, got = run(graph, handle, inputs, [mask, graph.scale(tdy, mask).set_data_type(HALF)])
+    held = np.unpackbits(got_mask.astype(np.uint8).reshape(-1), bitorder="little")
+    np.testing.assert_array_equal(got != 0, (dy != 0) & held.reshape(3, 5, 6, 16).transpose(0, 3, 1, 2).astype(bool))
+
+
 def test_an_array_of_booleans_lends_its_memory_to_bits(handle: Handle) -> None:
     """Programs may allocate a mask like the activation; the first eighth of it then has the bits."""
     x = np.linspace(-1, 1, np.prod(DIMS)).astype(np.float16).reshape(DIMS)

@@ -294,12 +294,14 @@ def test_statistics_inside_may_be_ragged() -> None:
 
 
 def test_page_tables_may_be_ragged() -> None:
-    """Attention reads the pages behind a load of the table."""
+    """Attention reads the pages behind a load of the table, which comes before all others."""
     table = tensor(30, (B, 1, 4, 1), DataType.INT32, ragged_offset=tensor(32, (B + 1, 1, 1, 1), DataType.INT32))
     container = tensor(2, (9, 2, 2, 16), DataType.HALF)
     q, v, o = (tensor(one.uid, (*one.dims[:3], 16), DataType.HALF) for one in (Q, V, OUT))
+    q = replace(q, ragged_offset=tensor(33, (B + 1, 1, 1, 1), DataType.INT32), strides=(9, 16, 16 * H, 1))
     graph = graph_of(SdpaForward(q, container, v, o, page_table_k=table, **LENGTHS))
     assert isinstance(graph.operations[0], RaggedLoad)
+    assert graph.operations[0].packed.uid == 30
     behind = graph.subgraph(graph.operations[1:])
     found = match_attention(behind)
     assert isinstance(found, Attention), found

@@ -89,6 +89,13 @@ def test_neighbours() -> None:
         ((relu(A, A),), BadParamError, "operation_graph.operations", "no cycle", "a cycle through PointwiseOperation"),
         ((relu(A, C), relu(C, A)), BadParamError, "operation_graph.operations", "no cycle", "a cycle"),
         (
+            (relu(tensor(7), tensor(8)), relu(A, C), relu(C, A)),
+            BadParamError,
+            "operation_graph.operations",
+            "no cycle",
+            "a cycle through PointwiseOperation, PointwiseOperation",
+        ),
+        (
             (relu(A, tensor(3, strides=(0, 1))),),
             BadParamError,
             "operation_graph: tensor uid 3.strides",
@@ -117,6 +124,10 @@ def test_uids_are_signed_64_bit_and_not_negative(uid: int) -> None:
         OperationGraph([relu(tensor(uid), C)])
 
 
+def test_the_greatest_uid_is_taken() -> None:
+    assert OperationGraph([relu(tensor(2**63 - 1), C)]).inputs[0].uid == 2**63 - 1
+
+
 def test_by_value_tensors_are_inputs_only() -> None:
     x = tensor(1, dims=(1,), strides=(1,))
     y = tensor(2, dims=(1,), strides=(1,), is_by_value=True)
@@ -134,6 +145,7 @@ def test_key_ignores_uids_and_names_only() -> None:
     others = [
         (relu(tensor(1, alignment_bytes=4), B), CHAIN[1]),
         (relu(tensor(1, strides=(4, 1)), B), CHAIN[1]),
+        (relu(replace(A, data_type=DataType.HALF), B), CHAIN[1]),
         (relu(A, tensor(2)), relu(tensor(2), C)),
         (CHAIN[0], replace(CHAIN[1], alpha1=2.0)),
         (CHAIN[0], replace(CHAIN[1], pointwise=Pointwise(PointwiseMode.RELU_FWD, DataType.FLOAT, relu_upper_clip=6.0))),
@@ -154,6 +166,14 @@ def test_key_tells_which_tensor_goes_where() -> None:
     x, b = tensor(101), tensor(102)
     assert product(x, b) == product(b, x)
     assert product(x, x) != product(x, b)
+
+    def chain(last: Tensor) -> str:
+        builder = GraphBuilder()
+        difference = builder.pointwise(PointwiseMode.SUB, x, b)
+        builder.pointwise(PointwiseMode.SUB, difference, last, store=DataType.FLOAT)
+        return builder.graph().key
+
+    assert chain(x) != chain(b)
 
 
 def test_key_is_stable_across_processes() -> None:
@@ -216,6 +236,13 @@ def test_materialised_tensors_do_not_overlap() -> None:
     graph = OperationGraph([relu(A, middle), relu(middle, C)])
     (crossing,) = graph.subgraph(graph.operations[:1]).outputs
     assert crossing.strides == packed_strides(crossing.dims)
+
+
+def test_materialised_tensors_have_no_gaps_and_keep_the_order_of_axes() -> None:
+    middle = tensor(2, is_virtual=True, strides=(2, 10))
+    graph = OperationGraph([relu(A, middle), relu(middle, C)])
+    (crossing,) = graph.subgraph(graph.operations[:1]).outputs
+    assert crossing.strides == (1, 2)
 
 
 @pytest.mark.parametrize(

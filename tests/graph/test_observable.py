@@ -54,6 +54,14 @@ def test_a_graph_without_them_has_the_same_key() -> None:
     assert [tensor.dims for tensor in kept.inputs] == [(2, 5, 3), (2, 3, 7)]
 
 
+def test_what_any_operand_needs_is_kept() -> None:
+    builder = GraphBuilder()
+    x = builder.tensor((4, 5), FLOAT)
+    made = [builder.pointwise(mode, x) for mode in (PointwiseMode.ABS, PointwiseMode.NEG)]
+    builder.pointwise(PointwiseMode.SUB, *made, store=FLOAT)
+    assert len(builder.graph().operations) == 3
+
+
 def test_nothing_is_left_out_of_a_graph_that_is_observed() -> None:
     operations = (norm(NormMode.BATCH_NORM, running=True),)
     assert observable(operations) is operations

@@ -180,13 +180,28 @@ def test_dims_are_checked(x: tuple[int, ...], w: tuple[int, ...], where: str, ex
         geometry().output_dims(x, w)
 
 
+@pytest.mark.parametrize(
+    ("extent", "taps", "changes", "expected"),
+    [
+        (9, 3, {}, 7),
+        (9, 3, {"dilations": (2,)}, 5),
+        (9, 3, {"dilations": (4,)}, 1),
+        (9, 3, {"strides": (2,), "dilations": (2,)}, 3),
+        (8, 3, {"pre_paddings": (1,), "post_paddings": (3,), "strides": (2,)}, 5),
+    ],
+)
+def test_output_dims(extent: int, taps: int, changes: dict[str, Any], expected: int) -> None:
+    assert geometry(1, **changes).output_dims((1, 2, extent), (3, 2, taps)) == (1, 3, expected)
+
+
 def test_output_dims_are_checked() -> None:
     x, w = tensor(1, (1, 2, 5, 5)), tensor(2, (4, 2, 3, 3))
     with raises(ShapeMismatchError, "convolution_forward.y.dims", expected="[1, 4, 3, 3]", got="[1, 4, 5, 5]"):
         ConvolutionForward(geometry(), x=x, w=w, y=tensor(3, (1, 4, 5, 5)))
     y = tensor(3, (1, 4, 3, 3), is_virtual=True)
-    with raises(BadParamError, "convolution_forward.beta", expected="0 where y is virtual", got="1"):
-        ConvolutionForward(geometry(), x=x, w=w, y=y, beta=1.0)
+    for beta in (1.0, -0.5):
+        with raises(BadParamError, "convolution_forward.beta", expected="0 where y is virtual", got=str(beta)):
+            ConvolutionForward(geometry(), x=x, w=w, y=y, beta=beta)
 
 
 def test_gradient_dims_are_checked() -> None:

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from lowdnn.enums import DataType, NormFwdPhase, NormMode
-from lowdnn.ops.norm import NormShape
+from lowdnn.ops.norm import NormShape, unbiased_factor
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.tensor import Tensor, packed_strides
@@ -117,6 +117,10 @@ def test_without_scale_all_but_the_first_axis_are_normalised() -> None:
     y = forward(M.LAYER_NORM, None).reference({"x": x, "epsilon": np.array([EPSILON])})["y"]
     expected = [(row - row.mean()) / np.sqrt(row.var() + EPSILON) for row in x]
     np.testing.assert_allclose(y, np.array(expected), rtol=1e-12)
+
+
+def test_the_unbiased_variance_of_one_element_is_that_of_one() -> None:
+    assert [unbiased_factor(count) for count in (1, 2, 5)] == [1, 2, 1.25]
 
 
 def test_running_statistics() -> None:

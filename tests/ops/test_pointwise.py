@@ -122,6 +122,14 @@ def test_integer_arithmetic_takes_integer_parameters() -> None:
         Pointwise(PointwiseMode.RELU_FWD, DataType.INT64, relu_lower_clip_slope=0.1)
 
 
+def test_the_clips_of_relu_do_not_cross() -> None:
+    clips = {"relu_lower_clip": 2.0, "relu_upper_clip": 2.0}
+    assert Pointwise(PointwiseMode.RELU_FWD, DataType.FLOAT, **clips).relu_lower_clip == 2.0
+    for mode in (PointwiseMode.RELU_FWD, PointwiseMode.RELU_BWD):
+        with raises(BadParamError, "pointwise.relu_lower_clip", expected="at most the upper clip, 2.0", got="2.5"):
+            Pointwise(mode, DataType.FLOAT, **(clips | {"relu_lower_clip": 2.5}))
+
+
 def test_softplus_beta() -> None:
     with raises(BadParamError, "pointwise.softplus_beta", expected="other than 0", got="0"):
         Pointwise(PointwiseMode.SOFTPLUS_FWD, DataType.FLOAT, softplus_beta=0.0)

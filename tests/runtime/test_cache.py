@@ -107,7 +107,8 @@ STRANGE: dict[str, Callable[[Path], None]] = {
     "link to nothing": in_place_of(lambda path: path.symlink_to("/nowhere")),
     "link to itself": in_place_of(lambda path: path.symlink_to(path)),
     "second name": second_name,
-    "others may write": lambda path: path.chmod(0o622),
+    "others may write": lambda path: path.chmod(0o602),
+    "their group may write": lambda path: path.chmod(0o620),
     "not readable": lambda path: path.chmod(0),
 }
 

@@ -112,6 +112,20 @@ def test_an_offset_is_added_to_the_address(array: Any) -> None:
     assert read_capsule(capsule).address == array.ctypes.data + 12
 
 
+def test_what_an_exported_tensor_says_of_itself(array: Any) -> None:
+    capsule: object = make_capsule(
+        None, address=64, device=(2, 3), data_type=DataType.HALF, shape=(4,), strides=(1,), is_versioned=True
+    )
+    assert read_capsule(capsule).device == (2, 3)
+    managed = dlpack._managed_of(capsule)
+    managed.tensor.lanes = 2
+    with pytest.raises(UnsupportedDataTypeError, match="16 bits, 2 lanes"):
+        read_capsule(capsule)
+    managed.tensor.lanes, managed.major = 1, 2
+    with pytest.raises(BadParamError, match=r"version: expected at most 1\.x, got 2\.0"):
+        read_capsule(capsule)
+
+
 @pytest.mark.parametrize(("field", "value"), [("ndim", -1), ("ndim", 65), ("shape", None)])
 def test_damaged_shapes_are_refused(array: Any, field: str, value: object) -> None:
     capsule: object = Owner(array).__dlpack__()

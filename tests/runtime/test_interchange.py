@@ -29,6 +29,10 @@ class CudaLookalike(EmulatedDriver):
         self.waits.append((event, stream))
         super().event_record(event, stream)
 
+    def stream_wait_event(self, stream: int, event: int) -> None:
+        self.waits.append((event, stream))
+        super().stream_wait_event(stream, event)
+
 
 @pytest.fixture
 def lookalike() -> Iterator[Runtime]:
@@ -140,7 +144,8 @@ def test_the_producers_stream_is_waited_for(lookalike: Runtime) -> None:
     view_of(ArrayLike(stream=2), lookalike.context, 2)
     assert driver.waits == []
     view_of(ArrayLike(stream=1), lookalike.context, 2)
-    assert [stream for _, stream in driver.waits] == [1]
+    assert [stream for _, stream in driver.waits] == [1, 2]
+    assert len({event for event, _ in driver.waits}) == 1
 
 
 class Malformed:

@@ -97,10 +97,11 @@ def test_takes_pointers_by_uid(scale: Scale) -> None:
 
 def test_workspace_reaches_the_kernel_with_its_offset(scale: Scale) -> None:
     loaded = scale.load(scale_plan(COUNT, uses_workspace=True, factor=7))
-    with Workspace(scale.runtime.context, 512) as workspace:
-        loaded.execute(scale.pointers, workspace.address)
-        view = DeviceBuffer(scale.runtime.context, workspace.address + 256, 8)
-        assert download(view, np.float64)[0] == 7
+    context = scale.runtime.context
+    with Workspace(context, 512) as first, Workspace(context, 512) as second:
+        for workspace in (first, second):
+            loaded.execute(scale.pointers, workspace.address)
+            assert download(DeviceBuffer(context, workspace.address + 256, 8), np.float64)[0] == 7
 
 
 @pytest.mark.parametrize("is_mapping", [False, True])
@@ -117,6 +118,8 @@ def test_null_and_misaligned_pointers_are_named_and_leave_the_plan_usable(scale:
         execute(x, y, 0)
     with pytest.raises(MisalignedPointerError, match=r"uid 11 \(x\)\]: expected a multiple of 16 bytes"):
         execute(x + 4, y, alpha)
+    with pytest.raises(BadParamError, match=r"uid 33 \(alpha\)\]: expected a host address, .*, got 2"):
+        execute(x, y, 2)
     for wrong in (None, "address", 2.5, 2**64, -16):
         with pytest.raises(BadParamError, match=r"uid 11 \(x\)"):
             execute(wrong, y, alpha)
@@ -144,12 +147,27 @@ def test_workspace_is_checked(scale: Scale) -> None:
     with Workspace(scale.runtime.context, 512) as workspace:
         with pytest.raises(NullPointerError, match="512 bytes"):
             loaded.execute(scale.pointers, 0)
-        with pytest.raises(MisalignedPointerError, match="256"):
-            loaded.execute(scale.pointers, workspace.address + 16)
+        for _ in range(2):
+            with pytest.raises(MisalignedPointerError, match="256"):
+                loaded.execute(scale.pointers, workspace.address + 16)
         with pytest.raises(AttributeTypeError):
             loaded.execute(scale.pointers, "workspace")  # type: ignore[arg-type]
         loaded.execute(scale.pointers, workspace.address)
     assert np.array_equal(scale.result(), scale.expected(2))
+
+
+def test_a_refused_execute_leaves_nothing_of_its_own(scale: Scale) -> None:
+    loaded = scale.load(scale_plan(COUNT, uses_workspace=True))
+    x, y, alpha = scale.pointers
+    with Workspace(scale.runtime.context, 512) as workspace:
+        loaded.execute(scale.pointers, workspace.address)
+        other = upload(scale.runtime, np.zeros(COUNT, np.float32))
+        with pytest.raises(NullPointerError, match="512 bytes"):
+            loaded.execute((x, other.address, alpha), 0)
+        scale.alpha[0] = 3
+        loaded.execute((x, y, alpha), workspace.address)
+    assert np.array_equal(scale.result(), scale.expected(3))
+    assert not download(other, np.float32).any()
 
 
 def test_small_workspace_is_refused(device: Runtime, tmp_path: Path) -> None:
@@ -253,15 +271,24 @@ def test_a_dependent_launch_that_does_not_wait_is_a_race(device: Runtime, tmp_pa
             runtime.load(overlapping).execute(pointers)
 
 
-def test_graph_nodes_take_new_addresses(scale: Scale) -> None:
+def test_graph_nodes_take_new_addresses(scale: Scale, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = scale.load(scale_plan(COUNT, launches=2))
     driver, context = scale.runtime.driver, scale.runtime.context
     other = upload(scale.runtime, np.zeros(COUNT, np.float32))
+    added: list[tuple[int, ...]] = []
+    add = driver.graph_add_kernel_node
+
+    def noted(graph: int, dependencies: Any, *node: Any) -> int:
+        added.append(tuple(dependencies))
+        return add(graph, dependencies, *node)
+
+    monkeypatch.setattr(driver, "graph_add_kernel_node", noted)
     with Stream.create(context) as stream:
         with context.activated():
             graph = driver.graph_create()
         nodes = loaded.add_to_graph(graph, scale.pointers)
         assert len(nodes) == 2
+        assert added == [(), nodes[:1]]
         with context.activated():
             graph_exec = driver.graph_instantiate(graph)
         loaded.update_graph(graph_exec, nodes, (scale.x_buffer.address, other.address, scale.alpha.ctypes.data))

@@ -96,6 +96,26 @@ def test_values_land_where_the_kernel_reads_them() -> None:
     assert (outer.alpha, outer.scratch, outer.last) == (1.5, 0x8100, 9)
 
 
+@pytest.mark.parametrize(
+    ("data_type", "scalar", "c_type", "values"),
+    [
+        (DataType.FLOAT, F32, ctypes.c_float, (1.5, -2.0)),
+        (DataType.INT64, ScalarType.U64, ctypes.c_uint64, (2**53 + 1, 7)),
+    ],
+)
+def test_a_value_that_changes_in_place_is_read_again(
+    data_type: DataType, scalar: ScalarType, c_type: type[Any], values: tuple[float, float]
+) -> None:
+    plan = plan_of([TensorValue(8, scalar)])
+    plan = replace(plan, tensors=(plan.tensors[0], replace(plan.tensors[1], data_type=data_type)))
+    block, held = block_of(plan), np.zeros(1, dtypes.info(data_type).storage)
+    pointer = ctypes.c_uint64.from_address(block.launch_parameters[0]).value
+    for value in values:
+        held[0] = value
+        block.patch_values((0, held.ctypes.data))
+        assert c_type.from_address(pointer).value == value
+
+
 def test_a_pointer_in_several_launches_is_patched_in_all() -> None:
     block = block_of(plan_of([TensorPointer(7)], [TensorPointer(7, 16)]))
     block.patch_tensors((0x40, 0), (None, 0))

@@ -84,6 +84,7 @@ def test_a_plan_that_keeps_the_rules() -> None:
         (replace(PLAN, workspace_bytes=2**63), "workspace_bytes", "an integer from 0"),
         (replace(PLAN, kernels=("k",)), "kernels[0]", "KernelRef"),
         (replace(PLAN, tensors=PLAN.tensors * 2), "tensors", "each uid once"),
+        (replace(PLAN, tensors=(*PLAN.tensors, replace(PLAN.tensors[1], name="y"))), "tensors", "each uid once"),
         (with_tensor(uid=-1), "tensors[0].uid", "an integer from 0"),
         (with_tensor(size_bytes=-1), "tensors[0].size_bytes", "an integer from 0"),
         (with_tensor(size_bytes=1.0), "tensors[0].size_bytes", "an integer from 0"),

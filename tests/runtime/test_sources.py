@@ -83,10 +83,25 @@ def test_malformed_refs_are_refused(tree: SourceTree, wrong: dict[str, object]) 
         tree.read(replace(KERNEL, **wrong))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("include", ["missing.cuh", "../secret.cuh", "/etc/passwd"])
+def test_digest_tells_where_a_text_ends(tmp_path: Path) -> None:
+    digests = set()
+    for first, second in (("// a", "z.cuh// b"), ("// az.cuh", "// b")):
+        files = {"conv/a.cu": '#include "generated.cuh"\n#include "z.cuh"\n', "conv/z.cuh": second}
+        digests.add(write_sources(tmp_path, files).read(replace(KERNEL, generated=first)).digest)
+    assert len(digests) == 2
+
+
+def test_a_header_of_the_kernels_folder_comes_first(tree: SourceTree, tmp_path: Path) -> None:
+    (tmp_path / "local.cuh").write_text("// of the root\n")
+    assert dict(tree.read(KERNEL).headers)["local.cuh"].startswith("  #")
+
+
+@pytest.mark.parametrize("include", ["missing.cuh", "../secret.cuh", "/etc/passwd", "linked.cuh", "linked/secret.cuh"])
 def test_headers_come_from_the_tree_only(tmp_path: Path, include: str) -> None:
     (tmp_path / "secret.cuh").write_text("// secret\n")
     tree = write_sources(tmp_path / "engines", {"conv/a.cu": f'#include "{include}"\n'})
+    (tmp_path / "engines" / "conv" / "linked.cuh").symlink_to(tmp_path / "secret.cuh")
+    (tmp_path / "engines" / "conv" / "linked").symlink_to(tmp_path)
     with pytest.raises(CompilationFailedError, match=r"conv/a\.cu\.include"):
         tree.read(KERNEL)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lowdnn.driver.base import DeviceAttribute
+from lowdnn.driver.base import DeviceAttribute, Driver
 from lowdnn.enums import DataType
 from lowdnn.plan import (
     KernelRef,
@@ -213,6 +213,16 @@ def test_graph_nodes_copy_where_they_are_told(runtime: Runtime) -> None:
         with context.activated():
             driver.graph_exec_destroy(graph_exec)
             driver.graph_destroy(graph)
+
+
+@pytest.mark.parametrize("hidden", [lambda address: (address >> 4, 0), lambda address: (address, address)])
+def test_a_map_that_hides_its_address_is_left_to_the_driver(hidden: Callable[[int], tuple[int, int]]) -> None:
+    class Hiding:
+        def tensor_map_encode_tiled(self, layout: TiledMap) -> bytes:
+            return b"".join(word.to_bytes(8, "little") for word in (1, *hidden(layout.address), *range(13)))
+
+    layout = TiledMap(TensorMapDataType.FLOAT32, 0, (32, 4), (128,), (32, 4), (1, 1))
+    assert encode_map(cast(Driver, Hiding()), layout).address_word is None
 
 
 @pytest.mark.parametrize("rank", range(1, 6))

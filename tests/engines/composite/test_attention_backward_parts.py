@@ -150,6 +150,18 @@ def test_one_query_of_very_negative_scores(device: Runtime, dtype: str) -> None:
         np.testing.assert_allclose(found[uid].astype(np.float64), values_of.astype(np.float64), rtol=0.02, atol=0.02)
 
 
+def test_lengths_beyond_the_tensors_and_rows_without_gradients(device: Runtime) -> None:
+    """Lengths end with their tensors; a row of d_o that is 0 adds nothing, whatever its statistics."""
+    case = parse_case("sdpa_bwd b=2 h=1 q=5 kv=9 d=12 right=0 place=bottom_right lengths=both dtype=fp16 out=fp32")
+    graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
+    uids = {tensor.name: tensor.uid for tensor in graph.inputs}
+    inputs[uids["seq_len_q"]][1], inputs[uids["seq_len_kv"]][1] = 50, 10
+    inputs[uids["d_o"]][0, 0, 0], inputs[uids["stats"]][0, 0, 0] = 0, -1e4
+    found = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, inputs)
+    for uid, expected in evaluate(graph, inputs).items():
+        np.testing.assert_allclose(found[uid], expected, rtol=0.02, atol=0.02)
+
+
 @pytest.mark.parametrize(("batch", "queries", "keys"), [(1, 0, 5), (1, 5, 0), (0, 5, 5)])
 def test_empty_tensors(device: Runtime, batch: int, queries: int, keys: int) -> None:
     builder = GraphBuilder()
