@@ -4,8 +4,8 @@
 
 The faults are the tables in ``tools/mutants/`` (``tools/mutant_tables.py`` has their format). Each process works on a
 copy of the checkout, which itself is not touched. A test counts that fails with the fault and passes without it. FILE
-gets a line for each verdict; a run with the same FILE goes on behind it, with ``--again`` from those on that no test has
-caught. ``--table`` shows FILE and runs nothing.
+gets a line for each verdict. A run with the same FILE goes on behind it; with ``--again`` it judges those again that no
+test has caught. ``--table`` shows FILE and runs nothing.
 
 Verdicts: ``caught`` by a test; ``stopped`` by the time limit or a signal, which a run of the tests notices as well;
 ``survived``; ``invalid``: the mutant is no program, or its tests fail without it. The exit code is 1 where a mutant
