@@ -46,7 +46,7 @@ from lowdnn.graph.cases import parse_cases
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.runtime.cache import DiskCache
-from lowdnn.runtime.compile import binary_arch_of, cache_key, lowered
+from lowdnn.runtime.compile import cache_key, lowered, machine_arch_of
 from lowdnn.runtime.sources import KernelSource, SourceTree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -138,7 +138,7 @@ def jobs(plans: Iterable[tuple[Plan, ArchSpec]]) -> dict[Key, KernelRef]:
 
 def key_of(kernel: KernelRef, arch: ArchSpec) -> Key:
     """What ``arch`` runs of the kernel: machine code of its own, or of the kernel's target where that has a suffix."""
-    return kernel.name, binary_arch_of(kernel, (0, 0), arch.compute_capability)
+    return kernel.name, machine_arch_of(kernel, arch.compute_capability)
 
 
 def digests_of(wanted: Mapping[Key, KernelRef]) -> dict[str, str]:

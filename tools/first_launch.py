@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import import_module
 from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from typing import Any
 
@@ -140,10 +141,8 @@ def _watch(clock: _Clock, device: str) -> None:
     from lowdnn.runtime.runtime import Runtime
     from lowdnn.runtime.sources import SourceTree
 
-    if device == "cuda":
-        from lowdnn.driver.cuda import CudaDriver as Driver
-    else:
-        from lowdnn.driver.emulated.driver import EmulatedDriver as Driver
+    driver: Any = import_module("lowdnn.driver." + ("cuda" if device == "cuda" else "emulated.driver"))
+    opened = driver.CudaDriver if device == "cuda" else driver.EmulatedDriver
     clock.watch(demo, "demo", "data and memory")
     clock.watch(Handle, "open", "handle")
     clock.watch(pygraph, "build", "graphs and plans")
@@ -151,9 +150,9 @@ def _watch(clock: _Clock, device: str) -> None:
     clock.watch(SourceTree, "read", "sources")
     for owner, name in ((ModuleStore, "get"), (ModuleStore, "installed"), (DiskCache, "get"), (DiskCache, "put")):
         clock.watch(owner, name, "store and cache")
-    clock.watch(Driver, "module_load_data", "module load")
-    clock.watch(Driver, "module_get_function", "function")
-    prepare = Driver.prepare_launch
+    clock.watch(opened, "module_load_data", "module load")
+    clock.watch(opened, "module_get_function", "function")
+    prepare = opened.prepare_launch
 
     def prepared(*arguments: Any) -> Callable[[int], None]:
         launch = clock.timed("first launch", prepare(*arguments))
@@ -164,7 +163,7 @@ def _watch(clock: _Clock, device: str) -> None:
 
         return first
 
-    Driver.prepare_launch = prepared  # type: ignore[method-assign,assignment]
+    opened.prepare_launch = prepared
 
 
 if __name__ == "__main__":

@@ -107,6 +107,7 @@ def _device(driver: Driver, ordinal: int) -> dict[str, Any]:
         "compute_capability": f"{major}.{minor}",
         "multiprocessors": attribute(DeviceAttribute.MULTIPROCESSOR_COUNT),
         "memory_bytes": driver.device_total_memory_bytes(ordinal),
+        "images": "machine code, PTX" if driver.takes_machine_code else "PTX",
     }
 
 

@@ -185,6 +185,9 @@ class Driver(Protocol):
     #: DLPack's device type of this driver's memory: 2 (kDLCUDA), or 12 (kDLExtDev) where only the driver can read it.
     dlpack_device_type: int
 
+    #: Whether ``module_load_data`` takes machine code of the device's architecture beside PTX.
+    takes_machine_code: bool
+
     # -- device ---------------------------------------------------------------------------------------------
     def init(self) -> None:
         """cuInit. Idempotent. Nothing touches the driver before it."""
@@ -288,7 +291,8 @@ class Driver(Protocol):
 
     # -- module and launch ----------------------------------------------------------------------------------
     def module_load_data(self, image: bytes) -> int:
-        """Loads PTX text (NUL-terminated or not) or a cubin into the current context."""
+        """Loads PTX text (NUL-terminated or not) or, where the driver takes it, machine code (a cubin) into the current
+        context."""
 
     def module_unload(self, module: int) -> None: ...
 

@@ -44,6 +44,7 @@ class CudaDriver:
 
     kind = "cuda"
     dlpack_device_type = _DLPACK_CUDA
+    takes_machine_code = True
 
     def __init__(self, bindings: ModuleType = bindings_driver) -> None:
         self._cu: Any = bindings

@@ -140,6 +140,7 @@ class FaultyDriver:
     def __init__(self, driver: Driver, faults: tuple[Fault, ...]) -> None:
         self.kind = driver.kind
         self.dlpack_device_type = driver.dlpack_device_type
+        self.takes_machine_code = driver.takes_machine_code
         self._driver = driver
         self._faults: defaultdict[str, list[Fault]] = defaultdict(list)
         for fault in faults:

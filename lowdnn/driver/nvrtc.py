@@ -8,6 +8,7 @@ Source: NVRTC User Guide 13.0.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,19 @@ def version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def library_file() -> str:
+    """Path, size and time of the library that ``cuda.bindings`` has loaded; an empty string where no file is known."""
+    _library()  # Loads it under a lock, which the path finder lacks.
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        path = load_nvidia_dynamic_lib("nvrtc").abs_path
+        status = os.stat(path) if path else None
+    except (ImportError, RuntimeError, OSError):
+        return ""
+    return f"{path} {status.st_size} {status.st_mtime_ns}" if status else ""
+
+
 @cache
 def build() -> str:
     """The build of the loaded NVRTC, patch level included, from the head of the PTX that it writes.
@@ -76,6 +90,14 @@ def build() -> str:
     empty = compile_program("", name="build", headers={}, options=("--gpu-architecture=compute_80",))
     head = empty.image.partition(b".version")[0].decode(errors="replace")
     return " ".join(line.removeprefix("//").strip() for line in head.splitlines() if line.strip("/ "))
+
+
+def assembles_for(arch: str) -> bool:
+    """Whether the loaded NVRTC knows the architecture ``arch`` (``sm_90a``); devices newer than it load PTX."""
+    nvrtc = _library()
+    result, known = nvrtc.nvrtcGetSupportedArchs()
+    _check(nvrtc, "nvrtcGetSupportedArchs", result)
+    return int(arch.removeprefix("sm_").rstrip("af")) in known
 
 
 def compile_program(

@@ -1,7 +1,11 @@
 """Kernels to images: the store of precompiled PTX, then the disk cache, then NVRTC.
 
-The ``.version`` line of the PTX is lowered to 8.3, the oldest PTX ISA with all that NVRTC writes for the kernels (the
-pragma used_bytes_mask), so that drivers as old as CUDA 12.3 load it. An older driver gets a cubin instead of PTX.
+A device that takes machine code gets it from NVRTC, whole, for its own architecture, as the tests assemble it; the disk
+cache keeps it, so that later processes neither compile nor assemble. The driver's linker (cuLinkAddData) would make it
+of PTX too, but as relocatable code, with other registers and without setmaxnreg.
+
+The ``.version`` line of PTX is lowered to 8.3, the oldest PTX ISA with all that NVRTC writes for the kernels (the
+pragma used_bytes_mask), so that drivers as old as CUDA 12.3 load it.
 """
 
 from __future__ import annotations
@@ -10,6 +14,8 @@ import hashlib
 import logging
 import re
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from lowdnn.driver import nvrtc
 from lowdnn.driver.nvrtc import Output
@@ -25,10 +31,23 @@ PTX_ISA = (8, 3)
 _VERSION_LINE = re.compile(rb"^\.version[ \t]+(\d+)\.(\d+)", re.MULTILINE)
 
 
-class KernelCompiler:
-    """Gives the image of a kernel. Safe to share between threads.
+@dataclass(frozen=True)
+class Image:
+    """What a driver loads: PTX text, or machine code of ``machine_arch`` (``sm_90``).
 
-    Counts ``store_hits``, ``cache_hits``, ``cache_misses``, ``compiles``.
+    key: of its entry in the disk cache; empty where it is not kept there.  is_cached: whether it comes from there.
+    """
+
+    data: bytes
+    machine_arch: str = ""
+    key: str = ""
+    is_cached: bool = False
+
+
+class KernelCompiler:
+    """Gives the images of a kernel. Safe to share between threads.
+
+    Counts ``store_hits``, ``cache_hits``, ``cache_misses``, ``compiles``, and ``images_refused``.
     """
 
     def __init__(self, *, sources: SourceTree, store: ModuleStore, cache: DiskCache | None, counters: Counters) -> None:
@@ -37,68 +56,90 @@ class KernelCompiler:
         self._cache = cache
         self.counters = counters
         self._logger = event_logger("compile")
+        self._build = ""
 
-    def image(self, kernel: KernelRef, binary_arch: str = "") -> bytes:
-        """PTX text of ``kernel``, or its machine code for ``binary_arch`` (``sm_90``).
+    def images(self, kernel: KernelRef, machine_arch: str = "") -> Iterator[Image]:
+        """Images of ``kernel``, the best first; each is made when the driver has refused those before it.
 
+        machine_arch: what the device takes machine code for, or an empty string.
+        The PTX of the store comes first. Otherwise it is machine code, where the device takes it, and PTX.
         Raises CompilationFailedError with NVRTC's log, SublibraryLoadingFailedError where NVRTC is needed and missing.
         """
         source = self._sources.read(kernel)
-        stored = None if binary_arch else self._store.get(source.digest)
+        stored = self._store.get(source.digest)
         if stored is not None:
             self.counters.add("store_hits")
-            return stored
-        return self._cached(source, kernel, binary_arch)
+            yield Image(stored)
+        if machine_arch and nvrtc.assembles_for(machine_arch):
+            yield self._image(source, kernel, machine_arch)
+        if stored is None:
+            ptx = self._image(source, kernel)
+            yield ptx
+            if ptx.is_cached:
+                yield self._image(source, kernel)
 
-    def discard(self, kernel: KernelRef, binary_arch: str = "") -> bool:
-        """Drops the image of ``kernel`` from the disk cache, since the driver refuses it; False if it is not there."""
-        source = self._sources.read(kernel)
-        return self._cache is not None and self._cache.discard(cache_key(source, binary_arch, nvrtc.build()))
+    def refuse(self, kernel: KernelRef, image: Image, error: Exception) -> None:
+        """Drops an image that the driver refuses from the disk cache."""
+        kind = image.machine_arch or "ptx"
+        emit(self._logger, logging.WARNING, "image_refused", {"kernel": kernel.name, "image": kind, "reason": error})
+        self.counters.add("images_refused")
+        if self._cache is not None and image.key:
+            self._cache.discard(image.key)
 
-    def _cached(self, source: KernelSource, kernel: KernelRef, binary_arch: str) -> bytes:
+    def _image(self, source: KernelSource, kernel: KernelRef, machine_arch: str = "") -> Image:
+        """From the disk cache, or compiled and put there."""
         if self._cache is None:
-            return self._compile(source, binary_arch)
-        key = cache_key(source, binary_arch, nvrtc.build())
+            return Image(self._compile(source, machine_arch), machine_arch)
+        key = cache_key(source, machine_arch, self._compiler_build(self._cache))
         cached = self._cache.get(key)
         if cached is not None:
             self.counters.add("cache_hits")
-            return cached
+            return Image(cached, machine_arch, key, is_cached=True)
         self.counters.add("cache_misses")
-        image = self._compile(source, binary_arch)
-        self._cache.put(key, image, {".cuh": kernel.generated} if kernel.generated else None)
-        return image
+        data = self._compile(source, machine_arch)
+        self._cache.put(key, data, {".cuh": kernel.generated} if kernel.generated else None)
+        return Image(data, machine_arch, key)
 
-    def _compile(self, source: KernelSource, binary_arch: str) -> bytes:
-        emit(self._logger, logging.INFO, "compile", {"kernel": source.name, "output": binary_arch or "ptx"})
+    def _compiler_build(self, cache: DiskCache) -> str:
+        """The build of NVRTC, which is asked once for each of its files: that takes much longer than an entry."""
+        if not self._build:
+            file = nvrtc.library_file()
+            key = hashlib.sha256(f"NVRTC {file}".encode()).hexdigest()
+            known = cache.get(key) if file else None
+            self._build = nvrtc.build() if known is None else known.decode()
+            if file and known is None:
+                cache.put(key, self._build.encode())
+        return self._build
+
+    def _compile(self, source: KernelSource, machine_arch: str) -> bytes:
+        emit(self._logger, logging.INFO, "compile", {"kernel": source.name, "output": machine_arch or "ptx"})
         self.counters.add("compiles")
         start = time.perf_counter()
-        image = compile_source(source, binary_arch)
+        image = compile_source(source, machine_arch)
         elapsed_ms = (time.perf_counter() - start) * 1e3
         emit(self._logger, logging.INFO, "compiled", {"kernel": source.name, "ms": f"{elapsed_ms:.1f}"})
         return image
 
 
-def compile_source(source: KernelSource, binary_arch: str = "") -> bytes:
-    """Compiles one program with NVRTC: PTX text with its ``.version`` lowered, or machine code for ``binary_arch``."""
+def compile_source(source: KernelSource, machine_arch: str = "") -> bytes:
+    """Compiles one program with NVRTC: PTX text with its ``.version`` lowered, or machine code of ``machine_arch``."""
     compiled = nvrtc.compile_program(
         source.text,
         name=f"{source.name}.cu",
         headers=dict(source.headers),
-        options=source.options_for(binary_arch) if binary_arch else source.options,
-        output=Output.CUBIN if binary_arch else Output.PTX,
+        options=source.options_for(machine_arch) if machine_arch else source.options,
+        output=Output.CUBIN if machine_arch else Output.PTX,
     )
     if compiled.log:
         emit(event_logger("compile"), logging.WARNING, "compiler_log", {"kernel": source.name, "log": compiled.log})
-    return compiled.image if binary_arch else lowered(compiled.image)
+    return compiled.image if machine_arch else lowered(compiled.image)
 
 
-def binary_arch_of(kernel: KernelRef, driver_ptx_isa: tuple[int, int], compute_capability: tuple[int, int]) -> str:
-    """The architecture to assemble ``kernel`` for where the driver is too old for its PTX; otherwise an empty string.
+def machine_arch_of(kernel: KernelRef, compute_capability: tuple[int, int]) -> str:
+    """The architecture to assemble ``kernel`` for: that of the device.
 
-    A target with a suffix (``sm_90a``) runs on that capability only and stays; a plain one is assembled for the device.
+    A target with a suffix (``sm_90a``) runs on that capability only and stays.
     """
-    if driver_ptx_isa >= PTX_ISA:
-        return ""
     major, minor = compute_capability
     return f"sm_{major}{minor}" if kernel.target[-1].isdigit() else kernel.target
 
@@ -111,7 +152,7 @@ def lowered(ptx: bytes, isa: tuple[int, int] = PTX_ISA) -> bytes:
     return ptx[: found.start()] + b".version %d.%d" % isa + ptx[found.end() :]
 
 
-def cache_key(source: KernelSource, binary_arch: str, compiler: str) -> str:
+def cache_key(source: KernelSource, machine_arch: str, compiler: str) -> str:
     """Key of the compiled image, a hex digest of the program, the options, and the build of the compiler."""
-    output = binary_arch or f"ptx-{PTX_ISA[0]}.{PTX_ISA[1]}"
+    output = machine_arch or f"ptx-{PTX_ISA[0]}.{PTX_ISA[1]}"
     return hashlib.sha256(f"{source.digest} {output} {compiler}".encode()).hexdigest()

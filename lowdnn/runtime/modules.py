@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from threading import Lock
 
 from lowdnn.driver.base import DriverError, DriverImageError, FunctionAttribute
 from lowdnn.events import Counters, emit, event_logger
 from lowdnn.plan import KernelRef
-from lowdnn.runtime.compile import KernelCompiler, binary_arch_of
+from lowdnn.runtime.compile import Image, KernelCompiler, machine_arch_of
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.process_bound import ProcessBound
 
@@ -21,7 +22,10 @@ _PORTABLE_CLUSTER_BLOCKS = 8
 
 
 class ModuleCache(ProcessBound):
-    """CUfunctions by kernel. Safe to share between threads; counts ``modules_loaded``."""
+    """CUfunctions by kernel. Safe to share between threads.
+
+    Counts ``modules_loaded``, and of these ``machine_code_loaded``: those that the driver did not have to assemble.
+    """
 
     def __init__(self, context: Context, compiler: KernelCompiler, counters: Counters) -> None:
         self._context = context
@@ -38,8 +42,9 @@ class ModuleCache(ProcessBound):
         self._context.liveness.check()
         with self._lock:
             missing = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._functions]
-            for kernel, image in zip(missing, self._images(missing), strict=True):
-                self._functions[kernel] = self._load_image(kernel, image)
+            images = [self._compiler.images(kernel, self._machine_arch(kernel)) for kernel in missing]
+            for kernel, first, others in zip(missing, self._first(images), images, strict=True):
+                self._functions[kernel] = self._load_kernel(kernel, chain((first,), others))
 
     def function(self, kernel: KernelRef, *, shared_bytes: int = 0, cluster_blocks: int = 1) -> int:
         """The CUfunction of ``kernel``, allowed to use this much dynamic shared memory and clusters of this size.
@@ -72,31 +77,36 @@ class ModuleCache(ProcessBound):
         for module in modules:
             self._context.give_back("module", partial(self._context.driver.module_unload, module))
 
-    def _images(self, kernels: Sequence[KernelRef]) -> list[bytes]:
-        if len(kernels) < 2:
-            return [self._image(kernel) for kernel in kernels]
+    def _first(self, images: Sequence[Iterator[Image]]) -> list[Image]:
+        if len(images) < 2:
+            return list(map(next, images))
         # NVRTC leaves the interpreter's lock alone while it compiles.
-        with ThreadPoolExecutor(min(len(kernels), os.cpu_count() or 1)) as pool:
-            return list(pool.map(self._image, kernels))
+        with ThreadPoolExecutor(min(len(images), os.cpu_count() or 1)) as pool:
+            return list(pool.map(next, images))
 
-    def _image(self, kernel: KernelRef) -> bytes:
-        return self._compiler.image(kernel, self._binary_arch(kernel))
+    def _machine_arch(self, kernel: KernelRef) -> str:
+        """The architecture of the machine code that the device takes for ``kernel``, if any."""
+        if not self._context.driver.takes_machine_code:
+            return ""
+        return machine_arch_of(kernel, self._context.compute_capability)
 
-    def _binary_arch(self, kernel: KernelRef) -> str:
-        isa = self._context.driver.ptx_isa_version()
-        return binary_arch_of(kernel, isa, self._context.compute_capability)
-
-    def _load_image(self, kernel: KernelRef, image: bytes) -> int:
-        emit(self._logger, logging.INFO, "load_module", {"kernel": kernel.name, "bytes": len(image)})
-        try:
-            module, function = self._load_function(image, kernel.name)
-        except DriverImageError:
-            if not self._compiler.discard(kernel, self._binary_arch(kernel)):
-                raise
-            module, function = self._load_function(self._image(kernel), kernel.name)
-        self._modules.append(module)
-        self._counters.add("modules_loaded")
-        return function
+    def _load_kernel(self, kernel: KernelRef, images: Iterable[Image]) -> int:
+        """The function of the first of the images that the driver does not refuse."""
+        for image in images:
+            size_bytes = len(image.data)
+            emit(self._logger, logging.INFO, "load_module", {"kernel": kernel.name, "bytes": size_bytes})
+            try:
+                module, function = self._load_function(image.data, kernel.name)
+            except DriverImageError as error:
+                self._compiler.refuse(kernel, image, error)
+                refused = error
+                continue
+            self._modules.append(module)
+            self._counters.add("modules_loaded")
+            if image.machine_arch:
+                self._counters.add("machine_code_loaded")
+            return function
+        raise refused
 
     def _load_function(self, image: bytes, name: str) -> tuple[int, int]:
         driver = self._context.driver

@@ -2,16 +2,18 @@
 
 Headers are looked up in the kernel's own folder, then from the root (``include/numeric.cuh``); ``generated.cuh`` is the
 text inside the ref. Nothing outside the engines' folder is read, no link in it is followed, and no other folder
-is searched.
+is searched. Most kernels share most headers, so a tree reads each file once.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 
 from lowdnn.plan import KernelRef
@@ -38,16 +40,33 @@ class KernelSource:
     options: tuple[str, ...]
     digest: str
 
-    def options_for(self, binary_arch: str) -> tuple[str, ...]:
-        """The same options, for machine code of ``binary_arch`` (``sm_90``) instead of PTX."""
-        return (f"--gpu-architecture={binary_arch}", *self.options[1:])
+    def options_for(self, machine_arch: str) -> tuple[str, ...]:
+        """The same options, for machine code of ``machine_arch`` (``sm_90``) instead of PTX."""
+        return (f"--gpu-architecture={machine_arch}", *self.options[1:])
+
+
+@dataclass(frozen=True)
+class _File:
+    """Text of a file, the names of its includes, and the part that it has in a digest."""
+
+    text: str
+    includes: tuple[str, ...]
+    digested: bytes
+
+    @classmethod
+    def of(cls, text: str) -> _File:
+        return cls(text, tuple(_INCLUDE.findall(text)), _digested(text))
 
 
 class SourceTree:
-    """The ``.cu`` and ``.cuh`` files below one folder (``lowdnn/engines`` unless a test says otherwise)."""
+    """The ``.cu`` and ``.cuh`` files below one folder (``lowdnn/engines`` unless a test says otherwise).
+
+    A file is read at its first use; what becomes of it later, a new tree sees. Safe to share between threads.
+    """
 
     def __init__(self, root: Traversable | None = None) -> None:
         self._root = files("lowdnn") / "engines" if root is None else root
+        self._files: dict[str, _File | None] = {}
 
     def read(self, kernel: KernelRef) -> KernelSource:
         """The whole program of ``kernel``.
@@ -56,37 +75,50 @@ class SourceTree:
         CompilationFailedError for a header that is not found.
         """
         check_kernel(kernel)
-        path = PurePosixPath(kernel.source)
-        text = self._text(path)
-        if text is None:
+        file = self._file(kernel.source)
+        if file is None:
             raise BadParamError.at("KernelRef.source", expected="a file below lowdnn/engines", got=kernel.source)
-        headers = self._headers(text, path.parent, kernel)
+        headers = self._headers(file, kernel)
         options = compile_options(kernel)
-        return KernelSource(kernel.name, text, headers, options, _digest(kernel.name, text, headers, options))
+        return KernelSource(
+            kernel.name,
+            file.text,
+            tuple((include, header.text) for include, header in headers),
+            options,
+            _digest(kernel.name, file, headers, options),
+        )
 
-    def _headers(self, text: str, folder: PurePosixPath, kernel: KernelRef) -> tuple[tuple[str, str], ...]:
-        found: dict[str, str] = {}
-        pending = [(text, kernel.source)]
+    def _headers(self, file: _File, kernel: KernelRef) -> list[tuple[str, _File]]:
+        """Every header that the kernel reaches, by the name in its include."""
+        folder = kernel.source.rpartition("/")[0]
+        found: dict[str, _File] = {}
+        pending = [(file, kernel.source)]
         while pending:
-            body, includer = pending.pop()
-            for include in _INCLUDE.findall(body):
+            including, includer = pending.pop()
+            for include in including.includes:
                 if include in found:
                     continue
-                header = kernel.generated if include == GENERATED_HEADER else self._header(include, folder)
+                header = _File.of(kernel.generated) if include == GENERATED_HEADER else self._header(include, folder)
                 if header is None:
                     raise CompilationFailedError.at(
                         f"{includer}.include", expected=f"a header in {folder} or below lowdnn/engines", got=include
                     )
                 found[include] = header
                 pending.append((header, include))
-        return tuple(sorted(found.items()))
+        return sorted(found.items(), key=itemgetter(0))
 
-    def _header(self, include: str, folder: PurePosixPath) -> str | None:
-        local = self._text(folder / include)
-        return self._text(PurePosixPath(include)) if local is None else local
+    def _header(self, include: str, folder: str) -> _File | None:
+        local = self._file(f"{folder}/{include}" if folder else include)
+        return self._file(include) if local is None else local
+
+    def _file(self, path: str) -> _File | None:
+        """A file below the engines' folder; None where there is no such file or a link leads to it."""
+        if path not in self._files:
+            text = self._text(PurePosixPath(path))
+            self._files[path] = None if text is None else _File.of(text)
+        return self._files[path]
 
     def _text(self, path: PurePosixPath) -> str | None:
-        """The text of a file below the engines' folder; None where there is no such file or a link leads to it."""
         if path.is_absolute() or ".." in path.parts:
             return None
         file = self._root
@@ -109,10 +141,18 @@ def compile_options(kernel: KernelRef) -> tuple[str, ...]:
     )
 
 
-def _digest(name: str, text: str, headers: tuple[tuple[str, str], ...], options: tuple[str, ...]) -> str:
-    hasher = hashlib.sha256()
-    for part in (name, text, *(part for header in headers for part in header), *options):
-        encoded = part.encode()
-        hasher.update(len(encoded).to_bytes(8, "little"))
-        hasher.update(encoded)
+def _digest(name: str, file: _File, headers: Iterable[tuple[str, _File]], options: tuple[str, ...]) -> str:
+    hasher = hashlib.sha256(_digested(name))
+    hasher.update(file.digested)
+    for include, header in headers:
+        hasher.update(_digested(include))
+        hasher.update(header.digested)
+    for option in options:
+        hasher.update(_digested(option))
     return hasher.hexdigest()
+
+
+def _digested(text: str) -> bytes:
+    """What goes into a digest for ``text``: its length and its bytes, so that no two lists of texts give the same."""
+    encoded = text.encode()
+    return len(encoded).to_bytes(8, "little") + encoded

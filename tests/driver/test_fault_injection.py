@@ -62,6 +62,7 @@ def test_no_faults_leave_the_driver_as_it_is() -> None:
     assert faulty.prepare_launch == driver.prepare_launch
     assert faulty.mem_alloc != driver.mem_alloc
     assert (faulty.kind, faulty.dlpack_device_type) == (driver.kind, driver.dlpack_device_type)
+    assert faulty.takes_machine_code is driver.takes_machine_code
 
 
 @pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from lowdnn.driver import nvrtc
 from lowdnn.events import Counters
 from lowdnn.plan import KernelRef
 from lowdnn.runtime.cache import DiskCache
-from lowdnn.runtime.compile import KernelCompiler, binary_arch_of, cache_key, compile_source, lowered
+from lowdnn.runtime.compile import KernelCompiler, cache_key, compile_source, lowered, machine_arch_of
 from lowdnn.runtime.module_store import ModuleStore
 from lowdnn.runtime.sources import SourceTree
 from lowdnn.status import CompilationFailedError
@@ -34,49 +35,88 @@ def counts(compiler: KernelCompiler) -> dict[str, int]:
     return compiler.counters.snapshot()
 
 
+def first_image(compiler: KernelCompiler, kernel: KernelRef = KERNEL, machine_arch: str = "") -> bytes:
+    return next(compiler.images(kernel, machine_arch)).data
+
+
 def test_ptx_is_lowered_to_the_oldest_isa(sources: SourceTree) -> None:
-    image = make_compiler(sources, None).image(KERNEL)
+    image = first_image(make_compiler(sources, None))
     assert b"\n.version 8.3\n" in image
     assert b".entry fill_f32(" in image
 
 
-def test_machine_code_of_an_architecture(sources: SourceTree) -> None:
-    assert make_compiler(sources, None).image(KERNEL, "sm_90").startswith(b"\x7fELF")
+def test_machine_code_is_for_the_device_at_hand(sources: SourceTree) -> None:
+    assert machine_arch_of(KERNEL, (8, 6)) == "sm_86"
+    assert machine_arch_of(replace(KERNEL, target="sm_90a"), (9, 0)) == "sm_90a"
+    machine_code, ptx = make_compiler(sources, None).images(KERNEL, "sm_90")
+    assert (machine_code.machine_arch, machine_code.data[:4]) == ("sm_90", b"\x7fELF")
+    assert (ptx.machine_arch, ptx.data) == ("", first_image(make_compiler(sources, None)))
 
 
-def test_an_old_driver_gets_machine_code_of_its_device() -> None:
-    hopper_only = replace(KERNEL, target="sm_90a")
-    assert binary_arch_of(KERNEL, (8, 3), (9, 0)) == ""
-    assert binary_arch_of(KERNEL, (7, 8), (9, 0)) == "sm_90"
-    assert binary_arch_of(KERNEL, (7, 8), (8, 6)) == "sm_86"
-    assert binary_arch_of(hopper_only, (7, 8), (9, 0)) == "sm_90a"
+def test_a_device_that_nvrtc_does_not_know_gets_ptx(sources: SourceTree) -> None:
+    (ptx,) = make_compiler(sources, None).images(KERNEL, "sm_990")
+    assert ptx.data == first_image(make_compiler(sources, None))
 
 
-def test_the_second_process_compiles_nothing(sources: SourceTree, tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine_arch", ["", "sm_90"])
+def test_the_second_process_compiles_nothing(
+    sources: SourceTree, tmp_path: Path, machine_arch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = DiskCache(tmp_path / "cache")
     first = make_compiler(sources, cache)
-    image = first.image(KERNEL)
+    image = first_image(first, machine_arch=machine_arch)
     assert counts(first) == {"cache_misses": 1, "compiles": 1}
+    monkeypatch.setattr(nvrtc, "build", lambda: pytest.fail("NVRTC was asked for its build again"))
     second = make_compiler(sources, cache)
-    assert second.image(KERNEL) == image
+    assert first_image(second, machine_arch=machine_arch) == image
     assert counts(second) == {"cache_hits": 1}
     companions = [path for path in cache.directory.glob("v1/*") if path.suffix == ".cuh"]
     assert [path.read_text() for path in companions] == [KERNEL.generated]
 
 
+def test_devices_and_compilers_share_a_cache(
+    sources: SourceTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One home directory on machines with other GPUs, or with another NVRTC, whose file differs too."""
+    cache = DiskCache(tmp_path / "cache")
+    made = {arch: first_image(make_compiler(sources, cache), machine_arch=arch) for arch in ("", "sm_80", "sm_90")}
+    monkeypatch.setattr(nvrtc, "library_file", lambda: "another file")
+    monkeypatch.setattr(nvrtc, "build", lambda: "another build")
+    other = make_compiler(sources, cache)
+    first_image(other, machine_arch="sm_90")
+    assert counts(other) == {"cache_misses": 1, "compiles": 1}
+    monkeypatch.undo()
+    again = make_compiler(sources, cache)
+    assert {arch: first_image(again, machine_arch=arch) for arch in made} == made
+    assert counts(again) == {"cache_hits": 3}
+
+
+def test_an_unknown_file_of_nvrtc_is_asked_each_time(
+    sources: SourceTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds = iter(("one", "two"))
+    monkeypatch.setattr(nvrtc, "library_file", lambda: "")
+    monkeypatch.setattr(nvrtc, "build", lambda: next(builds))
+    for _ in range(2):
+        compiler = make_compiler(sources, DiskCache(tmp_path / "cache"))
+        first_image(compiler)
+        assert counts(compiler)["compiles"] == 1
+
+
 def test_an_edited_kernel_is_compiled_again(sources: SourceTree, tmp_path: Path) -> None:
     compiler = make_compiler(sources, DiskCache(tmp_path / "cache"))
-    compiler.image(KERNEL)
-    compiler.image(replace(KERNEL, parameters=(("VALUE", 4),)))
+    first_image(compiler)
+    first_image(compiler, replace(KERNEL, parameters=(("VALUE", 4),)))
     assert counts(compiler)["compiles"] == 2
 
 
-def test_a_damaged_entry_is_compiled_again(sources: SourceTree, tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine_arch", ["", "sm_90"])
+def test_a_damaged_entry_is_compiled_again(sources: SourceTree, tmp_path: Path, machine_arch: str) -> None:
     cache = DiskCache(tmp_path / "cache")
-    image = make_compiler(sources, cache).image(KERNEL)
+    image = first_image(make_compiler(sources, cache), machine_arch=machine_arch)
     for path in cache.directory.glob("v1/*"):
         path.write_bytes(path.read_bytes()[:-1])
-    assert make_compiler(sources, cache).image(KERNEL) == image
+    assert first_image(make_compiler(sources, cache), machine_arch=machine_arch) == image
 
 
 def test_the_store_comes_first(sources: SourceTree, tmp_path: Path) -> None:
@@ -93,19 +133,21 @@ def test_the_store_comes_first(sources: SourceTree, tmp_path: Path) -> None:
     (root / "fill.ptx").write_bytes(b"stored")
     (root / "MANIFEST.json").write_text(json.dumps({"lowdnn_ptx": 1, "kernels": {digest: entry}}))
     compiler = make_compiler(sources, DiskCache(tmp_path / "cache"), ModuleStore(root))
-    assert compiler.image(KERNEL) == b"stored"
+    assert first_image(compiler, machine_arch="sm_80") == b"stored"
     assert counts(compiler) == {"store_hits": 1}
-    assert compiler.image(KERNEL, "sm_80").startswith(b"\x7fELF")
+    assert [image.machine_arch for image in compiler.images(KERNEL, "sm_80")] == ["", "sm_80"]
 
 
 def test_a_kernel_that_does_not_compile(sources: SourceTree) -> None:
     with pytest.raises(CompilationFailedError, match=r"(?s)fill_f32\.cu.*generated\.cuh\(1\): error"):
-        make_compiler(sources, None).image(replace(KERNEL, generated="float f() { return missing; }"))
+        first_image(make_compiler(sources, None), replace(KERNEL, generated="float f() { return missing; }"))
 
 
 def test_warnings_of_the_compiler_are_logged(sources: SourceTree, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="lowdnn.compile"):
-        make_compiler(sources, None).image(replace(KERNEL, generated="__device__ float f() { int unused; return 1; }"))
+        first_image(
+            make_compiler(sources, None), replace(KERNEL, generated="__device__ float f() { int unused; return 1; }")
+        )
     (record,) = caplog.records
     assert "compiler_log kernel=fill_f32" in record.getMessage()
     assert "unused" in record.getMessage()

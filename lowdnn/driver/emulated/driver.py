@@ -73,6 +73,7 @@ class EmulatedDriver:
 
     kind = "emulated"
     dlpack_device_type = _DLPACK_EXTENSION
+    takes_machine_code = False
 
     def __init__(
         self,
