@@ -48,13 +48,14 @@ def kept_modules() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def kernel_cache_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Path]:
+def kernel_cache_dir(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Path]:
     """Where one run of the tests keeps compiled kernels: shared by its workers, apart from the user's own.
 
     LOWDNN_TEST_KERNELS names a folder where some are there already.
     """
     base = tmp_path_factory.getbasetemp()
-    own = (base if worker_id == "master" else base.parent) / "kernel-cache"
+    is_worker = hasattr(pytestconfig, "workerinput")  # pytest-xdist, where it is there, sets it
+    own = (base.parent if is_worker else base) / "kernel-cache"
     directory = Path(os.environ.get("LOWDNN_TEST_KERNELS", own))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOWDNN_CACHE_DIR", str(directory))
