@@ -19,6 +19,10 @@ from lowdnn.runtime.runtime import Runtime
 from tests.support.guarded import GuardedDriver
 from tests.support.runtime import open_runtime
 
+#: New containers, and collections of the younger generation, before the garbage collector looks at one: Python's own
+#: 700, 10 and 10 cost a twelfth of the tests' time, in which kernels become millions of objects that stay.
+_GC_THRESHOLDS = (50_000, 20, 20)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -37,6 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Thousands of tests live to the end."""
+    gc.set_threshold(*_GC_THRESHOLDS)
     _keep_what_lives()
 
 

@@ -4,10 +4,11 @@
     python tools/assemble.py --write    renew the table
     python tools/assemble.py --all      the same of every kernel, whatever is known of it (also with --write)
 
-The kernels: every precompiled one, for every architecture of ``lowdnn/arch`` that runs it, and every one that an engine
-takes for a text case of ``tests/cases``, for every architecture that plans it so. ``tests/assembly/kernels.txt`` has a
-line for each, for a reviewer to diff: its name, the digest of its whole source and options, and the figures, with the
-architectures that share them in front:
+The kernels: every precompiled one, for every architecture of ``lowdnn/arch`` that runs it; every one that an engine
+takes for a text case of ``tests/cases``, for every architecture that plans it so; and those of the engines, knobs and
+cases in ``tests/assembly/choices.txt``, of large tiles mostly. ``tests/assembly/kernels.txt`` has a line for each, for
+a reviewer to diff: its name, the digest of its whole source and options, and the figures, with the architectures that
+share them in front:
 
     matmul_simt_fp32_..._sm80 5d1c0a... 80,86,87,89 72 0 0 0 1 | 90,100 70 0 0 0 1
 
@@ -37,12 +38,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from lowdnn.arch.specs import SPECS, ArchSpec
+from lowdnn.arch.specs import SPECS, ArchSpec, spec_named
 from lowdnn.arch.targets import GENERATIONS
 from lowdnn.driver import nvrtc
+from lowdnn.engines.base import Choices
 from lowdnn.engines.registry import ENGINES
-from lowdnn.enums import HeurMode
-from lowdnn.graph.cases import parse_cases
+from lowdnn.enums import HeurMode, KnobType
+from lowdnn.graph.cases import Case, parse_case, parse_cases
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.runtime.cache import DiskCache
@@ -51,6 +53,7 @@ from lowdnn.runtime.sources import KernelSource, SourceTree
 
 ROOT = Path(__file__).resolve().parent.parent
 CASES = ROOT / "tests" / "cases"
+CHOICES = ROOT / "tests" / "assembly" / "choices.txt"
 TABLE = ROOT / "tests" / "assembly" / "kernels.txt"
 COLUMNS = ("registers", "shared", "stack", "spilled", "barriers")
 HEADER = (
@@ -95,7 +98,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="processes (default 2)")
     parser.add_argument("--seed", type=int, help="of the choice of what is assembled again")
     arguments = parser.parse_args()
-    wanted = jobs(planned())
+    wanted = jobs((*chosen(), *planned(text_cases())))
     digests = digests_of(wanted)
     figures = {} if arguments.all else known_figures(wanted, digests)
     missing = [key for key in wanted if key not in figures]
@@ -114,13 +117,28 @@ def main() -> int:
     return report(unfit if arguments.write else [*unfit, *differences(table_of(figures, digests))])
 
 
-def planned() -> Iterator[tuple[Plan, ArchSpec]]:
-    """Every plan of every text case, for each architecture."""
+def text_cases() -> Iterator[Case]:
     for path in sorted(CASES.glob("*.txt")):
-        for case in parse_cases(path.read_text(encoding="utf-8").splitlines()):
-            graph = case.graph()
-            for arch in SPECS:
-                yield from ((found.plan, arch) for found in rank(graph, arch, HeurMode.A, ENGINES).candidates)
+        yield from parse_cases(path.read_text(encoding="utf-8").splitlines())
+
+
+def planned(cases: Iterable[Case]) -> Iterator[tuple[Plan, ArchSpec]]:
+    """Every plan of every case, for each architecture."""
+    for case in cases:
+        graph = case.graph()
+        for arch in SPECS:
+            yield from ((found.plan, arch) for found in rank(graph, arch, HeurMode.A, ENGINES).candidates)
+
+
+def chosen() -> Iterator[tuple[Plan, ArchSpec]]:
+    """The plans of ``choices.txt``, in each line architectures, an engine, knobs, a case."""
+    engines = {engine.name: engine for engine in ENGINES}
+    for line in CHOICES.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            archs, engine, knobs, case = line.split(" ", 3)
+            graph, choices = parse_case(case).graph(), _choices(knobs)
+            for arch in map(spec_named, archs.split(",")):
+                yield engines[engine].plan(graph, arch, choices), arch
 
 
 def jobs(plans: Iterable[tuple[Plan, ArchSpec]]) -> dict[Key, KernelRef]:
@@ -153,15 +171,19 @@ def digest_of(kernel: KernelRef) -> str:
 
 def known_figures(wanted: Collection[Key], digests: Mapping[str, str]) -> dict[Key, Figures]:
     """The figures in the table that are of the same sources and fit."""
+    return {
+        key: figures
+        for key, digest, figures in recorded_figures()
+        if digests.get(key[0]) == digest and key in wanted and not figures.unfit_on(key[1])
+    }
+
+
+def recorded_figures() -> Iterator[tuple[Key, str, Figures]]:
+    """What the table says: a kernel, the digest of its source and its figures; nothing of another compiler."""
     lines = _lines()
-    if not lines or lines[0] != HEADER:
-        return {}
-    found: dict[Key, Figures] = {}
-    for line in lines[1:]:
+    for line in lines[1:] if lines[:1] == [HEADER] else ():
         name, digest, groups = line.split(" ", 2)
-        if digests.get(name) == digest:
-            found |= {(name, arch): figures for arch, figures in _parsed(groups)}
-    return {key: figures for key, figures in found.items() if key in wanted and not figures.unfit_on(key[1])}
+        yield from (((name, arch), digest, figures) for arch, figures in _parsed(groups))
 
 
 def seed_of(given: int | None) -> int:
@@ -265,6 +287,12 @@ def _precompiled() -> Iterator[tuple[KernelRef, ArchSpec]]:
     for engine in ENGINES:
         for kernel in engine.precompiled():
             yield from ((kernel, arch) for arch in SPECS if arch.runs(kernel.target))
+
+
+def _choices(knobs: str) -> Choices:
+    """``TILE_M=64,STAGES=2`` or ``default``."""
+    pairs = (knob.split("=") for knob in knobs.split(",") if knob != "default")
+    return {KnobType[name]: int(value) for name, value in pairs}
 
 
 def _sum(log: str, pattern: str) -> int:

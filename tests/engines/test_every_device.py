@@ -17,10 +17,11 @@ from lowdnn.enums import HeurMode, KnobType
 from lowdnn.graph.cases import parse_case, parse_cases
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import rank
-from lowdnn.plan import Argument, Launch, Plan, Struct, TensorMap
+from lowdnn.plan import Argument, KernelRef, Launch, Plan, Struct, TensorMap
 from lowdnn.status import BadParamError, NotSupportedError
 from tests.support.data import fresh_seed
 from tests.sweeps import random_attention, random_cases, random_moves, random_resamples, random_rows
+from tools.assemble import Figures, Key, key_of, recorded_figures
 
 CASES = Path(__file__).parent.parent / "cases"
 DEVICES = (*SPECS, spec_for(13, 0))
@@ -141,6 +142,21 @@ def check_plan(plan: Plan, arch: ArchSpec, what: str) -> None:
         assert arch.runs(kernel.target), f"{where}: {kernel.name}"
     for launch in plan.launches:
         check_launch(launch, arch, where)
+        check_figures(launch, plan.kernels[launch.kernel], arch, where)
+
+
+def check_figures(launch: Launch, kernel: KernelRef, arch: ArchSpec, where: str) -> None:
+    """What ptxas has given the kernel, if the table of assembled kernels has it, fits; threads take registers by
+    eights."""
+    figures = assembled().get(key_of(kernel, arch))
+    if figures is not None:
+        assert -(-figures.registers // 8) * 8 * math.prod(launch.block) <= arch.registers_per_sm, where
+        assert figures.shared + launch.shared_bytes <= arch.shared_bytes_per_block, where
+
+
+@cache
+def assembled() -> dict[Key, Figures]:
+    return {key: figures for key, _, figures in recorded_figures()}
 
 
 def check_launch(launch: Launch, arch: ArchSpec, where: str) -> None:

@@ -23,7 +23,6 @@ from tests.support.cases import check_case
 from tests.support.data import fresh_seed, real_values
 from tests.support.running import check_close, check_exact, read_tensors, run_plan
 from tests.support.runtime import open_runtime
-from tools.assemble import assemble
 
 ENGINE = MatmulWgmma()
 BF16 = DataType.BFLOAT16
@@ -577,24 +576,3 @@ def test_knobs_that_do_not_fit_are_refused() -> None:
     # 104 accumulators of one instruction, in a thread that is launched with 128 registers.
     with pytest.raises(BadParamError, match="26 registers beside them"):
         ENGINE.plan(bf16_graph(256, 256, 256), SM_90A, knobs(192, 208, warps=COOPERATIVE_3))
-
-
-@pytest.mark.parametrize("swap", [False, True])
-@pytest.mark.parametrize("data_type", TYPES)
-def test_no_spills_and_no_serialised_wgmma(data_type: DataType, swap: bool) -> None:
-    graph = matmul_graph(
-        (), 512, 512, 512, data_type=data_type, compute_type=compute_type(data_type), b_layout=Layout.TRANSPOSED
-    )
-    half = 2 if data_type is DataType.FP8_E4M3 else 1  # whose sums are promoted
-    for choices in (
-        knobs(128, 256 // half, warps=COOPERATIVE, swap=swap),
-        knobs(128, 128 // half, warps=PING_PONG, swap=swap),
-    ):
-        assert assemble(ENGINE.plan(graph, SM_90A, choices).kernels[0], "sm_90a").unfit_on("sm_90a") == ""
-
-
-def test_no_spills_where_a_cluster_shares_the_k_of_the_largest_tiles() -> None:
-    choices = knobs(128, 256, warps=COOPERATIVE, sharers=2)
-    assert (
-        assemble(ENGINE.plan(bf16_graph(512, 512, 512), SM_90A, choices).kernels[0], "sm_90a").unfit_on("sm_90a") == ""
-    )

@@ -15,7 +15,6 @@ from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import NotSupportedError, Status
 from tests.support.builders import convolution_graph, matmul_graph
 from tests.support.running import check_close, check_exact
-from tools.assemble import assemble
 
 ENGINE = ConvImplicitGemmMma()
 TYPES = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT, DataType.INT8)
@@ -210,10 +209,3 @@ def test_offsets_past_32_bits_are_refused() -> None:
     refusal = ENGINE.refuse(OperationGraph([replace(operation, x=far)]), SM_90A)  # type: ignore[type-var]
     assert refusal is not None
     assert "units of 16 bytes in x" in str(refusal)
-
-
-@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
-@pytest.mark.parametrize(("m", "n"), [(256, 128), (128, 128), (128, 64)])
-def test_no_spills(m: int, n: int, target: str) -> None:
-    graph = convolution_graph((8, 64, 32, 32), (256, 64, 3, 3), data_type=DataType.BFLOAT16, pads=(1, 1))
-    assert assemble(ENGINE.plan(graph, SM_90A, knobs(m, n)).kernels[0], target).spilled == 0

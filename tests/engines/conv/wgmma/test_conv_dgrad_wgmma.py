@@ -9,7 +9,6 @@ from lowdnn.graph.cases import parse_case
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from tests.support.running import check_exact
-from tools.assemble import assemble
 
 ENGINE = ConvDgradWgmma()
 #: So few multiprocessors that each block has several tiles.
@@ -182,10 +181,3 @@ def test_every_scheduling_policy(scheduled: Runtime, stride: int) -> None:
 )
 def test_refusals_name_field_limit_and_value(line: str, reason: str) -> None:
     assert reason in str(ENGINE.refuse(parse_case(f"{line} dir=dgrad").graph(), SM_90A))
-
-
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("channels", [64, 256])
-def test_no_spills(stride: int, channels: int) -> None:
-    line = f"conv n=32 c={channels} hw=56x56 k=256 rs=3x3 pad=1 stride={stride} dtype=bf16 dir=dgrad"
-    assert assemble(ENGINE.plan(parse_case(line).graph(), SM_90A, {}).kernels[-1], "sm_90a").unfit_on("sm_90a") == ""

@@ -18,7 +18,6 @@ from lowdnn.status import NotSupportedError, Status
 from tests.support.builders import convolution_graph, matmul_graph
 from tests.support.running import check_close, check_exact, run_plan
 from tests.support.tolerance import assert_exact
-from tools.assemble import assemble
 
 ENGINE = ConvFpropWgmma()
 #: So few multiprocessors that each block has several tiles.
@@ -314,13 +313,6 @@ def test_other_graphs_and_architectures_are_refused() -> None:
     refusal = ENGINE.refuse(convolution_graph(data_type=DataType.HALF), SM_80)
     assert refusal is not None
     assert refusal.status is Status.NOT_SUPPORTED_ARCH_MISMATCH
-
-
-@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
-@pytest.mark.parametrize("choices", [{}, {KnobType.SWAP_AB: 1}])
-def test_no_spills(layout: str, choices: dict[KnobType, int]) -> None:
-    graph = parse_case(f"conv n=32 c=64 hw=56x56 k=256 rs=3x3 pad=1 layout={layout} dtype=bf16").graph()
-    assert assemble(ENGINE.plan(graph, SM_90A, choices).kernels[-1], "sm_90a").unfit_on("sm_90a") == ""
 
 
 def test_tensors_of_another_rank_beside_the_convolution_are_refused() -> None:
