@@ -98,6 +98,17 @@ def test_constants_fit_their_fields(value: float, data_type: DataType, field: Sc
     assert field in functor.arguments.fields
 
 
+@pytest.mark.parametrize(("is_in_place", "path"), [(False, "Stream"), (True, "Plain")])
+def test_what_the_kernel_writes_is_read_through_no_cache_of_constants(is_in_place: bool, path: str) -> None:
+    builder = GraphBuilder()
+    x, b = (builder.tensor((64,), DataType.FLOAT) for _ in range(2))
+    y = x if is_in_place else builder.tensor((64,), DataType.FLOAT)
+    add = PointwiseOperation(Pointwise(MODES.ADD, DataType.FLOAT), x=x, b=b, y=y)
+    functor = generate(dag_of((64,), (add,)), accumulator=None, vector_axis=0)
+    reads = [line.strip() for line in functor.text.splitlines() if "load_row" in line]
+    assert sorted(line.partition(",")[0] for line in reads) == sorted([f"load_row<{path}", "load_row<Stream"])
+
+
 def test_an_index_alone_has_a_field_all_the_same() -> None:
     """An empty struct would have size 1 in C++ and 0 in a plan."""
     builder = GraphBuilder()

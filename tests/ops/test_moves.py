@@ -38,6 +38,8 @@ def test_slice() -> None:
     assert whole.reference({"x": X})["y"].shape == (2, 0, 4)
     with raises(BadParamError, "slice axis 1", expected="0 <= start <= limit <= 3", got="start 2, limit 4"):
         Slice(tensor(1, X.shape), tensor(2, (2, 2, 4)), (0, 2, 0), (2, 4, 4))
+    with raises(BadParamError, "slice axis 1", expected="0 <= start <= limit <= 3", got="start 2, limit 1"):
+        Slice(tensor(1, X.shape), tensor(2, (2, 0, 4)), (0, 2, 0), (2, 1, 4), (1, 2, 1))
     with raises(BadParamError, "slice.strides[0]", expected="1 or more", got="0"):
         Slice(tensor(1, X.shape), tensor(2, X.shape), (0, 0, 0), X.shape, (0, 1, 1))
     with raises(BadParamError, "slice.limit", expected="3 values, as x's rank", got="[2]"):

@@ -248,6 +248,12 @@ def test_operations_are_checked() -> None:
         ResampleForward(resample, x, y, tensor(3, (1, 1, 4, 4), DataType.INT8))
     with raises(UnsupportedDataTypeError, "resample_forward.index.data_type", expected="INT8, UINT8", got="FLOAT"):
         ResampleForward(resample, x, y, tensor(3, y.dims, DataType.FLOAT))
+    for places, data_type in ((128, DataType.INT8), (256, DataType.UINT8)):
+        row, one = geometry(MAX, (1, places)), tensor(2, (1, 1, 1, 1))
+        ResampleForward(row, tensor(1, (1, 1, 1, places)), one, tensor(3, one.dims, data_type))
+        row, where = geometry(MAX, (1, places + 1)), "resample_forward.index.data_type"
+        with raises(UnsupportedDataTypeError, where, expected=f"for {places + 1} places", got=data_type.name):
+            ResampleForward(row, tensor(1, (1, 1, 1, places + 1)), one, tensor(3, one.dims, data_type))
     with raises(BadParamError, "resample_forward.index", expected="no index tensor for BILINEAR", got="uid 3"):
         ResampleForward(geometry(LINEAR, (2, 2), strides=(2, 2)), x, y, tensor(3, y.dims, DataType.INT8))
     with raises(NotSupportedError, "resample_forward.beta", expected="0.0", got="1.0"):

@@ -93,7 +93,8 @@ def test_nan_and_infinity(device: Runtime) -> None:
     builder = GraphBuilder()
     values = special_values(DataType.FLOAT)
     x, b = builder.tensor((1, values.size), DataType.FLOAT), builder.tensor((values.size, 1), DataType.FLOAT)
-    for mode in (MODES.MIN, MODES.MAX, MODES.ADD, MODES.MUL, MODES.DIV, MODES.MOD, MODES.FLOOR_MOD, MODES.CMP_LT):
+    arithmetic = (MODES.MIN, MODES.MAX, MODES.ADD, MODES.MUL, MODES.DIV, MODES.MOD, MODES.FLOOR_MOD)
+    for mode in (*arithmetic, MODES.CMP_LT, MODES.CMP_EQ, MODES.CMP_NEQ, MODES.CMP_GE):
         builder.pointwise(mode, x, b, store=DataType.FLOAT)
     builder.pointwise(Pointwise(MODES.RELU_FWD, DataType.FLOAT, relu_upper_clip=6.0), x, store=DataType.FLOAT)
     for mode in (MODES.RELU_FWD, MODES.SQRT, MODES.LOG, MODES.GELU_FWD, MODES.SOFTPLUS_FWD, MODES.SWISH_FWD):
@@ -106,6 +107,19 @@ def test_nan_and_infinity(device: Runtime) -> None:
     for uid, expected in evaluate(graph, inputs).items():
         context = graph.producer(graph.tensors[uid])
         assert_close(actual[uid], expected, DataType.FLOAT, tolerance(OpClass.POINTWISE, DataType.FLOAT), str(context))
+
+
+def test_truth_is_that_of_the_operand_itself(device: Runtime) -> None:
+    """Numbers between 0 and 1 are true, though as integers they are 0."""
+    builder = GraphBuilder()
+    x, b = (builder.tensor((4,), DataType.FLOAT) for _ in range(2))
+    for mode in (MODES.LOGICAL_AND, MODES.LOGICAL_OR):
+        builder.pointwise(mode, x, b, compute_type=DataType.INT32, store=DataType.INT32)
+    builder.pointwise(MODES.LOGICAL_NOT, x, compute_type=DataType.INT32, store=DataType.INT32)
+    graph = builder.graph()
+    values = np.array([[0.25, 0, 0.25, 0], [0.5, 0.5, 0, 0]], np.float32)
+    found = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, {x.uid: values[0], b.uid: values[1]})
+    assert [array.tolist() for array in found.values()] == [[1, 0, 0, 0], [1, 1, 1, 0], [0, 1, 0, 1]]
 
 
 def all_values(data_type: DataType) -> np.ndarray:
