@@ -209,6 +209,19 @@ def test_tf32_rounds_its_inputs(device: Runtime) -> None:
     assert plan.numerical_notes == (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
 
 
+def test_tf32_rounds_to_the_nearest(device: Runtime) -> None:
+    """Neighbours have 2^-10 between them; tensor cores would cut off what is beyond."""
+    graph = matmul_graph((), 16, 8, 8, data_type=DataType.FLOAT)
+    numbers = 1 + np.array([0.25, 0.5, 0.75, 1.25, 1.5, 1.75, 2.25, 3.0], np.float32) / 1024
+    a, b = np.tile(numbers, (16, 1)), np.eye(8, dtype=np.float32)
+    rounded = 1 + np.array([0, 1, 1, 1, 2, 2, 2, 3], np.float32) / 1024
+    plan, (left, right) = ENGINE.plan(graph, SM_90A, {}), graph.inputs
+    (c,) = run_plan(device, plan, graph, {left.uid: a, right.uid: b}).values()
+    assert_exact(c, np.tile(rounded, (16, 1)), DataType.FLOAT)
+    (c,) = run_plan(device, plan, graph, {left.uid: np.tile(b, (2, 1)), right.uid: a[:8].T.copy()}).values()
+    assert_exact(c[:8], np.tile(rounded, (8, 1)).T, DataType.FLOAT)
+
+
 def test_default_tile_fills_the_device() -> None:
     large = ENGINE.plan(matmul_graph((), 4096, 4096, 4096, data_type=DataType.BFLOAT16), SM_90A, {})
     small = ENGINE.plan(matmul_graph((), 512, 512, 512, data_type=DataType.BFLOAT16), SM_90A, {})
