@@ -1,6 +1,6 @@
 """Time from the start of a process to the first launch of ``lowdnn demo``, and where it goes.
 
-    PYTHONPATH=. python tools/first_launch.py [--device emulated] [--repeats N] [--cold]
+    PYTHONPATH=. python tools/first_launch.py [--device emulated] [--repeats N] [--cold | --cache-dir DIR] [--cpu]
 
 Each repeat is a new process with the disk cache as the one before left it (``--cold``: an empty one). A row is what one
 part takes without the parts inside of it, in milliseconds, in the repeat that took least in all.
@@ -86,6 +86,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "emulated"), default="emulated")
     parser.add_argument("--repeats", type=int, default=5, metavar="N")
     parser.add_argument("--cold", action="store_true", help="with an empty disk cache each time")
+    parser.add_argument("--cache-dir", metavar="DIR", help="the disk cache (default: a new one)")
     parser.add_argument("--cpu", action="store_true", help="processor time, for a machine that others use too")
     parser.add_argument("--child", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -93,12 +94,13 @@ def main() -> None:
         print(json.dumps(_measure(None if arguments.cpu else arguments.child, arguments.device)))
         return
     with tempfile.TemporaryDirectory() as folder:
-        repeats = 1 if arguments.cold else arguments.repeats + 1
-        runs = [_run(arguments, folder) for _ in range(repeats)]
-        while arguments.cold and len(runs) < arguments.repeats:
-            with tempfile.TemporaryDirectory() as empty:
-                runs.append(_run(arguments, empty))
-    best = min(runs if arguments.cold else runs[1:], key=lambda run: sum(run.values()))
+        if not arguments.cold:
+            _run(arguments, arguments.cache_dir or folder)
+        runs = [
+            _run(arguments, f"{folder}/{number}" if arguments.cold else arguments.cache_dir or folder)
+            for number in range(arguments.repeats)
+        ]
+    best = min(runs, key=lambda run: sum(run.values()))
     for row in _ROWS:
         print(f"{row:18s} {best.get(row, 0.0) * 1e3:8.1f} ms")
     print(f"{'in all':18s} {sum(best.values()) * 1e3:8.1f} ms")
