@@ -99,6 +99,22 @@ def test_tiles_that_are_passed_over(racing: Runtime, engine: Engine) -> None:
         assert not differences(results[uid], expected.values, graph.tensors[uid].data_type, expected.allowed)
 
 
+@of_each_engine
+def test_a_mask_of_tiles_may_lie_anyhow(device: Runtime, engine: Engine) -> None:
+    """Neighbouring bytes of a row lie apart, rows of tiles side by side."""
+    case = parse_case("sdpa b=1 h=2 hk=1 q=140 kv=1300 d=8 blocks=yes stats=yes")
+    graph = case.graph()
+    (mask,) = (tensor for tensor in graph.inputs if tensor.name == "blocks")
+    moved = {mask.uid: replace(mask, strides=(40, 20, 1, 5))}
+    graph = OperationGraph([with_tensors(op, moved) for op in graph.operations])
+    inputs = case.inputs(fresh_seed(), exact=False)
+    bits = np.array([0b01010011, 0b101, 0b00001100, 0b110, 0b1000, 0b1, 0b11000000, 0b010], np.uint8)
+    inputs[mask.uid] = bits.reshape(1, 2, 2, 2)
+    results = run_plan(device, engine.plan(graph, SM_90A, {}), graph, inputs)
+    for uid, expected in expected_outputs(graph, inputs, (), case.length).items():
+        assert not differences(results[uid], expected.values, graph.tensors[uid].data_type, expected.allowed)
+
+
 @pytest.mark.parametrize("queries", [128, 192])
 def test_warpgroups_take_turns(racing: Runtime, queries: int) -> None:
     line = "sdpa b=2 h=1 q=150 kv=520 d=16 causal=bottom_right lengths=yes stats=yes"

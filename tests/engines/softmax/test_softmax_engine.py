@@ -17,7 +17,7 @@ from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from tests.support.builders import matmul_graph
 from tests.support.data import fresh_seed
-from tests.support.running import check_case, check_outputs, run_plan
+from tests.support.running import check_case, check_close, check_outputs, run_plan
 from tests.support.runtime import download, upload
 
 ENGINE = SoftmaxEngine()
@@ -219,6 +219,16 @@ def test_a_row_of_a_mebi_elements(device: Runtime) -> None:
 )
 def test_axes_types_and_fusions(device: Runtime, line: str) -> None:
     check(device, line)
+
+
+@pytest.mark.parametrize("length", [40, 1500])
+def test_statistics_to_base_2(device: Runtime, length: int) -> None:
+    """Of rows whose largest elements are far from 0: they are scaled with the logarithm of the sum."""
+    builder = GraphBuilder()
+    x = builder.tensor((3, length), DataType.FLOAT)
+    moved = builder.pointwise(PointwiseMode.ADD, x, builder.constant(2, DataType.FLOAT, 20.0))
+    builder.softmax(moved, (1,), statistics=DataType.FLOAT, stats_log2=True, store=DataType.FLOAT)
+    check_close(device, ENGINE, builder.graph(), length=length)
 
 
 @pytest.mark.parametrize("log", ["no", "yes"])
