@@ -9,7 +9,7 @@ _SIZES = (8, 16, 24, 32, 40, 64, 72, 80, 96, 128, 160, 192, 256)
 
 
 def draw(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
-    """A case with lengths up to ``most``; a kernel is compiled for what ``kernel`` draws, whatever ``numbers`` does."""
+    """A case with lengths and heads up to ``most``; a kernel is compiled for what ``kernel`` draws, whatever ``numbers`` does."""
     return _draw(kernel, numbers, most, most, places=0.3)
 
 
@@ -68,7 +68,7 @@ def _draw(
     is_fp8: bool = False,
 ) -> str:
     """places: the chance that sequences are packed, or in pages.  page: rows of a page; 0: any number."""
-    sizes, types = _sizes_and_types(is_fp8)
+    sizes, types = _sizes_and_types(is_fp8, most)
     k_heads, v_heads, heads = heads_of(numbers)
     words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
     words += [f"q={_length(numbers, most_queries)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(sizes)}"]
@@ -112,7 +112,7 @@ def _draw_backward(
     *,
     is_fp8: bool = False,
 ) -> str:
-    sizes, types = _sizes_and_types(is_fp8)
+    sizes, types = _sizes_and_types(is_fp8, most)
     words = [f"b={numbers.integers(1, 3)}", f"h={heads}", f"hk={k_heads}", f"hv={v_heads}"]
     words += [f"q={_length(numbers, most)}", f"kv={_length(numbers, most)}", f"d={kernel.choice(sizes)}"]
     if happens(kernel, 0.3):
@@ -133,9 +133,9 @@ def _draw_backward(
     return "sdpa_bwd " + " ".join(words)
 
 
-def _sizes_and_types(is_fp8: bool) -> tuple[list[int], list[str]]:
+def _sizes_and_types(is_fp8: bool, most: int) -> tuple[list[int], list[str]]:
     """Of heads."""
-    sizes = [size for size in _SIZES if not is_fp8 or size % 16 == 0]
+    sizes = [size for size in _SIZES if size <= most and (not is_fp8 or size % 16 == 0)]
     return sizes, ["e4m3", "e5m2"] if is_fp8 else ["fp16", "bf16"]
 
 

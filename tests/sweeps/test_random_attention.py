@@ -27,7 +27,8 @@ Draw = Callable[[np.random.Generator, np.random.Generator, int], str]
 _SWEEPS, _CASES_OF_A_SWEEP = 48, 24
 #: The longest sequences of every sixth case and of the others: the reference's time grows with their square.
 _MOST = (800, 250, 250, 250, 250, 250)
-_SAMPLED = 18
+#: Kernels of the sample on the emulated device, where compiling takes most of the time, and cases of each.
+_SAMPLED_KERNELS, _CASES_OF_A_KERNEL = 5, 3
 _KINDS = pytest.mark.parametrize(
     ("drawn", "engine"),
     [
@@ -50,10 +51,11 @@ def test_drawn_lines_are_graphs(drawn: Draw, engine: str) -> None:
 
 
 @_KINDS
-@pytest.mark.parametrize("number", range(_SAMPLED))
+@pytest.mark.parametrize("number", range(_SAMPLED_KERNELS * _CASES_OF_A_KERNEL))
 def test_sample_under_the_race_detector(drawn: Draw, engine: str, number: int) -> None:
-    """The same lines in each run, so that their kernels are, two with each; the data are drawn afresh."""
-    line = drawn(np.random.default_rng(number // 2), np.random.default_rng([number]), 80)
+    """The same lines in each run, so that their kernels are; the data are drawn afresh."""
+    kernel = np.random.default_rng(number // _CASES_OF_A_KERNEL)
+    line = drawn(kernel, np.random.default_rng([number]), 80)
     with Handle.open("emulated", policy="fuzz(7),early,races") as handle:
         wrong = failures(handle, line, fresh_seed(), engine)
     assert not wrong, "\n".join(wrong)
