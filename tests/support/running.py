@@ -30,6 +30,8 @@ from tests.support.tolerance import assert_close
 
 #: One scheduling policy of each kind; every engine runs under each.
 POLICIES = ("lockstep", "warp-serial(7)", "cta-reverse")
+#: All in order, and in any order with copies that land early and a look for races.
+ORDER_AND_RACES = ("lockstep", "fuzz(7),early,races")
 
 #: The byte that fills the zone before a tensor in its buffer.
 _ZONE_BYTE = 0xA5

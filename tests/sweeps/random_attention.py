@@ -9,7 +9,8 @@ _SIZES = (8, 16, 24, 32, 40, 64, 72, 80, 96, 128, 160, 192, 256)
 
 
 def draw(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
-    """A case with lengths and heads up to ``most``; a kernel is compiled for what ``kernel`` draws, whatever ``numbers`` does."""
+    """A case with lengths and heads up to ``most``; its kernels follow from what ``kernel`` draws, not from
+    ``numbers``."""
     return _draw(kernel, numbers, most, most, places=0.3)
 
 

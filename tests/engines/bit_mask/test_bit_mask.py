@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.bit_mask.bit_mask import BitMask
@@ -18,7 +17,8 @@ from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, ShapeMismatchError, UnsupportedDataTypeError
 from tests.support.data import fresh_seed
 from tests.support.errors import raises
-from tests.support.running import run_plan
+from tests.support.pairs import paired
+from tests.support.running import POLICIES, run_plan
 
 ENGINE = BitMask()
 #: (2, 3, 5, 7) has 210 elements, 26 bytes and two bits.
@@ -34,8 +34,12 @@ def bits_tensor(mask: Tensor) -> Tensor:
     return replace(bits_of(mask), uid=2, name="bits")
 
 
-@pytest.mark.parametrize("dims", [DIMS, (64, 9), (1,), (8,), (0, 3)])
-@pytest.mark.parametrize("alignment_bytes", [1, 16])
+@paired(
+    ("dims", [DIMS, (64, 9), (1,), (8,), (0, 3)]),
+    ("alignment_bytes", [1, 16]),
+    ("scheduled", POLICIES),
+    fixtures=["scheduled"],
+)
 def test_bits_and_elements(scheduled: Runtime, dims: tuple[int, ...], alignment_bytes: int) -> None:
     mask = mask_of(dims, is_nhwc=len(dims) == 4, alignment_bytes=alignment_bytes)
     elements = np.random.default_rng(fresh_seed()).integers(0, 2, dims).astype(np.bool_)

@@ -13,6 +13,7 @@ from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
 from tests.support.builders import convolution_graph, matmul_graph
+from tests.support.pairs import paired
 from tests.support.running import check_close, check_exact, run_plan
 from tests.support.tolerance import assert_exact
 
@@ -34,13 +35,15 @@ def knobs(m: int, n: int, *, k: int | None = None, stages: int | None = None, sp
     return chosen
 
 
-@pytest.mark.parametrize(
-    ("tile", "data_type"),
-    # Rows of 32 bytes are no tile's.
-    [(tile, kind) for tile in (64, 32) for kind in TYPES if (tile, kind) != (32, DataType.INT8)],
+@paired(
+    (
+        ("tile", "data_type"),
+        # Rows of 32 bytes are no tile's.
+        [(tile, kind) for tile in (64, 32) for kind in TYPES if (tile, kind) != (32, DataType.INT8)],
+    ),
+    ("a_layout", LAYOUTS),
+    ("b_layout", LAYOUTS),
 )
-@pytest.mark.parametrize("a_layout", LAYOUTS)
-@pytest.mark.parametrize("b_layout", LAYOUTS)
 def test_types_and_layouts(device: Runtime, tile: int, data_type: DataType, a_layout: Layout, b_layout: Layout) -> None:
     compute = compute_type(data_type)
     graph = matmul_graph(

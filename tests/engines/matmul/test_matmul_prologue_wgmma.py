@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
-from lowdnn.driver import open_driver
 from lowdnn.engines.gemm.wgmma_menu import WARP_CONFIGS
 from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma, _Problem
 from lowdnn.engines.registry import ENGINES
@@ -19,8 +15,8 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import Status
 from tests.support.builders import matmul_graph
-from tests.support.running import check_close, check_exact
-from tests.support.runtime import open_runtime
+from tests.support.pairs import paired
+from tests.support.running import ORDER_AND_RACES, check_close, check_exact
 
 ENGINE = MatmulPrologueWgmma()
 BF16 = DataType.BFLOAT16
@@ -79,27 +75,26 @@ def converted(builder: GraphBuilder, tensor: Tensor, data_type: DataType) -> Ten
     return builder.pointwise(PointwiseMode.IDENTITY, tensor, virtual=data_type)
 
 
-@pytest.fixture(params=["lockstep", "fuzz(7),early,races"])
-def checked(request: pytest.FixtureRequest, kernel_cache_dir: Path) -> Iterator[Runtime]:
-    """A device in lock-step, and one that looks for races while it mixes up the order of everything."""
-    with open_runtime(open_driver("emulated", policy=request.param), kernel_cache_dir) as runtime:
-        yield runtime
-
-
-@pytest.mark.parametrize("raw", [BF16, DataType.HALF, DataType.INT8, DataType.FP8_E4M3, DataType.FP8_E5M2])
-@pytest.mark.parametrize("data_type", [BF16, DataType.HALF])
-@pytest.mark.parametrize("port", ["a", "b"])
+@paired(
+    ("raw", [BF16, DataType.HALF, DataType.INT8, DataType.FP8_E4M3, DataType.FP8_E5M2]),
+    ("data_type", [BF16, DataType.HALF]),
+    ("port", ["a", "b"]),
+)
 def test_types(device: Runtime, raw: DataType, data_type: DataType, port: str) -> None:
     graph = scaled_graph(80, 72, 144, raw=raw, data_type=data_type, port=port)
     plan = check_exact(device, ENGINE, graph, length=300, choices=knobs())
     assert len(plan.launches) == 1
 
 
-@pytest.mark.parametrize(
-    ("m", "n", "warps", "stages"),
-    [(128, 128, COOPERATIVE, 3), (64, 96, PING_PONG, 3), (64, 64, TWO_BLOCKS, 2), (128, 192, COOPERATIVE, 2)],
+@paired(
+    (
+        ("m", "n", "warps", "stages"),
+        [(128, 128, COOPERATIVE, 3), (64, 96, PING_PONG, 3), (64, 64, TWO_BLOCKS, 2), (128, 192, COOPERATIVE, 2)],
+    ),
+    ("by_map", [False, True]),
+    ("checked", ORDER_AND_RACES),
+    fixtures=["checked"],
 )
-@pytest.mark.parametrize("by_map", [False, True])
 def test_tails_of_tiles(
     checked: Runtime, monkeypatch: pytest.MonkeyPatch, m: int, n: int, warps: int, stages: int, by_map: bool
 ) -> None:

@@ -11,6 +11,7 @@ from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
 from tests.support.builders import convolution_graph, matmul_graph
+from tests.support.pairs import paired
 from tests.support.running import check_close, check_exact
 
 ENGINE = MatmulSimt()
@@ -37,9 +38,11 @@ def test_tails_of_every_tile(device: Runtime, m: int, n: int, k: int, tile_m: in
     check_exact(device, ENGINE, graph, length=k, choices=tile(tile_m, tile_n))
 
 
-@pytest.mark.parametrize("a_layout", [Layout.ROW_MAJOR, Layout.TRANSPOSED, Layout.PADDED])
-@pytest.mark.parametrize("b_layout", [Layout.ROW_MAJOR, Layout.TRANSPOSED])
-@pytest.mark.parametrize("c_layout", [Layout.PADDED, Layout.TRANSPOSED])
+@paired(
+    ("a_layout", [Layout.ROW_MAJOR, Layout.TRANSPOSED, Layout.PADDED]),
+    ("b_layout", [Layout.ROW_MAJOR, Layout.TRANSPOSED]),
+    ("c_layout", [Layout.PADDED, Layout.TRANSPOSED]),
+)
 def test_layouts(device: Runtime, a_layout: Layout, b_layout: Layout, c_layout: Layout) -> None:
     builder = GraphBuilder()
     a = builder.tensor((2, 37, 21), DataType.FLOAT, layout=a_layout)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,8 @@ from lowdnn.tensor_map import TensorMapL2Promotion
 from tests.support.builders import convolution_graph, matmul_graph
 from tests.support.cases import check_case
 from tests.support.data import fresh_seed, real_values
-from tests.support.running import check_close, check_exact, read_tensors, run_plan
+from tests.support.pairs import paired
+from tests.support.running import ORDER_AND_RACES, check_close, check_exact, read_tensors, run_plan
 from tests.support.runtime import open_runtime
 
 ENGINE = MatmulWgmma()
@@ -77,16 +77,11 @@ def bf16_graph(m: int, n: int, k: int, epilogue: tuple[PointwiseMode, ...] = ())
     return matmul_graph((), m, n, k, data_type=BF16, b_layout=Layout.TRANSPOSED, epilogue=epilogue)
 
 
-@pytest.fixture(params=["lockstep", "fuzz(7),early,races"])
-def checked(request: pytest.FixtureRequest, kernel_cache_dir: Path) -> Iterator[Runtime]:
-    """A device in lock-step, and one that looks for races while it mixes up the order of everything."""
-    with open_runtime(open_driver("emulated", policy=request.param), kernel_cache_dir) as runtime:
-        yield runtime
-
-
-@pytest.mark.parametrize("data_type", TYPES)
-@pytest.mark.parametrize("a_layout", LAYOUTS)
-@pytest.mark.parametrize("b_layout", LAYOUTS)
+@paired(
+    ("data_type", TYPES),
+    ("a_layout", LAYOUTS),
+    ("b_layout", LAYOUTS),
+)
 def test_types_and_layouts(device: Runtime, data_type: DataType, a_layout: Layout, b_layout: Layout) -> None:
     compute = compute_type(data_type)
     store = DataType.FLOAT if data_type is DataType.FP8_E4M3 else data_type
@@ -139,21 +134,25 @@ def test_odd_extents_are_repacked(device: Runtime, data_type: DataType) -> None:
     assert len(plan.launches) == 3
 
 
-@pytest.mark.parametrize(
-    ("m", "n", "warps", "stages", "cluster"),
-    [
-        (128, 256, COOPERATIVE, 4, (1, 1)),
-        (128, 160, COOPERATIVE, 3, (2, 1)),
-        (256, 128, COOPERATIVE, 2, (1, 2)),
-        (128, 128, PING_PONG, 3, (1, 1)),
-        (64, 96, PING_PONG, 3, (2, 2)),
-        (64, 8, PING_PONG, 5, (1, 1)),
-        (192, 64, PING_PONG, 3, (4, 1)),
-        (64, 64, PING_PONG, 2, (2, 4)),
-        (128, 32, TWO_BLOCKS, 2, (1, 1)),
-    ],
+@paired(
+    (
+        ("m", "n", "warps", "stages", "cluster"),
+        [
+            (128, 256, COOPERATIVE, 4, (1, 1)),
+            (128, 160, COOPERATIVE, 3, (2, 1)),
+            (256, 128, COOPERATIVE, 2, (1, 2)),
+            (128, 128, PING_PONG, 3, (1, 1)),
+            (64, 96, PING_PONG, 3, (2, 2)),
+            (64, 8, PING_PONG, 5, (1, 1)),
+            (192, 64, PING_PONG, 3, (4, 1)),
+            (64, 64, PING_PONG, 2, (2, 4)),
+            (128, 32, TWO_BLOCKS, 2, (1, 1)),
+        ],
+    ),
+    ("by_map", [False, True]),
+    ("checked", ORDER_AND_RACES),
+    fixtures=["checked"],
 )
-@pytest.mark.parametrize("by_map", [False, True])
 def test_tails_of_tiles(
     checked: Runtime, m: int, n: int, warps: int, stages: int, cluster: tuple[int, int], by_map: bool
 ) -> None:
@@ -232,8 +231,12 @@ def test_tails_of_k(device: Runtime, k: int) -> None:
     check_exact(device, ENGINE, bf16_graph(20, 24, k), length=k, choices=knobs())
 
 
-@pytest.mark.parametrize("data_type", [BF16, DataType.INT8])
-@pytest.mark.parametrize("swap", [False, True])
+@paired(
+    ("data_type", [BF16, DataType.INT8]),
+    ("swap", [False, True]),
+    ("checked", ORDER_AND_RACES),
+    fixtures=["checked"],
+)
 def test_split_sums(checked: Runtime, data_type: DataType, swap: bool) -> None:
     epilogue = (PointwiseMode.RELU_FWD,) if data_type is BF16 else ()
     compute = compute_type(data_type)
@@ -316,8 +319,12 @@ def test_the_sum_of_one_row_reads_nothing_behind_its_end(device: Runtime) -> Non
     check_exact(device, ENGINE, bf16_graph(1, 10, 320), length=320, choices=knobs(splits=2))
 
 
-@pytest.mark.parametrize("swap", [False, True])
-@pytest.mark.parametrize("c_layout", [Layout.ROW_MAJOR, Layout.TRANSPOSED, Layout.PADDED])
+@paired(
+    ("swap", [False, True]),
+    ("c_layout", [Layout.ROW_MAJOR, Layout.TRANSPOSED, Layout.PADDED]),
+    ("checked", ORDER_AND_RACES),
+    fixtures=["checked"],
+)
 def test_output_layouts(checked: Runtime, c_layout: Layout, swap: bool) -> None:
     builder = GraphBuilder()
     a = builder.tensor((2, 72, 40), BF16)
@@ -340,10 +347,15 @@ def test_residual_of_the_outputs_size_and_two_outputs(device: Runtime) -> None:
     assert macro(plan, "STORE") == 0
 
 
-@pytest.mark.parametrize(
-    ("m", "n", "warps"), [(128, 64, PING_PONG), (256, 64, COOPERATIVE), (192, 128, COOPERATIVE_3), (64, 64, TWO_BLOCKS)]
+@paired(
+    (
+        ("m", "n", "warps"),
+        [(128, 64, PING_PONG), (256, 64, COOPERATIVE), (192, 128, COOPERATIVE_3), (64, 64, TWO_BLOCKS)],
+    ),
+    ("residual_type", [BF16, DataType.FLOAT]),
+    ("checked", ORDER_AND_RACES),
+    fixtures=["checked"],
 )
-@pytest.mark.parametrize("residual_type", [BF16, DataType.FLOAT])
 def test_residual_comes_by_tensor_map(checked: Runtime, m: int, n: int, warps: int, residual_type: DataType) -> None:
     builder = GraphBuilder()
     a = builder.tensor((2, 200, 72), BF16)

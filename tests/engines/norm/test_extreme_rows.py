@@ -22,6 +22,7 @@ from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed
+from tests.support.pairs import paired
 from tests.support.running import run_plan
 
 #: Threads of a row: 32 with two groups each, 8, two blocks of a cluster, or four of a grid; the last two use a ring.
@@ -77,9 +78,11 @@ def test_passes_of_batch_norm(device: Runtime, layout: str, dtype: str) -> None:
     check(device, BatchNorm(), f"dims=4x8x5x4 mode=batch running=yes layout={layout} dtype={dtype}", {})
 
 
-@pytest.mark.parametrize("engine", [NormRows(), BatchNorm()], ids=lambda engine: engine.name)
-@pytest.mark.parametrize("spread", [0.0, 1e-4])
-@pytest.mark.parametrize("dims", ["3x6x4x4", "7x3x5x6", "40x3x1x1"])
+@paired(
+    ("engine", [NormRows(), BatchNorm()]),
+    ("spread", [0.0, 1e-4]),
+    ("dims", ["3x6x4x4", "7x3x5x6", "40x3x1x1"]),
+)
 def test_rows_far_from_zero(device: Runtime, engine: Engine, spread: float, dims: str) -> None:
     """A mean far larger than the deviations from it, which may be none."""
     check(device, engine, f"dims={dims} mode=batch running=yes", {}, magnitudes=(1.7e38, 3e37, 1e36), spread=spread)

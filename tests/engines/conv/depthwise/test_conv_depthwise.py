@@ -21,6 +21,7 @@ from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError
 from tests.support.builders import matmul_graph
+from tests.support.pairs import paired
 from tests.support.running import check_close, check_exact, run_plan
 from tests.support.runtime import open_runtime
 from tests.support.tolerance import assert_exact
@@ -122,9 +123,11 @@ def test_tiles_of_filter_gradients(device: Runtime, tile: tuple[int, ...]) -> No
     check(device, case("n=3 c=12 k=12 groups=12 hw=8x9 rs=3x3 pad=1", "wgrad"), dict(zip(kinds, tile, strict=True)))
 
 
-@pytest.mark.parametrize("direction", ["fprop", "wgrad"])
-@pytest.mark.parametrize("data_type", ["bf16", "fp16"])
-@pytest.mark.parametrize("stride", [1, 2])
+@paired(
+    ("direction", ["fprop", "wgrad"]),
+    ("data_type", ["bf16", "fp16"]),
+    ("stride", [1, 2]),
+)
 def test_pairs_of_channels_in_a_word(device: Runtime, stride: int, data_type: str, direction: str) -> None:
     shape = f"n=1 c=12 k=12 groups=12 hw=7x8 rs=3x3 pad=1 stride={stride} dtype={data_type}"
     check(device, case(shape, direction), {KnobType.LOAD_SIZE: 4, KnobType.TILE_COLS: 2, KnobType.STAGES: 1})

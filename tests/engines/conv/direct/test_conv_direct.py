@@ -16,7 +16,8 @@ from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
 from tests.support.builders import convolution_graph, matmul_graph
-from tests.support.running import check_close, check_exact, run_plan
+from tests.support.pairs import paired
+from tests.support.running import POLICIES, check_close, check_exact, run_plan
 from tests.support.tolerance import assert_exact
 
 ENGINE = ConvDirect()
@@ -211,8 +212,12 @@ def test_epilogue(device: Runtime, case: Case, layout: Layout) -> None:
     check_exact(device, ENGINE, epilogue_graph(case, layout), length=case.length)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("case", [UNEVEN, DEPTHWISE_CASES[1]])
+@paired(
+    ("layout", LAYOUTS),
+    ("case", [UNEVEN, DEPTHWISE_CASES[1]]),
+    ("scheduled", POLICIES),
+    fixtures=["scheduled"],
+)
 def test_every_scheduling_policy(scheduled: Runtime, case: Case, layout: Layout) -> None:
     check_exact(scheduled, ENGINE, case.graph(layout), length=case.length)
 

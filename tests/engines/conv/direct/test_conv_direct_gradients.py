@@ -17,7 +17,8 @@ from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import Status
-from tests.support.running import check_close, check_exact
+from tests.support.pairs import paired
+from tests.support.running import POLICIES, check_close, check_exact
 from tests.support.runtime import open_runtime
 
 ENGINE = ConvDirect()
@@ -46,9 +47,11 @@ def run(device: Runtime, line: str, choices: dict[KnobType, int] | None = None) 
     return check_exact(device, ENGINE, case.graph(), length=case.length, choices=choices)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("geometry", GEOMETRIES)
+@paired(
+    ("direction", DIRECTIONS),
+    ("layout", LAYOUTS),
+    ("geometry", GEOMETRIES),
+)
 def test_geometries(device: Runtime, geometry: str, layout: str, direction: str) -> None:
     run(device, f"{geometry} layout={layout} dir={direction}")
 
@@ -106,8 +109,12 @@ def test_slices_fill_the_device() -> None:
     assert fewer.workspace_bytes < plan.workspace_bytes
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@paired(
+    ("direction", DIRECTIONS),
+    ("layout", LAYOUTS),
+    ("scheduled", POLICIES),
+    fixtures=["scheduled"],
+)
 def test_every_scheduling_policy(scheduled: Runtime, layout: str, direction: str) -> None:
     line = f"n=2 c=10 hw=17x12 k=20 rs=3x2 stride=2x1 pad=1 layout={layout} dir={direction}"
     run(scheduled, line, {KnobType.TILE_N: 16})

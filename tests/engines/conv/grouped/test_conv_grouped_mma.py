@@ -16,7 +16,8 @@ from lowdnn.heuristics.cost_model import plan_us
 from lowdnn.ops.convolution import Convolution
 from lowdnn.runtime.runtime import Runtime
 from tests.support.builders import matmul_graph
-from tests.support.running import check_exact, run_plan
+from tests.support.pairs import paired
+from tests.support.running import POLICIES, check_exact, run_plan
 from tests.support.tolerance import assert_exact
 
 ENGINE = ConvGroupedMma()
@@ -150,9 +151,11 @@ def test_tiles_by_tensor_map(device: Runtime, direction: str, case: Case) -> Non
     assert plan.kernels[0].target == "sm_90a"
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS[:2])
-@pytest.mark.parametrize("threads", [256, 512])
-@pytest.mark.parametrize("data_type", [DataType.HALF, DataType.BFLOAT16])
+@paired(
+    ("direction", DIRECTIONS[:2]),
+    ("threads", [256, 512]),
+    ("data_type", [DataType.HALF, DataType.BFLOAT16]),
+)
 def test_products_of_warpgroups(device: Runtime, direction: str, threads: int, data_type: DataType) -> None:
     """Backward in the data some residues have three taps, some two and some none."""
     case = Case((5, 96, 9, 8), (96, 48, 5, 1), (2, 0), (2, 0), (2, 2))
@@ -186,8 +189,12 @@ def test_launches_overlap_where_the_device_lets_them(direction: str, channels: i
         assert {launch.overlaps_previous for launch in ENGINE.plan(graph, arch, {}).launches} == {arch is SM_90A}
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("width", [16, 32, 48])
+@paired(
+    ("direction", DIRECTIONS),
+    ("width", [16, 32, 48]),
+    ("scheduled", POLICIES),
+    fixtures=["scheduled"],
+)
 def test_tiles_by_tensor_map_under_every_policy(scheduled: Runtime, direction: str, width: int) -> None:
     channels = 96 if width == 48 else 64
     case = Case((4, channels, 4, 5), (channels, width, 3, 3), (1, 1))
@@ -231,9 +238,11 @@ def test_tiles_under_way(extent: int, stride: int, stages: int) -> None:
         assert plan.launches[0].shared_bytes == stages * (tile * place_bytes + barrier_bytes) + 4 * 7 * 8 * 4
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("data_type", [DataType.HALF, DataType.FLOAT])
-@pytest.mark.parametrize("layout", [Layout.CHANNELS_LAST, Layout.ROW_MAJOR])
+@paired(
+    ("direction", DIRECTIONS),
+    ("data_type", [DataType.HALF, DataType.FLOAT]),
+    ("layout", [Layout.CHANNELS_LAST, Layout.ROW_MAJOR]),
+)
 def test_types_and_layouts(device: Runtime, direction: str, data_type: DataType, layout: Layout) -> None:
     case = Case((2, 12, 5, 6), (18, 4, 3, 3), pads=(1, 1))
     check_exact(device, ENGINE, case.graph(direction, data_type, layout), length=case.length)

@@ -14,7 +14,8 @@ from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import NotSupportedError, Status
 from tests.support.builders import convolution_graph, matmul_graph
-from tests.support.running import check_close, check_exact
+from tests.support.pairs import paired
+from tests.support.running import POLICIES, check_close, check_exact
 
 ENGINE = ConvImplicitGemmMma()
 TYPES = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT, DataType.INT8)
@@ -156,8 +157,12 @@ def test_alpha_beta_and_epilogue(device: Runtime) -> None:
     check_exact(device, ENGINE, builder.graph(), length=72)
 
 
-@pytest.mark.parametrize("splits", [1, 2])
-@pytest.mark.parametrize("layout", [Layout.CHANNELS_LAST, Layout.ROW_MAJOR])
+@paired(
+    ("splits", [1, 2]),
+    ("layout", [Layout.CHANNELS_LAST, Layout.ROW_MAJOR]),
+    ("scheduled", POLICIES),
+    fixtures=["scheduled"],
+)
 def test_every_scheduling_policy(scheduled: Runtime, layout: Layout, splits: int) -> None:
     graph = convolution_graph(
         (1, 16, 7, 7), (24, 16, 3, 3), data_type=DataType.HALF, layout=layout, epilogue=(PointwiseMode.RELU_FWD,)

@@ -13,6 +13,7 @@ from lowdnn.ops.convolution import Convolution
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import NotSupportedError
 from tests.engines.conv.grouped.test_conv_grouped_mma import Case
+from tests.support.pairs import paired
 from tests.support.running import check_exact
 
 ENGINE = ConvNarrowMma()
@@ -33,9 +34,11 @@ def test_channels(device: Runtime, direction: str, channels: int, filters: int) 
     check_exact(device, ENGINE, case.graph(direction), length=max(channels, filters))
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("data_type", [DataType.HALF, DataType.FLOAT])
-@pytest.mark.parametrize("pixels", [(1, 8), (3, 5, 8), (1, 2, 5, 12)])
+@paired(
+    ("direction", DIRECTIONS),
+    ("data_type", [DataType.HALF, DataType.FLOAT]),
+    ("pixels", [(1, 8), (3, 5, 8), (1, 2, 5, 12)]),
+)
 def test_types_and_spatial_axes(device: Runtime, direction: str, data_type: DataType, pixels: tuple[int, ...]) -> None:
     check_exact(device, ENGINE, one_tap(12, 20, *pixels).graph(direction, data_type), length=20)
 

@@ -12,6 +12,7 @@ from lowdnn.graph.builder import Layout
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.runtime.runtime import Runtime
 from tests.engines.conv.grouped.test_conv_grouped_mma import DIRECTIONS, Case
+from tests.support.pairs import paired
 from tests.support.running import check_exact
 
 ENGINE = ConvStem((ConvGroupedMma(), ConvImplicitGemmMma()))
@@ -64,9 +65,11 @@ def test_gradient_of_a_last_layer_with_beta_and_epilogue(device: Runtime) -> Non
     check_exact(device, ENGINE, case.graph("data", epilogue=True), length=case.length)
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("data_type", [DataType.HALF, DataType.FLOAT])
-@pytest.mark.parametrize("layout", [Layout.CHANNELS_LAST, Layout.ROW_MAJOR])
+@paired(
+    ("direction", DIRECTIONS),
+    ("data_type", [DataType.HALF, DataType.FLOAT]),
+    ("layout", [Layout.CHANNELS_LAST, Layout.ROW_MAJOR]),
+)
 def test_types_and_layouts(device: Runtime, direction: str, data_type: DataType, layout: Layout) -> None:
     case = Case((2, 3, 8, 9), (16, 3, 3, 3), pads=(1, 1), strides=(2, 2))
     check_exact(device, ENGINE, case.graph(direction, data_type, layout), length=case.length)

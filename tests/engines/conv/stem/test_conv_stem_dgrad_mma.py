@@ -8,7 +8,8 @@ from lowdnn.engines.conv.stem.conv_stem_dgrad_mma import ConvStemDgradMma
 from lowdnn.enums import DataType, KnobType
 from lowdnn.runtime.runtime import Runtime
 from tests.engines.conv.grouped.test_conv_grouped_mma import Case
-from tests.support.running import check_exact
+from tests.support.pairs import paired
+from tests.support.running import POLICIES, check_exact
 
 ENGINE = ConvStemDgradMma()
 
@@ -41,9 +42,13 @@ def test_fp16(device: Runtime, case: Case) -> None:
     check_exact(device, ENGINE, case.graph("data", DataType.HALF), length=case.length)
 
 
-@pytest.mark.parametrize("rows", [4, 16])
-@pytest.mark.parametrize("positions", [16, 32, 48])
-@pytest.mark.parametrize("case", [LAYERS[0], LAYERS[9]])
+@paired(
+    ("rows", [4, 16]),
+    ("positions", [16, 32, 48]),
+    ("case", [LAYERS[0], LAYERS[9]]),
+    ("scheduled", POLICIES),
+    fixtures=["scheduled"],
+)
 def test_tiles(scheduled: Runtime, rows: int, positions: int, case: Case) -> None:
     choices = {KnobType.TILE_ROWS: rows, KnobType.TILE_M: positions}
     check_exact(scheduled, ENGINE, case.graph("data"), length=case.length, choices=choices)

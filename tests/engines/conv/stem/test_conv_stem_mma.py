@@ -11,7 +11,8 @@ from lowdnn.graph.builder import Layout
 from lowdnn.graph.oracle import evaluate
 from lowdnn.runtime.runtime import Runtime
 from tests.engines.conv.grouped.test_conv_grouped_mma import Case
-from tests.support.running import check_exact, run_plan
+from tests.support.pairs import paired
+from tests.support.running import POLICIES, check_exact, run_plan
 from tests.support.tolerance import assert_exact
 
 ENGINE = ConvStemMma()
@@ -66,9 +67,13 @@ def test_alpha_beta_and_epilogue(device: Runtime) -> None:
         check_exact(device, ENGINE, case.graph("forward", epilogue=True), length=case.length)
 
 
-@pytest.mark.parametrize("stages", [1, 2])
-@pytest.mark.parametrize("unit", [32, 64])
-@pytest.mark.parametrize("case", [LAYERS[3], LAYERS[11], LAYERS[12]])
+@paired(
+    ("stages", [1, 2]),
+    ("unit", [32, 64]),
+    ("case", [LAYERS[3], LAYERS[11], LAYERS[12]]),
+    ("scheduled", POLICIES),
+    fixtures=["scheduled"],
+)
 def test_tiles(scheduled: Runtime, stages: int, unit: int, case: Case) -> None:
     choices = {KnobType.STAGES: stages, KnobType.TILE_M: unit}
     check_exact(scheduled, ENGINE, case.graph("forward"), length=case.length, choices=choices, arch=_PART)

@@ -10,7 +10,8 @@ from lowdnn.graph.builder import Layout
 from lowdnn.runtime.runtime import Runtime
 from tests.engines.conv.grouped.test_conv_grouped_mma import Case
 from tests.engines.conv.stem.test_conv_stem_mma import LAST_LAYERS, LAYERS
-from tests.support.running import check_exact
+from tests.support.pairs import paired
+from tests.support.running import POLICIES, check_exact
 
 ENGINE = ConvStemWgradMma()
 
@@ -52,8 +53,12 @@ def test_alpha_beta_and_epilogue(device: Runtime) -> None:
     check_exact(device, ENGINE, case.graph("filter", epilogue=True), length=case.length)
 
 
-@pytest.mark.parametrize("stages", [1, 2])
-@pytest.mark.parametrize("case", [LAYERS[3], LAYERS[10], LAYERS[12]])
+@paired(
+    ("stages", [1, 2]),
+    ("case", [LAYERS[3], LAYERS[10], LAYERS[12]]),
+    ("scheduled", POLICIES),
+    fixtures=["scheduled"],
+)
 def test_stages(scheduled: Runtime, stages: int, case: Case) -> None:
     choices = {KnobType.STAGES: stages}
     check_exact(scheduled, ENGINE, case.graph("filter"), length=case.length, choices=choices, arch=_PART)

@@ -8,6 +8,7 @@ from lowdnn.enums import KnobType
 from lowdnn.graph.cases import parse_case
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
+from tests.support.pairs import paired
 from tests.support.running import check_exact
 
 ENGINE = ConvDgradWgmma()
@@ -24,9 +25,11 @@ def check(device: Runtime, line: str, **choices: int) -> Plan:
     return check_exact(device, ENGINE, case.graph(), length=case.length, choices=chosen, arch=SMALL)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "e4m3 out=bf16"])
-@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
-@pytest.mark.parametrize("stride", [1, 2])
+@paired(
+    ("dtype", ["bf16", "fp16", "fp32", "e4m3 out=bf16"]),
+    ("layout", ["nhwc", "nchw"]),
+    ("stride", [1, 2]),
+)
 def test_types_and_layouts(device: Runtime, dtype: str, layout: str, stride: int) -> None:
     check(device, f"conv n=2 c=40 hw=7x9 k=48 rs=3x3 pad=1 stride={stride} layout={layout} dtype={dtype}")
 
@@ -72,9 +75,11 @@ def test_groups(device: Runtime, dtype: str, stride: int) -> None:
     check(device, f"conv n=2 c=80 hw=6x7 k=128 rs=3x3 pad=1 stride={stride} groups=2 dtype={dtype}")
 
 
-@pytest.mark.parametrize("swap", [0, 1])
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
+@paired(
+    ("swap", [0, 1]),
+    ("stride", [1, 2]),
+    ("layout", ["nhwc", "nchw"]),
+)
 def test_alpha_beta_and_tiles_across_the_output(device: Runtime, swap: int, stride: int, layout: str) -> None:
     line = f"conv n=2 c=72 hw=8x6 k=64 rs=3x3 pad=1 stride={stride} layout={layout} alpha=2 beta=1 dtype=fp16"
     check(device, line, SWAP_AB=swap, SPECFILT=0, **TILE)

@@ -16,6 +16,7 @@ from lowdnn.plan import MathUnit, Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import NotSupportedError, Status
 from tests.support.builders import convolution_graph, matmul_graph
+from tests.support.pairs import paired
 from tests.support.running import check_close, check_exact, run_plan
 from tests.support.tolerance import assert_exact
 
@@ -84,10 +85,12 @@ def test_groups(device: Runtime, dtype: str, layout: str) -> None:
     check(device, f"conv n=2 c=128 hw=6x7 k=80 rs=3x3 pad=1 groups=2 layout={layout} dtype={dtype} epilogue=bias+relu")
 
 
-@pytest.mark.parametrize("swap", [0, 1])
-@pytest.mark.parametrize("splits", [1, 3])
-@pytest.mark.parametrize("layout", ["nhwc", "nchw"])
-@pytest.mark.parametrize("groups", [1, 2])
+@paired(
+    ("swap", [0, 1]),
+    ("splits", [1, 3]),
+    ("layout", ["nhwc", "nchw"]),
+    ("groups", [1, 2]),
+)
 def test_parts_of_k_and_tiles_across_the_output(
     device: Runtime, swap: int, splits: int, layout: str, groups: int
 ) -> None:
@@ -202,9 +205,11 @@ def test_filters_of_one_tap_that_stay_in_shared_memory(racing: Runtime, line: st
     check(racing, f"conv n=2 {line} {taps}", SPECFILT=1, SWAP_AB=0, **tile(m, n, warps))
 
 
-@pytest.mark.parametrize("line", ["c=32 k=40 dtype=bf16", "c=128 k=64 groups=2 dtype=fp16", "c=36 k=24 dtype=fp32"])
-@pytest.mark.parametrize(("ways", "swap"), [(0, 0), (0, 1), (1, 0), (1, 1)])
-@pytest.mark.parametrize("is_half", [False, True])
+@paired(
+    ("line", ["c=32 k=40 dtype=bf16", "c=128 k=64 groups=2 dtype=fp16", "c=36 k=24 dtype=fp32"]),
+    (("ways", "swap"), [(0, 0), (0, 1), (1, 0), (1, 1)]),
+    ("is_half", [False, True]),
+)
 def test_depths_of_a_stage(racing: Runtime, line: str, ways: int, swap: int, is_half: bool) -> None:
     whole = 32 if "fp32" in line else 64
     choices = {"SPECFILT": ways, "SWAP_AB": swap, "TILEK": whole // 2 if is_half else whole}
