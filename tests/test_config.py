@@ -46,6 +46,11 @@ def test_every_variable_is_read() -> None:
     )
 
 
+@pytest.mark.parametrize(("text", "size"), [("7", 7), ("3k", 3 << 10), ("20M", 20 << 20), ("2g", 2 << 30)])
+def test_sizes_have_units(text: str, size: int) -> None:
+    assert Config.from_environment({"LOWDNN_CACHE_SIZE": text}).cache_limit_bytes == size
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -41,7 +41,7 @@ COPIED = ("lowdnn", "tests", "tools", "pyproject.toml", "README.md", "CONTRIBUTI
 LINKED = ("ptx",)
 #: Parts of the product that fill the folder of compiled kernels: their mutants get one of their own.
 _KERNEL_MAKERS = ("lowdnn/runtime/", "lowdnn/driver/")
-_UNCAUGHT = ("survived", "invalid")
+_UNCAUGHT = ("survived", "stopped", "invalid")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", re.MULTILINE)
 _NO_PROGRAM = re.compile(r"^E +(\S+\.)?(SyntaxError|IndentationError|CompilationFailedError)\b", re.MULTILINE)
 
@@ -62,7 +62,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="only where file or name holds it")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, metavar="FILE", help="verdicts, one JSON object a line")
-    parser.add_argument("--again", action="store_true", help="judge again what FILE has as survived or invalid")
+    parser.add_argument("--again", action="store_true", help="judge again what no test has caught")
     parser.add_argument("--table", action="store_true", help="show the verdicts that FILE has")
     arguments = parser.parse_args()
     chosen = select(read_tables(), arguments.layer, arguments.only)

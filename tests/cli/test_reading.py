@@ -43,6 +43,7 @@ def at_most(seconds: int) -> Iterator[None]:
         ("matmul m=10000000000 n=100000 k=100000", "case.tensors: expected at most"),
         ("matmul m=1000000 n=1000000 k=1", "in 'matmul m=1000000 n=1000000 k=1'"),
         ("transform op=concat dims=3x0x16 parts=9223372036854775807 axis=1", "bytes"),
+        ("softmax dims=0x4503599627370496", "bytes, the memory of the host"),
         ("transform op=concat dims=3x4 parts=1,2 axis=9", "transform.axis: expected axes under the rank 2, got [9]"),
         ("transform op=expand dims=13x13 axis=2", "transform.axis: expected axes under the rank 2, got [2]"),
         ("transform op=load dims=34x70 page=4", "transform.dims: expected batch, heads, rows and size"),

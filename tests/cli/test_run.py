@@ -6,9 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from lowdnn.cli.execution import Outcome, run_graph
 from lowdnn.cli.main import main
 
 CASE = "conv n=1 c=4 hw=6x6 k=8 rs=3x3 pad=1 dtype=fp16 epilogue=bias+relu"
@@ -38,6 +41,23 @@ def test_a_policy_is_taken(policy: str, capsys: pytest.CaptureFixture[str]) -> N
     case = "reduction dims=5x300 axes=1 op=add dtype=fp32"
     assert main(["run", case, "--device", "emulated", "--exact", "--policy", policy, "--json"]) == 0
     assert [result["policy"] for result in lines(capsys)] == [policy]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize(("check", "status"), [("--exact", 1), ("--check", 0)])
+def test_a_bit_of_any_output_fails_where_all_bits_count(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: int, check: str, status: int
+) -> None:
+    def inexact(*arguments: Any) -> Outcome:
+        outcome = run_graph(*arguments)
+        array = list(outcome.outputs.values())[place]
+        array.flat[-1] = np.nextafter(array.flat[-1], np.float32(np.inf))
+        return outcome
+
+    monkeypatch.setattr("lowdnn.cli.case_results.run_graph", inexact)
+    case = "pointwise dims=4x5 ops=add+store+mul dtype=fp32"
+    assert main(["run", case, "--device", "emulated", check, "--json"]) == status
+    assert [result["status"] for result in lines(capsys)] == ["FAILED" if status else "ok"]
 
 
 def test_cases_come_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from lowdnn.cli.case_results import Request
+from lowdnn.cli.case_results import Request, Result
 from lowdnn.cli.main import main
 from lowdnn.cli.sanitizing import schedules, verdicts
 from lowdnn.driver.emulated.options import Options
@@ -42,6 +43,20 @@ def test_a_right_kernel_gets_one_clean_verdict_for_each_schedule(capsys: pytest.
     verdicts = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in verdicts] == [["clean", policy] for policy in schedules(5, 2)]
     assert all(CASE.split(" dtype")[0] in line for line in verdicts)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_one_schedule_with_a_fault_is_enough(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: int
+) -> None:
+    def found(*_: object) -> Iterator[Result]:
+        for number in range(3):
+            status = "error" if number == place else "ok"
+            yield Result(CASE, "emulated", f"p{number}", "matmul_simt", "", status, 0.0, 0.0, 0, 5)
+
+    monkeypatch.setattr("lowdnn.cli.sanitizing.verdicts", found)
+    assert main(SANITIZE) == 1
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()].count("FAULT") == 1
 
 
 def test_the_schedules_are_policies_that_differ_and_follow_from_the_seed() -> None:
