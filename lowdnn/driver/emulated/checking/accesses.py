@@ -36,23 +36,27 @@ class Accesses:
 
     def __init__(self, writes: Array, reads: Array, shift: int) -> None:
         self.shift = shift
-        self._touched = np.zeros((3, (writes.size << shift >> _REGION_SHIFT) + 1), dtype=np.bool_)
+        self._count = ((writes.size << shift) - 1 >> _REGION_SHIFT) + 1
+        #: A byte for each region (1: touched), by kind of access. Few are looked at at a time, so they are no arrays.
+        self._touched = tuple(bytearray(self._count) for _ in range(3))
+        #: The places that were looked up last, their unit and their regions.
+        self._found: tuple[Array | None, int, slice] = (None, 0, slice(0, 0))
         self._waiting: list[tuple[Any, Array, int, Array]] = []
         self._waiting_units = 0
         self._levels = [_Level(writes, reads, 1 << n) for n in range(_LARGEST_SHIFT + 1 - shift)]
 
     def touched(self, places: Array, unit: int) -> tuple[bool, range]:
         """(may any of the places have been written, which rows may hold reads of them)."""
-        is_written, by_warps, by_async = np.any(self._touched[:, _regions(places, unit)], axis=1)
-        readers = range(0 if by_warps else ASYNC_READER, READER_ROWS if by_async else ASYNC_READER)
-        return bool(is_written), readers
+        regions = self._regions(places, unit)
+        is_written, by_warps, by_async = (1 in touched[regions] for touched in self._touched)
+        return is_written, range(0 if by_warps else ASYNC_READER, READER_ROWS if by_async else ASYNC_READER)
 
     def written(self, places: Array, unit: int) -> Array:
         level, places = self._level(places, unit)
         return level.writes.take(places, axis=0, mode="clip")
 
     def write(self, places: Array, unit: int, made: Array) -> None:
-        self._touched[_WRITES, _regions(places, unit)] = True
+        self._touch(_WRITES, places, unit)
         level, places = self._level(places, unit)
         level.put(level.whole_writes, places, made)
 
@@ -64,8 +68,8 @@ class Accesses:
 
     def read(self, rows: Any, places: Array, unit: int, made: Array) -> None:
         """Reads of one kind: ``rows`` are all of warps or all of asynchronous work. Keeps the arrays."""
-        kind = _WARP_READS if np.ravel(rows)[0] < ASYNC_READER else _ASYNC_READS
-        self._touched[kind, _regions(places, unit)] = True
+        first = rows if isinstance(rows, int) else rows[0]
+        self._touch(_WARP_READS if first < ASYNC_READER else _ASYNC_READS, places, unit)
         self._waiting.append((rows, places, unit, made))
         self._waiting_units += places.size
         if self._waiting_units > _MOST_WAITING:
@@ -77,6 +81,26 @@ class Accesses:
             level.put(level.whole_reads, places + rows * level.units, made)
         self._waiting.clear()
         self._waiting_units = 0
+
+    def _touch(self, kind: int, places: Array, unit: int) -> None:
+        regions = self._regions(places, unit)
+        self._touched[kind][regions] = b"\1" * (regions.stop - regions.start)
+
+    def _regions(self, places: Array, unit: int) -> slice:
+        """The regions from the lowest to the highest place."""
+        known, of_unit, regions = self._found
+        if places is known and unit == of_unit:
+            return regions
+        if not places.size:
+            regions = slice(0, 0)
+        elif self._count == 1:
+            regions = slice(0, 1)
+        else:
+            low, high = int(np.minimum.reduce(places)), int(np.maximum.reduce(places))
+            first, last = low << unit >> _REGION_SHIFT, high << unit >> _REGION_SHIFT
+            regions = slice(min(first, self._count), min(last + 1, self._count))
+        self._found = places, unit, regions
+        return regions
 
     def _level(self, places: Array, unit: int) -> tuple[_Level, Array]:
         if unit >= self.shift:
@@ -98,14 +122,6 @@ class _Level:
 
     def put(self, target: Array, places: Array, made: Array) -> None:
         target[places] = made if self.size == 1 else np.repeat(made, self.size).view(self._whole)
-
-
-def _regions(places: Array, unit: int) -> slice:
-    """The regions from the lowest to the highest place."""
-    if not places.size:
-        return slice(0, 0)
-    low, high = int(places.min()), int(places.max())
-    return slice(low << unit >> _REGION_SHIFT, (high << unit >> _REGION_SHIFT) + 1)
 
 
 def epoch_bytes(size_bytes: int, shift: int) -> int:

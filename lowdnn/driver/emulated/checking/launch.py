@@ -36,7 +36,9 @@ class LaunchHistory:
         self.accesses = of_global(arena.extent_bytes, self.traits.global_shift, lazy_map)
         self._lines: Mapping[str, Sequence[int]] = {code.file_name: code.lines for code in kernel.program.blocks}
         self._ptx_lines = kernel.ptx_lines
+        #: By block and place in its code: numbers of sites. Finding the line of a place takes long.
         self._sites: dict[tuple[str, int], int] = {}
+        self._numbers: dict[int, int] = {}
         self._site_lines: list[int] = [0]
 
     def ctas_that_fit(self, shared_bytes: int) -> int:
@@ -55,11 +57,17 @@ class LaunchHistory:
             frame = frame.f_back
         if frame is None:
             return 0
-        key = (frame.f_code.co_filename, frame.f_lineno)
-        number = self._sites.get(key)
+        block, instruction = frame.f_code.co_filename, frame.f_lasti
+        number = self._sites.get((block, instruction))
         if number is None:
-            number = self._sites[key] = len(self._site_lines) if len(self._site_lines) <= SITES else 0
-            self._site_lines.append(self._lines[key[0]][key[1] - 1])
+            number = self._sites[block, instruction] = self._site_of_line(self._lines[block][frame.f_lineno - 1])
+        return number
+
+    def _site_of_line(self, line: int) -> int:
+        number = self._numbers.get(line)
+        if number is None:
+            number = self._numbers[line] = len(self._site_lines) if len(self._site_lines) <= SITES else 0
+            self._site_lines.append(line)
         return number
 
     def text_of(self, site: int) -> str:

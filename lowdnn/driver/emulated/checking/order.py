@@ -42,15 +42,17 @@ class Order:
         history.ctas += batch.geometry.ctas.tolist()
         self.row_of_lane = batch.slot * self.warps + batch.thread // _WARP
         self._rows = np.arange(batch.cta_count * self.warps)
+        self.slot_of_row = self._rows // self.warps
         position = first + np.arange(batch.cta_count)
         self._rank = position % self._domain
-        own = self._rank[self._rows // self.warps] * self.warps + self._rows % self.warps
+        own = self._rank[self.slot_of_row] * self.warps + self._rows % self.warps
         columns = self._domain * (self.warps + self._extra) + 1
         self._previous_column = columns - 1
         #: Domains far apart share a number where epochs have no room for more.
         self._domain_of_slot = position // self._domain % max(MOST_COLUMNS // columns, 1)
+        self._first_column_of_row = self._domain_of_slot[self.slot_of_row] * columns
         self.clocks = Clocks(own, columns, traits.asynchronous)
-        self.column_of_row = self._marked(self._rows // self.warps, own)
+        self.column_of_row = self._marked(self.slot_of_row, own)
         #: The row of the reads of its warp.
         self.reader_of_row = self._rows % self.warps % READERS
         #: By slot: epochs of shared memory below these are known to every warp that can reach it.
@@ -98,14 +100,15 @@ class Order:
 
     def own_columns(self, found: Array, rows: Array) -> tuple[Array, Array]:
         """For each epoch found: is it of the domain of the warp of ``rows``, and its column there (0 where not)."""
-        domains, columns = np.divmod(epochs.column_of(found), self.clocks.columns)
-        same = np.asarray(domains == self._domain_of_slot[rows // self.warps])
+        columns = epochs.column_of(found) - self._first_column_of_row[rows]
+        # A negative number is a large one without its sign.
+        same = columns.view(np.uint64) < self.clocks.columns
         return same, np.where(same, columns, 0)
 
     def is_fenced(self, found: Array, rows: Array) -> Array:
         """For each epoch found, of a write that is known: can asynchronous work of the warp of ``rows`` see it."""
-        domains, columns = np.divmod(epochs.column_of(found), self.clocks.columns)
-        by_warp = (domains == self._domain_of_slot[rows // self.warps]) & (columns < self._domain * self.warps)
+        columns = epochs.column_of(found) - self._first_column_of_row[rows]
+        by_warp = columns.view(np.uint64) < self._domain * self.warps
         fenced = self.clocks.has_fenced(rows, np.where(by_warp, columns, 0), epochs.time_of(found))
         return np.asarray(~by_warp | fenced)
 

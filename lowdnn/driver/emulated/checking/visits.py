@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from lowdnn.driver.emulated.running.batch import Batch
 
 
-@dataclass(frozen=True)
-class Visit:
+class Visit(NamedTuple):
     """One access by a group: ``places`` [n] of units of ``1 << unit`` bytes; of each the ``rows`` and ``positions`` (in
     the group; None: all) of who accesses it; ``write``: does it write."""
 
@@ -84,8 +82,10 @@ class Visits:
             return
         left = visit.accesses.written(visit.places, visit.unit)
         lost = left != made[:, None]
-        entry, granule = np.nonzero(lost)
-        if entry.size and visit.scope != WEAK:
+        if not lost.any():
+            return
+        if visit.scope != WEAK:
+            entry, granule = np.nonzero(lost)
             lost[entry, granule] = ~self.order.is_ordered(left[entry, granule], visit.rows[entry], visit.scope)
         if lost.any():
             first = divmod(int(np.argmax(lost)), lost.shape[1])
@@ -93,9 +93,9 @@ class Visits:
 
     def _check(self, visit: Visit, found: Array, what: str) -> None:
         order, shared = self.order, visit.accesses is self.shared
-        if found.max(initial=0) < (order.floor if shared else 1):
+        if np.maximum.reduce(found, axis=None, initial=0) < (order.floor if shared else 1):
             return
-        floors = order.floors[visit.rows // order.warps] if shared else 1
+        floors = order.floors[order.slot_of_row[visit.rows]] if shared else 1
         self._require(visit, found, floors, partial(order.is_ordered, scope=visit.scope), what, reports.data_race)
 
     def _require(
@@ -111,13 +111,13 @@ class Visits:
         and rows are asked about once."""
         size = found.shape[1]
         flat = found.reshape(-1)
-        rows = visit.rows if size == 1 else np.repeat(visit.rows, size)
+        rows = visit.rows if size == 1 else visit.rows.repeat(size)
         starts = _starts_of_runs(flat, rows)
-        earlier, later = flat[starts], rows[starts]
-        suspects = earlier >= (floors if isinstance(floors, int) else floors[starts // size])
-        wrong = starts[suspects][~fine(earlier[suspects], later[suspects])]
-        if wrong.size:
-            raise self._fault(visit, found, divmod(int(wrong[0]), size), what, make)
+        earlier = flat[starts]
+        starts = starts[earlier >= (floors if isinstance(floors, int) else floors[starts // size])]
+        is_fine = fine(flat[starts], rows[starts])
+        if not is_fine.all():
+            raise self._fault(visit, found, divmod(int(starts[is_fine.argmin()]), size), what, make)
 
     def _check_previous(self, visit: Visit, previous: LaunchHistory) -> None:
         """Raises LaneFault where the visit conflicts with the launch before, which may still be running."""
