@@ -26,7 +26,7 @@ from lowdnn.driver.emulated.reports import fault_of, report_of
 from lowdnn.driver.emulated.running.batch import WARP, Batch, Geometry, Unwritten
 from lowdnn.driver.emulated.running.clock import DeviceClock
 from lowdnn.driver.emulated.running.policy import Policy
-from lowdnn.driver.emulated.running.scheduler import BlockFault, Scheduler, Step
+from lowdnn.driver.emulated.running.scheduler import BlockFault, BlockFunction, Scheduler
 from lowdnn.driver.emulated.running.time_limit import TimeLimit
 
 #: Host memory for the shared and local memory of one batch.
@@ -39,7 +39,7 @@ class Function:
     """A kernel that is loaded: its blocks with the addresses of module variables, and its registers before a launch."""
 
     kernel: Kernel = field(repr=False)
-    steps: tuple[Step, ...] = field(repr=False)
+    blocks: tuple[BlockFunction, ...] = field(repr=False)
     unwritten: tuple[Unwritten, ...] = field(repr=False)
 
 
@@ -142,7 +142,7 @@ class Machine:
                 self.memory.free(own)
 
     def _run(self, function: Function, batch: Batch, limit: TimeLimit) -> None:
-        scheduler = Scheduler(batch, function.steps, limit)
+        scheduler = Scheduler(batch, function.kernel.steps, function.blocks, limit)
         try:
             with np.errstate(all="ignore"):
                 scheduler.run()
@@ -193,7 +193,7 @@ class Machine:
 
 def _function(kernel: Kernel, addresses: Mapping[str, int]) -> Function:
     unwritten = tuple(Unwritten(register) for register in kernel.program.registers)
-    return Function(kernel, kernel.steps(addresses), unwritten)
+    return Function(kernel, kernel.functions(addresses), unwritten)
 
 
 def _check_launch(kernel: Kernel, config: LaunchConfig) -> None:

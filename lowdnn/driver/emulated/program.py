@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from lowdnn.driver.emulated.checking.traits import Traits, traits_of
 from lowdnn.driver.emulated.device import MAX_THREADS_PER_BLOCK
 from lowdnn.driver.emulated.faults import Dim3, unsupported
-from lowdnn.driver.emulated.generating.flow import WARPGROUP, Block, Flow, build_flow
+from lowdnn.driver.emulated.generating.flow import WARPGROUP, Block, build_flow
 from lowdnn.driver.emulated.generating.generator import (
     BlockCode,
     Layout,
@@ -75,6 +76,7 @@ class Kernel:
     """One kernel, independent of where module variables lie. Sizes are bytes; ``max_threads`` bounds a block's threads,
     ``required_block`` is the only block that ``.reqntid`` allows, ``clusters`` the clusters that it may run in,
     ``shared_variables`` where its variables start, counted from the first byte of shared memory that a kernel may use.
+    Its instructions are not kept: many kernels live at a time, and the garbage collector would go through them all.
     """
 
     name: str
@@ -84,20 +86,19 @@ class Kernel:
     max_threads: int
     required_block: Dim3 | None
     clusters: ClusterBounds
-    flow: Flow
+    traits: Traits
+    steps: tuple[Step, ...]
     program: Program
     ptx_lines: tuple[str, ...]
     shared_variables: Mapping[str, int]
 
-    def steps(self, addresses: Mapping[str, int]) -> tuple[Step, ...]:
-        """The blocks as functions, with the addresses of module variables bound."""
+    def functions(self, addresses: Mapping[str, int]) -> tuple[BlockFunction, ...]:
+        """The function of each block, with the addresses of module variables bound."""
         names = base_namespace()
         names.update(self.program.constants)
         for symbol, name in self.program.symbols.items():
             names[name] = np.uint64(addresses[symbol])
-        slots = {name: slot for slot, name in enumerate(self.program.registers)}
-        codes = zip(self.flow.blocks, self.program.blocks, strict=True)
-        return tuple(_step(b, LazyBlock(code, names), slots, self.flow.homes) for b, code in codes)
+        return tuple(LazyBlock(code, names) for code in self.program.blocks)
 
 
 class LazyBlock:
@@ -119,9 +120,10 @@ class LazyBlock:
 
 @lru_cache(maxsize=256)
 def compile_module(ptx: str) -> tuple[ModuleIR, dict[str, Kernel]]:
-    """The module and its kernels; the same text is compiled once. Raises ``RefusedPtx``."""
+    """The module, without its functions, and its kernels; the same text is compiled once. Raises ``RefusedPtx``."""
     ir = parse_module(ptx)
-    return ir, {name: _kernel(function, ir) for name, function in ir.functions.items() if function.is_entry}
+    kernels = {name: _kernel(function, ir) for name, function in ir.functions.items() if function.is_entry}
+    return replace(ir, functions={}), kernels
 
 
 def _kernel(function: FunctionIR, ir: ModuleIR) -> Kernel:
@@ -135,6 +137,7 @@ def _kernel(function: FunctionIR, ir: ModuleIR) -> Kernel:
     flow = build_flow(function, TABLE)
     program = generate(function, flow, TABLE, layout)
     check_variables(function, ir.variables, program.symbols)
+    slots = {name: slot for slot, name in enumerate(program.registers)}
     required = function.directives.get("reqntid")
     limit = required or function.directives.get("maxntid") or ()
     return Kernel(
@@ -145,7 +148,8 @@ def _kernel(function: FunctionIR, ir: ModuleIR) -> Kernel:
         math.prod(limit) if limit else MAX_THREADS_PER_BLOCK,
         _extents(required) if required else None,
         _cluster_bounds(function),
-        flow,
+        traits_of(flow),
+        tuple(_step(block, slots, flow.homes) for block in flow.blocks),
         program,
         tuple(ir.lines),
         {name: start - SHARED_START for name, start in shared.items()},
@@ -163,7 +167,7 @@ def _cluster_bounds(function: FunctionIR) -> ClusterBounds:
     )
 
 
-def _step(block: Block, function: BlockFunction, slots: Mapping[str, int], homes: Mapping[str, str]) -> Step:
+def _step(block: Block, slots: Mapping[str, int], homes: Mapping[str, str]) -> Step:
     end = block.end
     kind = GO if end is None or (end.opcode == "bra" and end.predicate is None) else _ENDS[end.opcode]
     jump = block.targets[0] if kind == GO and end is not None else block.next
@@ -179,7 +183,6 @@ def _step(block: Block, function: BlockFunction, slots: Mapping[str, int], homes
             barrier = replace(barrier, slot=slots[target.name], code=homes[target.name])
     return Step(
         block.index,
-        function,
         tuple(sorted(slots[name] for name in block.reads if name in slots)),
         tuple(sorted(slots[name] for name in block.writes if name in slots)),
         kind,

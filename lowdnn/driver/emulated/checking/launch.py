@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from lowdnn.driver.emulated.checking.accesses import epoch_bytes, of_global
 from lowdnn.driver.emulated.checking.epochs import SITES
-from lowdnn.driver.emulated.checking.traits import traits_of
 from lowdnn.driver.emulated.memory.arena import Arena, Array, lazy_map
 from lowdnn.driver.emulated.parsing.source_lines import source_line
 
@@ -28,7 +27,7 @@ class LaunchHistory:
     def __init__(self, kernel: Kernel, arena: Arena, previous: LaunchHistory | None = None) -> None:
         self.kernel_name = kernel.name
         self.previous = previous
-        self.traits = traits_of(kernel.flow)
+        self.traits = kernel.traits
         self.time = 1
         self.ctas: list[int] = []
         #: Where threads synchronise through global memory -> what is known to who reads there.

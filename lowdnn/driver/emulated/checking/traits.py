@@ -34,8 +34,11 @@ class Traits:
 
 
 def traits_of(flow: Flow) -> Traits:
-    """Reads a kernel's instructions once."""
-    body = [instruction for block in flow.blocks for instruction in block.body]
+    """Reads a kernel's instructions once, those of one form together. Only ``cp`` says in its operands what it moves."""
+    forms = {
+        (i.opcode, i.modifiers, i.operands if i.opcode == "cp" else ()): i for block in flow.blocks for i in block.body
+    }
+    body = forms.values()
     return Traits(
         min((_shift(i) for i in body if _touches_shared(i)), default=_LARGEST_SHIFT),
         min((_shift(i) for i in body if _touches_global(i)), default=_LARGEST_SHIFT),

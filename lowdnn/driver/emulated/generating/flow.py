@@ -23,6 +23,8 @@ from lowdnn.driver.emulated.parsing.ir import (
     Operand,
     Pair,
     Reg,
+    Sink,
+    Special,
     Sym,
     Vec,
 )
@@ -31,6 +33,8 @@ FULL_MASK = Imm(0xFFFFFFFF, "i")
 #: Stands for the mask of an instruction that needs all lanes of four aligned warps.
 WARPGROUP = Imm(0xFFFFFFFF, "warpgroup")
 _MEMORY = frozenset({"ld", "st", "atom", "red", "cp", "ldmatrix", "stmatrix"})
+
+_WITHOUT_REGISTERS = frozenset({Imm, Sink, Special, Sym})
 
 #: (registers read, registers written) by an instruction.
 Touched = tuple[list[str], list[str]]
@@ -95,6 +99,8 @@ def build_flow(function: FunctionIR, table: Mapping[str, Row]) -> Flow:
 
 def registers_of(operand: Operand) -> tuple[str, ...]:
     """Names of all registers in an operand."""
+    if operand.__class__ in _WITHOUT_REGISTERS:
+        return ()
     if isinstance(operand, Reg):
         return (operand.name,)
     if isinstance(operand, Mem):
@@ -115,10 +121,13 @@ def reads_and_writes(instruction: Instruction, row: Row) -> Touched:
     reads: list[str] = []
     writes: list[str] = []
     for place, operand in enumerate(instruction.operands):
-        is_destination = place < row.destinations and not isinstance(operand, Mem)
-        (writes if is_destination else reads).extend(registers_of(operand))
-        if is_destination and row.accumulates:
-            reads.extend(registers_of(operand))
+        names = registers_of(operand)
+        if place >= row.destinations or isinstance(operand, Mem):
+            reads += names
+            continue
+        writes += names
+        if row.accumulates:
+            reads += names
     if instruction.predicate is not None:
         reads.append(instruction.predicate.name)
         reads += writes
@@ -218,7 +227,7 @@ def _member_mask(instruction: Instruction, row: Row) -> Operand | None:
     if row.effect is Effect.END:
         return FULL_MASK if instruction.opcode == "bar" or "aligned" in instruction.modifiers else None
     if row.effect is not Effect.WARP:
-        return FULL_MASK if {"sync", "aligned"} <= set(instruction.modifiers) else None
+        return FULL_MASK if "sync" in instruction.modifiers and "aligned" in instruction.modifiers else None
     if row.mask is None:
         of_warpgroups = instruction.opcode == "setmaxnreg" or instruction.modifiers[:1] == ("mma_async",)
         return WARPGROUP if of_warpgroups else FULL_MASK
@@ -280,10 +289,14 @@ def _home_codes(function: FunctionIR, blocks: list[Block]) -> dict[str, str]:
     for block in blocks:
         for instruction, (reads, writes) in zip(block.body, block.touched, strict=True):
             codes = _codes_by_size(instruction.modifiers)
+            if not codes:
+                continue
             for name in writes if instruction.opcode in _MEMORY else (*reads, *writes):
                 code = codes.get(declared[name][1])
                 if code is not None:
-                    ballot = votes.setdefault(name, {})
+                    ballot = votes.get(name)
+                    if ballot is None:
+                        ballot = votes[name] = {}
                     ballot[code] = ballot.get(code, 0) + 1
     homes = {name: code for name, (code, _) in declared.items()}
     for name, ballot in votes.items():

@@ -181,7 +181,7 @@ class Emitter:
             if code[0] == "f":
                 raise self.refuse(f"register {name} has another size")
             expression, code = f"({expression}).astype({wide})", wide
-        value = self.temp(expression)
+        value = expression if expression in self.users else self.temp(expression)
         if self.guard:
             old = self._register(name, code)
             value = self.temp(f"select({self.guard},{value},{old})")
@@ -254,10 +254,9 @@ class Emitter:
 
     def constant(self, value: Any, code: str) -> str:
         """The name of a typed NumPy scalar."""
-        bits = np.asarray(value, dtype=DTYPES[code]).tobytes()
-        name = f"K{code}_{bits.hex()}"
-        if name not in self.constants:
-            self.constants[name] = DTYPES[code](value)
+        scalar = DTYPES[code](value)
+        name = f"K{code}_{scalar.tobytes().hex()}"
+        self.constants.setdefault(name, scalar)
         return name
 
     def call(self, function: Callable[..., Any], *arguments: str) -> str:
@@ -368,7 +367,6 @@ class Emitter:
         return self.slots.setdefault(name, len(self.slots))
 
     def _register(self, name: str, code: str) -> str:
-        kind, size = TYPES[self.function.registers[name]]
         if name in self.wgmma.accumulators and name not in self.settled:
             self._settle(name)
         known = self.names.get(name)
@@ -378,6 +376,7 @@ class Emitter:
             known = self.names[name]
         if code in known:
             return known[code]
+        kind, size = TYPES[self.function.registers[name]]
         if kind == "p" or code == "p":
             raise self.refuse(f"type of register {name}")
         if SIZES[code] == size:
@@ -392,7 +391,7 @@ class Emitter:
 
     def _check_writable(self, name: str) -> None:
         """An instruction, other than a copy or a constant, writes what may be a register of a ``wgmma`` in flight."""
-        if self.instruction.opcode in ("mov", "wgmma"):
+        if not self.wgmma.results or self.instruction.opcode in ("mov", "wgmma"):
             return
         for keys, use in ((self.wgmma.factors, "A"), (self.wgmma.results, "an accumulator")):
             key = keys.get(name)

@@ -6,9 +6,10 @@ PTX for an older target is refused where it uses what that target lacks, as an a
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from lowdnn.driver.emulated.faults import unsupported
-from lowdnn.driver.emulated.parsing.ir import FunctionIR, Instruction, Special
+from lowdnn.driver.emulated.parsing.ir import FunctionIR, Operand, Special
 
 #: Opcodes of sm_90a alone.
 _ONLY_90A = frozenset({"wgmma"})
@@ -41,14 +42,20 @@ def check_target(function: FunctionIR, target: str) -> None:
     match = re.fullmatch(r"sm_(\d+)([af]?)", target)
     number, suffix = (int(match[1]), match[2]) if match else (0, "")
     for instruction in function.body:
-        first, first_suffix = _first_target(instruction)
+        first, first_suffix = _first_target(instruction.opcode, instruction.modifiers)
+        if first < 90 and any(map(_is_of_clusters, instruction.operands)):
+            first = 90
         is_missing = number < first or (bool(first_suffix) and not suffix)
         if is_missing or (instruction.opcode in _ONLY_90A and target != "sm_90a"):
             raise unsupported(f"{instruction.name} takes sm_{first}{first_suffix}, not {target}", instruction.line)
 
 
-def _first_target(instruction: Instruction) -> tuple[int, str]:
-    opcode, modifiers = instruction.opcode, instruction.modifiers
+def _is_of_clusters(operand: Operand) -> bool:
+    return isinstance(operand, Special) and operand.name.startswith(_CLUSTER_REGISTERS)
+
+
+@lru_cache(maxsize=1 << 12)
+def _first_target(opcode: str, modifiers: tuple[str, ...]) -> tuple[int, str]:
     if opcode in _ONLY_90A or opcode in _FROM_90A:
         return 90, "a"
     forms = _FORMS_FROM_90.get(opcode)
@@ -56,7 +63,6 @@ def _first_target(instruction: Instruction) -> tuple[int, str]:
         opcode in _FROM_90
         or not _MODIFIERS_FROM_90.isdisjoint(modifiers)
         or (forms is not None and not forms.isdisjoint(modifiers))
-        or any(isinstance(o, Special) and o.name.startswith(_CLUSTER_REGISTERS) for o in instruction.operands)
     ):
         return 90, ""
     return (89, "") if opcode == "cvt" and not _FP8.isdisjoint(modifiers) else (0, "")

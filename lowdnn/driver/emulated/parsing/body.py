@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from lowdnn.driver.emulated.faults import invalid, unsupported
 from lowdnn.driver.emulated.parsing.declarations import SPACES, variables
 from lowdnn.driver.emulated.parsing.ir import (
@@ -29,6 +31,19 @@ _STATE_TARGETS = frozenset({"bra", "call", "brx"})
 def parse_body(tokens: Tokens, function: FunctionIR) -> None:
     """Reads the ``{ }`` that stands next into ``function``."""
     _Body(tokens, function).parse()
+
+
+@lru_cache(maxsize=1 << 12)
+def _parts(name: str) -> tuple[str, tuple[str, ...]]:
+    """(opcode, modifiers) of an instruction's full name."""
+    opcode, *modifiers = name.split(".")
+    return opcode, tuple(modifiers)
+
+
+@lru_cache(maxsize=1 << 15)
+def _register(name: str) -> Reg:
+    """Kernels name their registers alike."""
+    return Reg(name)
 
 
 class _Scope:
@@ -115,19 +130,16 @@ class _Body:
         while True:
             name = p.next()
             if p.accept("<"):
-                for i in range(p.integer()):
-                    self._register(f"{name}{i}", kind)
+                names = [f"{name}{i}" for i in range(p.integer())]
                 p.expect(">")
             else:
-                self._register(name, kind)
+                names = [name]
+            suffix = self.scope.suffix
+            self.scope.names.update({name: _register(name + suffix) for name in names})
+            self.function.registers.update({name + suffix: kind for name in names})
             if not p.accept(","):
                 break
         p.expect(";")
-
-    def _register(self, name: str, kind: str) -> None:
-        unique = name + self.scope.suffix
-        self.scope.names[name] = Reg(unique)
-        self.function.registers[unique] = kind
 
     def _local_variables(self) -> None:
         suffix = self.scope.suffix
@@ -159,14 +171,15 @@ class _Body:
         line = p.line
         predicate: Reg | None = None
         negated = False
-        if p.accept("@"):
+        if p.peek() == "@":
+            p.next()
             negated = p.accept("!")
             found = self.scope.find(p.next())
             if not isinstance(found, Reg):
                 raise invalid("the guard is no declared register", line)
             predicate = found
         name = p.next()
-        opcode, *modifiers = name.split(".")
+        opcode, modifiers = _parts(name)
         end = p.end_of_statement()
         operands = self._plain_operands(p.tokens[p.at : end])
         if operands is None:
@@ -175,18 +188,16 @@ class _Body:
             p.at = end + 1
         if opcode in _STATE_TARGETS:
             self.branches.append((len(self.function.body), self.scope))
-        self.function.body.append(Instruction(opcode, tuple(modifiers), tuple(operands), line, predicate, negated))
+        self.function.body.append(Instruction(opcode, modifiers, tuple(operands), line, predicate, negated))
 
     def _plain_operands(self, tokens: list[str]) -> list[Operand] | None:
         """Operands that are registers and numbers only (most instructions), or None."""
+        if tokens[1::2].count(",") != len(tokens) // 2:
+            return None
         operands: list[Operand] = []
-        for place, token in enumerate(tokens):
-            if place & 1:
-                if token != ",":
-                    return None
-                continue
+        for token in tokens[::2]:
             found = self.scope.find(token)
-            if isinstance(found, Reg):
+            if found.__class__ is Reg:
                 operands.append(found)
             elif token.isdigit():
                 operands.append(literal(token, self.p.line))

@@ -46,7 +46,7 @@ def builtin(name: str, line: int) -> FunctionIR | None:
     function = _functions().get(name)
     if function is None:
         return None
-    return replace(function, body=[replace(instruction, line=line) for instruction in function.body])
+    return replace(function, body=[instruction._replace(line=line) for instruction in function.body])
 
 
 @cache

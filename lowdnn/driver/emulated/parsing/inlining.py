@@ -80,16 +80,16 @@ class _Inliner:
             if instruction.opcode == "call":
                 self._call(instruction, names, own, stack)
             elif instruction.opcode == "ret" and end:
-                self._append(replace(instruction, opcode="bra", modifiers=(), operands=(Sym(end),)), names)
+                self._append(instruction._replace(opcode="bra", modifiers=(), operands=(Sym(end),)), names)
             else:
                 operands = tuple(names.operand(operand, own) for operand in instruction.operands)
-                self._append(replace(instruction, operands=operands), names)
+                self._append(instruction._replace(operands=operands), names)
         self._label(places.get(len(source.body), ()), names)
 
     def _append(self, instruction: Instruction, names: _Names) -> None:
         guard = instruction.predicate
         if guard is not None:
-            instruction = replace(instruction, predicate=Reg(names.register(guard.name)))
+            instruction = instruction._replace(predicate=Reg(names.register(guard.name)))
         self.result.body.append(instruction)
 
     def _label(self, labels: list[str] | tuple[str, ...], names: _Names) -> None:

@@ -7,6 +7,7 @@ Register, label and variable names are unique within a function: names of inner 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 #: PTX fundamental type -> (value code, size in bytes). A code names the NumPy type that holds the value: ``u4`` uint32,
 #: ``i4`` int32, ``f4`` float32, ``p`` bool, ``w16`` 16 bytes. 16-bit floats and packed pairs are held as bits.
@@ -106,9 +107,8 @@ class Sink:
 Operand = Reg | Special | Imm | Sym | Mem | Vec | Pair | Not | Sink
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """``@[!]predicate opcode.modifiers operands``."""
+class Instruction(NamedTuple):
+    """``@[!]predicate opcode.modifiers operands``. A kernel has thousands, so that it matters how fast one is made."""
 
     opcode: str
     modifiers: tuple[str, ...]

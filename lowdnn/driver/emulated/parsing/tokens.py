@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from functools import lru_cache
 
 from lowdnn.driver.emulated.faults import invalid
 from lowdnn.driver.emulated.parsing.ir import Imm
@@ -13,6 +14,7 @@ _TOKEN = re.compile(
     r"|[A-Za-z_$%.][\w$%.]*(?:::[\w$%.]+)*|\S"
 )
 _BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.S)
+_PLACE = "\t.loc\t"
 _IMPLICIT = re.compile(r"//\s*implicit-def:\s*(%[\w$]+)")
 
 
@@ -25,7 +27,9 @@ class Tokens:
         self.tokens: list[str] = []
         self.token_lines: list[int] = []
         for number, line in enumerate(self.lines, 1):
-            self._tokenise(line, number)
+            # Half of the lines of a kernel may be places in its source, which say nothing about what it computes.
+            if not line.startswith(_PLACE):
+                self._tokenise(line, number)
         self.tokens.append("")
         self.token_lines.append(len(self.lines))
         self.at = 0
@@ -105,6 +109,7 @@ def literal(token: str, line: int) -> Imm:
         raise invalid(f"expected a number, got {token!r}", line) from None
 
 
+@lru_cache(maxsize=1 << 12)
 def _literal(token: str) -> Imm:
     prefix = token[:2].lower()
     if prefix == "0f":

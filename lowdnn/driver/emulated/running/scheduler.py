@@ -36,11 +36,10 @@ _SHORT_PATIENCE = 20
 
 @dataclass(frozen=True)
 class Step:
-    """A block ready to run. ``mask``: None, a member mask, or the register slot (as ``~slot``) that holds it.
+    """What is to be known of a block to run it. ``mask``: None, a member mask, or the register slot (as ``~slot``) that holds it.
     ``warpgroup``: its lanes must come as whole warpgroups. ``spins``, ``polls``, ``varies``: as of ``flow.Block``."""
 
     index: int
-    function: BlockFunction
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     end: int
@@ -80,11 +79,13 @@ class BlockFault(Exception):
 
 
 class Scheduler:
-    """One run of a batch, within the time that ``limit`` leaves to the launch."""
+    """One run of a batch, within the time that ``limit`` leaves to the launch: ``blocks`` are the functions of its
+    ``steps``."""
 
-    def __init__(self, batch: Batch, steps: Sequence[Step], limit: TimeLimit) -> None:
+    def __init__(self, batch: Batch, steps: Sequence[Step], blocks: Sequence[BlockFunction], limit: TimeLimit) -> None:
         self.batch = batch
         self.steps = steps
+        self._blocks = blocks
         self.barriers = Barriers(batch)
         self.cluster_barriers = ClusterBarriers(batch)
         self.picker = batch.picker
@@ -149,7 +150,7 @@ class Scheduler:
         registers = self.batch.registers
         try:
             if group.index is None:
-                return step.function(group, registers)
+                return self._blocks[step.index](group, registers)
             return self._execute_part(step, group, registers)
         except Exception as cause:
             raise BlockFault(cause, group, step) from cause
@@ -163,7 +164,7 @@ class Scheduler:
                 work[slot] = value[index] if value.ndim else value
             else:
                 work[slot] = part_of(value, group) if holds_elements(value) else value
-        result = step.function(group, work)
+        result = self._blocks[step.index](group, work)
         for slot in step.writes:
             merge_into(registers, slot, work[slot], group)
         for slot in (*step.reads, *step.writes):

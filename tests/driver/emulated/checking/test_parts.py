@@ -9,7 +9,6 @@ from lowdnn.driver.emulated.checking import epochs
 from lowdnn.driver.emulated.checking.accesses import ASYNC_READER, READER_ROWS, READERS, of_shared
 from lowdnn.driver.emulated.checking.clocks import Clocks, joined
 from lowdnn.driver.emulated.checking.epochs import CTA, MOST_COLUMNS, NEVER, SITES
-from lowdnn.driver.emulated.checking.traits import traits_of
 
 LOAD_BYTE = "ld.param.u64 %rd1, [out]; ld.global.u8 %r1, [%rd1];"
 WIDE = "ld.param.u64 %rd1, [out]; ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd1]; st.shared.v2.u32 [tile], {%r1, %r2};"
@@ -101,6 +100,6 @@ def test_a_warp_knows_itself_and_what_it_has_learned():
 )
 def test_traits_of_a_kernel(bench, body, shared_shift, global_shift, orders, asynchronous):
     module = bench.ptx(body, declarations=".shared .align 16 .b8 tile[64];")
-    traits = traits_of(module.functions["k"].kernel.flow)
+    traits = module.functions["k"].kernel.traits
     assert (traits.shared_shift, traits.global_shift) == (shared_shift, global_shift)
     assert (traits.orders_memory, traits.asynchronous) == (orders, asynchronous)
