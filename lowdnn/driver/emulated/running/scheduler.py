@@ -36,8 +36,11 @@ _SHORT_PATIENCE = 20
 
 @dataclass(frozen=True)
 class Step:
-    """What is to be known of a block to run it. ``mask``: None, a member mask, or the register slot (as ``~slot``) that holds it.
-    ``warpgroup``: its lanes must come as whole warpgroups. ``spins``, ``polls``, ``varies``: as of ``flow.Block``."""
+    """What is to be known of a block to run it.
+
+    ``mask``: None, a member mask, or the register slot (as ``~slot``) that holds it.
+    ``warpgroup``: its lanes must come as whole warpgroups. ``spins``, ``polls``, ``varies``: as of ``flow.Block``.
+    """
 
     index: int
     reads: tuple[int, ...]
