@@ -34,7 +34,7 @@ class Traits:
 
 
 def traits_of(flow: Flow) -> Traits:
-    """Reads a kernel's instructions once, those of one form together. Only ``cp`` says in its operands what it moves."""
+    """Reads the instructions of a kernel, each form once. The operands of ``cp`` alone say how much it moves."""
     forms = {
         (i.opcode, i.modifiers, i.operands if i.opcode == "cp" else ()): i for block in flow.blocks for i in block.body
     }
