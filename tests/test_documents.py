@@ -77,6 +77,12 @@ def test_text_from_outside_has_limits(text: object, where: str, expected: str) -
         read(text)
 
 
+@pytest.mark.parametrize(("wanted", "content"), [(int, "true"), (int, "1.0"), (dict, "[]"), (str, "1")])
+def test_fields_have_the_very_type(wanted: type, content: str) -> None:
+    with raises(BadParamError, "file.body", expected=wanted.__name__):
+        read_document(body(content), "kind", 3, {"body": wanted}, "file")
+
+
 def test_the_deepest_document_is_read() -> None:
     assert json.dumps(read(nested(MAX_DEPTH - 1))) == nested(MAX_DEPTH - 1)[len('{"kind":3,"body":') : -1].replace(
         " ", ""
