@@ -59,6 +59,15 @@ def test_instant_mode_asks_the_cost_model_alone() -> None:
     assert dict(instant.plan.choices) != RECORD.choices
 
 
+@pytest.mark.parametrize(("mode", "is_measured"), [(HeurMode.A, True), (HeurMode.B, True), (HeurMode.FALLBACK, False)])
+def test_records_are_of_the_modes_that_ask_for_speed(mode: HeurMode, is_measured: bool) -> None:
+    record = next(record for record in SHIPPED.values() if record.engine == "norm_rows")
+    best = rank(parse_case(record.case).graph(), SM_90A, mode, ENGINES).best
+    assert best is not None
+    assert best.engine.name == "norm_rows"
+    assert ("measured" in best.reason) == is_measured
+
+
 @pytest.mark.parametrize("arch", [SM_80, SM_100, SM_120, spec_for(9, 1), replace(SM_90A, sm_count=114)])
 def test_records_are_of_one_device(arch: ArchSpec) -> None:
     assert record_of(GRAPH, SM_90A) == RECORD
