@@ -24,7 +24,7 @@ from tests.sweeps.random_attention import (
 Draw = Callable[[np.random.Generator, np.random.Generator, int], str]
 
 #: Of the sweep on a GPU, where compiling takes longer than running: kernels, and cases of each.
-_SWEEPS, _CASES_OF_A_SWEEP = 48, 24
+_SWEEPS, _CASES_OF_A_SWEEP = 16, 24
 #: The longest sequences of every sixth case and of the others: the reference's time grows with their square.
 _MOST = (800, 250, 250, 250, 250, 250)
 #: Kernels of the sample on the emulated device, where compiling takes most of the time, and cases of each.
