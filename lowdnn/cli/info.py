@@ -107,8 +107,14 @@ def _device(driver: Driver, ordinal: int) -> dict[str, Any]:
         "compute_capability": f"{major}.{minor}",
         "multiprocessors": attribute(DeviceAttribute.MULTIPROCESSOR_COUNT),
         "memory_bytes": driver.device_total_memory_bytes(ordinal),
-        "images": "machine code, PTX" if driver.takes_machine_code else "PTX",
+        "images": _images(driver),
     }
+
+
+def _images(driver: Driver) -> str:
+    """What the device loads."""
+    major, minor = driver.ptx_isa_version()
+    return f"PTX up to {major}.{minor}" + (", machine code" if driver.takes_machine_code else "")
 
 
 def _precompiled() -> dict[str, int]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -42,6 +43,10 @@ _READING = re.compile(
     r"(?:#|%:|\?\?=)(?:\s|/\*.*?\*/)*(?:include|import|embed|\\)\w*|__has_(?:include|embed)\w*", re.DOTALL
 )
 _INCLUDE = re.compile(r'#[ \t]*include[ \t]*[<"]([^<>"\n]+)[>"]')
+#: Held by the thread that loads the library: others see it before ``cuda.pathfinder`` has loaded what it needs.
+_LOADING = Lock()
+#: Seconds to wait for that thread, which a child of ``fork`` does not have.
+_LOADING_S = 5.0
 _CONTINUATION = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
 
 
@@ -69,16 +74,16 @@ def version() -> tuple[int, int]:
 
 
 def library_file() -> str:
-    """Path, size and time of the library that ``cuda.bindings`` has loaded; an empty string where no file is known."""
-    _library()  # Loads it under a lock, which the path finder lacks.
-    try:
-        from cuda.pathfinder import load_nvidia_dynamic_lib
+    """Path, size and time of the library that compiles here; an empty string where no file is known.
 
-        path = load_nvidia_dynamic_lib("nvrtc").abs_path
-        status = os.stat(path) if path else None
-    except (ImportError, RuntimeError, OSError):
+    Loads the library but not ``cuda.bindings``, which takes several times as long.
+    """
+    path = _library_path()
+    try:
+        status = os.stat(path)
+    except OSError:
         return ""
-    return f"{path} {status.st_size} {status.st_mtime_ns}" if status else ""
+    return f"{path} {status.st_size} {status.st_mtime_ns}"
 
 
 @cache
@@ -150,8 +155,24 @@ def _check_includes(name: str, text: str, headers: Mapping[str, str]) -> None:
             )
 
 
+@cache
+def _library_path() -> str:
+    """Where ``cuda.bindings`` loads the library from, now loaded; empty where that is not known."""
+    is_alone = _LOADING.acquire(timeout=_LOADING_S)
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        return load_nvidia_dynamic_lib("nvrtc").abs_path or ""
+    except (ImportError, RuntimeError, OSError):
+        return ""
+    finally:
+        if is_alone:
+            _LOADING.release()
+
+
 def _library() -> ModuleType:
     """``cuda.bindings.nvrtc`` with its shared library found; imported here because the import alone costs 0.1 s."""
+    _library_path()
     try:
         from cuda.bindings import nvrtc
 
