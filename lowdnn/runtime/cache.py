@@ -6,6 +6,9 @@ last wins with equal content. An entry whose header, key, length or digest is wr
 file that is not regular, not the user's or root's, or that others may write. A read sets an entry's time; where the
 entries take up more than the bound, those read longest ago go first.
 
+Payloads are PTX, machine code for one architecture, and what was learnt of a compiler's file (``compile``). Their keys
+tell these apart, so devices and compilers of several machines may share a directory.
+
 Which directories are used: see ``cache_directory``. (``cuda.core.utils.FileStreamProgramCache`` checks neither them nor
 a payload, and importing ``cuda.core`` costs 0.25 s, so the store is written here.)
 """

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,24 @@ def test_version_is_that_of_the_wheel() -> None:
 
 def test_the_build_has_the_patch_level() -> None:
     assert re.search(r"\bV13\.0\.\d+\b", nvrtc.build())
+
+
+def test_threads_of_a_new_process_load_the_library_at_once() -> None:
+    """Compiling needs a second library, which is there a moment after the first one."""
+    program = """
+from concurrent.futures import ThreadPoolExecutor
+from lowdnn.driver import nvrtc
+def compiled(_):
+    return nvrtc.library_file() and nvrtc.build()
+with ThreadPoolExecutor(8) as pool:
+    print(len(set(pool.map(compiled, range(8)))))
+"""
+    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert found.stdout == "1\n"
+
+
+def test_a_lock_that_fork_left_behind_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "_LOADING_S", 0.01)
+    nvrtc._library_path.cache_clear()
+    with nvrtc._LOADING:
+        assert "libnvrtc" in nvrtc.library_file()
