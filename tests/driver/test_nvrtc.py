@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import get_ident
+from types import SimpleNamespace
 
 import pytest
 
@@ -88,18 +90,25 @@ def test_the_build_has_the_patch_level() -> None:
     assert re.search(r"\bV13\.0\.\d+\b", nvrtc.build())
 
 
-def test_threads_of_a_new_process_load_the_library_at_once() -> None:
-    """Compiling needs a second library, which is there a moment after the first one."""
-    program = """
-from concurrent.futures import ThreadPoolExecutor
-from lowdnn.driver import nvrtc
-def compiled(_):
-    return nvrtc.library_file() and nvrtc.build()
-with ThreadPoolExecutor(8) as pool:
-    print(len(set(pool.map(compiled, range(8)))))
-"""
-    found = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert found.stdout == "1\n"
+def test_one_thread_at_a_time_loads_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling needs a second library, which is there a moment after others see the first one."""
+    inside, seen = set(), []
+
+    def load(name: str) -> SimpleNamespace:
+        inside.add(get_ident())
+        seen.append(len(inside))
+        time.sleep(0.01)
+        inside.discard(get_ident())
+        return SimpleNamespace(abs_path=__file__)
+
+    monkeypatch.setattr("cuda.pathfinder.load_nvidia_dynamic_lib", load)
+    nvrtc._library_path.cache_clear()
+    with ThreadPoolExecutor(4) as pool:
+        files = [pool.submit(call) for call in (nvrtc.library_file, nvrtc.version) * 2]
+        assert {__file__ in str(file.result()) for file in files[::2]} == {True}
+    nvrtc._library_path.cache_clear()
+    assert len(seen) > 1, "no thread has waited"
+    assert set(seen) == {1}
 
 
 def test_a_lock_that_fork_left_behind_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
