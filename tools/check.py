@@ -6,7 +6,8 @@ failed. Run from anywhere; the working directory becomes the repository root.
 
 The tests draw their data and shapes from a seed that follows from the kernels: the same kernels give the same run, so
 that a failure is there for whoever looks at it. ``python -m pytest`` by itself draws afresh each time. They do not
-compile again what ``assembly`` has compiled.
+compile again what ``assembly`` has compiled. pytest-xdist spreads them over two processes; no test needs it, so that
+``layers`` runs without it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ STEPS: dict[str, Sequence[str]] = {
     "lint": (sys.executable, "-m", "ruff", "check", "."),
     "format": (sys.executable, "-m", "ruff", "format", "--check", "."),
     "types": (sys.executable, "-m", "mypy"),
-    "layers": (sys.executable, "-m", "pytest", "-q", "tests/test_layers.py"),
+    "layers": (sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "tests/test_layers.py"),
     "manifest": (sys.executable, "tools/build_ptx.py", "--check"),
     "assembly": (sys.executable, "tools/assemble.py"),
     "tests": (sys.executable, "-m", "pytest", "-n", "2", "--dist", "worksteal"),

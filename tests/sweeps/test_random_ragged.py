@@ -15,7 +15,7 @@ from tests.sweeps.random_ragged import check, draw, draw_backward, engines_of
 Draw = Callable[[np.random.Generator, np.random.Generator, int], str]
 
 #: Kernels, emulated and on a GPU.
-_KERNELS, _KERNELS_ON_A_GPU = 6, 16
+_KERNELS, _KERNELS_ON_A_GPU = 4, 16
 #: Cases for each kernel, emulated and on a GPU.
 _CASES, _CASES_ON_A_GPU = 2, 24
 #: The longest sequences of each case in turn: the reference's time grows with their square.

@@ -17,7 +17,7 @@ from tests.sweeps.random_rows import draw_norm, draw_pointwise, draw_reduction, 
 Draw = Callable[[np.random.Generator, int], str]
 
 _SWEEPS, _CASES_OF_A_SWEEP = 12, 50
-_SAMPLED = 24
+_SAMPLED = 12
 _KINDS = pytest.mark.parametrize("draw", [draw_norm, draw_softmax, draw_reduction, draw_pointwise])
 
 
