@@ -12,7 +12,7 @@ share them in front:
 
     matmul_simt_fp32_..._sm80 5d1c0a... 80,86,87,89 72 0 0 0 1 | 90,100 70 0 0 0 1
 
-A fit kernel whose digest is still that one is not assembled again, but for a twentieth of them, each for one of its
+A fit kernel whose digest is still that one is not assembled again, but for a fortieth of them, each for one of its
 architectures, which would show a table that somebody has edited. A seed says which: ``--seed``, or LOWDNN_TEST_SEED, or
 one drawn afresh.
 
@@ -62,7 +62,7 @@ HEADER = (
 )
 _DIGEST_DIGITS = 16
 #: One in so many of the kernels that are known is assembled again.
-_CHECKED_AGAIN = 20
+_CHECKED_AGAIN = 40
 #: Assembled between two writes of the table: a run that is cut short keeps the rest.
 _SAVED_TOGETHER = 400
 _SERIALISED = re.compile(r"C75(?:08|1\d)")
@@ -193,7 +193,7 @@ def seed_of(given: int | None) -> int:
 
 
 def chosen_again(known: Collection[Key], seed: int) -> list[Key]:
-    """A twentieth of the known kernels, at random, each for one of its architectures."""
+    """A fortieth of the known kernels, at random, each for one of its architectures."""
     architectures: dict[str, list[str]] = defaultdict(list)
     for name, arch in sorted(known):
         architectures[name].append(arch)

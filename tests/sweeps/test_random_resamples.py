@@ -15,7 +15,8 @@ from tests.sweeps.random_resamples import draw, forms
 
 #: The forms stay the same, so that their kernels are compiled once; shapes and data are drawn afresh in each run.
 _FORMS = forms(64, seed=5)
-_SAMPLED_FORMS, _SAMPLED_SHAPES = 12, 2
+#: Of every mode and direction.
+_SAMPLED_FORMS, _SAMPLED_SHAPES = 16, 2
 _SHAPES = 20
 
 
