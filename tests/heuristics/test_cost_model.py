@@ -65,6 +65,11 @@ def test_blocks_that_meet_take_longer() -> None:
     assert launch_us(meeting, ARCH) == pytest.approx(2 + 1.2 + 1)
 
 
+def test_a_launch_that_overlaps_the_one_before_takes_less() -> None:
+    overlapping = replace(launch(100, size_bytes=10**6), overlaps_previous=True)
+    assert launch_us(overlapping, ARCH) == pytest.approx(2 - 0.6 + 1)
+
+
 def test_half_of_the_multiprocessors_keep_the_memory_busy() -> None:
     times = [launch_us(launch(blocks, size_bytes=10**6), ARCH) for blocks in (10, 50, 101)]
     assert times == pytest.approx([2 + 5, 2 + 1, 2 + 1])

@@ -74,10 +74,14 @@ def test_equal_estimates_keep_the_order_of_the_registry() -> None:
 
 @dataclass(eq=False)
 class SplittingEngine(FakeEngine):
-    """An engine that sums in ``splits`` parts by default, each of which needs ``part_bytes`` of workspace."""
+    """An engine that sums in ``splits`` parts by default, each of which needs ``part_bytes`` of workspace.
+
+    In one part it needs ``whole_bytes``.
+    """
 
     splits: int = 4
     part_bytes: int = 256
+    whole_bytes: int = 0
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         return (Knob("split_k", KnobType.SPLIT_K_SLC, (1, 2, 4), self.splits, "parts of k"),)
@@ -85,7 +89,7 @@ class SplittingEngine(FakeEngine):
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         plan = super().plan(graph, arch, choices)
         splits = dict(plan.choices)[KnobType.SPLIT_K_SLC]
-        return replace(plan, workspace_bytes=splits * self.part_bytes if splits > 1 else 0)
+        return replace(plan, workspace_bytes=splits * self.part_bytes if splits > 1 else self.whole_bytes)
 
 
 def test_an_engine_that_splits_is_listed_without_the_split_too() -> None:
@@ -96,7 +100,7 @@ def test_an_engine_that_splits_is_listed_without_the_split_too() -> None:
     assert whole.reason.endswith("1024 bytes of workspace less than split")
 
 
-@pytest.mark.parametrize("change", [{"splits": 1}, {"part_bytes": 0}])
+@pytest.mark.parametrize("change", [{"splits": 1}, {"part_bytes": 0}, {"whole_bytes": 1024}])
 def test_an_engine_with_no_workspace_to_save_is_listed_once(change: dict[str, int]) -> None:
     assert names(HeurMode.A, SplittingEngine("split", 0, 10**6, **change)) == ["split"]  # type: ignore[arg-type]
 
@@ -180,7 +184,9 @@ def test_chosen_knobs_reach_the_plan() -> None:
     assert candidate.plan.choices == ((KnobType.TILE_M, 16),)
 
 
-def test_an_unknown_knob_value_is_refused() -> None:
+def test_an_unknown_knob_or_value_is_refused() -> None:
+    with pytest.raises(BadParamError, match=r"knob_choices: expected TILE_M, got TILE_N"):
+        candidate_for(FakeEngine("e", 0, 1), GRAPH, SM_90A, {KnobType.TILE_N: 16})
     with pytest.raises(BadParamError, match=r"TILE_M: expected one of \[16, 32\], got 7"):
         candidate_for(FakeEngine("e", 0, 1), GRAPH, SM_90A, {KnobType.TILE_M: 7})
 

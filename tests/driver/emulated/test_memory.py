@@ -30,6 +30,26 @@ def test_host_copies_go_both_ways():
     assert arena.host_read(b, 12).tolist() == [4, 3, 2, 1] * 3
 
 
+def test_an_allocation_is_complete_once_all_of_it_is_written():
+    arena = Arena()
+    written, other = arena.allocate(100), arena.allocate(100)
+    arena.fill(written + 50, 1, 50)
+    assert not arena.allocation_at(written).complete
+    arena.fill(written, 1, 100)
+    assert arena.allocation_at(written).complete
+    arena.copy(written, other, 10)
+    assert not arena.allocation_at(written).complete
+    assert (arena.written(written, 10), arena.written(written + 10, 90)) == (False, True)
+
+
+def test_what_may_be_written():
+    arena = Arena()
+    constant, other = arena.allocate(100, read_only=True), arena.allocate(100)
+    addresses = np.array([constant, constant + 97, other, other + 96], np.uint64)
+    inside, writable = arena.inside(addresses, 4)
+    assert (inside.tolist(), writable.tolist()) == ([True, False, True, True], [False, False, True, True])
+
+
 @pytest.mark.parametrize(("start", "size"), [(-1, 4), (97, 4), (100, 1), (0, 101)])
 def test_host_access_outside_an_allocation_is_a_fault(start, size):
     arena = Arena()

@@ -163,6 +163,27 @@ def test_order_is_handed_on_by_read_modify_writes(bench):
     bench.run(module, "k", 3, 1, bench.put(np.zeros(2, np.uint32)), races=True, cooperative=True)
 
 
+def test_a_read_modify_write_hands_on_what_others_released(bench):
+    """Blocks 0 and 1 write a word each and add to the flag; block 2, which acquires it, sees both."""
+    module = bench.ptx("""
+        ld.param.u64 %rd1, [out];
+        mov.u32 %r1, %ctaid.x;
+        setp.eq.u32 %p1, %r1, 2;
+        @%p1 bra WAIT;
+        mul.wide.u32 %rd2, %r1, 4;
+        add.u64 %rd2, %rd1, %rd2;
+        st.global.u32 [%rd2+4], 42;
+        red.release.gpu.global.add.u32 [%rd1], 1;
+        bra END;
+        WAIT: ld.acquire.gpu.global.u32 %r2, [%rd1];
+        setp.lt.u32 %p2, %r2, 2;
+        @%p2 bra WAIT;
+        ld.global.u32 %r3, [%rd1+4];
+        ld.global.u32 %r4, [%rd1+8];
+        END: ret;""")
+    bench.run(module, "k", 3, 1, bench.put(np.zeros(3, np.uint32)), races=True, cooperative=True)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_an_mbarrier_orders_those_who_arrive_and_wait(bench, policy):
     right = {"made": "bar.sync 0;", "arrive": "release", "wait": "acquire"}
