@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lowdnn.driver.emulated.checking.accesses import ASYNC_READER, ASYNC_READERS
+from lowdnn.driver.emulated.checking.clocks import starts_of_runs
 from lowdnn.driver.emulated.checking.epochs import GPU, WEAK, stamp, timed
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.checking.order import Order
@@ -192,8 +193,10 @@ class AsyncRaces:
 def _pairs(rows: Array, numbers: Array, count: int) -> tuple[Array, Array]:
     """The distinct pairs of a row and a number below ``count``."""
     keys = rows * count + numbers
-    changes = np.flatnonzero(np.diff(keys, prepend=-1))
-    rows, numbers = np.divmod(np.unique(keys[changes]), count)
+    keys = keys[starts_of_runs(keys)]
+    if keys.size > 1:
+        keys = np.unique(keys)
+    rows, numbers = np.divmod(keys, count)
     return rows, numbers
 
 

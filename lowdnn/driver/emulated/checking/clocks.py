@@ -50,6 +50,19 @@ class Clocks:
 
 def joined(clocks: Array, keys: Array) -> tuple[Array, Array]:
     """(distinct keys, for each of them the latest of every column)."""
-    order = np.argsort(keys, kind="stable")
-    found, starts = np.unique(keys[order], return_index=True)
-    return found, np.maximum.reduceat(clocks[order], starts, axis=0)
+    if keys.size == 1:
+        return keys, clocks
+    order = keys.argsort(kind="stable")
+    ordered = keys[order]
+    starts = starts_of_runs(ordered)
+    return ordered[starts], np.maximum.reduceat(clocks[order], starts, axis=0)
+
+
+def starts_of_runs(*columns: Array) -> Array:
+    """Numbers of the entries that differ from the one before, in any column."""
+    changes = np.empty(columns[0].size, dtype=np.bool_)
+    changes[:1] = True
+    np.not_equal(columns[0][1:], columns[0][:-1], out=changes[1:])
+    for column in columns[1:]:
+        changes[1:] |= column[1:] != column[:-1]
+    return changes.nonzero()[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -22,6 +23,11 @@ class PendingCopy:
     unit: int
     site: int
 
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """The first and the last of its lanes."""
+        return int(self.lanes[0]), int(self.lanes[-1])
+
     def part(self, mask: Array) -> PendingCopy:
         return replace(self, lanes=self.lanes[mask], stage=self.stage[mask], places=self.places[mask])
 
@@ -35,17 +41,22 @@ class PendingCopies:
     def add(self, copy: PendingCopy) -> None:
         self._copies.append(copy)
 
-    def waited(self, limit: Array) -> list[PendingCopy]:
-        """Takes out the copies of groups below ``limit`` [lanes of the batch]."""
-        return self._take(lambda copy: copy.stage < limit[copy.lanes])
+    def waited(self, lanes: Array, limit: Array) -> list[PendingCopy]:
+        """Takes out what ``lanes``, which ascend, have issued in groups below ``limit`` [lanes of the batch]; the limit
+        of other lanes lets nothing pass."""
+        return self._take(lanes, lambda copy: copy.stage < limit[copy.lanes])
 
     def issued_before(self, lanes: Array, serial: int) -> list[PendingCopy]:
-        """Takes out what ``lanes`` issued before number ``serial``."""
-        return self._take(lambda copy: np.isin(copy.lanes, lanes) & (copy.serial < serial))
+        """Takes out what ``lanes``, which ascend, issued before number ``serial``."""
+        return self._take(lanes, lambda copy: np.isin(copy.lanes, lanes) & (copy.serial < serial))
 
-    def _take(self, find: Callable[[PendingCopy], Array]) -> list[PendingCopy]:
+    def _take(self, lanes: Array, find: Callable[[PendingCopy], Array]) -> list[PendingCopy]:
+        first, last = int(lanes[0]), int(lanes[-1])
         taken, left = [], []
         for copy in self._copies:
+            if copy.span[0] > last or copy.span[1] < first:
+                left.append(copy)
+                continue
             due = find(copy)
             if due.all():
                 taken.append(copy)

@@ -151,9 +151,9 @@ class Races:
             self._visits.check(visit)
             self._visits.note(visit)
 
-    def copies_waited(self, limit: Array) -> None:
-        """Copies of groups below ``limit`` [lanes of the batch] have landed for their warps."""
-        self._landed(self._copies.waited(limit))
+    def copies_waited(self, lanes: Array, limit: Array) -> None:
+        """Copies of ``lanes`` in groups below ``limit`` [lanes of the batch] have landed for their warps."""
+        self._landed(self._copies.waited(lanes, limit))
 
     def copies_arrive(self, lanes: Array, serial: int) -> None:
         """So have those that ``lanes`` issued before number ``serial``."""

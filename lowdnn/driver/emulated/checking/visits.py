@@ -10,6 +10,7 @@ import numpy as np
 
 from lowdnn.driver.emulated.checking import accesses, epochs, reports
 from lowdnn.driver.emulated.checking.accesses import READER_ROWS, Accesses
+from lowdnn.driver.emulated.checking.clocks import starts_of_runs
 from lowdnn.driver.emulated.checking.epochs import GPU, WEAK, stamp
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.checking.lifetimes import Lifetimes
@@ -112,7 +113,7 @@ class Visits:
         size = found.shape[1]
         flat = found.reshape(-1)
         rows = visit.rows if size == 1 else visit.rows.repeat(size)
-        starts = _starts_of_runs(flat, rows)
+        starts = starts_of_runs(flat, rows)
         earlier = flat[starts]
         starts = starts[earlier >= (floors if isinstance(floors, int) else floors[starts // size])]
         is_fine = fine(flat[starts], rows[starts])
@@ -170,12 +171,3 @@ class Visits:
         where = (int(visit.places[entry]) << visit.unit >> shift) + granule << shift
         position = entry if visit.positions is None else int(visit.positions[entry])
         return make(self.batch, visit.memory, where, position, visit.write, earlier)
-
-
-def _starts_of_runs(*columns: Array) -> Array:
-    """Numbers of the entries that differ from the one before, in any column."""
-    changes = np.ones(columns[0].size, dtype=np.bool_)
-    changes[1:] = columns[0][1:] != columns[0][:-1]
-    for column in columns[1:]:
-        changes[1:] |= column[1:] != column[:-1]
-    return np.flatnonzero(changes)

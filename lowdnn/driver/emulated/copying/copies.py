@@ -84,9 +84,9 @@ class AsyncCopies:
         limit = np.full(self._committed.size, -1, dtype=np.int32)
         index = slice(None) if group.index is None else group.index
         limit[index] = self._committed[index] - pending
-        self._land_due(lambda copy: copy.stage < limit[copy.index])
+        self._land_due(group.lanes, lambda copy: copy.stage < limit[copy.index])
         if group.batch.races is not None:
-            group.batch.races.copies_waited(limit)
+            group.batch.races.copies_waited(group.lanes, limit)
 
     @property
     def under_way(self) -> int:
@@ -101,11 +101,16 @@ class AsyncCopies:
         """The copies that ``lanes`` issued before number ``serial`` land, committed or not."""
         chosen = np.zeros(self._committed.size, dtype=np.bool_)
         chosen[lanes] = True
-        self._land_due(lambda copy: chosen[copy.index] & (copy.serial < serial))
+        self._land_due(lanes, lambda copy: chosen[copy.index] & (copy.serial < serial))
 
-    def _land_due(self, find: Callable[[_Copy], Array]) -> None:
+    def _land_due(self, lanes: Array, find: Callable[[_Copy], Array]) -> None:
+        """Lands what ``find`` says of the copies of ``lanes``, which ascend."""
+        first, last = int(lanes[0]), int(lanes[-1])
         left = []
         for copy in self._under_way:
+            if copy.lanes[0] > last or copy.lanes[-1] < first:
+                left.append(copy)
+                continue
             due = find(copy)
             if due.all():
                 self._land(copy)

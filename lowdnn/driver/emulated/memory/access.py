@@ -55,8 +55,12 @@ def load(group: Group, space: str, address: Address, offset: int, kind: Kind) ->
         group.batch.races.load(group, space, place, kind.shift, kind.words, kind.scope)
     if kind.count == 1:
         return memory.views[kind.word][place]
-    words = np.stack([memory.views[kind.word][place + i] for i in range(kind.words)], axis=-1)
-    grid = words.reshape(-1, kind.words).view(memory.views[kind.code].dtype)
+    view, dtype = memory.views[kind.word], memory.views[kind.code].dtype
+    if kind.words == 1:
+        words = view[place]
+    else:
+        words = np.stack([view[place + i] for i in range(kind.words)], axis=-1)
+    grid = words.reshape(-1, kind.words).view(dtype)
     return tuple(np.ascontiguousarray(grid.T)) if place.ndim else tuple(grid[0])
 
 

@@ -32,6 +32,7 @@ _FULL = 0xFFFFFFFF
 #: reads volatile data is no deadlock, and one around an mbarrier need not wait for it.
 _PATIENCE = 20_000
 _SHORT_PATIENCE = 20
+_KEPT_GROUPS = 64
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ class Scheduler:
         self._rounds = 0
         self._patience = _PATIENCE
         self._stores_seen = 0
+        #: Groups of adjacent lanes, by the first and the last: those of a unit come again and again.
+        self._groups: dict[tuple[int, int], Group] = {}
 
     def run(self) -> None:
         """Raises ``BlockFault`` for what a block does wrong and ``LaneFault`` for a deadlock or a timeout."""
@@ -392,9 +395,14 @@ class Scheduler:
         if lanes.size == self.batch.lane_count:
             return Group(self.batch, None)
         first, last = int(lanes[0]), int(lanes[-1])
-        if last - first + 1 == lanes.size:
-            return Group(self.batch, slice(first, last + 1))
-        return Group(self.batch, lanes)
+        if last - first + 1 != lanes.size:
+            return Group(self.batch, lanes)
+        group = self._groups.get((first, last))
+        if group is None:
+            if len(self._groups) == _KEPT_GROUPS:
+                self._groups.clear()
+            group = self._groups[first, last] = Group(self.batch, slice(first, last + 1))
+        return group
 
 
 def _lane_bits(flags: Array) -> Array:

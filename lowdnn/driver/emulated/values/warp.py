@@ -34,9 +34,11 @@ def shuffle(value: Lanes, source: Lanes, active: Lanes) -> Lanes:
     """The value of each lane's ``source`` lane; all ones, a NaN, where that lane is inactive (undefined in PTX)."""
     if source.ndim == 1 and active.all():
         return value[:, source]
-    source = np.broadcast_to(source, value.shape)
-    taken = np.take_along_axis(value, source, axis=1)
-    undefined = ~np.take_along_axis(active, source, axis=1)
+    place = source + np.arange(0, value.size, value.shape[1])[:, np.newaxis]
+    taken = value.reshape(-1).take(place)
+    if active.all():
+        return taken
+    undefined = ~active.reshape(-1).take(place)
     poison = np.full(1, 0xFF, np.uint8).repeat(value.dtype.itemsize).view(value.dtype)[0]
     return np.where(undefined, poison, taken)
 
