@@ -56,10 +56,7 @@ def load(group: Group, space: str, address: Address, offset: int, kind: Kind) ->
     if kind.count == 1:
         return memory.views[kind.word][place]
     view, dtype = memory.views[kind.word], memory.views[kind.code].dtype
-    if kind.words == 1:
-        words = view[place]
-    else:
-        words = np.stack([view[place + i] for i in range(kind.words)], axis=-1)
+    words = view[place] if kind.words == 1 else np.stack([view[place + i] for i in range(kind.words)], axis=-1)
     grid = words.reshape(-1, kind.words).view(dtype)
     return tuple(np.ascontiguousarray(grid.T)) if place.ndim else tuple(grid[0])
 

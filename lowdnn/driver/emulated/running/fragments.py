@@ -7,6 +7,7 @@ in one product of larger matrices.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -128,38 +129,66 @@ class Products(Settled):
 
 
 class Chains:
-    """The chains of a batch that are not summed yet, by their A factors. An entry of a dead chain does no harm."""
+    """The chains of a batch that are not summed yet, by their A factors. An entry of a dead chain does no harm.
+
+    ``_keys``: by the B factors of a chain, the keys of those that have them.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[Key, list[ref[Products]]] = {}
+        self._keys: dict[Factors, dict[Key, None]] = {}
+        self._until_dead_ones_go = _KEPT
 
     def add(self, chain: Products) -> None:
-        if len(self._waiting) > _KEPT:
-            self._waiting = {key: kept for key, refs in self._waiting.items() if (kept := [r for r in refs if r()])}
-        self._waiting.setdefault(_key(chain), []).append(ref(chain))
+        self._until_dead_ones_go -= 1
+        if not self._until_dead_ones_go:
+            self._forget_dead()
+        self._enter(_key(chain), chain)
 
     def sum_up(self, chain: Products) -> None:
         """Sums a chain, and all others with its A factors; and in the same product all with its B factors, where
         the same chains run along other A factors."""
-        rows = [self._alive(_key(chain))]
-        factors = [_identities(one.rights) for one in rows[0]]
-        for key in self._waiting:
-            if key != _key(chain) and len(key) == len(_key(chain)):
+        own = _key(chain)
+        rows = {own: self._alive(own)}
+        factors = [_identities(one.rights) for one in rows[own]]
+        for key in self._keys[factors[0]]:
+            if key != own and len(key) == len(own):
                 others = self._alive(key)
                 if [_identities(one.rights) for one in others] == factors:
-                    rows.append(others)
-        for row in rows:
-            del self._waiting[_key(row[0])]
-        total = _summed(chain.product, [row[0].lefts for row in rows], [one.rights for one in rows[0]])
+                    rows[key] = others
+        self._leave(rows, factors)
+        total = _summed(chain.product, [row[0].lefts for row in rows.values()], [one.rights for one in rows[own]])
         height = chain.product.rows
-        for down, row in enumerate(rows):
+        for down, row in enumerate(rows.values()):
             for right, one in enumerate(row):
                 one.add(total[:, height * down : height * (down + 1), 8 * right : 8 * right + 8])
 
+    def _enter(self, key: Key, chain: Products) -> None:
+        self._waiting.setdefault(key, []).append(ref(chain))
+        self._keys.setdefault(_identities(chain.rights), {})[key] = None
+
+    def _leave(self, keys: Iterable[Key], factors: list[Factors]) -> None:
+        for key in keys:
+            del self._waiting[key]
+            for rights in factors:
+                self._keys[rights].pop(key, None)
+        for rights in factors:
+            if rights in self._keys and not self._keys[rights]:
+                del self._keys[rights]
+
+    def _forget_dead(self) -> None:
+        """Comes up after as many chains again as are alive, so that its cost does not grow with their number."""
+        living = [(key, chain) for key in self._waiting for chain in self._alive(key)]
+        self._waiting, self._keys = {}, {}
+        for key, chain in living:
+            self._enter(key, chain)
+        self._until_dead_ones_go = max(_KEPT, len(living))
+
     def _alive(self, key: Key) -> list[Products]:
-        return [chain for one in self._waiting[key] if (chain := one()) is not None]
+        return [chain for one in self._waiting.get(key, ()) if (chain := one()) is not None]
 
 
+Factors = tuple[int, ...]
 Key = tuple[str | int, ...]
 _KEPT = 256
 
