@@ -62,7 +62,8 @@ class KernelCompiler:
         """Images of ``kernel``, the best first; each is made when the driver has refused those before it.
 
         machine_arch: what the device takes machine code for, or an empty string.
-        The PTX of the store comes first. Otherwise it is machine code, where the device takes it, and PTX.
+        The order is: PTX of the store, where it has the kernel; machine code, where the device takes it and NVRTC knows
+        the architecture; PTX of the disk cache or of NVRTC.
         Raises CompilationFailedError with NVRTC's log, SublibraryLoadingFailedError where NVRTC is needed and missing.
         """
         source = self._sources.read(kernel)
