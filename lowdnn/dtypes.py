@@ -157,6 +157,17 @@ def from_float64(values: NDArray[Any], data_type: DataType) -> NDArray[Any]:
     return _to_bits(values.astype(np.float64), facts)
 
 
+def holds(data_type: DataType, other: DataType) -> bool:
+    """Whether each value of ``other`` is one of ``data_type``."""
+    facts, given = info(data_type), info(other)
+    if data_type is other:
+        return True
+    if facts.kind is Kind.FLOAT and given.kind is Kind.FLOAT:
+        return given.mantissa_bits <= facts.mantissa_bits and given.exponent_bits <= facts.exponent_bits
+    is_integer = given.kind in (Kind.SIGNED, Kind.UNSIGNED)
+    return is_integer and facts.kind is Kind.SIGNED and given.size_bytes < facts.size_bytes
+
+
 def _to_integer(values: NDArray[Any], facts: DTypeInfo) -> NDArray[Any]:
     if values.dtype.kind in "iub":
         limits = np.iinfo(facts.storage)

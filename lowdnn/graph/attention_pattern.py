@@ -110,7 +110,7 @@ def _match(graph: OperationGraph) -> Attention | str:
     )
     band = band_of(score_steps, softmax.x)
     refused = _refuse_masks(graph, band, sink, loads)
-    scores = refused or _needed(score_steps, band.scores)
+    scores = refused or _needed(score_steps, first.c, band.scores)
     if isinstance(scores, str):
         return scores
     return Attention(
@@ -231,6 +231,10 @@ def _refuse_parts(
     for op in between:
         if not isinstance(op, PointwiseOperation | RngOperation):
             return f"operations: expected pointwise operations and random numbers, got {type(op).__name__}"
+    made = {tensor.uid for op in between for tensor in outputs_of(op).values()}
+    for op in between:
+        if isinstance(op, RngOperation) and not made.isdisjoint(tensor.uid for tensor in inputs_of(op).values()):
+            return "operations: expected a seed and an offset that are inputs of the graph, got others"
     for op in (*before, *between):
         for tensor in outputs_of(op).values():
             if not tensor.is_virtual:
@@ -273,9 +277,12 @@ def _refuse_largest(
 
 
 def _needed(
-    operations: tuple[PointwiseOperation | BlockMask, ...], result: Tensor
+    operations: tuple[PointwiseOperation | BlockMask, ...], product: Tensor, result: Tensor
 ) -> tuple[PointwiseOperation, ...] | str:
-    """Those that ``result`` depends on, or why it cannot be computed."""
+    """Those that ``result`` depends on, or why it cannot be computed behind ``product``."""
+    made = {product.uid, *(op.output.uid for op in operations if isinstance(op, PointwiseOperation))}
+    if result.uid not in made or result.dims != product.dims:
+        return f"{result.label}: expected scores that follow from the first product's, got another tensor"
     wanted, needed = {result.uid}, []
     for op in reversed(operations):
         if wanted.isdisjoint(tensor.uid for tensor in outputs_of(op).values()):

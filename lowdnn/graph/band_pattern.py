@@ -12,15 +12,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import inf
 
+from lowdnn import dtypes
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.ops.block_mask import BlockMask
-from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.tensor import Tensor
 
 _ROW_AXIS, _COLUMN_AXIS = 2, 3
-#: Types of indices that hold each one, and of scores that hold minus infinity.
+#: Types of indices that hold each one, of lengths, and of scores that hold minus infinity.
 _INDEX_TYPES = (DataType.INT32, DataType.INT64, DataType.FLOAT, DataType.DOUBLE)
+_LENGTH_TYPES = (DataType.INT32, DataType.INT64)
 _SCORE_TYPES = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
+#: What may be added to an index at most, so that all types hold the sum.
+_MAX_OFFSET = 2**23
 #: ``x mode b`` as a bound of ``x - b``: (whether from below, what equality does not reach).
 _COMPARISONS = {
     PointwiseMode.CMP_GE: (True, 0),
@@ -68,7 +72,7 @@ def band_of(operations: tuple[PointwiseOperation | BlockMask, ...], scores: Tens
 
 
 def _with_blocks(band: Band, mask: BlockMask) -> Band | None:
-    if band.blocks is not None or mask.y.data_type not in _SCORE_TYPES:
+    if band.blocks is not None or not _keeps(mask.y, mask.x):
         return None
     return replace(band, scores=mask.x, blocks=mask.mask)
 
@@ -77,14 +81,14 @@ def _narrowed(band: Band, mask: PointwiseOperation | None, producers: _Producers
     """The band with ``mask``, or None where it is no such mask."""
     if mask is None or mask.mode is not PointwiseMode.BINARY_SELECT or mask.operands["b"].constant_value != -inf:
         return None
-    if mask.output.data_type not in _SCORE_TYPES or mask.pointwise.compute_type not in _SCORE_TYPES:
+    if (mask.alpha1, mask.alpha2) != (1.0, 1.0) or not _keeps(mask.output, mask.operands["x"], mask.pointwise):
         return None
     comparison = producers.get(mask.operands["t"].uid)
     if comparison is None or comparison.mode not in _COMPARISONS or not _is_of_indices(comparison):
         return None
     scores, (left, right) = mask.operands["x"], (comparison.operands["x"], comparison.operands["b"])
     from_below, gap = _COMPARISONS[comparison.mode]
-    x, b = _index(left, producers), _index(right, producers)
+    x, b = (_index(tensor, mask.output.dims, producers) for tensor in (left, right))
     if x is None or b is None:
         return _with_lengths(replace(band, scores=scores), x, right, comparison.mode, producers)
     if {x.axis, b.axis} != {_ROW_AXIS, _COLUMN_AXIS}:
@@ -101,8 +105,8 @@ def _narrowed(band: Band, mask: PointwiseOperation | None, producers: _Producers
 def _with_lengths(
     band: Band, index: _Index | None, lengths: Tensor, mode: PointwiseMode, producers: _Producers
 ) -> Band | None:
-    is_length = lengths.uid not in producers and not lengths.is_scalar_value and lengths.dims[1:] == (1, 1, 1)
-    if not is_length or mode is not PointwiseMode.CMP_LT:
+    is_given = lengths.uid not in producers and not lengths.is_scalar_value and lengths.data_type in _LENGTH_TYPES
+    if not is_given or lengths.dims[1:] != (1, 1, 1) or mode is not PointwiseMode.CMP_LT:
         return None
     if index == _Index(_COLUMN_AXIS, 0) and band.lengths is None:
         return replace(band, lengths=lengths)
@@ -116,19 +120,26 @@ def _is_of_indices(op: PointwiseOperation) -> bool:
     return (op.alpha1, op.alpha2) == (1.0, 1.0) and op.pointwise.compute_type in _INDEX_TYPES
 
 
-def _index(tensor: Tensor, producers: _Producers) -> _Index | None:
-    """GEN_INDEX along rows or columns, with whole constants added."""
+def _keeps(y: Tensor, x: Tensor, arithmetic: Pointwise | None = None) -> bool:
+    """Whether a mask leaves scores as they are, and ``y`` holds minus infinity."""
+    steps = (y.data_type,) if arithmetic is None else (arithmetic.compute_type, y.data_type)
+    return all(step in _SCORE_TYPES and dtypes.holds(step, x.data_type) for step in steps)
+
+
+def _index(tensor: Tensor, dims: tuple[int, ...], producers: _Producers) -> _Index | None:
+    """GEN_INDEX along rows or columns of ``dims``, with whole constants added."""
     op = producers.get(tensor.uid)
     if op is None or not _is_of_indices(op) or op.output.data_type not in _INDEX_TYPES:
         return None
     if op.mode is PointwiseMode.GEN_INDEX:
-        return _Index(op.pointwise.axis, 0)
+        axis = op.pointwise.axis
+        return _Index(axis, 0) if op.output.dims[axis] == dims[axis] else None
     if op.mode is PointwiseMode.IDENTITY:
-        return _index(op.operands["x"], producers)
+        return _index(op.operands["x"], dims, producers)
     if op.mode not in (PointwiseMode.ADD, PointwiseMode.SUB):
         return None
-    constant, index = op.operands["b"].constant_value, _index(op.operands["x"], producers)
-    if index is None or constant is None or constant != int(constant):
+    constant, index = op.operands["b"].constant_value, _index(op.operands["x"], dims, producers)
+    if index is None or constant is None or not abs(constant) <= _MAX_OFFSET or constant != int(constant):
         return None
     sign = 1 if op.mode is PointwiseMode.ADD else -1
     return replace(index, offset=index.offset + sign * int(constant))

@@ -28,8 +28,12 @@ def padded(graph: OperationGraph) -> Padded | str:
     for move in moves:
         if not move.padded.is_virtual or (isinstance(move, RaggedStore) and graph.consumers(move.padded) != (move,)):
             return f"{move.padded.label}: expected a virtual tensor, read by what packs it alone, got another one"
-        if isinstance(move, RaggedLoad) and graph.producer(move.packed) is not None:
-            return f"{move.packed.label}: expected a graph input, got one that an operation writes"
+        read = (move.packed, move.offsets) if isinstance(move, RaggedLoad) else (move.offsets,)
+        for tensor in read:
+            if graph.producer(tensor) is not None:
+                return f"{tensor.label}: expected a graph input, got one that an operation writes"
+        if any(not isinstance(user, RaggedMove) for user in graph.consumers(move.packed)):
+            return f"{move.packed.label}: expected a packed tensor that is read as such alone, got another reader"
         if has_overlap((place := _place(move)).dims, place.strides):
             return f"{move.packed.label}.strides: expected rows of all heads, got {list(move.packed.strides)}"
     by_uid = {move.packed.uid: move for move in moves}

@@ -32,7 +32,8 @@ def sink_of(graph: OperationGraph, sink: Tensor) -> Sink:
     steps = tuple(op for op in graph.operations if id(op) in own and isinstance(op, PointwiseOperation))
     band = band_of(steps, sink)
     is_masked = band == Band(band.scores, query_lengths=band.query_lengths)
-    is_apart = all(id(user) in own for op in steps if op is not producer for user in graph.consumers(op.output))
+    users = [user for op in steps for user in graph.consumers(op.output) if id(user) not in own]
+    is_apart = len(users) == 1 and all(op.output.is_virtual for op in steps)
     if len(steps) < len(own) or band.query_lengths is None or not is_masked or not is_apart:
         return Sink(sink)
     return Sink(band.scores, band.query_lengths, steps)

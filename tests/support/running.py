@@ -114,7 +114,7 @@ def assert_outputs(
         tensor, actual, values = graph.tensors[uid], found[uid], wanted.values
         label = f"{tensor.label}, {context}"
         if uid in stores:
-            rows = _is_of_sequences(stores[uid], inputs)
+            rows = is_of_sequences(stores[uid], inputs)
             others = np.ascontiguousarray(actual[:, :, ~rows])
             assert others.tobytes() == poison(others.size, tensor.data_type).tobytes(), f"{label}: other rows changed"
             actual, values = actual[:, :, rows], values[:, :, rows]
@@ -179,7 +179,7 @@ def _compare(
     assert_outputs(run_plan(runtime, plan, graph, inputs), expected, graph, inputs, context)
 
 
-def _is_of_sequences(store: RaggedStore, inputs: Arrays) -> NDArray[np.bool_]:
+def is_of_sequences(store: RaggedStore, inputs: Arrays) -> NDArray[np.bool_]:
     """A flag for each row of the packed tensor that is a row of a sequence."""
     rows = np.zeros(store.packed.dims[2], np.bool_)
     for _, place in store.sequences({"offsets": inputs[store.offsets.uid]}):

@@ -420,7 +420,8 @@ def _either(types: tuple[DataType, ...]) -> str:
 def _refuse_shape(operation: SdpaBackward) -> str:
     """Why the kernels cannot count it, or an empty string."""
     for port, tensor in (inputs_of(operation) | outputs_of(operation)).items():
-        if tensor.is_scalar_value and port != "scale" and not port.startswith("inner"):
+        is_number = tensor.is_scalar_value and port != "scale" and not port.startswith("inner")
+        if is_number or tensor.is_virtual:
             return f"{port}: expected a tensor in device memory, got {tensor.label}"
     batch, heads, queries, size = operation.q.dims
     keys = operation.k.dims[2]

@@ -32,14 +32,19 @@ class Factors:
         return found
 
     def _following(self) -> Factors | None:
-        """With the one operation that reads the product, if that is a product with a number in FLOAT."""
+        """With the one operation that reads the product, if that is a product with a number, and all is in FLOAT."""
         readers = [op for op in self.rest if any(t.uid == self.product.uid for t in op.operands.values())]
         if len(readers) != 1 or readers[0].mode is not PointwiseMode.MUL:
             return None
         op, y = readers[0], readers[0].output
         x, number = op.operands["x"], op.operands["b"]
-        is_float = (op.pointwise.compute_type, y.data_type) == (DataType.FLOAT, DataType.FLOAT) and y.is_virtual
-        if x.uid != self.product.uid or (op.alpha1, op.alpha2) != (1.0, 1.0) or not is_float:
+        is_float = {op.pointwise.compute_type, x.data_type, y.data_type} == {DataType.FLOAT}
+        if (
+            x.uid != self.product.uid
+            or not (x.is_virtual and y.is_virtual)
+            or (op.alpha1, op.alpha2) != (1.0, 1.0)
+            or not is_float
+        ):
             return None
         rest = tuple(other for other in self.rest if other is not op)
         if number.constant_value is not None:

@@ -149,9 +149,9 @@ class AttentionForward:
     @cached_property
     def scale(self) -> float | None:
         """A positive number that products of queries and keys are multiplied by, where that, and what lies in device
-        memory, is all that is done."""
-        factors = self.score_factors
-        return factors.constant if not factors.rest and 0 < factors.constant < inf else None
+        memory, is all that is done, and nothing is rounded."""
+        factors, is_exact = self.score_factors, self.attention.first.c.data_type is DataType.FLOAT
+        return factors.constant if is_exact and not factors.rest and 0 < factors.constant < inf else None
 
     @cached_property
     def weight_factors(self) -> Factors:
@@ -175,9 +175,10 @@ class AttentionForward:
     def has_weights(self) -> bool:
         """Whether weights are more than rounded to the type of the product."""
         operations = self.weight_factors.rest
-        tensors = [self.attention.softmax.y, *(op.output for op in operations)]
+        types = {self.attention.softmax.y.data_type}
+        types |= {kind for op in operations for kind in (op.pointwise.compute_type, op.output.data_type)}
         is_plain = all(op.mode is PointwiseMode.IDENTITY and op.alpha1 == 1 for op in operations)
-        return not is_plain or any(t.data_type not in (DataType.FLOAT, self.q.tensor.data_type) for t in tensors)
+        return not is_plain or not types <= {DataType.FLOAT, self.q.tensor.data_type}
 
     @property
     def queries(self) -> int:
@@ -400,6 +401,9 @@ class AttentionForward:
             return "operations: expected weights in fp8 that numbers alone scale, got other operations on them"
         if attention.amax_o is not None and self.output_factors.product.uid != attention.amax_o.x.uid:
             return f"{attention.amax_o.x.label}: expected an output that numbers alone scale, got another tensor"
+        for largest in (attention.amax_s, attention.amax_o):
+            if largest is not None and largest.x.data_type is not DataType.FLOAT:
+                return f"{largest.x.label}: expected FLOAT under an AMAX, got {largest.x.data_type.name}"
         return ""
 
     @cached_property

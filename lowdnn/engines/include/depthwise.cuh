@@ -130,18 +130,22 @@ template <class T, int POSITIONS, int WIDTH, bool IN_LINES = false> struct RowWi
 // The functor's cursor is linear in the coordinates: that of the sum of two places is the sum of theirs.
 template <class Cursor> __device__ __forceinline__ void move(Cursor& cursor, const Cursor& by) {
   constexpr int FIELDS = sizeof(Cursor) / sizeof(i64);
-  i64(&to)[FIELDS] = reinterpret_cast<i64(&)[FIELDS]>(cursor);
-  const i64(&add)[FIELDS] = reinterpret_cast<const i64(&)[FIELDS]>(by);
+  if constexpr (FIELDS > 0) {
+    i64(&to)[FIELDS] = reinterpret_cast<i64(&)[FIELDS]>(cursor);
+    const i64(&add)[FIELDS] = reinterpret_cast<const i64(&)[FIELDS]>(by);
 #pragma unroll
-  for (int i = 0; i < FIELDS; ++i) to[i] += add[i];
+    for (int i = 0; i < FIELDS; ++i) to[i] += add[i];
+  }
 }
 
 // Keeps a cursor in registers: it is not worked out again wherever it is added.
 template <class Cursor> __device__ __forceinline__ void keep(Cursor& cursor) {
   constexpr int FIELDS = sizeof(Cursor) / sizeof(i64);
-  i64(&fields)[FIELDS] = reinterpret_cast<i64(&)[FIELDS]>(cursor);
+  if constexpr (FIELDS > 0) {
+    i64(&fields)[FIELDS] = reinterpret_cast<i64(&)[FIELDS]>(cursor);
 #pragma unroll
-  for (int i = 0; i < FIELDS; ++i) asm volatile("" : "+l"(fields[i]));
+    for (int i = 0; i < FIELDS; ++i) asm volatile("" : "+l"(fields[i]));
+  }
 }
 
 // Bit j: whether first + j * spacing lies inside an extent, for j below `count`.

@@ -136,7 +136,14 @@ def _pointwise(op: Operation, matrices: _Matrices, view: _View) -> PointwiseOper
             f"operations: expected pointwise operations with the convolution, none GEN_INDEX, got {type(op).__name__}"
         )
     found = matrices.of({port: (tensor, view) for port, tensor in (inputs_of(op) | outputs_of(op)).items()})
-    return found if isinstance(found, str) else replace(op, **found)
+    if isinstance(found, str):
+        return found
+    *operands, output = found.values()
+    for matrix in operands:
+        repeats = all(extent in (1, full) for extent, full in zip(matrix.dims, output.dims, strict=False))
+        if matrix.element_count > 1 and not repeats:
+            return f"{matrix.label}.dims: expected a tensor that repeats over all axes of pixels or none, got others"
+    return replace(op, **found)
 
 
 def _pixels(tensor: Tensor) -> Tensor | str:

@@ -54,7 +54,7 @@ class ResampleReduction:
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses all but one average or maximum over whole images or gradient of an average, and what the engine that
         takes it refuses."""
-        found = graph.derive(_rewritten, arch)
+        found = graph.derive(rewritten, arch)
         if isinstance(found, Refusal):
             return found
         refusal = self._engine(found).refuse(found, arch)
@@ -62,12 +62,12 @@ class ResampleReduction:
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """Those of the engine that takes it."""
-        found = accepted(graph.derive(_rewritten, arch))
+        found = accepted(graph.derive(rewritten, arch))
         return self._engine(found).knobs(found, arch)
 
     def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
         """That of the engine that takes it."""
-        found = accepted(graph.derive(_rewritten, arch))
+        found = accepted(graph.derive(rewritten, arch))
         plan = self._engine(found).plan(found, arch, choices)
         return plan_of(self, graph, arch, dict(plan.choices), plan.kernels, plan.launches, plan.workspace_bytes)
 
@@ -75,12 +75,12 @@ class ResampleReduction:
         """None of its own."""
         return ()
 
-    def _engine(self, rewritten: OperationGraph) -> Engine:
-        is_reduction = any(isinstance(op, ReductionOperation) for op in rewritten.operations)
+    def _engine(self, found: OperationGraph) -> Engine:
+        is_reduction = any(isinstance(op, ReductionOperation) for op in found.operations)
         return self._reduction if is_reduction else self._pointwise
 
 
-def _rewritten(graph: OperationGraph, arch: ArchSpec) -> OperationGraph | Refusal:
+def rewritten(graph: OperationGraph, arch: ArchSpec) -> OperationGraph | Refusal:
     """The graph with a reduction or a quotient in place of the resampling, or why there is none."""
     found = [op for op in graph.operations if isinstance(op, ResampleOperation)]
     if len(found) != 1:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from lowdnn import dtypes
 from lowdnn.engines.launch import WORKSPACE_ALIGNMENT_BYTES, aligned_bytes
 from lowdnn.engines.transform.views import View
-from lowdnn.enums import DataType, PointwiseMode, ReshapeMode
+from lowdnn.enums import PointwiseMode, ReshapeMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation
 from lowdnn.ops.concat import Concat
@@ -158,14 +158,5 @@ def _is_conversion(operation: Operation) -> bool:
     if not isinstance(operation, PointwiseOperation) or operation.mode is not PointwiseMode.IDENTITY:
         return False
     x = operation.operands["x"]
-    return operation.alpha1 == 1.0 and x.dims == operation.output.dims and _holds(operation.pointwise.compute_type, x)
-
-
-def _holds(compute_type: DataType, x: Tensor) -> bool:
-    facts, arithmetic = dtypes.info(x.data_type), dtypes.info(compute_type)
-    if x.data_type is compute_type:
-        return True
-    if arithmetic.kind is dtypes.Kind.FLOAT and facts.kind is dtypes.Kind.FLOAT:
-        return facts.mantissa_bits <= arithmetic.mantissa_bits and facts.exponent_bits <= arithmetic.exponent_bits
-    is_integer = facts.kind in (dtypes.Kind.SIGNED, dtypes.Kind.UNSIGNED)
-    return is_integer and arithmetic.kind is dtypes.Kind.SIGNED and facts.size_bytes < arithmetic.size_bytes
+    is_exact = operation.alpha1 == 1.0 and dtypes.holds(operation.pointwise.compute_type, x.data_type)
+    return is_exact and x.dims == operation.output.dims

@@ -1,0 +1,143 @@
+"""Checks of near misses: what recognises them and the engines that take them agree with the oracle, fused or not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import SM_90A
+from lowdnn.engines.base import Engine
+from lowdnn.engines.registry import ENGINES
+from lowdnn.enums import DataType
+from lowdnn.graph.compare import OpClass, Tolerance, differences, tolerance
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.oracle import evaluate
+from lowdnn.runtime.runtime import Runtime
+from tests.support.data import fresh_seed
+from tests.support.near_misses.drawing import NearMiss, exact, near_misses, with_data, with_inputs
+from tests.support.near_misses.meaning import gradients_in_parts, meanings
+from tests.support.near_misses.mutations import KINDS
+from tests.support.near_misses.pattern import Array, Draw, pattern_of
+from tests.support.random_graphs.checking import problem_of
+from tests.support.random_graphs.growth import Grown
+
+#: Runs of a test: of near misses that one kernel takes, and that several take.
+_FUSED, _APART = 4, 1
+#: Problems that a failure shows.
+_SHOWN = 5
+#: Roundings of one result of few bits on its way, which may fall to the other side.
+_ROUNDINGS = 4
+#: The share of elements that may be farther off, since a value between two that are so rounded decides over them.
+_FAR = 0.01
+
+
+def assert_read_right(name: str, draw: Draw) -> None:
+    """Everything that recognises the pattern or a near miss of it reads it as the oracle does."""
+    seed = fresh_seed()
+    problems = misreadings(name, draw, seed)
+    assert not problems, "\n".join([f"seed {seed}, {len(problems)} near misses", *problems[:_SHOWN]])
+
+
+def assert_run_right(runtime: Runtime, name: str, draw: Draw) -> None:
+    """A few near misses, which are drawn, give what the oracle does. ``tools/near_misses.py`` runs the others too."""
+    seed = fresh_seed()
+    problems = wrong_runs(runtime, name, draw, seed, {True: _FUSED, False: _APART})
+    assert not problems, "\n".join([f"seed {seed}", *problems])
+
+
+def misreadings(name: str, draw: Draw, seed: int) -> list[str]:
+    """What is wrong with what recognises the pattern or any of its near misses."""
+    rng, pattern = np.random.default_rng(seed), pattern_of(name, draw)
+    found = misreading(exact(pattern, rng))
+    problems = [f"{name}: {found}"] if found else []
+    for kind, label, graph in near_misses(pattern):
+        found = misreading(NearMiss(kind, label, graph, with_inputs(pattern, graph, rng)))
+        problems += [f"{name}, {kind}, {label}: {found}"] if found else []
+    return problems
+
+
+def misreading(near_miss: NearMiss) -> str:
+    """What one that recognises the graph has wrong, or an empty string; so too where the inputs mean nothing."""
+    with np.errstate(all="ignore"):
+        try:
+            expected = evaluate(near_miss.graph, near_miss.inputs)
+        except (ValueError, IndexError, KeyError):
+            return ""
+        try:
+            return _misreading(near_miss.graph, near_miss.inputs, expected)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+
+def wrong_runs(runtime: Runtime, name: str, draw: Draw, seed: int, counts: dict[bool, int]) -> list[str]:
+    """What is wrong with runs of near misses that are drawn at random: of so many that one kernel takes (True), and
+    that several take (False)."""
+    rng, pattern = np.random.default_rng(seed), pattern_of(name, draw)
+    by_kind = {kind: list(near_misses(pattern, (kind,))) for kind in KINDS}
+    problems, left = [], dict(counts)
+    while any(left.values()) and any(by_kind.values()):
+        kind = str(rng.choice([kind for kind, found in by_kind.items() if found]))
+        drawn = by_kind[kind].pop(int(rng.integers(len(by_kind[kind]))))
+        engines = takers(drawn[2])
+        is_fused = engines[:1] != [] and engines[0].name != "composite"
+        near_miss = with_data(pattern, *drawn, rng) if left[is_fused] or not engines else None
+        if near_miss is None:
+            continue
+        left[is_fused] -= 1
+        engine = engines[int(rng.integers(len(engines)))] if engines else None
+        found = wrong_run(runtime, near_miss, engine) if engine else "expected an engine that takes it, got none"
+        problems += [f"{name}, {kind}, {drawn[1]}, {engine and engine.name}: {found}"] if found else []
+    return problems
+
+
+def takers(graph: OperationGraph) -> list[Engine]:
+    """The engines that take the whole graph on the newest generation; ``composite`` where no other does."""
+    return [engine for engine in ENGINES if graph.derive(engine.refuse, SM_90A) is None]
+
+
+def wrong_run(runtime: Runtime, near_miss: NearMiss, engine: Engine) -> str:
+    """What is wrong with the results of ``engine``, or an empty string."""
+    plan = engine.plan(near_miss.graph, SM_90A, {})
+    grown = Grown(near_miss.graph, near_miss.inputs, is_exact=False)
+    return problem_of(runtime, grown, plan, unrounded=near_miss.unrounded)
+
+
+def _misreading(graph: OperationGraph, inputs: dict[int, Array], expected: dict[int, Array]) -> str:
+    for name, found in meanings(graph, inputs):
+        if problem := _difference(graph, found, expected):
+            return f"{name}: {problem}"
+    parts = gradients_in_parts(graph)
+    if parts is None:
+        return ""
+    found, wanted = (evaluate(each, inputs, rounds_virtual=False) for each in (parts, graph))
+    return _difference(graph, found, wanted)
+
+
+def _difference(graph: OperationGraph, found: dict[int, Array], expected: dict[int, Array]) -> str:
+    if set(found) != set(expected):
+        labels = sorted(graph.tensors[uid].label for uid in set(found) ^ set(expected))
+        return f"expected the graph's outputs, got others: {', '.join(labels)}"
+    for uid, wanted in expected.items():
+        tensor = graph.tensors[uid]
+        allowed = _tolerance(tensor.data_type)
+        if _far_share(found[uid], wanted, tensor.data_type, allowed) > _FAR:
+            return f"{tensor.label}: {differences(found[uid], wanted, tensor.data_type, allowed)}"
+    return ""
+
+
+def _far_share(found: Array, wanted: Array, data_type: DataType, allowed: Tolerance) -> float:
+    """Of the elements; 1 where shapes differ."""
+    if found.shape != wanted.shape or not found.size:
+        return float(found.shape != wanted.shape)
+    got, right = (dtypes.to_values(array, data_type).astype(np.float64) for array in (found, wanted))
+    with np.errstate(invalid="ignore"):
+        near = np.abs(got - right) <= allowed.relative * np.abs(right) + allowed.absolute
+    return float(1 - (near | (got == right) | (np.isnan(got) & np.isnan(right))).mean())
+
+
+def _tolerance(data_type: DataType) -> Tolerance:
+    """DOUBLE holds what is computed in FLOAT; fewer bits round to either side."""
+    if data_type in (DataType.FLOAT, DataType.DOUBLE):
+        return tolerance(OpClass.POINTWISE, DataType.FLOAT)
+    allowed = tolerance(OpClass.POINTWISE, data_type)
+    return Tolerance(_ROUNDINGS * allowed.relative, _ROUNDINGS * allowed.absolute)

@@ -1,0 +1,88 @@
+"""Exact patterns: graphs that an engine takes as one, with what their inputs hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.enums import DataType
+from lowdnn.graph.builder import GraphBuilder
+from lowdnn.graph.expansion import expanded
+from lowdnn.ops.base import Operation
+from lowdnn.ops.catalog import Compound
+from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.softmax import Softmax
+from lowdnn.ops.tensor import Tensor
+
+Array = NDArray[Any]
+
+
+class Sketch(GraphBuilder):
+    """A builder that also keeps what some inputs hold.
+
+    values: float64 arrays by uid; other inputs hold random numbers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[int, Array] = {}
+
+    def holding(self, values: Any, data_type: DataType, *, name: str = "") -> Tensor:
+        """A new packed input that holds ``values``."""
+        array = np.asarray(values, np.float64)
+        tensor = self.tensor(array.shape, data_type, name=name)
+        self.values[tensor.uid] = array
+        return tensor
+
+    def number(self, value: float, *, rank: int = 4, name: str = "") -> Tensor:
+        """A new FLOAT input of one element in device memory."""
+        return self.holding(np.full((1,) * rank, value), DataType.FLOAT, name=name)
+
+    def value(self, value: float, *, rank: int = 4, name: str = "") -> Tensor:
+        """A new FLOAT number given by value at execute."""
+        tensor = self.by_value(rank, DataType.FLOAT, name=name)
+        self.values[tensor.uid] = np.full((1,) * rank, value)
+        return tensor
+
+    def compound(self, operation: Operation | Compound) -> None:
+        """An operation that is expanded."""
+        self._operations.append(operation)  # type: ignore[arg-type]
+
+    def pattern(self, name: str) -> Pattern:
+        return Pattern(name, expanded(self.operations), self.values)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """See ``Sketch``. operations: expanded, in topological order."""
+
+    name: str
+    operations: tuple[Operation, ...]
+    values: Mapping[int, Array]
+
+    @property
+    def unrounded(self) -> frozenset[int]:
+        """Uids of virtual tensors that kernels may leave unrounded: the weights of attention from the softmax on, which
+        kernels divide by their sum last."""
+        found = {op.y.uid for op in self.operations if isinstance(op, Softmax)}
+        if not any(isinstance(op, MatmulOperation) for op in self.operations):
+            return frozenset()
+        for op in self.operations:
+            if isinstance(op, PointwiseOperation) and any(t.uid in found for t in op.operands.values()):
+                found.add(op.output.uid)
+        return frozenset(found)
+
+
+#: Draws one pattern.
+Draw = Callable[[Sketch], None]
+
+
+def pattern_of(name: str, draw: Draw) -> Pattern:
+    sketch = Sketch()
+    draw(sketch)
+    return sketch.pattern(name)

@@ -1,0 +1,81 @@
+"""Runs near misses of the patterns that engines take whole, and compares with the float64 references.
+
+    python tools/near_misses.py --seconds 600 [--first 0] [--family attention] [--pattern band] [--device cuda]
+
+A near miss is an exact pattern with one change (``tests/support/near_misses``). Each round reads all of them as whatever
+recognises them does, and runs some that are drawn; round and pattern follow from the seed alone, so that ``--first SEED
+--seconds 0`` repeats one. The last line is a summary; the exit status is 1 if a near miss was misread or wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from lowdnn.config import Config
+from lowdnn.driver import open_driver
+from lowdnn.runtime.runtime import Runtime
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.support.near_misses import attention, moves, products, rows, softmax, sums
+from tests.support.near_misses.checking import misreadings, wrong_runs
+from tests.support.near_misses.pattern import Draw
+
+FAMILIES: Mapping[str, Mapping[str, Draw]] = {
+    "attention": attention.PATTERNS,
+    "moves": moves.PATTERNS,
+    "products": products.PATTERNS,
+    "rows": rows.PATTERNS,
+    "softmax": softmax.PATTERNS,
+    "sums": sums.PATTERNS,
+}
+#: Runs of each pattern in a round: of near misses that one kernel takes, and that several take.
+_FUSED, _APART = 12, 4
+
+
+def main() -> int:
+    options = _options()
+    chosen = [
+        (name, draw)
+        for family, patterns in FAMILIES.items()
+        for name, draw in patterns.items()
+        if options.family in ("", family) and options.pattern in ("", name)
+    ]
+    end, seed, found = time.monotonic() + options.seconds, options.first, 0
+    while True:
+        for name, draw in chosen:
+            problems = _problems(options, name, draw, seed)
+            found += len(problems)
+            for problem in problems:
+                print(f"seed {seed}: {problem}", flush=True)
+            if options.seconds and time.monotonic() > end:
+                break
+        seed += 1
+        if time.monotonic() > end:
+            break
+    print(f"seeds {options.first} to {seed - 1}: {len(chosen)} patterns, {found} near misses misread or wrong")
+    return 1 if found else 0
+
+
+def _problems(options: argparse.Namespace, name: str, draw: Draw, seed: int) -> list[str]:
+    with Runtime(open_driver(options.device), config=Config(cache_dir=options.cache)) as runtime:
+        return misreadings(name, draw, seed) + wrong_runs(runtime, name, draw, seed, {True: _FUSED, False: _APART})
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seconds", type=float, default=600.0, help="stop after so long; 0: after one round")
+    parser.add_argument("--family", default="", choices=("", *FAMILIES), help="of patterns; by default all")
+    parser.add_argument("--pattern", default="", help="one of them")
+    parser.add_argument("--device", default="emulated", help="emulated, or cuda: a GPU that runs sm_90a")
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "lowdnn", help="of compiled kernels")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
