@@ -2,9 +2,10 @@
 
     python tools/near_misses.py --seconds 600 [--first 0] [--family attention] [--pattern band] [--device cuda]
 
-A near miss is an exact pattern with one change (``tests/support/near_misses``). Each round reads all of them as whatever
-recognises them does, and runs some that are drawn; round and pattern follow from the seed alone, so that ``--first SEED
---seconds 0`` repeats one. The last line is a summary; the exit status is 1 if a near miss was misread or wrong.
+A near miss is an exact pattern with one change (``tests/support/near_misses``). Each round reads all of them as what
+recognises them does, and runs some that are drawn. What is drawn follows from seed and pattern, so that ``--first SEED
+--seconds 0 --pattern NAME`` repeats it. The last line is a summary; the exit status is 1 if a near miss was misread or
+wrong.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.near_misses import attention, moves, products, rows, softmax, sums
 from tests.support.near_misses.checking import misreadings, wrong_runs
-from tests.support.near_misses.pattern import Draw
+from tests.support.near_misses.pattern import Known
 
-FAMILIES: Mapping[str, Mapping[str, Draw]] = {
+FAMILIES: Mapping[str, Mapping[str, Known]] = {
     "attention": attention.PATTERNS,
     "moves": moves.PATTERNS,
     "products": products.PATTERNS,
@@ -40,15 +41,15 @@ _FUSED, _APART = 12, 4
 def main() -> int:
     options = _options()
     chosen = [
-        (name, draw)
+        known
         for family, patterns in FAMILIES.items()
-        for name, draw in patterns.items()
-        if options.family in ("", family) and options.pattern in ("", name)
+        for known in patterns.values()
+        if options.family in ("", family) and options.pattern in ("", known.name)
     ]
     end, seed, found = time.monotonic() + options.seconds, options.first, 0
     while True:
-        for name, draw in chosen:
-            problems = _problems(options, name, draw, seed)
+        for known in chosen:
+            problems = _problems(options, known, seed)
             found += len(problems)
             for problem in problems:
                 print(f"seed {seed}: {problem}", flush=True)
@@ -61,9 +62,9 @@ def main() -> int:
     return 1 if found else 0
 
 
-def _problems(options: argparse.Namespace, name: str, draw: Draw, seed: int) -> list[str]:
+def _problems(options: argparse.Namespace, known: Known, seed: int) -> list[str]:
     with Runtime(open_driver(options.device), config=Config(cache_dir=options.cache)) as runtime:
-        return misreadings(name, draw, seed) + wrong_runs(runtime, name, draw, seed, {True: _FUSED, False: _APART})
+        return misreadings(known, seed) + wrong_runs(runtime, known, seed, {True: _FUSED, False: _APART})
 
 
 def _options() -> argparse.Namespace:

@@ -11,9 +11,9 @@ from tests.support.near_misses.sums import PATTERNS
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_near_misses_are_read_as_the_oracle_reads_them(name: str) -> None:
-    assert_read_right(name, PATTERNS[name])
+    assert_read_right(PATTERNS[name])
 
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_near_misses_run_as_the_oracle_says(runtime: Runtime, name: str) -> None:
-    assert_run_right(runtime, name, PATTERNS[name])
+    assert_run_right(runtime, PATTERNS[name])

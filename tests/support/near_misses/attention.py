@@ -17,7 +17,7 @@ from lowdnn.ops.rng import Rng
 from lowdnn.ops.sdpa_forward import SdpaForward
 from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor
-from tests.support.near_misses.pattern import Draw, Sketch
+from tests.support.near_misses.pattern import Known, Sketch, taken_by
 
 _FLOAT, _HALF, _INT32 = DataType.FLOAT, DataType.HALF, DataType.INT32
 _MODES = PointwiseMode
@@ -315,9 +315,9 @@ def _gradient_operands(sketch: Sketch) -> tuple[Tensor, ...]:
     )
 
 
-PATTERNS: Mapping[str, Draw] = {
-    draw.__name__: draw
-    for draw in (
+PATTERNS: Mapping[str, Known] = {
+    **taken_by(
+        "attention_mma attention_wgmma attention_decode",
         scaled,
         scaled_twice,
         biased,
@@ -331,11 +331,11 @@ PATTERNS: Mapping[str, Draw] = {
         blocks,
         dropout,
         multiplied_weights,
-        paged,
-        fp8,
         ragged,
         whole,
-        backward,
-        plain_backward,
-    )
+    ),
+    **taken_by("attention_mma attention_decode", paged),
+    **taken_by("attention_wgmma", fp8),
+    **taken_by("attention_backward_mma", backward),
+    **taken_by("attention_backward_mma attention_backward_wgmma", plain_backward),
 }

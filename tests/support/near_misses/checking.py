@@ -17,7 +17,7 @@ from tests.support.data import fresh_seed
 from tests.support.near_misses.drawing import NearMiss, exact, near_misses, with_data, with_inputs
 from tests.support.near_misses.meaning import gradients_in_parts, meanings
 from tests.support.near_misses.mutations import KINDS
-from tests.support.near_misses.pattern import Array, Draw, pattern_of
+from tests.support.near_misses.pattern import Array, Known
 from tests.support.random_graphs.checking import problem_of
 from tests.support.random_graphs.growth import Grown
 
@@ -31,25 +31,29 @@ _ROUNDINGS = 4
 _FAR = 0.01
 
 
-def assert_read_right(name: str, draw: Draw) -> None:
-    """Everything that recognises the pattern or a near miss of it reads it as the oracle does."""
+def assert_read_right(known: Known) -> None:
+    """The engines of the pattern take it, and what recognises it or a near miss of it reads it as the oracle does."""
     seed = fresh_seed()
-    problems = misreadings(name, draw, seed)
+    problems = misreadings(known, seed)
     assert not problems, "\n".join([f"seed {seed}, {len(problems)} near misses", *problems[:_SHOWN]])
 
 
-def assert_run_right(runtime: Runtime, name: str, draw: Draw) -> None:
+def assert_run_right(runtime: Runtime, known: Known) -> None:
     """A few near misses, which are drawn, give what the oracle does. ``tools/near_misses.py`` runs the others too."""
     seed = fresh_seed()
-    problems = wrong_runs(runtime, name, draw, seed, {True: _FUSED, False: _APART})
+    problems = wrong_runs(runtime, known, seed, {True: _FUSED, False: _APART})
     assert not problems, "\n".join([f"seed {seed}", *problems])
 
 
-def misreadings(name: str, draw: Draw, seed: int) -> list[str]:
+def misreadings(known: Known, seed: int) -> list[str]:
     """What is wrong with what recognises the pattern or any of its near misses."""
-    rng, pattern = np.random.default_rng(seed), pattern_of(name, draw)
-    found = misreading(exact(pattern, rng))
-    problems = [f"{name}: {found}"] if found else []
+    rng, pattern, name = np.random.default_rng(seed), known.pattern, known.name
+    itself = exact(pattern, rng)
+    taken = {engine.name for engine in takers(itself.graph)}
+    problems = [f"{name}: expected {', '.join(known.engines)} to take it, got {', '.join(sorted(taken))}"]
+    problems = [] if taken >= set(known.engines) else problems
+    found = misreading(itself)
+    problems += [f"{name}: {found}"] if found else []
     for kind, label, graph in near_misses(pattern):
         found = misreading(NearMiss(kind, label, graph, with_inputs(pattern, graph, rng)))
         problems += [f"{name}, {kind}, {label}: {found}"] if found else []
@@ -69,10 +73,10 @@ def misreading(near_miss: NearMiss) -> str:
             return f"{type(error).__name__}: {error}"
 
 
-def wrong_runs(runtime: Runtime, name: str, draw: Draw, seed: int, counts: dict[bool, int]) -> list[str]:
+def wrong_runs(runtime: Runtime, known: Known, seed: int, counts: dict[bool, int]) -> list[str]:
     """What is wrong with runs of near misses that are drawn at random: of so many that one kernel takes (True), and
     that several take (False)."""
-    rng, pattern = np.random.default_rng(seed), pattern_of(name, draw)
+    rng, pattern = np.random.default_rng(seed), known.pattern
     by_kind = {kind: list(near_misses(pattern, (kind,))) for kind in KINDS}
     problems, left = [], dict(counts)
     while any(left.values()) and any(by_kind.values()):
@@ -85,8 +89,15 @@ def wrong_runs(runtime: Runtime, name: str, draw: Draw, seed: int, counts: dict[
             continue
         left[is_fused] -= 1
         engine = engines[int(rng.integers(len(engines)))] if engines else None
-        found = wrong_run(runtime, near_miss, engine) if engine else "expected an engine that takes it, got none"
-        problems += [f"{name}, {kind}, {drawn[1]}, {engine and engine.name}: {found}"] if found else []
+        where = f"{known.name}, {kind}, {drawn[1]}"
+        if engine is None:
+            problems.append(f"{where}: expected an engine that takes it, got none")
+            continue
+        try:
+            found = wrong_run(runtime, near_miss, engine)
+        except Exception as error:  # which spoils the device
+            return [*problems, f"{where}, {engine.name}: {type(error).__name__}: {error}"]
+        problems += [f"{where}, {engine.name}: {found}"] if found else []
     return problems
 
 

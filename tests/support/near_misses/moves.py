@@ -11,7 +11,7 @@ from lowdnn.enums import DataType, PointwiseMode, ReshapeMode, RngDistribution
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.ragged import RaggedStore
 from lowdnn.ops.rng import Rng
-from tests.support.near_misses.pattern import Draw, Sketch
+from tests.support.near_misses.pattern import Known, Sketch, taken_by
 
 _FLOAT, _HALF, _INT32 = DataType.FLOAT, DataType.HALF, DataType.INT32
 _MODES = PointwiseMode
@@ -113,22 +113,12 @@ def packed_bits(sketch: Sketch) -> None:
     sketch.pack_bits(mask)
 
 
-PATTERNS: Mapping[str, Draw] = {
-    draw.__name__: draw
-    for draw in (
-        chain_of_moves,
-        reshaped_twice,
-        view_of_memory,
-        concatenation,
-        conversion,
-        pointwise,
-        activation_gradient,
-        rotation,
-        quantisation,
-        dequantisation,
-        band_matrix,
-        pages,
-        packed_rows,
-        packed_bits,
-    )
+PATTERNS: Mapping[str, Known] = {
+    **taken_by("transform", chain_of_moves, reshaped_twice, view_of_memory, concatenation),
+    **taken_by("pointwise", conversion, pointwise, activation_gradient),
+    **taken_by("rope", rotation),
+    **taken_by("block_scale", quantisation, dequantisation),
+    **taken_by("band_matrix", band_matrix),
+    **taken_by("paged_cache", pages),
+    **taken_by("composite", packed_rows, packed_bits),
 }

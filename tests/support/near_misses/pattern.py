@@ -53,9 +53,6 @@ class Sketch(GraphBuilder):
         """An operation that is expanded."""
         self._operations.append(operation)  # type: ignore[arg-type]
 
-    def pattern(self, name: str) -> Pattern:
-        return Pattern(name, expanded(self.operations), self.values)
-
 
 @dataclass(frozen=True)
 class Pattern:
@@ -78,11 +75,25 @@ class Pattern:
         return frozenset(found)
 
 
-#: Draws one pattern.
-Draw = Callable[[Sketch], None]
+@dataclass(frozen=True)
+class Known:
+    """A pattern by what draws it.  engines: those that take it, among others; ``composite`` where none takes it
+    whole."""
+
+    draw: Callable[[Sketch], None]
+    engines: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.draw.__name__
+
+    @property
+    def pattern(self) -> Pattern:
+        sketch = Sketch()
+        self.draw(sketch)
+        return Pattern(self.name, expanded(sketch.operations), sketch.values)
 
 
-def pattern_of(name: str, draw: Draw) -> Pattern:
-    sketch = Sketch()
-    draw(sketch)
-    return sketch.pattern(name)
+def taken_by(engines: str, *draws: Callable[[Sketch], None]) -> dict[str, Known]:
+    """Patterns by name, all with these engines, whose names stand between blanks."""
+    return {draw.__name__: Known(draw, tuple(engines.split())) for draw in draws}

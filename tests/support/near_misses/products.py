@@ -13,7 +13,7 @@ from lowdnn.graph.builder import Layout
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.tensor import Tensor
-from tests.support.near_misses.pattern import Draw, Sketch
+from tests.support.near_misses.pattern import Known, Sketch, taken_by
 
 _FLOAT, _HALF = DataType.FLOAT, DataType.HALF
 _MODES, _ADD, _AMAX = PointwiseMode, ReduceTensorOp.ADD, ReduceTensorOp.AMAX
@@ -166,25 +166,22 @@ def grouped_product(sketch: Sketch) -> None:
     sketch.pointwise(_MODES.ADD, y, sketch.tensor((1, 7, 8), _HALF, name="other"), store=_HALF)
 
 
-PATTERNS: Mapping[str, Draw] = {
-    draw.__name__: draw
-    for draw in (
-        product,
-        product_of_floats,
-        product_with_exits,
-        product_with_row_sums,
-        shared_batches,
-        two_products,
-        prologue,
-        convolution,
-        accumulating_convolution,
-        convolution_with_statistics,
-        pixel_convolution,
-        convolution_prologue,
-        depthwise_convolution,
-        empty_convolution,
-        data_gradient,
-        filter_gradient,
-        grouped_product,
-    )
+PATTERNS: Mapping[str, Known] = {
+    **taken_by("matmul_mma matmul_simt matmul_wgmma", product, product_of_floats, shared_batches),
+    **taken_by("matmul_mma matmul_wgmma", product_with_exits, product_with_row_sums),
+    **taken_by("matmul_list_wgmma", two_products),
+    **taken_by("matmul_prologue_wgmma", prologue),
+    **taken_by(
+        "conv_implicit_gemm_mma conv_direct conv_fprop_wgmma conv_grouped_mma", convolution, accumulating_convolution
+    ),
+    **taken_by("conv_implicit_gemm_mma conv_fprop_wgmma", convolution_with_statistics),
+    **taken_by(
+        "conv_implicit_gemm_mma conv_direct matmul_mma matmul_wgmma conv_fprop_wgmma conv_narrow_mma", pixel_convolution
+    ),
+    **taken_by("conv_prologue_wgmma", convolution_prologue),
+    **taken_by("conv_depthwise", depthwise_convolution),
+    **taken_by("pointwise", empty_convolution),
+    **taken_by("conv_implicit_gemm_mma conv_direct conv_dgrad_wgmma conv_grouped_mma", data_gradient),
+    **taken_by("conv_wgrad_wgmma", filter_gradient),
+    **taken_by("moe_matmul_simt moe_matmul_wgmma moe_matmul_mma", grouped_product),
 }

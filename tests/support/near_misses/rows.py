@@ -13,7 +13,7 @@ from lowdnn.ops.bn_backward_weights import BnBackwardWeights
 from lowdnn.ops.bn_finalize import BnFinalize
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.tensor import Tensor
-from tests.support.near_misses.pattern import Draw, Sketch
+from tests.support.near_misses.pattern import Known, Sketch, taken_by
 
 _FLOAT, _HALF = DataType.FLOAT, DataType.HALF
 _MODES, _NORMS = PointwiseMode, NormMode
@@ -86,7 +86,9 @@ def _added_batch_norm(sketch: Sketch) -> Tensor:
     return sketch.pointwise(_MODES.ADD, y, sketch.tensor(_IMAGE, _HALF, name="residual"))
 
 
-def _backward(sketch: Sketch, mode: NormMode, dims: tuple[int, ...], parameter: tuple[int, ...], groups: int) -> None:
+def _backward(
+    sketch: Sketch, mode: NormMode, dims: tuple[int, ...], parameter: tuple[int, ...], groups: int = 0
+) -> None:
     """Behind the gradient of an activation, before an addition."""
     x, given = (sketch.tensor(dims, _FLOAT, name=name) for name in ("x", "given"))
     scale = sketch.tensor(parameter, _FLOAT, name="scale")
@@ -160,27 +162,22 @@ def bn_backward_weights(sketch: Sketch) -> None:
     sketch.compound(BnBackwardWeights(_FLOAT, x=x, dy=dy, inv_std=inverse, **given, **made))
 
 
-def _gradient(mode: NormMode, dims: tuple[int, ...], parameter: tuple[int, ...], groups: int = 0) -> Draw:
-    return lambda sketch: _backward(sketch, mode, dims, parameter, groups)
+def layer_norm_backward(sketch: Sketch) -> None:
+    _backward(sketch, _NORMS.LAYER_NORM, _MATRIX, _COLUMNS)
 
 
-PATTERNS: Mapping[str, Draw] = {
-    draw.__name__: draw
-    for draw in (
-        layer_norm,
-        rms_norm,
-        ada_layer_norm,
-        instance_norm,
-        group_norm,
-        batch_norm,
-        masked_batch_norm,
-        batch_norm_backward,
-        masked_batch_norm_backward,
-        bn_finalize,
-        bn_backward_weights,
-    )
-} | {
-    "layer_norm_backward": _gradient(_NORMS.LAYER_NORM, _MATRIX, _COLUMNS),
-    "rms_norm_backward": _gradient(_NORMS.RMS_NORM, _MATRIX, _COLUMNS),
-    "group_norm_backward": _gradient(_NORMS.GROUP_NORM, _IMAGE, _CHANNELS, 2),
+def rms_norm_backward(sketch: Sketch) -> None:
+    _backward(sketch, _NORMS.RMS_NORM, _MATRIX, _COLUMNS)
+
+
+def group_norm_backward(sketch: Sketch) -> None:
+    _backward(sketch, _NORMS.GROUP_NORM, _IMAGE, _CHANNELS, 2)
+
+
+PATTERNS: Mapping[str, Known] = {
+    **taken_by("norm_rows", layer_norm, rms_norm, ada_layer_norm, instance_norm, group_norm),
+    **taken_by("norm_rows batch_norm", batch_norm, batch_norm_backward),
+    **taken_by("composite", masked_batch_norm, masked_batch_norm_backward),
+    **taken_by("batch_norm", bn_finalize, bn_backward_weights),
+    **taken_by("norm_rows", layer_norm_backward, rms_norm_backward, group_norm_backward),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
-from tests.support.near_misses.pattern import Draw, Sketch
+from tests.support.near_misses.pattern import Known, Sketch, taken_by
 
 _FLOAT, _HALF = DataType.FLOAT, DataType.HALF
 _DIMS, _ROWS, _COLUMNS = (3, 4, 5), (3, 4, 1), (1, 1, 5)
@@ -64,15 +64,7 @@ def softmax_by_hand(sketch: Sketch) -> None:
     sketch.pointwise(PointwiseMode.DIV, shares, total, store=_FLOAT)
 
 
-PATTERNS: Mapping[str, Draw] = {
-    draw.__name__: draw
-    for draw in (
-        gradient,
-        bare_gradient,
-        log_gradient,
-        bare_log_gradient,
-        softmax,
-        log_softmax,
-        softmax_by_hand,
-    )
+PATTERNS: Mapping[str, Known] = {
+    **taken_by("softmax", gradient, bare_gradient, log_gradient, bare_log_gradient, softmax, log_softmax),
+    **taken_by("composite", softmax_by_hand),
 }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from lowdnn.enums import DataType, NanPropagation, PointwiseMode, ReduceTensorOp, ResampleMode
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.resample import Resample
-from tests.support.near_misses.pattern import Draw, Sketch
+from tests.support.near_misses.pattern import Known, Sketch, taken_by
 
 _FLOAT, _HALF = DataType.FLOAT, DataType.HALF
 _MODES, _ADD = PointwiseMode, ReduceTensorOp.ADD
@@ -69,16 +69,7 @@ def average_pool_gradient(sketch: Sketch) -> None:
     sketch.pointwise(_MODES.ADD, dx, sketch.tensor(_IMAGE, _HALF, name="other"), store=_FLOAT)
 
 
-PATTERNS: Mapping[str, Draw] = {
-    draw.__name__: draw
-    for draw in (
-        total,
-        bare_total,
-        largest,
-        average_of_indices,
-        statistics,
-        average_pool,
-        largest_pool,
-        average_pool_gradient,
-    )
+PATTERNS: Mapping[str, Known] = {
+    **taken_by("reduction", total, bare_total, largest, average_of_indices, statistics),
+    **taken_by("resample_reduction", average_pool, largest_pool, average_pool_gradient),
 }
