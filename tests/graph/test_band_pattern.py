@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from math import inf
+from math import inf, nan
 
 import pytest
 
@@ -10,13 +10,15 @@ from lowdnn.graph.builder import GraphBuilder
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 
 
-def band(mode: PointwiseMode, *, compute: DataType = DataType.INT32, alpha1: float = 1.0) -> Band:
-    """What scores of 20 queries and 30 keys keep where ``alpha1 * query mode key`` holds."""
+def band(mode: PointwiseMode, *, compute: DataType = DataType.INT32, alpha1: float = 1.0, shift: float = 0.0) -> Band:
+    """What scores of 20 queries and 30 keys keep where ``alpha1 * (query + shift) mode key`` holds."""
     builder = GraphBuilder()
     scores = builder.tensor((1, 1, 20, 30), DataType.FLOAT)
     query, key = (
         builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=axis), scores) for axis in (2, 3)
     )
+    if shift:
+        query = builder.pointwise(PointwiseMode.ADD, query, builder.constant(4, compute, shift), compute_type=compute)
     seen = builder.pointwise(mode, query, key, compute_type=compute, virtual=DataType.BOOLEAN, alpha1=alpha1)
     nothing = builder.constant(4, DataType.FLOAT, -inf)
     masked = builder.pointwise(PointwiseMode.BINARY_SELECT, scores, nothing, seen, store=DataType.FLOAT)
@@ -44,3 +46,10 @@ def test_scaled_or_rounded_places_are_no_bounds() -> None:
     assert band(PointwiseMode.CMP_GE, compute=DataType.FLOAT).right == 0
     assert band(PointwiseMode.CMP_GE, compute=DataType.HALF).right is None
     assert band(PointwiseMode.CMP_GE, compute=DataType.FLOAT, alpha1=2.0).right is None
+
+
+@pytest.mark.parametrize("shift", [inf, -inf, nan, 0.5, 2.0**24])
+def test_offsets_that_are_no_places_are_no_bounds(shift: float) -> None:
+    """In FLOAT places from 2^24 on are rounded."""
+    assert band(PointwiseMode.CMP_GE, compute=DataType.FLOAT, shift=3.0).right == 3
+    assert band(PointwiseMode.CMP_GE, compute=DataType.FLOAT, shift=shift).right is None

@@ -16,4 +16,4 @@ def test_near_misses_are_read_as_the_oracle_reads_them(name: str) -> None:
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_near_misses_run_as_the_oracle_says(runtime: Runtime, name: str) -> None:
-    assert_run_right(runtime, PATTERNS[name])
+    assert_run_right(runtime, PATTERNS[name], fused=1, apart=0)  # kernels of attention take seconds to compile

@@ -21,8 +21,6 @@ from tests.support.near_misses.pattern import Array, Known
 from tests.support.random_graphs.checking import problem_of
 from tests.support.random_graphs.growth import Grown
 
-#: Runs of a test: of near misses that one kernel takes, and that several take.
-_FUSED, _APART = 4, 1
 #: Problems that a failure shows.
 _SHOWN = 5
 #: Roundings of one result of few bits on its way, which may fall to the other side.
@@ -38,10 +36,13 @@ def assert_read_right(known: Known) -> None:
     assert not problems, "\n".join([f"seed {seed}, {len(problems)} near misses", *problems[:_SHOWN]])
 
 
-def assert_run_right(runtime: Runtime, known: Known) -> None:
-    """A few near misses, which are drawn, give what the oracle does. ``tools/near_misses.py`` runs the others too."""
+def assert_run_right(runtime: Runtime, known: Known, fused: int = 2, apart: int = 1) -> None:
+    """Near misses that are drawn, so many that one kernel takes and that several take, give what the oracle does.
+
+    ``tools/near_misses.py`` runs the others too.
+    """
     seed = fresh_seed()
-    problems = wrong_runs(runtime, known, seed, {True: _FUSED, False: _APART})
+    problems = wrong_runs(runtime, known, seed, {True: fused, False: apart})
     assert not problems, "\n".join([f"seed {seed}", *problems])
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from itertools import combinations
+from math import isfinite
 from typing import Any
 
 from lowdnn import dtypes
@@ -152,7 +153,8 @@ def other_numbers(operations: Operations) -> Iterator[Mutation]:
     for tensor in _tensors(operations).values():
         value = tensor.constant_value
         if value is not None:
-            for other in (0, 1, -value, 2 * value + 1, value + 0.5, 2**31 - 1):
+            others = (-value, 2 * value + 1, value + 0.5, 2**31 - 1) if isfinite(value) else (-1e4,)
+            for other in (0, 1, *others):
                 if other != value:
                     yield f"{tensor.label} is {other}", _with_tensor(operations, tensor.uid, constant_value=other)
         for label, changes in _forms(tensor).items():
