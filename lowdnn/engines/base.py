@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.limits import Limits
 from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import HasPorts
@@ -60,6 +61,10 @@ class Engine(Protocol):
     numerical_notes: tuple[NumericalNote, ...]
     behavior_notes: tuple[BehaviorNote, ...]
     anchors: Anchors
+
+    @property
+    def limits(self) -> Limits:
+        """What no graph that the engine takes goes beyond."""
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """None where ``plan`` will succeed with the default knobs, otherwise the first reason why not."""

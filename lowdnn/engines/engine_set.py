@@ -13,6 +13,7 @@ from typing import overload
 
 from lowdnn.engines.base import Anchors, Engine, Refusal
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import Operation
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,15 @@ class EngineSet(Sequence[Engine]):
         return self.engine(self.entries[place])
 
 
-def anchored(engines: Sequence[Engine], graph: OperationGraph) -> tuple[Engine, ...]:
-    """Those that may take ``graph``: it has one of their anchors, where they have any."""
-    kinds = frozenset(map(type, graph.operations))
+def anchored(engines: Sequence[Engine], operations: Iterable[Operation]) -> tuple[Engine, ...]:
+    """Those that may take a graph of ``operations``: it has one of their anchors, where they have any."""
+    kinds = frozenset(map(type, operations))
     return _anchored(engines if isinstance(engines, EngineSet) else tuple(engines), kinds)
 
 
 def reasons(refusals: Iterable[Refusal], engines: Sequence[Engine], graph: OperationGraph) -> tuple[str, ...]:
     """Why engines refuse ``graph``: a line for each one that has its operations, and one that counts the others."""
-    own = {engine.name for engine in anchored(engines, graph)}
+    own = {engine.name for engine in anchored(engines, graph.operations)}
     found = tuple(refusals)
     lines = tuple(str(refusal) for refusal in found if refusal.engine in own)
     others = len(found) - len(lines)

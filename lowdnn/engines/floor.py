@@ -95,15 +95,23 @@ def least_time(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> LeastTime
     return LeastTime(arithmetic_s, moved_bytes / arch.copy_bytes_per_s)
 
 
+def fastest_s(contraction: Contraction, arch: ArchSpec) -> float:
+    """Seconds of its arithmetic on the fastest multipliers of ``arch`` that take its types."""
+    return contraction.flops / _rate(contraction, Multipliers.FASTEST, arch)
+
+
 _FMA, _FASTEST = Floor(Multipliers.FMA), Floor(Multipliers.FASTEST)
 
 
 def _flops_and_rates(graph: OperationGraph, multipliers: Multipliers, arch: ArchSpec) -> tuple[tuple[int, float], ...]:
     """Of each contraction."""
     return tuple(
-        (contraction.flops, max(map(arch.attained_rate, _units(contraction, multipliers, arch))))
-        for contraction in graph.derive(_contractions)
+        (contraction.flops, _rate(contraction, multipliers, arch)) for contraction in graph.derive(_contractions)
     )
+
+
+def _rate(contraction: Contraction, multipliers: Multipliers, arch: ArchSpec) -> float:
+    return max(map(arch.attained_rate, _units(contraction, multipliers, arch)))
 
 
 def _units(contraction: Contraction, multipliers: Multipliers, arch: ArchSpec) -> list[MathUnit]:

@@ -16,6 +16,7 @@ from lowdnn.engines.base import (
     plan_of,
     resolve_choices,
 )
+from lowdnn.engines.limits import Limits, alone, names_of
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import HasPorts, outputs_of
@@ -37,6 +38,10 @@ class OneLaunch(ABC, Generic[OperationT]):
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors
     expects: ClassVar[str]
+
+    @property
+    def limits(self) -> Limits:
+        return alone(*self.anchors)
 
     @abstractmethod
     def limit(self, operation: OperationT) -> str:
@@ -74,7 +79,7 @@ class OneLaunch(ABC, Generic[OperationT]):
     def _matched(self, graph: OperationGraph) -> OperationT | Refusal:
         operation = graph.operations[0]
         if len(graph.operations) != 1 or not isinstance(operation, self.anchors):
-            names = ", ".join(type(op).__name__ for op in graph.operations)
+            names = names_of(graph.operations)
             return Refusal(self.name, f"operations: expected {self.expects}, got {names}")
         for tensor in graph.tensors.values():
             if tensor.is_scalar_value or tensor.is_virtual:

@@ -20,7 +20,7 @@ from lowdnn import dtypes
 from lowdnn.enums import DataType, NumericalNote, ResampleMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
-from lowdnn.graph.reduction_pattern import ancestors
+from lowdnn.graph.reduction_pattern import descendants
 from lowdnn.ops.base import RoundsInside, inputs_of
 from lowdnn.ops.bit_mask import BitMove
 from lowdnn.ops.block_mask import BlockMask
@@ -171,8 +171,8 @@ def _is_attention(graph: OperationGraph) -> bool:
     """Whether a contraction depends on a softmax, within one operation or in several."""
     if any(isinstance(op, RoundsInside) for op in graph.operations):
         return True
-    softmaxes = {id(op) for op in graph.operations if isinstance(op, Softmax)}
-    return any(isinstance(op, CONTRACTIONS) and softmaxes & ancestors(graph, op) for op in graph.operations)
+    behind = descendants(graph, (op for op in graph.operations if isinstance(op, Softmax)))
+    return any(isinstance(op, CONTRACTIONS) and id(op) in behind for op in graph.operations)
 
 
 def _of_one_weight(graph: OperationGraph, inputs: Mapping[int, NDArray[Any]]) -> Tolerance:

@@ -110,13 +110,20 @@ class OperationGraph:
     def subgraph(self, operations: Iterable[Operation]) -> OperationGraph:
         """The graph of some of the operations; a virtual tensor that crosses its border becomes non-virtual."""
         chosen = tuple(operations)
-        inside = {id(op) for op in chosen}
-        border = {
-            uid: tensor
-            for uid, tensor in self._materialised.items()
-            if any(id(op) not in inside for op in (self._producers[uid], *self._consumers.get(uid, ())))
-        }
+        border = self.border(chosen)
         return OperationGraph(with_tensors(op, border) if border else op for op in chosen)
+
+    def border(self, operations: Iterable[Operation]) -> dict[int, Tensor]:
+        """By uid, the virtual tensors between some of the operations and others, as they are in memory."""
+        chosen = tuple(operations)
+        inside = {id(op) for op in chosen}
+        crossing: dict[int, Tensor] = {}
+        for op in chosen:
+            read = (t for t in inputs_of(op).values() if t.is_virtual and id(self._producers[t.uid]) not in inside)
+            written = (t for t in outputs_of(op).values() if t.is_virtual)
+            given = (t for t in written if any(id(reader) not in inside for reader in self.consumers(t)))
+            crossing.update((tensor.uid, self._materialised[tensor.uid]) for tensor in (*read, *given))
+        return crossing
 
     def to_json(self) -> str:
         """The operations in topological order, with all that ``from_json`` needs to make an equal graph."""
@@ -281,6 +288,15 @@ def _nested_facts(value: Any, numbers: dict[int, int]) -> Any:
         return numbers[value.uid]
     numbers[value.uid] = len(numbers)
     return _tensor_facts(value)
+
+
+def form_of(operation: Operation) -> tuple[str, tuple[int, ...]]:
+    """(what the operation is but for names and uids, the uids of its tensors in order of first use).
+
+    Operations of one form differ in the tensors that they name alone.
+    """
+    numbers: dict[int, int] = {}
+    return _DESCRIPTION.encode(_facts(operation, numbers)), tuple(numbers)
 
 
 _tensor_facts = attrgetter(*(f.name for f in fields(Tensor) if f.name not in ("uid", "name")))

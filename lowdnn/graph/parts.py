@@ -12,14 +12,22 @@ def independent_parts(graph: OperationGraph) -> tuple[OperationGraph, ...]:
 
 
 def _independent_parts(graph: OperationGraph) -> tuple[OperationGraph, ...]:
-    parts: dict[int, list[Operation]] = {}  # by the place of their first operation
-    places: dict[int, int] = {}  # of the parts of operations, by the operations' ids
+    roots = list(range(len(graph.operations)))  # the first operation of each one's part, or one nearer to it
+
+    def root(number: int) -> int:
+        while roots[number] != number:
+            roots[number] = number = roots[roots[number]]
+        return number
+
+    numbers = {id(operation): number for number, operation in enumerate(graph.operations)}
     for number, operation in enumerate(graph.operations):
         producers = (graph.producer(tensor) for tensor in inputs_of(operation).values())
-        joined = sorted({places[id(producer)] for producer in producers if producer is not None})
-        place = joined[0] if joined else number
-        parts[place] = [*(op for own in joined for op in parts.pop(own)), operation]
-        places.update((id(op), place) for op in parts[place])
+        joined = {number, *(root(numbers[id(producer)]) for producer in producers if producer is not None)}
+        for other in joined:
+            roots[other] = min(joined)
+    parts: dict[int, list[Operation]] = {}
+    for number, operation in enumerate(graph.operations):
+        parts.setdefault(root(number), []).append(operation)
     if len(parts) == 1:
         return (graph,)
     return tuple(graph.subgraph(part) for _, part in sorted(parts.items()))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from lowdnn.enums import DataType
@@ -62,7 +63,7 @@ def _split(
 ) -> tuple[tuple[PointwiseOperation, ...], tuple[PointwiseOperation, ...]]:
     """Before: what x needs, and what else has x's dims and does not need y. After: the rest."""
     needed = ancestors(graph, reduction)
-    behind = {id(op) for op in others if id(reduction) in ancestors(graph, op)}
+    behind = descendants(graph, (reduction,))
     before = tuple(
         op for op in others if id(op) in needed or (id(op) not in behind and op.output.dims == reduction.x.dims)
     )
@@ -72,17 +73,25 @@ def _split(
 
 def ancestors(graph: OperationGraph, operation: Operation) -> frozenset[int]:
     """The ids of the operations whose results ``operation``, which is one of the graph's, depends on."""
-    return graph.derive(_ancestors)[id(operation)]
+    found: set[int] = set()
+    waiting = [operation]
+    while waiting:
+        producers = (graph.producer(tensor) for tensor in inputs_of(waiting.pop()).values())
+        new = [producer for producer in producers if producer is not None and id(producer) not in found]
+        found.update(map(id, new))
+        waiting += new
+    return frozenset(found)
 
 
-def _ancestors(graph: OperationGraph) -> dict[int, frozenset[int]]:
-    """Of each operation, by its id."""
-    found: dict[int, frozenset[int]] = {}
+def descendants(graph: OperationGraph, operations: Iterable[Operation]) -> frozenset[int]:
+    """The ids of the operations that depend on results of one of ``operations``."""
+    dependent, found = {id(operation) for operation in operations}, set[int]()
     for operation in graph.operations:
-        producers = [graph.producer(tensor) for tensor in inputs_of(operation).values()]
-        before = [id(producer) for producer in producers if producer is not None]
-        found[id(operation)] = frozenset(before).union(*(found[own] for own in before))
-    return found
+        producers = (graph.producer(tensor) for tensor in inputs_of(operation).values())
+        if any(id(producer) in dependent for producer in producers):
+            dependent.add(id(operation))
+            found.add(id(operation))
+    return frozenset(found)
 
 
 def _refuse_crossing(before: tuple[PointwiseOperation, ...], after: tuple[PointwiseOperation, ...]) -> str:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
-from lowdnn.graph.reduction_pattern import ancestors
+from lowdnn.graph.reduction_pattern import descendants
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.tensor import Tensor
@@ -53,7 +53,7 @@ def surroundings(
 ) -> tuple[PointwiseDag, tuple[PointwiseOperation, ...]] | str:
     """(the pointwise operations before ``source``, which is their result, those that depend on ``output``), or why the
     graph is more than that around ``core``."""
-    inside = {id(op) for op in core}
+    inside, dependent = {id(op) for op in core}, descendants(graph, core)
     behind: list[PointwiseOperation] = []
     before: list[PointwiseOperation] = []
     for op in graph.operations:
@@ -61,7 +61,7 @@ def surroundings(
             continue
         if not isinstance(op, PointwiseOperation):
             return f"operations: expected pointwise operations around {type(core[0]).__name__}, got {type(op).__name__}"
-        (behind if inside & ancestors(graph, op) else before).append(op)
+        (behind if id(op) in dependent else before).append(op)
     refused = (
         refuse_index_space(tuple(before), source.dims)
         or refuse_index_space(tuple(behind), output.dims)

@@ -129,7 +129,7 @@ class Ranking:
     @cached_property
     def _admitted(self) -> tuple[Engine, ...]:
         """The engines that may take the graph, in the registry's order, without those that the mode leaves out."""
-        engines = anchored(self._engines, self._graph)
+        engines = anchored(self._engines, self._graph.operations)
         if self._mode is not HeurMode.FALLBACK:
             return engines
         return tuple(engine for engine in engines if self._barred(engine) is None)

@@ -22,6 +22,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, seen_pairs
 from lowdnn.engines.attention.heads import padded, pitch_bytes
+from lowdnn.engines.attention.limits import BACKWARD_LIMITS
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.launch import bytes_of, ceil_div, conversion_target, divider, i32, i64, macros, target_label
@@ -69,6 +70,7 @@ class AttentionBackwardMma(Floored):
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (SdpaBackward,)
+    limits = BACKWARD_LIMITS
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what ``AttentionBackward.match`` does."""

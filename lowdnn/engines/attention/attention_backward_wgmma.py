@@ -21,6 +21,7 @@ from itertools import product
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, ClearedWords, seen_pairs
 from lowdnn.engines.attention.heads import kernel_bounds, padded
+from lowdnn.engines.attention.limits import BACKWARD_LIMITS
 from lowdnn.engines.attention.mapped import (
     WARPGROUP_THREADS,
     boxed_bytes,
@@ -205,6 +206,7 @@ class AttentionBackwardWgmma(Floored):
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.NONDETERMINISTIC)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (SdpaBackward,)
+    limits = BACKWARD_LIMITS
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, what ``AttentionBackward.match`` does, heads shared in two ways, operands

@@ -17,6 +17,7 @@ from math import gcd
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
 from lowdnn.engines.attention.heads import Place, pitch_bytes
+from lowdnn.engines.attention.limits import FORWARD_LIMITS
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import aligned_bytes, ceil_div, dependent_target, divider, i32, i64, is_dependent, macros
 from lowdnn.enums import KnobType, NumericalNote
@@ -74,6 +75,7 @@ class AttentionDecode:
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (Softmax,)
+    limits = FORWARD_LIMITS
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what ``AttentionForward.match`` does, many queries, and devices without room for the rings."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
 from lowdnn.engines.attention.heads import pitch_bytes
+from lowdnn.engines.attention.limits import FORWARD_LIMITS
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.floor import Modelled
 from lowdnn.enums import KnobType, NumericalNote
@@ -35,6 +36,7 @@ class AttentionMma(Modelled):
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (Softmax,)
+    limits = FORWARD_LIMITS
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """See ``AttentionForward.match``."""

@@ -19,6 +19,7 @@ import numpy as np
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
 from lowdnn.engines.attention.heads import Heads
+from lowdnn.engines.attention.limits import FORWARD_LIMITS
 from lowdnn.engines.attention.mapped import (
     WARPGROUP_ROWS,
     WARPGROUP_THREADS,
@@ -110,6 +111,7 @@ class AttentionWgmma(Modelled):
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (Softmax,)
+    limits = FORWARD_LIMITS
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, what ``AttentionForward.match`` does, operands without a tensor map."""

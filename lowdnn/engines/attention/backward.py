@@ -35,6 +35,7 @@ from lowdnn.engines.launch import (
     i64,
     macros,
 )
+from lowdnn.engines.limits import names_of
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of, refuse_index_space
@@ -114,7 +115,7 @@ class AttentionBackward:
             return Refusal(engine, found)
         operations = found.graph.operations
         if len(operations) != 1 or not isinstance(operation := operations[0], SdpaBackward):
-            got = [type(op).__name__ for op in graph.operations]
+            got = names_of(graph.operations)
             return Refusal(engine, f"operations: expected one SdpaBackward, got {got}")
         if refused := _refuse_types(operation):
             return Refusal(engine, refused, Status.NOT_SUPPORTED_DATA_TYPE)

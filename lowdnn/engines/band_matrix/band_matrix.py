@@ -21,6 +21,7 @@ from lowdnn.engines.launch import (
     i64,
     macros,
 )
+from lowdnn.engines.limits import alone, names_of
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.contract_band_matrix import ContractBandMatrix
@@ -128,6 +129,7 @@ class BandMatrix:
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ContractBandMatrix, ExpandBandMatrix)
+    limits = alone(ContractBandMatrix, ExpandBandMatrix)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses everything but one such operation between tensors in device memory."""
@@ -157,7 +159,7 @@ class BandMatrix:
     def _matched(self, graph: OperationGraph) -> _Found | Refusal:
         operation = graph.operations[0]
         if len(graph.operations) != 1 or not isinstance(operation, BandOperation):
-            names = ", ".join(type(op).__name__ for op in graph.operations)
+            names = names_of(graph.operations)
             return Refusal(self.name, f"operations: expected one band-matrix operation, got {names}")
         if operation.x.is_scalar_value or operation.y.is_virtual:
             return Refusal(self.name, "tensors: expected both in device memory, got a virtual one or a value")

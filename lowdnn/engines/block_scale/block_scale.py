@@ -14,6 +14,7 @@ from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal,
 from lowdnn.engines.block_scale import dequantize, quantize
 from lowdnn.engines.block_scale.quantize import Quantization
 from lowdnn.engines.block_scale.samples import samples
+from lowdnn.engines.limits import alone, names_of
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
@@ -39,6 +40,7 @@ class BlockScale:
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (BlockScaleDequantize, BlockScaleQuantize)
+    limits = alone(BlockScaleDequantize, BlockScaleQuantize)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses everything but one such operation between tensors in device memory."""
@@ -76,7 +78,7 @@ class BlockScale:
     def _matched(self, graph: OperationGraph) -> _Found | Refusal:
         operation = graph.operations[0]
         if len(graph.operations) != 1 or not isinstance(operation, BlockScaled):
-            names = ", ".join(type(op).__name__ for op in graph.operations)
+            names = names_of(graph.operations)
             return Refusal(self.name, f"operations: expected one block-scale operation, got {names}")
         if any(tensor.is_virtual or tensor.is_scalar_value for tensor in graph.tensors.values()):
             return Refusal(self.name, "tensors: expected all of them in device memory, got virtual ones or values")

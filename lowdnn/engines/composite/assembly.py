@@ -8,17 +8,21 @@ the workspace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from types import MappingProxyType
 from typing import TypeVar
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine, plan_tensors
-from lowdnn.engines.composite.partition import Part
+from lowdnn.engines.composite.parts import Part
 from lowdnn.engines.launch import aligned_bytes
 from lowdnn.enums import BehaviorNote, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.base import outputs_of
+from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.plan import (
     Argument,
     KernelRef,
@@ -29,8 +33,12 @@ from lowdnn.plan import (
     Struct,
     TensorMap,
     TensorPointer,
+    TensorValue,
     WorkspacePointer,
 )
+
+#: No tensor has another uid.
+_AS_THEY_ARE: Mapping[int, int] = MappingProxyType({})
 
 NoteT = TypeVar("NoteT", bound=NumericalNote | BehaviorNote)
 
@@ -55,7 +63,7 @@ def assemble(graph: OperationGraph, parts: Sequence[Part]) -> Assembly:
     for position, part in enumerate(parts):
         for launch in part.plan.launches:
             kernel = numbers.setdefault(part.plan.kernels[launch.kernel], len(numbers))
-            arguments = tuple(moved(item, intermediates, own.get(position, 0)) for item in launch.arguments)
+            arguments = tuple(moved(a, intermediates, own.get(position, 0), part.uids) for a in launch.arguments)
             launches.append(replace(launch, kernel=kernel, arguments=arguments))
     return Assembly(tuple(numbers), tuple(launches), workspace_bytes)
 
@@ -101,47 +109,86 @@ class _Range:
 
 def _ranges(graph: OperationGraph, parts: Sequence[Part]) -> list[_Range]:
     """All ranges, by the part that first needs them."""
+    last = {uid: position for position, part in enumerate(parts) for op in part.operations for uid in _uids(op)}
     ranges: list[_Range] = []
     for position, part in enumerate(parts):
-        written = [tensor for op in part.graph.operations for tensor in outputs_of(op).values()]
-        for tensor in written:
-            if graph.tensors[tensor.uid].is_virtual and not tensor.is_virtual:
-                readers = [place for place, reader in enumerate(parts) if tensor.uid in reader.graph.tensors]
-                ranges.append(_Range(tensor.uid, position, max(readers), tensor.span_bytes))
+        for tensor in part.stored:
+            if graph.tensors[tensor.uid].is_virtual:
+                ranges.append(_Range(tensor.uid, position, last[tensor.uid], tensor.span_bytes))
         if part.plan.workspace_bytes:
             ranges.append(_Range(None, position, position, part.plan.workspace_bytes))
     return ranges
 
 
+def _uids(operation: Operation) -> Iterator[int]:
+    return (tensor.uid for tensor in (*inputs_of(operation).values(), *outputs_of(operation).values()))
+
+
 def _place(ranges: Sequence[_Range]) -> tuple[list[int], int]:
     """(offset of each range, bytes in all): each range at the lowest offset that is free during its life."""
-    placed: list[tuple[_Range, int, int]] = []
+    gaps, ends, offsets = _Gaps(), list[tuple[int, int, int]](), list[int]()
     for item in ranges:
+        while ends and ends[0][0] < item.first:
+            _, offset, size = heappop(ends)
+            gaps.give_back(offset, size)
         size = aligned_bytes(item.size_bytes)
-        offset = 0
-        for other, start, end in sorted(placed, key=lambda entry: entry[1]):
-            alive_together = item.first <= other.last and other.first <= item.last
-            if alive_together and offset < end and start < offset + size:
-                offset = end
-        placed.append((item, offset, offset + size))
-    return [start for _, start, _ in placed], max((end for _, _, end in placed), default=0)
+        offsets.append(gaps.take(size) if size else 0)
+        if size:
+            heappush(ends, (item.last, offsets[-1], size))
+    return offsets, gaps.most_bytes
 
 
-def moved(argument: Argument, intermediates: Mapping[int, int], own_bytes: int) -> Argument:
-    """``argument`` with pointers to intermediates and to the part's workspace as offsets into the whole workspace."""
+class _Gaps:
+    """What is free of the workspace. most_bytes: the end of the last byte that ever was taken."""
+
+    def __init__(self) -> None:
+        self._gaps: list[tuple[int, int]] = [(0, sys.maxsize)]
+        self.most_bytes = 0
+
+    def take(self, size: int) -> int:
+        """The lowest offset of ``size`` free bytes."""
+        number = next(number for number, (start, end) in enumerate(self._gaps) if end - start >= size)
+        start, end = self._gaps[number]
+        self._gaps[number : number + 1] = [(start + size, end)] if end - start > size else []
+        self.most_bytes = max(self.most_bytes, start + size)
+        return start
+
+    def give_back(self, offset: int, size: int) -> None:
+        """Joins the bytes with the gaps on both sides."""
+        number, end = bisect_left(self._gaps, (offset, 0)), offset + size
+        if number < len(self._gaps) and self._gaps[number][0] == end:
+            end = self._gaps.pop(number)[1]
+        if number and self._gaps[number - 1][1] == offset:
+            number -= 1
+            offset = self._gaps.pop(number)[0]
+        self._gaps.insert(number, (offset, end))
+
+
+def moved(
+    argument: Argument, intermediates: Mapping[int, int], own_bytes: int, uids: Mapping[int, int] = _AS_THEY_ARE
+) -> Argument:
+    """``argument`` with pointers to intermediates and to the part's workspace as offsets into the whole workspace.
+
+    uids: what tensors are called in the whole, by what they are called in ``argument``, where that is not the same.
+    """
     if isinstance(argument, Struct):
-        fields = [f if isinstance(f, Scalar) else moved(f, intermediates, own_bytes) for f in argument.fields]
+        fields = (f if isinstance(f, Scalar) else moved(f, intermediates, own_bytes, uids) for f in argument.fields)
         return Struct(tuple(fields))
     if isinstance(argument, TensorMap):
-        return replace(argument, target=_moved_pointer(argument.target, intermediates, own_bytes))
+        return replace(argument, target=_moved_pointer(argument.target, intermediates, own_bytes, uids))
     if isinstance(argument, TensorPointer | WorkspacePointer):
-        return _moved_pointer(argument, intermediates, own_bytes)
+        return _moved_pointer(argument, intermediates, own_bytes, uids)
+    if isinstance(argument, TensorValue) and argument.uid in uids:
+        return replace(argument, uid=uids[argument.uid])
     return argument
 
 
-def _moved_pointer(pointer: Pointer, intermediates: Mapping[int, int], own_bytes: int) -> Pointer:
+def _moved_pointer(
+    pointer: Pointer, intermediates: Mapping[int, int], own_bytes: int, uids: Mapping[int, int]
+) -> Pointer:
     if isinstance(pointer, WorkspacePointer):
         return WorkspacePointer(own_bytes + pointer.offset_bytes)
-    if pointer.uid in intermediates:
-        return WorkspacePointer(intermediates[pointer.uid] + pointer.offset_bytes)
-    return pointer
+    uid = uids.get(pointer.uid, pointer.uid)
+    if uid in intermediates:
+        return WorkspacePointer(intermediates[uid] + pointer.offset_bytes)
+    return pointer if uid == pointer.uid else TensorPointer(uid, pointer.offset_bytes)

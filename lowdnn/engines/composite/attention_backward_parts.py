@@ -17,8 +17,10 @@ from lowdnn.engines.base import (
     resolve_choices,
 )
 from lowdnn.engines.composite.assembly import chain_of
-from lowdnn.engines.composite.partition import Part, Uncovered, find_uncovered, partition
+from lowdnn.engines.composite.partition import Uncovered, find_uncovered, partition
+from lowdnn.engines.composite.parts import Part
 from lowdnn.engines.engine_set import anchored
+from lowdnn.engines.limits import alone, names_of
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.attention_gradient import Parts, parts_of
 from lowdnn.graph.graph import OperationGraph
@@ -34,6 +36,7 @@ class AttentionBackwardParts:
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (SdpaBackward,)
+    limits = alone(SdpaBackward)
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._engines = engines
@@ -65,9 +68,9 @@ class AttentionBackwardParts:
     def _parts(self, graph: OperationGraph, arch: ArchSpec) -> Parts | Refusal:
         operation = graph.operations[0]
         if len(graph.operations) != 1 or not isinstance(operation, SdpaBackward):
-            names = ", ".join(type(op).__name__ for op in graph.operations)
+            names = names_of(graph.operations)
             return Refusal(self.name, f"operations: expected one SdpaBackward, got {names}")
-        for engine in anchored(self._engines, graph):
+        for engine in anchored(self._engines, graph.operations):
             if graph.derive(engine.refuse, arch) is None:
                 return Refusal(self.name, f"one engine takes the whole graph: {engine.name}")
         apart = parts_of(operation)

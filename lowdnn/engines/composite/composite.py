@@ -22,6 +22,7 @@ from lowdnn.engines.base import (
 from lowdnn.engines.composite.assembly import chain_of
 from lowdnn.engines.composite.partition import Uncovered, find_uncovered, partition
 from lowdnn.engines.engine_set import anchored
+from lowdnn.engines.limits import UNLIMITED
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.attention_values import with_existing_values
 from lowdnn.graph.graph import OperationGraph
@@ -41,6 +42,7 @@ class Composite:
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = ()
+    limits = UNLIMITED
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._engines = engines
@@ -75,7 +77,7 @@ class Composite:
         return ()
 
     def _refuse_single(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        keeping = (engine for engine in anchored(self._engines, graph) if keeps_precision(engine, graph))
+        keeping = (engine for engine in anchored(self._engines, graph.operations) if keeps_precision(engine, graph))
         taker = next((engine for engine in keeping if graph.derive(engine.refuse, arch) is None), None)
         return None if taker is None else Refusal(self.name, f"one engine takes the whole graph: {taker.name}")
 

@@ -11,7 +11,7 @@ from operator import itemgetter
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
 from lowdnn.engines.composite.assembly import moved
-from lowdnn.engines.composite.partition import busy_time_s
+from lowdnn.engines.composite.parts import busy_time_s
 from lowdnn.engines.floor import Modelled, floor_of, least_time
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.graph.graph import OperationGraph

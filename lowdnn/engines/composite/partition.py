@@ -5,29 +5,28 @@ graph's own and a depth-first one that keeps producers beside their consumers; a
 whose parts keep the inputs' precision wherever that can be, of these the one with the least estimated time, and the
 first one found where they tie. Time is the sum over launches of the launch overhead, bytes / bandwidth and arithmetic /
 rate: between cuts with the same launches and arithmetic, the fewest bytes moved win.
+
+An interval grows only while it is within the limits of some engine (``growth``), it is passed over where even a launch
+that moves its tensors once would cost more than what is found, and intervals of one form are planned once (``forms``).
+Where engines take any number of operations, long intervals end at some places only (``orders.Places``). So the work
+grows with the graph and not with its square.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
+from typing import NamedTuple
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
+from lowdnn.engines.composite.growth import Growth, rules_of
+from lowdnn.engines.composite.least_cost import LeastCost
+from lowdnn.engines.composite.orders import SHORT, Places, orders_of
+from lowdnn.engines.composite.parts import Part, PartPlanner, lowers_precision
 from lowdnn.engines.engine_set import anchored, reasons
-from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.base import Operation, inputs_of, outputs_of
-from lowdnn.plan import Launch, Plan
-
-
-@dataclass(frozen=True)
-class Part:
-    """A sub-graph and the plan for it."""
-
-    graph: OperationGraph
-    plan: Plan
+from lowdnn.ops.base import Operation, outputs_of
 
 
 @dataclass(frozen=True)
@@ -45,115 +44,142 @@ class Uncovered:
 
 def partition(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> tuple[Part, ...] | Uncovered:
     """The cheapest cut of ``graph``, or why there is none."""
-    search = _Search(graph, arch, engines)
-    cuts = [search.cheapest_cut(order) for order in _orders(graph)]
-    cost, parts = min(cuts, key=lambda cut: cut[0])
-    return parts if cost < _NO_CUT else search.uncovered()
+    found = graph.derive(_cheapest_cut, arch, anchored(engines, graph.operations))
+    return _uncovered(graph, arch, engines) if found is None else found.parts
 
 
 def find_uncovered(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> Uncovered | None:
     """Why there is no cut, or None; cheap where every operation is taken by itself."""
-    parts = (graph.subgraph((operation,)) for operation in graph.operations)
-    if all(any(engine.refuse(part, arch) is None for engine in anchored(engines, part)) for part in parts):
+    found = graph.derive(_first_untaken, arch, anchored(engines, graph.operations))
+    if found is None:
         return None
-    found = partition(graph, arch, engines)
-    return found if isinstance(found, Uncovered) else None
+    parts = partition(graph, arch, engines)
+    return parts if isinstance(parts, Uncovered) else None
 
 
-def estimated_time_s(plan: Plan, arch: ArchSpec) -> float:
-    """An upper estimate of the plan's time at the rates that ``arch`` attains: nothing overlaps."""
-    return sum(arch.launch_overhead_s + busy_time_s(launch, arch) for launch in plan.launches)
+def _uncovered(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> Uncovered:
+    """The first operation that no engine takes by itself.
+
+    There is one: where every operation is taken by itself, the cut into single operations exists.
+    """
+    operation = graph.derive(_first_untaken, arch, anchored(engines, graph.operations))
+    assert operation is not None, "single operations are a cut"
+    alone = graph.subgraph((operation,))
+    refusals = filter(None, (engine.refuse(alone, arch) for engine in engines))
+    return Uncovered(operation, reasons(refusals, engines, alone))
 
 
-def busy_time_s(launch: Launch, arch: ArchSpec) -> float:
-    """Of a launch, its overhead aside."""
-    work = launch.work
-    return work.bytes / arch.copy_bytes_per_s + work.flops / arch.attained_rate(work.unit)
+def _cheapest_cut(graph: OperationGraph, arch: ArchSpec, engines: tuple[Engine, ...]) -> _Cut | None:
+    """The cheapest cut of both orders, the first one where they tie; None where there is no cut."""
+    search = _Search(graph, arch, engines)
+    cuts = [search.cheapest_cut(order) for order in orders_of(graph)]
+    return min(filter(None, cuts), key=lambda cut: cut.cost, default=None)
+
+
+def _first_untaken(graph: OperationGraph, arch: ArchSpec, engines: tuple[Engine, ...]) -> Operation | None:
+    """The first operation that no engine takes by itself."""
+    search = _Search(graph, arch, engines)
+    return next((operation for operation in graph.operations if not search.takes(operation)), None)
 
 
 #: Parts that lower the inputs' precision, and seconds.
 _Cost = tuple[int, float]
-_NO_CUT: _Cost = (1 << 30, inf)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The cheapest cut up to a place: its last part behind the cheapest cut up to there; neither at place 0."""
+
+    cost: _Cost = (0, 0.0)
+    before: _Cut | None = None
+    part: Part | None = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """In launch order."""
+        found: list[Part] = []
+        cut: _Cut | None = self
+        while cut is not None and cut.part is not None:
+            found.append(cut.part)
+            cut = cut.before
+        return tuple(reversed(found))
+
+
+class _Interval(NamedTuple):
+    """Operations up to ``end``, the engines that may take them, and seconds that they take at least.
+
+    is_makeshift: whether it begins or ends inside of a long run, for want of a better one.
+    """
+
+    end: int
+    engines: tuple[Engine, ...]
+    least_s: float
+    is_makeshift: bool
 
 
 class _Search:
-    """Dynamic programming over the cuts of one order; plans of the same operations are made once."""
+    """Dynamic programming over the cuts of one order."""
 
-    def __init__(self, graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> None:
+    def __init__(self, graph: OperationGraph, arch: ArchSpec, engines: tuple[Engine, ...]) -> None:
         self._graph = graph
         self._arch = arch
-        self._engines = engines
-        self._parts: dict[frozenset[int], Part | None] = {}
+        self._rules = rules_of(engines)
+        self._planner = PartPlanner(graph, arch)
 
-    def cheapest_cut(self, order: tuple[Operation, ...]) -> tuple[_Cost, tuple[Part, ...]]:
-        """(cost, parts in launch order); the cost is _NO_CUT where there is no cut."""
-        best: list[tuple[_Cost, tuple[Part, ...]]] = [((0, 0.0), ())]
-        for end in range(1, len(order) + 1):
-            found: tuple[_Cost, tuple[Part, ...]] = (_NO_CUT, ())
-            for start in range(end):
-                cost, parts = best[start]
-                part = self._part(order[start:end]) if cost != _NO_CUT else None
+    def cheapest_cut(self, order: tuple[Operation, ...]) -> _Cut | None:
+        """None where there is no cut."""
+        best: dict[int, _Cut] = {0: _Cut()}
+        places = Places.of(order, self._rules.are_endless)
+        for start in range(len(order)):
+            cut = best.pop(start, None)
+            if cut is None:
+                continue
+            for interval in self._intervals(order, start, places):
+                known = best.get(interval.end)
+                if known is not None and _is_hopeless(interval, cut.cost, known.cost):
+                    continue
+                part = self._planner.part(order[start : interval.end], interval.engines)
                 if part is None:
                     continue
-                seconds = estimated_time_s(part.plan, self._arch)
-                total = (cost[0] + _lowers_precision(part.plan), cost[1] + seconds)
-                if total < found[0]:
-                    found = (total, (*parts, part))
-            best.append(found)
-        return best[-1]
+                total = (cut.cost[0] + lowers_precision(part.plan), cut.cost[1] + part.seconds)
+                if known is None or total < known.cost:
+                    best[interval.end] = _Cut(total, cut, part)
+        return best.get(len(order))
 
-    def uncovered(self) -> Uncovered:
-        """The first operation that no engine takes by itself.
+    def _intervals(self, order: tuple[Operation, ...], start: int, places: Places) -> Iterator[_Interval]:
+        """Those from ``start`` that an engine may take.
 
-        There is one: where every operation is taken by itself, the cut into single operations exists.
+        Adds to ``places`` where fewer engines may take a longer one.
         """
-        operation = next(op for op in self._graph.operations if self._part((op,)) is None)
-        graph = self._graph.subgraph((operation,))
-        refusals = filter(None, (engine.refuse(graph, self._arch) for engine in self._engines))
-        return Uncovered(operation, reasons(refusals, self._engines, graph))
+        growth, least = Growth(self._rules), LeastCost(self._graph, self._arch)
+        growth.add(order[start])
+        for end in range(start + 1, len(order) + 1):
+            kept, engines, is_bounded = growth.kept, growth.engines, growth.is_bounded
+            is_short = end - start <= SHORT
+            if not kept or not (is_short or start in places or is_bounded):
+                return
+            least.add(order[end - 1])
+            if end < len(order):
+                growth.add(order[end])
+            if growth.kept != kept and start in places.begins:
+                places.inside.add(end)
+            if engines and (is_short or end in places):
+                is_usual = is_short or is_bounded or start in places.begins
+                is_makeshift = not (is_usual and start in places and end in places)
+                yield _Interval(end, engines, least.seconds, is_makeshift)
 
-    def _part(self, operations: tuple[Operation, ...]) -> Part | None:
-        key = frozenset(map(id, operations))
-        if key not in self._parts:
-            self._parts[key] = self._planned(self._graph.subgraph(operations))
-        return self._parts[key]
-
-    def _planned(self, graph: OperationGraph) -> Part | None:
-        """The best plan of one engine for all of ``graph``: first those that keep the inputs' precision, then time."""
-        taking = (engine for engine in anchored(self._engines, graph) if engine.refuse(graph, self._arch) is None)
-        plans = [engine.plan(graph, self._arch, {}) for engine in taking]
-        if not plans:
-            return None
-        return Part(graph, min(plans, key=lambda plan: (_lowers_precision(plan), estimated_time_s(plan, self._arch))))
-
-
-def _lowers_precision(plan: Plan) -> bool:
-    return NumericalNote.DOWN_CONVERT_INPUTS in plan.numerical_notes
-
-
-def _orders(graph: OperationGraph) -> list[tuple[Operation, ...]]:
-    """The graph's topological order and, where it differs, the depth-first one."""
-    depth_first = _depth_first(graph)
-    same = all(one is other for one, other in zip(graph.operations, depth_first, strict=True))
-    return [graph.operations] if same else [graph.operations, depth_first]
+    def takes(self, operation: Operation) -> bool:
+        """Whether an engine takes ``operation`` by itself."""
+        growth = Growth(self._rules)
+        growth.add(operation)
+        return self._planner.takes((operation,), growth.engines)
 
 
-def _depth_first(graph: OperationGraph) -> tuple[Operation, ...]:
-    """A topological order in which the next operation is, where possible, one that reads the newest output."""
-    waiting = list(graph.operations)
-    produced_by: dict[int, int] = {}
-    order: list[Operation] = []
-    pending = {t.uid for op in waiting for t in outputs_of(op).values()}
+def _is_hopeless(interval: _Interval, cost: _Cost, known: _Cost) -> bool:
+    """Whether a part behind a cut of this cost is no better than what is known.
 
-    def newest_input(operation: Operation) -> int:
-        return max((produced_by.get(tensor.uid, -1) for tensor in inputs_of(operation).values()), default=-1)
-
-    while waiting:
-        ready = [op for op in waiting if not any(t.uid in pending for t in inputs_of(op).values())]
-        chosen = max(ready, key=newest_input)
-        waiting.remove(chosen)
-        for tensor in outputs_of(chosen).values():
-            pending.discard(tensor.uid)
-            produced_by[tensor.uid] = len(order)
-        order.append(chosen)
-    return tuple(order)
+    Seconds count as slightly less, so that rounding errors of sums in another order decide nothing.
+    """
+    if interval.is_makeshift and cost[0] >= known[0]:
+        return True
+    return (cost[0], (cost[1] + interval.least_s) * (1 - 1e-9)) >= known

@@ -336,8 +336,11 @@ def _busiest(product: WgmmaProduct, rates: Rates, machine: Machine) -> tuple[Cou
     """Turns, and the stages of the multiprocessor that has most: tiles of the deepest classes come first, and turns go
     to and fro up to the last one (``ClassSchedule``)."""
     step = np.maximum(machine.sm_count // rates.cluster, 1)
-    depths = [k_blocks for _, _, k_blocks in product.classes]
-    ends = np.cumsum([rates.items(m, n, product.batches) for m, n, _ in product.classes], axis=0)
+    items: dict[int, Counts] = {}  # by depth
+    for m, n, k_blocks in product.classes:
+        items[k_blocks] = items.get(k_blocks, 0) + rates.items(m, n, product.batches)
+    depths = sorted(items, reverse=True)
+    ends = np.cumsum([items[depth] for depth in depths], axis=0)
     turns = -(-ends[-1] // step)
     # One of those between whom a tile gets less deep, in either direction, is the busiest.
     bounds = np.concatenate((np.zeros_like(ends[:1]), ends))

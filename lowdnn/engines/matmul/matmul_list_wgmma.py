@@ -34,6 +34,7 @@ from lowdnn.engines.gemm.wgmma_output import MAP_COLUMNS, OutputStore
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, Schedule, WgmmaTile, WgmmaType, wgmma_type
 from lowdnn.engines.launch import ceil_div, divider, i32, macros, moved_bytes
+from lowdnn.engines.limits import fused
 from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m
 from lowdnn.engines.matmul.shared_batches import match_matmul
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
@@ -72,6 +73,7 @@ class MatmulListWgmma:
     numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (MatmulOperation,)
+    limits = replace(fused(MatmulOperation), are_apart=True)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, graphs of one part, parts that are no product or differ."""

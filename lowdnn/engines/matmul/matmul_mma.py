@@ -35,6 +35,7 @@ from lowdnn.engines.launch import (
     moved_bytes,
     target_label,
 )
+from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.mma_operand import MAX_ALIGNMENT, MAX_PACKED_AXES, Operand
 from lowdnn.engines.matmul.pixel_matmul import match_product
 from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m
@@ -90,6 +91,7 @@ class MatmulMma(Floored, Modelled):
     numerical_notes = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionOperation, MatmulOperation)
+    limits = reduced(*anchors)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses types without an mma instruction, layouts and extents that the kernels cannot count, slow exits."""

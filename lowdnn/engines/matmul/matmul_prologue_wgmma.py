@@ -32,6 +32,7 @@ from lowdnn.engines.gemm.wgmma_output import OutputStore, mapped_operand
 from lowdnn.engines.gemm.wgmma_product import Conversion, WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import ROW_SWIZZLES, Schedule, WgmmaTile, WgmmaType, wgmma_type
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
+from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.pixel_matmul import as_matmul
 from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
@@ -69,6 +70,7 @@ class MatmulPrologueWgmma:
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionOperation, MatmulOperation)
+    limits = reduced(*anchors)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, types and layouts, and products that are faster behind a pointwise launch."""

@@ -16,6 +16,7 @@ from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT, SimtTile, vector_axis
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i32, i64, macros
+from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.shared_batches import match_matmul
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -51,6 +52,7 @@ class MatmulSimt:
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (MatmulOperation,)
+    limits = reduced(MatmulOperation)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what is not one matmul with a pointwise epilogue, and extents past 32 bits."""

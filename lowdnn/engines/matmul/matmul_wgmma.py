@@ -55,6 +55,7 @@ from lowdnn.engines.gemm.wgmma_tiles import (
     wgmma_type,
 )
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
+from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.pixel_matmul import match_product
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE, ProductSpace, is_contiguous_along_m
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
@@ -91,6 +92,7 @@ class MatmulWgmma(Modelled):
     numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionOperation, MatmulOperation)
+    limits = reduced(*anchors)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, types without a wgmma instruction, empty extents, odd batches, slow exits."""

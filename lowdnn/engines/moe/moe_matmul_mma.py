@@ -19,6 +19,7 @@ from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import MmaTile, Product, Tiling
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, i32, i64, macros, moved_bytes
+from lowdnn.engines.limits import fused
 from lowdnn.engines.matmul.mma_operand import MAX_ALIGNMENT, Operand
 from lowdnn.engines.moe.arguments import (
     groups_argument,
@@ -68,6 +69,7 @@ class MoeMatmulMma(Floored):
     numerical_notes = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (MoeGroupedMatmul,)
+    limits = fused(MoeGroupedMatmul)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses data types without an mma instruction, rows not contiguous, empty extents, more than it can count."""

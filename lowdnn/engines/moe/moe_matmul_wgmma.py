@@ -34,6 +34,7 @@ from lowdnn.engines.gemm.wgmma_output import MAP_COLUMNS, OutputStore
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, TileStore, WgmmaTile, WgmmaType, wgmma_type
 from lowdnn.engines.launch import ceil_div, divider, i32, i64, macros, moved_bytes
+from lowdnn.engines.limits import fused
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
 from lowdnn.engines.moe.arguments import groups_problem, offset_type, routed_map, table_bytes
@@ -72,6 +73,7 @@ class MoeMatmulWgmma:
     numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (MoeGroupedMatmul,)
+    limits = fused(MoeGroupedMatmul)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, types without a wgmma instruction, empty extents, more than it can count."""

@@ -33,6 +33,7 @@ from lowdnn.engines.gemm.wgmma_output import OutputStore, mapped_operand
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import Schedule, WgmmaTile, WgmmaType, wgmma_type
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
+from lowdnn.engines.limits import fused
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
 from lowdnn.engines.moe.arguments import groups_argument, offset_type
@@ -61,6 +62,7 @@ class MoeWgradWgmma:
     numerical_notes: tuple[NumericalNote, ...] = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (MoeGroupedMatmulBackward,)
+    limits = fused(MoeGroupedMatmulBackward)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, types that wgmma takes K-major only, empty extents, rows not contiguous."""

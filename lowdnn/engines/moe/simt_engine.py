@@ -8,6 +8,7 @@ from typing import Protocol
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.gemm.simt_tile import SimtTile
+from lowdnn.engines.limits import Limits, fused
 from lowdnn.engines.moe import simt_tiles
 from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -41,6 +42,10 @@ class MoeSimtEngine(ABC):
     anchors: Anchors
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes: tuple[BehaviorNote, ...] = BEHAVIOR_NOTES
+
+    @property
+    def limits(self) -> Limits:
+        return fused(*self.anchors)
 
     @abstractmethod
     def problem(self, graph: OperationGraph) -> SimtProblem | str:

@@ -26,6 +26,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.floor import Rereading
 from lowdnn.engines.launch import bytes_of
+from lowdnn.engines.limits import fused
 from lowdnn.engines.norm.passes import PassBuilder, Passes
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.enums import DataType, NormMode, NumericalNote, PointwiseMode, ReduceTensorOp
@@ -52,6 +53,7 @@ class BatchNorm(Rereading):
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (NormForward, NormBackward, BnFinalize, BnBackwardWeights)
+    limits = fused(*anchors)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what is not one batch norm with pointwise operations behind it, and parts that their engines do."""

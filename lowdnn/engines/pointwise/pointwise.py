@@ -32,6 +32,7 @@ from lowdnn.engines.launch import (
     moved_bytes,
     target_label,
 )
+from lowdnn.engines.limits import Group, Limits
 from lowdnn.engines.pointwise.samples import samples
 from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
@@ -71,6 +72,7 @@ class PointwiseEngine:
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (PointwiseOperation, RngOperation, ConvolutionOperation)
+    limits = Limits((Group((ConvolutionOperation,), 1), Group((PointwiseOperation, RngOperation))), spaces=1)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other operations, convolutions that have products, and several index spaces."""

@@ -15,6 +15,7 @@ from math import prod
 from lowdnn.arch.specs import SPECS, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, aligned_bytes, ceil_div, ceil_power, floor_power, is_dependent
+from lowdnn.engines.limits import fused
 from lowdnn.engines.reduction.layout import MAX_VECTOR, ReductionLayout, layout_of
 from lowdnn.engines.reduction.samples import samples
 from lowdnn.engines.reduction.short_rows import FEWEST_OUTPUTS, ShortRows
@@ -47,6 +48,7 @@ class ReductionEngine:
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ReductionOperation, GenStats)
+    limits = fused(ReductionOperation, GenStats)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses graphs that are not one reduction with pointwise operations around it, and extents past 32 bits."""

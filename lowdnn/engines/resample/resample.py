@@ -14,6 +14,7 @@ from types import ModuleType
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.limits import fused
 from lowdnn.engines.resample import backward, forward
 from lowdnn.engines.resample.problem import Problem
 from lowdnn.engines.resample.tile import BLOCK_SIZES, CHANNELS, Tile, chosen_tile, counts, launch
@@ -37,6 +38,7 @@ class ResampleEngine:
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ResampleOperation,)
+    limits = fused(ResampleOperation)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other operations, an index that the graph reads, and positions past 32 bits."""

@@ -15,6 +15,7 @@ from math import prod
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Engine, Knob, Refusal, accepted, plan_of
+from lowdnn.engines.limits import fused
 from lowdnn.engines.resample import backward
 from lowdnn.engines.resample.axes import leaves_image
 from lowdnn.engines.resample.problem import Problem
@@ -46,6 +47,7 @@ class ResampleReduction:
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ResampleOperation,)
+    limits = fused(ResampleOperation)
 
     def __init__(self, reduction: Engine, pointwise: Engine) -> None:
         self._reduction = reduction

@@ -25,6 +25,7 @@ from lowdnn.engines.launch import (
     macros,
     target_label,
 )
+from lowdnn.engines.limits import alone, names_of
 from lowdnn.engines.rows.kernel import number
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -150,6 +151,7 @@ class Rope:
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (RopeForward, RopeBackward)
+    limits = alone(RopeForward, RopeBackward)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses everything but one such operation between tensors in device memory."""
@@ -175,7 +177,7 @@ class Rope:
     def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
         operation = graph.operations[0]
         if len(graph.operations) != 1 or not isinstance(operation, RopeForward | RopeBackward):
-            names = ", ".join(type(op).__name__ for op in graph.operations)
+            names = names_of(graph.operations)
             return Refusal(self.name, f"operations: expected one RopeForward or RopeBackward, got {names}")
         problem = _Problem(operation.rotation, operation.compute_type)
         if any(t.is_scalar_value or t.is_virtual for t in graph.tensors.values()):

@@ -25,6 +25,7 @@ from lowdnn.ops.transpose import Transpose
 from lowdnn.plan import WorkspacePointer
 
 Mover: TypeAlias = Transpose | Reshape | Slice
+MOVES = (Transpose, Reshape, Slice, Concat)
 
 
 @dataclass(frozen=True)

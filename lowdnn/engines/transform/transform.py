@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from lowdnn.arch.specs import SPECS, ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.limits import Group, Limits
 from lowdnn.engines.transform import rows, tiles
 from lowdnn.engines.transform.askew import Askew
 from lowdnn.engines.transform.batches import Batch, batches_of
-from lowdnn.engines.transform.matching import match
+from lowdnn.engines.transform.matching import MOVES, match
 from lowdnn.engines.transform.narrow import Narrow
 from lowdnn.engines.transform.rows import Rows
 from lowdnn.engines.transform.samples import samples
@@ -41,6 +42,7 @@ class Transform:
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = ()
+    limits = Limits((Group((*MOVES, PointwiseOperation)),), spaces=None)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses operations that compute, types in between that would round twice, and plain copies."""

@@ -27,6 +27,7 @@ from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
 from lowdnn.engines.gemm.output_space import output_space
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.launch import dependent_target, is_dependent
+from lowdnn.engines.limits import reduced
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, AnchoredWithExits, match_anchored_with_exits
@@ -53,6 +54,7 @@ class ConvDepthwise:
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionOperation,)
+    limits = reduced(ConvolutionOperation)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses groups of several channels, other data types, and filters that do not fit registers."""

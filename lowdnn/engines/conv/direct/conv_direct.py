@@ -16,6 +16,7 @@ from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT
 from lowdnn.engines.launch import MAX_GRID_X
+from lowdnn.engines.limits import reduced
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import match_anchored
@@ -39,6 +40,7 @@ class ConvDirect(Floored):
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionOperation,)
+    limits = reduced(ConvolutionOperation)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses what is not one convolution with a pointwise epilogue, and extents past 32 bits."""

@@ -23,6 +23,7 @@ from lowdnn.engines.conv.grouped.geometry import GroupedGeometry, pack_of
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.limits import reduced
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, match_anchored
@@ -68,6 +69,7 @@ class ConvGroupedMma(Floored, Modelled):
     numerical_notes = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionOperation,)
+    limits = reduced(ConvolutionOperation)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses data types without an mma instruction, wide groups, large filters, boxes that do not fit."""

@@ -35,6 +35,7 @@ from lowdnn.engines.gemm.output_space import (
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import Product, Tiling
 from lowdnn.engines.launch import bytes_of, dependent_target, i32, i64, is_dependent, macros, moved_bytes, target_label
+from lowdnn.engines.limits import reduced
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import (
@@ -92,6 +93,7 @@ class ConvImplicitGemmMma(Floored, Modelled):
     numerical_notes = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionOperation,)
+    limits = reduced(ConvolutionOperation)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses data types without an mma instruction, narrow groups, very large filters and slow exits."""

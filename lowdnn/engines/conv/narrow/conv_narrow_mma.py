@@ -32,6 +32,7 @@ from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.output_space import OutputSpace, full_loads
 from lowdnn.engines.gemm.wgmma_output import handing_back
 from lowdnn.engines.launch import BARRIER_BYTES, bytes_of, ceil_div, i32, i64, macros, moved_bytes
+from lowdnn.engines.limits import reduced
 from lowdnn.enums import KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, match_anchored
@@ -195,6 +196,7 @@ class ConvNarrowMma(Floored):
     numerical_notes = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionForward, ConvolutionBackwardData)
+    limits = reduced(ConvolutionOperation)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses several taps or groups, steps, pixels that are not dense, and filters that do not fit."""

@@ -33,6 +33,7 @@ from lowdnn.engines.conv.refusals import refuse_nothing, refuse_pixels, refuse_s
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.launch import aligned_bytes
+from lowdnn.engines.limits import alone, names_of
 from lowdnn.enums import DataType, KnobType, NumericalNote, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import Convolution
@@ -106,6 +107,7 @@ class ConvWgradPacked(Floored):
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionBackwardFilter,)
+    limits = alone(ConvolutionBackwardFilter)
 
     def __init__(self, engines: Sequence[Engine], reduction: Engine) -> None:
         self._engines = tuple(engines)
@@ -153,7 +155,7 @@ def _product_of(graph: OperationGraph, pixels: int) -> OperationGraph:
 def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
     name, operation = ConvWgradPacked.name, graph.operations[0]
     if len(graph.operations) > 1 or not isinstance(operation, ConvolutionBackwardFilter):
-        got = ", ".join(type(op).__name__ for op in graph.operations)
+        got = names_of(graph.operations)
         return Refusal(name, f"operations: expected one ConvolutionBackwardFilter, got {got}")
     if refused := _refuse_shape(operation):
         return Refusal(name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)

@@ -32,6 +32,7 @@ from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.launch import is_dependent
+from lowdnn.engines.limits import reduced
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import match_anchored
 from lowdnn.ops.base import inputs_of
@@ -72,6 +73,7 @@ class ConvStem(Floored):
     numerical_notes = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionOperation,)
+    limits = reduced(ConvolutionOperation)
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._engines = tuple(engines)

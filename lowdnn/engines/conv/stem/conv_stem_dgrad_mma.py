@@ -32,6 +32,7 @@ from lowdnn.engines.launch import (
     macros,
     target_label,
 )
+from lowdnn.engines.limits import reduced
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
@@ -218,6 +219,7 @@ class ConvStemDgradMma(Floored):
     numerical_notes = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionBackwardData,)
+    limits = reduced(*anchors)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses groups, more than 4 channels, gaps between taps, epilogues, and what is not dense."""

@@ -15,6 +15,7 @@ from lowdnn.engines.conv.stem.exchanged import with_few_channels
 from lowdnn.engines.conv.stem.rows import MAX_CHANNELS, StemRows
 from lowdnn.engines.floor import Floored
 from lowdnn.engines.gemm import tiles
+from lowdnn.engines.limits import reduced
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
@@ -76,6 +77,7 @@ class RowTiledMma(Floored, Generic[ProblemT]):
     name: str
     index: int
     anchors: Anchors
+    limits = reduced(ConvolutionOperation)
     data_types: frozenset[DataType]
     numerical_notes = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES

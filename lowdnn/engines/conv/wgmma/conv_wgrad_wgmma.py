@@ -38,6 +38,7 @@ from lowdnn.engines.gemm.output_space import Slices, functor_of
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, TileStore, wgmma_type
 from lowdnn.engines.launch import i32, i64, macros, moved_bytes
+from lowdnn.engines.limits import reduced
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, match_anchored
@@ -79,6 +80,7 @@ class ConvWgradWgmma(Floored, Modelled):
     numerical_notes: tuple[NumericalNote, ...] = tiles.NUMERICAL_NOTES
     behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionBackwardFilter,)
+    limits = reduced(*anchors)
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """Refuses other architectures, other types, geometry beyond tensor maps, and slow prologues."""

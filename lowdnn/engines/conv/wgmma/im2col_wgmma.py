@@ -39,6 +39,7 @@ from lowdnn.engines.gemm.wgmma_output import (
 )
 from lowdnn.engines.gemm.wgmma_tiles import STAGE_ROW_BYTES, ClassSchedule, TileStore, WgmmaType, wgmma_type
 from lowdnn.engines.launch import ceil_div, i32, macros, moved_bytes
+from lowdnn.engines.limits import reduced
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import Convolution, ConvolutionOperation
@@ -66,6 +67,7 @@ class Im2colWgmma(Floored, Modelled):
     name: str
     index: int
     anchors: Anchors
+    limits = reduced(ConvolutionOperation)
     numerical_notes: tuple[NumericalNote, ...] = (
         NumericalNote.TENSOR_CORE,
         NumericalNote.DOWN_CONVERT_INPUTS,

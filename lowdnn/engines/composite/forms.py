@@ -1,0 +1,58 @@
+"""Intervals of a graph that are the same but for the uids and names of their tensors, so that one plan serves all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lowdnn.graph.graph import OperationGraph, form_of
+from lowdnn.ops.base import Operation
+from lowdnn.ops.tensor import Tensor
+
+#: How a tensor lies that an interval meets for the first time, in the place of its number.
+_AS_IN_THE_GRAPH, _STORED, _STORED_IN_PLACE = -1, -2, -3
+
+
+@dataclass(frozen=True)
+class Form:
+    """key: equal for intervals of one form.  uids: their tensors in order of first use.
+
+    border: by uid, virtual tensors of the graph that lie in memory where the interval is by itself.
+    """
+
+    key: tuple[int, ...]
+    uids: tuple[int, ...]
+    border: Mapping[int, Tensor]
+
+
+class Forms:
+    """The forms of the intervals of one graph."""
+
+    def __init__(self, graph: OperationGraph) -> None:
+        self._graph = graph
+        self._kinds: dict[str, int] = {}
+        self._operations = {id(op): self._numbered(op) for op in graph.operations}
+
+    def of(self, operations: Sequence[Operation]) -> Form:
+        """Of operations of the graph, in an order in which they can run."""
+        border = self._graph.border(operations)
+        numbers: dict[int, int] = {}
+        key: list[int] = []
+        for operation in operations:
+            kind, uids = self._operations[id(operation)]
+            key.append(kind)
+            for uid in uids:
+                key.append(numbers[uid] if uid in numbers else self._place(border.get(uid)))
+                numbers.setdefault(uid, len(numbers))
+        return Form(tuple(key), tuple(numbers), border)
+
+    def _place(self, stored: Tensor | None) -> int:
+        if stored is None:
+            return _AS_IN_THE_GRAPH
+        is_in_place = stored.strides == self._graph.tensors[stored.uid].strides
+        return _STORED_IN_PLACE if is_in_place else _STORED
+
+    def _numbered(self, operation: Operation) -> tuple[int, tuple[int, ...]]:
+        """A number for the operation's form, and its tensors."""
+        form, uids = form_of(operation)
+        return self._kinds.setdefault(form, len(self._kinds)), uids

@@ -1,0 +1,71 @@
+"""What an interval of operations costs at least, whichever engine runs it, told operation by operation."""
+
+from __future__ import annotations
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.floor import fastest_s
+from lowdnn.engines.launch import bytes_touched
+from lowdnn.enums import PointwiseMode
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.softmax import Softmax
+from lowdnn.ops.tensor import Tensor
+
+
+class LeastCost:
+    """One launch that does the products, writes what others read or the graph stores, and reads once what it does not
+    make itself.
+
+    Bytes count of operations that touch all elements of their tensors, and products where no softmax may skip some of
+    them. What is empty takes no launch.
+    """
+
+    def __init__(self, graph: OperationGraph, arch: ArchSpec) -> None:
+        self._graph = graph
+        self._arch = arch
+        self._read: set[int] = set()
+        self._written: dict[int, int] = {}  # bytes by uid
+        self._readers: dict[int, int] = {}  # outside of the interval, by uid of what is made inside
+        self._bytes = 0
+        self._products_s = 0.0
+        self._skips_products = False
+
+    @property
+    def seconds(self) -> float:
+        if not self._written:
+            return 0.0
+        products_s = 0.0 if self._skips_products else self._products_s
+        return self._arch.launch_overhead_s + products_s + self._bytes / self._arch.copy_bytes_per_s
+
+    def add(self, operation: Operation) -> None:
+        """The interval with ``operation`` behind its last one."""
+        is_product = isinstance(operation, MatmulOperation | ConvolutionOperation)
+        touches_all = is_product or isinstance(operation, PointwiseOperation)
+        self._skips_products |= isinstance(operation, Softmax)
+        if is_product:
+            self._products_s += fastest_s(operation, self._arch)
+        for uid, tensor in {tensor.uid: tensor for tensor in inputs_of(operation).values()}.items():
+            if uid in self._readers:
+                self._read_inside(tensor)
+            elif uid not in self._read and touches_all and not tensor.is_scalar_value and not _is_index(operation):
+                self._read.add(uid)
+                self._bytes += bytes_touched(tensor)
+        for tensor in outputs_of(operation).values():
+            self._readers[tensor.uid] = len(self._graph.consumers(tensor))
+            if tensor.element_count:
+                self._written[tensor.uid] = bytes_touched(tensor) if touches_all else 0
+                self._bytes += self._written[tensor.uid]
+
+    def _read_inside(self, tensor: Tensor) -> None:
+        """A tensor that nothing else reads is never written."""
+        self._readers[tensor.uid] -= 1
+        if tensor.is_virtual and not self._readers[tensor.uid]:
+            self._bytes -= self._written.pop(tensor.uid, 0)
+
+
+def _is_index(operation: Operation) -> bool:
+    """Whether it takes the dims of its operand alone."""
+    return isinstance(operation, PointwiseOperation) and operation.mode is PointwiseMode.GEN_INDEX

@@ -1,0 +1,103 @@
+"""Parts of a cut: sub-graphs with the plans of the engines that run them best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Engine, anchored
+from lowdnn.engines.composite.forms import Form, Forms
+from lowdnn.enums import NumericalNote
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.base import Operation, outputs_of
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Launch, Plan
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some operations of a graph and the plan for them.
+
+    stored: what they write into memory where they are by themselves.
+    plan: of operations of the same form.  uids: by the uids in the plan, those here.
+    seconds: see ``estimated_time_s``.
+    """
+
+    operations: tuple[Operation, ...]
+    stored: tuple[Tensor, ...]
+    plan: Plan
+    uids: Mapping[int, int]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The plan of a form, and the tensors that it speaks of in the order of ``Form.uids``."""
+
+    plan: Plan
+    uids: tuple[int, ...]
+    seconds: float
+
+
+class PartPlanner:
+    """Plans intervals of one graph, those of one form once."""
+
+    def __init__(self, graph: OperationGraph, arch: ArchSpec) -> None:
+        self._graph = graph
+        self._arch = arch
+        self._forms = Forms(graph)
+        self._planned: dict[tuple[int, ...], _Planned | None] = {}
+        self._taken: dict[tuple[int, ...], bool] = {}
+
+    def part(self, operations: tuple[Operation, ...], engines: Sequence[Engine]) -> Part | None:
+        """The best plan for all of ``operations`` by one of ``engines``; None where none of them takes them."""
+        form = self._forms.of(operations)
+        if form.key not in self._planned:
+            self._planned[form.key] = self._plan(operations, form, engines)
+        planned = self._planned[form.key]
+        if planned is None:
+            return None
+        uids = {} if planned.uids == form.uids else dict(zip(planned.uids, form.uids, strict=True))
+        written = (form.border.get(t.uid, t) for op in operations for t in outputs_of(op).values())
+        stored = tuple(tensor for tensor in written if not tensor.is_virtual)
+        return Part(operations, stored, planned.plan, uids, planned.seconds)
+
+    def takes(self, operations: tuple[Operation, ...], engines: Sequence[Engine]) -> bool:
+        """Whether one of ``engines`` takes all of ``operations``."""
+        form = self._forms.of(operations)
+        if form.key not in self._taken:
+            graph = self._graph.subgraph(operations)
+            taking = (
+                engine for engine in anchored(tuple(engines), operations) if engine.refuse(graph, self._arch) is None
+            )
+            self._taken[form.key] = next(taking, None) is not None
+        return self._taken[form.key]
+
+    def _plan(self, operations: tuple[Operation, ...], form: Form, engines: Sequence[Engine]) -> _Planned | None:
+        """First the plans that keep the inputs' precision, then the fastest one."""
+        possible = anchored(tuple(engines), operations)
+        if not possible:
+            return None
+        graph = self._graph.subgraph(operations)
+        plans = [engine.plan(graph, self._arch, {}) for engine in possible if engine.refuse(graph, self._arch) is None]
+        if not plans:
+            return None
+        estimated = [(lowers_precision(plan), estimated_time_s(plan, self._arch)) for plan in plans]
+        best = min(range(len(plans)), key=estimated.__getitem__)
+        return _Planned(plans[best], form.uids, estimated[best][1])
+
+
+def estimated_time_s(plan: Plan, arch: ArchSpec) -> float:
+    """An upper estimate of the plan's time at the rates that ``arch`` attains: nothing overlaps."""
+    return sum(arch.launch_overhead_s + busy_time_s(launch, arch) for launch in plan.launches)
+
+
+def busy_time_s(launch: Launch, arch: ArchSpec) -> float:
+    """Of a launch, its overhead aside."""
+    work = launch.work
+    return work.bytes / arch.copy_bytes_per_s + work.flops / arch.attained_rate(work.unit)
+
+
+def lowers_precision(plan: Plan) -> bool:
+    return NumericalNote.DOWN_CONVERT_INPUTS in plan.numerical_notes

@@ -1,0 +1,89 @@
+"""What no graph goes beyond that an engine takes, quick to tell while a graph grows operation by operation.
+
+Every limit holds for each part of a graph as well: where a graph is beyond one, so is every larger graph around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from lowdnn.ops.base import HasPorts
+from lowdnn.ops.gen_stats import GenStats
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.reduction import ReductionOperation
+
+Classes = tuple[type[Any], ...]
+
+#: Index spaces of the operations before and behind what is not pointwise itself.
+_BEFORE_AND_BEHIND = 2
+
+
+@dataclass(frozen=True)
+class Group:
+    """At most ``most`` operations of ``classes``; None for any number."""
+
+    classes: Classes
+    most: int | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The operations of a graph that an engine takes.
+
+    groups: an operation counts in the first group that has its class; a graph with an operation of no group is refused.
+    spaces: the most index spaces of pointwise operations that do not fit into each other; None for any number.
+    are_apart: whether the graph is a list of any number of independent graphs, each with one operation of the first
+    group, for each of which the other limits hold by themselves.
+    """
+
+    groups: tuple[Group, ...]
+    spaces: int | None = _BEFORE_AND_BEHIND
+    are_apart: bool = False
+
+    def group_of(self, kind: type[HasPorts]) -> int | None:
+        """The number of the group of operations of class ``kind``."""
+        return next((number for number, group in enumerate(self.groups) if issubclass(kind, group.classes)), None)
+
+
+#: Of an engine that may take any graph.
+UNLIMITED = Limits((Group((object,)),), spaces=None)
+
+
+def alone(*classes: type[HasPorts]) -> Limits:
+    """Of an engine that takes one operation by itself."""
+    return Limits((Group(classes, 1),))
+
+
+def fused(*classes: type[HasPorts]) -> Limits:
+    """Of an engine that fuses pointwise operations with one operation of ``classes``."""
+    return Limits((Group(classes, 1), Group((PointwiseOperation,))))
+
+
+def reduced(*classes: type[HasPorts]) -> Limits:
+    """The same with reductions behind."""
+    return Limits((Group(classes, 1), Group((PointwiseOperation, ReductionOperation, GenStats))))
+
+
+def are_compatible(dims: tuple[int, ...], others: tuple[int, ...]) -> bool:
+    """Whether an index space may have both: extents of 1 repeat, and so does a tensor of one element."""
+    if len(dims) != len(others):
+        return max(dims) == 1 or max(others) == 1
+    return all(a == b or a == 1 or b == 1 for a, b in zip(dims, others, strict=True))
+
+
+def with_space(spaces: tuple[tuple[int, ...], ...], dims: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """``spaces``, of which none fits into another one, with ``dims`` if those fit into none."""
+    return spaces if any(are_compatible(dims, known) for known in spaces) else (*spaces, dims)
+
+
+def names_of(operations: Iterable[HasPorts]) -> str:
+    """The classes of ``operations`` for a message, the first few and how many more."""
+    names = [type(op).__name__ for op in operations]
+    shown = ", ".join(names[:_NAMES])
+    return shown if len(names) <= _NAMES else f"{shown} and {len(names) - _NAMES} more"
+
+
+#: Names that a message lists.
+_NAMES = 8
