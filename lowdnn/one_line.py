@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+#: Names that a message lists.
+_LISTED = 16
+
 
 def one_line(text: str, keep: str = "") -> str:
     """``text`` with control, format and separator characters, the blank apart, written as Python's escapes.
@@ -13,3 +18,9 @@ def one_line(text: str, keep: str = "") -> str:
     return "".join(
         char if char.isprintable() or char in keep else char.encode("unicode_escape").decode("ascii") for char in text
     )
+
+
+def listed(names: Sequence[str]) -> str:
+    """``names`` with commas between them, of very many the first ones and how many more there are."""
+    shown = ", ".join(names[:_LISTED])
+    return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED} more"

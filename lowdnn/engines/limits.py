@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from lowdnn.one_line import listed
 from lowdnn.ops.base import HasPorts
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.pointwise import PointwiseOperation
@@ -79,11 +80,5 @@ def with_space(spaces: tuple[tuple[int, ...], ...], dims: tuple[int, ...]) -> tu
 
 
 def names_of(operations: Iterable[HasPorts]) -> str:
-    """The classes of ``operations`` for a message, the first few and how many more."""
-    names = [type(op).__name__ for op in operations]
-    shown = ", ".join(names[:_NAMES])
-    return shown if len(names) <= _NAMES else f"{shown} and {len(names) - _NAMES} more"
-
-
-#: Names that a message lists.
-_NAMES = 8
+    """The classes of ``operations`` for a message."""
+    return listed([type(op).__name__ for op in operations])

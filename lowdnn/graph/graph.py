@@ -16,6 +16,7 @@ from lowdnn.codec import Codec, encode
 from lowdnn.documents import read_document, write_document
 from lowdnn.enums import AttributeType, TensorReordering
 from lowdnn.graph.observable import in_memory, observable
+from lowdnn.one_line import listed
 from lowdnn.ops import catalog
 from lowdnn.ops.base import NamesPlaces, Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.tensor import Tensor, has_overlap
@@ -115,6 +116,8 @@ class OperationGraph:
 
     def border(self, operations: Iterable[Operation]) -> dict[int, Tensor]:
         """By uid, the virtual tensors between some of the operations and others, as they are in memory."""
+        if not self._materialised:
+            return {}
         chosen = tuple(operations)
         inside = {id(op) for op in chosen}
         crossing: dict[int, Tensor] = {}
@@ -140,7 +143,7 @@ class OperationGraph:
         return graph_from(content["operations"], "OperationGraph.json.operations")
 
     def __repr__(self) -> str:
-        names = ", ".join(type(op).__name__ for op in self.operations)
+        names = listed([type(op).__name__ for op in self.operations])
         return f"OperationGraph([{names}], key={self.key[:12]})"
 
     @cached_property
@@ -213,7 +216,7 @@ def _sorted(given: tuple[Operation, ...]) -> tuple[Operation, ...]:
             if not missing[reader]:
                 heappush(ready, reader)
     if len(order) < len(given):
-        names = ", ".join(type(op).__name__ for op, needed in zip(given, missing, strict=True) if needed)
+        names = listed([type(op).__name__ for op, needed in zip(given, missing, strict=True) if needed])
         raise BadParamError.at("operation_graph.operations", expected="no cycle", got=f"a cycle through {names}")
     return tuple(order)
 

@@ -28,6 +28,7 @@ from lowdnn.enums import HeurMode, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.cost_model import bound_us, near_bound_us, plan_us
 from lowdnn.heuristics.tuning_records import record_of
+from lowdnn.one_line import listed
 from lowdnn.plan import Plan
 from lowdnn.status import Status
 
@@ -230,5 +231,5 @@ def _unsplit(candidate: Candidate) -> Iterable[Candidate]:
 def _reason(plan: Plan, estimate_us: float) -> str:
     work = plan.work
     launches = f"{len(plan.launches)} launch" + ("" if len(plan.launches) == 1 else "es")
-    parts = f"; parts: {', '.join(plan.parts)}" if plan.parts else ""
+    parts = f"; parts: {listed(plan.parts)}" if plan.parts else ""
     return f"{estimate_us:.1f} us estimated: {launches}, {work.flops:.3g} flops, {work.bytes:.3g} bytes{parts}"

@@ -120,7 +120,7 @@ def random_lines(seed: int, count: int) -> Iterator[str]:
 def check_knobs(case: str, graph: OperationGraph, arch: ArchSpec) -> int:
     """Checks the plans of each engine that takes the case, with one knob at a time off its default; counts them."""
     made = 0
-    for engine in anchored(ENGINES, graph):
+    for engine in anchored(ENGINES, graph.operations):
         if engine.refuse(graph, arch) is not None:
             continue
         for knob in engine.knobs(graph, arch):

@@ -24,7 +24,7 @@ def test_every_type_and_stride_is_taken(kind: type) -> None:
         typed = [operation, *(graph.operations[0] for graph in with_other_types(operation))]
         for one in typed:
             for graph in with_other_strides(one, rng):
-                refusals = [engine.refuse(graph, SM_80) for engine in anchored(ENGINES, graph)]
+                refusals = [engine.refuse(graph, SM_80) for engine in anchored(ENGINES, graph.operations)]
                 assert None in refusals, f"seed {seed}, {graph.operations[0]}:\n" + "\n".join(map(str, refusals))
                 count += 1
     assert count > (0 if issubclass(kind, BitMove) else 5), "bits lie densely, so few strides are theirs"

@@ -133,7 +133,7 @@ def test_deselection_leaves_a_reason_for_each_engine_of_the_graphs_operations(ha
     message = str(caught.value)
     assert caught.value.status is Status.NOT_SUPPORTED_GRAPH_PATTERN
     assert message.startswith("NOT_SUPPORTED_GRAPH_PATTERN pygraph 'mlp': no engine runs the graph")
-    own = [engine.name for engine in anchored(tuple(handle.engines), graph._planned().graph)]
+    own = [engine.name for engine in anchored(tuple(handle.engines), graph._planned().graph.operations)]
     lines = message.splitlines()[1:]
     assert {line.split(":")[0].strip() for line in lines[:-1]} == set(own)
     assert lines[-1] == f"  {len(handle.engines) - len(own)} engines of operations that the graph does not have"

@@ -9,6 +9,7 @@ import pytest
 from lowdnn.arch.specs import SM_80, SM_90A, ArchSpec
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal, resolve_choices
 from lowdnn.engines.composite.composite import Composite
+from lowdnn.engines.limits import UNLIMITED
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import BehaviorNote, HeurMode, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.cases import parse_case
@@ -33,6 +34,7 @@ class FakeEngine:
     numerical_notes: tuple[NumericalNote, ...] = ()
     behavior_notes: tuple[BehaviorNote, ...] = ()
     anchors: Anchors = ()
+    limits = UNLIMITED
     plans: list[Choices] = field(default_factory=list)
     asked: int = 0
 

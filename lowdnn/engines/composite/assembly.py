@@ -172,7 +172,7 @@ def moved(
     uids: what tensors are called in the whole, by what they are called in ``argument``, where that is not the same.
     """
     if isinstance(argument, Struct):
-        fields = (f if isinstance(f, Scalar) else moved(f, intermediates, own_bytes, uids) for f in argument.fields)
+        fields = [f if isinstance(f, Scalar) else moved(f, intermediates, own_bytes, uids) for f in argument.fields]
         return Struct(tuple(fields))
     if isinstance(argument, TensorMap):
         return replace(argument, target=_moved_pointer(argument.target, intermediates, own_bytes, uids))

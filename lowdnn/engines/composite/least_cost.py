@@ -42,10 +42,9 @@ class LeastCost:
 
     def add(self, operation: Operation) -> None:
         """The interval with ``operation`` behind its last one."""
-        is_product = isinstance(operation, MatmulOperation | ConvolutionOperation)
-        touches_all = is_product or isinstance(operation, PointwiseOperation)
+        touches_all = isinstance(operation, MatmulOperation | ConvolutionOperation | PointwiseOperation)
         self._skips_products |= isinstance(operation, Softmax)
-        if is_product:
+        if isinstance(operation, MatmulOperation | ConvolutionOperation):
             self._products_s += fastest_s(operation, self._arch)
         for uid, tensor in {tensor.uid: tensor for tensor in inputs_of(operation).values()}.items():
             if uid in self._readers:

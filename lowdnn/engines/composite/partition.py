@@ -45,7 +45,7 @@ class Uncovered:
 def partition(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> tuple[Part, ...] | Uncovered:
     """The cheapest cut of ``graph``, or why there is none."""
     found = graph.derive(_cheapest_cut, arch, anchored(engines, graph.operations))
-    return _uncovered(graph, arch, engines) if found is None else found.parts
+    return _uncovered(graph, arch, engines) if found is None else found
 
 
 def find_uncovered(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine]) -> Uncovered | None:
@@ -69,11 +69,12 @@ def _uncovered(graph: OperationGraph, arch: ArchSpec, engines: Sequence[Engine])
     return Uncovered(operation, reasons(refusals, engines, alone))
 
 
-def _cheapest_cut(graph: OperationGraph, arch: ArchSpec, engines: tuple[Engine, ...]) -> _Cut | None:
-    """The cheapest cut of both orders, the first one where they tie; None where there is no cut."""
+def _cheapest_cut(graph: OperationGraph, arch: ArchSpec, engines: tuple[Engine, ...]) -> tuple[Part, ...] | None:
+    """The parts of the cheapest cut of both orders, of the first one where they tie; None where there is no cut."""
     search = _Search(graph, arch, engines)
     cuts = [search.cheapest_cut(order) for order in orders_of(graph)]
-    return min(filter(None, cuts), key=lambda cut: cut.cost, default=None)
+    cheapest = min(filter(None, cuts), key=lambda cut: cut.cost, default=None)
+    return None if cheapest is None else cheapest.parts
 
 
 def _first_untaken(graph: OperationGraph, arch: ArchSpec, engines: tuple[Engine, ...]) -> Operation | None:

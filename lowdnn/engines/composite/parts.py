@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import Engine, anchored
+from lowdnn.engines.base import Engine
 from lowdnn.engines.composite.forms import Form, Forms
+from lowdnn.engines.engine_set import anchored
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, outputs_of
@@ -27,8 +28,8 @@ class Part:
     operations: tuple[Operation, ...]
     stored: tuple[Tensor, ...]
     plan: Plan
-    uids: Mapping[int, int]
-    seconds: float
+    uids: Mapping[int, int] = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.limits import Limits, fused
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.layout import RowLayout
 from lowdnn.enums import BehaviorNote, NumericalNote
@@ -34,6 +35,10 @@ class RowEngine(ABC):
     anchors: Anchors
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
     behavior_notes: tuple[BehaviorNote, ...] = BEHAVIOR_NOTES
+
+    @property
+    def limits(self) -> Limits:
+        return fused(*self.anchors)
 
     @abstractmethod
     def problem(self, graph: OperationGraph) -> RowProblem | str:

@@ -5,7 +5,6 @@ reads it once and holds it in registers (a longer one is read twice).
 from __future__ import annotations
 
 from lowdnn.engines.base import Anchors
-from lowdnn.engines.limits import fused
 from lowdnn.engines.rows.engine import RowEngine, RowProblem
 from lowdnn.engines.softmax.backward import BackwardSoftmax
 from lowdnn.engines.softmax.forward import ForwardSoftmax
@@ -20,7 +19,6 @@ class SoftmaxEngine(RowEngine):
     name = "softmax"
     index = 21
     anchors: Anchors = (Softmax, ReductionOperation)
-    limits = fused(Softmax, ReductionOperation)
 
     def problem(self, graph: OperationGraph) -> RowProblem | str:
         """One softmax, or its gradient, with pointwise operations around it."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lowdnn.engines.composite.assembly import assemble
-from lowdnn.engines.composite.partition import Part
+from lowdnn.engines.composite.parts import Part
 from lowdnn.enums import DataType
 from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
@@ -37,7 +37,8 @@ def parts_of(graph: OperationGraph, own_bytes: list[int]) -> list[Part]:
             launches.append(Launch(1, (1, 1, 1), (32, 1, 1), (Struct((pointers, WorkspacePointer(8))),)))
         kernels = KERNELS if size_bytes else KERNELS[:1]
         plan = Plan("fake", 9, "key", "sm_90a", (), kernels, tuple(launches), (), workspace_bytes=size_bytes)
-        parts.append(Part(subgraph, plan))
+        stored = tuple(tensor for tensor in outputs_of(single).values() if not tensor.is_virtual)
+        parts.append(Part((operation,), stored, plan))
     return parts
 
 
