@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
-from lowdnn.engines.gemm.tiles import UNITS
-from lowdnn.engines.gemm.wgmma_tiles import wgmma_type
+from lowdnn.engines.gemm.instructions import MMA_UNITS, wgmma_type
 from lowdnn.engines.launch import bytes_touched, fma_unit
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -117,7 +116,7 @@ def _rate(contraction: Contraction, multipliers: Multipliers, arch: ArchSpec) ->
 def _units(contraction: Contraction, multipliers: Multipliers, arch: ArchSpec) -> list[MathUnit]:
     """Those of ``arch`` that multiply the contraction's inputs; the FMA units where no others do."""
     data_type = _multiplied_type(contraction)
-    found = [UNITS.get(data_type)] if multipliers >= Multipliers.MMA_SYNC else []
+    found = [MMA_UNITS.get(data_type)] if multipliers >= Multipliers.MMA_SYNC else []
     if multipliers is Multipliers.FASTEST and (instruction := wgmma_type(data_type, data_type)):
         found.append(instruction.unit)
     return [unit for unit in found if unit is not None and unit in arch.flops_per_clock] or [fma_unit(data_type)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowdnn.engines.attention.heads import Heads, offsets_argument, padded, table_arguments
-from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES
+from lowdnn.engines.gemm.instructions import WGMMA_TYPES
 from lowdnn.engines.launch import i32
 from lowdnn.enums import DataType
 from lowdnn.ops.ragged import RaggedMove

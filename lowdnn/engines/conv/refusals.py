@@ -6,12 +6,13 @@ from collections.abc import Collection
 
 from lowdnn.engines.base import Refusal
 from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS
 from lowdnn.enums import DataType
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.tensor import Tensor, channels_last_strides
 from lowdnn.status import Status
 
-_ANY_TYPE = frozenset(tiles.ACCUMULATORS)
+_ANY_TYPE = frozenset(MMA_ACCUMULATORS)
 
 
 def refuse_operand_types(

@@ -13,7 +13,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, strides_over
-from lowdnn.engines.gemm.wgmma_tiles import STAGE_ROW_BYTES
+from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES
 from lowdnn.engines.launch import bytes_of, i32, macros
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.pattern import PointwiseDag

@@ -11,7 +11,7 @@ from math import gcd, prod
 
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, space_of, with_axis
-from lowdnn.engines.gemm.tiles import ACCUMULATORS
+from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS
 from lowdnn.engines.launch import aligned_bytes, ceil_div, divider, floor_power, i32, i64, macros, target_label
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.pattern import PointwiseDag
@@ -92,7 +92,7 @@ def functor_of(dag: PointwiseDag, data_type: DataType, output: OutputSpace, exit
     """The epilogue's functor for operands of ``data_type``; exit: what it hands back to be reduced."""
     return generate(
         replace(dag, result=None),
-        accumulator=ACCUMULATORS[data_type],
+        accumulator=MMA_ACCUMULATORS[data_type],
         vector_axis=output.space.rank - 1,
         exit=exit,
         space=output.space,

@@ -13,24 +13,11 @@ from functools import cached_property, lru_cache
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
+from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS, MMA_UNITS
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, is_dependent
 from lowdnn.enums import DataType, KnobType, NumericalNote
-from lowdnn.plan import Launch, MathUnit, Struct, Work
+from lowdnn.plan import Launch, Struct, Work
 from lowdnn.status import BadParamError
-
-#: Inputs that mma.sync takes on sm_80, the type they are summed in, and the unit's rate.
-ACCUMULATORS: Mapping[DataType, DataType] = {
-    DataType.HALF: DataType.FLOAT,
-    DataType.BFLOAT16: DataType.FLOAT,
-    DataType.FLOAT: DataType.FLOAT,
-    DataType.INT8: DataType.INT32,
-}
-UNITS: Mapping[DataType, MathUnit] = {
-    DataType.HALF: MathUnit.MMA_F16,
-    DataType.BFLOAT16: MathUnit.MMA_F16,
-    DataType.FLOAT: MathUnit.MMA_TF32,
-    DataType.INT8: MathUnit.MMA_INT8,
-}
 
 #: Of an engine with these tiles; those of one plan are ``numerical_notes(data_type)``.
 NUMERICAL_NOTES: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
@@ -224,7 +211,7 @@ class Tiling:
             work=Work(
                 flops=round(self.flops(product) * product.slowdown(self.split_tiles)),
                 bytes=moved_bytes,
-                unit=UNITS[product.data_type],
+                unit=MMA_UNITS[product.data_type],
                 busy_s=self._busy_s(product, arch) + _OVERLAP_LOSS * moved_bytes / arch.copy_bytes_per_s,
             ),
             overlaps_previous=is_dependent(arch),
@@ -269,8 +256,8 @@ def refuse_types(operands: Mapping[str, DataType], compute: tuple[str, DataType]
     (first, first_type), (second, second_type) = operands.items()
     if first_type is not second_type:
         return f"{second}.data_type: expected {first_type.name} as {first}, got {second_type.name}"
-    if first_type not in ACCUMULATORS:
-        known = ", ".join(t.name for t in ACCUMULATORS)
+    if first_type not in MMA_ACCUMULATORS:
+        known = ", ".join(t.name for t in MMA_ACCUMULATORS)
         return f"{first}.data_type: expected one of {known}, got {first_type.name}"
     where, compute_type = compute
     if compute_type is DataType.DOUBLE:
@@ -335,7 +322,7 @@ def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
     shapes = (_SHAPE_OF_FEW,) if is_of_few else _SHAPES_OF_MANY
     stages = min(filled, _MAX_STAGES_OF_FEW if is_of_few else _DEFAULT_STAGES)
     tiles = _default_tiles(shapes, row_bytes, product.element_bytes, stages, product.has_small_pieces, *limits)
-    rate = arch.attained_rate(UNITS[product.data_type]) / arch.sm_count
+    rate = arch.attained_rate(MMA_UNITS[product.data_type]) / arch.sm_count
     candidates = (tiling for tile in tiles for tiling in _splittings(product, tile, arch))
     return min(candidates, key=lambda tiling: _seconds(product, tiling, rate, arch))
 

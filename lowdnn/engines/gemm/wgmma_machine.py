@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.gemm.wgmma_tiles import WgmmaTile, WgmmaType
+from lowdnn.engines.gemm.instructions import WgmmaType
+from lowdnn.engines.gemm.wgmma_tiles import WgmmaTile
 
 #: Shared memory that the device keeps for itself, for each block.
 _RESERVED_SHARED_BYTES = 1024

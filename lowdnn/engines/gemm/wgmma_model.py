@@ -12,6 +12,7 @@ import numpy as np
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
+from lowdnn.engines.gemm.instructions import WgmmaType
 from lowdnn.engines.gemm.wgmma_machine import Machine
 from lowdnn.engines.gemm.wgmma_menu import (
     MAX_STAGES,
@@ -24,7 +25,7 @@ from lowdnn.engines.gemm.wgmma_menu import (
     with_operand_buffers,
 )
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
-from lowdnn.engines.gemm.wgmma_tiles import Schedule, WgmmaTile, WgmmaType
+from lowdnn.engines.gemm.wgmma_tiles import Schedule, WgmmaTile
 from lowdnn.engines.gemm.wgmma_times import Counts, Rates, Times, busy_times, total_times
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.plan import Launch, MathUnit, Work

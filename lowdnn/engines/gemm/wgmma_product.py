@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from lowdnn.engines.gemm.wgmma_tiles import STAGE_ROW_BYTES, TapWindow, WgmmaType
+from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType
+from lowdnn.engines.gemm.wgmma_tiles import TapWindow
 
 #: Accumulators of a thread beside which no epilogue spills; none that loads no operand of the output's size itself; one
 #: that only converts.

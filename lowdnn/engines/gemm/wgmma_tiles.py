@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import accumulate
 
-from lowdnn import dtypes
+from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES
 from lowdnn.engines.launch import BARRIER_BYTES, MAX_EXTENT, ceil_div, divider, i32
-from lowdnn.enums import DataType
-from lowdnn.plan import MathUnit, Struct
-from lowdnn.tensor_map import TensorMapDataType, TensorMapSwizzle
+from lowdnn.plan import Struct
+from lowdnn.tensor_map import TensorMapSwizzle
 
-#: Bytes along k of one stage: a row of the 128-byte swizzle.
-STAGE_ROW_BYTES = 128
 #: By the bytes of a stage's row.
 ROW_SWIZZLES = {128: TensorMapSwizzle.BYTES_128, 64: TensorMapSwizzle.BYTES_64}
 #: What its rows repeat after.
@@ -42,94 +38,9 @@ _ACCUMULATOR_BYTES = 4
 _SMALL_CLUSTER, _ROOM_OF_LARGE_CLUSTERS, _H200_SMS = 2, 120, 132
 
 
-@dataclass(frozen=True)
-class WgmmaType:
-    """One instruction by the data types of its operands.
-
-    instruction: the types D.A.B of its name.  k: elements of k that it takes, 32 bytes.
-    unit: for the cost model.  map_type: of the operands' tensor maps; fp32 is rounded to TF32 on its way in.
-    has_mn_major: whether operands may lie contiguous along m or n; otherwise along k only.
-    """
-
-    a: DataType
-    b: DataType
-    accumulator: DataType
-    instruction: str
-    unit: MathUnit
-    map_type: TensorMapDataType
-
-    @property
-    def element_bytes(self) -> int:
-        return dtypes.info(self.a).size_bytes
-
-    @property
-    def k(self) -> int:
-        return 32 // self.element_bytes
-
-    @property
-    def stage_k(self) -> int:
-        """Elements of k in one stage."""
-        return STAGE_ROW_BYTES // self.element_bytes
-
-    @property
-    def is_fp8(self) -> bool:
-        """Whether the tensor cores keep fewer bits of a sum than fp32 has."""
-        return self.unit is MathUnit.WGMMA_FP8
-
-    @property
-    def has_mn_major(self) -> bool:
-        return self.element_bytes == 2
-
-    @property
-    def label(self) -> str:
-        """As it stands in kernel names."""
-        names = [dtypes.info(data_type).short_name for data_type in (self.a, self.b)]
-        return names[0] if self.a is self.b else "_".join(names)
-
-    @property
-    def macros(self) -> tuple[tuple[str, int | str], ...]:
-        """What a kernel needs for ``wgmma_multiply.cuh``."""
-        d, a, b = self.instruction.split(".")
-        return (
-            ("TYPE", dtypes.info(self.a).c_type),
-            ("ACCUMULATOR", dtypes.info(self.accumulator).c_type),
-            ("MN_MAJOR_TYPES", int(self.has_mn_major)),
-            ("INTEGER_TYPES", int(self.accumulator is DataType.INT32)),
-            ("WGMMA_K", self.k),
-            ("WGMMA_D", d),
-            ("WGMMA_A", a),
-            ("WGMMA_B", b),
-        )
-
-
 def box_rows(own: int) -> int:
     """Rows of a K-major operand in one of the copies by which a block loads ``own`` of them."""
     return own if own <= _MAX_BOX_ROWS else own // 2
-
-
-def wgmma_type(a: DataType, b: DataType) -> WgmmaType | None:
-    """The instruction for operands of these types, or None where there is none."""
-    return WGMMA_TYPES.get((a, b))
-
-
-def _types() -> Mapping[tuple[DataType, DataType], WgmmaType]:
-    same = (
-        (DataType.HALF, "f32.f16.f16", MathUnit.WGMMA_F16, TensorMapDataType.FLOAT16),
-        (DataType.BFLOAT16, "f32.bf16.bf16", MathUnit.WGMMA_F16, TensorMapDataType.BFLOAT16),
-        (DataType.FLOAT, "f32.tf32.tf32", MathUnit.WGMMA_TF32, TensorMapDataType.TFLOAT32),
-    )
-    rows = [WgmmaType(t, t, DataType.FLOAT, instruction, unit, boxed) for t, instruction, unit, boxed in same]
-    for a in dtypes.FP8_TYPES:
-        for b in dtypes.FP8_TYPES:
-            instruction = f"f32.{dtypes.info(a).c_type}.{dtypes.info(b).c_type}"
-            rows.append(WgmmaType(a, b, DataType.FLOAT, instruction, MathUnit.WGMMA_FP8, TensorMapDataType.UINT8))
-    int8 = DataType.INT8
-    rows.append(WgmmaType(int8, int8, DataType.INT32, "s32.s8.s8", MathUnit.WGMMA_INT8, TensorMapDataType.UINT8))
-    return {(row.a, row.b): row for row in rows}
-
-
-#: By the data types of both operands.
-WGMMA_TYPES: Mapping[tuple[DataType, DataType], WgmmaType] = _types()
 
 
 class TileStore(IntEnum):

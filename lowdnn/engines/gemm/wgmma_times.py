@@ -8,9 +8,10 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
+from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES
 from lowdnn.engines.gemm.wgmma_machine import Machine
 from lowdnn.engines.gemm.wgmma_product import Conversion, WgmmaProduct
-from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, WARPGROUP_ROWS, WgmmaTile
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, WARPGROUP_ROWS, WgmmaTile
 
 Counts = NDArray[np.int64]
 Times = NDArray[np.float64]

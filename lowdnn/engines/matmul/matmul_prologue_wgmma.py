@@ -27,10 +27,11 @@ from lowdnn.engines.base import (
 )
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand, another_tensor, fusion_problem, raw_tensor
+from lowdnn.engines.gemm.instructions import WgmmaType, wgmma_type
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.wgmma_output import OutputStore, mapped_operand
 from lowdnn.engines.gemm.wgmma_product import Conversion, WgmmaProduct
-from lowdnn.engines.gemm.wgmma_tiles import ROW_SWIZZLES, Schedule, WgmmaTile, WgmmaType, wgmma_type
+from lowdnn.engines.gemm.wgmma_tiles import ROW_SWIZZLES, Schedule, WgmmaTile
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
 from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.pixel_matmul import as_matmul

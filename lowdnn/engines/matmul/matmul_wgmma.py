@@ -32,6 +32,7 @@ from lowdnn.engines.floor import Modelled
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.converted_operand import functions_of
 from lowdnn.engines.gemm.exits import OutputExits
+from lowdnn.engines.gemm.instructions import WGMMA_TYPES, WgmmaType, wgmma_type
 from lowdnn.engines.gemm.output_space import Slices
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
@@ -45,15 +46,7 @@ from lowdnn.engines.gemm.wgmma_output import (
     slice_macros,
 )
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
-from lowdnn.engines.gemm.wgmma_tiles import (
-    WARPGROUP_ROWS,
-    WGMMA_TYPES,
-    Schedule,
-    TileStore,
-    WgmmaTile,
-    WgmmaType,
-    wgmma_type,
-)
+from lowdnn.engines.gemm.wgmma_tiles import WARPGROUP_ROWS, Schedule, TileStore, WgmmaTile
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
 from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.pixel_matmul import match_product

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType
 from lowdnn.engines.gemm.packing import Packing
-from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, WgmmaType, box_rows
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, box_rows
 from lowdnn.engines.launch import bytes_touched
 from lowdnn.engines.matmul.mma_operand import MAX_PACKED_AXES, packed_matrix
 from lowdnn.ops.tensor import Tensor

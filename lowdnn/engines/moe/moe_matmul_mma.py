@@ -16,6 +16,7 @@ from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS, MMA_UNITS
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.tiles import MmaTile, Product, Tiling
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, i32, i64, macros, moved_bytes
@@ -169,7 +170,7 @@ class _Problem:
 def _parts(problem: _Problem, tiling: Tiling) -> PlanParts:
     parts, operation, tile = PlanParts(), problem.operation, tiling.tile
     groups, columns = operation.groups, operation.output.dims[2]
-    functor = generate(problem.dag, accumulator=tiles.ACCUMULATORS[operation.token.data_type], vector_axis=2)
+    functor = generate(problem.dag, accumulator=MMA_ACCUMULATORS[operation.token.data_type], vector_axis=2)
     vector = min(functor.vector, _MAX_VECTOR)
     token = (
         problem.gather.add_to(parts) if problem.gather else parts.operand(operation.token.uid, problem.token.packing)
@@ -201,7 +202,7 @@ def _parts(problem: _Problem, tiling: Tiling) -> PlanParts:
             work=Work(
                 flops=round(tiling.flops(product) * product.slowdown(tiling.split_tiles)),
                 bytes=operands + moved_bytes(problem.dag),
-                unit=tiles.UNITS[product.data_type],
+                unit=MMA_UNITS[product.data_type],
             ),
         )
     )

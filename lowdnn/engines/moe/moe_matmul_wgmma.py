@@ -27,12 +27,13 @@ from lowdnn.engines.base import (
     resolve_choices,
 )
 from lowdnn.engines.gemm import tiles, wgmma_model
+from lowdnn.engines.gemm.instructions import WGMMA_TYPES, WgmmaType, wgmma_type
 from lowdnn.engines.gemm.output_space import OutputSpace
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import MAP_COLUMNS, OutputStore
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
-from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, TileStore, WgmmaTile, WgmmaType, wgmma_type
+from lowdnn.engines.gemm.wgmma_tiles import TileStore, WgmmaTile
 from lowdnn.engines.launch import ceil_div, divider, i32, i64, macros, moved_bytes
 from lowdnn.engines.limits import fused
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE

@@ -25,13 +25,14 @@ from lowdnn.engines.base import (
     resolve_choices,
 )
 from lowdnn.engines.gemm import tiles, wgmma_model
+from lowdnn.engines.gemm.instructions import WgmmaType, wgmma_type
 from lowdnn.engines.gemm.output_space import OutputSpace
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.simt_tile import vector_axis
 from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import OutputStore, mapped_operand
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
-from lowdnn.engines.gemm.wgmma_tiles import Schedule, WgmmaTile, WgmmaType, wgmma_type
+from lowdnn.engines.gemm.wgmma_tiles import Schedule, WgmmaTile
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
 from lowdnn.engines.limits import fused
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE

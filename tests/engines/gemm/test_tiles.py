@@ -3,14 +3,15 @@ from __future__ import annotations
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A, ArchSpec
-from lowdnn.engines.gemm.tiles import ACCUMULATORS, MmaTile, Product, TileShape, Tiling, best_tiling, knobs
+from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS
+from lowdnn.engines.gemm.tiles import MmaTile, Product, TileShape, Tiling, best_tiling, knobs
 from lowdnn.enums import DataType, KnobType
 
 SHAPE = TileShape(64, 64, 2, 2, 1.0, 4)
 
 
 @pytest.mark.parametrize("arch", [SM_80, SM_90A])
-@pytest.mark.parametrize("data_type", tuple(ACCUMULATORS))
+@pytest.mark.parametrize("data_type", tuple(MMA_ACCUMULATORS))
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(1, 1, 1), (4096, 4096, 4096), (128, 128, 65536), (100000, 8, 40), (7, 5000, 0)]
 )

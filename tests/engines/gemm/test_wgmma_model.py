@@ -6,9 +6,10 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.base import resolve_choices
+from lowdnn.engines.gemm.instructions import WGMMA_TYPES
 from lowdnn.engines.gemm.wgmma_model import best, busy_seconds, knobs, least_seconds, may_turn, tiling_of, turn_margin
 from lowdnn.engines.gemm.wgmma_product import Conversion, WgmmaProduct
-from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, TileStore
+from lowdnn.engines.gemm.wgmma_tiles import TileStore
 from lowdnn.enums import DataType, KnobType
 from lowdnn.status import BadParamError
 

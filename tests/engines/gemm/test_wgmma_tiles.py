@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from lowdnn.engines.gemm.wgmma_tiles import WGMMA_TYPES, Schedule, TileStore, WgmmaTile, wgmma_type
+from lowdnn.engines.gemm.instructions import WGMMA_TYPES, wgmma_type
+from lowdnn.engines.gemm.wgmma_tiles import Schedule, TileStore, WgmmaTile
 from lowdnn.enums import DataType
 from lowdnn.plan import MathUnit, Scalar, Struct
 

@@ -23,9 +23,9 @@ from lowdnn.engines.conv.grouped.tiles import (
     Machine,
     box_under,
 )
+from lowdnn.engines.gemm.instructions import MMA_UNITS
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of, output_space
 from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.gemm.tiles import UNITS
 from lowdnn.engines.launch import (
     BARRIER_BYTES,
     bytes_of,
@@ -538,7 +538,7 @@ class FilterGeometry:
         return Slices(splits, self.output.rows, self.output.columns)
 
     def _work(self, tile: FilterTile, slices: Slices, arch: ArchSpec) -> Work:
-        unit = UNITS[self.data_type]
+        unit = MMA_UNITS[self.data_type]
         blocks = slices.splits * tile.slab.blocks
         read = bytes_of((self.operation.image, self.operation.response))
         # As many operations as the tensor cores of the busy multiprocessors attain in the time of the tile's model:

@@ -22,10 +22,10 @@ from lowdnn.engines.conv.grouped.tiles import (
     place_limits,
 )
 from lowdnn.engines.conv.implicit_gemm.geometry import is_krsc
+from lowdnn.engines.gemm.instructions import MMA_UNITS
 from lowdnn.engines.gemm.output_space import OutputSpace, functor_of, output_space
 from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.gemm.tiles import UNITS
 from lowdnn.engines.launch import (
     MAX_GRID_X,
     bytes_of,
@@ -360,7 +360,7 @@ class GroupedGeometry:
         )
         flops = instructions * 2 * 16 * 8 * 2 * self.pack.chunk
         moved = bytes_of((self.source, self.operation.filter)) + moved_bytes(self.dag)
-        unit = MathUnit.WGMMA_F16 if tile.slab.by_warpgroups else UNITS[self.data_type]
+        unit = MathUnit.WGMMA_F16 if tile.slab.by_warpgroups else MMA_UNITS[self.data_type]
         compute_s = tile.compute_clocks(self.images, self.slabs, Machine.of(arch)) / arch.clock_hz
         least_s = max(flops / arch.attained_rate(unit), moved / arch.copy_bytes_per_s)
         return Work(flops, moved, unit, busy_s=_START_S + max(_SLOWNESS * least_s, _COMPUTE_SLOWNESS * compute_s))

@@ -29,6 +29,7 @@ from lowdnn.engines.conv.refusals import refuse_operand_types, refuse_pixels, re
 from lowdnn.engines.conv.wgmma.pixel_output import pixel_rows
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS, MMA_UNITS
 from lowdnn.engines.gemm.output_space import OutputSpace, full_loads
 from lowdnn.engines.gemm.wgmma_output import handing_back
 from lowdnn.engines.launch import BARRIER_BYTES, bytes_of, ceil_div, i32, i64, macros, moved_bytes
@@ -170,7 +171,7 @@ class _Problem:
 
     @property
     def functor(self) -> Functor:
-        return handing_back(self.dag, self.output, tiles.ACCUMULATORS[self.source.data_type])
+        return handing_back(self.dag, self.output, MMA_ACCUMULATORS[self.source.data_type])
 
     def _coming_bytes(self, tile: _Tile) -> int:
         return _WARPS * tile.stages * tile.pixels * self._in_bytes
@@ -319,7 +320,7 @@ def _launch(problem: _Problem, tile: _Tile, functor: Functor, arch: ArchSpec) ->
     work = Work(
         flops=2 * count * tile.pixels * padded,
         bytes=bytes_of((problem.source, operation.filter)) + moved_bytes(problem.dag),
-        unit=tiles.UNITS[problem.source.data_type],
+        unit=MMA_UNITS[problem.source.data_type],
         busy_s=problem.busy_s(tile, arch),
     )
     blocks = min(arch.sm_count, ceil_div(count, _WARPS))

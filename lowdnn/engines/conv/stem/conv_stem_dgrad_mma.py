@@ -19,6 +19,7 @@ from lowdnn.engines.conv.refusals import refuse_nothing, refuse_operand_types
 from lowdnn.engines.conv.stem.rows import AXES, PIECE_BYTES, StemRows, filter_walk, values_label
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.instructions import MMA_UNITS
 from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.launch import (
@@ -339,7 +340,7 @@ def _launch(problem: _Problem, tile: _Tile, kernel: int, dy: Pointer, arch: Arch
     work = Work(
         flops=operation.flops,
         bytes=bytes_of((problem.response, operation.w, operation.dx)),
-        unit=tiles.UNITS[problem.response.data_type],
+        unit=MMA_UNITS[problem.response.data_type],
         busy_s=problem.busy_s(tile, arch),
     )
     blocks = min(arch.sm_count * problem.blocks_per_sm(tile, arch), ceil_div(count, _WARPS))

@@ -22,6 +22,7 @@ from lowdnn.engines.conv.stem.rows import PIECE_BYTES, WORD_BYTES, filter_walk, 
 from lowdnn.engines.conv.wgmma.pixel_output import pixel_rows
 from lowdnn.engines.floor import Contraction, Floor, Multipliers
 from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS, MMA_UNITS
 from lowdnn.engines.gemm.output_space import OutputSpace, full_loads
 from lowdnn.engines.gemm.wgmma_output import handing_back
 from lowdnn.engines.launch import (
@@ -133,7 +134,7 @@ class _Problem(RowTiling[_Tile]):
 
     @property
     def functor(self) -> Functor:
-        return handing_back(self.dag, self.output, tiles.ACCUMULATORS[self.image.data_type])
+        return handing_back(self.dag, self.output, MMA_ACCUMULATORS[self.image.data_type])
 
     @cached_property
     def filters(self) -> _Filters:
@@ -303,7 +304,7 @@ def _launch(problem: _Problem, tile: _Tile, functor: Functor, arch: ArchSpec) ->
     work = Work(
         flops=2 * count * tile.units * tile.blocks_m * _BLOCK_M * problem.filters.padded * depth,
         bytes=bytes_of((problem.image, problem.operation.w)) + moved_bytes(problem.dag),
-        unit=tiles.UNITS[problem.image.data_type],
+        unit=MMA_UNITS[problem.image.data_type],
         busy_s=problem.busy_s(tile, arch),
     )
     blocks = min(arch.sm_count * problem.blocks_per_sm(tile, arch), count)

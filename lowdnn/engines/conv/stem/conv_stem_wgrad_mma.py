@@ -20,6 +20,7 @@ from lowdnn.engines.conv.stem.row_tiles import MAX_TILE_OUTPUTS, TILE_WIDTHS, Ro
 from lowdnn.engines.conv.stem.rows import PIECE_BYTES, WORD_BYTES, values_label, widest_copy
 from lowdnn.engines.floor import Contraction, Floor, Multipliers
 from lowdnn.engines.gemm import tiles
+from lowdnn.engines.gemm.instructions import MMA_UNITS
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of, output_space
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.launch import (
@@ -297,7 +298,7 @@ def _launch(problem: _Problem, tile: RowTile, slices: Slices, slices_at: int, ar
     work = Work(
         flops=operation.flops,
         bytes=bytes_of((operation.x, operation.dy)) + slices.size_bytes,
-        unit=tiles.UNITS[operation.x.data_type],
+        unit=MMA_UNITS[operation.x.data_type],
         busy_s=problem.busy_s(tile, arch),
     )
     grid, shared_bytes = (slices.splits * problem.slabs, 1, 1), problem.shared_bytes(tile)

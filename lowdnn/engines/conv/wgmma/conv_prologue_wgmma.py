@@ -15,7 +15,7 @@ from lowdnn.engines.base import Anchors, Refusal
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.im2col_wgmma import Im2colWgmma
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand, pixel_operand
-from lowdnn.engines.gemm.wgmma_tiles import WgmmaType
+from lowdnn.engines.gemm.instructions import WgmmaType
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.prologue_pattern import Prologued, match_prologued_with_exits

@@ -34,9 +34,10 @@ from lowdnn.engines.conv.wgmma.wgrad_tiles import WgradTiling
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.converted_operand import fusion_problem, pixel_operand
+from lowdnn.engines.gemm.instructions import wgmma_type
 from lowdnn.engines.gemm.output_space import Slices, functor_of
 from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, TileStore, wgmma_type
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, TileStore
 from lowdnn.engines.launch import i32, i64, macros, moved_bytes
 from lowdnn.engines.limits import reduced
 from lowdnn.enums import DataType, NumericalNote

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from lowdnn.engines.conv.wgmma.im2col import PixelClass
+from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES
 from lowdnn.engines.gemm.packing import Packing
-from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, ROW_SWIZZLES, STAGE_ROW_BYTES, box_rows
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, ROW_SWIZZLES, box_rows
 from lowdnn.engines.matmul.pixel_matmul import merged_stride
 from lowdnn.ops.tensor import Tensor
 from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapL2Promotion, TensorMapSwizzle, TiledMap

@@ -21,6 +21,7 @@ from lowdnn.engines.conv.wgmma.pixel_output import index_problem, line_rows, par
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand, functions_of, fusion_problem
 from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
+from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WGMMA_TYPES, WgmmaType
 from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, output_space
 from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
@@ -32,14 +33,7 @@ from lowdnn.engines.gemm.wgmma_output import (
     stored_exit_problem,
 )
 from lowdnn.engines.gemm.wgmma_product import Conversion, WgmmaProduct
-from lowdnn.engines.gemm.wgmma_tiles import (
-    STAGE_ROW_BYTES,
-    WARPGROUP_ROWS,
-    WGMMA_TYPES,
-    ClassSchedule,
-    TapWindow,
-    WgmmaType,
-)
+from lowdnn.engines.gemm.wgmma_tiles import WARPGROUP_ROWS, ClassSchedule, TapWindow
 from lowdnn.engines.launch import bytes_of, ceil_div, moved_bytes
 from lowdnn.enums import DataType
 from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag

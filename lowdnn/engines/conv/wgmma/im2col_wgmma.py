@@ -27,6 +27,7 @@ from lowdnn.engines.conv.wgmma.valid_pixels import valid_share
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.exits import OutputExits
+from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType, wgmma_type
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, full_loads
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.wgmma_model import SMALLEST_COLUMNS, WgmmaTiling
@@ -37,7 +38,7 @@ from lowdnn.engines.gemm.wgmma_output import (
     slice_argument,
     slice_macros,
 )
-from lowdnn.engines.gemm.wgmma_tiles import STAGE_ROW_BYTES, ClassSchedule, TileStore, WgmmaType, wgmma_type
+from lowdnn.engines.gemm.wgmma_tiles import ClassSchedule, TileStore
 from lowdnn.engines.launch import ceil_div, i32, macros, moved_bytes
 from lowdnn.engines.limits import reduced
 from lowdnn.enums import DataType, KnobType, NumericalNote

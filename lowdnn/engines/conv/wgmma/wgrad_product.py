@@ -8,9 +8,10 @@ from math import prod
 
 from lowdnn.engines.conv.wgmma.valid_pixels import ValidTap, valid_share, valid_taps
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand
+from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType
 from lowdnn.engines.gemm.output_space import OutputSpace, output_space
 from lowdnn.engines.gemm.packing import Packing
-from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, STAGE_ROW_BYTES, WgmmaType
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX
 from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32
 from lowdnn.enums import ConvolutionMode
 from lowdnn.graph.pattern import PointwiseDag

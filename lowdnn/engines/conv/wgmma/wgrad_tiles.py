@@ -12,16 +12,9 @@ from typing import NamedTuple
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
 from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
+from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType
 from lowdnn.engines.gemm.wgmma_menu import WARP_CONFIGS, fits_instruction
-from lowdnn.engines.gemm.wgmma_tiles import (
-    MN_MAJOR_BOX,
-    STAGE_ROW_BYTES,
-    ClassSchedule,
-    Schedule,
-    TileStore,
-    WgmmaTile,
-    WgmmaType,
-)
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, ClassSchedule, Schedule, TileStore, WgmmaTile
 from lowdnn.engines.gemm.wgmma_times import conversion_clocks
 from lowdnn.engines.launch import i32
 from lowdnn.enums import KnobType
