@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, combinations, product
+from itertools import chain, combinations, cycle, product
 from typing import Any
 
 import pytest
@@ -36,6 +36,11 @@ def pairs(*axes: Sequence[Any]) -> list[tuple[Any, ...]]:
         missing.difference_update(_pairs_of(best))
         chosen.append(best)
     return [tuple(axis[place] for axis, place in zip(axes, places, strict=True)) for places in sorted(chosen)]
+
+
+def in_turn(values: Sequence[Any], others: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """The first of ``values`` with all ``others``, each further one with one of them, which take turns."""
+    return [(values[0], other) for other in others] + [*zip(values[1:], cycle(others))]
 
 
 def _pairs_of(places: tuple[int, ...]) -> set[_Pair]:

@@ -27,8 +27,8 @@ Draw = Callable[[np.random.Generator, np.random.Generator, int], str]
 _SWEEPS, _CASES_OF_A_SWEEP = 16, 24
 #: The longest sequences of every sixth case and of the others: the reference's time grows with their square.
 _MOST = (800, 250, 250, 250, 250, 250)
-#: Kernels of the sample on the emulated device, where compiling takes most of the time, and cases of each.
-_SAMPLED_KERNELS, _CASES_OF_A_KERNEL = 5, 3
+#: Of the sample on the emulated device, where compiling takes most of the time.
+_SAMPLED = 8
 _KINDS = pytest.mark.parametrize(
     ("drawn", "engine"),
     [
@@ -51,11 +51,10 @@ def test_drawn_lines_are_graphs(drawn: Draw, engine: str) -> None:
 
 
 @_KINDS
-@pytest.mark.parametrize("number", range(_SAMPLED_KERNELS * _CASES_OF_A_KERNEL))
+@pytest.mark.parametrize("number", range(_SAMPLED))
 def test_sample_under_the_race_detector(drawn: Draw, engine: str, number: int) -> None:
     """The same lines in each run, so that their kernels are; the data are drawn afresh."""
-    kernel = np.random.default_rng(number // _CASES_OF_A_KERNEL)
-    line = drawn(kernel, np.random.default_rng([number]), 80)
+    line = drawn(np.random.default_rng(number), np.random.default_rng([number]), 80)
     with Handle.open("emulated", policy="fuzz(7),early,races") as handle:
         wrong = failures(handle, line, fresh_seed(), engine)
     assert not wrong, "\n".join(wrong)

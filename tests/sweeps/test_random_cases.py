@@ -17,7 +17,7 @@ from tests.sweeps.random_cases import SMALL, TINY, Size, draw, forms, narrow_for
 _FORMS = [*forms(120, seed=4), *narrow_forms(36, seed=4)]
 #: Every pair of direction and data type once, in ordinary and in narrow forms.
 _SAMPLED_FORMS = (*range(27), *range(120, 138))
-_SAMPLED_SHAPES = 3
+_SAMPLED_SHAPES = 2
 _SHAPES = 20
 
 

@@ -8,7 +8,7 @@ from lowdnn.enums import KnobType
 from lowdnn.graph.cases import parse_case
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
-from tests.support.pairs import paired
+from tests.support.pairs import in_turn, paired
 from tests.support.running import check_exact
 
 ENGINE = ConvDgradWgmma()
@@ -92,35 +92,39 @@ def test_depths_of_a_stage(racing: Runtime, line: str, swap: int) -> None:
     check(racing, f"conv n=2 hw=7x9 rs=3x3 pad=1 {line}", TILEK=depth, SWAP_AB=swap, **TILE)
 
 
-@pytest.mark.parametrize("swap", [0, 1])
 @pytest.mark.parametrize(
-    "line",
-    [
-        "conv n=2 c=64 hw=10x9 k=72 rs=3x3 pad=1 dtype=bf16",
-        "conv n=2 c=72 hw=5x9 k=64 rs=3x5 pad=0:2x1:0 dtype=fp16 mode=flipped beta=1",
-        "conv n=2 c=64 hw=20 k=64 rs=3 pad=4 dtype=fp16",
-        "conv n=2 c=24 hw=4x9 k=24 rs=1x2 dil=1x3 dtype=fp32",
-        "conv n=2 c=72 hw=4x5x6 k=64 rs=3x1x1 pad=1x0x0 dtype=bf16",
-        "conv n=2 c=96 hw=6x7 k=128 rs=3x3 groups=2 dtype=bf16",
-    ],
+    ("line", "swap"),
+    in_turn(
+        [
+            "conv n=2 c=64 hw=10x9 k=72 rs=3x3 pad=1 dtype=bf16",
+            "conv n=2 c=72 hw=5x9 k=64 rs=3x5 pad=0:2x1:0 dtype=fp16 mode=flipped beta=1",
+            "conv n=2 c=64 hw=20 k=64 rs=3 pad=4 dtype=fp16",
+            "conv n=2 c=24 hw=4x9 k=24 rs=1x2 dil=1x3 dtype=fp32",
+            "conv n=2 c=72 hw=4x5x6 k=64 rs=3x1x1 pad=1x0x0 dtype=bf16",
+            "conv n=2 c=96 hw=6x7 k=128 rs=3x3 groups=2 dtype=bf16",
+        ],
+        (0, 1),
+    ),
 )
 def test_windows(device: Runtime, line: str, swap: int) -> None:
     check(device, line, SPECFILT=1, SWAP_AB=swap, **TILE)
 
 
-@pytest.mark.parametrize("swap", [0, 1])
 @pytest.mark.parametrize(
-    "line",
-    [
-        "conv n=3 c=64 hw=9x10 k=64 rs=3x3 pad=6 dil=6 dtype=bf16",
-        "conv n=2 c=72 hw=9x8 k=64 rs=3x3 pad=3 dil=3 mode=flipped alpha=2 beta=1 dtype=fp16",
-        "conv n=2 c=24 hw=4x5 k=24 rs=3x3 pad=9 dil=9 dtype=bf16",
-        "conv n=2 c=24 hw=13x11 k=40 rs=3x2 pad=4:6x1:3 dil=3x4 stride=2x1 dtype=bf16",
-        "conv n=2 c=24 hw=10x9 k=40 rs=5x4 pad=6x1 dil=3x2 stride=2x3 dtype=fp32",
-        "conv n=4 c=40 hw=21 k=96 rs=5 pad=8 dil=4 dtype=e4m3 out=bf16",
-        "conv n=1 c=64 hw=4x5x6 k=32 rs=3x1x3 pad=2x0x4 dil=2x1x4 epilogue=bias+relu dtype=bf16",
-        "conv n=2 c=80 hw=6x7 k=128 rs=3x3 pad=3 dil=3 groups=2 dtype=bf16",
-    ],
+    ("line", "swap"),
+    in_turn(
+        [
+            "conv n=3 c=64 hw=9x10 k=64 rs=3x3 pad=6 dil=6 dtype=bf16",
+            "conv n=2 c=72 hw=9x8 k=64 rs=3x3 pad=3 dil=3 mode=flipped alpha=2 beta=1 dtype=fp16",
+            "conv n=2 c=24 hw=4x5 k=24 rs=3x3 pad=9 dil=9 dtype=bf16",
+            "conv n=2 c=24 hw=13x11 k=40 rs=3x2 pad=4:6x1:3 dil=3x4 stride=2x1 dtype=bf16",
+            "conv n=2 c=24 hw=10x9 k=40 rs=5x4 pad=6x1 dil=3x2 stride=2x3 dtype=fp32",
+            "conv n=4 c=40 hw=21 k=96 rs=5 pad=8 dil=4 dtype=e4m3 out=bf16",
+            "conv n=1 c=64 hw=4x5x6 k=32 rs=3x1x3 pad=2x0x4 dil=2x1x4 epilogue=bias+relu dtype=bf16",
+            "conv n=2 c=80 hw=6x7 k=128 rs=3x3 pad=3 dil=3 groups=2 dtype=bf16",
+        ],
+        (0, 1),
+    ),
 )
 def test_edges_apart(device: Runtime, line: str, swap: int) -> None:
     plan = check(device, line, EDGE=1, SPECFILT=0, SWAP_AB=swap, **TILE)

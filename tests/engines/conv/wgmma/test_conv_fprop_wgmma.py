@@ -16,7 +16,7 @@ from lowdnn.plan import MathUnit, Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import NotSupportedError, Status
 from tests.support.builders import convolution_graph, matmul_graph
-from tests.support.pairs import paired
+from tests.support.pairs import in_turn, paired
 from tests.support.running import check_close, check_exact, run_plan
 from tests.support.tolerance import assert_exact
 
@@ -114,39 +114,44 @@ def test_tiles(device: Runtime, m: int, n: int, warps: int, cluster: tuple[int, 
     check(device, line, SPECFILT=0, **tile(m, n, warps, cluster))
 
 
-@pytest.mark.parametrize("swap", [0, 1])
 @pytest.mark.parametrize(
-    "line",
-    [
-        "conv n=2 c=64 hw=10x9 k=64 rs=3x3 pad=1 dtype=bf16 epilogue=bias+relu",
-        "conv n=2 c=72 hw=5x9 k=72 rs=3x5 pad=0:2x1:0 dtype=fp16 mode=flipped",
-        "conv n=2 c=32 hw=9x12 k=64 rs=2x3 dil=1x3 pad=0x4 stride=2x1 dtype=fp16 epilogue=add+relu",
-        "conv n=2 c=64 hw=70 k=64 rs=7 pad=3 dtype=e4m3 out=bf16",
-        "conv n=1 c=24 hw=4x5x6 k=40 rs=3x2x3 pad=1x0x2 dtype=fp32",
-        "conv n=2 c=72 hw=4x5x6 k=72 rs=3x1x1 pad=1x0x0 dtype=bf16 epilogue=bias+relu",
-        "conv n=2 c=64 hw=3x9x4 k=64 rs=2x3x1 pad=0x1:0x1 dil=1x2x1 dtype=fp16 mode=flipped",
-        "conv n=2 c=20 hw=9x6 k=64 rs=4x1 pad=2x0 dtype=bf16",
-        "conv n=2 c=128 hw=6x7 k=80 rs=3x3 groups=2 dtype=bf16",
-    ],
+    ("line", "swap"),
+    in_turn(
+        [
+            "conv n=2 c=64 hw=10x9 k=64 rs=3x3 pad=1 dtype=bf16 epilogue=bias+relu",
+            "conv n=2 c=72 hw=5x9 k=72 rs=3x5 pad=0:2x1:0 dtype=fp16 mode=flipped",
+            "conv n=2 c=32 hw=9x12 k=64 rs=2x3 dil=1x3 pad=0x4 stride=2x1 dtype=fp16 epilogue=add+relu",
+            "conv n=2 c=64 hw=70 k=64 rs=7 pad=3 dtype=e4m3 out=bf16",
+            "conv n=1 c=24 hw=4x5x6 k=40 rs=3x2x3 pad=1x0x2 dtype=fp32",
+            "conv n=2 c=72 hw=4x5x6 k=72 rs=3x1x1 pad=1x0x0 dtype=bf16 epilogue=bias+relu",
+            "conv n=2 c=64 hw=3x9x4 k=64 rs=2x3x1 pad=0x1:0x1 dil=1x2x1 dtype=fp16 mode=flipped",
+            "conv n=2 c=20 hw=9x6 k=64 rs=4x1 pad=2x0 dtype=bf16",
+            "conv n=2 c=128 hw=6x7 k=80 rs=3x3 groups=2 dtype=bf16",
+        ],
+        (0, 1),
+    ),
 )
 def test_windows(device: Runtime, line: str, swap: int) -> None:
     check(device, line, SPECFILT=1, SWAP_AB=swap, **tile(64, 64, 1))
 
 
-@pytest.mark.parametrize("swap", [0, 1])
 @pytest.mark.parametrize(
-    "line",
-    [
-        "conv n=3 c=64 hw=9x10 k=72 rs=3x3 pad=6 dil=6 dtype=bf16",
-        "conv n=2 c=72 hw=9x8 k=64 rs=3x3 pad=3 dil=3 mode=flipped alpha=2 beta=1 dtype=fp16",
-        "conv n=2 c=24 hw=4x5 k=24 rs=3x3 pad=9 dil=9 dtype=int8 out=int32",  # one tap sees the image, in all pixels
-        "conv n=2 c=40 hw=3x3 k=24 rs=2x2 pad=4:6 dtype=bf16",  # pixels that no tap shows the image
-        "conv n=2 c=24 hw=13x11 k=40 rs=3x2 pad=4:6x1:3 dil=3x4 stride=2x1 dtype=bf16",
-        "conv n=2 c=24 hw=10x9 k=40 rs=5x4 pad=6x1 dil=3x2 stride=2x3 dtype=fp32",
-        "conv n=4 c=40 hw=21 k=96 rs=5 pad=8 dil=4 dtype=e4m3 out=bf16",
-        "conv n=1 c=64 hw=4x5x6 k=32 rs=3x1x3 pad=2x0x4 dil=2x1x4 epilogue=bias+relu dtype=bf16",
-        "conv n=2 c=128 hw=6x7 k=80 rs=3x3 pad=3 dil=3 groups=2 dtype=bf16",
-    ],
+    ("line", "swap"),
+    in_turn(
+        [
+            "conv n=3 c=64 hw=9x10 k=72 rs=3x3 pad=6 dil=6 dtype=bf16",
+            "conv n=2 c=72 hw=9x8 k=64 rs=3x3 pad=3 dil=3 mode=flipped alpha=2 beta=1 dtype=fp16",
+            # One tap sees the image, in all pixels.
+            "conv n=2 c=24 hw=4x5 k=24 rs=3x3 pad=9 dil=9 dtype=int8 out=int32",
+            "conv n=2 c=40 hw=3x3 k=24 rs=2x2 pad=4:6 dtype=bf16",  # pixels that no tap shows the image
+            "conv n=2 c=24 hw=13x11 k=40 rs=3x2 pad=4:6x1:3 dil=3x4 stride=2x1 dtype=bf16",
+            "conv n=2 c=24 hw=10x9 k=40 rs=5x4 pad=6x1 dil=3x2 stride=2x3 dtype=fp32",
+            "conv n=4 c=40 hw=21 k=96 rs=5 pad=8 dil=4 dtype=e4m3 out=bf16",
+            "conv n=1 c=64 hw=4x5x6 k=32 rs=3x1x3 pad=2x0x4 dil=2x1x4 epilogue=bias+relu dtype=bf16",
+            "conv n=2 c=128 hw=6x7 k=80 rs=3x3 pad=3 dil=3 groups=2 dtype=bf16",
+        ],
+        (0, 1),
+    ),
 )
 def test_edges_apart(device: Runtime, line: str, swap: int) -> None:
     plan = check(device, line, EDGE=1, SPECFILT=0, SWAP_AB=swap, **tile(64, 64, 1))

@@ -12,6 +12,7 @@ from lowdnn.heuristics.cost_model import plan_us
 from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
+from tests.support.pairs import in_turn
 from tests.support.running import check_close, check_exact
 
 ENGINE = ConvWgradWgmma()
@@ -87,23 +88,26 @@ def test_windows(device: Runtime, case: str, n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "choices"),
-    [
-        ("n=2 c=72 hw=9x10 k=64 rs=3x3 pad=6 dil=6", knobs(64, 128, splits=2)),
-        ("n=2 c=72 hw=9x10 k=72 rs=3x3 pad=6 dil=6 mode=flipped alpha=2 beta=1", knobs(128, 64, warps=0)),
-        ("n=3 c=40 hw=7x9 k=24 rs=3x2 pad=4:6x1:3 dil=3x4 stride=2x1", knobs(64, 64, splits=3)),
-        ("n=4 c=24 hw=4x5 k=24 rs=3x3 pad=9 dil=9", knobs(64, 64, splits=2)),  # of eight taps nothing is left
-        ("n=6 c=40 hw=4x4 k=24 rs=1x1 pad=3 layout=nchw", knobs(64, 64, splits=2)),
-        ("n=4 c=96 hw=21 k=40 rs=5 pad=8 dil=4", knobs(64, 128, splits=4)),
-        ("n=1 c=64 hw=4x5x6 k=64 rs=3x1x3 pad=2x0x4 dil=2x1x4", knobs(64, 64, splits=2)),
-        ("n=4 c=128 hw=6x7 k=128 rs=3x3 pad=3 dil=3 groups=2", knobs(64, 64, splits=2)),
-        ("n=2 c=128 hw=8x8 k=192 rs=3x3 pad=4 dil=4", knobs(128, 64, warps=0, cluster_m=2, splits=2)),
-        ("n=2 c=192 hw=8x8 k=64 rs=3x3 pad=4 dil=4", knobs(64, 64, cluster_n=2)),
-        ("n=4 c=128 hw=8x8 k=64 rs=3x1 pad=5x0 dil=5x1", knobs(64, 128, cluster_k=2)),
-    ],
+    ("case_and_choices", "dtype"),
+    in_turn(
+        [
+            ("n=2 c=72 hw=9x10 k=64 rs=3x3 pad=6 dil=6", knobs(64, 128, splits=2)),
+            ("n=2 c=72 hw=9x10 k=72 rs=3x3 pad=6 dil=6 mode=flipped alpha=2 beta=1", knobs(128, 64, warps=0)),
+            ("n=3 c=40 hw=7x9 k=24 rs=3x2 pad=4:6x1:3 dil=3x4 stride=2x1", knobs(64, 64, splits=3)),
+            ("n=4 c=24 hw=4x5 k=24 rs=3x3 pad=9 dil=9", knobs(64, 64, splits=2)),  # of eight taps nothing is left
+            ("n=6 c=40 hw=4x4 k=24 rs=1x1 pad=3 layout=nchw", knobs(64, 64, splits=2)),
+            ("n=4 c=96 hw=21 k=40 rs=5 pad=8 dil=4", knobs(64, 128, splits=4)),
+            ("n=1 c=64 hw=4x5x6 k=64 rs=3x1x3 pad=2x0x4 dil=2x1x4", knobs(64, 64, splits=2)),
+            ("n=4 c=128 hw=6x7 k=128 rs=3x3 pad=3 dil=3 groups=2", knobs(64, 64, splits=2)),
+            ("n=2 c=128 hw=8x8 k=192 rs=3x3 pad=4 dil=4", knobs(128, 64, warps=0, cluster_m=2, splits=2)),
+            ("n=2 c=192 hw=8x8 k=64 rs=3x3 pad=4 dil=4", knobs(64, 64, cluster_n=2)),
+            ("n=4 c=128 hw=8x8 k=64 rs=3x1 pad=5x0 dil=5x1", knobs(64, 128, cluster_k=2)),
+        ],
+        ("bf16", "fp32"),
+    ),
 )
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_taps_without_padding(device: Runtime, case: str, choices: dict[KnobType, int], dtype: str) -> None:
+def test_taps_without_padding(device: Runtime, case_and_choices: tuple[str, dict[KnobType, int]], dtype: str) -> None:
+    case, choices = case_and_choices
     graph = graph_of(f"{case} dtype={dtype}")
     plan = check_exact(device, ENGINE, graph, length=220, choices={**choices, KnobType.EDGE: 1}, arch=SMALL)
     apart_flops, whole_flops = (
