@@ -19,7 +19,7 @@ from tests.support.running import check_outputs
 from tests.support.runtime import open_runtime
 from tests.sweeps.random_sdpa_operations import draw
 
-_SAMPLED, _SWEPT = 4, 200
+_SAMPLED, _SWEPT = 2, 200
 
 
 def test_sample_under_the_race_detector(racing: Runtime) -> None:
