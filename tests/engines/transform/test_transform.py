@@ -135,6 +135,23 @@ def test_virtual_tensors_are_no_copies(device: Runtime, build: Callable[[GraphBu
     assert len(check_exact(device, ENGINE, builder.graph()).launches) == launches
 
 
+def test_each_stored_intermediate_has_its_own_workspace(device: Runtime) -> None:
+    builder = GraphBuilder()
+    x, y = (builder.tensor((rows, 128), DataType.FLOAT) for rows in (5, 3))
+    flat = [builder.reshape(builder.transpose(t, (1, 0)), (t.element_count,)) for t in (x, y)]
+    builder.concat(flat, 0, store=DataType.FLOAT)
+    assert check_exact(device, ENGINE, builder.graph()).workspace_bytes == (5 + 3) * 128 * 4
+
+
+def test_a_view_of_a_tensor_that_lies_otherwise_is_refused() -> None:
+    builder = GraphBuilder()
+    turned = builder.transpose(builder.tensor((4, 6), DataType.FLOAT), (1, 0))
+    builder.reshape(turned, (24,), strides=(1,), mode=ReshapeMode.VIEW_ONLY, store=DataType.FLOAT)
+    refusal = ENGINE.refuse(builder.graph(), SM_90A)
+    assert refusal is not None
+    assert "expected a tensor stored with strides [4, 1] under a view" in refusal.reason
+
+
 @pytest.mark.parametrize(
     ("dims", "strides", "to", "to_strides", "launches"),
     [
