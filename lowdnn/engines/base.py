@@ -8,9 +8,11 @@ from typing import Protocol, TypeVar
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.limits import Limits
-from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
+from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.base import HasPorts
+from lowdnn.ops.base import HasPorts, inputs_of
+from lowdnn.ops.convolution import ConvolutionOperation
+from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.ragged import RaggedMove
 from lowdnn.plan import KernelRef, Launch, Plan, PlanTensor
 from lowdnn.status import BadParamError, NotSupportedError, Status
@@ -80,6 +82,17 @@ class Engine(Protocol):
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """The kernels whose PTX is shipped in ``ptx/``."""
+
+
+class LastResort:
+    """An engine that asks the others, and takes what none of them takes as it is."""
+
+
+def keeps_precision(engine: Engine, graph: OperationGraph) -> bool:
+    """Whether ``engine`` computes with the graph's inputs as they are: fp32 operands are what some round to TF32."""
+    contractions = (op for op in graph.operations if isinstance(op, ConvolutionOperation | MatmulOperation))
+    has_float = any(tensor.data_type is DataType.FLOAT for op in contractions for tensor in inputs_of(op).values())
+    return not (has_float and NumericalNote.DOWN_CONVERT_INPUTS in engine.numerical_notes)
 
 
 def resolve_choices(engine: str, knobs: tuple[Knob, ...], choices: Choices) -> dict[KnobType, int]:

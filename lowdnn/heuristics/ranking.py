@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import Choices, Engine, Refusal
-from lowdnn.engines.composite.composite import Composite, keeps_precision
+from lowdnn.engines.base import Choices, Engine, LastResort, Refusal, keeps_precision
 from lowdnn.engines.engine_set import anchored, reasons
 from lowdnn.enums import HeurMode, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -156,7 +155,7 @@ class Ranking:
 
     def _is_needless(self, engine: Engine, found: Candidate) -> bool:
         """Whether ``engine`` is sure to refuse what the engine of ``found`` takes as it is."""
-        return isinstance(engine, Composite) and keeps_precision(found.engine, self._graph)
+        return isinstance(engine, LastResort) and keeps_precision(found.engine, self._graph)
 
     def _refusal(self, engine: Engine) -> Refusal | None:
         return self._graph.derive(engine.refuse, self._arch)
@@ -205,7 +204,7 @@ def candidate_for(engine: Engine, graph: OperationGraph, arch: ArchSpec, choices
 def _turn(bounded: tuple[float, Engine]) -> tuple[bool, float, int]:
     """When an engine with this lower bound is asked."""
     bound, engine = bounded
-    return isinstance(engine, Composite), bound, -engine.index
+    return isinstance(engine, LastResort), bound, -engine.index
 
 
 def _order(candidate: Candidate) -> tuple[float, int]:

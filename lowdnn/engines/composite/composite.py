@@ -16,25 +16,24 @@ from lowdnn.engines.base import (
     Choices,
     Engine,
     Knob,
+    LastResort,
     Refusal,
+    keeps_precision,
     resolve_choices,
 )
 from lowdnn.engines.composite.assembly import chain_of
 from lowdnn.engines.composite.partition import Uncovered, find_uncovered, partition
 from lowdnn.engines.engine_set import anchored
 from lowdnn.engines.limits import UNLIMITED
-from lowdnn.enums import DataType, NumericalNote
+from lowdnn.enums import NumericalNote
 from lowdnn.graph.attention_values import with_existing_values
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.observable import with_unread_stored
-from lowdnn.ops.base import inputs_of
-from lowdnn.ops.convolution import ConvolutionOperation
-from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import NotSupportedError
 
 
-class Composite:
+class Composite(LastResort):
     """See the module's docstring. ``engines``: those that may run a part, in order of preference."""
 
     name = "composite"
@@ -80,13 +79,6 @@ class Composite:
         keeping = (engine for engine in anchored(self._engines, graph.operations) if keeps_precision(engine, graph))
         taker = next((engine for engine in keeping if graph.derive(engine.refuse, arch) is None), None)
         return None if taker is None else Refusal(self.name, f"one engine takes the whole graph: {taker.name}")
-
-
-def keeps_precision(engine: Engine, graph: OperationGraph) -> bool:
-    """Whether ``engine`` computes with the graph's inputs as they are: fp32 operands are what some round to TF32."""
-    contractions = (op for op in graph.operations if isinstance(op, ConvolutionOperation | MatmulOperation))
-    has_float = any(tensor.data_type is DataType.FLOAT for op in contractions for tensor in inputs_of(op).values())
-    return not (has_float and NumericalNote.DOWN_CONVERT_INPUTS in engine.numerical_notes)
 
 
 def _with_unread_stored(graph: OperationGraph) -> OperationGraph:
