@@ -76,8 +76,6 @@ class _Matcher:
         for operation in self._graph.operations:
             for tensor in (t for t in self._graph.outputs if self._graph.producer(t) is operation):
                 self._store(operation, tensor)
-        if not self._stages:
-            raise _Refused("operations: expected at least one stored output, got none")
         return Moves(tuple(self._stages), self._workspace_bytes)
 
     def _store(self, operation: Operation, output: Tensor) -> None:

@@ -170,6 +170,18 @@ def sink(sketch: Sketch) -> None:
     _attention(sketch, lambda s, scores: _cut(s, scores, 2, queries), sink=masked, names=("stats",))
 
 
+def sink_of_two_masks(sketch: Sketch) -> None:
+    """Of queries before their length, but for the first."""
+    queries = _lengths(sketch, "queries")
+    given = sketch.tensor((1, _HEADS, 1, 1), _FLOAT, name="sink")
+    row, column = (
+        sketch.pointwise(Pointwise(_MODES.GEN_INDEX, _INT32, axis=axis), given, dims=_ROWS) for axis in (2, 3)
+    )
+    masked = _masked(sketch, given, _MODES.CMP_GT, row, column)
+    masked = _masked(sketch, masked, _MODES.CMP_LT, row, queries)
+    _attention(sketch, lambda s, scores: _cut(s, scores, 2, queries), sink=masked, names=("stats",))
+
+
 def plain_sink(sketch: Sketch) -> None:
     given = sketch.tensor((1, _HEADS, 1, 1), _FLOAT, name="sink")
     _attention(sketch, _scaled, sink=given)
@@ -338,4 +350,5 @@ PATTERNS: Mapping[str, Known] = {
     **taken_by("attention_wgmma", fp8),
     **taken_by("attention_backward_mma", backward),
     **taken_by("attention_backward_mma attention_backward_wgmma", plain_backward),
+    **taken_by("composite", sink_of_two_masks),
 }

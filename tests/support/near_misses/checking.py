@@ -26,7 +26,7 @@ _SHOWN = 5
 #: Roundings of one result of few bits on its way, which may fall to the other side.
 _ROUNDINGS = 4
 #: The share of elements that may be farther off, since a value between two that are so rounded decides over them.
-_FAR = 0.01
+_FAR = 0.06
 
 
 def assert_read_right(known: Known) -> None:

@@ -31,13 +31,15 @@ from lowdnn.graph.band_pattern import Band
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.graph.pattern import (
+    Anchored,
     AnchoredWithExits,
     PointwiseDag,
     dag_of,
+    match_anchored,
     match_anchored_with_exits,
     match_over_nothing,
 )
-from lowdnn.graph.prologue_pattern import Prologued, match_prologued_with_exits
+from lowdnn.graph.prologue_pattern import Prologued, match_prologued, match_prologued_with_exits
 from lowdnn.graph.reduction_pattern import FusedReduction, match_reduction
 from lowdnn.graph.row_pattern import FusedRows, match_rows
 from lowdnn.graph.softmax_pattern import SoftmaxGradient, match_softmax_gradient
@@ -108,6 +110,11 @@ _FINDERS: Mapping[str, Callable[[OperationGraph], Any]] = {
     **{
         f"match_anchored of {of.__name__}": lambda graph, of=of: match_anchored_with_exits(graph, of) for of in _ANCHORS
     },
+    **{f"match_anchored of {of.__name__} alone": lambda graph, of=of: match_anchored(graph, of) for of in _ANCHORS},
+    **{
+        f"match_prologued of {of.__name__} alone": lambda graph, of=of: match_prologued(graph, of)
+        for of in (MatmulOperation, ConvolutionOperation)
+    },
     **{
         f"match_prologued of {of.__name__}": lambda graph, of=of: match_prologued_with_exits(graph, of)
         for of in (MatmulOperation, ConvolutionOperation)
@@ -139,6 +146,8 @@ def _evaluated(graph: OperationGraph, inputs: Inputs, found: Any) -> dict[int, A
             evaluation.rows(found)
         case AnchoredWithExits():
             evaluation.anchored(found)
+        case Anchored():
+            evaluation.anchored(AnchoredWithExits(found.anchor, found.epilogue, ()))
         case Prologued():
             evaluation.prologued(found)
         case PointwiseDag():
@@ -166,6 +175,7 @@ def _of_moves(graph: OperationGraph, moves: Moves, inputs: Inputs) -> dict[int, 
     """The outputs, from copies between flat arrays, one for each tensor and for each place in the workspace."""
     memory = {TensorPointer(uid): to_memory(values, graph.tensors[uid]) for uid, values in inputs.items()}
     for copy in (copy for stage in moves.stages for copy in stage.copies):
+        assert copy.x.dims == copy.y.dims
         values = dtypes.to_values(memory[copy.x.target][_places(copy.x)], copy.x.data_type)
         stored = dtypes.from_float64(values, copy.y.data_type)
         places = _places(copy.y)
@@ -194,6 +204,7 @@ class _Evaluation:
 
     def dag(self, dag: PointwiseDag, anchor: Array | None = None) -> dict[int, Array]:
         """The values of its tensors by uid, from ``anchor``, which is not rounded yet."""
+        assert all(tensor.dims == dag.dims for tensor in dag.stores)
         values = {tensor.uid: self.value(tensor) for tensor in (*dag.loads, *dag.scalars)}
         if dag.anchor is not None and anchor is not None:
             values[dag.anchor.uid] = dtypes.rounded(anchor, dag.anchor.data_type)
@@ -237,6 +248,7 @@ class _Evaluation:
 
     def anchored(self, found: AnchoredWithExits[Any], before: Mapping[int, Array] | None = None) -> None:
         plain = found.anchor
+        assert not any(tensor.is_scalar_value for tensor in inputs_of(plain).values())
         if isinstance(plain, ConvolutionOperation):
             plain = replace(plain, alpha=1.0, beta=0.0)
         (accumulated,) = list(self._of_ports(plain, before or {}).values())[:1]
@@ -252,6 +264,7 @@ class _Evaluation:
                 self._store(tensor, result)
 
     def prologued(self, found: Prologued[Any]) -> None:
+        assert not found.prologue.stores
         self.anchored(found.matched, self.dag(found.prologue))
 
     def attention(self, steps: _Unscaled) -> None:

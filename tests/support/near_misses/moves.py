@@ -33,6 +33,21 @@ def reshaped_twice(sketch: Sketch) -> None:
     sketch.transpose(sketch.reshape(flat, (6, 12)), (1, 0), store=_FLOAT)
 
 
+def reshaped_last(sketch: Sketch) -> None:
+    """The same where nothing moves it further."""
+    turned = sketch.transpose(sketch.tensor(_DIMS, _FLOAT, name="x"), (1, 0, 2))
+    sketch.reshape(turned, (12, 6), store=_FLOAT)
+
+
+def moved_number(sketch: Sketch) -> None:
+    sketch.transpose(sketch.number(2.0, rank=3), (1, 0, 2), store=_FLOAT)
+
+
+def moved_concatenation(sketch: Sketch) -> None:
+    joined = sketch.concat([sketch.tensor(_DIMS, _FLOAT, name=name) for name in ("first", "second")], 2)
+    sketch.transpose(joined, (1, 0, 2), store=_FLOAT)
+
+
 def view_of_memory(sketch: Sketch) -> None:
     x = sketch.tensor(_DIMS, _HALF, name="x")
     sketch.reshape(x, (3, 6, 4), mode=ReshapeMode.VIEW_ONLY, strides=(24, 1, 6), store=_HALF)
@@ -114,11 +129,11 @@ def packed_bits(sketch: Sketch) -> None:
 
 
 PATTERNS: Mapping[str, Known] = {
-    **taken_by("transform", chain_of_moves, reshaped_twice, view_of_memory, concatenation),
+    **taken_by("transform", chain_of_moves, reshaped_twice, reshaped_last, moved_number, view_of_memory, concatenation),
     **taken_by("pointwise", conversion, pointwise, activation_gradient),
     **taken_by("rope", rotation),
     **taken_by("block_scale", quantisation, dequantisation),
     **taken_by("band_matrix", band_matrix),
     **taken_by("paged_cache", pages),
-    **taken_by("composite", packed_rows, packed_bits),
+    **taken_by("composite", moved_concatenation, packed_rows, packed_bits),
 }

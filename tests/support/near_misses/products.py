@@ -52,6 +52,23 @@ def product_with_row_sums(sketch: Sketch) -> None:
     sketch.pointwise(_MODES.IDENTITY, active, store=_HALF)
 
 
+def moved_product(sketch: Sketch) -> None:
+    """Behind which elements move, which no epilogue does."""
+    c = sketch.matmul(sketch.tensor(_A, _HALF, name="a"), sketch.tensor(_B, _HALF, name="b"))
+    sketch.transpose(sketch.pointwise(_MODES.RELU_FWD, c), (0, 2, 1), store=_FLOAT)
+
+
+def repeated_product(sketch: Sketch) -> None:
+    """Of one row, which is added to several."""
+    c = sketch.matmul(sketch.tensor((2, 1, 16), _HALF, name="a"), sketch.tensor(_B, _HALF, name="b"))
+    sketch.pointwise(_MODES.ADD, c, sketch.tensor(_C, _FLOAT, name="rows"), store=_FLOAT)
+
+
+def product_of_numbers(sketch: Sketch) -> None:
+    a, b = (sketch.tensor((1, 1, 1), _FLOAT, name=name) for name in "ab")
+    sketch.pointwise(_MODES.NEG, sketch.matmul(a, b), store=_FLOAT)
+
+
 def shared_batches(sketch: Sketch) -> None:
     """Four batches of a with two of b."""
     a, b = sketch.tensor((4, 6, 16), _HALF, name="a"), sketch.tensor(_B, _HALF, name="b")
@@ -67,11 +84,26 @@ def two_products(sketch: Sketch) -> None:
 
 
 def prologue(sketch: Sketch) -> None:
-    """An operand of bytes that is scaled."""
+    """An operand of bytes that is scaled, of as many elements as the output."""
     raw, scale = sketch.tensor((64, 64), DataType.INT8, name="raw"), sketch.tensor((1, 64), _HALF, name="scale")
     a = sketch.pointwise(_MODES.MUL, raw, scale, virtual=_HALF)
-    c = sketch.matmul(a, sketch.tensor((64, 16), _HALF, name="b"))
+    c = sketch.matmul(a, sketch.tensor((64, 64), _HALF, name="b"))
     sketch.pointwise(_MODES.NEG, c, store=_FLOAT)
+
+
+def indexed_prologue(sketch: Sketch) -> None:
+    """An operand of indices, which no prologue has."""
+    raw = sketch.tensor((64, 64), _HALF, name="raw")
+    a = sketch.pointwise(Pointwise(_MODES.GEN_INDEX, _HALF, axis=1), raw, virtual=_HALF)
+    sketch.matmul(a, sketch.tensor((64, 16), _HALF, name="b"), store=_FLOAT)
+
+
+def reduced_prologue(sketch: Sketch) -> None:
+    """An operand that is scaled by its own sums."""
+    raw = sketch.tensor((64, 64), _HALF, name="raw")
+    total = sketch.reduction(_AMAX, raw, (1,))
+    a = sketch.pointwise(_MODES.DIV, raw, total, virtual=_HALF)
+    sketch.matmul(a, sketch.tensor((64, 16), _HALF, name="b"), store=_FLOAT)
 
 
 def _geometry(pads: tuple[int, int] = (1, 0)) -> Convolution:
@@ -141,6 +173,14 @@ def empty_convolution(sketch: Sketch) -> None:
     sketch.pointwise(_MODES.ADD, dx, bias, store=_FLOAT, layout=_NHWC)
 
 
+def empty_convolution_with_sums(sketch: Sketch) -> None:
+    dy = sketch.tensor((2, 0, 4, 3), _FLOAT, layout=_NHWC, name="dy")
+    w = sketch.tensor((0, 8, 3, 1), _FLOAT, layout=_NHWC, name="w")
+    dx = sketch.convolution_data_gradient(dy, w, _IMAGE, geometry=_geometry(), layout=_NHWC)
+    y = sketch.pointwise(_MODES.ADD, dx, sketch.tensor(_IMAGE, _FLOAT, name="other"), store=_FLOAT, layout=_NHWC)
+    sketch.reduction(_ADD, y, (0, 2, 3), store=_FLOAT)
+
+
 def data_gradient(sketch: Sketch) -> None:
     dy = sketch.tensor(_RESPONSE, _HALF, layout=_NHWC, name="dy")
     w = sketch.tensor(_FILTER, _HALF, layout=_NHWC, name="w")
@@ -169,8 +209,12 @@ def grouped_product(sketch: Sketch) -> None:
 PATTERNS: Mapping[str, Known] = {
     **taken_by("matmul_mma matmul_simt matmul_wgmma", product, product_of_floats, shared_batches),
     **taken_by("matmul_mma matmul_wgmma", product_with_exits, product_with_row_sums),
+    **taken_by("matmul_simt", product_of_numbers),
     **taken_by("matmul_list_wgmma", two_products),
     **taken_by("matmul_prologue_wgmma", prologue),
+    **taken_by(
+        "composite", indexed_prologue, reduced_prologue, moved_product, repeated_product, empty_convolution_with_sums
+    ),
     **taken_by(
         "conv_implicit_gemm_mma conv_direct conv_fprop_wgmma conv_grouped_mma", convolution, accumulating_convolution
     ),
