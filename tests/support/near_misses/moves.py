@@ -39,10 +39,6 @@ def reshaped_last(sketch: Sketch) -> None:
     sketch.reshape(turned, (12, 6), store=_FLOAT)
 
 
-def moved_number(sketch: Sketch) -> None:
-    sketch.transpose(sketch.number(2.0, rank=3), (1, 0, 2), store=_FLOAT)
-
-
 def moved_concatenation(sketch: Sketch) -> None:
     joined = sketch.concat([sketch.tensor(_DIMS, _FLOAT, name=name) for name in ("first", "second")], 2)
     sketch.transpose(joined, (1, 0, 2), store=_FLOAT)
@@ -129,7 +125,7 @@ def packed_bits(sketch: Sketch) -> None:
 
 
 PATTERNS: Mapping[str, Known] = {
-    **taken_by("transform", chain_of_moves, reshaped_twice, reshaped_last, moved_number, view_of_memory, concatenation),
+    **taken_by("transform", chain_of_moves, reshaped_twice, reshaped_last, view_of_memory, concatenation),
     **taken_by("pointwise", conversion, pointwise, activation_gradient),
     **taken_by("rope", rotation),
     **taken_by("block_scale", quantisation, dequantisation),

@@ -64,11 +64,6 @@ def repeated_product(sketch: Sketch) -> None:
     sketch.pointwise(_MODES.ADD, c, sketch.tensor(_C, _FLOAT, name="rows"), store=_FLOAT)
 
 
-def product_of_numbers(sketch: Sketch) -> None:
-    a, b = (sketch.tensor((1, 1, 1), _FLOAT, name=name) for name in "ab")
-    sketch.pointwise(_MODES.NEG, sketch.matmul(a, b), store=_FLOAT)
-
-
 def shared_batches(sketch: Sketch) -> None:
     """Four batches of a with two of b."""
     a, b = sketch.tensor((4, 6, 16), _HALF, name="a"), sketch.tensor(_B, _HALF, name="b")
@@ -209,7 +204,6 @@ def grouped_product(sketch: Sketch) -> None:
 PATTERNS: Mapping[str, Known] = {
     **taken_by("matmul_mma matmul_simt matmul_wgmma", product, product_of_floats, shared_batches),
     **taken_by("matmul_mma matmul_wgmma", product_with_exits, product_with_row_sums),
-    **taken_by("matmul_simt", product_of_numbers),
     **taken_by("matmul_list_wgmma", two_products),
     **taken_by("matmul_prologue_wgmma", prologue),
     **taken_by(
