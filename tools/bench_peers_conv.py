@@ -1,6 +1,7 @@
 """Convolution through PyTorch, channels-last: cuDNN's best algorithm, and torch's own kernels where they may be better.
 
-Every convolution is handed over with at least two spatial axes: torch knows no channels-last layout of one.
+Every convolution is handed over with at least two spatial axes: torch knows no channels-last layout of one. Depthwise
+ones of lines are handed over in both layouts, since it depends on the filter which one is faster.
 """
 
 from __future__ import annotations
@@ -18,17 +19,21 @@ _aten = torch.ops.aten
 _ACTIVATIONS = {"relu": torch.relu, "swish": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu}
 
 Peer = Callable[[int], torch.Tensor]
+Form = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 
 def convolution_peers(case: ConvolutionCase, data: CaseData) -> dict[str, Peer]:
     """The peers of a convolution in its direction, or fused with its epilogue."""
     if case.epilogue:
         return _fused(case, data)
-    peer = {"fprop": _forward, "dgrad": _backward_data, "wgrad": _backward_filter}[case.dir](case, data)
-    peers = {"cudnn": peer}
-    if case.groups == case.c > 1:
-        peers["torch"] = _without_cudnn(peer)
-    return peers
+    made = {"fprop": _forward, "dgrad": _backward_data, "wgrad": _backward_filter}[case.dir]
+    if not case.groups == case.c > 1:
+        return {"cudnn": made(case, data, _planes)}
+    forms: dict[str, Form] = {"": _planes}
+    if len(case.hw) == 1:
+        forms = {" nchw": _channels_first, " nhwc": _channels_last}
+    peers = {f"cudnn{name}": made(case, data, form) for name, form in forms.items()}
+    return peers | {f"torch{name}": _without_cudnn(made(case, data, form)) for name, form in forms.items()}
 
 
 def geometry_of(case: ConvolutionCase) -> tuple[list[int], list[int], list[int]]:
@@ -44,22 +49,22 @@ def geometry_of(case: ConvolutionCase) -> tuple[list[int], list[int], list[int]]
     return axes(case.stride, 1), axes([before for before, _ in case.pad], 0), axes(case.dil, 1)
 
 
-def _forward(case: ConvolutionCase, data: CaseData) -> Peer:
-    x, w = _planes(data["x"]), _planes(data["w"])
+def _forward(case: ConvolutionCase, data: CaseData, form: Form) -> Peer:
+    x, w = form(data["x"]), form(data["w"])
     shape = _shape(case)
     return lambda slot: _in_dims(_aten.convolution(x[slot], w[slot], None, *shape), data)
 
 
-def _backward_data(case: ConvolutionCase, data: CaseData) -> Peer:
+def _backward_data(case: ConvolutionCase, data: CaseData, form: Form) -> Peer:
     # Of x only the shape and the layout are looked at.
-    x, w, dy = _planes(data.results()), _planes(data["w"]), _planes(data["dy"])
+    x, w, dy = form(data.results()), form(data["w"]), form(data["dy"])
     shape, mask = _shape(case), [True, False, False]
     return lambda slot: _in_dims(_aten.convolution_backward(dy[slot], x[slot], w[slot], None, *shape, mask)[0], data)
 
 
-def _backward_filter(case: ConvolutionCase, data: CaseData) -> Peer:
+def _backward_filter(case: ConvolutionCase, data: CaseData, form: Form) -> Peer:
     # Of w only the shape and the layout are looked at.
-    x, w, dy = _planes(data["x"]), _planes(data.results()), _planes(data["dy"])
+    x, w, dy = form(data["x"]), form(data.results()), form(data["dy"])
     shape, mask = _shape(case), [False, True, False]
     return lambda slot: _in_dims(_aten.convolution_backward(dy[slot], x[slot], w[slot], None, *shape, mask)[1], data)
 
@@ -111,6 +116,16 @@ def _planes(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         t.as_strided((*t.shape[:2], 1, t.shape[2]), (t.stride(0), 1, t.stride(0), t.stride(2)), t.storage_offset())
         for t in tensors
     ]
+
+
+def _channels_first(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """(N, C, L) as (N, C, 1, L), copied where positions are not neighbours."""
+    return [t.contiguous().unsqueeze(2) for t in tensors]
+
+
+def _channels_last(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """(N, C, L) as channels-last (N, C, 1, L), copied where channels are not neighbours."""
+    return _planes([t.unsqueeze(2).contiguous(memory_format=torch.channels_last).squeeze(2) for t in tensors])
 
 
 def _in_dims(result: torch.Tensor, data: CaseData) -> torch.Tensor:

@@ -56,6 +56,7 @@ TARGETS: Mapping[str, Target] = {
     "conv dgrad stride 2, wgrad": Target(1.1, 0.92),
     "stem and narrow 1x1": Target(1.3, 1.0),
     "grouped, depthwise (three directions)": Target(2.0, 1.2),
+    "depthwise lines (three directions)": Target(2.0, 1.2),
     "conv/matmul + bias + activation (+ residual)": Target(1.05, 0.95),
     "pointwise chains": Target(1.05, 0.97, 0.95),
     "layer/RMS norm fwd": Target(1.10, 0.97, 0.92),

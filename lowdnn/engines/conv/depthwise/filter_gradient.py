@@ -25,7 +25,6 @@ from lowdnn.engines.conv.depthwise.cost import (
 )
 from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
 from lowdnn.engines.launch import (
-    aligned_bytes,
     bytes_of,
     ceil_div,
     ceil_power,
@@ -437,9 +436,9 @@ def filter_launch(gradient: FilterGradient, tile: FilterTile, offset_bytes: int)
     )
 
 
-def slices_bytes(gradient: FilterGradient, tile: FilterTile) -> int:
+def slice_count(gradient: FilterGradient, tile: FilterTile) -> int:
     """Of the workspace."""
-    return aligned_bytes(tile.shares * gradient.elements * 4)
+    return tile.shares
 
 
 def functor_of(geometry: DepthwiseGeometry) -> Functor:

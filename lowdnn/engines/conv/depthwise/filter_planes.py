@@ -35,7 +35,7 @@ from lowdnn.engines.conv.depthwise.plane_search import (
     unit_knobs,
     units_of,
 )
-from lowdnn.engines.launch import aligned_bytes, bytes_of, ceil_div, divider, i32, i64, macros, target_label
+from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, i64, macros, target_label
 from lowdnn.enums import KnobType
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
@@ -262,9 +262,9 @@ def filter_launch(gradient: PlaneFilterGradient, tile: FilterPlanesTile, offset_
     )
 
 
-def slices_bytes(gradient: PlaneFilterGradient, tile: FilterPlanesTile) -> int:
+def slice_count(gradient: PlaneFilterGradient, tile: FilterPlanesTile) -> int:
     """Of the workspace."""
-    return aligned_bytes(gradient.slice_count(tile) * gradient.elements * 4)
+    return gradient.slice_count(tile)
 
 
 def knobs(gradient: PlaneFilterGradient, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -301,4 +301,4 @@ def estimated_s(gradient: PlaneFilterGradient, tile: FilterPlanesTile, arch: Arc
 
 
 def _seconds(gradient: PlaneFilterGradient, tile: FilterPlanesTile, work: BlockWork, arch: ArchSpec) -> float:
-    return work.seconds(gradient.moved_bytes + 2 * slices_bytes(gradient, tile), arch)
+    return work.seconds(gradient.moved_bytes + 8 * gradient.slice_count(tile) * gradient.elements, arch)

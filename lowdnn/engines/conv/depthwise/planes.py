@@ -271,8 +271,8 @@ def launch(correlation: PlaneCorrelation, tile: PlanesTile, functor: Functor) ->
     )
 
 
-def functor_of(correlation: PlaneCorrelation) -> Functor:
-    """The epilogue's functor, along the channels."""
+def functor_of(correlation: PlaneCorrelation, _: PlanesTile) -> Functor:
+    """The epilogue's functor, along the channels, whatever the tile."""
     return generate(
         replace(correlation.geometry.dag, result=None),
         accumulator=DataType.FLOAT,

@@ -10,7 +10,7 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.driver import open_driver
-from lowdnn.engines.conv.depthwise import conv_depthwise
+from lowdnn.engines.conv.depthwise import choice
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
 from lowdnn.enums import KnobType
 from lowdnn.graph.cases import ConvolutionCase, parse_case
@@ -83,7 +83,7 @@ def test_images(
     racing: Runtime, monkeypatch: pytest.MonkeyPatch, direction: str, shape: str, tile: tuple[int, ...]
 ) -> None:
     """Walked along as planes."""
-    monkeypatch.setattr(conv_depthwise, "_WALK_SHARE", inf)
+    monkeypatch.setattr(choice, "_WALK_SHARE", inf)
     kinds = (KnobType.TILE_ROWS, KnobType.TILE_COLS, KnobType.TILE_M, KnobType.TILE_N)
     check(racing, case(shape, direction))
     check(racing, case(shape, direction), dict(zip(kinds, tile, strict=True)))

@@ -1,0 +1,99 @@
+"""Which kernels take a depthwise convolution: those that are estimated to be the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from types import ModuleType
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.base import Knob
+from lowdnn.engines.conv.depthwise import filter_gradient, filter_lines, filter_planes, lines, lines_mma, planes, rows
+from lowdnn.engines.conv.depthwise.filter_gradient import FilterGradient
+from lowdnn.engines.conv.depthwise.filter_lines import LineFilterGradient
+from lowdnn.engines.conv.depthwise.filter_planes import PlaneFilterGradient
+from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
+from lowdnn.engines.conv.depthwise.line_axes import LineGeometry
+from lowdnn.engines.conv.depthwise.lines import LineCorrelation
+from lowdnn.engines.conv.depthwise.lines_mma import LineProduct
+from lowdnn.engines.conv.depthwise.planes import PlaneCorrelation
+from lowdnn.engines.conv.depthwise.rows import Correlation
+from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+
+#: Images from which on it may be faster to walk along them, and the positions of their largest responses (measured);
+#: the share of the other walk's estimated time that this one's is then to be below: the estimates are of two models.
+_LEAST_IMAGES = 16
+_MOST_POSITIONS = 28 * 28
+_WALK_SHARE = 0.85
+
+Gradient = FilterGradient | PlaneFilterGradient | LineFilterGradient
+Line = LineCorrelation | LineProduct | LineFilterGradient
+Problem = Correlation | PlaneCorrelation | LineCorrelation | LineProduct | Gradient
+
+#: What plans for each kind of problem.
+PLANNERS: Mapping[type, ModuleType] = {
+    Correlation: rows,
+    PlaneCorrelation: planes,
+    LineCorrelation: lines,
+    LineProduct: lines_mma,
+    FilterGradient: filter_gradient,
+    PlaneFilterGradient: filter_planes,
+    LineFilterGradient: filter_lines,
+}
+
+
+def problem_of(geometry: DepthwiseGeometry, exits: OutputExits, arch: ArchSpec) -> Problem | str:
+    """For the kernels that are estimated to be the fastest, or why there are none."""
+    other = _grid_problem(geometry, exits, arch)
+    fastest = min(_line_problems(geometry, exits), key=lambda line: _estimated_s(line, arch), default=None)
+    if fastest is None:
+        return other
+    return fastest if isinstance(other, str) or _estimated_s(fastest, arch) < _estimated_s(other, arch) else other
+
+
+def knobs_of(problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+    found: tuple[Knob, ...] = PLANNERS[type(problem)].knobs(problem, arch)
+    return found
+
+
+def _line_problems(geometry: DepthwiseGeometry, exits: OutputExits) -> tuple[Line, ...]:
+    """With taps along one axis."""
+    placed = LineGeometry.of(geometry)
+    if isinstance(placed, str) or exits is not NO_EXITS:
+        return ()
+    problems: tuple[Line, ...] = (LineCorrelation(geometry, placed), LineProduct(geometry, placed))
+    if isinstance(geometry.operation, ConvolutionBackwardFilter):
+        problems = (LineFilterGradient(geometry, placed),)
+    return tuple(problem for problem in problems if not problem.refuse())
+
+
+def _grid_problem(geometry: DepthwiseGeometry, exits: OutputExits, arch: ArchSpec) -> Problem | str:
+    """Along planes or down the rows."""
+    is_filter = isinstance(geometry.operation, ConvolutionBackwardFilter)
+    walk = PlaneFilterGradient(geometry.along_columns) if is_filter else PlaneCorrelation(geometry.along_columns)
+    can_walk = exits is NO_EXITS and not walk.refuse()
+    if can_walk and not geometry.has_single_planes:
+        return walk
+    problem = FilterGradient(geometry) if is_filter else Correlation(geometry, exits)
+    reason = problem.refuse()
+    if reason:
+        return reason
+    may_pay = can_walk and _may_walk_along_images(geometry)
+    return walk if may_pay and _estimated_s(walk, arch) < _WALK_SHARE * _estimated_s(problem, arch) else problem
+
+
+def _may_walk_along_images(geometry: DepthwiseGeometry) -> bool:
+    """Of many small ones: filter gradients without strides and data gradients with them (measured)."""
+    has_strides = any(axis.stride > 1 for axis in geometry.axes)
+    directed = ConvolutionBackwardData if has_strides else ConvolutionBackwardFilter
+    is_small = prod(axis.response for axis in geometry.axes) <= _MOST_POSITIONS
+    return isinstance(geometry.operation, directed) and is_small and geometry.images >= _LEAST_IMAGES
+
+
+def _estimated_s(problem: Problem, arch: ArchSpec) -> float:
+    """Of the fastest tile."""
+    planner = PLANNERS[type(problem)]
+    seconds: float = planner.estimated_s(problem, planner.best_tile(problem, arch), arch)
+    return seconds

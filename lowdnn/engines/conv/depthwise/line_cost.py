@@ -1,0 +1,89 @@
+"""How long the kernels of lines take: the estimate behind the choice of their tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import hypot
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.conv.depthwise.cost import resident_blocks, together, waves_s
+from lowdnn.engines.conv.depthwise.line_axes import CHUNK
+from lowdnn.engines.launch import ceil_div
+
+#: As the kernels' launch bounds have it.
+MAX_THREADS = 320
+MAX_SHARED_BYTES = 72 << 10
+
+#: Taps from which on it pays to copy single elements (measured).
+_LEAST_TAPS_OF_ELEMENTS = 9
+
+_WARP_SIZE = 32
+_SCHEDULERS = 4
+
+#: Instructions of a block's start and of each of its stages.
+_START, _STAGE = 120, 60
+#: Cycles of a block's start, and from a stage's loads to its products.
+_START_CYCLES, _STAGE_CYCLES = 1500, 1800
+#: Cycles of a warp alone for one of its instructions.
+_LATENCY = 1.6
+
+
+@dataclass(frozen=True)
+class LineWork:
+    """What a block does: ``instructions`` of each thread in so many ``stages``, each behind copies of its own.
+
+    registers: of a thread.
+    """
+
+    blocks: int
+    threads: int
+    instructions: int
+    stages: int
+    registers: int
+    shared_bytes: int
+
+    def seconds(self, moved_bytes: int, arch: ArchSpec) -> float:
+        """Estimated: a multiprocessor's blocks in waves, against bytes moved."""
+        own = self.instructions + _START + self.stages * _STAGE
+        warps = self.threads / _WARP_SIZE / _SCHEDULERS
+
+        def wave_cycles(blocks: int) -> float:
+            return hypot(blocks * warps * own, own * _LATENCY + self.stages * _STAGE_CYCLES) + _START_CYCLES
+
+        walk_s = waves_s(ceil_div(self.blocks, arch.sm_count), self._resident(arch), wave_cycles, arch)
+        return together(walk_s, moved_bytes / arch.copy_bytes_per_s)
+
+    def _resident(self, arch: ArchSpec) -> int:
+        """Blocks of a multiprocessor at a time."""
+        by_registers = resident_blocks(self.registers, self.threads, arch)
+        return max(1, arch.blocks_per_sm(self.shared_bytes, by_registers))
+
+
+def refuse_elements(taps: int, vector: int) -> str:
+    """Why lines are too slow to copy for so few taps, or an empty string; ``vector``: elements of an access."""
+    if vector > 1 or taps >= _LEAST_TAPS_OF_ELEMENTS:
+        return ""
+    return f"expected lines of whole vectors, or at least {_LEAST_TAPS_OF_ELEMENTS} taps, got {taps}"
+
+
+def add_instructions(strip: int, factors: int, lanes: int) -> int:
+    """Of a thread that slides over so many factors, with the parts of chunks at both ends."""
+    accesses = 2 if lanes == 1 else 2 * CHUNK
+    parts = CHUNK * strip // 2 if factors % CHUNK else 0
+    return ceil_div(factors, CHUNK) * (CHUNK * strip + accesses + 6) + parts + strip
+
+
+def copy_instructions(vector: int) -> int:
+    """Of one access."""
+    return 20 + 2 * vector
+
+
+def parts_of(count: int, longest: int, choices: int) -> tuple[int, ...]:
+    """Lengths up to ``longest`` of the even parts that ``count`` may be cut into, the longest ones first."""
+    least = ceil_div(count, max(longest, 1))
+    lengths = {ceil_div(count, parts) for parts in range(least, least + choices) if parts <= count}
+    return tuple(sorted(lengths, reverse=True))
+
+
+def whole_warps(threads: int) -> int:
+    return ceil_div(threads, _WARP_SIZE) * _WARP_SIZE
