@@ -64,7 +64,7 @@ __device__ __forceinline__ i32 stage(const Params& p, i32 item, i32 phase, i32 f
   return behind;
 }
 
-extern "C" __global__ void __launch_bounds__(MAX_THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) unsigned char shared[];
   f32* const x = reinterpret_cast<f32*>(shared);
   i64* const offsets = reinterpret_cast<i64*>(x + p.offsets_place);

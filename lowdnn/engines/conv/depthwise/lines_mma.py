@@ -40,7 +40,7 @@ _WANTED_STRIPS = (128, 256, 512, 1024)
 #: Instructions of a task, of a step of a task, of one tile in it, of its sums, of a copy.
 _TASK, _STEP, _TILE_STEP, _TILE_SUMS, _COPY = 50, 12, 5, 32, 20
 #: The measured times as multiples of the estimated ones; with lanes, whose samples are transposed.
-_SLOWER, _SLOWER_LANES = 1.15, 1.5
+_SLOWER, _SLOWER_LANES = 1.1, 1.75
 #: Of a thread, by the kernel's launch bounds.
 _REGISTERS = 64
 
