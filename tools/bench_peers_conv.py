@@ -120,7 +120,9 @@ def _planes(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def _channels_first(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """(N, C, L) as (N, C, 1, L), copied; of strides of single channels torch would take a filter for channels-last."""
-    return [torch.empty((*t.shape[:2], 1, t.shape[2]), dtype=t.dtype, device=t.device).copy_(t[:, :, None]) for t in tensors]
+    return [
+        torch.empty((*t.shape[:2], 1, t.shape[2]), dtype=t.dtype, device=t.device).copy_(t[:, :, None]) for t in tensors
+    ]
 
 
 def _channels_last(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -138,7 +138,7 @@ class LineFilterGradient:
     def refuse(self) -> str:
         """Why the kernel cannot take the shape, or an empty string."""
         reason = self.lines.refuse(self.axis, (self.image, self.response))
-        reason = reason or refuse_elements(self.axis.taps, min(self.vectors))
+        reason = reason or refuse_elements(self.lines.axis.taps, min(self.vectors))
         if reason:
             return reason
         if not any(True for _ in self.tiles()):
@@ -186,7 +186,9 @@ class LineFilterGradient:
     def work(self, tile: FilterLinesTile) -> LineWork:
         """What a block does."""
         threads, stages = self.threads(tile), ceil_div(prod(self.items(tile)), tile.shares)
-        copied = sum(ceil_div(one.vectors * tile.rows, threads) * copy_instructions(one.vector) for one in self.staged(tile))
+        copied = sum(
+            ceil_div(one.vectors * tile.rows, threads) * copy_instructions(one.vector) for one in self.staged(tile)
+        )
         sums = ceil_div(self.taps * tile.lanes * tile.channels, threads)
         added = sums * (_SUM + _PART * tile.units // tile.channels) + 3 * tile.strip
         return LineWork(

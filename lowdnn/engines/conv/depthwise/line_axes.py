@@ -84,10 +84,10 @@ class LineGeometry:
             return min(self.geometry.neighbours(tensor), lanes)
         if spacing != 1:
             return 1
-        extent = tensor.dims[2 + self._axis_of_tensor]
-        steps = [s for axis, s in enumerate(tensor.strides) if axis != 2 + self._axis_of_tensor and tensor.dims[axis] > 1]
+        line = 2 + self._axis_of_tensor
+        steps = [s for axis, s in enumerate(tensor.strides) if axis != line and tensor.dims[axis] > 1]
         width = min(ACCESS_BYTES, tensor.alignment_bytes) // tensor.element_bytes
-        while any(step % width for step in (*steps, extent)):
+        while any(step % width for step in (*steps, tensor.dims[line])):
             width //= 2
         return width
 

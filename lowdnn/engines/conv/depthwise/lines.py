@@ -103,7 +103,7 @@ class LineCorrelation(LinePass):
 
     def refuse(self) -> str:
         """Why the kernel cannot take the shape, or an empty string."""
-        reason = self.lines.refuse(self.axis, (self.source,)) or refuse_elements(self.axis.taps, self.vector)
+        reason = self.lines.refuse(self.axis, (self.source,)) or refuse_elements(self.lines.axis.taps, self.vector)
         if reason:
             return reason
         least = self.least_tile
@@ -228,7 +228,9 @@ def functor_of(correlation: LineCorrelation, tile: LinesTile) -> Functor:
 def knobs(correlation: LineCorrelation, arch: ArchSpec) -> tuple[Knob, ...]:
     best = best_tile(correlation, arch)
     return (
-        Knob("lanes", KnobType.LOAD_SIZE, correlation.lines.lanes(correlation.source), best.lanes, "channels of a warp"),
+        Knob(
+            "lanes", KnobType.LOAD_SIZE, correlation.lines.lanes(correlation.source), best.lanes, "channels of a warp"
+        ),
         Knob("strip", KnobType.TILE_COLS, STRIPS, best.strip, "neighbouring targets of a thread"),
         Knob("strips", KnobType.TILE_N, UNITS, best.strips, "threads of a block along a line"),
         Knob("channels", KnobType.TILE_M, UNITS, best.channels, "rows of a block along the channels"),

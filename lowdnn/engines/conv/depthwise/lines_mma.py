@@ -107,7 +107,7 @@ class LineProduct(LinePass):
 
     def refuse(self) -> str:
         """Why the kernel cannot take the shape, or an empty string."""
-        reason = self.lines.refuse(self.axis, (self.source,)) or refuse_elements(self.axis.taps, self.vector)
+        reason = self.lines.refuse(self.axis, (self.source,)) or refuse_elements(self.lines.axis.taps, self.vector)
         if reason:
             return reason
         types = {self.source.data_type, self.geometry.operation.filter.data_type}

@@ -30,7 +30,7 @@ DIRECTIONS = ("fprop", "dgrad", "wgrad")
 #: Shapes for every direction; the last one's lines lie along the rows.
 SHAPES = (
     "n=2 c=12 k=12 groups=12 hw=40 rs=31 pad=15 dtype=fp16",
-    "n=3 c=12 k=12 groups=12 hw=33 rs=8 pad=7:0 stride=2 dil=3",  # residue classes and phases
+    "n=3 c=12 k=12 groups=12 hw=33 rs=9 pad=8:0 stride=2 dil=3",  # residue classes and phases
     "n=1 c=6 k=6 groups=6 hw=41 rs=9 stride=3 pad=4 mode=flipped dtype=fp16",
     "n=1 c=5 k=5 groups=5 hw=3x26 rs=1x11 pad=0x5 dtype=bf16",
 )
@@ -139,3 +139,20 @@ def test_unfit_knobs_are_told(data_type: str, direction: str) -> None:
         ENGINE.plan(graph, SM_90A, {KnobType.TILE_N: 60, KnobType.TILE_ROWS: 8})
     with pytest.raises(NotSupportedError, match="expected one row of channels beside"):
         ENGINE.plan(graph, SM_90A, {KnobType.TILE_M: 2})
+
+
+def test_lines_are_taken_where_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also lines of one row, as callers have them that know no convolution of one axis."""
+    monkeypatch.undo()
+    lines = "n=32 c=512 k=512 groups=512 hw=360 rs=51 pad=25"
+    taken = {
+        (lines, "fprop", "fp16 layout=nchw"): "lines_mma",
+        (lines, "dgrad", "bf16"): "lines_mma",
+        (lines, "dgrad", "fp32 layout=nchw"): "lines_fp32",
+        (lines, "wgrad", "fp16"): "filter_lines",
+        ("n=32 c=512 k=512 groups=512 hw=1x360 rs=1x51 pad=0x25", "fprop", "bf16 layout=nchw"): "lines_mma",
+        ("n=32 c=768 k=768 groups=768 hw=500 rs=31 pad=15", "fprop", "bf16"): "planes",
+    }
+    for (shape, direction, words), kernel in taken.items():
+        plan = ENGINE.plan(case(shape, direction, f"dtype={words}").graph(), SM_90A, {})
+        assert plan.kernels[0].name.startswith(f"conv_depthwise_{kernel}")
