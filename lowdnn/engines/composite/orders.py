@@ -24,8 +24,9 @@ def orders_of(graph: OperationGraph) -> list[tuple[Operation, ...]]:
 class Places:
     """Where intervals of more than SHORT operations begin and end.
 
-    begins: where operations of another kind begin.  inside: places in runs of one kind, each up to SHORT from the run's
-    beginning and from there on two up to each doubling of the distance.
+    begins: where operations of another kind begin, or where engines end that take many.
+    inside: places in runs of one kind, each up to SHORT from the run's beginning and from there on two up to each
+    doubling of the distance.
     """
 
     begins: set[int]

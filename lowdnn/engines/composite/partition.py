@@ -163,7 +163,7 @@ class _Search:
             if end < len(order):
                 growth.add(order[end])
             if growth.kept != kept and start in places.begins:
-                places.inside.add(end)
+                (places.inside if is_short else places.begins).add(end)
             if engines and (is_short or end in places):
                 is_usual = is_short or is_bounded or start in places.begins
                 is_makeshift = not (is_usual and start in places and end in places)

@@ -58,7 +58,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
 def test_twice_the_operations_at_most_double_the_work(made: Made, shape: str) -> None:
     """Nothing repeats, so that every interval that is tried is planned."""
     (graphs, operations), (more_graphs, more_operations) = (
-        made.of(SHAPES[shape](count, is_varied=True)) for count in (48, 96)
+        made.of(SHAPES[shape](count, is_varied=True)) for count in (32, 64)
     )
     assert more_graphs <= 2.1 * graphs + 20
     assert more_operations <= 2.4 * operations + 200
