@@ -42,14 +42,21 @@ def average_of_indices(sketch: Sketch) -> None:
     sketch.pointwise(_MODES.SQRT, sketch.pointwise(_MODES.ABS, y), store=_FLOAT)
 
 
+def factor_on_both_sides(sketch: Sketch) -> None:
+    """A number of each row that is computed before the sum and read behind it."""
+    factor = sketch.pointwise(_MODES.NEG, sketch.tensor(_ROWS, _FLOAT, name="factor"))
+    product = sketch.pointwise(_MODES.MUL, sketch.tensor(_DIMS, _HALF, name="x"), factor)
+    sketch.pointwise(_MODES.ADD, sketch.reduction(_ADD, product, (2,)), factor, store=_FLOAT)
+
+
 def statistics(sketch: Sketch) -> None:
     x = sketch.tensor(_IMAGE, _HALF, name="x")
     sketch.gen_stats(sketch.pointwise(_MODES.ADD, x, sketch.tensor((1, 3, 1, 1), _FLOAT, name="bias")))
 
 
-def _geometry(mode: ResampleMode) -> Resample:
-    """One window over a whole image."""
-    return Resample(2, (4, 2), (1, 1), (0, 0), (0, 0), mode, _FLOAT, NanPropagation.PROPAGATE_NAN)
+def _geometry(mode: ResampleMode, rows: int = 4, pad: int = 0) -> Resample:
+    """Windows of so many rows, one behind the other; by default one over a whole image."""
+    return Resample(2, (rows, 2), (rows, 1), (pad, 0), (pad, 0), mode, _FLOAT, NanPropagation.PROPAGATE_NAN)
 
 
 def average_pool(sketch: Sketch) -> None:
@@ -63,6 +70,18 @@ def largest_pool(sketch: Sketch) -> None:
     sketch.pointwise(_MODES.ADD, y, sketch.tensor((2, 3, 1, 1), _FLOAT, name="bias"), store=_FLOAT)
 
 
+def pool_of_halves(sketch: Sketch) -> None:
+    """Two windows in an image."""
+    y = sketch.resample(sketch.tensor(_IMAGE, _FLOAT, name="x"), _geometry(ResampleMode.AVGPOOL_INCLUDE_PADDING, 2))
+    sketch.pointwise(_MODES.NEG, y, store=_FLOAT)
+
+
+def padded_pool(sketch: Sketch) -> None:
+    """One window, which leaves the image."""
+    geometry = _geometry(ResampleMode.AVGPOOL_INCLUDE_PADDING, 6, 1)
+    sketch.pointwise(_MODES.NEG, sketch.resample(sketch.tensor(_IMAGE, _FLOAT, name="x"), geometry), store=_FLOAT)
+
+
 def average_pool_gradient(sketch: Sketch) -> None:
     geometry = _geometry(ResampleMode.AVGPOOL_INCLUDE_PADDING)
     dx = sketch.resample_gradient(sketch.tensor((2, 3, 1, 1), _FLOAT, name="dy"), _IMAGE, geometry)
@@ -72,4 +91,6 @@ def average_pool_gradient(sketch: Sketch) -> None:
 PATTERNS: Mapping[str, Known] = {
     **taken_by("reduction", total, bare_total, largest, average_of_indices, statistics),
     **taken_by("resample_reduction", average_pool, largest_pool, average_pool_gradient),
+    **taken_by("resample", pool_of_halves, padded_pool),
+    **taken_by("composite", factor_on_both_sides),
 }
