@@ -25,7 +25,7 @@ def convolutions(count: int, *, is_varied: bool = False) -> OperationGraph:
     builder = GraphBuilder(Layout.CHANNELS_LAST, virtual_type=_TYPE)
     value, channels = builder.tensor((1, 8, 4, 4), _TYPE), 8
     for layer in range(count // 2):
-        filters = 8 * (1 + (layer + 1) % 61) if is_varied else channels
+        filters = 8 * (1 + (layer + 1) % 509) if is_varied else channels
         value = builder.convolution(value, builder.tensor((filters, channels, 3, 3), _TYPE), geometry=_GEOMETRY)
         value, channels = builder.pointwise(PointwiseMode.RELU_FWD, value), filters
     return _ended(builder)
@@ -37,7 +37,7 @@ def norms(count: int, *, is_varied: bool = False) -> OperationGraph:
     value = builder.tensor((4, 8, 1, 32), _TYPE)
     for layer in range(count // 2):
         if is_varied:
-            value = _product(builder, value, 8 * (4 + layer % 61))
+            value = _product(builder, value, 8 * (4 + layer % 509))
         value = builder.pointwise(PointwiseMode.RELU_FWD, _norm(builder, value))
     return _ended(builder)
 
@@ -47,7 +47,7 @@ def blocks(count: int, *, is_varied: bool = False) -> OperationGraph:
     builder = GraphBuilder(virtual_type=_TYPE)
     width, value = 32, builder.tensor((1, 1, 16, 32), _TYPE)
     for block in range(-(-count // 15)):
-        hidden = 8 * (4 + block % 61) if is_varied else 2 * width
+        hidden = 8 * (4 + block % 509) if is_varied else 2 * width
         normed = _norm(builder, value)
         q, k, v = (_product(builder, normed, width) for _ in range(3))
         scores = builder.matmul(q, builder.transpose(k, (0, 1, 3, 2)))
@@ -64,7 +64,7 @@ def diamonds(count: int, *, is_varied: bool = False) -> OperationGraph:
     builder = GraphBuilder(virtual_type=_TYPE)
     value = builder.tensor((1, 16, 32), _TYPE)
     for layer in range(count // 4):
-        width = 8 * (4 + layer % 61) if is_varied else 32
+        width = 8 * (4 + layer % 509) if is_varied else 32
         top = _product(builder, value, width)
         sides = [_product(builder, top, width) for _ in range(2)]
         value = builder.pointwise(PointwiseMode.ADD, *sides)
@@ -75,7 +75,7 @@ def fan(count: int, *, is_varied: bool = False) -> OperationGraph:
     """One input that many products read, which are added up into one."""
     builder = GraphBuilder(virtual_type=_TYPE)
     x = builder.tensor((1, 16, 32), _TYPE)
-    widths = [8 * (4 + branch % 61) if is_varied else 32 for branch in range(count // 3 if is_varied else count // 2)]
+    widths = [8 * (4 + branch % 509) if is_varied else 32 for branch in range(count // 3 if is_varied else count // 2)]
     inner = [_product(builder, x, width) for width in widths]
     return _summed(builder, [_product(builder, value, 32) for value in inner] if is_varied else inner)
 
