@@ -150,9 +150,9 @@ def _packed(group: Group, memory: Bytes, kind: Kind, values: tuple[Any, ...]) ->
 def _check_written(memory: Bytes, place: Any, kind: Kind, address: Address, offset: int) -> None:
     unit = min(kind.total, 16)
     for i in range(kind.words):
-        good = memory.shadows[unit][place + i if i else place] == WRITTEN[unit]
-        if not good.all():
-            position = int(np.argmin(np.atleast_1d(good)))
+        wrong = memory.shadows[unit][place + i if i else place] != WRITTEN[unit]
+        if np.count_nonzero(wrong):
+            position = int(np.argmax(np.atleast_1d(wrong)))
             raise unwritten_fault(memory, address.lane(position, offset), kind.total, position)
 
 

@@ -22,6 +22,8 @@ from lowdnn.driver.emulated.values.rounding import (
 _SMALLEST_NORMAL_EXPONENT = -1021
 _SMALLEST_SUBNORMAL_EXPONENT = -1074
 _FAR_APART = 300
+#: Between these and their negatives, products and sums of three numbers lose nothing to the range of float64.
+_TINY, _HUGE = np.float64(2.0**-250), np.float64(2.0**250)
 
 
 def add(a: Lanes, b: Lanes, rounding: str = NEAREST) -> Lanes:
@@ -45,6 +47,9 @@ def mul(a: Lanes, b: Lanes, rounding: str = NEAREST) -> Lanes:
 def fma(a: Lanes, b: Lanes, c: Lanes, rounding: str = NEAREST) -> Lanes:
     """``fma.f64``: a * b + c with one rounding."""
     simple = a * b + c
+    if rounding == NEAREST and all(map(_is_far_from_the_limits, (a, b, c))):
+        total, _ = _exact_fma(a, b, c)
+        return np.where(total == 0, simple, total)
     (a_part, a_exponent), (b_part, b_exponent), (c_part, c_exponent) = np.frexp(a), np.frexp(b), np.frexp(c)
     product_exponent = a_exponent + b_exponent
     # Beyond the clip one addend only decides the direction of rounding, so its exact distance does not matter.
@@ -89,6 +94,12 @@ def sqrt(a: Lanes, rounding: str = NEAREST) -> Lanes:
     error = (part - square) - square_error
     placed = _placed(root, error, (exponent - odd) >> np.int32(1), rounding)
     return np.where(np.isfinite(a) & (a > 0), placed, simple)
+
+
+def _is_far_from_the_limits(value: Lanes) -> bool:
+    magnitude = np.abs(value)
+    fine = (magnitude < _HUGE) & ((magnitude > _TINY) | (magnitude == 0))
+    return np.count_nonzero(fine) == fine.size
 
 
 def _exact_fma(a: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:

@@ -99,7 +99,9 @@ def fma_f32(a: Lanes, b: Lanes, c: Lanes, rounding: str = NEAREST) -> Lanes:
     bits = total.view(np.uint64)
     bits <<= _MIDPOINT_SHIFT
     midpoint = bits == _MIDPOINT
-    if np.count_nonzero(midpoint) or np.count_nonzero(np.abs(result) < _F32_MIN_NORMAL):
+    small = np.count_nonzero(np.abs(result) < _F32_MIN_NORMAL)
+    # Zeros, of which there are many, are right as they are.
+    if np.count_nonzero(midpoint) or (small and small > result.size - np.count_nonzero(result)):
         return _repaired_fma_f32(result, midpoint, a, b, c)
     return result
 
@@ -169,10 +171,8 @@ def _finished(value: Lanes, saturate: bool) -> Lanes:
 
 
 def _repaired_fma_f32(result: Lanes, midpoint: Lanes, a: Lanes, b: Lanes, c: Lanes) -> Lanes:
-    """``result`` with its lanes at a ``midpoint`` and its subnormal ones rounded anew; a zero is right as it is."""
+    """``result`` with its lanes at a ``midpoint`` and its subnormal ones rounded anew."""
     doubtful = midpoint | ((np.abs(result) < _F32_MIN_NORMAL) & (result != 0))
-    if not np.count_nonzero(doubtful):
-        return result
     repaired = np.asarray(result)
     a, b, c = (operand.astype(np.float64) for operand in selected(doubtful, a, b, c))
     repaired[doubtful] = narrow(add_to_odd(a * b, c), NEAREST)
