@@ -99,7 +99,7 @@ def sqrt(a: Lanes, rounding: str = NEAREST) -> Lanes:
 def _is_far_from_the_limits(value: Lanes) -> bool:
     magnitude = np.abs(value)
     fine = (magnitude < _HUGE) & ((magnitude > _TINY) | (magnitude == 0))
-    return np.count_nonzero(fine) == fine.size
+    return bool(np.count_nonzero(fine) == fine.size)
 
 
 def _exact_fma(a: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lanes]:
