@@ -65,6 +65,23 @@ def test_a_sibling_with_the_dims_of_x_comes_before() -> None:
     assert uids(matched(builder).before.stores) == {relu.uid}
 
 
+def test_an_element_of_x_is_gone_behind_the_reduction() -> None:
+    """Even where each sum is of one element, so that the dims would fit."""
+    builder = GraphBuilder()
+    relu = builder.pointwise(MODES.RELU_FWD, builder.tensor((4, 1), DataType.FLOAT))
+    builder.pointwise(MODES.MUL, builder.reduction(ADD, relu, (1,)), relu, store=DataType.FLOAT)
+    assert "expected a tensor that is not computed before the reduction" in str(match_reduction(builder.graph()))
+
+
+def test_all_that_x_is_made_of_comes_before() -> None:
+    builder = GraphBuilder()
+    x, bias = builder.tensor((4, 1), DataType.FLOAT), builder.tensor((1, 1), DataType.FLOAT)
+    step = builder.pointwise(MODES.NEG, builder.pointwise(MODES.ABS, bias))
+    builder.reduction(ADD, builder.pointwise(MODES.ADD, x, step), (0,), store=DataType.FLOAT)
+    fused = matched(builder)
+    assert (len(fused.before.operations), fused.after[0].operations) == (3, ())
+
+
 def test_what_is_no_fused_reduction() -> None:
     assert "exactly one ReductionOperation or GenStats, got 0" in str(match_reduction(matmul_graph()))
 

@@ -13,8 +13,9 @@ from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
 from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES as ALL_ENGINES
-from lowdnn.enums import KnobType, PointwiseMode
+from lowdnn.enums import DataType, KnobType, PointwiseMode
 from lowdnn.graph.attention_pattern import Attention, match_attention
+from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.cases import parse_case
 from lowdnn.graph.compare import differences, expected_outputs
 from lowdnn.graph.graph import OperationGraph
@@ -294,6 +295,45 @@ def test_a_stored_score_is_refused(engine: Engine) -> None:
     stored = replace(matched("sdpa b=1 h=1 q=20 d=16").first.c, is_virtual=False)
     changed = OperationGraph(with_tensors(op, {stored.uid: stored}) for op in graph.operations)
     assert "expected a virtual tensor, got one that is stored" in str(engine.refuse(changed, SM_90A))
+
+
+@pytest.mark.parametrize(
+    ("name", "strides", "reason"),
+    [
+        ("q", (0, 644, 16, 1), "multiples of 8 beside a head's, got [0, 644, 16]"),
+        ("v", (0, 1280, 32, 2), "1 along a head's elements, got 2"),
+    ],
+)
+def test_heads_that_no_copy_of_16_bytes_reads_are_refused(name: str, strides: tuple[int, ...], reason: str) -> None:
+    graph = graph_of("sdpa b=1 h=2 q=20 kv=40 d=16")
+    (tensor,) = (tensor for tensor in graph.inputs if tensor.name == name)
+    moved = {tensor.uid: replace(tensor, strides=strides)}
+    assert reason in str(MMA.refuse(OperationGraph([with_tensors(op, moved) for op in graph.operations]), SM_90A))
+
+
+@pytest.mark.parametrize(
+    ("scale", "factor", "between", "expected"),
+    [
+        (0.5, 1.0, DataType.HALF, (0, 0)),
+        (-0.5, 1.0, DataType.HALF, (1, 0)),
+        (0.5, 2.0, DataType.HALF, (0, 1)),
+        (0.5, 1.0, DataType.BFLOAT16, (0, 1)),
+    ],
+)
+def test_what_is_more_than_a_scale_and_a_conversion(
+    scale: float, factor: float, between: DataType, expected: tuple[int, int]
+) -> None:
+    """Scores times a number below 0, weights times a number, and weights that a third type rounds."""
+    builder = GraphBuilder()
+    q, k, v = (builder.tensor((1, 1, rows, 16), DataType.HALF) for rows in (20, 40, 40))
+    scores = builder.matmul(q, builder.transpose(k, (0, 1, 3, 2)))
+    scores = builder.pointwise(PointwiseMode.MUL, scores, builder.constant(4, DataType.FLOAT, scale))
+    weights = builder.softmax(scores, (3,))
+    for data_type, alpha in ((between, factor), (DataType.HALF, 1.0)):
+        weights = builder.pointwise(PointwiseMode.IDENTITY, weights, alpha1=alpha, virtual=data_type)
+    builder.matmul(weights, v, store=DataType.HALF)
+    parameters = dict(MMA.plan(builder.graph(), SM_90A, {}).kernels[0].parameters)
+    assert (parameters["HAS_SCORES"], parameters["HAS_WEIGHTS"]) == expected
 
 
 def test_wgmma_is_for_one_architecture() -> None:
