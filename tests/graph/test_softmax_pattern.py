@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import pytest
+
+from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
+from lowdnn.graph.builder import GraphBuilder
+from lowdnn.graph.softmax_pattern import SoftmaxGradient, match_softmax_gradient
+
+
+@pytest.mark.parametrize("other", range(4))
+def test_all_operations_of_a_gradient_have_one_arithmetic(other: int) -> None:
+    """``other``: the operation that is in DOUBLE; 3: none."""
+    types = [DataType.DOUBLE if number == other else DataType.FLOAT for number in range(3)]
+    builder = GraphBuilder()
+    y, dy = (builder.tensor((4, 8), DataType.FLOAT) for _ in range(2))
+    product = builder.pointwise(PointwiseMode.MUL, dy, y, compute_type=types[0])
+    total = builder.reduction(ReduceTensorOp.ADD, product, (1,))
+    difference = builder.pointwise(PointwiseMode.SUB, dy, total, compute_type=types[1])
+    builder.pointwise(PointwiseMode.MUL, difference, y, compute_type=types[2], store=DataType.FLOAT)
+    assert isinstance(match_softmax_gradient(builder.graph()), SoftmaxGradient) == (other == 3)
