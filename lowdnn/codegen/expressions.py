@@ -2,7 +2,8 @@
 
 An expression is written over operand names ``{x} {b} {t} {dy}`` (``{t}`` is a condition), names of parameters, ``{T}``
 (the arithmetic type) and, for GEN_INDEX, ``{index}``. Functions are the compiler's own overloads for f32 and f64, or
-stand in ``engines/include/pointwise.cuh``. Formulas: ``lowdnn/ops/pointwise.py``.
+stand in ``engines/include/pointwise.cuh`` or in the header that an expression names. Formulas:
+``lowdnn/ops/pointwise.py``.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ class Expression:
     """One mode.
 
     real: the text for f32 and f64.  integer: the text for i32 and i64; empty where the mode has no meaning in integers.
-    parameters: fields of ``Pointwise`` that the text names.
+    parameters: fields of ``Pointwise`` that the text names.  integer_header: the header that has a function of
+    ``integer``, where it is not ``pointwise``.
     """
 
     real: str
     integer: str = ""
     parameters: tuple[str, ...] = ()
+    integer_header: str = ""
 
 
 def expression(pointwise: Pointwise) -> Expression:
@@ -64,7 +67,7 @@ _TABLE: Mapping[PointwiseMode, Expression] = {
     _M.COS: Expression("cos({x})"),
     _M.EXP: Expression("exp({x})"),
     _M.LOG: Expression("log({x})"),
-    _M.NEG: Expression("-{x}", "negated({x})"),
+    _M.NEG: Expression("-{x}", "negated({x})", integer_header="negation"),
     _M.RSQRT: Expression("inverse_sqrt({x})"),
     _M.SIN: Expression("sin({x})"),
     _M.SQRT: Expression("sqrt({x})"),

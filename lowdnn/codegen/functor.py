@@ -283,7 +283,10 @@ class _Writer:
         for parameter in row.parameters:
             names[parameter] = f"args.op{number}_{parameter}"
             self._field(arithmetic, f"op{number}_{parameter}", _scalar(arithmetic, getattr(op.pointwise, parameter)))
-        text = (row.integer if arithmetic in ("i32", "i64") else row.real).format_map(names)
+        is_integer = arithmetic in ("i32", "i64")
+        text = (row.integer if is_integer else row.real).format_map(names)
+        if is_integer and row.integer_header:
+            self._headers.add(row.integer_header)
         storage = dtypes.info(compute_type).c_type
         if storage != arithmetic and op.output.data_type is not compute_type:
             text = f"rounded<{storage}, {arithmetic}>({text})"

@@ -19,18 +19,9 @@ __device__ __forceinline__ f32 maximum(f32 x, f32 b) {
   return result;
 }
 
-// -x, which wraps at the lowest value. In i32 as the complement plus one: of max(max(x, -b), -c) and its like ptxas 13.0
-// makes one instruction for sm_90 and newer (VIMNMX3), which leaves out the sign of b.
-template <class T> __device__ __forceinline__ T negated(T x) { return T(0) - x; }
-__device__ __forceinline__ i32 negated(i32 x) {
-  i32 complement;
-  asm("not.b32 %0, %1;" : "=r"(complement) : "r"(x));
-  return complement + 1;
-}
-
 // Integer quotient towards zero; 0 where b is 0. Dividing by -1 is a negation, which wraps at the lowest value.
 template <class T> __device__ __forceinline__ T divide(T x, T b) {
-  return b == 0 ? T(0) : b == -1 ? negated(x) : x / b;
+  return b == 0 ? T(0) : b == -1 ? T(0) - x : x / b;
 }
 
 // x - b * trunc(x / b) in integers; 0 where b is 0.
