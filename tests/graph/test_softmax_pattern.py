@@ -18,3 +18,10 @@ def test_all_operations_of_a_gradient_have_one_arithmetic(other: int) -> None:
     difference = builder.pointwise(PointwiseMode.SUB, dy, total, compute_type=types[1])
     builder.pointwise(PointwiseMode.MUL, difference, y, compute_type=types[2], store=DataType.FLOAT)
     assert isinstance(match_softmax_gradient(builder.graph()), SoftmaxGradient) == (other == 3)
+
+
+def test_a_gradient_of_rows_that_share_y_is_none() -> None:
+    builder = GraphBuilder()
+    y, dy = (builder.tensor((rows, 8), DataType.FLOAT) for rows in (1, 4))
+    builder.softmax_backward(dy, y, (1,), store=DataType.FLOAT)
+    assert "expected an input of the graph with the dims of dy" in str(match_softmax_gradient(builder.graph()))
