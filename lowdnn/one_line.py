@@ -21,6 +21,6 @@ def one_line(text: str, keep: str = "") -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """``names`` with commas between them, of very many the first ones and how many more there are."""
+    """``names`` with commas between them; where there are very many, the first ones and how many more there are."""
     shown = ", ".join(names[:_LISTED])
     return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED} more"

@@ -131,7 +131,7 @@ def planned(cases: Iterable[Case]) -> Iterator[tuple[Plan, ArchSpec]]:
 
 
 def chosen() -> Iterator[tuple[Plan, ArchSpec]]:
-    """The plans of ``choices.txt``, in each line architectures, an engine, knobs, a case."""
+    """The plans of ``choices.txt``, each line of which names architectures, an engine, knobs and a case."""
     engines = {engine.name: engine for engine in ENGINES}
     for line in CHOICES.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):

@@ -48,22 +48,22 @@ class Limits:
         return next((number for number, group in enumerate(self.groups) if issubclass(kind, group.classes)), None)
 
 
-#: Of an engine that may take any graph.
+#: The limits of an engine that may take any graph.
 UNLIMITED = Limits((Group((object,)),), spaces=None)
 
 
 def alone(*classes: type[HasPorts]) -> Limits:
-    """Of an engine that takes one operation by itself."""
+    """The limits of an engine that takes one operation by itself."""
     return Limits((Group(classes, 1),))
 
 
 def fused(*classes: type[HasPorts]) -> Limits:
-    """Of an engine that fuses pointwise operations with one operation of ``classes``."""
+    """The limits of an engine that fuses pointwise operations with one operation of ``classes``."""
     return Limits((Group(classes, 1), Group((PointwiseOperation,))))
 
 
 def reduced(*classes: type[HasPorts]) -> Limits:
-    """The same with reductions behind."""
+    """The limits of ``fused``, with reductions behind."""
     return Limits((Group(classes, 1), Group((PointwiseOperation, ReductionOperation, GenStats))))
 
 

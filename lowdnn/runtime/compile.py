@@ -88,7 +88,7 @@ class KernelCompiler:
             self._cache.discard(image.key)
 
     def _image(self, source: KernelSource, kernel: KernelRef, machine_arch: str = "") -> Image:
-        """From the disk cache, or compiled and put there."""
+        """An image from the disk cache, or one that is compiled and put there."""
         if self._cache is None:
             return Image(self._compile(source, machine_arch), machine_arch)
         key = cache_key(source, machine_arch, self._compiler_build(self._cache))

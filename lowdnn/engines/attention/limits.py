@@ -1,4 +1,4 @@
-"""What no graph goes beyond that an engine of this family takes."""
+"""The limits of the graphs that engines of attention take."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from lowdnn.plan import (
     WorkspacePointer,
 )
 
-#: No tensor has another uid.
+#: Uids where no tensor is called otherwise.
 _AS_THEY_ARE: Mapping[int, int] = MappingProxyType({})
 
 NoteT = TypeVar("NoteT", bound=NumericalNote | BehaviorNote)

@@ -34,7 +34,7 @@ class Forms:
         self._operations = {id(op): self._numbered(op) for op in graph.operations}
 
     def of(self, operations: Sequence[Operation]) -> Form:
-        """Of operations of the graph, in an order in which they can run."""
+        """The form of ``operations`` of the graph, in an order in which they can run."""
         border = self._graph.border(operations)
         numbers: dict[int, int] = {}
         key: list[int] = []

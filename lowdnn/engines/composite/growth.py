@@ -61,7 +61,7 @@ class Growth:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether an engine may take it that does not take any number of such operations."""
+        """Whether an engine may take the interval that limits the number of some operation in it."""
         return any(state.is_bounded for state in self._states.values())
 
     @property
@@ -83,7 +83,7 @@ class Growth:
 class _State:
     """What an interval holds of what ``limits`` speak of.
 
-    is_bounded: whether an operation is counted that the interval may have so many of alone.
+    is_bounded: whether the interval has an operation whose number is limited.
     is_whole: whether the interval needs no further operations to be what the limits describe.
     """
 
@@ -110,9 +110,9 @@ class _State:
 
 
 class _StateApart(_State):
-    """The same of a list of independent graphs, each with one operation of the first group.
+    """What a list of independent graphs holds, each of which is to have one operation of the first group.
 
-    Those that have none yet are taken for one graph as far as index spaces go.
+    Graphs that have none yet are taken for one graph as far as index spaces go.
     """
 
     def __init__(self, limits: Limits) -> None:

@@ -76,7 +76,7 @@ class PartPlanner:
         return self._taken[form.key]
 
     def _plan(self, operations: tuple[Operation, ...], form: Form, engines: Sequence[Engine]) -> _Planned | None:
-        """First the plans that keep the inputs' precision, then the fastest one."""
+        """The fastest plan, of those that keep the inputs' precision where there are any; None where there is none."""
         possible = anchored(tuple(engines), operations)
         if not possible:
             return None
@@ -95,7 +95,7 @@ def estimated_time_s(plan: Plan, arch: ArchSpec) -> float:
 
 
 def busy_time_s(launch: Launch, arch: ArchSpec) -> float:
-    """Of a launch, its overhead aside."""
+    """Estimated seconds of a launch, its overhead aside."""
     work = launch.work
     return work.bytes / arch.copy_bytes_per_s + work.flops / arch.attained_rate(work.unit)
 

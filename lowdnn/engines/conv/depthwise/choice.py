@@ -22,10 +22,11 @@ from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 
-#: Images from which on it may be faster to walk along them, and the positions of their largest responses (measured);
-#: the share of the other walk's estimated time that this one's is then to be below: the estimates are of two models.
+#: Images from which on it may be faster to walk along them (measured).
 _LEAST_IMAGES = 16
+#: Positions of the largest responses of such images (measured).
 _MOST_POSITIONS = 28 * 28
+#: The share of the other walk's estimated time that this one's is to be below: the estimates are of two models.
 _WALK_SHARE = 0.85
 
 Gradient = FilterGradient | PlaneFilterGradient | LineFilterGradient
@@ -45,7 +46,7 @@ PLANNERS: Mapping[type, ModuleType] = {
 
 
 def problem_of(geometry: DepthwiseGeometry, exits: OutputExits, arch: ArchSpec) -> Problem | str:
-    """For the kernels that are estimated to be the fastest, or why there are none."""
+    """The problem of the kernels that are estimated to be the fastest, or why there are none."""
     other = _grid_problem(geometry, exits, arch)
     fastest = min(_line_problems(geometry, exits), key=lambda line: _estimated_s(line, arch), default=None)
     if fastest is None:
@@ -59,7 +60,7 @@ def knobs_of(problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
 
 
 def _line_problems(geometry: DepthwiseGeometry, exits: OutputExits) -> tuple[Line, ...]:
-    """With taps along one axis."""
+    """The problems of kernels that take taps along one axis alone."""
     placed = LineGeometry.of(geometry)
     if isinstance(placed, str) or exits is not NO_EXITS:
         return ()
@@ -70,7 +71,7 @@ def _line_problems(geometry: DepthwiseGeometry, exits: OutputExits) -> tuple[Lin
 
 
 def _grid_problem(geometry: DepthwiseGeometry, exits: OutputExits, arch: ArchSpec) -> Problem | str:
-    """Along planes or down the rows."""
+    """The problem of the kernels that walk along planes or down the rows, or why there are none."""
     is_filter = isinstance(geometry.operation, ConvolutionBackwardFilter)
     walk = PlaneFilterGradient(geometry.along_columns) if is_filter else PlaneCorrelation(geometry.along_columns)
     can_walk = exits is NO_EXITS and not walk.refuse()
@@ -85,7 +86,7 @@ def _grid_problem(geometry: DepthwiseGeometry, exits: OutputExits, arch: ArchSpe
 
 
 def _may_walk_along_images(geometry: DepthwiseGeometry) -> bool:
-    """Of many small ones: filter gradients without strides and data gradients with them (measured)."""
+    """Whether images are many and small, of filter gradients without strides or data gradients with them (measured)."""
     has_strides = any(axis.stride > 1 for axis in geometry.axes)
     directed = ConvolutionBackwardData if has_strides else ConvolutionBackwardFilter
     is_small = prod(axis.response for axis in geometry.axes) <= _MOST_POSITIONS
@@ -93,7 +94,7 @@ def _may_walk_along_images(geometry: DepthwiseGeometry) -> bool:
 
 
 def _estimated_s(problem: Problem, arch: ArchSpec) -> float:
-    """Of the fastest tile."""
+    """Estimated seconds of the fastest tile."""
     planner = PLANNERS[type(problem)]
     seconds: float = planner.estimated_s(problem, planner.best_tile(problem, arch), arch)
     return seconds

@@ -437,7 +437,7 @@ def filter_launch(gradient: FilterGradient, tile: FilterTile, offset_bytes: int)
 
 
 def slice_count(gradient: FilterGradient, tile: FilterTile) -> int:
-    """Of the workspace."""
+    """Slices of dw in the workspace: one for each share."""
     return tile.shares
 
 

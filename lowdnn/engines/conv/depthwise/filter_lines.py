@@ -36,7 +36,7 @@ UNITS = tuple(range(1, MAX_THREADS + 1))
 SHARES = tuple(range(1, 65))
 _MAX_VECTOR = 8
 
-#: Blocks that a multiprocessor is to have, of the search.
+#: Blocks for each multiprocessor, as the search tries them.
 _WANTED_BLOCKS = (1, 2, 3, 4)
 #: Instructions of a sum at a block's end, and of one unit's part of it.
 _SUM, _PART = 40, 6
@@ -77,7 +77,7 @@ class FilterLinesTile:
 
     @property
     def positions(self) -> int:
-        """Along a line."""
+        """Positions of a block along a line."""
         return self.segment * self.segments
 
     @property
@@ -111,7 +111,7 @@ class LineFilterGradient:
 
     @cached_property
     def taps(self) -> int:
-        """The most of a phase."""
+        """The most taps that a phase has."""
         return ceil_div(self.axis.taps, self.axis.step)
 
     @cached_property
@@ -287,7 +287,7 @@ def filter_launch(gradient: LineFilterGradient, tile: FilterLinesTile, offset_by
 
 
 def slice_count(gradient: LineFilterGradient, tile: FilterLinesTile) -> int:
-    """Of the workspace."""
+    """Slices of dw in the workspace: one for each share."""
     return tile.shares
 
 

@@ -263,7 +263,7 @@ def filter_launch(gradient: PlaneFilterGradient, tile: FilterPlanesTile, offset_
 
 
 def slice_count(gradient: PlaneFilterGradient, tile: FilterPlanesTile) -> int:
-    """Of the workspace."""
+    """Slices of dw in the workspace."""
     return gradient.slice_count(tile)
 
 

@@ -37,7 +37,7 @@ class LineGeometry:
 
     @classmethod
     def of(cls, geometry: DepthwiseGeometry) -> LineGeometry | str:
-        """Or why there are none."""
+        """The lines of ``geometry``, or why there are none."""
         with_taps = [number for number, axis in enumerate(geometry.axes) if axis.taps > 1]
         if len(with_taps) != 1:
             return f"expected taps along one axis, got {len(with_taps)}"
@@ -68,7 +68,7 @@ class LineGeometry:
         return prod(self.batches)
 
     def stride(self, tensor: Tensor) -> int:
-        """Along the line."""
+        """Elements of ``tensor`` from one position of a line to the next."""
         return self.geometry.spatial_strides(tensor)[self.line]
 
     def lanes(self, tensor: Tensor) -> tuple[int, ...]:
@@ -138,7 +138,7 @@ class Staged:
 
     @classmethod
     def of(cls, tile: int, halo: int, lanes: int, vector: int) -> Staged:
-        """Of ``tile`` samples and ``halo`` more; rows begin as many banks apart as ``tile`` words do."""
+        """Rows of ``tile`` samples and ``halo`` more, which begin as many banks apart as ``tile`` words do."""
         if lanes > 1:
             samples = tile + halo
             return cls(samples, lanes, vector, samples * lanes)
@@ -147,7 +147,7 @@ class Staged:
 
     @property
     def vectors(self) -> int:
-        """Of a row."""
+        """Accesses that copy a row."""
         return self.samples * self.lanes // self.vector
 
     def struct(self) -> Struct:
@@ -156,7 +156,7 @@ class Staged:
 
 
 def class_room(axis: Axis) -> int:
-    """A power of two, so that few kernels serve all shapes."""
+    """Classes that a kernel has room for: a power of two, so that few kernels serve all shapes."""
     return ceil_power(len(axis.classes))
 
 

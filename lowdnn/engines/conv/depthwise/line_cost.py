@@ -67,14 +67,14 @@ def refuse_elements(taps: int, vector: int) -> str:
 
 
 def add_instructions(strip: int, factors: int, lanes: int) -> int:
-    """Of a thread that slides over so many factors, with the parts of chunks at both ends."""
+    """Instructions of a thread that slides over so many factors, with the parts of chunks at both ends."""
     accesses = 2 if lanes == 1 else 2 * CHUNK
     parts = CHUNK * strip // 2 if factors % CHUNK else 0
     return ceil_div(factors, CHUNK) * (CHUNK * strip + accesses + 6) + parts + strip
 
 
 def copy_instructions(vector: int) -> int:
-    """Of one access."""
+    """Instructions of one access that copies."""
     return 20 + 2 * vector
 
 

@@ -77,7 +77,7 @@ class LinePass(DataPass):
         return len(self.axis.classes), tiles, channels, ceil_div(self.lines.batch_count, shape.batches)
 
     def epilogue_instructions(self, shape: BlockShape, threads: int) -> int:
-        """Of a thread."""
+        """Instructions of a thread in the epilogue."""
         run = self.run(shape.lanes)
         return ceil_div(shape.all_targets // run, threads) * (_RUN + _TARGET * run)
 

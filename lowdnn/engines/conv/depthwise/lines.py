@@ -69,7 +69,7 @@ class LinesTile:
 
     @property
     def targets(self) -> int:
-        """Along a line."""
+        """Targets of a block along a line."""
         return self.strip * self.strips
 
     @property
@@ -82,7 +82,7 @@ class LinesTile:
 
     @property
     def threads(self) -> int:
-        """In whole warps."""
+        """Threads of a block, in whole warps."""
         return whole_warps(self.lanes * self.strips * self.rows)
 
 
@@ -92,7 +92,7 @@ class LineCorrelation(LinePass):
 
     @cached_property
     def taps(self) -> int:
-        """The most of a phase."""
+        """The most taps that a phase has."""
         return ceil_div(self.axis.taps, self.axis.step)
 
     @cached_property
@@ -124,7 +124,7 @@ class LineCorrelation(LinePass):
         return Staged.of(tile.targets, whole_chunks(self.taps + slack), tile.lanes, self.vector)
 
     def weights_pitch(self, tile: LinesTile) -> int:
-        """Of a channel's weights, where there are no lanes."""
+        """Words from one channel's weights to the next one's, where there are no lanes."""
         return whole_chunks(self.taps + CHUNK - 1)
 
     def places(self, tile: LinesTile) -> tuple[int, int, int]:

@@ -28,20 +28,20 @@ STRIPS = tuple(range(1, 257))
 UNITS = tuple(range(1, 65))
 
 _WARP_SIZE = 32
-#: Of the smallest block, which are to have a line each.
+#: Warps of the smallest block, each of which is to have a line.
 _WARPS = 4
 #: Elements of shared memory between groups of 8 lanes.
 _SKEW, _SKEWED_LANES = 16, 8
 #: Elements of 16 bytes: where a line's first access may begin before its samples.
 _MAX_VECTOR = 8
-#: Strips that a block is to have in all, of the search.
+#: Strips of a block in all, as the search tries them.
 _WANTED_STRIPS = (128, 256, 512, 1024)
 
 #: Instructions of a task, of a step of a task, of one tile in it, of its sums, of a copy.
 _TASK, _STEP, _TILE_STEP, _TILE_SUMS, _COPY = 50, 12, 5, 32, 20
 #: The measured times as multiples of the estimated ones; with lanes, whose samples are transposed.
 _SLOWER, _SLOWER_LANES = 1.1, 1.75
-#: Of a thread, by the kernel's launch bounds.
+#: Registers of a thread, by the kernel's launch bounds.
 _REGISTERS = 64
 
 
@@ -102,7 +102,7 @@ class LineProduct(LinePass):
 
     @cached_property
     def zeros(self) -> int:
-        """In front of a channel's weights."""
+        """Zeros that lie in front of a channel's weights."""
         return (STRIP - 1) * self.axis.step + _MAX_VECTOR
 
     def refuse(self) -> str:
@@ -118,7 +118,7 @@ class LineProduct(LinePass):
         return ""
 
     def samples(self, tile: MmaLinesTile) -> int:
-        """Of a line in shared memory."""
+        """Samples of a line that lie in shared memory."""
         count = (tile.strips - 1) * STRIP * self.axis.step + self.depth * DEPTH
         return ceil_div(count, _MAX_VECTOR) * _MAX_VECTOR
 
