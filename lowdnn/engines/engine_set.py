@@ -38,7 +38,7 @@ class EngineSet(Sequence[Engine]):
     """
 
     def __init__(self, entries: Iterable[EngineEntry], whole: EngineSet | None = None) -> None:
-        """``whole``: the set that this one is a part of, where it is."""
+        """``whole``: the set that this one is a part of, where there is one."""
         self.entries = tuple(entries)
         self._by_name = {entry.name: entry for entry in self.entries}
         self._whole = whole or self
