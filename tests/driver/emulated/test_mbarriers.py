@@ -159,9 +159,9 @@ MISUSES = {
     "tx underflow": (INIT + "mbarrier.complete_tx.shared.b64 [%r1], 0xfffff;" * 2, "its tx-count becomes -2097150"),
     "parity 2": (INIT + "mbarrier.test_wait.parity.shared.b64 %p2, [%r1], 2;", "neither 0 nor 1"),
     "old state": (
-        "mbarrier.init.shared.b64 [%r1], 1;" + "mbarrier.arrive.shared.b64 %rd2, [%r1];"
-        + "mbarrier.arrive.shared.b64 _, [%r1];" * 2 + "mbarrier.test_wait.shared.b64 %p2, [%r1], %rd2;",
-        "the state of 3 phases ago",
+        "mbarrier.init.shared.b64 [%r1], 1; mbarrier.arrive.shared.b64 %rd2, [%r1];"
+        "mbarrier.arrive.shared.b64 _, [%r1]; mbarrier.test_wait.shared.b64 %p2, [%r1], %rd2;",
+        "the state of 2 phases ago",
     ),
     "state of another": (
         INIT + "mbarrier.init.shared.b64 [%r1+8], 2; mbarrier.arrive.shared.b64 %rd2, [%r1+8];"

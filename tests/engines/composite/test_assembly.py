@@ -2,13 +2,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lowdnn.engines.composite.assembly import assemble
+from lowdnn.arch.specs import SM_90A
+from lowdnn.engines.composite.assembly import assemble, chain_of, moved
 from lowdnn.engines.composite.parts import Part
-from lowdnn.enums import DataType
+from lowdnn.engines.registry import engine_named
+from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of, outputs_of
-from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, TensorPointer, WorkspacePointer
+from lowdnn.plan import (
+    KernelRef,
+    Launch,
+    Plan,
+    ScalarType,
+    Struct,
+    TensorMap,
+    TensorPointer,
+    TensorValue,
+    WorkspacePointer,
+)
 from lowdnn.tensor_map import TensorMapDataType, TiledMap
 
 KERNELS = (KernelRef("first", "a.cu", "sm_80"), KernelRef("second", "b.cu", "sm_80"))
@@ -60,6 +72,12 @@ def test_tensor_maps_follow_their_tensors() -> None:
     )
 
 
+def test_tensors_of_a_shared_plan_have_the_parts_names() -> None:
+    shared = Struct((TensorPointer(1, 4), TensorPointer(2, 4), TensorValue(3, ScalarType.F32)))
+    here = moved(shared, intermediates={8: 512}, own_bytes=0, uids={1: 7, 2: 8, 3: 9})
+    assert here == Struct((TensorPointer(7, 4), WorkspacePointer(512 + 4), TensorValue(9, ScalarType.F32)))
+
+
 def test_a_parts_own_workspace_lies_beside_the_living_intermediates() -> None:
     graph = chain(3)
     assembly = assemble(graph, parts_of(graph, [0, 300, 0]))
@@ -76,6 +94,30 @@ def test_memory_of_the_dead_is_used_again() -> None:
     assert isinstance(last, Struct)
     assert last.fields[1] == WorkspacePointer(256 + 8)
     assert assembly.workspace_bytes == 256 + 512
+
+
+def test_an_intermediate_lives_to_its_last_reader_and_those_that_die_together_leave_one_gap() -> None:
+    """Two products that a third one reads, and a last part whose own workspace takes the place of both."""
+    builder = GraphBuilder()
+    a, b, c = (builder.tensor((8, 8), DataType.FLOAT) for _ in range(3))
+    joined = builder.matmul(builder.matmul(a, b), builder.matmul(b, c))
+    builder.matmul(joined, a, store=DataType.FLOAT)
+    graph = builder.graph()
+    assembly = assemble(graph, parts_of(graph, [0, 0, 0, 300]))
+    third, last = assembly.launches[2].arguments[0], assembly.launches[-1].arguments[0]
+    assert third == Struct((WorkspacePointer(4), WorkspacePointer(256 + 4), WorkspacePointer(512 + 4)))
+    assert isinstance(last, Struct)
+    assert last.fields[1] == WorkspacePointer(8)
+    assert assembly.workspace_bytes == 768
+
+
+def test_a_chain_has_every_note_of_its_parts_once() -> None:
+    graph = chain(2)
+    first, second = parts_of(graph, [0, 0])
+    notes = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
+    parts = [replace(first, plan=replace(first.plan, numerical_notes=notes[:1]))]
+    parts.append(replace(second, plan=replace(second.plan, numerical_notes=notes)))
+    assert chain_of(engine_named("composite"), graph, SM_90A, graph, parts).numerical_notes == notes
 
 
 def test_kernels_are_listed_once() -> None:
