@@ -14,7 +14,8 @@ from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.expansion import expanded
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
-from lowdnn.ops.base import HasPorts
+from lowdnn.graph.sink_pattern import sink_of
+from lowdnn.ops.base import HasPorts, with_tensors
 from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.ragged import RaggedLoad, RaggedMove, RaggedStore
@@ -129,6 +130,18 @@ def test_queries_behind_their_length_have_no_sink(lengths: dict[str, Tensor]) ->
         assert isinstance(found, Attention), found
         assert found.cuts_sink
         assert found.softmax.sink == softmax.sink
+
+
+def test_a_sink_that_other_lengths_mask_is_no_attention() -> None:
+    scores, weights = (replace(tensor(uid, SCORES), is_virtual=True) for uid in (19, 20))
+    softmax = Softmax(scores, weights, sink=tensor(21, (1, H, 1, 1)))
+    graph = graph_of(SdpaForward(Q, K, V, OUT, softmax=softmax, **LENGTHS))
+    (masked,) = (op.sink for op in graph.operations if isinstance(op, Softmax) and op.sink is not None)
+    lengths = LENGTHS["seq_len_q"]
+    others = {lengths.uid: replace(lengths, uid=1000)}
+    mask = sink_of(graph, masked).operations
+    changed = OperationGraph([with_tensors(op, others) if op in mask else op for op in graph.operations])
+    assert "expected a mask of the scores of queries whose sink it masks" in str(match_attention(changed))
 
 
 def test_engines_find_the_band_of_a_modifier() -> None:

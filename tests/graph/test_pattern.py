@@ -61,14 +61,17 @@ def test_stored_intermediates() -> None:
     assert found.epilogue.stores == (found.anchor.y, *(op.output for op in found.epilogue.operations))
 
 
-@pytest.mark.parametrize(("line", "mode", "loads"), [("alpha=2", "IDENTITY", 0), ("alpha=2 beta=3", "ADD", 1)])
-def test_alpha_and_beta_become_an_operation(line: str, mode: str, loads: int) -> None:
+@pytest.mark.parametrize(
+    ("line", "mode", "alpha", "loads"),
+    [("alpha=2", "IDENTITY", 2.0, 0), ("alpha=2 beta=3", "ADD", 2.0, 1), ("beta=3", "ADD", 1.0, 1)],
+)
+def test_alpha_and_beta_become_an_operation(line: str, mode: str, alpha: float, loads: int) -> None:
     found = convolution(f"dtype=fp16 {line} epilogue=store+relu")
     dag = found.epilogue
     assert dag.anchor is not None
     assert (dag.anchor.uid, dag.anchor.data_type, dag.anchor.is_virtual) == (ACCUMULATOR_UID, DataType.FLOAT, True)
     blend = dag.operations[0]
-    assert (blend.mode.name, blend.x, blend.y, blend.alpha1) == (mode, dag.anchor, found.anchor.y, 2.0)
+    assert (blend.mode.name, blend.x, blend.y, blend.alpha1) == (mode, dag.anchor, found.anchor.y, alpha)
     assert dag.loads == (found.anchor.y,) * loads
     assert dag.stores == (found.anchor.y, dag.operations[1].output)
 

@@ -9,6 +9,7 @@ import pytest
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.registry import ENGINES
+from lowdnn.engines.resample.axes import has_inside_taps, leaves_image
 from lowdnn.engines.resample.resample import ResampleEngine
 from lowdnn.enums import DataType, HeurMode, KnobType, PointwiseMode, ResampleMode
 from lowdnn.graph.builder import GraphBuilder, Layout
@@ -16,7 +17,7 @@ from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.ranking import rank
-from lowdnn.ops.resample import Resample
+from lowdnn.ops.resample import AxisTaps, Resample
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError
@@ -160,6 +161,17 @@ def test_large_tensors_are_planned_with_64_bit_indices() -> None:
     text = "resample n=300 c={c} hw=4096x4096 mode=avg window=2 stride=2 dtype=bf16 layout=nchw"
     assert dict(plan_of(text.format(c=1)).kernels[0].parameters)["INDEX"] == "u32"
     assert dict(plan_of(text.format(c=64)).kernels[0].parameters)["INDEX"] == "i64"
+
+
+def test_windows_beyond_the_image_are_found_at_both_ends() -> None:
+    axis = AxisTaps(inputs=6, outputs=3, step=2, offset=0, reach=2, unit=1)
+    assert not leaves_image(axis)
+    assert leaves_image(replace(axis, offset=1))
+    assert leaves_image(replace(axis, inputs=5))
+    assert has_inside_taps(replace(axis, offset=1))
+    assert has_inside_taps(replace(axis, inputs=5))
+    assert not has_inside_taps(replace(axis, offset=2))
+    assert not has_inside_taps(replace(axis, inputs=4))
 
 
 def test_another_shape_or_padding_is_no_other_kernel() -> None:
