@@ -234,17 +234,19 @@ def test_tails_of_k(device: Runtime, k: int) -> None:
 @paired(
     ("data_type", [BF16, DataType.INT8]),
     ("swap", [False, True]),
+    ("splits", [3, 5]),
     ("checked", ORDER_AND_RACES),
     fixtures=["checked"],
 )
-def test_split_sums(checked: Runtime, data_type: DataType, swap: bool) -> None:
+def test_split_sums(checked: Runtime, data_type: DataType, swap: bool, splits: int) -> None:
+    """Added up by one lane, and by two."""
     epilogue = (PointwiseMode.RELU_FWD,) if data_type is BF16 else ()
     compute = compute_type(data_type)
     graph = matmul_graph(
         (2,), 70, 51, 640, data_type=data_type, compute_type=compute, b_layout=Layout.TRANSPOSED, epilogue=epilogue
     )
-    plan = check_exact(checked, ENGINE, graph, length=640, choices=knobs(splits=3, swap=swap))
-    assert plan.workspace_bytes >= 3 * 2 * 70 * 56 * 4
+    plan = check_exact(checked, ENGINE, graph, length=640, choices=knobs(splits=splits, swap=swap))
+    assert plan.workspace_bytes >= splits * 2 * 70 * 56 * 4
     assert [kernel.name.split("_k_")[0] for kernel in plan.kernels][1] == "gemm_split"
 
 

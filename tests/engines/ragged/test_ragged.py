@@ -28,7 +28,7 @@ class Form:
 
     lengths: rows of each batch in the packed tensor.  most: rows of a batch in the padded one.
     order: axes of the padded one in memory, outermost first.  gap: unused elements behind each packed row.
-    in_rows: whether offsets count rows, otherwise elements.
+    in_rows: whether offsets count rows, otherwise elements.  offset_stride: of the offsets.
     """
 
     lengths: tuple[int, ...]
@@ -40,6 +40,7 @@ class Form:
     gap: int = 0
     offset_type: DataType = DataType.INT32
     in_rows: bool = True
+    offset_stride: int = 1
 
     @property
     def row_elements(self) -> int:
@@ -64,7 +65,7 @@ class Form:
         dims = (batch, self.heads, self.most, self.size)
         padded = Tensor(2, self.data_type, dims, packed_strides(dims, self.order), 16, name="padded")
         offsets = (batch + 1, 1, 1, 1)
-        where = Tensor(3, self.offset_type, offsets, packed_strides(offsets), 16, name="offsets")
+        where = Tensor(3, self.offset_type, offsets, (self.offset_stride, 1, 1, 1), 16, name="offsets")
         x, y = (packed, padded) if cls is RaggedLoad else (padded, packed)
         return cls(x, y, where, row if self.in_rows else 1)
 
@@ -72,7 +73,7 @@ class Form:
 FORMS = (
     Form((5, 0, 3), 7, 2, 16, DataType.HALF),
     Form((4, 9), 9, 3, 12, DataType.FLOAT, order=(0, 2, 1, 3), gap=5, offset_type=DataType.INT64),
-    Form((1, 2), 4, 5, 1, DataType.FLOAT, in_rows=False),
+    Form((1, 2), 4, 5, 1, DataType.FLOAT, in_rows=False, offset_stride=2),
     Form((3, 3), 3, 1, 5, DataType.DOUBLE, order=(0, 1, 3, 2)),
     Form((6, 1), 6, 2, 40, DataType.FP8_E4M3, gap=3, in_rows=False, offset_type=DataType.INT64),
     Form((2, 7), 5, 1, 24, DataType.BFLOAT16),
@@ -103,7 +104,7 @@ def moved(runtime: Runtime, form: Form, cls: type[RaggedMove]) -> None:
         "padded": to_memory(whole["padded"], operation.padded, poison(_elements(operation.padded), form.data_type)),
     }
     buffers = {name: upload(runtime, values, name) for name, values in memory.items()}
-    offsets = upload(runtime, form.offsets, "offsets")
+    offsets = upload(runtime, np.repeat(form.offsets, form.offset_stride), "offsets")
     plan = Ragged().plan(graph, SM_90A, {})
     pointers = {1: buffers["packed"].address, 2: buffers["padded"].address, 3: offsets.address}
     runtime.load(plan).execute(pointers, 0)

@@ -67,6 +67,7 @@ def check(runtime: Runtime, text: str, engine: Any = ENGINE, **choices: int) -> 
         (f"{ADAPTIVE} dir=bwd", 4, 1, 4),
         (f"{ADAPTIVE} dir=bwd epilogue=relu", 2, 1, 16),
         (f"{SPARSE} dir=bwd", 4, 1, 4),
+        ("resample n=2 c=4 hw=6x9 mode=avg_inside window=3 pad=1", 4, 1, 2),
         (THIRDS, 4, 3, 6),
         (f"{THIRDS} dir=bwd", 2, 2, 4),
         (f"{ENLARGED} layout=nchw", 1, 4, 8),
@@ -88,15 +89,23 @@ def test_rows_are_read_in_aligned_accesses(device: Runtime, columns: int, width:
     assert (macros["ACCESS"], macros["SHIFT"]) == (width, shift)
 
 
-@pytest.mark.parametrize("index", ["", "index=int8"])
-@pytest.mark.parametrize("rule", ["wins", "loses"])
-def test_special_values_in_maxima(device: Runtime, index: str, rule: str) -> None:
+@pytest.mark.parametrize(
+    ("rule", "data_type", "options"),
+    [
+        ("wins", DataType.BFLOAT16, "dtype=bf16"),
+        ("loses", DataType.BFLOAT16, "dtype=bf16"),
+        ("wins", DataType.BFLOAT16, "dtype=bf16 index=int8"),
+        ("loses", DataType.BFLOAT16, "dtype=bf16 index=int8"),
+        ("wins", DataType.DOUBLE, "dtype=fp64 compute=fp64"),
+    ],
+)
+def test_special_values_in_maxima(device: Runtime, rule: str, data_type: DataType, options: str) -> None:
     """NaN and infinities, in pairs of channels and by themselves; ties and windows of nothing else."""
-    graph = graph_of(f"resample n=1 c=2 hw=24x24 mode=max window=2x3 stride=2x3 pad=1 nan={rule} dtype=bf16 {index}")
+    graph = graph_of(f"resample n=1 c=2 hw=24x24 mode=max window=2x3 stride=2x3 pad=1 nan={rule} {options}")
     seed = fresh_seed()
-    values = special_values(DataType.BFLOAT16)
+    values = special_values(data_type)
     x = np.random.default_rng(seed).choice(values, (1, 2, 24, 24))
-    x[0, 0, :8], x[0, 1, 8:16] = dtypes.from_float64(np.array([np.nan, -np.inf]), DataType.BFLOAT16)
+    x[0, 0, :8], x[0, 1, 8:16] = dtypes.from_float64(np.array([np.nan, -np.inf]), data_type)
     actual = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, {1: x})
     for uid, expected in evaluate(graph, {1: x}).items():
         assert_exact(actual[uid], expected, graph.tensors[uid].data_type, f"seed {seed}")

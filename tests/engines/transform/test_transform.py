@@ -54,6 +54,14 @@ def test_every_bit_of_every_type_stays(device: Runtime, data_type: DataType) -> 
         assert result.tobytes() == np.ascontiguousarray(expected).tobytes()
 
 
+def test_columns_that_lie_apart(device: Runtime) -> None:
+    """Rows whose neighbours are not next to each other, in x and in y."""
+    builder = GraphBuilder()
+    x = builder.tensor((9, 7), DataType.FLOAT, strides=(21, 3))
+    builder.reshape(x, (9, 7), strides=(14, 2), store=DataType.FLOAT)
+    assert sources(check_exact(device, ENGINE, builder.graph())) == ["rows.cu"]
+
+
 @pytest.mark.parametrize("lanes", LANES_U)
 def test_tiles_of_every_form(device: Runtime, lanes: int) -> None:
     builder = GraphBuilder()
