@@ -112,7 +112,7 @@ def _device(driver: Driver, ordinal: int) -> dict[str, Any]:
 
 
 def _images(driver: Driver) -> str:
-    """What the device loads."""
+    """Names the form of kernels that the device loads."""
     major, minor = driver.ptx_isa_version()
     return f"PTX up to {major}.{minor}" + (", machine code" if driver.takes_machine_code else "")
 

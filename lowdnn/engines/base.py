@@ -66,7 +66,7 @@ class Engine(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What no graph that the engine takes goes beyond."""
+        """The limits that every graph keeps which the engine takes."""
 
     def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
         """None where ``plan`` will succeed with the default knobs, otherwise the first reason why not."""

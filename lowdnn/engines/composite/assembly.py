@@ -139,7 +139,7 @@ def _place(ranges: Sequence[_Range]) -> tuple[list[int], int]:
 
 
 class _Gaps:
-    """What is free of the workspace. most_bytes: the end of the last byte that ever was taken."""
+    """The free gaps of the workspace. most_bytes: the greatest end of any range that was taken."""
 
     def __init__(self) -> None:
         self._gaps: list[tuple[int, int]] = [(0, sys.maxsize)]

@@ -21,7 +21,7 @@ class Rules:
         self._uncounted: dict[type[HasPorts], frozenset[int]] = {}
 
     def engines_within(self, kept: frozenset[int]) -> tuple[Engine, ...]:
-        """Those whose limits are ``kept``, in the order of all."""
+        """The engines whose limits are ``kept``, in the order of all engines."""
         return tuple(engine for number, engine in self._engines if number in kept)
 
     def are_endless(self, kind: type[HasPorts], other: type[HasPorts]) -> bool:
@@ -66,7 +66,7 @@ class Growth:
 
     @property
     def engines(self) -> tuple[Engine, ...]:
-        """Those that may take the interval as it is, in the order of all."""
+        """The engines that may take the interval as it is, in the order of all engines."""
         whole = frozenset(number for number, state in self._states.items() if state.is_whole)
         return self._rules.engines_within(whole)
 
@@ -81,7 +81,7 @@ class Growth:
 
 
 class _State:
-    """What an interval holds of what ``limits`` speak of.
+    """The counts of an interval that ``limits`` bound.
 
     is_bounded: whether the interval has an operation whose number is limited.
     is_whole: whether the interval needs no further operations to be what the limits describe.
@@ -110,7 +110,7 @@ class _State:
 
 
 class _StateApart(_State):
-    """What a list of independent graphs holds, each of which is to have one operation of the first group.
+    """The counts of a list of independent graphs, each of which must have one operation of the first group.
 
     Graphs that have none yet are taken for one graph as far as index spaces go.
     """

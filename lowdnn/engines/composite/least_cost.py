@@ -1,4 +1,4 @@
-"""What an interval of operations costs at least, whichever engine runs it, told operation by operation."""
+"""A lower bound of the cost of an interval, whichever engine runs it, added up operation by operation."""
 
 from __future__ import annotations
 

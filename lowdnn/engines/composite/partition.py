@@ -148,7 +148,7 @@ class _Search:
         return best.get(len(order))
 
     def _intervals(self, order: tuple[Operation, ...], start: int, places: Places) -> Iterator[_Interval]:
-        """Those from ``start`` that an engine may take.
+        """The intervals from ``start`` on that an engine may take.
 
         Adds to ``places`` where fewer engines may take a longer one.
         """

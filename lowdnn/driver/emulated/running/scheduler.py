@@ -37,7 +37,7 @@ _KEPT_GROUPS = 64
 
 @dataclass(frozen=True)
 class Step:
-    """What is to be known of a block to run it.
+    """The facts about a basic block that running it needs.
 
     ``mask``: None, a member mask, or the register slot (as ``~slot``) that holds it.
     ``warpgroup``: its lanes must come as whole warpgroups. ``spins``, ``polls``, ``varies``: as of ``flow.Block``.

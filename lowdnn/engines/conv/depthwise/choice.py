@@ -33,7 +33,7 @@ Gradient = FilterGradient | PlaneFilterGradient | LineFilterGradient
 Line = LineCorrelation | LineProduct | LineFilterGradient
 Problem = Correlation | PlaneCorrelation | LineCorrelation | LineProduct | Gradient
 
-#: What plans for each kind of problem.
+#: The module that plans each kind of problem.
 PLANNERS: Mapping[type, ModuleType] = {
     Correlation: rows,
     PlaneCorrelation: planes,

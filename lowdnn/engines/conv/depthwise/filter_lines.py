@@ -12,7 +12,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.depthwise.axes import Axis
 from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
-from lowdnn.engines.conv.depthwise.line_axes import CHUNK, LineGeometry, Staged, class_room, whole_chunks
+from lowdnn.engines.conv.depthwise.line_axes import CHUNK, LineGeometry, Staged, class_room, lanes_reason, whole_chunks
 from lowdnn.engines.conv.depthwise.line_cost import (
     MAX_SHARED_BYTES,
     MAX_THREADS,
@@ -315,8 +315,8 @@ def tile_of(gradient: LineFilterGradient, chosen: Choices) -> FilterLinesTile | 
         batches=chosen[KnobType.TILE_ROWS],
         shares=chosen[KnobType.SPLIT_K_SLC],
     )
-    if tile.lanes > 1 and tile.channels > 1:
-        return f"knob_choices: expected one row of channels beside {tile.lanes} lanes, got {tile.channels}"
+    if (reason := lanes_reason(tile.lanes, tile.channels)) is not None:
+        return reason
     if gradient.fits(tile):
         return tile
     got = f"{gradient.threads(tile)} threads, {tile.positions} positions, {gradient.shared_bytes(tile)} bytes"

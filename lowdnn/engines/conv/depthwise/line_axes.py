@@ -155,6 +155,13 @@ class Staged:
         return Struct((Struct(divider(self.vectors)), *i32((self.pitch,))))
 
 
+def lanes_reason(lanes: int, channels: int) -> str | None:
+    """The reason why a block cannot have so many lanes and rows of channels, or None."""
+    if lanes > 1 and channels > 1:
+        return f"knob_choices: expected one row of channels beside {lanes} lanes, got {channels}"
+    return None
+
+
 def class_room(axis: Axis) -> int:
     """Classes that a kernel has room for: a power of two, so that few kernels serve all shapes."""
     return ceil_power(len(axis.classes))

@@ -11,7 +11,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Choices, Knob
-from lowdnn.engines.conv.depthwise.line_axes import CHUNK, Staged, class_room, whole_chunks
+from lowdnn.engines.conv.depthwise.line_axes import CHUNK, Staged, class_room, lanes_reason, whole_chunks
 from lowdnn.engines.conv.depthwise.line_cost import (
     MAX_SHARED_BYTES,
     MAX_THREADS,
@@ -247,8 +247,8 @@ def tile_of(correlation: LineCorrelation, chosen: Choices) -> LinesTile | str:
         channels=chosen[KnobType.TILE_M],
         batches=chosen[KnobType.TILE_ROWS],
     )
-    if tile.lanes > 1 and tile.channels > 1:
-        return f"knob_choices: expected one row of channels beside {tile.lanes} lanes, got {tile.channels}"
+    if (reason := lanes_reason(tile.lanes, tile.channels)) is not None:
+        return reason
     if correlation.fits(tile):
         return tile
     got = f"{tile.threads} threads, {tile.targets} targets, {correlation.shared_bytes(tile)} bytes"

@@ -11,7 +11,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Choices, Knob
-from lowdnn.engines.conv.depthwise.line_axes import class_room
+from lowdnn.engines.conv.depthwise.line_axes import class_room, lanes_reason
 from lowdnn.engines.conv.depthwise.line_cost import MAX_SHARED_BYTES, LineWork, parts_of, refuse_elements
 from lowdnn.engines.conv.depthwise.line_pass import BlockShape, LinePass
 from lowdnn.engines.launch import ceil_div, divider, i32, i64, macros, target_label
@@ -258,8 +258,8 @@ def tile_of(product: LineProduct, chosen: Choices) -> MmaLinesTile | str:
         tiles=chosen[KnobType.TILEK],
         threads=chosen[KnobType.BLOCK_SIZE],
     )
-    if tile.lanes > 1 and tile.channels > 1:
-        return f"knob_choices: expected one row of channels beside {tile.lanes} lanes, got {tile.channels}"
+    if (reason := lanes_reason(tile.lanes, tile.channels)) is not None:
+        return reason
     if product.fits(tile):
         return tile
     return f"knob_choices: expected a block of at most {MAX_SHARED_BYTES} bytes, got {product.shared_bytes(tile)}"
