@@ -1,7 +1,7 @@
 """Every check of the project in one command: ``python tools/check.py [STEP...]``.
 
-Steps, in order: lint, format, types, layers, manifest, assembly, tests. Without arguments all run; the exit code is
-that of the first step that failed. Steps of one process run two at a time, the others after them, unless one has
+Steps, in order: lint, format, types, layers, size, manifest, assembly, tests. Without arguments all run; the exit code
+is that of the first step that failed. Steps of one process run two at a time, the others after them, unless one has
 failed. Run from anywhere; the working directory becomes the repository root.
 
 The tests draw their data and shapes from a seed that follows from the kernels: the same kernels give the same run, so
@@ -31,6 +31,7 @@ STEPS: dict[str, Sequence[str]] = {
     "format": (sys.executable, "-m", "ruff", "format", "--check", "."),
     "types": (sys.executable, "-m", "mypy"),
     "layers": (sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "tests/test_layers.py"),
+    "size": (sys.executable, "-m", "tools.checks.size"),
     "manifest": (sys.executable, "tools/build_ptx.py", "--check"),
     "assembly": (sys.executable, "tools/assemble.py"),
     "tests": (sys.executable, "-m", "pytest", "-n", "2", "--dist", "worksteal"),

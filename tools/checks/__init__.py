@@ -1,0 +1,1 @@
+"""Checks of lowdnn's sources and searches for faults in it; ``tools/README.md`` lists them."""

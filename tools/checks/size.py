@@ -1,0 +1,65 @@
+"""No file longer than 500 lines but tables, no function longer than 60: ``python -m tools.checks.size``.
+
+Files are those of Python and CUDA in ``lowdnn/``, ``tools/`` and ``tests/``. A function's signature and docstring do
+not count. The ten largest files and functions are printed; the exit code is 1 where one is too long.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from tools.checks.sources import Function, Source, sources
+
+FILE_LINES, FUNCTION_LINES = 500, 60
+
+#: Files that are one table each, whatever their length.
+TABLES = frozenset({"lowdnn/enums.py"})
+
+#: Names of files that are too long themselves or have such functions and are still to be split; none may join them.
+PENDING = frozenset(
+    {
+        "attention_backward_wgmma.cuh", "attention_backward_wgmma.py", "attention_forward.cuh",
+        "attention_forward_decode.cu", "builder.py", "conv_depthwise.cu", "conv_depthwise_filter.cu",
+        "conv_depthwise_filter_planes.cu", "conv_depthwise_lines_mma.cu", "conv_depthwise_planes.cu", "conv_direct.cu",
+        "conv_grouped_mma.cu", "conv_grouped_wgrad_mma.cu", "conv_narrow_mma.cu", "conv_stem_mma.cu",
+        "conv_stem_wgrad_mma.cu", "conv_wgrad_wgmma.cu", "filter_gradient.py", "forward.py", "functor.py",
+        "im2col_product.py", "matmul_simt.cu", "norm_forward.cu", "resample_backward.cu", "resample_forward.cu",
+        "rows.cuh", "rows.py", "softmax_forward.cu", "test_attention.py", "test_matmul_wgmma.py", "test_norm_rows.py",
+        "tile.py", "wgmma_pipeline.cu", "wgrad_tiles.py",
+    }
+)  # fmt: skip
+
+_FOLDERS = ("lowdnn", "tools", "tests")
+_SHOWN = 10
+
+
+def main(root: Path) -> int:
+    files = [*sources(root, _FOLDERS)]
+    functions = [function for file in files for function in file.functions()]
+    print(f"files (at most {FILE_LINES} lines, tables apart):")
+    for file in sorted(files, key=lambda file: -file.lines)[:_SHOWN]:
+        print(f"{file.lines:6} {file.place}{'  (a table)' if file.place in TABLES else ''}")
+    print(f"functions (at most {FUNCTION_LINES} lines):")
+    for function in sorted(functions, key=lambda function: -function.lines)[:_SHOWN]:
+        print(f"{function.lines:6} {function}")
+    too_long = [*faults(files, functions)]
+    print("\n".join(too_long) or f"nothing is too long but {len(PENDING)} files that are still to be split")
+    return 1 if too_long else 0
+
+
+def faults(files: Iterable[Source], functions: Iterable[Function]) -> Iterable[str]:
+    """One line for each file and function that is too long."""
+    files = (file for file in files if file.path.name not in PENDING)
+    functions = (function for function in functions if Path(function.place).name not in PENDING)
+    for file in files:
+        if file.lines > FILE_LINES and file.place not in TABLES:
+            yield f"{file.place}: expected at most {FILE_LINES} lines, got {file.lines}; split it by subject"
+    for function in functions:
+        if function.lines > FUNCTION_LINES:
+            yield f"{function}: expected at most {FUNCTION_LINES} lines, got {function.lines}; give its steps names"
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(__file__).resolve().parents[2]))
