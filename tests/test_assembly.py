@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lowdnn.arch.specs import SPECS, ArchSpec
-from lowdnn.graph.cases import parse_case
+from lowdnn.cases import parse_case
 from lowdnn.plan import KernelRef, Plan
 from tools import assemble as tool
 

@@ -10,6 +10,8 @@ import pytest
 from lowdnn.arch.specs import SPECS, ArchSpec, spec_named
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle
+from lowdnn.cases import parse_case
+from lowdnn.cases.oracle import evaluate
 from lowdnn.cli.main import main
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
@@ -24,8 +26,6 @@ from lowdnn.frontend import (
     heur_mode,
     pygraph,
 )
-from lowdnn.graph.cases import parse_case
-from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.ranking import rank
 from lowdnn.status import ArchMismatchError
 from tests.support.data import fresh_seed

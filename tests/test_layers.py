@@ -27,6 +27,7 @@ LAYERS = (
     ("engines",),
     ("heuristics",),
     ("backend",),
+    ("cases",),
     ("frontend",),
     ("cli",),
     ("__main__",),

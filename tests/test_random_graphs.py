@@ -13,9 +13,9 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases.oracle import evaluate
 from lowdnn.driver import open_driver
 from lowdnn.enums import DataType
-from lowdnn.graph.oracle import evaluate
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed
 from tests.support.random_graphs import checking

@@ -7,11 +7,11 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.backend.handle import Handle
+from lowdnn.cases.compare import EXACT
+from lowdnn.cases.oracle import evaluate
 from lowdnn.cli.execution import run_graph
 from lowdnn.enums import DataType, HeurMode, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.compare import EXACT
-from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation, compute_types, input_ports, is_backward
 from tests.support.data import special_values

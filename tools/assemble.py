@@ -40,11 +40,11 @@ from pathlib import Path
 
 from lowdnn.arch.specs import SPECS, ArchSpec, spec_named
 from lowdnn.arch.targets import GENERATIONS
+from lowdnn.cases import Case, parse_case, parse_cases
 from lowdnn.driver import nvrtc
 from lowdnn.engines.base import Choices
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode, KnobType
-from lowdnn.graph.cases import Case, parse_case, parse_cases
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.runtime.cache import DiskCache

@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 import torch
 from bench_related import related
 
-from lowdnn.enums import DataType
-from lowdnn.graph.cases import (
+from lowdnn.cases import (
     AttentionBackwardCase,
     AttentionCase,
     Case,
@@ -16,6 +15,7 @@ from lowdnn.graph.cases import (
     MatmulCase,
     MoeCase,
 )
+from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.tensor import Tensor

@@ -14,9 +14,9 @@ from bench_table import Machine, Row
 from bench_timing import interleaved, slots_for
 
 from lowdnn.backend.handle import Handle
+from lowdnn.cases import parse_case
 from lowdnn.engines.registry import engine_named
 from lowdnn.enums import HeurMode
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
 from lowdnn.plan import Plan

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from lowdnn.arch.specs import SPECS, ArchSpec
 from lowdnn.backend.handle import Handle
+from lowdnn.cases import parse_case
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import DeviceAttribute
@@ -44,7 +45,6 @@ from lowdnn.frontend.data_types import data_type
 from lowdnn.frontend.device_tensor import from_numpy
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.python_graph import pygraph
-from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import KernelRef, Launch, Plan, PlanTensor, Scalar, ScalarType, Struct, TensorMap, TensorPointer
 from lowdnn.runtime.buffer import DeviceBuffer

@@ -39,7 +39,7 @@ class Layer:
         return replace(self, n=n)
 
     def case(self, direction: str, dtype: str = "bf16") -> str:
-        """The line of ``lowdnn.graph.cases`` for this layer, channels-last."""
+        """The line of ``lowdnn.cases`` for this layer, channels-last."""
         words = [f"conv n={self.n} c={self.c} hw={_joined(self.hw)} k={self.k} rs={_joined(self.rs)}"]
         words += [
             f"{key}={_joined(values if len(set(values)) > 1 else values[:1])}"

@@ -20,7 +20,7 @@ from bench_peers_moe import moe_peers
 from bench_peers_resample import resample_peers
 from bench_peers_rows import norm_peers, softmax_peers
 
-from lowdnn.graph.cases import (
+from lowdnn.cases import (
     AttentionBackwardCase,
     AttentionCase,
     BlockScaleCase,

@@ -10,7 +10,7 @@ from bench_data import CaseData
 from bench_flash import flash_attention, packed_flash_attention, rows_first, window
 from bench_peers_cudnn import fp8_attention, paged_attention
 
-from lowdnn.graph.cases import AttentionBackwardCase, AttentionCase
+from lowdnn.cases import AttentionBackwardCase, AttentionCase
 
 _aten = torch.ops.aten
 

@@ -13,7 +13,7 @@ import torch
 from bench_data import CaseData
 from bench_peers_cudnn import fused_convolution
 
-from lowdnn.graph.cases import ConvolutionCase
+from lowdnn.cases import ConvolutionCase
 
 _aten = torch.ops.aten
 _ACTIVATIONS = {"relu": torch.relu, "swish": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu}

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from bench_data import TORCH_TYPES, CaseData
 
+from lowdnn.cases import AttentionCase, ConvolutionCase
 from lowdnn.enums import DataType
-from lowdnn.graph.cases import AttentionCase, ConvolutionCase
 
 _PLANS = 4
 _REPEATS = 5

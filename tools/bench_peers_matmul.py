@@ -8,8 +8,8 @@ import torch
 from bench_data import TORCH_TYPES, CaseData
 
 from lowdnn import dtypes
+from lowdnn.cases import MatmulCase
 from lowdnn.enums import DataType
-from lowdnn.graph.cases import MatmulCase
 
 _aten = torch.ops.aten
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from bench_data import TORCH_TYPES, CaseData, Result
 
-from lowdnn.graph.cases import PointwiseCase, ReductionCase, RngCase, RopeCase, TransformCase
-from lowdnn.graph.cases.steps import STORE
+from lowdnn.cases import PointwiseCase, ReductionCase, RngCase, RopeCase, TransformCase
+from lowdnn.cases.steps import STORE
 
 _functional = torch.nn.functional
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from bench_data import CaseData
 
-from lowdnn.graph.cases import MoeCase
+from lowdnn.cases import MoeCase
 
 Peer = Callable[[int], torch.Tensor]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from bench_data import CaseData
 
-from lowdnn.graph.cases import ResampleCase
+from lowdnn.cases import ResampleCase
 from lowdnn.ops.resample import AxisTaps, ResampleOperation
 
 _aten = torch.ops.aten

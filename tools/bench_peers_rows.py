@@ -9,7 +9,7 @@ import torch
 from bench_data import TORCH_TYPES, CaseData
 from bench_peers_membound import run_chain
 
-from lowdnn.graph.cases import NormCase, SoftmaxCase
+from lowdnn.cases import NormCase, SoftmaxCase
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from bench_flash import flash_attention
 
+from lowdnn.cases import AttentionBackwardCase, Case, SoftmaxCase
 from lowdnn.enums import NormMode
-from lowdnn.graph.cases import AttentionBackwardCase, Case, SoftmaxCase
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.resample_backward import ResampleBackward

@@ -15,7 +15,7 @@ from random import Random
 
 from bench_networks import network_cases
 
-from lowdnn.graph.cases import parse_case
+from lowdnn.cases import parse_case
 
 DEVICE_SUITES = ("gemm", "conv", "membound", "attention")
 NETWORK_LAYERS = "all layers of at least 12 real networks (2D, 3D, 1D), three directions, batch 32 to 128"
@@ -82,7 +82,7 @@ TARGETS: Mapping[str, Target] = {
 
 
 def suite_cases(suite: str) -> list[SuiteCase]:
-    """All cases of a suite, each once, in the canonical text of ``lowdnn.graph.cases``."""
+    """All cases of a suite, each once, in the canonical text of ``lowdnn.cases``."""
     lines = (_CASES / f"{suite}.txt").read_text(encoding="utf-8").splitlines()
     cases = [SuiteCase(class_, _canonical(text)) for class_, text in _sections(lines)]
     if suite == "conv":

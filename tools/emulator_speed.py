@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowdnn.backend.handle import Handle
+from lowdnn.cases import parse_case
 from lowdnn.cli.execution import run_graph
 from lowdnn.config import Config
 from lowdnn.driver.base import Driver, LaunchConfig
 from lowdnn.driver.emulated.driver import EmulatedDriver
 from lowdnn.engines.registry import engine_named
-from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.ranking import candidate_for
 from lowdnn.runtime.runtime import Runtime
 from tests.driver.emulated.mutation.device import Device

@@ -14,8 +14,8 @@ from stress_values import Values
 from lowdnn.backend import Descriptor, Handle, create, execute
 from lowdnn.backend.catalogue import DECLARATIONS
 from lowdnn.backend.read_only import read_only_of
+from lowdnn.cases import parse_case
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType, HeurMode
-from lowdnn.graph.cases import parse_case
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.schema import ELEMENT_TYPES, Attribute, attributes_of
 

@@ -26,11 +26,11 @@ from bench_floor import data_bytes, floor_us
 from bench_timing import Timed, Timing, interleaved, slots_for
 
 from lowdnn.backend.handle import Handle
+from lowdnn.cases import Case
 from lowdnn.cli.reading import read_cases
 from lowdnn.engines.base import Choices, Engine, Knob
 from lowdnn.engines.registry import engine_named
 from lowdnn.enums import HeurMode
-from lowdnn.graph.cases import Case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
 from lowdnn.heuristics.tuning_records import TuningRecord, file_text, records_in, short_key

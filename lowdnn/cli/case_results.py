@@ -9,12 +9,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from lowdnn.backend.handle import Handle
+from lowdnn.cases.base import Case
+from lowdnn.cases.compare import EXACT, differences, expected_outputs
 from lowdnn.cli.execution import run_graph
 from lowdnn.driver.base import DriverError
 from lowdnn.engines.registry import engine_named
 from lowdnn.enums import HeurMode
-from lowdnn.graph.cases.base import Case
-from lowdnn.graph.compare import EXACT, differences, expected_outputs
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
 from lowdnn.status import BadParamError, LowdnnError, NotSupportedError

@@ -7,8 +7,8 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from lowdnn.graph.cases import parse_case, parse_cases
-from lowdnn.graph.cases.base import Case
+from lowdnn.cases import parse_case, parse_cases
+from lowdnn.cases.base import Case
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError, NotSupportedError, SizeInsufficientError
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
 from lowdnn.backend.handle import Handle
+from lowdnn.cases.base import Case
 from lowdnn.cli.case_results import Request, Result, check_engine, engines_of, results
-from lowdnn.graph.cases.base import Case
 from lowdnn.status import BadParamError, LowdnnError
 
 #: Seeds of policies have at most nine digits.

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lowdnn.cases import parse_case
 from lowdnn.cli.main import main
 from lowdnn.cli.reading import check_cases
-from lowdnn.graph.cases import parse_case
 from lowdnn.status import BadParamError, LowdnnError, NotSupportedError
 from tests.support.mutated_cases import Mutations, lines_of
 

@@ -70,7 +70,7 @@ def test_cases_come_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_difference_fails_with_the_line_that_repeats_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("lowdnn.graph.compare.evaluate", _wrong_reference)
+    monkeypatch.setattr("lowdnn.cases.compare.evaluate", _wrong_reference)
     assert main(["run", "pointwise dims=64 ops=relu dtype=fp32", "--device", "emulated", "--check", "--seed", "5"]) == 1
     output = capsys.readouterr().out
     assert "FAILED" in output
@@ -106,7 +106,7 @@ def test_an_engine_that_cannot_says_why(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def _wrong_reference(graph: object, inputs: object) -> dict[int, object]:
-    from lowdnn.graph.oracle import evaluate
+    from lowdnn.cases.oracle import evaluate
 
     right = evaluate(graph, inputs)  # type: ignore[arg-type]
     return {uid: values + 1 for uid, values in right.items()}

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from lowdnn.cases import parse_case
 from lowdnn.cli.case_results import Request, Result
 from lowdnn.cli.main import main
 from lowdnn.cli.sanitizing import schedules, verdicts
 from lowdnn.driver.emulated.options import Options
 from lowdnn.engines.registry import ENGINES
-from lowdnn.graph.cases import parse_case
 from lowdnn.runtime.sources import KernelSource, SourceTree
 from tests.support.data import fresh_seed
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.engines.launch import uncrowded_bytes
 from lowdnn.engines.registry import engine_named
 from lowdnn.enums import KnobType
-from lowdnn.graph.cases import parse_case
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.workspace import Workspace
 from tests.support.data import poison

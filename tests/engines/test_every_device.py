@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SPECS, ArchSpec, spec_for, spec_named
+from lowdnn.cases import parse_case, parse_cases
 from lowdnn.engines.engine_set import anchored
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import HeurMode, KnobType
-from lowdnn.graph.cases import parse_case, parse_cases
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import Argument, KernelRef, Launch, Plan, Struct, TensorMap

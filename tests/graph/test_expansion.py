@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from lowdnn.cases.oracle import evaluate
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.expansion import expanded
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.graph.sink_pattern import sink_of
 from lowdnn.ops.base import HasPorts, with_tensors
 from lowdnn.ops.diagonal_band_mask import DiagonalBandMask

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from lowdnn.cases import parse_case
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, TensorReordering
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
@@ -177,7 +177,7 @@ def test_key_tells_which_tensor_goes_where() -> None:
 
 
 def test_key_is_stable_across_processes() -> None:
-    code = f"from lowdnn.graph.cases import parse_case; print(parse_case({LINE!r}).graph().key)"
+    code = f"from lowdnn.cases import parse_case; print(parse_case({LINE!r}).graph().key)"
     keys = [
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": s}

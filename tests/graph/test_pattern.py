@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from lowdnn.cases import parse_case
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import (
     ACCUMULATOR_UID,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.engines.conv.direct.conv_direct import ConvDirect
 from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
 from lowdnn.engines.floor import Floor, Multipliers, floor_of, least_time
@@ -15,7 +16,6 @@ from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.enums import DataType, PointwiseMode
-from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.cost_model import bound_us, launch_us, plan_us, utilisation
 from lowdnn.plan import Launch, MathUnit, Plan, Work
 from tests.support.builders import convolution_graph, matmul_graph, pointwise_graph

@@ -10,11 +10,11 @@ from types import FrameType
 import pytest
 
 from lowdnn.arch.specs import ArchSpec, spec_named
+from lowdnn.cases import parse_case
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.floor import Modelled
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode, KnobType
-from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.cost_model import bound_us, near_bound_us, plan_us
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import Plan

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A, ArchSpec
+from lowdnn.cases import parse_case
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal, resolve_choices
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.limits import UNLIMITED
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import BehaviorNote, HeurMode, KnobType, NumericalNote, PointwiseMode
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import candidate_for, rank
 from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Work

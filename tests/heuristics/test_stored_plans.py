@@ -9,9 +9,9 @@ import pytest
 
 import lowdnn
 from lowdnn.arch.specs import SM_80, SM_90A, SPECS, ArchSpec
+from lowdnn.cases import parse_case, parse_cases
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import DataType, HeurMode, PointwiseMode
-from lowdnn.graph.cases import parse_case, parse_cases
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
 from lowdnn.heuristics.stored_plans import Reading, document, read_plan, restored, write_plan

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A, SM_100, SM_120, ArchSpec, spec_for
+from lowdnn.cases import parse_case
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import HeurMode, KnobType
-from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.ranking import rank
 from lowdnn.heuristics.tuning_records import (
     TuningRecord,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lowdnn import dtypes
+from lowdnn.cases import parse_case
 from lowdnn.enums import DataType
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.sdpa_backward import SdpaBackward

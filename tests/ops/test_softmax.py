@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from lowdnn.cases.oracle import evaluate
 from lowdnn.enums import DataType
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.status import BadParamError, ShapeMismatchError

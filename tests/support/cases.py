@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.cases import parse_case
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.base import Choices, Engine
 from lowdnn.enums import KnobType
-from lowdnn.graph.cases import parse_case
-from lowdnn.graph.oracle import evaluate
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed

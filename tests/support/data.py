@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
+from lowdnn.cases.data import exact_values, real_values
 from lowdnn.enums import DataType
-from lowdnn.graph.data import exact_values, real_values
 
 __all__ = ["exact_values", "fresh_seed", "poison", "real_values", "special_values"]
 

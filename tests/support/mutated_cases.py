@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from random import Random
 
-from lowdnn.graph.cases import FAMILIES
+from lowdnn.cases import FAMILIES
 
 #: Numbers and lists of numbers that most keys take; combinations of them often contradict each other.
 _PLAIN = (

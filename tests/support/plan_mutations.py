@@ -11,10 +11,10 @@ import numpy as np
 
 from lowdnn import frontend as cudnn
 from lowdnn.arch.specs import spec_for
+from lowdnn.cases import parse_case
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode
 from lowdnn.frontend.python_graph import pygraph
-from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.ranking import rank
 from lowdnn.heuristics.stored_plans import write_plan
 from tests.support.directives import READING, SECRET

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.cases import parse_case
+from lowdnn.cases.compare import EXACT, Expected, expected_outputs
+from lowdnn.cases.data import exact_values, real_values
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.base import Choices, Engine
-from lowdnn.graph.cases import parse_case
-from lowdnn.graph.compare import EXACT, Expected, expected_outputs
-from lowdnn.graph.data import exact_values, real_values
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.memory import from_memory, to_memory
 from lowdnn.ops.ragged import RaggedMove, RaggedStore

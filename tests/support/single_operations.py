@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from lowdnn import dtypes
+from lowdnn.cases import parse_cases
 from lowdnn.enums import BnFinalizeStatsMode, DataType
-from lowdnn.graph.cases import parse_cases
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.bn_backward_weights import BnBackwardWeights

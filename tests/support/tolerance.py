@@ -1,4 +1,4 @@
-"""Assertions over ``lowdnn.graph.compare``, the one tolerance table."""
+"""Assertions over ``lowdnn.cases.compare``, the one tolerance table."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from lowdnn.cases.compare import EXACT, OpClass, Tolerance, differences, tolerance
 from lowdnn.enums import DataType
-from lowdnn.graph.compare import EXACT, OpClass, Tolerance, differences, tolerance
 
 __all__ = ["OpClass", "Tolerance", "assert_close", "assert_exact", "tolerance"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lowdnn.backend.handle import Handle
+from lowdnn.cases import parse_case
 from lowdnn.cli.case_results import Request, results
-from lowdnn.graph.cases import parse_case
 
 
 def failures(handle: Handle, line: str, seed: int, engine: str | None = None) -> list[str]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import AttentionBackwardCase, parse_case
+from lowdnn.cases.compare import expected_outputs
 from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES
-from lowdnn.graph.cases import AttentionBackwardCase, parse_case
-from lowdnn.graph.compare import expected_outputs
 from lowdnn.runtime.runtime import Runtime
 from tests.support.ragged import with_random_sequences
 from tests.support.running import assert_outputs, run_plan

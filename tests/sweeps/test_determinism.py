@@ -8,9 +8,9 @@ import pytest
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.backend.handle import Handle
+from lowdnn.cases import parse_case
 from lowdnn.engines.base import Choices, Engine
 from lowdnn.enums import HeurMode, KnobType, NumericalNote
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import rank
 from tests.support.data import fresh_seed

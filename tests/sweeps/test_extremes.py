@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lowdnn.backend.handle import Handle
+from lowdnn.cases import parse_case
 from lowdnn.enums import HeurMode
-from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.base import inputs_of
 from tests.support.data import fresh_seed

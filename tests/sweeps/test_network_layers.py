@@ -10,8 +10,8 @@ import pytest
 from bench_networks import NETWORKS, network_layers
 
 from lowdnn.backend.handle import Handle
+from lowdnn.cases import parse_case
 from lowdnn.enums import HeurMode
-from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.base import inputs_of
 from tests.support.data import fresh_seed

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lowdnn.backend.handle import Handle
-from lowdnn.graph.cases import parse_case
+from lowdnn.cases import parse_case
 from tests.support.data import fresh_seed
 from tests.sweeps.checking import failures
 from tests.sweeps.random_moves import draw

@@ -9,9 +9,9 @@ import pytest
 
 from lowdnn.arch.specs import SM_80
 from lowdnn.backend.handle import Handle
+from lowdnn.cases import parse_case
 from lowdnn.engines.engine_set import anchored
 from lowdnn.engines.registry import ENGINES
-from lowdnn.graph.cases import parse_case
 from tests.support.data import fresh_seed
 from tests.sweeps.checking import failures
 from tests.sweeps.random_unfused_attention import draw, draw_backward

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from bench_floor import data_bytes, floor_us, moved_bytes, product_flops
 
-from lowdnn.graph.cases import parse_case
+from lowdnn.cases import parse_case
 
 _MIB = 2**20
 

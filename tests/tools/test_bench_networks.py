@@ -7,7 +7,7 @@ from math import prod
 import pytest
 from bench_networks import NETWORKS, network_cases, network_layers
 
-from lowdnn.graph.cases import parse_case
+from lowdnn.cases import parse_case
 from lowdnn.ops.convolution import ConvolutionOperation
 
 

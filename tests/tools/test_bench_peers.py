@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lowdnn import dtypes
-from lowdnn.graph.cases import parse_case
-from lowdnn.graph.oracle import evaluate
+from lowdnn.cases import parse_case
+from lowdnn.cases.oracle import evaluate
 
 torch: Any = pytest.importorskip("torch", reason="the peers are torch's")
 

@@ -6,9 +6,9 @@ import pytest
 from bench_suites import DEVICE_SUITES, TARGETS, SuiteCase, expanded, mixed, of_classes, sampled, suite_cases
 
 from lowdnn.arch.specs import spec_named
+from lowdnn.cases import parse_case
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode
-from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.ranking import rank
 
 _CASES = [SuiteCase(class_, f"case {number}") for class_ in ("large", "small") for number in range(10)][:13]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.engines.attention.attention_decode import AttentionDecode
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode, KnobType
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import rank
 from lowdnn.runtime.runtime import Runtime

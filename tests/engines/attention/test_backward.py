@@ -11,6 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases import parse_case
+from lowdnn.cases.oracle import evaluate
 from lowdnn.driver import open_driver
 from lowdnn.engines.attention.attention_backward_mma import AttentionBackwardMma
 from lowdnn.engines.attention.attention_backward_wgmma import AttentionBackwardWgmma
@@ -21,9 +23,7 @@ from lowdnn.engines.launch import aligned_bytes
 from lowdnn.engines.registry import ENGINES as ALL_ENGINES
 from lowdnn.enums import DataType, HeurMode, KnobType, NumericalNote
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.ragged import RaggedLoad, RaggedMove

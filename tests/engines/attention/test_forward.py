@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases import parse_case
+from lowdnn.cases.compare import differences, expected_outputs
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.attention.attention_decode import AttentionDecode
 from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
@@ -16,10 +19,7 @@ from lowdnn.engines.registry import ENGINES as ALL_ENGINES
 from lowdnn.enums import DataType, KnobType, PointwiseMode
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.cases import parse_case
-from lowdnn.graph.compare import differences, expected_outputs
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.base import with_tensors
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.runtime.runtime import Runtime

@@ -7,14 +7,14 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.attention.attention_decode import AttentionDecode
 from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed

@@ -7,13 +7,13 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases import parse_case
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.attention.attention_backward_mma import AttentionBackwardMma
 from lowdnn.engines.attention.attention_backward_wgmma import AttentionBackwardWgmma
 from lowdnn.engines.base import Choices, Engine
 from lowdnn.enums import DataType, KnobType
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.sdpa_fp8_backward import LARGEST, NUMBERS, SdpaFp8Backward
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
+from lowdnn.cases.compare import expected_outputs
 from lowdnn.engines.attention.attention_decode import AttentionDecode
 from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
 from lowdnn.engines.base import Engine
-from lowdnn.graph.cases import parse_case
-from lowdnn.graph.compare import expected_outputs
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed
 from tests.support.running import run_plan

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
+from lowdnn.cases.compare import expected_outputs
 from lowdnn.engines.attention.attention_decode import AttentionDecode
 from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
 from lowdnn.engines.base import Engine
 from lowdnn.enums import KnobType
-from lowdnn.graph.cases import parse_case
-from lowdnn.graph.compare import expected_outputs
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import with_tensors
 from lowdnn.ops.ragged import RaggedLoad, RaggedMove, RaggedStore

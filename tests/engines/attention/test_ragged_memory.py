@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import AttentionBackwardCase, AttentionCase, parse_case
+from lowdnn.cases.data import real_values
 from lowdnn.engines.attention.attention_backward_mma import AttentionBackwardMma
 from lowdnn.engines.attention.attention_decode import AttentionDecode
 from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
 from lowdnn.engines.base import Engine
 from lowdnn.enums import KnobType
-from lowdnn.graph.cases import AttentionBackwardCase, AttentionCase, parse_case
-from lowdnn.graph.data import real_values
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed
 from tests.support.ragged import with_padded, with_sequences

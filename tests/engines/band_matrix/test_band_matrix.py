@@ -5,9 +5,9 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.backend import Handle, execute
+from lowdnn.cases import parse_case
 from lowdnn.engines.band_matrix.band_matrix import BandMatrix
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
-from lowdnn.graph.cases import parse_case
 from lowdnn.runtime.runtime import Runtime
 from tests.support.builders import matmul_graph
 from tests.support.descriptors import best_config, made, plan_of, tensor, variant_pack

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.bit_mask.bit_mask import BitMask
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.bit_mask import PackBits, UnpackBits, bits_of
 from lowdnn.ops.tensor import Tensor, channels_last_strides, packed_strides
 from lowdnn.runtime.runtime import Runtime

@@ -7,11 +7,11 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.engines.block_mask.block_mask import BlockMaskEngine
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.attention_pattern import match_attention
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.block_mask import mask_dims
 from lowdnn.ops.tensor import Tensor

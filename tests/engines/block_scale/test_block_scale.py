@@ -5,13 +5,13 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.block_scale.block_scale import BlockScale
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import parse_case
-from lowdnn.graph.oracle import evaluate
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed, special_values
 from tests.support.running import check_exact, run_plan

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases import parse_case
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import DataType, HeurMode
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.base import inputs_of, with_tensors
 from lowdnn.ops.sdpa_backward import SdpaBackward

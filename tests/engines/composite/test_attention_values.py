@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.engines.registry import engine_named
 from lowdnn.graph.attention_values import with_existing_values
-from lowdnn.graph.cases import parse_case
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed
 from tests.support.running import run_plan

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.data import real_values
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode
-from lowdnn.graph.data import real_values
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import Argument, Plan, Struct, TensorPointer

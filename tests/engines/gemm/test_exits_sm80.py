@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from lowdnn.arch.specs import SM_80
+from lowdnn.cases import parse_case
 from lowdnn.driver import open_driver
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
 from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
 from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.cases import parse_case
 from lowdnn.runtime.runtime import Runtime
 from tests.support.running import check_exact
 from tests.support.runtime import open_runtime

@@ -4,10 +4,10 @@ import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.backend.handle import Handle
+from lowdnn.cases import parse_case
 from lowdnn.engines.matmul.matmul_list_wgmma import MatmulListWgmma
 from lowdnn.enums import DataType, HeurMode
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.ranking import rank
 from lowdnn.runtime.runtime import Runtime
 from tests.support.builders import matmul_graph

@@ -5,10 +5,10 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.oracle import evaluate
 from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.driver import open_driver
 from lowdnn.engines.gemm.wgmma_menu import WARP_CONFIGS
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import MathUnit, Plan, Struct, TensorMap
 from lowdnn.runtime.runtime import Runtime

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma
 from lowdnn.engines.matmul.pixel_matmul import as_matmul
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType, HeurMode
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.convolution import Convolution

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.engines.base import Engine
 from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma
@@ -14,7 +15,6 @@ from lowdnn.engines.matmul.shared_batches import split_batches
 from lowdnn.engines.registry import engine_named
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.pointwise import Pointwise

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases import parse_case
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.base import Engine
 from lowdnn.engines.moe.arguments import MAX_GROUPS
 from lowdnn.engines.moe.moe_matmul_mma import MoeMatmulMma
 from lowdnn.engines.moe.moe_matmul_simt import MoeMatmulSimt
 from lowdnn.engines.moe.moe_matmul_wgmma import MoeMatmulWgmma
 from lowdnn.enums import DataType, KnobType, NumericalNote
-from lowdnn.graph.cases import parse_case
-from lowdnn.graph.oracle import evaluate
 from lowdnn.plan import MathUnit, Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import Status

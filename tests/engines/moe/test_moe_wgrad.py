@@ -5,10 +5,10 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.engines.moe.moe_wgrad_simt import MoeWgradSimt
 from lowdnn.engines.moe.moe_wgrad_wgmma import MoeWgradWgmma
 from lowdnn.enums import DataType
-from lowdnn.graph.cases import parse_case
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import Status
 from tests.support.cases import check_case, wgmma_tile

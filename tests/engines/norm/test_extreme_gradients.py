@@ -7,9 +7,9 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.engines.norm.norm_rows import NormRows
 from lowdnn.enums import KnobType
-from lowdnn.graph.cases import parse_case
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.base import Engine
 from lowdnn.engines.norm.batch_norm import BatchNorm
 from lowdnn.engines.norm.norm_rows import NormRows
 from lowdnn.enums import KnobType
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.runtime import Runtime

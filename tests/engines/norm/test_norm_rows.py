@@ -9,12 +9,12 @@ import pytest
 from numpy.typing import NDArray
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.engines.norm.norm_rows import NormRows
 from lowdnn.engines.norm.summing import IN_REGISTERS, IN_SHARED_MEMORY
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType, HeurMode, KnobType, NormMode, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.base import with_tensors

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.engines.attention.attention_decode import AttentionDecode
 from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
@@ -16,7 +17,6 @@ from lowdnn.engines.paged_cache.paged_cache import PagedCache
 from lowdnn.engines.registry import engine_named
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import with_tensors
 from lowdnn.ops.paged_cache_load import PagedCacheLoad

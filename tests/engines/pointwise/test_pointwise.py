@@ -7,11 +7,11 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.pointwise.pointwise import Params, PointwiseEngine
 from lowdnn.enums import DataType, KnobType, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.pointwise import Pointwise, compute_types, input_ports
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.runtime import Runtime

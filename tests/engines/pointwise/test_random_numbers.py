@@ -10,10 +10,10 @@ import pytest
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
 from lowdnn.backend.handle import Handle
+from lowdnn.cases import parse_case
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.enums import DataType, KnobType, PointwiseMode, RngDistribution
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.tensor import packed_strides

@@ -7,11 +7,11 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.runtime.runtime import Runtime

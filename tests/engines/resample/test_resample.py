@@ -8,14 +8,14 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.registry import ENGINES
 from lowdnn.engines.resample.axes import has_inside_taps, leaves_image
 from lowdnn.engines.resample.resample import ResampleEngine
 from lowdnn.enums import DataType, HeurMode, KnobType, PointwiseMode, ResampleMode
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.resample import AxisTaps, Resample
 from lowdnn.plan import Plan

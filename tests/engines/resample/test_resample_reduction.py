@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import HeurMode, KnobType
-from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.ranking import rank
 from lowdnn.runtime.runtime import Runtime
 from tests.engines.resample.test_resample import check

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.engines.rope.rope import Rope
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.cases import parse_case
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from tests.support.running import check_case, run_plan

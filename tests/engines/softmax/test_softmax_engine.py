@@ -7,11 +7,11 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.engines.registry import ENGINES
 from lowdnn.engines.softmax.softmax import SoftmaxEngine
 from lowdnn.enums import DataType, HeurMode, KnobType, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.cases import parse_case
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime

@@ -8,6 +8,7 @@ import pytest
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.backend.handle import Handle
+from lowdnn.cases import parse_case
 from lowdnn.driver import nvrtc
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
@@ -17,7 +18,6 @@ from lowdnn.engines.transform.tiles import LANES_U
 from lowdnn.engines.transform.transform import Transform
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReshapeMode
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.concat import Concat
 from lowdnn.ops.tensor import Tensor

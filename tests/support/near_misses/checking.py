@@ -6,12 +6,12 @@ import numpy as np
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.compare import OpClass, Tolerance, differences, tolerance
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType
-from lowdnn.graph.compare import OpClass, Tolerance, differences, tolerance
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed
 from tests.support.near_misses.drawing import NearMiss, exact, near_misses, with_data, with_inputs

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowdnn import dtypes
+from lowdnn.cases.oracle import evaluate
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import LowdnnError

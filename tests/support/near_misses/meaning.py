@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.attention.factors import Factors
 from lowdnn.engines.attention.forward import AttentionForward
 from lowdnn.engines.base import Refusal
@@ -29,7 +30,6 @@ from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.attention_values import with_existing_values
 from lowdnn.graph.band_pattern import Band
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.graph.pattern import (
     Anchored,
     AnchoredWithExits,

@@ -12,11 +12,11 @@ import numpy as np
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.cases.compare import CONTRACTIONS, EXACT, EXACT_OPERATIONS, OpClass, arithmetic_of, differences, tolerance
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode, NumericalNote
-from lowdnn.graph.compare import CONTRACTIONS, EXACT, EXACT_OPERATIONS, OpClass, arithmetic_of, differences, tolerance
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.base import Operation, RoundsInside, inputs_of, outputs_of
 from lowdnn.ops.compute import accumulator_type

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from lowdnn.arch.specs import SPECS, ArchSpec
+from lowdnn.cases import parse_case
 from lowdnn.engines.conv.depthwise import filter_gradient, rows
 from lowdnn.engines.conv.depthwise.filter_gradient import FilterGradient
 from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
 from lowdnn.engines.conv.depthwise.rows import Correlation
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.pattern import Anchored, match_anchored
 from lowdnn.ops.convolution import ConvolutionOperation
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases import ConvolutionCase, parse_case
+from lowdnn.cases.oracle import evaluate
 from lowdnn.driver import open_driver
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType, HeurMode, KnobType
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import ConvolutionCase, parse_case
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import Plan

@@ -11,12 +11,12 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import ConvolutionCase, parse_case
+from lowdnn.cases.oracle import evaluate
 from lowdnn.driver import open_driver
 from lowdnn.engines.conv.depthwise import choice
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
 from lowdnn.enums import DataType, KnobType
-from lowdnn.graph.cases import ConvolutionCase, parse_case
-from lowdnn.graph.oracle import evaluate
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import NotSupportedError

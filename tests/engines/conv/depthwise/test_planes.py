@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import ConvolutionCase, parse_case
 from lowdnn.driver import open_driver
 from lowdnn.engines.conv.depthwise import choice
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
 from lowdnn.enums import KnobType
-from lowdnn.graph.cases import ConvolutionCase, parse_case
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import NotSupportedError

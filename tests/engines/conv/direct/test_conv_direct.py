@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.conv.direct.conv_direct import ConvDirect
 from lowdnn.enums import ConvolutionMode, DataType, KnobType, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime

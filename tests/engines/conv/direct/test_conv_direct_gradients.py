@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import ConvolutionCase, parse_case
 from lowdnn.driver import open_driver
 from lowdnn.engines.conv.direct.conv_direct import ConvDirect
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import ConvolutionCase, parse_case
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime

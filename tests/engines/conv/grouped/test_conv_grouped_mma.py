@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A, ArchSpec
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.conv.grouped.conv_grouped_mma import ConvGroupedMma
 from lowdnn.enums import ConvolutionMode, DataType, KnobType, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.heuristics.cost_model import plan_us
 from lowdnn.ops.convolution import Convolution
 from lowdnn.runtime.runtime import Runtime

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.driver import open_driver
 from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
 from lowdnn.enums import DataType, KnobType, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import Plan

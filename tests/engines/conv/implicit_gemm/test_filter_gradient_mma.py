@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.driver import open_driver
 from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
 from lowdnn.enums import KnobType
-from lowdnn.graph.cases import parse_case
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from tests.support.running import check_close, check_exact

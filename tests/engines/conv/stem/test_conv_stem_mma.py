@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.base import Refusal
 from lowdnn.engines.conv.stem.conv_stem_mma import ConvStemMma
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.builder import Layout
-from lowdnn.graph.oracle import evaluate
 from lowdnn.runtime.runtime import Runtime
 from tests.engines.conv.grouped.test_conv_grouped_mma import Case
 from tests.support.pairs import paired

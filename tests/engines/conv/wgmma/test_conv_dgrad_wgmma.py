@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.engines.conv.wgmma.conv_dgrad_wgmma import ConvDgradWgmma
 from lowdnn.enums import KnobType
-from lowdnn.graph.cases import parse_case
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from tests.support.pairs import in_turn, paired

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases import parse_case
+from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.base import Engine
 from lowdnn.engines.conv.wgmma.conv_dgrad_wgmma import ConvDgradWgmma
 from lowdnn.engines.conv.wgmma.conv_fprop_wgmma import ConvFpropWgmma
 from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.cases import parse_case
-from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import MathUnit, Plan
 from lowdnn.runtime.runtime import Runtime

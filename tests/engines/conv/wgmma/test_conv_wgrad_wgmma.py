@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases import parse_case
 from lowdnn.engines.conv.wgmma import conv_wgrad_wgmma
 from lowdnn.engines.conv.wgmma.conv_wgrad_wgmma import ConvWgradWgmma
 from lowdnn.enums import KnobType, NumericalNote
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.cost_model import plan_us
 from lowdnn.plan import MathUnit

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from lowdnn.cases import parse_case
 from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_last
-from lowdnn.graph.cases import parse_case
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import ConvolutionOperation
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lowdnn.cases import text
+from lowdnn.cases.data import exact_values, real_values
 from lowdnn.enums import DataType
-from lowdnn.graph.cases import text
-from lowdnn.graph.data import exact_values, real_values
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError

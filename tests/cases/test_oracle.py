@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 
 from lowdnn import dtypes
+from lowdnn.cases import parse_case
+from lowdnn.cases.oracle import evaluate, trace
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.cases import parse_case
-from lowdnn.graph.oracle import evaluate, trace
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.status import BadParamError, ShapeMismatchError
 from tests.support.builders import pointwise_graph

@@ -28,19 +28,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from lowdnn.graph.cases import text
-from lowdnn.graph.cases.attention import AttentionCase
-from lowdnn.graph.cases.attention_backward import AttentionBackwardCase
-from lowdnn.graph.cases.base import Case
-from lowdnn.graph.cases.convolution import ConvolutionCase
-from lowdnn.graph.cases.matmul import MatmulCase, MatmulListCase
-from lowdnn.graph.cases.moe import MoeCase
-from lowdnn.graph.cases.moves import BlockScaleCase, TransformCase
-from lowdnn.graph.cases.pointwise import PointwiseCase, ReductionCase
-from lowdnn.graph.cases.random_numbers import RngCase
-from lowdnn.graph.cases.resample import ResampleCase
-from lowdnn.graph.cases.rotary import RopeCase
-from lowdnn.graph.cases.rows import NormCase, SoftmaxCase
+from lowdnn.cases import text
+from lowdnn.cases.attention import AttentionCase
+from lowdnn.cases.attention_backward import AttentionBackwardCase
+from lowdnn.cases.base import Case
+from lowdnn.cases.convolution import ConvolutionCase
+from lowdnn.cases.matmul import MatmulCase, MatmulListCase
+from lowdnn.cases.moe import MoeCase
+from lowdnn.cases.moves import BlockScaleCase, TransformCase
+from lowdnn.cases.pointwise import PointwiseCase, ReductionCase
+from lowdnn.cases.random_numbers import RngCase
+from lowdnn.cases.resample import ResampleCase
+from lowdnn.cases.rotary import RopeCase
+from lowdnn.cases.rows import NormCase, SoftmaxCase
 from lowdnn.status import BadParamError
 
 __all__ = [

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
+from lowdnn.cases import packed, text
+from lowdnn.cases.attention import ORDERS
+from lowdnn.cases.base import Case, Inputs
+from lowdnn.cases.text import key
 from lowdnn.enums import DataType, PointwiseMode, RngDistribution
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.cases import packed, text
-from lowdnn.graph.cases.attention import ORDERS
-from lowdnn.graph.cases.base import Case, Inputs
-from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.pointwise import Pointwise

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
+from lowdnn.cases import packed, pages, steps, text
+from lowdnn.cases.base import Case, Inputs
+from lowdnn.cases.chains import same_dims_chain
+from lowdnn.cases.text import key
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, RngDistribution
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import packed, pages, steps, text
-from lowdnn.graph.cases.base import Case, Inputs
-from lowdnn.graph.cases.chains import same_dims_chain
-from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.block_mask import mask_dims
 from lowdnn.ops.pointwise import Pointwise

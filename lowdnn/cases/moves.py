@@ -9,18 +9,18 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lowdnn.cases import pages, text
+from lowdnn.cases.base import Case, check_axes
+from lowdnn.cases.chains import (
+    pointwise_type,
+)
+from lowdnn.cases.text import key
 from lowdnn.enums import (
     DataType,
     PointwiseMode,
     TensorReordering,
 )
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import pages, text
-from lowdnn.graph.cases.base import Case, check_axes
-from lowdnn.graph.cases.chains import (
-    pointwise_type,
-)
-from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lowdnn.cases import parse_case
+from lowdnn.cases.compare import EXACT, OpClass, Tolerance, differences, expected_outputs, tolerance, tolerance_of
+from lowdnn.cases.oracle import trace
 from lowdnn.enums import DataType, NumericalNote
-from lowdnn.graph.cases import parse_case
-from lowdnn.graph.compare import EXACT, OpClass, Tolerance, differences, expected_outputs, tolerance, tolerance_of
-from lowdnn.graph.oracle import trace
 from lowdnn.ops.convolution_forward import ConvolutionForward
 
 LOOSE = Tolerance(0.1, 0.0)

@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
+from lowdnn.cases import AttentionCase, Case, ConvolutionCase, parse_case, parse_cases
+from lowdnn.cases.oracle import evaluate
+from lowdnn.cases.steps import STEPS
 from lowdnn.enums import ConvolutionMode, DataType, PaddingMode, PointwiseMode, ReduceTensorOp, ResampleMode
-from lowdnn.graph.cases import AttentionCase, Case, ConvolutionCase, parse_case, parse_cases
-from lowdnn.graph.cases.steps import STEPS
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
+from lowdnn.cases import text
+from lowdnn.cases.attention import ORDERS
+from lowdnn.cases.base import Case
+from lowdnn.cases.text import key
 from lowdnn.enums import DataType
 from lowdnn.graph.builder import GraphBuilder
-from lowdnn.graph.cases import text
-from lowdnn.graph.cases.attention import ORDERS
-from lowdnn.graph.cases.base import Case
-from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import Tensor, packed_strides
 

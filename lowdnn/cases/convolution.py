@@ -6,14 +6,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from lowdnn.enums import (
-    ConvolutionMode,
-    DataType,
-)
-from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import exits, steps, text
-from lowdnn.graph.cases.base import Case
-from lowdnn.graph.cases.chains import (
+from lowdnn.cases import exits, steps, text
+from lowdnn.cases.base import Case
+from lowdnn.cases.chains import (
     PROLOGUE_GROWTH,
     broadcast_dims,
     contraction_output,
@@ -23,7 +18,12 @@ from lowdnn.graph.cases.chains import (
     prologue_of,
     stores,
 )
-from lowdnn.graph.cases.text import key
+from lowdnn.cases.text import key
+from lowdnn.enums import (
+    ConvolutionMode,
+    DataType,
+)
+from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import Convolution, ConvolutionOperation
 from lowdnn.ops.tensor import Tensor

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
+from lowdnn.cases.oracle import evaluate
 from lowdnn.enums import DataType, NumericalNote, ResampleMode
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.oracle import evaluate
 from lowdnn.graph.reduction_pattern import descendants
 from lowdnn.ops.base import RoundsInside, inputs_of
 from lowdnn.ops.bit_mask import BitMove

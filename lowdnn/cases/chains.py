@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from lowdnn.cases.steps import STORE, Chain
 from lowdnn.enums import (
     DataType,
     PointwiseMode,
 )
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases.steps import STORE, Chain
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
 

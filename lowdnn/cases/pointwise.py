@@ -9,22 +9,22 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lowdnn.enums import (
-    DataType,
-    ReduceTensorOp,
-)
-from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import steps, text
-from lowdnn.graph.cases.base import Case, check_axes
-from lowdnn.graph.cases.chains import (
+from lowdnn.cases import steps, text
+from lowdnn.cases.base import Case, check_axes
+from lowdnn.cases.chains import (
     broadcast_dims,
     pointwise_type,
     same_dims_chain,
     stores,
 )
-from lowdnn.graph.cases.steps import Chain
-from lowdnn.graph.cases.text import key
-from lowdnn.graph.data import unit_values
+from lowdnn.cases.data import unit_values
+from lowdnn.cases.steps import Chain
+from lowdnn.cases.text import key
+from lowdnn.enums import (
+    DataType,
+    ReduceTensorOp,
+)
+from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import Tensor
 

@@ -8,20 +8,20 @@ from typing import ClassVar
 import numpy as np
 
 from lowdnn import dtypes
-from lowdnn.enums import (
-    DataType,
-    MoeGroupedMatmulMode,
-)
-from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import routing, steps, text
-from lowdnn.graph.cases.base import Case, Inputs
-from lowdnn.graph.cases.chains import (
+from lowdnn.cases import routing, steps, text
+from lowdnn.cases.base import Case, Inputs
+from lowdnn.cases.chains import (
     contraction_output,
     contraction_type,
     epilogue_of,
     stores,
 )
-from lowdnn.graph.cases.text import key
+from lowdnn.cases.text import key
+from lowdnn.enums import (
+    DataType,
+    MoeGroupedMatmulMode,
+)
+from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError

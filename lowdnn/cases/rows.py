@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
+from lowdnn.cases import steps, text
+from lowdnn.cases.base import Case, check_axes
+from lowdnn.cases.chains import layout_like
+from lowdnn.cases.steps import Chain
+from lowdnn.cases.text import key
 from lowdnn.enums import DataType, NormFwdPhase, NormMode
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import steps, text
-from lowdnn.graph.cases.base import Case, check_axes
-from lowdnn.graph.cases.chains import layout_like
-from lowdnn.graph.cases.steps import Chain
-from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import Tensor
 

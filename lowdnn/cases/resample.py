@@ -11,6 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
+from lowdnn.cases import steps, text
+from lowdnn.cases.base import Case
+from lowdnn.cases.chains import (
+    broadcast_dims,
+    each_axis,
+    epilogue_of,
+    stores,
+)
+from lowdnn.cases.text import key
 from lowdnn.enums import (
     DataType,
     NanPropagation,
@@ -18,15 +27,6 @@ from lowdnn.enums import (
     ResampleMode,
 )
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import steps, text
-from lowdnn.graph.cases.base import Case
-from lowdnn.graph.cases.chains import (
-    broadcast_dims,
-    each_axis,
-    epilogue_of,
-    stores,
-)
-from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.resample import Resample, maxima, whole
 from lowdnn.ops.tensor import Tensor

@@ -8,19 +8,19 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lowdnn.cases import steps, text
+from lowdnn.cases.base import Case
+from lowdnn.cases.chains import (
+    pointwise_type,
+    same_dims_chain,
+    stores,
+)
+from lowdnn.cases.text import key
 from lowdnn.enums import (
     DataType,
     RngDistribution,
 )
 from lowdnn.graph.builder import GraphBuilder, Layout
-from lowdnn.graph.cases import steps, text
-from lowdnn.graph.cases.base import Case
-from lowdnn.graph.cases.chains import (
-    pointwise_type,
-    same_dims_chain,
-    stores,
-)
-from lowdnn.graph.cases.text import key
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.rng import Rng
 from lowdnn.ops.tensor import Tensor
