@@ -28,7 +28,7 @@ LAYERS = (
     ("heuristics",),
     ("backend",),
     ("cases",),
-    ("frontend",),
+    ("bench", "frontend"),
     ("cli",),
     ("__main__",),
 )

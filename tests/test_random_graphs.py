@@ -1,6 +1,6 @@
 """Random graphs over all operations are planned for every generation, and some are run and compared with the oracle.
 
-``tools/random_graphs.py`` does so with any number of them.
+``tools/checks/random_graphs.py`` does so with any number of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_random_graphs(runtime: Runtime, part: int) -> None:
         plans = [planned(grown, arch) for arch in (SM_90A, SM_80)]
         for plan in plans if seed < first + _RUN else ():
             problem = problem_of(runtime, grown, plan)
-            assert not problem, f"python tools/random_graphs.py --first {seed} --count 1: {problem}"
+            assert not problem, f"python -m tools.checks.random_graphs --first {seed} --count 1: {problem}"
 
 
 def test_the_comparison_sees_one_element_off_by_a_twentieth(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

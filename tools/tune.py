@@ -1,6 +1,6 @@
 """Walks the knobs of the engines that take a case on an NVIDIA GPU, and prints the ranking beside the estimates.
 
-    python tools/tune.py CASE... [--engine NAME] [--sample N] [--top K] [--record FILE]
+    python -m tools.tune CASE... [--engine NAME] [--sample N] [--top K] [--record FILE]
 
 Every combination of knob values (or a sample of them, with the default always among them) is timed by graph replay, all
 in turns on the same data. ``*`` marks an engine's default and ``**`` the cost model's first choice; results that differ
@@ -21,11 +21,11 @@ from pathlib import Path
 from random import Random
 
 import torch
-from bench_data import CaseData, disagreement
-from bench_floor import data_bytes, floor_us
-from bench_timing import Timed, Timing, interleaved, slots_for
 
 from lowdnn.backend.handle import Handle
+from lowdnn.bench.floor import card_named, data_bytes, floor_us
+from lowdnn.bench.statistics import Timing
+from lowdnn.bench.timing import slots_for
 from lowdnn.cases import Case
 from lowdnn.cli.reading import read_cases
 from lowdnn.engines.base import Choices, Engine, Knob
@@ -37,6 +37,8 @@ from lowdnn.heuristics.tuning_records import TuningRecord, file_text, records_in
 from lowdnn.plan import Plan
 from lowdnn.runtime.workspace import Workspace
 from lowdnn.status import LowdnnError, NotSupportedError
+from tools.bench.capture import Timed, timed
+from tools.bench.data import CaseData, disagreement
 
 #: What a plan must be faster by than the first choice to be recorded: about what two timings of one plan differ by.
 RECORD_GAIN = 1.015
@@ -64,6 +66,7 @@ def main() -> int:
     parser.add_argument("--top", type=int, default=16, help="lines to print (default 16)")
     parser.add_argument("--record", type=Path, metavar="FILE", help="write what is faster as tuning records into FILE")
     arguments = parser.parse_args()
+    card = card_named(torch.cuda.get_device_name(0))
     with Handle.open("cuda") as handle:
         engines = [engine_named(name) for name in arguments.engine] or [
             engine for engine in handle.engines if engine.name != "composite"
@@ -72,7 +75,7 @@ def main() -> int:
             graph = case.graph()
             variants = list(_variants(handle, graph, engines, arguments.sample, arguments.seed))
             timings, failed = _timed(handle, case, graph, variants)
-            print(f"\n{case}  floor {floor_us(graph):.2f} us")
+            print(f"\n{case}  floor {floor_us(graph, card):.2f} us")
             for line in [*failed, *_lines(variants, timings)][: arguments.top]:
                 print(line, flush=True)
             if arguments.record:
@@ -147,7 +150,7 @@ def _timed(
                 failed.append(f"{'WRONG':>10} {variant.text}: {wrong}")
             else:
                 running[variant.text] = launch
-        return interleaved(running, data.slots), failed
+        return timed(running, data.slots), failed
 
 
 def _lines(variants: Sequence[Variant], timings: Mapping[str, Timing]) -> list[str]:

@@ -1,7 +1,7 @@
-"""What the suites of ``bench.py`` measure: cases by class, the targets of the classes, and the choice of a part.
+"""What the benchmarks measure: suites of cases by class, the targets of the classes, and the choice of a part.
 
-A file of ``bench_cases/`` has sections ``[class]`` of case lines; ``{a,b}`` in a line stands for each of its values, as
-in a shell. The suite ``conv`` has the layers of ``bench_networks.py`` besides.
+A suite is a file of ``cases/``. It has sections ``[class]`` of case lines; ``{a,b}`` in a line stands for each of its
+values, as in a shell.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from itertools import product
 from pathlib import Path
 from random import Random
 
-from bench_networks import network_cases
-
 from lowdnn.cases import parse_case
 
 DEVICE_SUITES = ("gemm", "conv", "membound", "attention")
 NETWORK_LAYERS = "all layers of at least 12 real networks (2D, 3D, 1D), three directions, batch 32 to 128"
 
-_CASES = Path(__file__).resolve().parent / "bench_cases"
+_CASES = Path(__file__).resolve().parent / "cases"
 _BRACES = re.compile(r"\{([^}]*)\}")
 
 
@@ -82,12 +80,20 @@ TARGETS: Mapping[str, Target] = {
 
 
 def suite_cases(suite: str) -> list[SuiteCase]:
-    """All cases of a suite, each once, in the canonical text of ``lowdnn.cases``."""
+    """The cases of a suite, each once, in the canonical text of ``lowdnn.cases``."""
     lines = (_CASES / f"{suite}.txt").read_text(encoding="utf-8").splitlines()
-    cases = [SuiteCase(class_, _canonical(text)) for class_, text in _sections(lines)]
-    if suite == "conv":
-        cases += [SuiteCase(NETWORK_LAYERS, _canonical(text), names) for text, names in network_cases()]
-    return list(dict.fromkeys(cases))
+    return list(dict.fromkeys(SuiteCase(class_, str(parse_case(text))) for class_, text in sections(lines)))
+
+
+def sections(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """(name of its section, line) for each line behind a ``[name]``, expanded and without its comment."""
+    name = ""
+    for line in lines:
+        content = line.split("#")[0].strip()
+        if content.startswith("["):
+            name = content.strip("[]")
+        elif content:
+            yield from ((name, text) for text in expanded(content))
 
 
 def of_classes(cases: Iterable[SuiteCase], wanted: Sequence[str]) -> list[SuiteCase]:
@@ -118,20 +124,6 @@ def expanded(text: str) -> Iterator[str]:
     parts = _BRACES.split(text)
     choices = [[part] if number % 2 == 0 else part.split(",") for number, part in enumerate(parts)]
     return map("".join, product(*choices))
-
-
-def _sections(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    class_ = ""
-    for line in lines:
-        content = line.split("#")[0].strip()
-        if content.startswith("["):
-            class_ = content.strip("[]")
-        elif content:
-            yield from ((class_, text) for text in expanded(content))
-
-
-def _canonical(text: str) -> str:
-    return str(parse_case(text))
 
 
 def _by_class(cases: Iterable[SuiteCase]) -> dict[str, list[SuiteCase]]:

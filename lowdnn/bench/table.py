@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from bench_suites import Target
+from lowdnn.bench.suites import Target
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class RowFile:
 def read_rows(path: Path) -> list[Row]:
     """The rows of a file with the columns of ``Row``."""
     with path.open(newline="", encoding="utf-8") as file:
-        lines = [{_field(name): value for name, value in line.items()} for line in csv.DictReader(file)]
-    numbers = [item.name for item in fields(Row) if item.type == "float"]
-    return [Row(**{**line, **{name: float(line[name]) for name in numbers}}) for line in lines]
+        return [
+            Row(**{_field(name): _value(name, text) for name, text in line.items()}) for line in csv.DictReader(file)
+        ]
 
 
 def class_table(rows: Iterable[Row], targets: Mapping[str, Target], left_out: Mapping[str, int]) -> str:
@@ -137,3 +137,10 @@ def _columns() -> list[str]:
 
 def _field(column: str) -> str:
     return "class_" if column == "class" else column
+
+
+def _value(column: str, text: str) -> Any:
+    return float(text) if column in _NUMBERS else text
+
+
+_NUMBERS = frozenset(item.name for item in fields(Row) if item.type == "float")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +12,12 @@ from numpy.typing import NDArray
 
 from lowdnn import dtypes
 from lowdnn.backend.handle import Handle
+from lowdnn.bench.timing import execute_times
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.memory import from_memory, to_memory
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Plan
 from lowdnn.runtime.buffer import DeviceBuffer
-from lowdnn.runtime.event import Event
 from lowdnn.runtime.stream import Stream
 from lowdnn.runtime.workspace import Workspace
 
@@ -69,8 +68,10 @@ def run_graph(handle: Handle, graph: OperationGraph, plan: Plan, inputs: Arrays,
         execute()
         stream.synchronize()
         outputs = {tensor.uid: _read(buffers[tensor.uid], tensor) for tensor in graph.outputs}
-        device_us, host_us = _times(handle, stream, execute, repeats) if repeats else (0.0, 0.0)
-    return Outcome(outputs, device_us, host_us)
+        if not repeats:
+            return Outcome(outputs, 0.0, 0.0)
+        device, host = execute_times(context, stream, execute, repeats)
+    return Outcome(outputs, device.us, host.us)
 
 
 def _initial_memory(tensor: Tensor, values: NDArray[Any] | None) -> NDArray[Any]:
@@ -83,18 +84,3 @@ def _initial_memory(tensor: Tensor, values: NDArray[Any] | None) -> NDArray[Any]
 
 def _read(buffer: DeviceBuffer, tensor: Tensor) -> NDArray[Any]:
     return from_memory(buffer.to_host().view(dtypes.info(tensor.data_type).storage), tensor)
-
-
-def _times(handle: Handle, stream: Stream, execute: Callable[[], None], repeats: int) -> tuple[float, float]:
-    context = handle.runtime.context
-    device, host = [], []
-    with Event.create(context) as start, Event.create(context) as end:
-        for _ in range(repeats):
-            start.record(stream)
-            before = time.perf_counter()
-            execute()
-            host.append((time.perf_counter() - before) * 1e6)
-            end.record(stream)
-            end.synchronize()
-            device.append(end.elapsed_ms(start) * 1e3)
-    return float(np.median(device)), float(np.median(host))

@@ -67,7 +67,7 @@ def _check(arguments: argparse.Namespace) -> None:
             "run.sanitize",
             expected="the emulated device",
             got="--device cuda",
-            hint="on a GPU, compute-sanitizer checks kernels: python tools/sanitize.py",
+            hint="on a GPU, compute-sanitizer checks kernels: python -m tools.checks.sanitize",
         )
     if arguments.policy is not None:
         raise BadParamError.at("run.sanitize", expected="no --policy: all are run", got=arguments.policy)

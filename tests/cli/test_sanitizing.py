@@ -165,7 +165,7 @@ def test_a_case_that_no_engine_takes_is_refused_once(capsys: pytest.CaptureFixtu
     ("arguments", "text"),
     [
         (["--device", "cuda"], "run.sanitize: expected the emulated device, got --device cuda"),
-        (["--device", "cuda"], "tools/sanitize.py"),
+        (["--device", "cuda"], "tools/checks/sanitize.py"),
         (["--policy", "lockstep"], "run.sanitize: expected no --policy"),
         (["--schedules", "-1"], "run.schedules: expected 0 to 10000, got -1"),
         (["--engine", "nope"], "run.engine: expected one of all"),

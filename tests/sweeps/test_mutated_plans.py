@@ -1,4 +1,4 @@
-"""A thousand mutations of serialised plans and graphs; ``tools/mutate_plans.py`` does more of them."""
+"""A thousand mutations of serialised plans and graphs; ``tools/checks/mutate_plans.py`` does more of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFIG = Config(device="emulated", emulated_arch="sm_90a", disk_cache=False)
 def test_mutated_documents_are_read_or_refused() -> None:
     seed = fresh_seed()
     found = attack(seed, COUNT)
-    assert not found.findings, "\n".join(["python tools/mutate_plans.py", *found.findings[:5]])
+    assert not found.findings, "\n".join(["python -m tools.checks.mutate_plans", *found.findings[:5]])
     taken = sum(count for outcome, count in found.outcomes.items() if "taken" in outcome)
     assert 0 < taken < COUNT // 2, found.outcomes
     assert sum(found.outcomes.values()) == COUNT

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import pytest
-from bench_networks import NETWORKS, network_layers
 
 from lowdnn.backend.handle import Handle
 from lowdnn.cases import parse_case
@@ -17,6 +17,7 @@ from lowdnn.ops.base import inputs_of
 from tests.support.data import fresh_seed
 from tests.sweeps.torch_reference import reference
 from tests.sweeps.torch_tensors import blank, execute, integers
+from tools.bench.network_layers import networks
 
 #: Sums stay exact in fp32, and most results in bf16 too.
 _LARGEST = 2
@@ -37,11 +38,11 @@ def handle(torch: Any) -> Iterator[Handle]:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("direction", ["fprop", "dgrad", "wgrad"])
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", networks())
 def test_layers_are_exact(torch: Any, handle: Handle, network: str, direction: str) -> None:
     seed = fresh_seed()
     torch.manual_seed(seed)
-    lines = dict.fromkeys(layer.at_batch(1).case(direction) for layer in network_layers(network))
+    lines = dict.fromkeys(str(replace(layer, n=1, dir=direction)) for layer in networks()[network])
     wrong = [report for line in lines for report in _wrong_engines(torch, handle, line)]
     assert not wrong, f"seed {seed}:\n" + "\n".join(wrong)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from bench_host import norm_calls
-
 from lowdnn.backend import Handle
+from tools.bench.host import norm_calls
 
 
 def test_norms_run_with_their_values_given_in_every_way(handle: Handle) -> None:

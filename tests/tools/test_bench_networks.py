@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import pytest
-from bench_networks import NETWORKS, network_cases, network_layers
 
 from lowdnn.cases import parse_case
 from lowdnn.ops.convolution import ConvolutionOperation
+from tools.bench.network_layers import network_cases, networks
 
 
 @pytest.mark.parametrize(
@@ -27,30 +25,28 @@ from lowdnn.ops.convolution import ConvolutionOperation
     ],
 )
 def test_multiplications_for_one_image_are_those_that_the_papers_give(name: str, gigaflops: float) -> None:
-    products = sum(
-        count * prod(layer.outputs) * layer.k * layer.c // layer.groups * prod(layer.rs)
-        for layer, count in network_layers(name).items()
-    )
-    assert products / 1e9 == pytest.approx(gigaflops, rel=0.02)
+    flops = sum(count * layer.graph().operations[0].flops / layer.n for layer, count in networks()[name].items())
+    assert flops / 2e9 == pytest.approx(gigaflops, rel=0.02)
 
 
 def test_batches_and_dimensions() -> None:
-    layers = [layer for name in NETWORKS for layer in network_layers(name)]
-    assert len(NETWORKS) >= 12
+    layers = [layer for layers in networks().values() for layer in layers]
+    assert len(networks()) >= 12
     assert {len(layer.hw) for layer in layers} == {1, 2, 3}
     assert all(32 <= layer.n <= 128 for layer in layers)
+    assert {layer.dir for layer in layers} == {"fprop"}
 
 
 def test_every_case_is_a_graph_and_occurs_once() -> None:
     cases = list(network_cases())
-    assert len({text for text, _ in cases}) == len(cases)
-    for text, _ in cases:
-        (operation,) = parse_case(text).graph().operations
+    assert len({case.text for case in cases}) == len(cases)
+    for case in cases:
+        (operation,) = parse_case(case.text).graph().operations
         assert isinstance(operation, ConvolutionOperation)
 
 
 def test_a_layer_of_two_networks_names_both() -> None:
-    owners = dict(network_cases())
+    owners = {case.text: case.network for case in network_cases()}
     assert owners["conv n=64 c=3 hw=224x224 k=32 rs=3x3 pad=1 stride=2 dtype=bf16"].split("+") == [
         "regnetx_3.2gf",
         "mobilenet_v2",

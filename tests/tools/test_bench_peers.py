@@ -74,14 +74,14 @@ def test_a_result_of_fp32_has_the_accuracy_of_fp32() -> None:
 
 
 def _peers(text: str, data: Any) -> Any:
-    from bench_peers import peers_of
+    from tools.bench.peers.catalog import peers_of
 
     return peers_of(parse_case(text), data)
 
 
 def _with_reference(text: str) -> tuple[Any, int]:
     """The data of a case, with lowdnn's reference as its outputs, and how many these are."""
-    from bench_data import CaseData
+    from tools.bench.data import CaseData
 
     torch.manual_seed(len(text))
     case = parse_case(text)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fused_convolution
-import fused_convolution_backend
 import pytest
-import train_digits
 
 from lowdnn.engines.registry import ENGINES
 from lowdnn.ops.convolution_forward import ConvolutionForward
+from tools.examples import fused_convolution, fused_convolution_backend, train_digits
 
 
 def test_fused_convolution_through_both_apis(capsys: pytest.CaptureFixture[str]) -> None:

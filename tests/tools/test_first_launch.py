@@ -1,9 +1,10 @@
-"""``tools/first_launch.py``: time counts for the innermost part that is open."""
+"""``tools/bench/first_launch.py``: time counts for the innermost part that is open."""
 
 from __future__ import annotations
 
 import pytest
-from first_launch import _Clock
+
+from tools.bench.first_launch import _Clock
 
 
 def test_time_counts_for_the_innermost_part(monkeypatch: pytest.MonkeyPatch) -> None:

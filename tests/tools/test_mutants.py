@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import mutants
 import pytest
-from mutant_tables import ROOT, Mutant, read_table, read_tables, select
+
+from tools.checks import mutants
+from tools.checks.mutant_tables import ROOT, Mutant, read_table, read_tables, select
 
 TABLE = read_tables()
 

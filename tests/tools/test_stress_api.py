@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from stress_api import stress
+
+from tools.checks.stress_api import stress
 
 _STEPS = 2000
 

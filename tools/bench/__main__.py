@@ -1,12 +1,12 @@
 """Benchmarks: lowdnn and its peers in turns in one process on an NVIDIA GPU, one CSV row a case.
 
-    python tools/bench.py [SUITE...] [--suite SUITE] [--only TEXT] [--sample N] [--budget SECONDS] [--resume]
+    python -m tools.bench [SUITE...] [--suite SUITE] [--only TEXT] [--sample N] [--budget SECONDS] [--resume]
 
-Suites: gemm, conv, membound, attention (see bench_suites.py), host. The device suites time kernels by graph replay (see
-bench_timing.py) and compare the results with the peers'; the host suite times calls without synchronisation. In the
-rows, ``us`` is ours, ``floor_us`` the larger of arithmetic at the sustained peak and bytes at the copy bandwidth,
-``peer`` the fastest peer, and ``ratio`` = peer_us / us. Each suite ends with a table of its classes: the ratios, and
-the shares floor_us / us. The exit code is 1 where a case failed.
+Suites: gemm, conv, membound, attention (``lowdnn/bench/cases``; conv has the layers of ``networks.txt`` too), host. The
+device suites time kernels by graph replay (``lowdnn/bench/timing.py``) and compare the results with the peers'; the
+host suite times calls without synchronisation. In the rows, ``us`` is ours, ``floor_us`` the larger of arithmetic at
+the sustained peak and bytes at the copy bandwidth, ``peer`` the fastest peer, and ``ratio`` = peer_us / us. Each suite
+ends with a table of its classes: the ratios, and the shares floor_us / us. The exit code is 1 where a case failed.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from bench_device import measure
-from bench_host import measure_host, measure_planning
-from bench_peers import configure
-from bench_suites import DEVICE_SUITES, TARGETS, SuiteCase, mixed, of_classes, sampled, suite_cases
-from bench_table import Machine, Row, RowFile, class_table
 
 from lowdnn.backend.handle import Handle
+from lowdnn.bench.floor import card_named
+from lowdnn.bench.statistics import Timing
+from lowdnn.bench.suites import DEVICE_SUITES, TARGETS, SuiteCase, mixed, of_classes, sampled
+from lowdnn.bench.table import Machine, Row, RowFile, class_table
+from tools.bench.device import measure
+from tools.bench.host import measure_host
+from tools.bench.network_layers import cases_of
+from tools.bench.peers.catalog import configure
+from tools.bench.planning import measure_planning
 
-ROOT = Path(__file__).resolve().parent
+_RESULTS = Path(__file__).resolve().parent / "results"
 SUITES = (*DEVICE_SUITES, "host")
 
 #: Memory that torch may keep from case to case before it is asked to give it back.
@@ -40,10 +44,11 @@ def main() -> int:
     arguments = _parse()
     configure()
     machine = Machine(torch.cuda.get_device_name(0), _driver_version(), arguments.commit or _commit())
+    folder = arguments.out or _RESULTS / card_named(machine.gpu).name.lower()
     is_clean = True
     for suite in arguments.suites:
-        every = [] if suite == "host" else of_classes(suite_cases(suite), arguments.only)
-        with RowFile(arguments.out / f"{suite}.csv", is_resumed=arguments.resume) as file:
+        every = [] if suite == "host" else of_classes(cases_of(suite), arguments.only)
+        with RowFile(folder / f"{suite}.csv", is_resumed=arguments.resume) as file:
             try:
                 for row in (
                     _host_rows(machine) if suite == "host" else _device_rows(suite, every, file, arguments, machine)
@@ -64,7 +69,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no case of a suite after this time")
     parser.add_argument("--seed", type=int, default=4, help="of --sample and of the order under --budget (default 4)")
     parser.add_argument("--resume", action="store_true", help="keep the rows that the files have, measure the others")
-    parser.add_argument("--out", type=Path, default=ROOT / "bench_results" / "h200", help="folder of the CSV files")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the CSV files (default: results/CARD)")
     parser.add_argument("--commit", default="", help="commit of the tree (default: asked of git)")
     parser.add_argument("--engine", help="this engine instead of the heuristics' first choice")
     arguments = parser.parse_args()
@@ -113,21 +118,33 @@ def _add(file: RowFile, row: Row) -> None:
 
 
 def _host_rows(machine: Machine) -> Iterator[Row]:
-    rows = measure_host(repeats=200)
-    bare = rows[0]
-    for row in rows[1:]:
-        spread = (row.high_us - row.low_us) / row.median_us
-        yield Row(
-            "host", "execute", row.name, "", "", "", "", round(row.median_us, 2), round(bare.median_us, 2), bare.name,
-            round(bare.median_us, 2), round(bare.median_us / row.median_us, 3), round(spread, 3), **vars(machine),
-        )  # fmt: skip
-    limit_us = 1000.0
-    for row in measure_planning(repeats=50):
-        spread = (row.high_us - row.low_us) / row.median_us
-        yield Row(
-            "host", "planning", row.name, "", "", "", "", round(row.median_us, 1), 0.0, "limit of 1 ms",
-            limit_us, round(limit_us / row.median_us, 3), round(spread, 3), **vars(machine),
-        )  # fmt: skip
+    times = measure_host(repeats=200)
+    (bare_name, bare), *_ = times.items()
+    for name, timing in times.items():
+        if name != bare_name:
+            yield _host_row("execute", name, timing, bare_name, bare.us, machine)
+    for name, timing in measure_planning(repeats=50).items():
+        yield _host_row("planning", name, timing, "limit of 1 ms", 1000.0, machine)
+
+
+def _host_row(class_: str, name: str, timing: Timing, peer: str, peer_us: float, machine: Machine) -> Row:
+    """The floor of a host time is its peer's; planning has a limit instead, which is no floor."""
+    return Row(
+        suite="host",
+        class_=class_,
+        case=name,
+        network="",
+        dtype="",
+        engine="",
+        knobs="",
+        us=round(timing.us, 2),
+        floor_us=round(peer_us, 2) if class_ == "execute" else 0.0,
+        peer=peer,
+        peer_us=round(peer_us, 2),
+        ratio=round(peer_us / timing.us, 3),
+        spread=round(timing.spread, 3),
+        **vars(machine),
+    )
 
 
 def _driver_version() -> str:
@@ -137,7 +154,7 @@ def _driver_version() -> str:
 
 def _commit() -> str:
     asked = subprocess.run(
-        ("git", "rev-parse", "--short", "HEAD"), capture_output=True, text=True, check=False, cwd=ROOT
+        ("git", "rev-parse", "--short", "HEAD"), capture_output=True, text=True, check=False, cwd=_RESULTS
     )
     return asked.stdout.strip() or os.environ.get("COMMIT", "")
 

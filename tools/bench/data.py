@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 import torch
-from bench_related import related
 
 from lowdnn.cases import (
     AttentionBackwardCase,
@@ -19,6 +18,7 @@ from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.tensor import Tensor
+from tools.bench.related import related
 
 TORCH_TYPES = {
     DataType.DOUBLE: torch.float64,

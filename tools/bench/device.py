@@ -6,14 +6,12 @@ import sys
 from dataclasses import replace
 
 import torch
-from bench_data import CaseData
-from bench_floor import data_bytes, data_type_of, floor_us
-from bench_peers import Peer, peers_of
-from bench_suites import SuiteCase
-from bench_table import Machine, Row
-from bench_timing import interleaved, slots_for
 
 from lowdnn.backend.handle import Handle
+from lowdnn.bench.floor import card_named, data_bytes, data_type_of, floor_us
+from lowdnn.bench.suites import SuiteCase
+from lowdnn.bench.table import Machine, Row
+from lowdnn.bench.timing import slots_for
 from lowdnn.cases import parse_case
 from lowdnn.engines.registry import engine_named
 from lowdnn.enums import HeurMode
@@ -22,6 +20,9 @@ from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
 from lowdnn.plan import Plan
 from lowdnn.runtime.workspace import Workspace
 from lowdnn.status import LowdnnError, NotSupportedError
+from tools.bench.capture import timed
+from tools.bench.data import CaseData
+from tools.bench.peers.catalog import Peer, peers_of
 
 
 class WrongResultError(Exception):
@@ -40,7 +41,7 @@ def measure(handle: Handle, suite: str, case: SuiteCase, machine: Machine, engin
         engine=engine or "",
         knobs="",
         us=0.0,
-        floor_us=round(floor_us(graph), 2),
+        floor_us=round(floor_us(graph, card_named(machine.gpu)), 2),
         peer="",
         peer_us=0.0,
         ratio=0.0,
@@ -76,7 +77,7 @@ def _measured(handle: Handle, graph: OperationGraph, plan: Plan, blank: Row) -> 
         ours(0)
         torch.cuda.synchronize()
         peers = _agreeing(peers_of(case, data), data, blank.case)
-        timings = interleaved({"lowdnn": ours, **peers}, data.slots)
+        timings = timed({"lowdnn": ours, **peers}, data.slots)
     mine = timings.pop("lowdnn")
     best = min(timings, key=lambda name: timings[name].us)
     return replace(

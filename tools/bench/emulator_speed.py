@@ -1,6 +1,6 @@
 """How fast the emulated device runs three kernels of full size, with and without the race detector.
 
-    OPENBLAS_NUM_THREADS=1 PYTHONPATH=. python tools/emulator_speed.py [--repeats N] [--no-races]
+    OPENBLAS_NUM_THREADS=1 python -m tools.bench.emulator_speed [--repeats N] [--no-races]
 
 Prints, for each kernel, the target, the fastest launch (code already generated; bounds, alignment and initialisation
 checked) and the same with races looked for as well. The exit code is 1 where a target is missed.

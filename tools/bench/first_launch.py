@@ -1,6 +1,6 @@
 """Time from the start of a process to the first launch of ``lowdnn demo``, and where it goes.
 
-    PYTHONPATH=. python tools/first_launch.py [--device emulated] [--repeats N] [--cold | --cache-dir DIR] [--cpu]
+    python -m tools.bench.first_launch [--device emulated] [--repeats N] [--cold | --cache-dir DIR] [--cpu]
 
 Each repeat is a new process with the disk cache as the one before left it (``--cold``: an empty one). A row is what one
 part takes without the parts inside of it, in milliseconds, in the repeat that took least in all.
@@ -107,8 +107,8 @@ def main() -> None:
 
 
 def _run(arguments: argparse.Namespace, cache: str) -> dict[str, float]:
-    command = [sys.executable, __file__, "--device", arguments.device, "--child", repr(time.monotonic())]
-    command += ["--cpu"] if arguments.cpu else []
+    command = [sys.executable, "-m", "tools.bench.first_launch", "--device", arguments.device]
+    command += ["--child", repr(time.monotonic()), *(["--cpu"] if arguments.cpu else [])]
     environment = {**os.environ, "LOWDNN_CACHE_DIR": cache}
     found = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return json.loads(found.stdout.splitlines()[-1])  # type: ignore[no-any-return]

@@ -1,27 +1,18 @@
-"""Host time of one execute against the bare launch under it, on the GPU; and of planning, anywhere.
+"""Host time of one execute against the bare launch under it, on the GPU.
 
-    PYTHONPATH=. python tools/bench_host.py [--repeats N] [--json]
-    PYTHONPATH=. python tools/bench_host.py --planning [--repeats N] [--sample N] [--json]
+    python -m tools.bench.host [--repeats N] [--json]
 
-Of executes every row is the median, over many short bursts, of the host time of one call without synchronisation;
-bursts are kept below the depth of the driver's launch queue and the device is drained in between. Rows are interleaved,
-so that all see the same machine.
-
-Of planning a row is a class of the benchmarks' cases on one architecture: from a finalized graph to
-the plan of the heuristics' first choice, processor time, each case as the median over shapes that were never planned
-before.
+A row is the host time of one call without synchronisation, over many short bursts. Bursts are kept below the depth of
+the driver's launch queue, and the device is drained in between. Rows are interleaved, so that all see the same machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import cycle
@@ -29,30 +20,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_suites import DEVICE_SUITES, SuiteCase, sampled, suite_cases
 from cuda.bindings import driver as bindings
 from numpy.typing import NDArray
 
-from lowdnn.arch.specs import SPECS, ArchSpec
 from lowdnn.backend.handle import Handle
-from lowdnn.cases import parse_case
+from lowdnn.bench.statistics import Timing
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import DeviceAttribute
-from lowdnn.engines.registry import ENGINES
-from lowdnn.enums import DataType, HeurMode
+from lowdnn.enums import DataType
 from lowdnn.frontend.data_types import data_type
 from lowdnn.frontend.device_tensor import from_numpy
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.python_graph import pygraph
-from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import KernelRef, Launch, Plan, PlanTensor, Scalar, ScalarType, Struct, TensorMap, TensorPointer
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.sources import SourceTree
 from lowdnn.runtime.stream import Stream
-from lowdnn.status import NotSupportedError
 from lowdnn.tensor_map import TensorMapDataType, TiledMap
 
 _COPY_SOURCE = """
@@ -79,19 +65,8 @@ _COUNT = 1024
 _BURST = 100
 
 
-@dataclass(frozen=True)
-class Row:
-    """Median and 10th/90th percentile of one kind of call, in microseconds, and its ratio to the bare launch."""
-
-    name: str
-    median_us: float
-    low_us: float
-    high_us: float
-    ratio: float
-
-
-def measure_host(repeats: int) -> list[Row]:
-    """The table of the module's docstring; ``repeats`` bursts of each kind."""
+def measure_host(repeats: int) -> dict[str, Timing]:
+    """The time of each kind of call, the bare launch first; ``repeats`` bursts of each."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "copy.cu").write_text(_COPY_SOURCE, encoding="utf-8")
         (Path(folder) / "maps.cu").write_text(_MAPS_SOURCE, encoding="utf-8")
@@ -105,83 +80,6 @@ def measure_host(repeats: int) -> list[Row]:
             with Handle.open("cuda") as handle:
                 handle.set_stream(stream.handle)
                 return _measure(calls | norm_calls(handle), stream, repeats)
-
-
-def measure_planning(repeats: int) -> list[Row]:
-    """Host time from a new shape to a loaded plan with a known kernel: graph, ranking, plan, load; nothing compiled.
-
-    ``ratio`` is relative to the first row.
-    """
-    cases = {
-        "conv, new batch": "conv n={} c=64 hw=56x56 k=64 rs=3x3 pad=1 dtype=bf16 epilogue=bias+relu",
-        "matmul, new m": "matmul m={} n=4096 k=4096 layout=nt dtype=bf16 epilogue=bias+gelu",
-        "pointwise, new batch": "pointwise dims={}x64x56x56 ops=scale+bias+relu dtype=bf16",
-        "reduction, new rows": "reduction dims={}x4096 axes=1 op=add dtype=fp32",
-    }
-    with Handle.open("cuda") as handle:
-        times = {
-            name: [_planning_us(handle, text, step) for step in range(repeats)][1:] for name, text in cases.items()
-        }
-    first = statistics.median(next(iter(times.values())))
-    return [_row(f"graph to loaded plan: {name}", values, first) for name, values in times.items()]
-
-
-@dataclass(frozen=True)
-class PlanningRow:
-    """Microseconds from a graph to its first choice's plan: median and greatest of a class's cases, and the latter."""
-
-    arch: str
-    class_: str
-    cases: int
-    median_us: float
-    most_us: float
-    slowest: str
-
-
-def measure_plans(repeats: int, sample: int, seed: int = 4) -> list[PlanningRow]:
-    """One row for each architecture and class, of at most ``sample`` cases of each class of each suite."""
-    suites = [sampled(suite_cases(suite), sample, seed) for suite in DEVICE_SUITES]
-    rows = []
-    for arch in SPECS:
-        times: dict[str, list[tuple[float, str]]] = {}
-        for case in (case for suite in suites for case in suite):
-            times.setdefault(case.class_, []).append((_plan_us(case, arch, repeats), case.text))
-        for class_, timed in times.items():
-            median_us = statistics.median(us for us, _ in timed)
-            rows.append(PlanningRow(arch.name, class_, len(timed), median_us, *max(timed)))
-    return rows
-
-
-#: The first extent of a case, behind its key.
-_EXTENT = re.compile(r"(\b(?:n|m|dims)=)(\d+)")
-
-
-def _plan_us(case: SuiteCase, arch: ArchSpec, repeats: int) -> float:
-    """Of shapes that differ in their first extent; the first one, which warms up, does not count."""
-    times = []
-    for step in range(1 + repeats):
-        graph = parse_case(_grown(case.text, 16 * step)).graph()
-        start = time.process_time_ns()
-        best = rank(graph, arch, HeurMode.A, ENGINES).best
-        times.append((time.process_time_ns() - start) / 1e3)
-        if best is None:
-            raise NotSupportedError(f"{case.text}: no engine takes it")
-    return statistics.median(times[1:])
-
-
-def _grown(text: str, more: int) -> str:
-    return _EXTENT.sub(lambda found: f"{found[1]}{int(found[2]) + more}", text, count=1)
-
-
-def _planning_us(handle: Handle, text: str, step: int) -> float:
-    case = parse_case(text.format(1024 + 128 * step))
-    start = time.perf_counter_ns()
-    graph = case.graph()
-    best = rank(graph, handle.arch, HeurMode.A, handle.engines).best
-    if best is None:
-        raise NotSupportedError(f"{case}: no engine takes it")
-    handle.load(best.plan)
-    return (time.perf_counter_ns() - start) / 1e3
 
 
 def _calls(runtime: Runtime, stream: Stream) -> dict[str, Callable[[], object]]:
@@ -299,7 +197,7 @@ def _bare_parameters(buffers: Sequence[DeviceBuffer]) -> tuple[NDArray[np.uint64
     return values, np.array([values.ctypes.data], np.uint64)
 
 
-def _measure(calls: dict[str, Callable[[], object]], stream: Stream, repeats: int) -> list[Row]:
+def _measure(calls: dict[str, Callable[[], object]], stream: Stream, repeats: int) -> dict[str, Timing]:
     times_us: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
@@ -310,14 +208,7 @@ def _measure(calls: dict[str, Callable[[], object]], stream: Stream, repeats: in
                 call()
             times_us[name].append((time.perf_counter_ns() - start) / _BURST / 1e3)
             stream.synchronize()
-    bare_us = statistics.median(next(iter(times_us.values())))
-    return [_row(name, values, bare_us) for name, values in times_us.items()]
-
-
-def _row(name: str, values: list[float], bare_us: float) -> Row:
-    deciles = statistics.quantiles(values, n=10)
-    median_us = statistics.median(values)
-    return Row(name, median_us, deciles[0], deciles[-1], median_us / bare_us)
+    return {name: Timing.of(values) for name, values in times_us.items()}
 
 
 def _copy_plan() -> Plan:
@@ -353,32 +244,17 @@ def _plan(kernel: KernelRef, launch: Launch) -> Plan:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--planning", action="store_true", help="time plans, without a GPU")
-    parser.add_argument(
-        "--repeats", type=int, help="bursts of each kind (default 300), shapes of each case (default 7)"
-    )
-    parser.add_argument("--sample", type=int, default=20, help="cases of each class that are planned (default 20)")
+    parser.add_argument("--repeats", type=int, default=300, help="bursts of each kind of call (default 300)")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     arguments = parser.parse_args()
-    if arguments.planning:
-        _print_plans(measure_plans(arguments.repeats or 7, arguments.sample), as_json=arguments.json)
-        return
-    rows = measure_host(arguments.repeats or 300)
+    times = measure_host(arguments.repeats)
     if arguments.json:
-        print(json.dumps([vars(row) for row in rows]))
+        print(json.dumps({name: vars(timing) for name, timing in times.items()}))
         return
+    bare_us = next(iter(times.values())).us
     print(f"{'call':32}{'median us':>10}{'10 %':>8}{'90 %':>8}{'ratio':>8}")
-    for row in rows:
-        print(f"{row.name:32}{row.median_us:10.2f}{row.low_us:8.2f}{row.high_us:8.2f}{row.ratio:8.2f}")
-
-
-def _print_plans(rows: Sequence[PlanningRow], *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps([vars(row) for row in rows]))
-        return
-    print(f"{'arch':8}{'cases':>6}{'median us':>11}{'most us':>9}  class; slowest case")
-    for row in rows:
-        print(f"{row.arch:8}{row.cases:6}{row.median_us:11.0f}{row.most_us:9.0f}  {row.class_}; {row.slowest}")
+    for name, timing in times.items():
+        print(f"{name:32}{timing.us:10.2f}{timing.low_us:8.2f}{timing.high_us:8.2f}{timing.us / bare_us:8.2f}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Time and memory that planning takes, for graphs of several shapes and sizes.
 
-    PYTHONPATH=. python tools/planning_speed.py [--shapes NAME,...] [--counts 8,16,...] [--varied] [--limit SECONDS]
+    python -m tools.bench.planning_speed [--shapes NAME,...] [--counts 8,16,...] [--varied] [--limit SECONDS]
 
 A row is a graph: its operations, processor time from the operations to the plan of the first choice, that time for each
 operation, the most memory in use meanwhile (from a run of its own, since counting it takes time), and the launches of
@@ -14,7 +14,6 @@ import gc
 import sys
 import time
 import tracemalloc
-from pathlib import Path
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.registry import ENGINES
@@ -23,9 +22,6 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.base import Operation
 from lowdnn.plan import Plan
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from tests.support.large_graphs import SHAPES
 
 _COUNTS = (8, 16, 32, 64, 128, 256, 512, 1000)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from bench_flash import flash_attention
 
 from lowdnn.cases import AttentionBackwardCase, Case, SoftmaxCase
 from lowdnn.enums import NormMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.resample_backward import ResampleBackward
+from tools.bench.peers.flash import flash_attention
 
 #: Under the root of a variance.
 _EPSILON = 1e-5

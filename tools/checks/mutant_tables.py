@@ -1,6 +1,6 @@
 """Mutants as data: small faults of the product, each with the tests that should see it.
 
-A table is a text file in ``tools/mutants/``, one for each layer:
+A table is a text file in ``tools/checks/mutants/``, one for each layer:
 
     # a comment
     == lowdnn/ops/slice.py | tests/ops/test_moves.py
@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
 
-ROOT = Path(__file__).resolve().parent.parent
-TABLES = ROOT / "tools" / "mutants"
+ROOT = Path(__file__).resolve().parents[2]
+TABLES = ROOT / "tools" / "checks" / "mutants"
 
 
 @dataclass(frozen=True)

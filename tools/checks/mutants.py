@@ -1,8 +1,8 @@
 """Plants small faults in lowdnn, one at a time, and runs the nearest tests: do they see them?
 
-    python tools/mutants.py [--layer LAYER]... [--only TEXT]... [--jobs N] [--out FILE [--again] [--table]]
+    python -m tools.checks.mutants [--layer LAYER]... [--only TEXT]... [--jobs N] [--out FILE [--again] [--table]]
 
-The faults are the tables in ``tools/mutants/`` (``tools/mutant_tables.py`` has their format). Each process works on a
+The faults are the tables in ``tools/checks/mutants/`` (``mutant_tables.py`` has their format). Each process works on a
 copy of the checkout, which itself is not touched. A test counts that fails with the fault and passes without it. FILE
 gets a line for each verdict. A run with the same FILE goes on behind it; with ``--again`` it judges those again that no
 test has caught. ``--table`` shows FILE and runs nothing.
@@ -32,7 +32,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
 
-from mutant_tables import ROOT, Mutant, read_tables, select
+from tools.checks.mutant_tables import ROOT, Mutant, read_tables, select
 
 #: Seconds for the nearest tests of one mutant; the slowest take a fifth of that without one.
 _LIMIT_S = 240.0

@@ -1,6 +1,6 @@
 """Seeded mutations of serialised plans and graphs: whatever a document holds, it is read or refused.
 
-    python tools/mutate_plans.py [--count 20000] [--seed N] [--first N]
+    python -m tools.checks.mutate_plans [--count 20000] [--seed N] [--first N]
 
 A document is a plan, a pygraph or an operation graph with bytes flipped, fields exchanged, numbers at their extremes,
 directives and paths in strings, and so on. Findings are crashes, hangs, exceptions that no docstring names, opened
@@ -15,12 +15,8 @@ import faulthandler
 import secrets
 import sys
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from tests.support.plan_attack import Attack, attack  # noqa: E402
+from tests.support.plan_attack import Attack, attack
 
 _STEP = 1000
 

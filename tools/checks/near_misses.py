@@ -1,6 +1,6 @@
 """Runs near misses of the patterns that engines take whole, and compares with the float64 references.
 
-    python tools/near_misses.py --seconds 600 [--first 0] [--family attention] [--pattern band] [--device cuda]
+    python -m tools.checks.near_misses --seconds 600 [--first 0] [--family attention] [--pattern band] [--device cuda]
 
 A near miss is an exact pattern with one change (``tests/support/near_misses``). Each round reads all of them as what
 recognises them does, and runs some that are drawn. What is drawn follows from seed and pattern, so that ``--first SEED
@@ -19,9 +19,6 @@ from pathlib import Path
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
 from lowdnn.runtime.runtime import Runtime
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from tests.support.near_misses import attention, moves, products, rows, softmax, sums
 from tests.support.near_misses.checking import misreadings, wrong_runs
 from tests.support.near_misses.pattern import Known

@@ -1,6 +1,6 @@
 """Plans random graphs over all operations for every generation, runs them and compares with the float64 references.
 
-    python tools/random_graphs.py --first 0 --count 10000 [--run-every 1] [--seconds 600] [--device cuda]
+    python -m tools.checks.random_graphs --first 0 --count 10000 [--run-every 1] [--seconds 600] [--device cuda]
 
 Each graph follows from its seed alone, so that a run can go on where another one ended (``--first``), and
 ``--first SEED --count 1`` repeats a failure. The last line is a summary; the exit status is 1 if a graph was refused
@@ -21,9 +21,6 @@ from lowdnn.config import Config
 from lowdnn.driver import open_driver
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from tests.support.random_graphs.checking import planned, problem_of
 from tests.support.random_graphs.growth import Grown
 from tests.support.random_graphs.steps import random_graph

@@ -1,6 +1,6 @@
 """Random ragged attention, and gradients of it, in tensors that end with their last sequence, on the emulated device.
 
-    PYTHONPATH=. python tools/random_ragged.py COUNT [--seed N]
+    python -m tools.checks.random_ragged COUNT [--seed N]
 
 Prints a line for each case and engine; stops at the first that touches other memory or is wrong.
 """

@@ -1,6 +1,6 @@
 """compute-sanitizer over the small cases, every engine that takes each, on an NVIDIA GPU.
 
-    python tools/sanitize.py [--tools memcheck,racecheck] [--families conv,matmul] [--jobs N]
+    python -m tools.checks.sanitize [--tools memcheck,racecheck] [--families conv,matmul] [--jobs N]
 
 One process for each tool and family runs ``lowdnn run @tests/cases/<family>.txt --engine all --exact``, several at a
 time. Prints one verdict a line; the exit code is 1 where a tool found something or a case failed.
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FAMILIES = tuple(sorted(path.stem for path in (ROOT / "tests" / "cases").glob("*.txt")))
 

@@ -1,6 +1,6 @@
 """Random calls of the backend and the frontend, right and wrong, in any order: only documented errors may come out.
 
-    PYTHONPATH=. nice python tools/stress_api.py [--steps 100000] [--seed 1] [--seconds 3600]
+    nice python -m tools.checks.stress_api [--steps 100000] [--seed 1] [--seconds 3600]
 
 A step is one call on the emulated device: descriptors are created, set, read, finalized and executed with right and
 wrong attributes, types, counts and values; graphs are written with random arguments, planned, built, executed with
@@ -31,12 +31,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from stress_backend import BackendCalls
-from stress_frontend import FrontendCalls
-from stress_handles import Handles
-
 import lowdnn
 from lowdnn.status import LowdnnError, LowdnnWarning
+from tools.checks.stress_backend import BackendCalls
+from tools.checks.stress_frontend import FrontendCalls
+from tools.checks.stress_handles import Handles
 
 _HANG_S = 30
 _WRONG_SIGNATURE = re.compile(r"\(\) (missing|takes|got an unexpected keyword|got multiple values)")

@@ -8,8 +8,6 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from stress_handles import Handles
-from stress_values import Values
 
 from lowdnn.backend import Descriptor, Handle, create, execute
 from lowdnn.backend.catalogue import DECLARATIONS
@@ -18,6 +16,8 @@ from lowdnn.cases import parse_case
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType, HeurMode
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.schema import ELEMENT_TYPES, Attribute, attributes_of
+from tools.checks.stress_handles import Handles
+from tools.checks.stress_values import Values
 
 N, T, D = AttributeName, AttributeType, DescriptorType
 

@@ -10,13 +10,13 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from stress_handles import Handles
-from stress_values import Values
 
 import lowdnn.frontend as cudnn
 from lowdnn.frontend import Tensor, pygraph
 from lowdnn.runtime.stream import Stream
 from lowdnn.status import LowdnnError
+from tools.checks.stress_handles import Handles
+from tools.checks.stress_values import Values
 
 FLOAT = cudnn.data_type.FLOAT
 _MOST_GRAPHS = 10

@@ -1,6 +1,6 @@
 """A fused convolution through pygraph: a program for cudnn-frontend, with one import changed.
 
-    python tools/examples/fused_convolution.py
+    python -m tools.examples.fused_convolution
 
 It finds the edges of handwritten digits: y = relu(conv(x, w) * scale + bias) in fp16, channels last, with Sobel's
 filter in eight directions. It prints what each engine says of the graph, and pictures, and checks y against float64 bit

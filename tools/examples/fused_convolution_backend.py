@@ -1,6 +1,6 @@
 """A fused convolution through backend descriptors: call for call what a C program does with cudnnBackend*.
 
-    python tools/examples/fused_convolution_backend.py
+    python -m tools.examples.fused_convolution_backend
 
 The graph and its inputs are those of ``fused_convolution.py``.
 """
@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping
 
 import numpy as np
-from fused_convolution import inputs, verdict
 
 import lowdnn
 from lowdnn.backend import Descriptor, Handle, create, execute
@@ -19,6 +18,7 @@ from lowdnn.enums import AttributeName as Name
 from lowdnn.enums import AttributeType as Type
 from lowdnn.enums import ConvolutionMode, DataType, DescriptorType, HeurMode, PointwiseMode
 from lowdnn.ops.tensor import channels_last_strides
+from tools.examples.fused_convolution import inputs, verdict
 
 #: uids of the tensors that the caller gives, in the order of ``inputs``, and of those inside the graph.
 X, W, SCALE, BIAS, Y = 1, 2, 3, 4, 5

@@ -1,6 +1,6 @@
 """Trains a convolutional network on handwritten digits in mixed precision: what a framework does with lowdnn.
 
-    python tools/examples/train_digits.py
+    python -m tools.examples.train_digits
 
 The framework owns the memory and the graphs (``Session``). Each layer is a function that writes one pygraph for each
 direction, such as conv_fprop, conv_wgrad and conv_dgrad (``lowdnn/cli/training/layers.py``); the optimiser's update is

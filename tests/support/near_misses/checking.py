@@ -39,7 +39,7 @@ def assert_read_right(known: Known) -> None:
 def assert_run_right(runtime: Runtime, known: Known, fused: int = 2, apart: int = 1) -> None:
     """Near misses that are drawn, so many that one kernel takes and that several take, give what the oracle does.
 
-    ``tools/near_misses.py`` runs the others too.
+    ``tools/checks/near_misses.py`` runs the others too.
     """
     seed = fresh_seed()
     problems = wrong_runs(runtime, known, seed, {True: fused, False: apart})

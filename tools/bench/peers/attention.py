@@ -6,11 +6,11 @@ import importlib.util
 from collections.abc import Callable, Sequence
 
 import torch
-from bench_data import CaseData
-from bench_flash import flash_attention, packed_flash_attention, rows_first, window
-from bench_peers_cudnn import fp8_attention, paged_attention
 
 from lowdnn.cases import AttentionBackwardCase, AttentionCase
+from tools.bench.data import CaseData
+from tools.bench.peers.cudnn import fp8_attention, paged_attention
+from tools.bench.peers.flash import flash_attention, packed_flash_attention, rows_first, window
 
 _aten = torch.ops.aten
 

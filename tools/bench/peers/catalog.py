@@ -1,25 +1,18 @@
 """Peers for the benchmark cases: the same work through PyTorch (cuBLAS, cuDNN, its own kernels), on the same inputs.
 
 A peer launches the work on copy ``slot`` of the data into torch's current stream and returns what it computed (see
-``bench_data.Result``), in the logical dims of the graph's outputs. cuDNN runs in benchmark mode, so that the best of
-its algorithms for the shape is taken; fp32 products may use TF32 on both sides.
+``tools.bench.data.Result``), in the logical dims of the graph's outputs. cuDNN runs in benchmark mode, so that the best
+of its algorithms for the shape is taken; fp32 products may use TF32 on both sides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
-from bench_data import CaseData, Result
-from bench_floor import moved_bytes
-from bench_peers_attention import attention_gradient_peers, attention_peers
-from bench_peers_conv import convolution_peers
-from bench_peers_matmul import matmul_peers
-from bench_peers_membound import dropout_peers, move_peers, pointwise_peers, reduction_peers, rope_peers
-from bench_peers_moe import moe_peers
-from bench_peers_resample import resample_peers
-from bench_peers_rows import norm_peers, softmax_peers
 
+from lowdnn.bench.floor import moved_bytes
 from lowdnn.cases import (
     AttentionBackwardCase,
     AttentionCase,
@@ -37,6 +30,14 @@ from lowdnn.cases import (
     SoftmaxCase,
     TransformCase,
 )
+from tools.bench.data import CaseData, Result
+from tools.bench.peers.attention import attention_gradient_peers, attention_peers
+from tools.bench.peers.conv import convolution_peers
+from tools.bench.peers.matmul import matmul_peers
+from tools.bench.peers.membound import dropout_peers, move_peers, pointwise_peers, reduction_peers, rope_peers
+from tools.bench.peers.moe import moe_peers
+from tools.bench.peers.resample import resample_peers
+from tools.bench.peers.rows import norm_peers, softmax_peers
 
 Peer = Callable[[int], Result]
 
@@ -50,35 +51,12 @@ def configure() -> None:
 
 def peers_of(case: Case, data: CaseData) -> dict[str, Peer]:
     """The peers of a case by name, those that torch refuses included: they raise when they are first launched."""
-    if isinstance(case, ConvolutionCase):
-        return convolution_peers(case, data)
-    if isinstance(case, MatmulCase):
-        return matmul_peers(case, data)
-    if isinstance(case, MoeCase):
-        return moe_peers(case, data)
-    if isinstance(case, NormCase):
-        return norm_peers(case, data)
-    if isinstance(case, SoftmaxCase):
-        return softmax_peers(case, data)
-    if isinstance(case, PointwiseCase):
-        return pointwise_peers(case, data)
-    if isinstance(case, RngCase):
-        return dropout_peers(case, data)
-    if isinstance(case, TransformCase):
-        return move_peers(case, data)
-    if isinstance(case, RopeCase):
-        return rope_peers(case, data)
-    if isinstance(case, ReductionCase):
-        return reduction_peers(case, data)
-    if isinstance(case, ResampleCase):
-        return resample_peers(case, data)
-    if isinstance(case, AttentionCase):
-        return attention_peers(case, data)
-    if isinstance(case, AttentionBackwardCase):
-        return attention_gradient_peers(case, data)
-    if isinstance(case, BlockScaleCase):
-        return {"copy": _copy(moved_bytes(case.graph()))}  # torch has no kernel for it
-    raise TypeError(type(case).__name__)
+    return _PEERS[type(case)](case, data)
+
+
+def _scale_peers(case: BlockScaleCase, data: CaseData) -> dict[str, Peer]:
+    """A copy of as many bytes: torch has no kernel for blocks of scales."""
+    return {"copy": _copy(moved_bytes(case.graph()))}
 
 
 def _copy(bytes_moved: int) -> Peer:
@@ -91,3 +69,21 @@ def _copy(bytes_moved: int) -> Peer:
         target.copy_(source)
 
     return copy
+
+
+_PEERS: Mapping[type[Case], Callable[[Any, CaseData], dict[str, Any]]] = {
+    AttentionBackwardCase: attention_gradient_peers,
+    AttentionCase: attention_peers,
+    BlockScaleCase: _scale_peers,
+    ConvolutionCase: convolution_peers,
+    MatmulCase: matmul_peers,
+    MoeCase: moe_peers,
+    NormCase: norm_peers,
+    PointwiseCase: pointwise_peers,
+    ReductionCase: reduction_peers,
+    ResampleCase: resample_peers,
+    RngCase: dropout_peers,
+    RopeCase: rope_peers,
+    SoftmaxCase: softmax_peers,
+    TransformCase: move_peers,
+}

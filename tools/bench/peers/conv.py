@@ -10,10 +10,10 @@ import importlib.util
 from collections.abc import Callable, Sequence
 
 import torch
-from bench_data import CaseData
-from bench_peers_cudnn import fused_convolution
 
 from lowdnn.cases import ConvolutionCase
+from tools.bench.data import CaseData
+from tools.bench.peers.cudnn import fused_convolution
 
 _aten = torch.ops.aten
 _ACTIVATIONS = {"relu": torch.relu, "swish": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu}

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from bench_data import TORCH_TYPES, CaseData
 
 from lowdnn.cases import AttentionCase, ConvolutionCase
 from lowdnn.enums import DataType
+from tools.bench.data import TORCH_TYPES, CaseData
 
 _PLANS = 4
 _REPEATS = 5

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from bench_data import TORCH_TYPES, CaseData
 
 from lowdnn import dtypes
 from lowdnn.cases import MatmulCase
 from lowdnn.enums import DataType
+from tools.bench.data import TORCH_TYPES, CaseData
 
 _aten = torch.ops.aten
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
-from bench_data import TORCH_TYPES, CaseData, Result
 
 from lowdnn.cases import PointwiseCase, ReductionCase, RngCase, RopeCase, TransformCase
 from lowdnn.cases.steps import STORE
+from tools.bench.data import TORCH_TYPES, CaseData, Result
 
 _functional = torch.nn.functional
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from bench_data import CaseData
 
 from lowdnn.cases import MoeCase
+from tools.bench.data import CaseData
 
 Peer = Callable[[int], torch.Tensor]
 

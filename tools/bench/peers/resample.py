@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from bench_data import CaseData
 
 from lowdnn.cases import ResampleCase
 from lowdnn.ops.resample import AxisTaps, ResampleOperation
+from tools.bench.data import CaseData
 
 _aten = torch.ops.aten
 

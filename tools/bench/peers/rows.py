@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 import torch
-from bench_data import TORCH_TYPES, CaseData
-from bench_peers_membound import run_chain
 
 from lowdnn.cases import NormCase, SoftmaxCase
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
+from tools.bench.data import TORCH_TYPES, CaseData
+from tools.bench.peers.membound import run_chain
 
 _aten = torch.ops.aten
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from bench_floor import data_bytes, floor_us, moved_bytes, product_flops
 
+from lowdnn.bench.floor import H100, H200, card_named, data_bytes, floor_us, moved_bytes, product_flops
 from lowdnn.cases import parse_case
+from lowdnn.status import NotSupportedError
 
 _MIB = 2**20
 
@@ -50,8 +51,16 @@ def test_the_floor_is_that_of_the_bytes_or_of_the_arithmetic() -> None:
         parse_case(text).graph()
         for text in ("norm dims=16384x4096 mode=rms scale=scale dtype=bf16", "matmul m=8192 n=8192 k=8192 dtype=bf16")
     )
-    assert floor_us(norm) == pytest.approx(moved_bytes(norm) / 4.3e6)
-    assert floor_us(product) == pytest.approx(2 * 8192**3 / 790e6)
+    assert floor_us(norm, H200) == pytest.approx(moved_bytes(norm) / 4.3e6)
+    assert floor_us(norm, H100) == pytest.approx(moved_bytes(norm) / 2.95e6)
+    assert floor_us(product, H200) == floor_us(product, H100) == pytest.approx(2 * 8192**3 / 790e6)
+
+
+def test_a_card_is_known_by_its_name() -> None:
+    assert card_named("NVIDIA H100 80GB HBM3") is H100
+    assert card_named("NVIDIA H200") is H200
+    with pytest.raises(NotSupportedError, match=r"device.name: expected a card out of H200, H100, got NVIDIA H2000"):
+        card_named("NVIDIA H2000")
 
 
 def test_ragged_attention_is_counted_as_of_sequences_of_one_length() -> None:

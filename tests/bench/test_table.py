@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from bench_suites import Target
-from bench_table import Row, RowFile, class_table, read_rows
+from lowdnn.bench.suites import Target
+from lowdnn.bench.table import Row, RowFile, class_table, read_rows
 
 _ROW = Row(
     "conv", "a, b", "conv n=1", "net", "HALF", "engine", "K=1", 2.0, 1.0, "cudnn", 3.0, 1.5, 0.01, "gpu", "1", "abc"

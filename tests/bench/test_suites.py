@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from bench_suites import DEVICE_SUITES, TARGETS, SuiteCase, expanded, mixed, of_classes, sampled, suite_cases
 
 from lowdnn.arch.specs import spec_named
+from lowdnn.bench.suites import DEVICE_SUITES, TARGETS, SuiteCase, expanded, mixed, of_classes, sampled
 from lowdnn.cases import parse_case
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode
 from lowdnn.heuristics.ranking import rank
+from tools.bench.network_layers import cases_of
 
 _CASES = [SuiteCase(class_, f"case {number}") for class_ in ("large", "small") for number in range(10)][:13]
 
 
 @pytest.mark.parametrize("suite", DEVICE_SUITES)
 def test_every_case_parses_to_itself_and_occurs_once_in_its_class(suite: str) -> None:
-    cases = suite_cases(suite)
+    cases = cases_of(suite)
     assert len(set(cases)) == len(cases)
     for case in cases:
         assert str(parse_case(case.text)) == case.text
@@ -24,12 +25,12 @@ def test_every_case_parses_to_itself_and_occurs_once_in_its_class(suite: str) ->
 
 
 def test_every_class_of_the_table_has_cases_and_only_one_is_without_targets() -> None:
-    classes = {case.class_ for suite in DEVICE_SUITES for case in suite_cases(suite)}
+    classes = {case.class_ for suite in DEVICE_SUITES for case in cases_of(suite)}
     assert classes == {*TARGETS, "block scales"}
 
 
 def test_every_case_bound_by_memory_has_an_engine_of_its_own() -> None:
-    for case in suite_cases("membound"):
+    for case in cases_of("membound"):
         best = rank(parse_case(case.text).graph(), spec_named("sm_90a"), HeurMode.A, ENGINES).best
         assert best is not None, case.text
         assert best.engine.name != "composite", case.text
@@ -46,7 +47,7 @@ def test_braces_stand_for_each_combination() -> None:
 
 
 def test_cases_are_chosen_by_class_or_network() -> None:
-    cases = suite_cases("conv")
+    cases = cases_of("conv")
     assert {case.class_ for case in of_classes(cases, ["stem"])} == {"stem and narrow 1x1"}
     assert all("vgg16" in case.network for case in of_classes(cases, ["VGG16"]))
     assert of_classes(cases, []) == cases

@@ -1,0 +1,1 @@
+"""Benchmarks against peers, and measures of host, planning and emulated device; ``tools/README.md`` lists them."""

@@ -1,0 +1,1 @@
+"""Programs that use lowdnn as a framework or a C program would."""
