@@ -7,13 +7,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+#: Packages that lie elsewhere than their name says (``setup.py``).
+OUTSIDE = {"lowdnn.ptx": "ptx"}
 
 
 def test_every_folder_with_python_is_a_package() -> None:
+    """``setup.py`` finds the packages: a folder is one where it and those above it have an ``__init__.py``."""
     folders = {path.parent for path in (ROOT / "lowdnn").rglob("*.py")}
-    packages = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
-    assert packages | {"lowdnn.ptx"} == set(SETTINGS["packages"])
-    assert all((folder / "__init__.py").is_file() for folder in folders)
+    assert not [folder for folder in folders if not (folder / "__init__.py").is_file()]
 
 
 def test_every_other_file_is_package_data() -> None:
@@ -21,7 +22,7 @@ def test_every_other_file_is_package_data() -> None:
         path
         for package, patterns in SETTINGS["package-data"].items()
         for pattern in patterns
-        for path in (ROOT / SETTINGS["package-dir"].get(package, package.replace(".", "/"))).glob(pattern)
+        for path in (ROOT / OUTSIDE.get(package, package.replace(".", "/"))).glob(pattern)
     }
     other = {
         path

@@ -7,11 +7,11 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.backend.handle import Handle
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.compare import EXACT
 from lowdnn.cases.oracle import evaluate
 from lowdnn.cli.execution import run_graph
 from lowdnn.enums import DataType, HeurMode, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation, compute_types, input_ports, is_backward
 from tests.support.data import special_values
@@ -30,7 +30,7 @@ from tests.support.tolerance import OpClass, assert_close, tolerance
 )
 def test_every_pair(compute_type: DataType, data_type: DataType) -> None:
     values = special_values(data_type)
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     left, right = (builder.tensor((values.size**2,), data_type) for _ in range(2))
     mask = builder.tensor(left.dims, DataType.BOOLEAN)
     operands = {"x": left, "b": right, "t": mask, "dy": right}

@@ -40,7 +40,8 @@ from pathlib import Path
 
 from lowdnn.arch.specs import SPECS, ArchSpec, spec_named
 from lowdnn.arch.targets import GENERATIONS
-from lowdnn.cases import Case, parse_case, parse_cases
+from lowdnn.cases import parse_case, parse_cases
+from lowdnn.cases.base import Case
 from lowdnn.driver import nvrtc
 from lowdnn.engines.base import Choices
 from lowdnn.engines.registry import ENGINES

@@ -26,7 +26,7 @@ from lowdnn.backend.handle import Handle
 from lowdnn.bench.floor import card_named, data_bytes, floor_us
 from lowdnn.bench.statistics import Timing
 from lowdnn.bench.timing import slots_for
-from lowdnn.cases import Case
+from lowdnn.cases.base import Case
 from lowdnn.cli.reading import read_cases
 from lowdnn.engines.base import Choices, Engine, Knob
 from lowdnn.engines.registry import engine_named

@@ -21,78 +21,39 @@
 
 Words are ``key=value`` in any order; keys with a default may be left out. The same lines serve tests, ``lowdnn run``
 and the benchmarks. ``#`` starts a comment in a file of cases.
+
+Each module of ``families`` holds the cases of related operations; ``case_families`` finds it, so no list names it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
-from lowdnn.cases import text
-from lowdnn.cases.attention import AttentionCase
-from lowdnn.cases.attention_backward import AttentionBackwardCase
+from lowdnn.cases import families, text
 from lowdnn.cases.base import Case
-from lowdnn.cases.convolution import ConvolutionCase
-from lowdnn.cases.matmul import MatmulCase, MatmulListCase
-from lowdnn.cases.moe import MoeCase
-from lowdnn.cases.moves import BlockScaleCase, TransformCase
-from lowdnn.cases.pointwise import PointwiseCase, ReductionCase
-from lowdnn.cases.random_numbers import RngCase
-from lowdnn.cases.resample import ResampleCase
-from lowdnn.cases.rotary import RopeCase
-from lowdnn.cases.rows import NormCase, SoftmaxCase
 from lowdnn.status import BadParamError
 
-__all__ = [
-    "FAMILIES",
-    "AttentionBackwardCase",
-    "AttentionCase",
-    "BlockScaleCase",
-    "Case",
-    "ConvolutionCase",
-    "MatmulCase",
-    "MatmulListCase",
-    "MoeCase",
-    "NormCase",
-    "PointwiseCase",
-    "ReductionCase",
-    "ResampleCase",
-    "RngCase",
-    "RopeCase",
-    "SoftmaxCase",
-    "TransformCase",
-    "parse_case",
-    "parse_cases",
-]
 
-FAMILIES: Mapping[str, type[Any]] = {
-    cls.family: cls
-    for cls in (
-        ConvolutionCase,
-        MatmulCase,
-        MatmulListCase,
-        MoeCase,
-        PointwiseCase,
-        ReductionCase,
-        NormCase,
-        SoftmaxCase,
-        AttentionCase,
-        AttentionBackwardCase,
-        ResampleCase,
-        TransformCase,
-        BlockScaleCase,
-        RngCase,
-        RopeCase,
-    )
-}
+@cache
+def case_families() -> Mapping[str, type[Any]]:
+    """The classes of cases by the word that their lines start with."""
+    modules = [import_module(f"{families.__name__}.{found.name}") for found in iter_modules(families.__path__)]
+    classes = {cls for module in modules for cls in vars(module).values() if isinstance(cls, type)}
+    found = {cls.family: cls for cls in classes if issubclass(cls, Case) and "family" in vars(cls)}
+    return dict(sorted(found.items()))
 
 
 def parse_case(line: str) -> Case:
     """The case of one line. Raises BadParamError naming the family or key, the rule and the value."""
     family, *words = line.split("#")[0].split() or [""]
-    if family not in FAMILIES:
-        raise BadParamError.at("case", expected="a line that starts with " + ", ".join(FAMILIES), got=repr(line))
-    case: Case = text.parse_fields(FAMILIES[family], family, words)
+    classes = case_families()
+    if family not in classes:
+        raise BadParamError.at("case", expected="a line that starts with " + ", ".join(classes), got=repr(line))
+    case: Case = text.parse_fields(classes[family], family, words)
     return case
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.steps import STORE, Chain
 from lowdnn.enums import (
     DataType,
     PointwiseMode,
 )
-from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
 
@@ -44,7 +45,7 @@ def stores(steps: tuple[str, ...], out: DataType) -> tuple[DataType | None, Data
 
 
 def prologue_of(
-    builder: GraphBuilder, steps: tuple[str, ...], value: Tensor, line_dims: tuple[int, ...], data_type: DataType
+    builder: CaseBuilder, steps: tuple[str, ...], value: Tensor, line_dims: tuple[int, ...], data_type: DataType
 ) -> Tensor:
     """The virtual input of ``data_type``, after float arithmetic."""
     chain = Chain(

@@ -7,8 +7,8 @@ Each is stored in the compute type.
 
 from __future__ import annotations
 
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType, ReduceTensorOp
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.ops.tensor import Tensor
 
 GEN_STATS = "genstats"
@@ -21,7 +21,7 @@ NAMES = (GEN_STATS, _SUM, _ROW_SUM, _ROW_MAX, _AMAX)
 _MAX_EXACT_PRODUCTS = 2**20
 
 
-def build(builder: GraphBuilder, names: tuple[str, ...], value: Tensor, kept_axis: int, compute_type: DataType) -> None:
+def build(builder: CaseBuilder, names: tuple[str, ...], value: Tensor, kept_axis: int, compute_type: DataType) -> None:
     """Adds the reductions of ``value``; ``kept_axis`` is that of genstats and sum."""
     everything = tuple(range(value.rank))
     others = tuple(axis for axis in everything if axis != kept_axis)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import with_tensors
 from lowdnn.ops.ragged import RaggedStore
@@ -24,13 +24,13 @@ _ROWS_OF_HEADS = (0, 2, 1, 3)
 _OFFSETS = "ragged_offset"
 
 
-def load(builder: GraphBuilder, dims: tuple[int, ...], data_type: DataType, name: str) -> Tensor:
+def load(builder: CaseBuilder, dims: tuple[int, ...], data_type: DataType, name: str) -> Tensor:
     """A tensor of ``dims`` (batch, heads, rows, size), whose sequences are packed in memory."""
     x = _tensor(builder, dims, data_type, name)
     return builder.ragged_load(x, _offsets(builder, dims, DataType.INT32, name), dims[2], x.strides[2])
 
 
-def with_packed_outputs(builder: GraphBuilder, padded: Collection[str] = ()) -> OperationGraph:
+def with_packed_outputs(builder: CaseBuilder, padded: Collection[str] = ()) -> OperationGraph:
     """The builder's graph with its outputs packed, but those of the names ``padded``; outputs of as many rows and as
     many elements in each share their offsets."""
     graph = builder.graph()
@@ -63,13 +63,13 @@ def offset_values(rng: np.random.Generator, tensor: Tensor, longest: int, *, is_
     return np.array(sums, dtypes.info(tensor.data_type).storage).reshape(tensor.dims)
 
 
-def _tensor(builder: GraphBuilder, dims: tuple[int, ...], data_type: DataType, name: str) -> Tensor:
+def _tensor(builder: CaseBuilder, dims: tuple[int, ...], data_type: DataType, name: str) -> Tensor:
     batch, heads, rows, size = dims
     packed = (1, heads, _total(batch, rows), size)
     return builder.tensor(packed, data_type, strides=packed_strides(packed, _ROWS_OF_HEADS), name=name)
 
 
-def _offsets(builder: GraphBuilder, dims: tuple[int, ...], data_type: DataType, name: str) -> Tensor:
+def _offsets(builder: CaseBuilder, dims: tuple[int, ...], data_type: DataType, name: str) -> Tensor:
     return builder.tensor((dims[0] + 1, 1, 1, 1), data_type, name=f"{name}_{_OFFSETS}")
 
 

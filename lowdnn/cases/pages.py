@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType
-from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.tensor import Tensor
 
 #: Pages beside those of the sequences; what the names of tables end in.
@@ -22,7 +23,7 @@ def container_dims(dims: tuple[int, ...], page: int) -> tuple[int, ...]:
 
 
 def load(
-    builder: GraphBuilder,
+    builder: CaseBuilder,
     container: Tensor,
     lengths: Tensor,
     rows: int,

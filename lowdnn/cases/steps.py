@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.pointwise import Pointwise, input_ports
 from lowdnn.ops.tensor import Tensor
 
@@ -56,7 +57,7 @@ class Chain:
     operand_layout: Layout = Layout.ROW_MAJOR
     axis: int = 0
 
-    def build(self, builder: GraphBuilder, value: Tensor, store: DataType | None, layout: Layout) -> Tensor:
+    def build(self, builder: CaseBuilder, value: Tensor, store: DataType | None, layout: Layout) -> Tensor:
         """Adds the steps behind ``value``; the last one is stored in ``store``, or virtual where that is None.
 
         What a ``store`` keeps on the way is then of the operands' type.
@@ -70,9 +71,7 @@ class Chain:
             value = self._apply(builder, STEPS[name], value, kept, layout)
         return value
 
-    def _apply(
-        self, builder: GraphBuilder, step: Step, value: Tensor, store: DataType | None, layout: Layout
-    ) -> Tensor:
+    def _apply(self, builder: CaseBuilder, step: Step, value: Tensor, store: DataType | None, layout: Layout) -> Tensor:
         arithmetic = Pointwise(
             step.mode,
             self.compute_type,
@@ -84,7 +83,7 @@ class Chain:
         operands = [value, *[self._operand(builder, step, port) for port in ports[1:]]]
         return builder.pointwise(arithmetic, *operands, store=store, layout=layout)
 
-    def _operand(self, builder: GraphBuilder, step: Step, port: str) -> Tensor:
+    def _operand(self, builder: CaseBuilder, step: Step, port: str) -> Tensor:
         rank = len(self.dims)
         data_type = DataType.BOOLEAN if port == "t" else self.operand_type
         if step.operand is OperandShape.BY_VALUE:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from math import inf
 
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
-from lowdnn.graph.expansion_builder import ExpansionBuilder, free_uid
+from lowdnn.graph.expansion_writer import ExpansionWriter, free_uid
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.norm import compute_type_of
@@ -54,7 +54,7 @@ class _Gradient:
 
     def __init__(self, operation: SdpaBackward, first_uid: int) -> None:
         self._op = operation
-        self._builder = ExpansionBuilder(first_uid)
+        self._builder = ExpansionWriter(first_uid)
         self._type = compute_type_of(operation.q)
         self._zero = self._builder.constant(4, self._type, 0.0)
         self._numbers: dict[str, Tensor] = {}

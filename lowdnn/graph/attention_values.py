@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowdnn.graph.attention_pattern import match_attention
-from lowdnn.graph.expansion_builder import ExpansionBuilder, free_uid
+from lowdnn.graph.expansion_writer import ExpansionWriter, free_uid
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import with_tensors
 from lowdnn.ops.matmul import MatmulOperation
@@ -22,7 +22,7 @@ def with_existing_values(graph: OperationGraph) -> OperationGraph:
     v = attention.second.b
     if attention.v_load is not None or v.uid in attention.ragged:
         return graph
-    builder = ExpansionBuilder(free_uid(graph.tensors))
+    builder = ExpansionWriter(free_uid(graph.tensors))
     zero = builder.constant(v.rank, compute_type_of(v), 0.0)
     existing = builder.existing(v, attention.band.lengths, zero)
     others = (

@@ -12,7 +12,7 @@ from math import inf
 
 from lowdnn.enums import DataType, PointwiseMode, RngDistribution
 from lowdnn.graph.bit_masks import with_bit_masks
-from lowdnn.graph.expansion_builder import ExpansionBuilder, free_uid
+from lowdnn.graph.expansion_writer import ExpansionWriter, free_uid
 from lowdnn.graph.gathering import gathered
 from lowdnn.ops.base import HasPorts, Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.catalog import Compound
@@ -85,7 +85,7 @@ class _Expansion:
 
     def __init__(self, first_uid: int, written: Collection[int]) -> None:
         """written: the uids of the outputs of all operations, later ones included."""
-        self._builder = ExpansionBuilder(first_uid)
+        self._builder = ExpansionWriter(first_uid)
         self._written = written
         self._padded: dict[int, Tensor] = {}
 

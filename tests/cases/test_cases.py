@@ -10,7 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
-from lowdnn.cases import AttentionCase, Case, ConvolutionCase, parse_case, parse_cases
+from lowdnn.cases import parse_case, parse_cases
+from lowdnn.cases.base import Case
+from lowdnn.cases.families.attention import AttentionCase
+from lowdnn.cases.families.convolution import ConvolutionCase
 from lowdnn.cases.oracle import evaluate
 from lowdnn.cases.steps import STEPS
 from lowdnn.enums import ConvolutionMode, DataType, PaddingMode, PointwiseMode, ReduceTensorOp, ResampleMode
@@ -189,7 +192,7 @@ def test_every_step_builds() -> None:
 @pytest.mark.parametrize(
     ("line", "where", "expected", "got"),
     [
-        ("", "case", "a line that starts with conv, matmul", "''"),
+        ("", "case", "a line that starts with block_scale, conv, matmul", "''"),
         ("pool n=1", "case", "a line that starts with", "'pool n=1'"),
         ("matmul m=1 n=2", "matmul.k", "a value", "none; add k=..."),
         ("matmul m=1 n=2 k=x", "matmul.k", "an integer >= 0", "'x'"),

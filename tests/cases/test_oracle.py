@@ -4,9 +4,9 @@ import numpy as np
 
 from lowdnn import dtypes
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.oracle import evaluate, trace
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.status import BadParamError, ShapeMismatchError
 from tests.support.builders import pointwise_graph
@@ -14,7 +14,7 @@ from tests.support.errors import raises
 
 
 def test_virtual_tensors_are_rounded() -> None:
-    builder = GraphBuilder(virtual_type=DataType.BFLOAT16)
+    builder = CaseBuilder(virtual_type=DataType.BFLOAT16)
     x = builder.tensor((1,), DataType.FLOAT)
     middle = builder.pointwise(PointwiseMode.IDENTITY, x)
     builder.pointwise(PointwiseMode.IDENTITY, middle, store=DataType.FLOAT)
@@ -40,7 +40,7 @@ def test_int64_loses_nothing() -> None:
 
 
 def test_constants_and_by_value_tensors() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((2, 2), DataType.FLOAT)
     half = builder.constant(2, DataType.HALF, 0.1)
     scale = builder.by_value(2, DataType.FLOAT)
@@ -71,7 +71,7 @@ def test_a_whole_chain_against_numpy() -> None:
 
 
 def test_trace_shows_virtual_tensors() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((2, 3), DataType.FLOAT)
     builder.reduction(ReduceTensorOp.ADD, builder.pointwise(PointwiseMode.ABS, x), (1,), store=DataType.FLOAT)
     steps = trace(builder.graph(), {1: np.array([[1, -2, 3], [-4, 5, -6]], np.float32)})

@@ -63,7 +63,7 @@ def at_most(seconds: int) -> Iterator[None]:
         ("matmul m=\u0663 n=1 k=1", "matmul.m: expected an integer >= 0"),
         ("mat\x1b[2Jmul m=1", r"got 'mat\x1b[2Jmul m=1'"),
         ("matmul m\x1b[2J=1", r"matmul.m\x1b[2J: expected key=value"),
-        ("", "case: expected a line that starts with conv"),
+        ("", "case: expected a line that starts with block_scale"),
         ("@/dev/zero", "run.cases: expected a regular file after @, got '/dev/zero'"),
         ("@/dev/stdin/x", "run.cases: expected a readable file after @"),
         ("@\x00", "run.cases: expected a readable file after @"),

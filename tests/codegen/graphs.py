@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.enums import DataType, PointwiseMode, RngDistribution
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.pattern import PointwiseDag, dag_of
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.rng import Rng, RngOperation
@@ -48,7 +48,7 @@ def goldens() -> dict[str, Golden]:
 
 
 def copy() -> Golden:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((4, 64), DataType.BFLOAT16)
     builder.pointwise(MODES.IDENTITY, x, store=DataType.FLOAT)
     return Golden(_dag(builder), vector_axis=1)
@@ -56,7 +56,7 @@ def copy() -> Golden:
 
 def masked() -> Golden:
     """A prologue whose tensors are copied to shared memory: a value, its mask, and a scale of each row."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x, mask = (builder.tensor((4, 64), data_type) for data_type in (DataType.BFLOAT16, DataType.BOOLEAN))
     scaled = builder.pointwise(MODES.MUL, x, builder.tensor((4, 1), DataType.FLOAT))
     y = builder.pointwise(MODES.MUL, scaled, mask)
@@ -65,7 +65,7 @@ def masked() -> Golden:
 
 def scale_bias_relu() -> Golden:
     """An epilogue: relu(scale * accumulator + bias), the accumulator stored as well."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     y = builder.tensor((2, 3, 8, 16), DataType.HALF, name="y")
     scale = builder.by_value(4, DataType.FLOAT)
     bias = builder.tensor((1, 1, 1, 16), DataType.FLOAT)
@@ -78,7 +78,7 @@ def scale_bias_relu() -> Golden:
 
 def residual_gelu() -> Golden:
     """bf16 arithmetic, two alphas, a residual in another layout, an unaligned output."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     y = builder.tensor((8, 32), DataType.FLOAT, is_virtual=True, name="y")
     residual = builder.tensor((8, 32), DataType.BFLOAT16, strides=(1, 8))
     total = builder.pointwise(
@@ -91,7 +91,7 @@ def residual_gelu() -> Golden:
 
 def index_select() -> Golden:
     """x where its index along axis 0 is below a limit, otherwise -infinity."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((16, 24), DataType.FLOAT)
     limit = builder.tensor((1, 24), DataType.INT32)
     index = builder.pointwise(Pointwise(MODES.GEN_INDEX, DataType.INT32, axis=0), x)
@@ -103,7 +103,7 @@ def index_select() -> Golden:
 
 def squares() -> Golden:
     """The operations before a reduction: x * x, handed back in fp64."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((16, 24), DataType.FP8_E4M3)
     square = builder.pointwise(MODES.MUL, x, x)
     return Golden(_dag(builder, result=square), vector_axis=1, result=DataType.DOUBLE)
@@ -111,7 +111,7 @@ def squares() -> Golden:
 
 def dropout() -> Golden:
     """x times coins, with a seed in device memory and rows that begin anywhere, plus a normal number for each row."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((16, 13), DataType.BFLOAT16, strides=(16, 1))
     seed = builder.tensor((1,), DataType.INT64)
     coins = builder.rng(Rng(probability=0.9), x.dims, seed=seed, offset=builder.by_value(1, DataType.INT64))
@@ -121,7 +121,7 @@ def dropout() -> Golden:
     return Golden(_dag(builder), vector_axis=1)
 
 
-def _dag(builder: GraphBuilder, anchor: Tensor | None = None, result: Tensor | None = None) -> PointwiseDag:
+def _dag(builder: CaseBuilder, anchor: Tensor | None = None, result: Tensor | None = None) -> PointwiseDag:
     operations = tuple(op for op in builder._operations if isinstance(op, PointwiseOperation))
     randoms = tuple(op for op in builder._operations if isinstance(op, RngOperation))
     return dag_of(operations[-1].output.dims, operations, anchor=anchor, result=result, randoms=randoms)

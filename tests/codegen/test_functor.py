@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.codegen.functor import generate
 from lowdnn.enums import DataType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.pattern import dag_of
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.plan import Scalar, ScalarType, TensorPointer, TensorValue
@@ -44,7 +44,7 @@ def test_the_digest_is_of_the_text() -> None:
 
 def test_no_uid_and_no_name_reaches_the_text() -> None:
     def text(first_uid: int, name: str) -> str:
-        builder = GraphBuilder()
+        builder = CaseBuilder()
         for _ in range(first_uid):
             builder.tensor((1,), DataType.FLOAT)
         x = builder.tensor((4, 4), DataType.FLOAT, name=name)
@@ -69,7 +69,7 @@ def test_no_uid_and_no_name_reaches_the_text() -> None:
     ],
 )
 def test_vector(data_type: DataType, align: int, strides: tuple[int, ...], vector: int) -> None:
-    builder = GraphBuilder(alignment_bytes=align)
+    builder = CaseBuilder(alignment_bytes=align)
     x = builder.tensor((4, 64), data_type, strides=strides)
     builder.pointwise(MODES.IDENTITY, x, store=data_type)
     operations = tuple(op for op in builder.graph().operations if isinstance(op, PointwiseOperation))
@@ -90,7 +90,7 @@ def test_vector(data_type: DataType, align: int, strides: tuple[int, ...], vecto
     ],
 )
 def test_constants_fit_their_fields(value: float, data_type: DataType, field: Scalar) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((8,), data_type)
     builder.pointwise(MODES.MUL, x, builder.constant(1, data_type, value), store=data_type)
     operations = tuple(op for op in builder.graph().operations if isinstance(op, PointwiseOperation))
@@ -100,7 +100,7 @@ def test_constants_fit_their_fields(value: float, data_type: DataType, field: Sc
 
 @pytest.mark.parametrize(("is_in_place", "path"), [(False, "Stream"), (True, "Plain")])
 def test_what_the_kernel_writes_is_read_through_no_cache_of_constants(is_in_place: bool, path: str) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x, b = (builder.tensor((64,), DataType.FLOAT) for _ in range(2))
     y = x if is_in_place else builder.tensor((64,), DataType.FLOAT)
     add = PointwiseOperation(Pointwise(MODES.ADD, DataType.FLOAT), x=x, b=b, y=y)
@@ -111,7 +111,7 @@ def test_what_the_kernel_writes_is_read_through_no_cache_of_constants(is_in_plac
 
 def test_an_index_alone_has_a_field_all_the_same() -> None:
     """An empty struct would have size 1 in C++ and 0 in a plan."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((8,), DataType.FLOAT)
     y = builder.pointwise(Pointwise(MODES.GEN_INDEX, DataType.FLOAT, axis=0), x)
     operations = tuple(op for op in builder._operations if isinstance(op, PointwiseOperation))

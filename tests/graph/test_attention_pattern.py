@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.attention_pattern import Attention, match_attention
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.tensor import Tensor
 
 DIMS = (4, 4, 4, 4)
-Step = Callable[[GraphBuilder, Tensor], Tensor]
+Step = Callable[[CaseBuilder, Tensor], Tensor]
 
 
-def same(_: GraphBuilder, x: Tensor) -> Tensor:
+def same(_: CaseBuilder, x: Tensor) -> Tensor:
     return x
 
 
@@ -25,10 +25,10 @@ def match(
     keys: Step = lambda builder, k: builder.transpose(k, (0, 1, 3, 2)),
     before: Step = same,
     axis: int = 3,
-    behind: Callable[[GraphBuilder, Tensor, Tensor], object] = lambda *_: None,
+    behind: Callable[[CaseBuilder, Tensor, Tensor], object] = lambda *_: None,
 ) -> Attention | str:
     """before: of the scores.  behind: takes the weights and the output, which is virtual."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     q, k, v = (builder.tensor(DIMS, DataType.HALF) for _ in range(3))
     scores = before(builder, builder.matmul(q, keys(builder, k)))
     weights = builder.softmax(scores, (axis,))
@@ -38,17 +38,17 @@ def match(
     return match_attention(builder.graph())
 
 
-def stored(builder: GraphBuilder, x: Tensor) -> Tensor:
+def stored(builder: CaseBuilder, x: Tensor) -> Tensor:
     builder.pointwise(PointwiseMode.IDENTITY, x, store=DataType.HALF)
     return x
 
 
-def loaded(builder: GraphBuilder, container: Tensor) -> Tensor:
+def loaded(builder: CaseBuilder, container: Tensor) -> Tensor:
     table, lengths = (builder.tensor(dims, DataType.INT32) for dims in ((4, 1, 1, 1), (4, 1, 1, 1)))
     return stored(builder, builder.paged_cache_load(container, table, lengths, 4))
 
 
-def masked_twice(builder: GraphBuilder, scores: Tensor) -> Tensor:
+def masked_twice(builder: CaseBuilder, scores: Tensor) -> Tensor:
     for _ in range(2):
         scores = builder.block_mask(scores, builder.tensor((4, 4, 1, 1), DataType.UINT8))
     return scores
@@ -77,7 +77,7 @@ def test_a_second_mask_of_tiles() -> None:
 
 
 def test_scores_and_weights_that_are_read_behind_the_output() -> None:
-    def behind(builder: GraphBuilder, weights: Tensor, output: Tensor) -> None:
+    def behind(builder: CaseBuilder, weights: Tensor, output: Tensor) -> None:
         builder.pointwise(PointwiseMode.ADD, output, weights, store=DataType.FLOAT)
 
     assert "expected none behind the second product that read scores or weights" in str(match(behind=behind))
@@ -95,7 +95,7 @@ def test_scores_and_weights_that_are_read_behind_the_output() -> None:
 def test_largest_magnitudes(
     operator: ReduceTensorOp, axes: tuple[int, ...], is_taken: bool, is_of_weights: bool
 ) -> None:
-    def behind(builder: GraphBuilder, weights: Tensor, output: Tensor) -> None:
+    def behind(builder: CaseBuilder, weights: Tensor, output: Tensor) -> None:
         builder.reduction(operator, weights if is_of_weights else output, axes, store=DataType.FLOAT)
 
     found = match(behind=behind)
@@ -107,7 +107,7 @@ def test_largest_magnitudes(
 def test_lengths_of_keys(shift: int, kind: DataType) -> None:
     """Indices that are moved, or kept in a type that rounds them, are no places of keys."""
 
-    def before(builder: GraphBuilder, scores: Tensor) -> Tensor:
+    def before(builder: CaseBuilder, scores: Tensor) -> Tensor:
         index = builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=3), scores, virtual=kind)
         if shift:
             moved = builder.constant(4, DataType.INT32, shift)

@@ -4,15 +4,15 @@ from math import inf, nan
 
 import pytest
 
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.band_pattern import Band, band_of
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 
 
 def band(mode: PointwiseMode, *, compute: DataType = DataType.INT32, alpha1: float = 1.0, shift: float = 0.0) -> Band:
     """What scores of 20 queries and 30 keys keep where ``alpha1 * (query + shift) mode key`` holds."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     scores = builder.tensor((1, 1, 20, 30), DataType.FLOAT)
     query, key = (
         builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=axis), scores) for axis in (2, 3)

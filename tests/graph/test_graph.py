@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, TensorReordering
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
@@ -159,7 +159,7 @@ def test_key_ignores_uids_and_names_only() -> None:
 
 def test_key_tells_which_tensor_goes_where() -> None:
     def product(first: Tensor, second: Tensor) -> str:
-        builder = GraphBuilder()
+        builder = CaseBuilder()
         builder.pointwise(PointwiseMode.SUB, first, second, store=DataType.FLOAT)
         return builder.graph().key
 
@@ -168,7 +168,7 @@ def test_key_tells_which_tensor_goes_where() -> None:
     assert product(x, x) != product(x, b)
 
     def chain(last: Tensor) -> str:
-        builder = GraphBuilder()
+        builder = CaseBuilder()
         difference = builder.pointwise(PointwiseMode.SUB, x, b)
         builder.pointwise(PointwiseMode.SUB, difference, last, store=DataType.FLOAT)
         return builder.graph().key

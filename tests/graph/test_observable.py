@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType, NormFwdPhase, NormMode, PointwiseMode, ReduceTensorOp
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.observable import observable, with_unread_stored
 from lowdnn.ops.base import Operation, outputs_of, with_tensors
@@ -27,7 +27,7 @@ def unread(operation: Operation, *ports: str) -> OperationGraph:
 
 
 def norm(mode: NormMode, *, running: bool = False) -> NormForward:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x, scale = builder.tensor((2, 6, 5), FLOAT), builder.tensor((1, 6, 1), FLOAT)
     momentum = builder.by_value(3, FLOAT) if running else None
     epsilon = builder.constant(3, FLOAT, 1e-5)
@@ -39,7 +39,7 @@ def norm(mode: NormMode, *, running: bool = False) -> NormForward:
 
 def test_a_graph_without_them_has_the_same_key() -> None:
     def graph(*, with_dead: bool) -> OperationGraph:
-        builder = GraphBuilder()
+        builder = CaseBuilder()
         a, b = builder.tensor((2, 5, 3), FLOAT), builder.tensor((2, 3, 7), FLOAT)
         product = builder.matmul(a, b)
         if with_dead:
@@ -55,7 +55,7 @@ def test_a_graph_without_them_has_the_same_key() -> None:
 
 
 def test_what_any_operand_needs_is_kept() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((4, 5), FLOAT)
     made = [builder.pointwise(mode, x) for mode in (PointwiseMode.ABS, PointwiseMode.NEG)]
     builder.pointwise(PointwiseMode.SUB, *made, store=FLOAT)
@@ -93,7 +93,7 @@ def test_batch_norm_without_running_statistics_reads_none() -> None:
 
 def test_softmax_keeps_its_axes() -> None:
     def tensor(uid: int, *dims: int) -> Tensor:
-        return GraphBuilder(first_uid=uid).tensor(dims, FLOAT)
+        return CaseBuilder(first_uid=uid).tensor(dims, FLOAT)
 
     softmax = Softmax(tensor(1, 3, 4, 5), tensor(2, 3, 4, 5), max=tensor(3, 3, 1, 5))
     (found,) = unread(softmax, "max").operations
@@ -102,7 +102,7 @@ def test_softmax_keeps_its_axes() -> None:
 
 @pytest.mark.parametrize(("has_scale", "kept"), [(True, {"dx"}), (False, {"dx", "dscale"})])
 def test_norm_backward_keeps_what_says_its_axes(has_scale: bool, kept: set[str]) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x, dy, scale = (builder.tensor(dims, FLOAT) for dims in ((2, 6, 5), (2, 6, 5), (1, 6, 1)))
     builder.norm_backward(NormMode.LAYER_NORM, x, dy, scale, store=FLOAT)
     (operation,) = builder.operations

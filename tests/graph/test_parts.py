@@ -1,12 +1,12 @@
 from __future__ import annotations
 
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.parts import independent_parts
 
 
 def test_parts_share_inputs_and_no_results() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x, y = (builder.tensor((4, 4), DataType.FLOAT) for _ in "xy")
     first = builder.pointwise(PointwiseMode.ADD, x, y)
     other = builder.pointwise(PointwiseMode.MUL, x, y)
@@ -18,7 +18,7 @@ def test_parts_share_inputs_and_no_results() -> None:
 
 
 def test_an_operation_joins_what_came_before_it() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((4, 4), DataType.FLOAT)
     results = [builder.pointwise(PointwiseMode.NEG, x, store=DataType.FLOAT) for _ in range(3)]
     builder.pointwise(PointwiseMode.ADD, results[0], results[2], store=DataType.FLOAT)
@@ -28,7 +28,7 @@ def test_an_operation_joins_what_came_before_it() -> None:
 
 
 def test_what_stores_nothing_is_left_out() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((4, 4), DataType.FLOAT)
     builder.pointwise(PointwiseMode.NEG, x)
     builder.pointwise(PointwiseMode.ABS, x, store=DataType.FLOAT)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import (
     ACCUMULATOR_UID,
@@ -86,7 +86,7 @@ def test_alpha_of_an_integer_accumulator_is_float_arithmetic() -> None:
 @pytest.mark.parametrize("direction", [ConvolutionBackwardData, ConvolutionBackwardFilter])
 def test_gradients_are_anchors(direction: type[ConvolutionOperation]) -> None:
     geometry = Convolution(DataType.FLOAT, 1, (1,), (1,), (2,), (1,))
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     dy = builder.tensor((2, 6, 3), DataType.HALF)
     if direction is ConvolutionBackwardData:
         w = builder.tensor((6, 4, 3), DataType.HALF)
@@ -103,7 +103,7 @@ def test_gradients_are_anchors(direction: type[ConvolutionOperation]) -> None:
 
 
 def test_graphs_without_one_anchor_are_refused() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b = (builder.tensor((4, 4), DataType.FLOAT) for _ in range(2))
     c = builder.matmul(a, b, store=DataType.FLOAT)
     builder.matmul(c, b, store=DataType.FLOAT)
@@ -112,14 +112,14 @@ def test_graphs_without_one_anchor_are_refused() -> None:
 
 
 def test_other_operations_are_refused() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b = (builder.tensor((4, 4), DataType.FLOAT) for _ in range(2))
     builder.reduction(ReduceTensorOp.ADD, builder.matmul(a, b), (1,), store=DataType.FLOAT)
     assert "got ReductionOperation" in refusal(builder.graph())
 
 
 def test_exits_reduce_one_value_of_the_epilogue() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b = (builder.tensor((4, 4), DataType.FLOAT) for _ in range(2))
     value = builder.pointwise(PointwiseMode.RELU_FWD, builder.matmul(a, b), store=DataType.HALF)
     builder.gen_stats(value)
@@ -141,18 +141,18 @@ def test_without_exits_there_is_no_result() -> None:
 
 
 def test_reductions_that_are_no_exits_are_refused() -> None:
-    def refused(build: Callable[[GraphBuilder, Tensor], object]) -> str:
-        builder = GraphBuilder()
+    def refused(build: Callable[[CaseBuilder, Tensor], object]) -> str:
+        builder = CaseBuilder()
         a, b = (builder.tensor((4, 4), DataType.FLOAT) for _ in range(2))
         build(builder, builder.matmul(a, b, store=DataType.FLOAT))
         found = match_anchored_with_exits(builder.graph(), MatmulOperation)
         assert isinstance(found, str)
         return found
 
-    def reduce(builder: GraphBuilder, value: Tensor, store: DataType | None = DataType.FLOAT) -> Tensor:
+    def reduce(builder: CaseBuilder, value: Tensor, store: DataType | None = DataType.FLOAT) -> Tensor:
         return builder.reduction(ReduceTensorOp.ADD, value, (0,), store=store)
 
-    def two_values(builder: GraphBuilder, value: Tensor) -> None:
+    def two_values(builder: CaseBuilder, value: Tensor) -> None:
         reduce(builder, value)
         reduce(builder, builder.pointwise(PointwiseMode.NEG, value))
 
@@ -163,14 +163,14 @@ def test_reductions_that_are_no_exits_are_refused() -> None:
 
 
 def test_a_prologue_is_refused() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b = (builder.tensor((4, 4), DataType.FLOAT) for _ in range(2))
     builder.matmul(builder.pointwise(PointwiseMode.RELU_FWD, a), b, store=DataType.FLOAT)
     assert refusal(builder.graph()).startswith("MatmulOperation.a: expected a graph input")
 
 
 def test_stored_outputs_of_another_shape_are_refused() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b = (builder.tensor((4, 4), DataType.FLOAT) for _ in range(2))
     bias = builder.tensor((1, 4), DataType.FLOAT)
     scaled = builder.pointwise(PointwiseMode.EXP, bias, store=DataType.FLOAT)
@@ -179,7 +179,7 @@ def test_stored_outputs_of_another_shape_are_refused() -> None:
 
 
 def test_virtual_values_may_repeat() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b = (builder.tensor((4, 4), DataType.FLOAT) for _ in range(2))
     bias = builder.tensor((1, 4), DataType.FLOAT)
     scaled = builder.pointwise(PointwiseMode.EXP, bias)

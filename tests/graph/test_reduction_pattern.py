@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.reduction_pattern import FusedReduction, match_reduction
 from lowdnn.ops.tensor import Tensor
 from tests.support.builders import matmul_graph
@@ -12,7 +12,7 @@ MODES = PointwiseMode
 ADD = ReduceTensorOp.ADD
 
 
-def matched(builder: GraphBuilder) -> FusedReduction:
+def matched(builder: CaseBuilder) -> FusedReduction:
     found = match_reduction(builder.graph())
     assert isinstance(found, FusedReduction)
     return found
@@ -23,7 +23,7 @@ def uids(tensors: tuple[Tensor, ...]) -> set[int]:
 
 
 def test_operations_on_both_sides() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x, bias = builder.tensor((4, 8), DataType.FLOAT), builder.tensor((1, 8), DataType.FLOAT)
     moved = builder.pointwise(MODES.ADD, x, bias)
     y = builder.reduction(ADD, moved, (1,))
@@ -38,7 +38,7 @@ def test_operations_on_both_sides() -> None:
 
 
 def test_statistics_have_two_results() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((4, 8, 2), DataType.HALF)
     total, squares = builder.gen_stats(builder.pointwise(MODES.RELU_FWD, x))
     fused = matched(builder)
@@ -50,7 +50,7 @@ def test_statistics_have_two_results() -> None:
 
 
 def test_a_bare_reduction_loads_x_and_stores_y() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((4, 8), DataType.FLOAT)
     y = builder.reduction(ADD, x, (0,), store=DataType.FLOAT)
     fused = matched(builder)
@@ -58,7 +58,7 @@ def test_a_bare_reduction_loads_x_and_stores_y() -> None:
 
 
 def test_a_sibling_with_the_dims_of_x_comes_before() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((4, 8), DataType.FLOAT)
     relu = builder.pointwise(MODES.RELU_FWD, x, store=DataType.FLOAT)
     builder.reduction(ADD, x, (0,), store=DataType.FLOAT)
@@ -67,14 +67,14 @@ def test_a_sibling_with_the_dims_of_x_comes_before() -> None:
 
 def test_an_element_of_x_is_gone_behind_the_reduction() -> None:
     """Even where each sum is of one element, so that the dims would fit."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     relu = builder.pointwise(MODES.RELU_FWD, builder.tensor((4, 1), DataType.FLOAT))
     builder.pointwise(MODES.MUL, builder.reduction(ADD, relu, (1,)), relu, store=DataType.FLOAT)
     assert "expected a tensor that is not computed before the reduction" in str(match_reduction(builder.graph()))
 
 
 def test_all_that_x_is_made_of_comes_before() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x, bias = builder.tensor((4, 1), DataType.FLOAT), builder.tensor((1, 1), DataType.FLOAT)
     step = builder.pointwise(MODES.NEG, builder.pointwise(MODES.ABS, bias))
     builder.reduction(ADD, builder.pointwise(MODES.ADD, x, step), (0,), store=DataType.FLOAT)
@@ -85,12 +85,12 @@ def test_all_that_x_is_made_of_comes_before() -> None:
 def test_what_is_no_fused_reduction() -> None:
     assert "exactly one ReductionOperation or GenStats, got 0" in str(match_reduction(matmul_graph()))
 
-    twice = GraphBuilder()
+    twice = CaseBuilder()
     y = twice.reduction(ADD, twice.tensor((4, 8), DataType.FLOAT), (0,))
     twice.reduction(ADD, y, (1,), store=DataType.FLOAT)
     assert "exactly one ReductionOperation or GenStats, got 2" in str(match_reduction(twice.graph()))
 
-    softmax = GraphBuilder()
+    softmax = CaseBuilder()
     x = softmax.tensor((4, 8), DataType.FLOAT)
     exp = softmax.pointwise(MODES.EXP, x)
     total = softmax.reduction(ADD, exp, (1,))
@@ -100,7 +100,7 @@ def test_what_is_no_fused_reduction() -> None:
 
 @pytest.mark.parametrize("is_by_value", [True, False])
 def test_x_must_lie_in_memory(is_by_value: bool) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.by_value(1, DataType.FLOAT) if is_by_value else builder.tensor((1,), DataType.FLOAT)
     builder.reduction(ADD, x, (0,), store=DataType.FLOAT)
     assert isinstance(match_reduction(builder.graph()), str) is is_by_value

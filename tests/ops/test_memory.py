@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lowdnn.enums import DataType
-from lowdnn.graph.builder import Layout, strides_of
+from lowdnn.graph.layouts import Layout, strides_of
 from lowdnn.ops.memory import check_storage, from_memory, to_memory
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError, ShapeMismatchError

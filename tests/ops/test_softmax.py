@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.oracle import evaluate
 from lowdnn.enums import DataType
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.status import BadParamError, ShapeMismatchError
@@ -84,7 +84,7 @@ def test_gradient_agrees_with_differences(is_log: bool) -> None:
     rng = np.random.default_rng(fresh_seed())
     x, dy, direction = (rng.normal(0, 1, X) for _ in range(3))
     y, *ends = (softmax(x + step * direction, (1,), is_log=is_log)["y"] for step in (0, 1e-5, -1e-5))
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     ports = [builder.tensor(X, DataType.DOUBLE) for _ in range(2)]
     builder.softmax_backward(*ports, (1,), is_log=is_log, store=DataType.DOUBLE)
     (dx,) = evaluate(builder.graph(), {1: dy, 2: y}).values()

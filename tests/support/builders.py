@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.pointwise import Pointwise, input_ports
 
@@ -26,7 +27,7 @@ def convolution_graph(
     spatial = len(x_dims) - 2
     ones, zeros = (1,) * spatial, (0,) * spatial
     geometry = Convolution(compute_type, spatial, pads or zeros, pads or zeros, strides or ones, dilations or ones)
-    builder = GraphBuilder(layout)
+    builder = CaseBuilder(layout)
     x = builder.tensor(x_dims, data_type, name="x")
     w = builder.tensor(w_dims, data_type, name="w")
     final = store or data_type
@@ -50,7 +51,7 @@ def matmul_graph(
     epilogue: tuple[PointwiseMode, ...] = (),
 ) -> OperationGraph:
     """c = a b, then unary ``epilogue`` modes. a has uid 1, b uid 2."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((*batch, m, k), data_type, layout=a_layout, name="a")
     b = builder.tensor((*batch, k, n), data_type, layout=b_layout, name="b")
     final = store or data_type
@@ -73,7 +74,7 @@ def pointwise_graph(
     """One operation; operands (uids from 1) in the order of ``input_ports``; one dims for all of them will do."""
     ports = input_ports(mode.mode if isinstance(mode, Pointwise) else mode)
     shapes = operand_dims if len(operand_dims) == len(ports) else operand_dims * len(ports)
-    builder = GraphBuilder(layout)
+    builder = CaseBuilder(layout)
     operands = [
         builder.tensor(dims, DataType.BOOLEAN if port == "t" else data_type, name=port)
         for port, dims in zip(ports, shapes, strict=True)
@@ -95,7 +96,7 @@ def reduction_graph(
     layout: Layout = Layout.ROW_MAJOR,
 ) -> OperationGraph:
     """y = operator over ``axes`` of x. x has uid 1, y uid 2."""
-    builder = GraphBuilder(layout)
+    builder = CaseBuilder(layout)
     x = builder.tensor(dims, data_type, name="x")
     builder.reduction(operator, x, axes, compute_type=compute_type, store=store or data_type)
     return builder.graph()

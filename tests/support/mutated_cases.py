@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from random import Random
 
-from lowdnn.cases import FAMILIES
+from lowdnn.cases import case_families
 
 #: Numbers and lists of numbers that most keys take; combinations of them often contradict each other.
 _PLAIN = (
@@ -46,7 +46,7 @@ class Mutations:
             return line[:place] + draw.choice(_CHARACTERS) + line[place + draw.randint(0, 1) :]
         family, *words = line.split()
         for _ in range(draw.randint(1, 3)):
-            key = draw.choice([field.name for field in fields(FAMILIES[family])])
+            key = draw.choice([field.name for field in fields(case_families()[family])])
             words = [word for word in words if not word.startswith(f"{key}=")]
             if draw.random() < 0.9:
                 words.append(f"{key}={self._value(draw, key)}")

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from lowdnn.arch.specs import SM_90A
-from lowdnn.cases import AttentionBackwardCase, parse_case
+from lowdnn.cases import parse_case
 from lowdnn.cases.compare import expected_outputs
+from lowdnn.cases.families.attention_backward import AttentionBackwardCase
 from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES
 from lowdnn.runtime.runtime import Runtime

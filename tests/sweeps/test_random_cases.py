@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from lowdnn.backend.handle import Handle
-from lowdnn.cases import ConvolutionCase, parse_case
+from lowdnn.cases import parse_case
+from lowdnn.cases.families.convolution import ConvolutionCase
 from tests.support.data import fresh_seed
 from tests.sweeps.checking import failures
 from tests.sweeps.random_cases import SMALL, TINY, Size, draw, forms, narrow_forms

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from lowdnn.backend.handle import Handle
-from lowdnn.cases import ResampleCase, parse_case
+from lowdnn.cases import parse_case
+from lowdnn.cases.families.resample import ResampleCase
 from tests.support.data import fresh_seed
 from tests.sweeps.checking import failures
 from tests.sweeps.random_resamples import draw, forms

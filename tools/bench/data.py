@@ -6,14 +6,12 @@ from collections.abc import Collection, Iterable, Sequence
 
 import torch
 
-from lowdnn.cases import (
-    AttentionBackwardCase,
-    AttentionCase,
-    Case,
-    ConvolutionCase,
-    MatmulCase,
-    MoeCase,
-)
+from lowdnn.cases.base import Case
+from lowdnn.cases.families.attention import AttentionCase
+from lowdnn.cases.families.attention_backward import AttentionBackwardCase
+from lowdnn.cases.families.convolution import ConvolutionCase
+from lowdnn.cases.families.matmul import MatmulCase
+from lowdnn.cases.families.moe import MoeCase
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of

@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from lowdnn.bench.suites import NETWORK_LAYERS, SuiteCase, sections, suite_cases
-from lowdnn.cases import ConvolutionCase, parse_case
+from lowdnn.cases import parse_case
+from lowdnn.cases.families.convolution import ConvolutionCase
 
 DIRECTIONS = ("fprop", "dgrad", "wgrad")
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 import torch
 
-from lowdnn.cases import AttentionBackwardCase, Case, SoftmaxCase
+from lowdnn.cases.base import Case
+from lowdnn.cases.families.attention_backward import AttentionBackwardCase
+from lowdnn.cases.families.rows import SoftmaxCase
 from lowdnn.enums import NormMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.norm_backward import NormBackward

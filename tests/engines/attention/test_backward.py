@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.oracle import evaluate
 from lowdnn.driver import open_driver
 from lowdnn.engines.attention.attention_backward_mma import AttentionBackwardMma
@@ -22,7 +23,6 @@ from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.launch import aligned_bytes
 from lowdnn.engines.registry import ENGINES as ALL_ENGINES
 from lowdnn.enums import DataType, HeurMode, KnobType, NumericalNote
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.base import inputs_of
@@ -299,7 +299,7 @@ def test_rows_without_a_sum_have_no_weights(device: Runtime, engine: Engine) -> 
 
 @pytest.mark.parametrize(("batch", "queries", "keys"), [(1, 0, 20), (1, 20, 0), (0, 20, 20)])
 def test_empty_tensors(device: Runtime, batch: int, queries: int, keys: int) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     q, k, v, o, d_o = (
         builder.tensor((batch, 2, rows, 16), DataType.HALF) for rows in (queries, keys, keys, queries, queries)
     )

@@ -9,6 +9,7 @@ import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.compare import differences, expected_outputs
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.attention.attention_decode import AttentionDecode
@@ -18,7 +19,6 @@ from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES as ALL_ENGINES
 from lowdnn.enums import DataType, KnobType, PointwiseMode
 from lowdnn.graph.attention_pattern import Attention, match_attention
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import with_tensors
 from lowdnn.ops.pointwise import PointwiseOperation
@@ -324,7 +324,7 @@ def test_what_is_more_than_a_scale_and_a_conversion(
     scale: float, factor: float, between: DataType, expected: tuple[int, int]
 ) -> None:
     """Scores times a number below 0, weights times a number, and weights that a third type rounds."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     q, k, v = (builder.tensor((1, 1, rows, 16), DataType.HALF) for rows in (20, 40, 40))
     scores = builder.matmul(q, builder.transpose(k, (0, 1, 3, 2)))
     scores = builder.pointwise(PointwiseMode.MUL, scores, builder.constant(4, DataType.FLOAT, scale))

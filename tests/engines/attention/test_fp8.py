@@ -8,12 +8,12 @@ import pytest
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.attention.attention_decode import AttentionDecode
 from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.runtime.runtime import Runtime
@@ -150,7 +150,7 @@ def test_largest_magnitudes_are_of_weights_and_outputs() -> None:
 
 
 def test_attention_in_16_bits_has_largest_magnitudes_too(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     q, v = (builder.tensor((1, 1, rows, 16), DataType.HALF) for rows in (20, 30))
     k = builder.tensor((1, 1, 16, 30), DataType.HALF, strides=(480, 480, 1, 16))
     weights = builder.softmax(builder.matmul(q, k), (3,))

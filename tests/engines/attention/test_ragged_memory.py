@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_90A
-from lowdnn.cases import AttentionBackwardCase, AttentionCase, parse_case
+from lowdnn.cases import parse_case
 from lowdnn.cases.data import real_values
+from lowdnn.cases.families.attention import AttentionCase
+from lowdnn.cases.families.attention_backward import AttentionBackwardCase
 from lowdnn.engines.attention.attention_backward_mma import AttentionBackwardMma
 from lowdnn.engines.attention.attention_decode import AttentionDecode
 from lowdnn.engines.attention.attention_mma import AttentionMma

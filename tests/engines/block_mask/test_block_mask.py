@@ -8,11 +8,12 @@ import pytest
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.block_mask.block_mask import BlockMaskEngine
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.attention_pattern import match_attention
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.block_mask import mask_dims
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.runtime import Runtime
@@ -24,7 +25,7 @@ ENGINE = BlockMaskEngine()
 
 
 def graph_of(dims: tuple[int, ...], data_type: DataType, layout: Layout = Layout.ROW_MAJOR) -> OperationGraph:
-    builder = GraphBuilder(layout)
+    builder = CaseBuilder(layout)
     x, mask = builder.tensor(dims, data_type), builder.tensor(mask_dims(dims), DataType.UINT8)
     builder.block_mask(x, mask, store=data_type)
     return builder.graph()
@@ -50,7 +51,7 @@ def test_tiles(device: Runtime, data_type: DataType, layout: Layout) -> None:
 
 
 def test_attention_does_not_take_other_operations_behind_it() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     q, k = builder.tensor((1, 1, 20, 16), DataType.HALF), builder.tensor((1, 1, 16, 20), DataType.HALF)
     scores = builder.matmul(q, k)
     masked = builder.block_mask(scores, builder.tensor(mask_dims(scores.dims), DataType.UINT8))
@@ -65,7 +66,7 @@ def test_attention_does_not_take_other_operations_behind_it() -> None:
 def test_what_is_refused() -> None:
     graph = parse_case("sdpa b=1 h=1 q=20 d=16 blocks=yes").graph()
     assert "expected one BlockMask, got" in str(ENGINE.refuse(graph, SM_90A))
-    builder = GraphBuilder()
+    builder = CaseBuilder()
 
     def masked(x: tuple[int, ...], mask: tuple[int, ...], data_type: DataType = DataType.UINT8) -> Tensor:
         return builder.block_mask(builder.tensor(x, DataType.FLOAT), builder.tensor(mask, data_type))

@@ -6,12 +6,13 @@ import pytest
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.block_scale.block_scale import BlockScale
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.enums import DataType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.layouts import Layout
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed, special_values
 from tests.support.running import check_exact, run_plan
@@ -60,7 +61,7 @@ def test_dequantisation_with_scales_in_tiles(device: Runtime) -> None:
 @pytest.mark.parametrize("layout", [Layout.ROW_MAJOR, Layout.PADDED])
 def test_dequantisation(device: Runtime, axis: int, launches: int, layout: Layout) -> None:
     """Blocks of 32 along 40 rows (a shorter one at the end), or along 64 columns."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((40, 64), DataType.FP8_E4M3, layout=layout)
     scale = builder.tensor((2, 64) if axis == 0 else (40, 2), DataType.FP8_E4M3)
     builder.block_scale_dequantize(x, scale, 32, store=DataType.BFLOAT16, layout=layout)
@@ -68,7 +69,7 @@ def test_dequantisation(device: Runtime, axis: int, launches: int, layout: Layou
 
 
 def test_between_other_operations(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x, scale = builder.tensor((8, 64), DataType.FP8_E4M3), builder.tensor((8, 2), DataType.FP8_E8M0)
     wide = builder.block_scale_dequantize(x, scale, 32)
     builder.pointwise(PointwiseMode.RELU_FWD, wide, store=DataType.FLOAT)
@@ -78,12 +79,12 @@ def test_between_other_operations(device: Runtime) -> None:
 
 
 def test_refusals() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     builder.pointwise(PointwiseMode.RELU_FWD, builder.tensor((8,), DataType.FLOAT), store=DataType.FLOAT)
     refusal = ENGINE.refuse(builder.graph(), SM_90A)
     assert refusal is not None
     assert refusal.reason == "operations: expected one block-scale operation, got PointwiseOperation"
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     dims = (1,) * 7 + (64,)
     x, scale = builder.tensor(dims, DataType.FP8_E4M3), builder.tensor((*dims[:7], 2), DataType.FLOAT)
     builder.block_scale_dequantize(x, scale, 32, store=DataType.FLOAT)

@@ -3,11 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.composite.assembly import assemble, chain_of, moved
 from lowdnn.engines.composite.parts import Part
 from lowdnn.engines.registry import engine_named
 from lowdnn.enums import DataType, NumericalNote
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of, outputs_of
 from lowdnn.plan import (
@@ -28,7 +28,7 @@ KERNELS = (KernelRef("first", "a.cu", "sm_80"), KernelRef("second", "b.cu", "sm_
 
 def chain(count: int) -> OperationGraph:
     """Matrix products, each of the one before, of 8 x 8 floats (256 bytes)."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     value = builder.tensor((8, 8), DataType.FLOAT)
     for number in range(count):
         weight = builder.tensor((8, 8), DataType.FLOAT)
@@ -98,7 +98,7 @@ def test_memory_of_the_dead_is_used_again() -> None:
 
 def test_an_intermediate_lives_to_its_last_reader_and_those_that_die_together_leave_one_gap() -> None:
     """Two products that a third one reads, and a last part whose own workspace takes the place of both."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b, c = (builder.tensor((8, 8), DataType.FLOAT) for _ in range(3))
     joined = builder.matmul(builder.matmul(a, b), builder.matmul(b, c))
     builder.matmul(joined, a, store=DataType.FLOAT)

@@ -10,10 +10,10 @@ import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import DataType, HeurMode
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.base import inputs_of, with_tensors
@@ -81,7 +81,7 @@ def test_other_operations_are_refused() -> None:
     assert "operations: expected one SdpaBackward, got " in str(ENGINE.refuse(graph, SM_90A))
 
 
-def strided(builder: GraphBuilder, **options: Any) -> tuple[Tensor, ...]:
+def strided(builder: CaseBuilder, **options: Any) -> tuple[Tensor, ...]:
     """q, k, v, o, d_o, stats that do not lie densely: rows with gaps, elements apart, an expanded gradient."""
     types = {"data_type": DataType.HALF}
     return (
@@ -95,7 +95,7 @@ def strided(builder: GraphBuilder, **options: Any) -> tuple[Tensor, ...]:
 
 
 def test_rows_that_do_not_lie_densely(racing: Runtime) -> None:
-    builder = GraphBuilder(alignment_bytes=4)
+    builder = CaseBuilder(alignment_bytes=4)
     q, k, v, o, d_o, stats = strided(builder)
     dq, dk, dv = (
         builder.tensor(like.dims, DataType.HALF, strides=strides, name=name)
@@ -164,7 +164,7 @@ def test_lengths_beyond_the_tensors_and_rows_without_gradients(device: Runtime) 
 
 @pytest.mark.parametrize(("batch", "queries", "keys"), [(1, 0, 5), (1, 5, 0), (0, 5, 5)])
 def test_empty_tensors(device: Runtime, batch: int, queries: int, keys: int) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     q, k, v, o, d_o = (
         builder.tensor((batch, 2, rows, 12), DataType.FLOAT) for rows in (queries, keys, keys, queries, queries)
     )

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import DataType, HeurMode, KnobType, PointwiseMode, ReduceTensorOp
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.base import with_tensors
 from lowdnn.ops.convolution import Convolution
@@ -34,7 +35,7 @@ def matmul_chain(
     count: int, virtual_layout: Layout = Layout.ROW_MAJOR, data_type: DataType = DataType.FLOAT
 ) -> OperationGraph:
     """x w0 w1 ... of ``count`` products of 16 x 16 matrices; the last one is stored in fp32."""
-    builder = GraphBuilder(virtual_type=data_type)
+    builder = CaseBuilder(virtual_type=data_type)
     value = builder.tensor((16, 16), data_type)
     for number in range(count):
         weight = builder.tensor((16, 16), data_type)
@@ -44,13 +45,13 @@ def matmul_chain(
     return builder.graph()
 
 
-def convolved(builder: GraphBuilder, x: Tensor, filters: int) -> Tensor:
+def convolved(builder: CaseBuilder, x: Tensor, filters: int) -> Tensor:
     w = builder.tensor((filters, x.dims[1], 3, 3), DataType.FLOAT)
     return builder.convolution(x, w, geometry=GEOMETRY)
 
 
 def test_convolution_then_matmul_fuses_the_activation_into_the_convolution(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     active = builder.pointwise(
         PointwiseMode.RELU_FWD, convolved(builder, builder.tensor((1, 3, 6, 5), DataType.FLOAT), 4)
     )
@@ -61,7 +62,7 @@ def test_convolution_then_matmul_fuses_the_activation_into_the_convolution(devic
 
 
 def test_two_convolutions_with_bias(device: Runtime) -> None:
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     bias = builder.tensor((1, 4, 1, 1), DataType.FLOAT)
     first = convolved(builder, builder.tensor((1, 3, 6, 5), DataType.FLOAT), 4)
     second = convolved(builder, builder.pointwise(PointwiseMode.ADD, first, bias), 6)
@@ -71,7 +72,7 @@ def test_two_convolutions_with_bias(device: Runtime) -> None:
 
 
 def test_a_pointwise_prologue_runs_first(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b = (builder.tensor((2, 9, 9), DataType.BFLOAT16) for _ in range(2))
     scaled = builder.pointwise(PointwiseMode.ADD, a, b)
     builder.matmul(scaled, builder.pointwise(PointwiseMode.RELU_FWD, a), store=DataType.FLOAT)
@@ -81,7 +82,7 @@ def test_a_pointwise_prologue_runs_first(device: Runtime) -> None:
 
 
 def test_a_virtual_tensor_with_several_consumers_is_written_once(device: Runtime) -> None:
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     shared = convolved(builder, builder.tensor((1, 3, 6, 5), DataType.FLOAT), 4)
     builder.pointwise(PointwiseMode.RELU_FWD, shared, store=DataType.FLOAT)
     builder.pointwise(PointwiseMode.ADD, convolved(builder, shared, 4), shared, store=DataType.HALF)
@@ -93,7 +94,7 @@ def test_a_virtual_tensor_with_several_consumers_is_written_once(device: Runtime
 
 def test_branches_are_put_beside_their_producers(device: Runtime) -> None:
     """Both convolutions come before both activations, and still each activation runs in its convolution's kernel."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((1, 3, 6, 5), DataType.FLOAT)
     values = [convolved(builder, x, 4) for _ in range(2)]
     for value in values:
@@ -104,7 +105,7 @@ def test_branches_are_put_beside_their_producers(device: Runtime) -> None:
 
 
 def test_stored_outputs_of_another_index_space(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     small = builder.pointwise(PointwiseMode.RELU_FWD, builder.tensor((1, 1, 7), DataType.FLOAT), store=DataType.FLOAT)
     a, b = builder.tensor((2, 5, 3), DataType.FLOAT), builder.tensor((2, 3, 7), DataType.FLOAT)
     builder.pointwise(PointwiseMode.ADD, builder.matmul(a, b), small, store=DataType.FLOAT)
@@ -113,7 +114,7 @@ def test_stored_outputs_of_another_index_space(device: Runtime) -> None:
 
 
 def test_an_output_that_nobody_reads_and_that_cannot_be_left_out_lies_in_the_workspace(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     _, scale = builder.block_scale_quantize(builder.tensor((3, 40), DataType.FLOAT), 16, 1)
     (operation,) = builder.operations
     graph = OperationGraph([with_tensors(operation, {scale.uid: replace(scale, is_virtual=True)})])
@@ -122,7 +123,7 @@ def test_an_output_that_nobody_reads_and_that_cannot_be_left_out_lies_in_the_wor
     assert plan.workspace_bytes > 0
 
 
-def softmax(builder: GraphBuilder, x: Tensor, axis: int) -> Tensor:
+def softmax(builder: CaseBuilder, x: Tensor, axis: int) -> Tensor:
     """exp(x - max x) / sum of the same, stored in fp32."""
     largest = builder.reduction(ReduceTensorOp.MAX, x, (axis,))
     shifted = builder.pointwise(PointwiseMode.SUB, x, largest)
@@ -132,7 +133,7 @@ def softmax(builder: GraphBuilder, x: Tensor, axis: int) -> Tensor:
 
 
 def test_convolution_activation_matmul_softmax(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     active = builder.pointwise(
         PointwiseMode.RELU_FWD, convolved(builder, builder.tensor((1, 3, 6, 5), DataType.FLOAT), 4)
     )
@@ -144,7 +145,7 @@ def test_convolution_activation_matmul_softmax(device: Runtime) -> None:
 
 
 def test_softmax_keeps_the_exponential_for_the_division(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     softmax(builder, builder.tensor((3, 5, 40), DataType.BFLOAT16), axis=2)
     check_close(device, ENGINE, builder.graph(), length=40)
 
@@ -167,7 +168,7 @@ def test_intermediates_share_memory_where_their_lives_do_not_meet(device: Runtim
 
 def test_a_graph_is_cut_where_whole_it_would_lose_precision() -> None:
     """Engines that reduce a product's rows on the way out round fp32 to TF32."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b = builder.tensor((1, 32, 32), DataType.FLOAT), builder.tensor((1, 32, 32), DataType.FLOAT)
     builder.reduction(ReduceTensorOp.MAX, builder.matmul(a, b), (2,), store=DataType.FLOAT)
     assert engines_of(ENGINE.plan(builder.graph(), SM_90A, {})) == ["matmul_simt", "reduction"]

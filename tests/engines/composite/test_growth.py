@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.composite.growth import Growth, rules_of
 from lowdnn.engines.limits import UNLIMITED, are_compatible
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
 from tests.support.random_graphs.steps import random_graph
 
@@ -39,7 +39,7 @@ def test_no_engine_takes_a_graph_beyond_its_limits(seed: int) -> None:
 
 
 def test_a_list_of_products_is_no_chain_of_them() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b = (builder.tensor((1, 16, 16), DataType.HALF) for _ in range(2))
     first = builder.matmul(a, b, store=DataType.HALF)
     builder.pointwise(PointwiseMode.RELU_FWD, builder.matmul(b, a), store=DataType.HALF)
@@ -49,7 +49,7 @@ def test_a_list_of_products_is_no_chain_of_them() -> None:
 
 
 def test_an_operation_apart_from_every_product_waits_for_one() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b = (builder.tensor((1, 16, 16), DataType.HALF) for _ in range(2))
     scale = builder.pointwise(PointwiseMode.ADD, a, b)
     builder.matmul(a, b, store=DataType.HALF)

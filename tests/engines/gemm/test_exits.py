@@ -10,13 +10,14 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.driver import open_driver
 from lowdnn.engines.conv.wgmma.conv_dgrad_wgmma import ConvDgradWgmma
 from lowdnn.engines.conv.wgmma.conv_fprop_wgmma import ConvFpropWgmma
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.runtime import Runtime
@@ -50,7 +51,7 @@ def raced_late(kernel_cache_dir: Path) -> Iterator[Runtime]:
 
 
 def product(
-    builder: GraphBuilder, dims: tuple[int, ...], k: int, *, store: DataType | None = BF16, data_type: DataType = BF16
+    builder: CaseBuilder, dims: tuple[int, ...], k: int, *, store: DataType | None = BF16, data_type: DataType = BF16
 ) -> Tensor:
     """c = a * b of ``dims``; b is broadcast over the batches."""
     *batches, m, n = dims
@@ -60,7 +61,7 @@ def product(
 
 
 def with_statistics(m: int = 200, n: int = 136, k: int = 40) -> OperationGraph:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     builder.gen_stats(product(builder, (m, n), k))
     return builder.graph()
 
@@ -78,7 +79,7 @@ def test_no_races(raced: Runtime, raced_late: Runtime, choices: dict[KnobType, i
 
 @pytest.mark.parametrize("store", [DataType.FLOAT, DataType.FP8_E4M3])
 def test_both_exits_behind_an_epilogue(device: Runtime, store: DataType) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     bias = builder.tensor((1, 80), BF16)
     shifted = builder.pointwise(PointwiseMode.ADD, product(builder, (90, 80), 16, store=None), bias)
     y = builder.pointwise(PointwiseMode.RELU_FWD, shifted, store=store)
@@ -88,7 +89,7 @@ def test_both_exits_behind_an_epilogue(device: Runtime, store: DataType) -> None
 
 
 def test_the_largest_magnitude_before_the_output_is_quantised(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     value = product(builder, (130, 48), 32, store=None, data_type=DataType.FP8_E4M3)
     builder.pointwise(PointwiseMode.MUL, value, builder.constant(2, DataType.FLOAT, 0.25), store=DataType.FP8_E4M3)
     builder.reduction(ReduceTensorOp.AMAX, value, (0, 1), store=DataType.FLOAT)
@@ -97,13 +98,13 @@ def test_the_largest_magnitude_before_the_output_is_quantised(device: Runtime) -
 
 @pytest.mark.parametrize("operator", [ReduceTensorOp.NORM2, ReduceTensorOp.MIN])
 def test_columns_over_batches(device: Runtime, operator: ReduceTensorOp) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     builder.reduction(operator, product(builder, (2, 70, 64), 24), (0, 1), store=DataType.FLOAT)
     check_close(device, MATMUL, builder.graph(), length=140, choices=SMALL_TILES)
 
 
 def test_rows_columns_and_everything(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     y = product(builder, (2, 70, 208), 24)
     builder.reduction(ReduceTensorOp.MAX, y, (2,), store=DataType.FLOAT)
     builder.reduction(ReduceTensorOp.ADD, y, (0, 1), store=BF16)
@@ -112,7 +113,7 @@ def test_rows_columns_and_everything(device: Runtime) -> None:
 
 
 def test_rows_of_what_is_not_stored(raced: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     value = product(builder, (130, 96), 16, store=None)
     builder.pointwise(PointwiseMode.RELU_FWD, value, store=DataType.FP8_E4M3)
     builder.reduction(ReduceTensorOp.ADD, value, (1,), store=DataType.FLOAT)
@@ -134,7 +135,7 @@ def test_blocks_keep_their_columns_where_they_can(filters: int, rows: int) -> No
 
 
 def test_statistics_behind_a_convolution(device: Runtime) -> None:
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     x, w = builder.tensor((2, 16, 9, 11), BF16), builder.tensor((40, 16, 3, 3), BF16)
     builder.gen_stats(builder.convolution(x, w, geometry=convolution(stride=2), store=BF16))
     check_exact(device, FPROP, builder.graph(), length=LENGTH, choices=SMALL_TILES, arch=FEW_SMS)
@@ -150,7 +151,7 @@ def test_exits_of_a_data_gradient_with_strides(raced: Runtime) -> None:
 
 
 def test_rows_of_a_data_gradient_with_strides_are_no_exit() -> None:
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     dy, w = builder.tensor((2, 16, 4, 5), BF16), builder.tensor((16, 24, 3, 3), BF16)
     dx = builder.convolution_data_gradient(dy, w, (2, 24, 8, 10), geometry=convolution(2), store=BF16)
     builder.reduction(ReduceTensorOp.ADD, dx, (1,), store=DataType.FLOAT)
@@ -165,7 +166,7 @@ def convolution(stride: int = 1) -> Convolution:
 
 def bias_gradient(stride: int) -> OperationGraph:
     """The gradient before a ReLU and, of each channel, its sum."""
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     dims = (2, 24, 8, 10)
     dy, w = builder.tensor((2, 16, 8 // stride, 10 // stride), BF16), builder.tensor((16, 24, 3, 3), BF16)
     x = builder.tensor(dims, BF16)
@@ -178,7 +179,7 @@ def bias_gradient(stride: int) -> OperationGraph:
 
 
 def refusal(*reductions: tuple[ReduceTensorOp, tuple[int, ...]], compute_type: DataType = DataType.FLOAT) -> str:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     y = product(builder, (4, 32, 64), 16)
     for operator, axes in reductions:
         builder.reduction(operator, y, axes, compute_type=compute_type, store=compute_type)
@@ -202,7 +203,7 @@ def test_a_product_that_is_split_is_reduced_by_itself() -> None:
 
 
 def test_single_bytes_need_tiles_of_whole_sixteens() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     value = product(builder, (64, 48), 32, store=DataType.FP8_E4M3)
     builder.reduction(ReduceTensorOp.AMAX, value, (0, 1), store=DataType.FLOAT)
     with pytest.raises(BadParamError, match="TILE_N a multiple of 16"):
@@ -212,7 +213,7 @@ def test_single_bytes_need_tiles_of_whole_sixteens() -> None:
 @pytest.mark.parametrize(("swap", "store"), [(0, BF16), (1, None)])
 def test_exits_where_the_functor_stores(raced: Runtime, swap: int, store: DataType | None) -> None:
     """What is reduced is not what is stored, if anything is."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     value = product(builder, (2, 75, 69), 24, store=None)
     if store is not None:
         builder.pointwise(PointwiseMode.RELU_FWD, value, store=store)

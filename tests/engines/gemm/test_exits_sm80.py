@@ -9,12 +9,12 @@ import pytest
 
 from lowdnn.arch.specs import SM_80
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.driver import open_driver
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
 from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
 from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.runtime.runtime import Runtime
 from tests.support.running import check_exact
 from tests.support.runtime import open_runtime
@@ -33,7 +33,7 @@ def raced(kernel_cache_dir: Path) -> Iterator[Runtime]:
 
 def test_rows_columns_and_everything(raced: Runtime) -> None:
     """Of a ReLU that is not stored, behind int32 accumulators; it is not zero behind the last column of vectors."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b = builder.tensor((2, 70, 24), DataType.INT8), builder.tensor((2, 24, 99), DataType.INT8)
     c = builder.matmul(a, b, compute_type=DataType.INT32)
     bias = builder.tensor((2, 70, 1), DataType.INT32)

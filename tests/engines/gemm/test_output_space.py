@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, contiguous_stores, output_space
 from lowdnn.enums import DataType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.layouts import Layout
 from lowdnn.graph.pattern import PointwiseDag, match_anchored
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.pointwise import Pointwise
@@ -36,7 +37,7 @@ def test_an_operand_that_does_not_merge_keeps_the_axes_apart() -> None:
 
 
 def test_an_index_that_is_a_value_keeps_its_axis() -> None:
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     matched = match_anchored(convolution_graph((2, 8, 6, 5), (16, 8, 1, 1)), ConvolutionForward)
     assert not isinstance(matched, str)
     operation = matched.anchor

@@ -5,9 +5,10 @@ import pytest
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.backend.handle import Handle
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.matmul.matmul_list_wgmma import MatmulListWgmma
 from lowdnn.enums import DataType, HeurMode
-from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.layouts import Layout
 from lowdnn.heuristics.ranking import rank
 from lowdnn.runtime.runtime import Runtime
 from tests.support.builders import matmul_graph
@@ -34,7 +35,7 @@ def test_epilogues_have_operands_of_their_own(device: Runtime) -> None:
 
 
 def test_batches_and_operands_that_products_share(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((3, 40, 64), DataType.BFLOAT16)
     for n in (16, 48):
         b = builder.tensor((3, 64, n), DataType.BFLOAT16, layout=Layout.TRANSPOSED)
@@ -43,7 +44,7 @@ def test_batches_and_operands_that_products_share(device: Runtime) -> None:
 
 
 def test_batches_that_share_matrices(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((4, 40, 64), DataType.BFLOAT16)
     for n in (16, 48):
         b = builder.tensor((2, 64, n), DataType.BFLOAT16, layout=Layout.TRANSPOSED)

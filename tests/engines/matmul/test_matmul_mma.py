@@ -5,10 +5,11 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.layouts import Layout
 from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
@@ -102,7 +103,7 @@ def test_more_parts_than_k_tiles_leave_none_empty(device: Runtime) -> None:
 
 @pytest.mark.parametrize("c_layout", [Layout.ROW_MAJOR, Layout.TRANSPOSED, Layout.PADDED])
 def test_output_layouts(device: Runtime, c_layout: Layout) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((2, 72, 40), DataType.BFLOAT16, layout=Layout.PADDED)
     b = builder.tensor((2, 40, 88), DataType.BFLOAT16)
     bias = builder.tensor((1, 1, 88), DataType.BFLOAT16)
@@ -122,7 +123,7 @@ def test_output_layouts(device: Runtime, c_layout: Layout) -> None:
     ],
 )
 def test_batch_broadcast(device: Runtime, a_batch: tuple[int, ...], b_batch: tuple[int, ...]) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((*a_batch, 10, 16), DataType.BFLOAT16)
     b = builder.tensor((*b_batch, 16, 24), DataType.BFLOAT16)
     builder.matmul(a, b, store=DataType.BFLOAT16)
@@ -130,7 +131,7 @@ def test_batch_broadcast(device: Runtime, a_batch: tuple[int, ...], b_batch: tup
 
 
 def test_batches_with_shared_weights_become_rows() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((16, 4, 64), DataType.BFLOAT16)
     builder.matmul(a, builder.tensor((1, 64, 64), DataType.BFLOAT16), store=DataType.BFLOAT16)
     plan = ENGINE.plan(builder.graph(), SM_90A, knobs(64, 64))
@@ -139,7 +140,7 @@ def test_batches_with_shared_weights_become_rows() -> None:
 
 def test_alignments_of_base_and_strides(device: Runtime) -> None:
     for strides, expected in (((0, 40, 1), 2), ((0, 42, 1), 4), ((0, 44, 1), 8), ((0, 48, 1), 16), ((1602, 48, 1), 4)):
-        builder = GraphBuilder(alignment_bytes=16 if strides[0] else expected)
+        builder = CaseBuilder(alignment_bytes=16 if strides[0] else expected)
         a = builder.tensor((2 if strides[0] else 1, 33, 40), DataType.HALF, strides=strides)
         b = builder.tensor((a.dims[0], 40, 24), DataType.HALF)
         builder.matmul(a, b, store=DataType.HALF)
@@ -148,7 +149,7 @@ def test_alignments_of_base_and_strides(device: Runtime) -> None:
 
 
 def test_operands_without_a_contiguous_dimension_are_repacked(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((2, 3, 9, 7), DataType.BFLOAT16, strides=(0, 700, 70, 3))
     b = builder.tensor((1, 3, 7, 10), DataType.BFLOAT16, strides=(0, 600, 60, 2))
     builder.matmul(a, b, store=DataType.BFLOAT16)
@@ -160,7 +161,7 @@ def test_operands_without_a_contiguous_dimension_are_repacked(device: Runtime) -
 @pytest.mark.parametrize("strides", [(64, 64, 2), (5, 5, 10), (1, 7, 2)])
 def test_rows_of_batches_that_share_weights_lie_anywhere(device: Runtime, strides: tuple[int, ...]) -> None:
     """Single rows become the rows of one matrix, whose elements are neighbours along neither dimension."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((2, 1, 32), DataType.HALF, strides=strides)
     builder.matmul(a, builder.tensor((1, 32, 18), DataType.HALF), store=DataType.FLOAT)
     check_exact(device, ENGINE, builder.graph(), length=32)
@@ -171,7 +172,7 @@ def test_rows_of_batches_that_share_weights_lie_anywhere(device: Runtime, stride
 def test_repeated_elements_of_stride_zero(
     device: Runtime, a_strides: tuple[int, ...], b_strides: tuple[int, ...]
 ) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((3, 9, 8), DataType.BFLOAT16, strides=a_strides)
     b = builder.tensor((3, 8, 10), DataType.BFLOAT16, strides=b_strides)
     builder.matmul(a, b, store=DataType.BFLOAT16)
@@ -248,7 +249,7 @@ def test_refusals_name_field_limit_and_value() -> None:
     assert "expected one tap" in reason(convolution_graph())
     double = matmul_graph(data_type=DataType.DOUBLE, compute_type=DataType.DOUBLE)
     assert "matmul.a.data_type: expected one of HALF" in reason(double)
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((2, 2, 2, 2, 9, 8), DataType.HALF, strides=(9000, 4000, 1000, 500, 24, 3))
     builder.matmul(a, builder.tensor((1, 1, 1, 1, 8, 8), DataType.HALF), store=DataType.HALF)
     scattered = builder.graph()

@@ -3,12 +3,13 @@ from __future__ import annotations
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.gemm.wgmma_menu import WARP_CONFIGS
 from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma, _Problem
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType, HeurMode, KnobType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.tensor import Tensor
@@ -49,7 +50,7 @@ def scaled_graph(
     epilogue: bool = False,
 ) -> OperationGraph:
     """relu(x + shift) on one operand, with a shift for each k (or ``scale_dims``), and a bias and relu behind."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a_dims, b_dims = (*batch, m, k), (*batch, k, n)
     raw_layout = Layout.ROW_MAJOR if port == "a" else Layout.TRANSPOSED
     x = builder.tensor(a_dims if port == "a" else b_dims, raw, layout=raw_layout, name="x")
@@ -70,7 +71,7 @@ def scaled_graph(
     return builder.graph()
 
 
-def converted(builder: GraphBuilder, tensor: Tensor, data_type: DataType) -> Tensor:
+def converted(builder: CaseBuilder, tensor: Tensor, data_type: DataType) -> Tensor:
     """The virtual tensor that the product reads, of its own type."""
     return builder.pointwise(PointwiseMode.IDENTITY, tensor, virtual=data_type)
 
@@ -124,7 +125,7 @@ def test_what_the_prologue_reads_repeats_along_rows_or_k(device: Runtime, port: 
 
 @pytest.mark.parametrize("port", ["a", "b"])
 def test_outputs_along_m_and_broadcast_batches(device: Runtime, port: str) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b = builder.tensor((3, 40, 32), DataType.INT8), builder.tensor((1, 32, 48), BF16, layout=Layout.TRANSPOSED)
     if port == "b":
         a, b = builder.tensor((3, 40, 32), BF16), builder.tensor((1, 32, 48), DataType.INT8, layout=Layout.TRANSPOSED)
@@ -143,7 +144,7 @@ def test_the_other_operand_is_repacked(device: Runtime) -> None:
 
 def test_zeros_behind_the_end_of_k_stay_zeros(device: Runtime) -> None:
     """The prologue makes infinities of the zeros that fill the last stage."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b = builder.tensor((40, 72), BF16), builder.tensor((72, 32), BF16, layout=Layout.TRANSPOSED)
     operand = converted(builder, builder.pointwise(PointwiseMode.RECIPROCAL, a), BF16)
     builder.matmul(operand, b, store=BF16)
@@ -158,7 +159,7 @@ def convolution_graph(
     layout: Layout = Layout.CHANNELS_LAST,
 ) -> OperationGraph:
     """conv(relu(x * scale + shift), w) + bias on 2 images of 5 x 7 pixels and 64 channels."""
-    builder = GraphBuilder(layout)
+    builder = CaseBuilder(layout)
     x, w = builder.tensor((2, 64, 5, 7), raw), builder.tensor((40, 64, *taps), BF16)
     scale, shift = (builder.tensor(dims, DataType.FLOAT) for dims in (scale_dims, (1, 64, 1, 1)))
     moved = builder.pointwise(PointwiseMode.ADD, builder.pointwise(PointwiseMode.MUL, x, scale), shift)

@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.enums import DataType, KnobType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
@@ -44,7 +45,7 @@ def test_tails_of_every_tile(device: Runtime, m: int, n: int, k: int, tile_m: in
     ("c_layout", [Layout.PADDED, Layout.TRANSPOSED]),
 )
 def test_layouts(device: Runtime, a_layout: Layout, b_layout: Layout, c_layout: Layout) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((2, 37, 21), DataType.FLOAT, layout=a_layout)
     b = builder.tensor((2, 21, 41), DataType.FLOAT, layout=b_layout)
     builder.matmul(a, b, store=DataType.FLOAT, layout=c_layout)
@@ -52,7 +53,7 @@ def test_layouts(device: Runtime, a_layout: Layout, b_layout: Layout, c_layout: 
 
 
 def test_strides_without_any_contiguous_axis(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((2, 9, 7), DataType.FLOAT, strides=(211, 21, 3))
     b = builder.tensor((2, 7, 10), DataType.FLOAT, strides=(5, 100, 10))
     builder.matmul(a, b, store=DataType.FLOAT)
@@ -60,7 +61,7 @@ def test_strides_without_any_contiguous_axis(device: Runtime) -> None:
 
 
 def test_repeated_elements_of_stride_zero(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((3, 9, 7), DataType.FLOAT, strides=(0, 7, 1))
     b = builder.tensor((3, 7, 10), DataType.FLOAT, strides=(70, 10, 0))
     builder.matmul(a, b, store=DataType.FLOAT)
@@ -71,7 +72,7 @@ def test_repeated_elements_of_stride_zero(device: Runtime) -> None:
     ("a_batch", "b_batch"), [((2, 1, 3), (1, 4, 3)), ((1, 1, 1), (2, 2, 2)), ((5,), (1,)), ((1,), (1,))]
 )
 def test_batch_broadcast(device: Runtime, a_batch: tuple[int, ...], b_batch: tuple[int, ...]) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((*a_batch, 10, 6), DataType.FLOAT)
     b = builder.tensor((*b_batch, 6, 11), DataType.FLOAT)
     builder.matmul(a, b, store=DataType.FLOAT)
@@ -99,7 +100,7 @@ def test_data_types(device: Runtime, data_type: DataType, compute_type: DataType
 
 
 def test_operands_of_two_types(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((9, 12), DataType.BFLOAT16)
     b = builder.tensor((12, 7), DataType.FLOAT)
     builder.matmul(a, b, store=DataType.FLOAT)
@@ -113,7 +114,7 @@ def test_empty_and_thin(device: Runtime, m: int, n: int, k: int) -> None:
 
 
 def test_no_products_still_run_the_epilogue(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b = builder.tensor((3, 0), DataType.FLOAT), builder.tensor((0, 5), DataType.FLOAT)
     bias = builder.tensor((1, 5), DataType.FLOAT)
     builder.pointwise(PointwiseMode.ADD, builder.matmul(a, b), bias, store=DataType.FLOAT)
@@ -122,7 +123,7 @@ def test_no_products_still_run_the_epilogue(device: Runtime) -> None:
 
 def epilogue_graph(c_layout: Layout) -> OperationGraph:
     """relu(2 a b + row bias) * column scale, with the product stored as well, in bf16."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b = builder.tensor((2, 35, 18), DataType.FLOAT), builder.tensor((1, 18, 37), DataType.FLOAT)
     product = builder.matmul(a, b, store=DataType.BFLOAT16, layout=c_layout)
     bias = builder.tensor((1, 1, 37), DataType.FLOAT)

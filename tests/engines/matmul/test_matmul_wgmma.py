@@ -7,12 +7,13 @@ import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.driver import open_driver
 from lowdnn.engines.gemm.wgmma_menu import WARP_CONFIGS
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.plan import MathUnit, Plan, Struct, TensorMap
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError, Status
@@ -96,7 +97,7 @@ def test_types_and_layouts(device: Runtime, data_type: DataType, a_layout: Layou
 @pytest.mark.parametrize("a_type", [DataType.FP8_E4M3, DataType.FP8_E5M2])
 @pytest.mark.parametrize("swap", [False, True])
 def test_fp8_types_may_differ(device: Runtime, a_type: DataType, swap: bool) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((40, 48), a_type)
     b = builder.tensor((48, 72), DataType.FP8_E5M2, layout=Layout.TRANSPOSED)
     builder.matmul(a, b, store=DataType.HALF)
@@ -215,7 +216,7 @@ def test_accumulators_may_be_more_than_the_registers_at_launch(checked: Runtime,
 
 
 def test_epilogues_that_need_registers_leave_fewer_accumulators() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     product = builder.matmul(builder.tensor((512, 72), BF16), builder.tensor((72, 512), BF16))
     builder.pointwise(PointwiseMode.ADD, product, builder.tensor((512, 512), DataType.DOUBLE), store=BF16)
     for graph, n, most in (
@@ -289,7 +290,7 @@ def test_clusters_share_the_last_tiles_only(
 
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_cluster_shares_the_k_of_a_tile_with_a_residual(checked: Runtime, streams: bool) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     product = builder.matmul(builder.tensor((2, 72, 136), BF16), builder.tensor((2, 136, 72), BF16))
     builder.pointwise(PointwiseMode.ADD, product, builder.tensor((2, 72, 72), BF16), store=BF16)
     choices = knobs(64, 64, stages=3, sharers=2, streams=streams)
@@ -328,7 +329,7 @@ def test_the_sum_of_one_row_reads_nothing_behind_its_end(device: Runtime) -> Non
     fixtures=["checked"],
 )
 def test_output_layouts(checked: Runtime, c_layout: Layout, swap: bool) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((2, 72, 40), BF16)
     b = builder.tensor((2, 40, 88), BF16)
     bias = builder.tensor((1, 1, 88), BF16)
@@ -339,7 +340,7 @@ def test_output_layouts(checked: Runtime, c_layout: Layout, swap: bool) -> None:
 
 
 def test_residual_of_the_outputs_size_and_two_outputs(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((72, 40), BF16)
     b = builder.tensor((40, 88), BF16)
     residual = builder.tensor((72, 88), BF16)
@@ -359,7 +360,7 @@ def test_residual_of_the_outputs_size_and_two_outputs(device: Runtime) -> None:
     fixtures=["checked"],
 )
 def test_residual_comes_by_tensor_map(checked: Runtime, m: int, n: int, warps: int, residual_type: DataType) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((2, 200, 72), BF16)
     b = builder.tensor((2, 72, 88), BF16)
     biased = builder.pointwise(PointwiseMode.ADD, builder.matmul(a, b), builder.tensor((1, 1, 88), BF16))
@@ -371,7 +372,7 @@ def test_residual_comes_by_tensor_map(checked: Runtime, m: int, n: int, warps: i
 
 
 def test_no_residual_is_loaded_for_a_tile_past_the_last_column(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     product = builder.matmul(builder.tensor((120, 64), BF16), builder.tensor((64, 136), BF16))
     builder.pointwise(PointwiseMode.ADD, product, builder.tensor((120, 136), BF16), store=BF16)
     choices = knobs(64, 64, stages=3, cluster=(1, 2), group=1)
@@ -380,7 +381,7 @@ def test_no_residual_is_loaded_for_a_tile_past_the_last_column(device: Runtime) 
 
 
 def test_large_tiles_load_fewer_chunks_of_a_residual_ahead() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     product = builder.matmul(builder.tensor((4096, 4096), BF16), builder.tensor((4096, 4096), BF16))
     builder.pointwise(PointwiseMode.ADD, product, builder.tensor((4096, 4096), BF16), store=BF16)
     plan = ENGINE.plan(builder.graph(), SM_90A, knobs(128, 256, warps=COOPERATIVE, stages=3))
@@ -411,7 +412,7 @@ def test_bytes_of_narrow_tiles_go_through_the_functor(device: Runtime) -> None:
     ],
 )
 def test_batch_broadcast(device: Runtime, a_batch: tuple[int, ...], b_batch: tuple[int, ...], axes: int) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((*a_batch, 10, 16), BF16)
     b = builder.tensor((*b_batch, 16, 24), BF16)
     builder.matmul(a, b, store=BF16)
@@ -420,7 +421,7 @@ def test_batch_broadcast(device: Runtime, a_batch: tuple[int, ...], b_batch: tup
 
 
 def test_batches_with_shared_weights_become_rows() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((16, 4, 64), BF16)
     builder.matmul(a, builder.tensor((1, 64, 64), BF16), store=BF16)
     assert ENGINE.plan(builder.graph(), SM_90A, knobs()).launches[0].grid == (1, 1, 1)
@@ -431,7 +432,7 @@ def test_batches_with_shared_weights_become_rows() -> None:
 def test_repeated_elements_of_stride_zero(
     device: Runtime, a_strides: tuple[int, ...], b_strides: tuple[int, ...]
 ) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((2, 9, 8), BF16, strides=a_strides)
     b = builder.tensor((2, 8, 10), BF16, strides=b_strides)
     builder.matmul(a, b, store=BF16)
@@ -563,11 +564,11 @@ def test_other_architectures_are_refused() -> None:
 
 
 def test_layouts_that_can_be_neither_read_nor_repacked_are_refused() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((2, 2, 2, 2, 9, 8), BF16, strides=(9000, 4000, 1000, 500, 24, 3))
     builder.matmul(a, builder.tensor((1, 1, 1, 1, 8, 8), BF16), store=BF16)
     assert "strides: expected a tensor that a tensor map describes" in str(ENGINE.refuse(builder.graph(), SM_90A))
-    mixed = GraphBuilder()
+    mixed = CaseBuilder()
     a = mixed.tensor((2, 1, 2, 1, 8, 8), BF16)
     mixed.matmul(a, mixed.tensor((1, 2, 1, 2, 8, 8), BF16), store=BF16)
     assert "at most 3 batch axes that do not merge, got [2, 2, 2, 2]" in str(ENGINE.refuse(mixed.graph(), SM_90A))

@@ -4,12 +4,13 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma
 from lowdnn.engines.matmul.pixel_matmul import as_matmul
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType, HeurMode
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.matmul import MatmulOperation
@@ -40,7 +41,7 @@ def test_operands_of_filter_gradients_are_those_of_all_images() -> None:
 
 def test_both_gradients_in_one_graph_are_no_product() -> None:
     """They read the same gradient as two matrices."""
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     dy, x, w = (builder.tensor(dims, DataType.HALF) for dims in ((2, 8, 4, 4), (2, 16, 4, 4), (8, 16, 1, 1)))
     builder.convolution_data_gradient(dy, w, x.dims, geometry=ONE_TAP, store=DataType.HALF)
     builder.convolution_filter_gradient(x, dy, w.dims, geometry=ONE_TAP, store=DataType.HALF)
@@ -54,7 +55,7 @@ def test_both_gradients_in_one_graph_are_no_product() -> None:
 
 
 def test_a_tensor_is_one_matrix() -> None:
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     x = builder.tensor((2, 8, 4, 4), DataType.HALF)
     builder.convolution_filter_gradient(x, x, (8, 8, 1, 1), geometry=ONE_TAP, store=DataType.HALF)
     found = as_matmul(builder.graph())

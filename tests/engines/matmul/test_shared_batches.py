@@ -6,6 +6,7 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.base import Engine
 from lowdnn.engines.matmul.matmul_mma import MatmulMma
 from lowdnn.engines.matmul.matmul_prologue_wgmma import MatmulPrologueWgmma
@@ -14,8 +15,8 @@ from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.engines.matmul.shared_batches import split_batches
 from lowdnn.engines.registry import engine_named
 from lowdnn.enums import DataType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.reduction import ReductionOperation
@@ -28,14 +29,14 @@ COMPOSITE = engine_named("composite")
 
 
 def product(a_batch: tuple[int, ...], b_batch: tuple[int, ...], c_layout: Layout | None = None) -> OperationGraph:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a, b = builder.tensor((*a_batch, 9, 16), BF16), builder.tensor((*b_batch, 16, 24), BF16)
     builder.matmul(a, b, store=BF16, layout=c_layout)
     return builder.graph()
 
 
 def indexed(axis: int) -> OperationGraph:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     c = builder.matmul(builder.tensor((4, 9, 16), BF16), builder.tensor((2, 16, 24), BF16))
     index = builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.FLOAT, axis=axis), c)
     builder.pointwise(PointwiseMode.ADD, c, index, store=BF16)
@@ -68,7 +69,7 @@ def test_outputs_along_m(device: Runtime, engine: Engine) -> None:
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_heads_that_lie_between_the_rows(device: Runtime, engine: Engine) -> None:
     batches, heads, shared, rows, depth = 2, 6, 2, 17, 24
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     a = builder.tensor((batches, heads, rows, depth), BF16, strides=(rows * heads * depth, depth, heads * depth, 1))
     b = builder.tensor((batches, shared, depth, rows), BF16, strides=(rows * shared * depth, depth, 1, shared * depth))
     builder.matmul(a, b, store=DataType.FLOAT)
@@ -77,7 +78,7 @@ def test_heads_that_lie_between_the_rows(device: Runtime, engine: Engine) -> Non
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_epilogues_with_operands_of_batches_and_of_all(device: Runtime, engine: Engine) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     c = builder.matmul(builder.tensor((2, 4, 9, 16), BF16), builder.tensor((2, 2, 16, 24), BF16))
     for dims in ((1, 4, 1, 1), (2, 1, 9, 1), (1,), (1, 1, 1, 1)):
         c = builder.pointwise(PointwiseMode.ADD, c, builder.tensor(dims, DataType.FLOAT))

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.norm.norm_rows import NormRows
 from lowdnn.engines.norm.summing import IN_REGISTERS, IN_SHARED_MEMORY
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType, HeurMode, KnobType, NormMode, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.base import with_tensors
 from lowdnn.ops.norm_forward import NormForward
@@ -229,7 +230,7 @@ def test_chunks_stay_in_shared_memory(device: Runtime, direction: str) -> None:
 
 def test_a_mask_stays_too(device: Runtime) -> None:
     """Arrays of different widths, and what is stored of dy stored once."""
-    builder, dims = GraphBuilder(Layout.CHANNELS_LAST), (2, 64, 60, 1)
+    builder, dims = CaseBuilder(Layout.CHANNELS_LAST), (2, 64, 60, 1)
     x, dy = (builder.tensor(dims, DataType.HALF) for _ in range(2))
     mask = builder.tensor(dims, DataType.BOOLEAN)
     masked = builder.pointwise(PointwiseMode.MUL, dy, mask, store=DataType.HALF)
@@ -400,7 +401,7 @@ def test_what_joined_channels_are_fused_with(device: Runtime, line: str) -> None
 
 def test_channels_that_others_have_apart(device: Runtime) -> None:
     """Where vectors lie along the pixels, since the largest tensor has these side by side, channels are joined too."""
-    builder, dims = GraphBuilder(Layout.CHANNELS_LAST), (2, 20, 4, 6)
+    builder, dims = CaseBuilder(Layout.CHANNELS_LAST), (2, 20, 4, 6)
     x = builder.tensor(dims, DataType.HALF)
     residual = builder.tensor(dims, DataType.FLOAT, layout=Layout.ROW_MAJOR)
     total = builder.pointwise(PointwiseMode.ADD, x, residual)
@@ -714,7 +715,7 @@ def test_rows_too_long_to_sum_gradients_on_the_way_make_dy_once_more() -> None:
 
 def test_running_statistics_follow_from_the_mean_before_it_is_rounded(device: Runtime) -> None:
     """They are in fp32 beside a mean in fp16, whose rounding would show."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x, momentum = builder.tensor((2, 8, 1, 1), DataType.FLOAT), builder.by_value(4, DataType.FLOAT)
     epsilon = builder.constant(4, DataType.FLOAT, 1e-3)
     builder.norm(NormMode.BATCH_NORM, x, epsilon, momentum=momentum, store=DataType.FLOAT, statistics=DataType.HALF)

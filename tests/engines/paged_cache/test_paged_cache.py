@@ -9,6 +9,7 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.attention.attention_decode import AttentionDecode
 from lowdnn.engines.attention.attention_mma import AttentionMma
 from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
@@ -16,7 +17,6 @@ from lowdnn.engines.base import Engine
 from lowdnn.engines.paged_cache.paged_cache import PagedCache
 from lowdnn.engines.registry import engine_named
 from lowdnn.enums import DataType, KnobType
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import with_tensors
 from lowdnn.ops.paged_cache_load import PagedCacheLoad
@@ -64,7 +64,7 @@ def test_entries_beyond_the_length_are_not_read(racing: Runtime) -> None:
     [(DataType.BFLOAT16, 24, (0, 1, 2, 3)), (DataType.FLOAT, 7, (0, 2, 1, 3)), (DataType.INT8, 20, (0, 1, 3, 2))],
 )
 def test_a_load_alone(device: Runtime, data_type: DataType, size: int, order: tuple[int, ...]) -> None:
-    builder, dims = GraphBuilder(), (9, 3, 4, size)
+    builder, dims = CaseBuilder(), (9, 3, 4, size)
     container = builder.tensor(dims, data_type, strides=packed_strides(dims, order))
     table = builder.tensor((2, 1, 4, 1), DataType.INT32, strides=(1, 1, 2, 1))
     lengths = builder.tensor((2, 1, 1, 1), DataType.INT64)

@@ -6,9 +6,9 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import DataType, HeurMode, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.convolution import Convolution
@@ -41,7 +41,7 @@ def test_three_directions(device: Runtime, line: str, launches: int) -> None:
 
 
 def test_an_empty_image_behind_its_padding(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     dy, w = builder.tensor((1, 8, 1, 3), DataType.FLOAT), builder.tensor((8, 16, 2, 3), DataType.FLOAT)
     builder.convolution_data_gradient(dy, w, (1, 16, 0, 3), geometry=GEOMETRY, store=DataType.FLOAT)
     assert not check_exact(device, ENGINE, builder.graph()).launches
@@ -49,7 +49,7 @@ def test_an_empty_image_behind_its_padding(device: Runtime) -> None:
 
 @pytest.mark.parametrize("beta", [0.0, 3.0])
 def test_factors_and_an_epilogue(device: Runtime, beta: float) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     dy, w = builder.tensor((2, 0, 5, 6), DataType.FLOAT), builder.tensor((0, 4, 3, 3), DataType.FLOAT)
     geometry = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))
     dx = builder.convolution_data_gradient(

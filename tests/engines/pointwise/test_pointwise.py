@@ -7,11 +7,12 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.pointwise.pointwise import Params, PointwiseEngine
 from lowdnn.enums import DataType, KnobType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.pointwise import Pointwise, compute_types, input_ports
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.runtime import Runtime
@@ -42,7 +43,7 @@ def arithmetic(mode: PointwiseMode, compute_type: DataType) -> Pointwise:
 
 def all_modes_graph(data_type: DataType, compute_type: DataType) -> OperationGraph:
     """Every mode that ``compute_type`` has, each on the same operands and each stored."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     values = {port: builder.tensor((5, 7), data_type, name=port) for port in ("x", "b")}
     condition = builder.tensor((5, 7), DataType.BOOLEAN, name="t")
     ports = {"x": values["x"], "b": values["b"], "dy": values["b"], "t": condition}
@@ -74,7 +75,7 @@ def test_every_mode(device: Runtime, data_type: DataType, compute_type: DataType
 
 @pytest.mark.parametrize("data_type", [DataType.HALF, DataType.BFLOAT16])
 def test_arithmetic_in_16_bits_rounds_every_result(device: Runtime, data_type: DataType) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x, b = builder.tensor((300,), DataType.FLOAT), builder.tensor((300,), data_type)
     product = builder.pointwise(MODES.MUL, x, b, compute_type=data_type, store=DataType.FLOAT)
     builder.pointwise(MODES.ADD, product, b, compute_type=data_type, store=DataType.FLOAT)
@@ -90,7 +91,7 @@ def test_arithmetic_in_16_bits_rounds_every_result(device: Runtime, data_type: D
 
 
 def test_nan_and_infinity(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     values = special_values(DataType.FLOAT)
     x, b = builder.tensor((1, values.size), DataType.FLOAT), builder.tensor((values.size, 1), DataType.FLOAT)
     arithmetic = (MODES.MIN, MODES.MAX, MODES.ADD, MODES.MUL, MODES.DIV, MODES.MOD, MODES.FLOOR_MOD)
@@ -111,7 +112,7 @@ def test_nan_and_infinity(device: Runtime) -> None:
 
 def test_truth_is_that_of_the_operand_itself(device: Runtime) -> None:
     """Numbers between 0 and 1 are true, though as integers they are 0."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x, b = (builder.tensor((4,), DataType.FLOAT) for _ in range(2))
     for mode in (MODES.LOGICAL_AND, MODES.LOGICAL_OR):
         builder.pointwise(mode, x, b, compute_type=DataType.INT32, store=DataType.INT32)
@@ -150,7 +151,7 @@ def test_conversions_to_every_type_bit_for_bit(device: Runtime, source: DataType
         DataType.INT64: DataType.INT64,
         DataType.INT32: DataType.INT32,
     }.get(source, DataType.FLOAT)
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor(values.shape, source)
     for target in dtypes.supported():
         builder.pointwise(MODES.IDENTITY, x, compute_type=compute_type, store=target)
@@ -162,7 +163,7 @@ def test_conversions_to_every_type_bit_for_bit(device: Runtime, source: DataType
 
 
 def layouts_graph(dims: tuple[int, ...], x_strides: tuple[int, ...], y_strides: tuple[int, ...]) -> OperationGraph:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor(dims, DataType.BFLOAT16, strides=x_strides)
     y = builder.tensor(dims, DataType.FLOAT, strides=y_strides)
     op = builder.pointwise(MODES.NEG, x, store=DataType.FLOAT)
@@ -197,7 +198,7 @@ def test_strides(
 @pytest.mark.parametrize("operand", [(1, 8, 1, 1), (2, 1, 5, 7), (1, 1, 1, 7), (2, 8, 5, 1), (1, 1, 1, 1), (1,)])
 @pytest.mark.parametrize("layout", [Layout.ROW_MAJOR, Layout.CHANNELS_LAST])
 def test_broadcast(device: Runtime, operand: tuple[int, ...], layout: Layout) -> None:
-    builder = GraphBuilder(layout)
+    builder = CaseBuilder(layout)
     x = builder.tensor((2, 8, 5, 7), DataType.HALF)
     b = builder.tensor(operand, DataType.FLOAT, layout=Layout.ROW_MAJOR)
     builder.pointwise(MODES.MUL, x, b, store=DataType.HALF, alpha1=2.0, alpha2=3.0)
@@ -205,7 +206,7 @@ def test_broadcast(device: Runtime, operand: tuple[int, ...], layout: Layout) ->
 
 
 def test_values_that_travel_with_the_launch(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((100,), DataType.FLOAT)
     by_value = builder.by_value(1, DataType.HALF)
     third = builder.constant(1, DataType.HALF, 1 / 3)
@@ -216,7 +217,7 @@ def test_values_that_travel_with_the_launch(device: Runtime) -> None:
 
 def test_another_constant_or_shape_is_no_other_kernel() -> None:
     def kernel(value: float, rows: int) -> object:
-        builder = GraphBuilder()
+        builder = CaseBuilder()
         x = builder.tensor((rows, 64), DataType.FLOAT)
         clip = Pointwise(MODES.RELU_FWD, DataType.FLOAT, relu_upper_clip=value)
         sum_ = builder.pointwise(MODES.ADD, x, builder.constant(2, DataType.FLOAT, value), alpha1=value)
@@ -234,7 +235,7 @@ def test_tails_of_vectors_and_blocks(device: Runtime, count: int) -> None:
 
 
 def test_rows_that_are_padded_behind_an_odd_extent(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((5, 13), DataType.BFLOAT16, strides=(16, 1))
     b = builder.tensor((5, 1), DataType.BFLOAT16)
     builder.pointwise(MODES.ADD, x, b, store=DataType.BFLOAT16, layout=Layout.PADDED)
@@ -248,7 +249,7 @@ def test_empty_tensors_launch_nothing(device: Runtime, dims: tuple[int, ...]) ->
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_gen_index_keeps_its_axis_apart(device: Runtime, axis: int) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((3, 4, 16), DataType.FLOAT)
     index = builder.pointwise(Pointwise(MODES.GEN_INDEX, DataType.FLOAT, axis=axis), x)
     builder.pointwise(MODES.ADD, index, x, store=DataType.FLOAT)
@@ -256,7 +257,7 @@ def test_gen_index_keeps_its_axis_apart(device: Runtime, axis: int) -> None:
 
 
 def test_index_along_a_repeated_axis_is_zero(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     row = builder.tensor((1, 16), DataType.FLOAT)
     x = builder.tensor((3, 16), DataType.FLOAT)
     index = builder.pointwise(Pointwise(MODES.GEN_INDEX, DataType.FLOAT, axis=0), row)
@@ -265,7 +266,7 @@ def test_index_along_a_repeated_axis_is_zero(device: Runtime) -> None:
 
 
 def test_intermediates_that_are_stored_and_used_again(device: Runtime) -> None:
-    builder = GraphBuilder(virtual_type=DataType.BFLOAT16)
+    builder = CaseBuilder(virtual_type=DataType.BFLOAT16)
     x = builder.tensor((6, 40), DataType.FLOAT)
     first = builder.pointwise(MODES.ADD, x, x, store=DataType.INT8)
     second = builder.pointwise(MODES.RELU_FWD, first)
@@ -300,7 +301,7 @@ def test_more_than_32_bits_of_elements_are_planned() -> None:
 
 def test_vectors_follow_alignment_and_strides() -> None:
     def vector(align: int, row_stride: int) -> object:
-        builder = GraphBuilder(alignment_bytes=align)
+        builder = CaseBuilder(alignment_bytes=align)
         x = builder.tensor((4, 64), DataType.BFLOAT16, strides=(row_stride, 1))
         builder.pointwise(MODES.NEG, x, store=DataType.BFLOAT16)
         return dict(ENGINE.plan(builder.graph(), SM_90A, {}).kernels[0].parameters)["VECTOR"]
@@ -321,7 +322,7 @@ def test_refusals_name_what_they_found() -> None:
     with pytest.raises(NotSupportedError, match="MatmulOperation"):
         ENGINE.plan(matmul_graph(), SM_90A, {})
 
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     row = builder.tensor((1, 8), DataType.FLOAT)
     small = builder.pointwise(MODES.NEG, row, store=DataType.FLOAT)
     builder.pointwise(MODES.ADD, small, builder.tensor((4, 8), DataType.FLOAT), store=DataType.FLOAT)
@@ -348,7 +349,7 @@ def test_parameters_are_the_fields_of_params() -> None:
 
 @pytest.mark.parametrize("data_type", dtypes.supported(), ids=lambda t: dtypes.info(t).short_name)
 def test_by_value_tensors_of_every_type_and_nothing_else(device: Runtime, data_type: DataType) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     value, third = builder.by_value(1, data_type), builder.constant(1, data_type, 3.0)
     builder.pointwise(MODES.ADD, value, third, store=DataType.DOUBLE)
     builder.pointwise(MODES.MUL, builder.tensor((9,), DataType.FLOAT), value, store=DataType.FLOAT)

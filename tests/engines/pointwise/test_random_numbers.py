@@ -11,10 +11,11 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
 from lowdnn.backend.handle import Handle
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.enums import DataType, KnobType, PointwiseMode, RngDistribution
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.tensor import packed_strides
 from lowdnn.runtime.runtime import Runtime
@@ -32,7 +33,7 @@ def numbers(
     device: Runtime, strides: tuple[int, ...], alignment: int = 16, threads: int = 128, unroll: int = 1
 ) -> np.ndarray:
     """The normal numbers of DIMS that a launch gives."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     y = replace(builder.tensor(DIMS, DataType.FLOAT, strides=strides), alignment_bytes=alignment)
     graph = OperationGraph([RngOperation(NORMAL, y, seed=77)])
     choices = {KnobType.BLOCK_SIZE: threads, KnobType.MULTIPLY: unroll}
@@ -55,7 +56,7 @@ def test_layout_vectors_and_launch_change_no_bit(device: Runtime) -> None:
 @pytest.mark.parametrize("extent", [13, 14, 15])
 def test_rows_that_begin_within_a_block(device: Runtime, extent: int) -> None:
     """Padded rows keep their vectors, while their indices begin at every place of a block."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     builder.rng(NORMAL, (5, extent), seed=5, store=DataType.HALF)
     [operation] = builder.graph().operations
     assert isinstance(operation, RngOperation)
@@ -65,7 +66,7 @@ def test_rows_that_begin_within_a_block(device: Runtime, extent: int) -> None:
 
 @pytest.mark.parametrize("data_type", [DataType.BOOLEAN, DataType.INT64])
 def test_coins_of_every_kind_of_type(device: Runtime, data_type: DataType) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     builder.rng(COIN, (333,), seed=-1, store=data_type)
     check_exact(device, ENGINE, builder.graph())
 
@@ -73,7 +74,7 @@ def test_coins_of_every_kind_of_type(device: Runtime, data_type: DataType) -> No
 def test_numbers_tensors_and_values_as_seed_and_offset(device: Runtime) -> None:
     results = []
     for place in ("number", "host", "device"):
-        builder = GraphBuilder()
+        builder = CaseBuilder()
         data_type = DataType.INT32 if place == "device" else DataType.INT64
         if place == "host":
             seed, offset = (builder.by_value(1, data_type) for _ in "so")
@@ -94,7 +95,7 @@ def test_numbers_tensors_and_values_as_seed_and_offset(device: Runtime) -> None:
 
 
 def test_dropout_is_one_kernel_which_may_store_its_mask(device: Runtime) -> None:
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     x = builder.tensor((2, 8, 5, 3), DataType.BFLOAT16)
     mask = builder.rng(COIN, x.dims, seed=3, store=DataType.BOOLEAN)
     kept = builder.pointwise(PointwiseMode.BINARY_SELECT, x, builder.constant(4, DataType.FLOAT, 0), mask)
@@ -104,7 +105,7 @@ def test_dropout_is_one_kernel_which_may_store_its_mask(device: Runtime) -> None
 
 @pytest.mark.parametrize("dims", [(2, 8, 1, 1), (1, 1, 5, 4), (1,)])
 def test_numbers_that_repeat(device: Runtime, dims: tuple[int, ...]) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((2, 8, 5, 4), DataType.FLOAT)
     mask = builder.rng(COIN, dims, seed=11)
     builder.pointwise(PointwiseMode.MUL, x, mask, store=DataType.FLOAT)
@@ -112,7 +113,7 @@ def test_numbers_that_repeat(device: Runtime, dims: tuple[int, ...]) -> None:
 
 
 def test_a_seed_that_the_graph_computes_is_refused() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     seed = builder.tensor((1,), DataType.INT64)
     next_seed = builder.pointwise(PointwiseMode.ADD, seed, seed, compute_type=DataType.INT64, store=DataType.INT64)
     builder.rng(COIN, (1,), seed=next_seed, store=DataType.FLOAT)

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.driver import open_driver
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.enums import DataType, KnobType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.runtime.runtime import Runtime
 from tests.support.running import check_exact, run_plan
 from tests.support.runtime import open_runtime
@@ -24,7 +25,7 @@ LAYOUTS = (Layout.CHANNELS_LAST, Layout.ROW_MAJOR, Layout.PADDED)
 def gen_stats_graph(
     dims: tuple[int, ...], layout: Layout, data_type: DataType = DataType.FLOAT, compute_type: DataType = DataType.FLOAT
 ) -> OperationGraph:
-    builder = GraphBuilder(layout)
+    builder = CaseBuilder(layout)
     builder.gen_stats(builder.tensor(dims, data_type), compute_type=compute_type, store=compute_type)
     return builder.graph()
 
@@ -50,7 +51,7 @@ def test_slices(device: Runtime, layout: Layout) -> None:
 
 
 def test_operations_before_are_fused(device: Runtime) -> None:
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     x, scale = builder.tensor((2, 8, 5, 5), DataType.BFLOAT16), builder.tensor((1, 8, 1, 1), DataType.FLOAT)
     scaled = builder.pointwise(PointwiseMode.MUL, x, scale)
     builder.gen_stats(builder.pointwise(PointwiseMode.RELU_FWD, scaled, store=DataType.FLOAT))

@@ -7,11 +7,12 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.plan import KernelRef, Plan
 from lowdnn.runtime.runtime import Runtime
@@ -104,7 +105,7 @@ def test_images(device: Runtime, axes: tuple[int, ...], layout: Layout, split: i
 @pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 2)])
 @pytest.mark.parametrize("strides", [(0, 40, 1), (40, 0, 1), (20, 1, 0), (0, 0, 0)])
 def test_repeated_elements_of_stride_zero(device: Runtime, axes: tuple[int, ...], strides: tuple[int, ...]) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((3, 20, 40), DataType.FLOAT, strides=strides)
     builder.reduction(OPS.ADD, x, axes, store=DataType.FLOAT)
     check_exact(device, ENGINE, builder.graph(), length=120)
@@ -166,7 +167,7 @@ def test_no_outputs_launch_nothing(device: Runtime) -> None:
 
 def normalised_graph(axes: tuple[int, ...], layout: Layout) -> OperationGraph:
     """z = (sum over axes of |2 x + bias|) * scale - 1 with the sum and |...| stored as well."""
-    builder = GraphBuilder(layout)
+    builder = CaseBuilder(layout)
     x = builder.tensor((4, 16, 6), DataType.BFLOAT16)
     bias = builder.tensor((1, 16, 1), DataType.FLOAT)
     moved = builder.pointwise(MODES.ADD, x, bias, alpha1=2.0)
@@ -186,7 +187,7 @@ def test_pointwise_operations_on_both_sides(device: Runtime, axes: tuple[int, ..
 
 
 def test_index_of_an_axis_before_and_after(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((4, 5, 8), DataType.FLOAT)
     index = builder.pointwise(Pointwise(MODES.GEN_INDEX, DataType.FLOAT, axis=2), x)
     y = builder.reduction(OPS.ADD, builder.pointwise(MODES.MUL, index, x), (2,))
@@ -196,7 +197,7 @@ def test_index_of_an_axis_before_and_after(device: Runtime) -> None:
 
 
 def test_what_does_not_feed_x_but_has_its_dims_comes_along(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((12, 40), DataType.FLOAT)
     builder.pointwise(MODES.RELU_FWD, x, store=DataType.BFLOAT16)
     builder.reduction(OPS.MAX, x, (1,), store=DataType.FLOAT)
@@ -204,7 +205,7 @@ def test_what_does_not_feed_x_but_has_its_dims_comes_along(device: Runtime) -> N
 
 
 def test_real_values_after_an_average(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((30, 300), DataType.HALF)
     mean = builder.reduction(OPS.AVG, builder.pointwise(MODES.MUL, x, x), (1,))
     builder.pointwise(MODES.SQRT, mean, store=DataType.FLOAT)

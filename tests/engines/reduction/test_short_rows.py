@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.driver import open_driver
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReduceTensorOp
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
@@ -50,7 +51,7 @@ def test_shares_of_a_warp_and_ragged_ends(
 
 def images() -> OperationGraph:
     """The averages of images, with operations on both sides and a product that is stored on the way."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x, other = (builder.tensor((5, 16, 5, 5), DataType.HALF) for _ in range(2))
     product = builder.pointwise(PointwiseMode.MUL, x, other, store=DataType.FLOAT)
     largest = builder.reduction(OPS.MAX, builder.pointwise(PointwiseMode.ABS, product), (2, 3))
@@ -68,31 +69,31 @@ def test_no_races(kernel_cache_dir: Path) -> None:
 
 
 def test_both_sums_in_one_pass(device: Runtime) -> None:
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     builder.gen_stats(builder.tensor((1, 40, 1, 9), DataType.HALF, strides=(360, 9, 9, 1)), store=DataType.FLOAT)
     assert are_short_rows(check_exact(device, ENGINE, builder.graph(), arch=SMALL))
 
 
-def with_scale(builder: GraphBuilder) -> None:
+def with_scale(builder: CaseBuilder) -> None:
     """A factor for each row."""
     x, scale = builder.tensor((64, 49), DataType.FLOAT), builder.tensor((64, 1), DataType.FLOAT)
     builder.reduction(OPS.ADD, builder.pointwise(PointwiseMode.MUL, x, scale), (1,), store=DataType.FLOAT)
 
 
-def padded(builder: GraphBuilder) -> None:
+def padded(builder: CaseBuilder) -> None:
     x = builder.tensor((64, 49), DataType.FLOAT, layout=Layout.PADDED)
     builder.reduction(OPS.ADD, x, (1,), store=DataType.FLOAT)
 
 
-def with_index(builder: GraphBuilder) -> None:
+def with_index(builder: CaseBuilder) -> None:
     x = builder.tensor((64, 49), DataType.FLOAT)
     index = builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.FLOAT, axis=1), x)
     builder.reduction(OPS.ADD, index, (1,), store=DataType.FLOAT)
 
 
 @pytest.mark.parametrize("build", [with_scale, padded, with_index])
-def test_rows_that_are_not_one_row_are_read_as_rows(build: Callable[[GraphBuilder], None]) -> None:
-    builder = GraphBuilder()
+def test_rows_that_are_not_one_row_are_read_as_rows(build: Callable[[CaseBuilder], None]) -> None:
+    builder = CaseBuilder()
     build(builder)
     assert not are_short_rows(ENGINE.plan(builder.graph(), SMALL, {}))
 

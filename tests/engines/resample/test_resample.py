@@ -9,13 +9,14 @@ import pytest
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.registry import ENGINES
 from lowdnn.engines.resample.axes import has_inside_taps, leaves_image
 from lowdnn.engines.resample.resample import ResampleEngine
 from lowdnn.enums import DataType, HeurMode, KnobType, PointwiseMode, ResampleMode
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.resample import AxisTaps, Resample
 from lowdnn.plan import Plan
@@ -141,7 +142,7 @@ def test_special_values_in_maxima_that_are_looked_for_again(
     ],
 )
 def test_any_strides(device: Runtime, strides: tuple[tuple[int, ...], ...]) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((2, 8, 6, 7), DataType.FLOAT, strides=strides[0])
     geometry = Resample(2, (2, 3), (2, 1), (0, 1), (0, 1), ResampleMode.MAXPOOL)
     builder.resample(x, geometry, store=DataType.FLOAT, index_type=DataType.INT8)
@@ -210,7 +211,7 @@ def test_empty_outputs_launch_nothing(device: Runtime) -> None:
 
 def test_an_index_that_the_graph_reads_is_computed_first() -> None:
     """The engine cannot hand it to operations in the same launch; the composite engine can."""
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     x = builder.tensor((1, 8, 8, 8), DataType.FLOAT)
     geometry = Resample(2, (2, 2), (2, 2), (0, 0), (0, 0), ResampleMode.MAXPOOL)
     y = builder.resample(x, geometry, store=DataType.FLOAT, index_type=DataType.INT32)

@@ -7,9 +7,9 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.rope.rope import Rope
 from lowdnn.enums import DataType, KnobType
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from tests.support.running import check_case, run_plan
@@ -71,7 +71,7 @@ def test_elements_before_the_pairs_are_scaled_only(device: Runtime) -> None:
 
 
 def test_what_is_refused() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x, freqs = builder.tensor((1, 2, 3, 8), DataType.HALF), builder.tensor((3, 1, 1, 8), DataType.FLOAT)
     builder.rope(builder.rope(x, freqs), freqs)
     assert "expected one RopeForward or RopeBackward" in str(ENGINE.refuse(builder.graph(), SM_90A))

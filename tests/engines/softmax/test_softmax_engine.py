@@ -8,10 +8,10 @@ import pytest
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.registry import ENGINES
 from lowdnn.engines.softmax.softmax import SoftmaxEngine
 from lowdnn.enums import DataType, HeurMode, KnobType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
@@ -160,7 +160,7 @@ def test_a_row_is_replaced_by_its_result(racing: Runtime, length: int) -> None:
 
 def test_tensors_with_other_starts_than_the_rows(device: Runtime) -> None:
     """A bias for each element of a row is shifted into place; no byte outside of it is read."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x, bias = builder.tensor((9, 109), DataType.HALF), builder.tensor((1, 109), DataType.FLOAT)
     biased = builder.pointwise(PointwiseMode.ADD, x, bias)
     builder.softmax(biased, (1,), store=DataType.HALF)
@@ -224,7 +224,7 @@ def test_axes_types_and_fusions(device: Runtime, line: str) -> None:
 @pytest.mark.parametrize("length", [40, 1500])
 def test_statistics_to_base_2(device: Runtime, length: int) -> None:
     """Of rows whose largest elements are far from 0: they are scaled with the logarithm of the sum."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((3, length), DataType.FLOAT)
     moved = builder.pointwise(PointwiseMode.ADD, x, builder.constant(2, DataType.FLOAT, 20.0))
     builder.softmax(moved, (1,), statistics=DataType.FLOAT, stats_log2=True, store=DataType.FLOAT)
@@ -313,7 +313,7 @@ def test_large_rows_are_one_launch_that_reads_each_element_once(line: str, bytes
 
 
 def test_what_only_looks_like_the_gradient_is_refused() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     dy, y = (builder.tensor((4, 8), DataType.FLOAT) for _ in range(2))
     builder.softmax_backward(dy, y, (1,), store=DataType.FLOAT)
     assert ENGINE.refuse(builder.graph(), SM_90A) is None

@@ -9,6 +9,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.backend.handle import Handle
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.driver import nvrtc
 from lowdnn.engines.composite.composite import Composite
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
@@ -17,8 +18,8 @@ from lowdnn.engines.transform.batches import Turns
 from lowdnn.engines.transform.tiles import LANES_U
 from lowdnn.engines.transform.transform import Transform
 from lowdnn.enums import DataType, KnobType, PointwiseMode, ReshapeMode
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.concat import Concat
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Plan
@@ -39,7 +40,7 @@ def sources(plan: Plan) -> list[str]:
 def test_every_bit_of_every_type_stays(device: Runtime, data_type: DataType) -> None:
     """Payloads of NaN and bytes that are no boolean included, through tiles and in rows, and where these begin
     anywhere."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((35, 18), data_type)
     tiled = builder.transpose(x, (1, 0), store=data_type)
     in_rows = builder.slice(x, (1, 3), (34, 16), store=data_type)
@@ -56,7 +57,7 @@ def test_every_bit_of_every_type_stays(device: Runtime, data_type: DataType) -> 
 
 def test_columns_that_lie_apart(device: Runtime) -> None:
     """Rows whose neighbours are not next to each other, in x and in y."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((9, 7), DataType.FLOAT, strides=(21, 3))
     builder.reshape(x, (9, 7), strides=(14, 2), store=DataType.FLOAT)
     assert sources(check_exact(device, ENGINE, builder.graph())) == ["rows.cu"]
@@ -64,7 +65,7 @@ def test_columns_that_lie_apart(device: Runtime) -> None:
 
 @pytest.mark.parametrize("lanes", LANES_U)
 def test_tiles_of_every_form(device: Runtime, lanes: int) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((3, 70, 90), DataType.FLOAT)
     builder.transpose(x, (2, 0, 1), store=DataType.FLOAT)
     check_exact(device, ENGINE, builder.graph(), choices={KnobType.TILE_ROWS: lanes})
@@ -72,7 +73,7 @@ def test_tiles_of_every_form(device: Runtime, lanes: int) -> None:
 
 def test_the_tile_fits_narrow_tensors() -> None:
     def lanes(dims: tuple[int, int]) -> object:
-        builder = GraphBuilder()
+        builder = CaseBuilder()
         builder.transpose(builder.tensor(dims, DataType.FLOAT), (1, 0), store=DataType.FLOAT)
         [kernel] = ENGINE.plan(builder.graph(), SM_90A, {}).kernels
         return dict(kernel.parameters)["LANES_U"]
@@ -82,13 +83,13 @@ def test_the_tile_fits_narrow_tensors() -> None:
 
 @pytest.mark.parametrize("unroll", [1, 2, 4])
 def test_rows_in_flight(device: Runtime, unroll: int) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((7, 403), DataType.BFLOAT16)
     builder.slice(x, (0, 1), (7, 402), store=DataType.BFLOAT16)
     check_exact(device, ENGINE, builder.graph(), choices={KnobType.MULTIPLY: unroll})
 
 
-def chain(builder: GraphBuilder) -> None:
+def chain(builder: CaseBuilder) -> None:
     """Four moves through virtual tensors."""
     x = builder.tensor((4, 6, 10), DataType.FLOAT)
     turned = builder.transpose(x, (2, 0, 1))
@@ -97,14 +98,14 @@ def chain(builder: GraphBuilder) -> None:
     builder.transpose(flat, (4, 0, 1, 2, 3), store=DataType.FLOAT)
 
 
-def across(builder: GraphBuilder) -> None:
+def across(builder: CaseBuilder) -> None:
     """A reshape in the middle of which no strides join the axes."""
     x = builder.tensor((4, 6), DataType.FLOAT)
     flat = builder.reshape(builder.transpose(x, (1, 0)), (24,))
     builder.slice(flat, (3,), (21,), (2,), store=DataType.BFLOAT16)
 
 
-def split(builder: GraphBuilder) -> None:
+def split(builder: CaseBuilder) -> None:
     """Three parts of one tensor, one of them through a stored tensor that is read again."""
     x = builder.tensor((6, 40), DataType.HALF)
     for first in (0, 16):
@@ -113,7 +114,7 @@ def split(builder: GraphBuilder) -> None:
     builder.transpose(rest, (1, 0), store=DataType.FLOAT)
 
 
-def joined_views(builder: GraphBuilder) -> None:
+def joined_views(builder: CaseBuilder) -> None:
     """A concatenation of a transpose, a slice and a tensor, in two data types."""
     x, other = builder.tensor((5, 8), DataType.FLOAT), builder.tensor((8, 2), DataType.INT32)
     turned = builder.transpose(x, (1, 0))
@@ -124,7 +125,7 @@ def joined_views(builder: GraphBuilder) -> None:
     builder.concat([x, padded], 1, store=DataType.BFLOAT16)
 
 
-def views(builder: GraphBuilder) -> None:
+def views(builder: CaseBuilder) -> None:
     """The same memory under other dims and strides, stored and on the way to a slice."""
     x = builder.tensor((4, 6), DataType.FLOAT)
     view = builder.reshape(x, (6, 4), strides=(1, 6), mode=ReshapeMode.VIEW_ONLY)
@@ -137,14 +138,14 @@ def views(builder: GraphBuilder) -> None:
     [(chain, 1), (across, 2), (split, 4), (joined_views, 3), (views, 2)],
     ids=["chain", "across", "split", "join", "view"],
 )
-def test_virtual_tensors_are_no_copies(device: Runtime, build: Callable[[GraphBuilder], None], launches: int) -> None:
-    builder = GraphBuilder()
+def test_virtual_tensors_are_no_copies(device: Runtime, build: Callable[[CaseBuilder], None], launches: int) -> None:
+    builder = CaseBuilder()
     build(builder)
     assert len(check_exact(device, ENGINE, builder.graph()).launches) == launches
 
 
 def test_each_stored_intermediate_has_its_own_workspace(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x, y = (builder.tensor((rows, 128), DataType.FLOAT) for rows in (5, 3))
     flat = [builder.reshape(builder.transpose(t, (1, 0)), (t.element_count,)) for t in (x, y)]
     builder.concat(flat, 0, store=DataType.FLOAT)
@@ -152,7 +153,7 @@ def test_each_stored_intermediate_has_its_own_workspace(device: Runtime) -> None
 
 
 def test_a_view_of_a_tensor_that_lies_otherwise_is_refused() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     turned = builder.transpose(builder.tensor((4, 6), DataType.FLOAT), (1, 0))
     builder.reshape(turned, (24,), strides=(1,), mode=ReshapeMode.VIEW_ONLY, store=DataType.FLOAT)
     refusal = ENGINE.refuse(builder.graph(), SM_90A)
@@ -179,7 +180,7 @@ def test_reshapes_copy_twice_only_where_no_strides_join_the_axes(
     to_strides: tuple[int, ...],
     launches: int,
 ) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor(dims, DataType.FLOAT, strides=strides)
     builder.reshape(x, to, strides=to_strides, store=DataType.FLOAT)
     plan = check_exact(device, ENGINE, builder.graph())
@@ -218,7 +219,7 @@ def test_parts_of_a_concatenation_take_turns(device: Runtime) -> None:
 @pytest.mark.parametrize("to", [(6, 4), (24,)])
 def test_copies_are_dependent_launches_on_sm_90a(racing: Runtime, to: tuple[int, ...]) -> None:
     """One reads what the one before it writes."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((4, 6), DataType.FLOAT, strides=(1, 4))
     builder.reshape(builder.slice(x, (0, 0), (4, 6)), to, store=DataType.FLOAT)
     graph = builder.graph()
@@ -239,7 +240,7 @@ def test_a_part_in_place_is_neither_read_nor_written(device: Runtime) -> None:
 
 
 def test_a_type_in_between_that_would_round_is_left_to_two_launches(device: Runtime) -> None:
-    builder = GraphBuilder(virtual_type=DataType.BFLOAT16)
+    builder = CaseBuilder(virtual_type=DataType.BFLOAT16)
     x = builder.tensor((20, 20), DataType.FLOAT)
     builder.slice(builder.transpose(x, (1, 0)), (0, 0), (20, 7), store=DataType.FLOAT)
     graph = builder.graph()
@@ -250,7 +251,7 @@ def test_a_type_in_between_that_would_round_is_left_to_two_launches(device: Runt
 
 
 def test_moves_between_operations_that_compute(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((2, 8, 30), DataType.HALF)
     doubled = builder.pointwise(PointwiseMode.ADD, x, x)
     turned = builder.transpose(doubled, (0, 2, 1))
@@ -259,7 +260,7 @@ def test_moves_between_operations_that_compute(device: Runtime) -> None:
 
 
 def test_plain_conversions_are_left_to_the_pointwise_engine() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     builder.pointwise(PointwiseMode.IDENTITY, builder.tensor((64, 64), DataType.FLOAT), store=DataType.HALF)
     refusal = ENGINE.refuse(builder.graph(), SM_90A)
     assert refusal is not None
@@ -267,7 +268,7 @@ def test_plain_conversions_are_left_to_the_pointwise_engine() -> None:
 
 
 def test_arithmetic_that_would_round_is_no_conversion() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((64, 64), DataType.DOUBLE, layout=Layout.TRANSPOSED)
     builder.pointwise(PointwiseMode.IDENTITY, x, store=DataType.DOUBLE)
     refusal = ENGINE.refuse(builder.graph(), SM_90A)
@@ -277,14 +278,14 @@ def test_arithmetic_that_would_round_is_no_conversion() -> None:
 
 def test_more_elements_than_32_bits_count() -> None:
     def plan(dims: tuple[int, ...], data_type: DataType = DataType.INT8) -> Plan:
-        builder = GraphBuilder()
+        builder = CaseBuilder()
         x = builder.tensor(dims, data_type)
         builder.slice(x, (0,) * len(dims), (*dims[:-1], dims[-1] - 1), store=data_type)
         return ENGINE.plan(builder.graph(), SM_90A, {})
 
     assert dict(plan((2**16, 2**15)).kernels[0].parameters)["INDEX"] == "u32"
     assert dict(plan((2**20, 2**16)).kernels[0].parameters)["INDEX"] == "i64"
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((2**44, 2), DataType.INT8)
     builder.slice(x, (0, 0), (2**44, 1), store=DataType.INT8)
     refusal = ENGINE.refuse(builder.graph(), SM_90A)
@@ -295,7 +296,7 @@ def test_more_elements_than_32_bits_count() -> None:
 @pytest.mark.parametrize(("data_type", "accesses"), [(DataType.BFLOAT16, 8), (DataType.FLOAT, 4), (DataType.DOUBLE, 2)])
 def test_whole_tiles_move_16_bytes_at_a_time(data_type: DataType, accesses: int) -> None:
     """On both sides and through shared memory; the compiler takes vectors apart where it sees fit."""
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     builder.transpose(builder.tensor((256, 256), data_type), (1, 0), store=data_type)
     source = SourceTree().read(ENGINE.plan(builder.graph(), SM_90A, {}).kernels[0])
     compiled = nvrtc.compile_program(
@@ -313,7 +314,7 @@ def test_whole_tiles_move_16_bytes_at_a_time(data_type: DataType, accesses: int)
 
 def test_equal_forms_share_a_kernel() -> None:
     def kernels(dims: tuple[int, int]) -> object:
-        builder = GraphBuilder()
+        builder = CaseBuilder()
         builder.transpose(builder.tensor(dims, DataType.FLOAT), (1, 0), store=DataType.FLOAT)
         return ENGINE.plan(builder.graph(), SM_90A, {}).kernels
 

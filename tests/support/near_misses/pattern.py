@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.expansion import expanded
 from lowdnn.ops.base import Operation
 from lowdnn.ops.catalog import Compound
@@ -22,7 +22,7 @@ from lowdnn.ops.tensor import Tensor
 Array = NDArray[Any]
 
 
-class Sketch(GraphBuilder):
+class Sketch(CaseBuilder):
     """A builder that also keeps what some inputs hold.
 
     values: float64 arrays by uid; other inputs hold random numbers.

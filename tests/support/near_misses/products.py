@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lowdnn.enums import DataType, MoeGroupedMatmulMode, PointwiseMode, ReduceTensorOp
-from lowdnn.graph.builder import Layout
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.tensor import Tensor

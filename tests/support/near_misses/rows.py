@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from lowdnn.enums import BnFinalizeStatsMode, DataType, NormFwdPhase, NormMode, PointwiseMode
-from lowdnn.graph.builder import Layout
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.bn_backward_weights import BnBackwardWeights
 from lowdnn.ops.bn_finalize import BnFinalize
 from lowdnn.ops.norm_backward import NormBackward

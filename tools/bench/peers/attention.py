@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from lowdnn.cases import AttentionBackwardCase, AttentionCase
+from lowdnn.cases.families.attention import AttentionCase
+from lowdnn.cases.families.attention_backward import AttentionBackwardCase
 from tools.bench.data import CaseData
 from tools.bench.peers.cudnn import fp8_attention, paged_attention
 from tools.bench.peers.flash import flash_attention, packed_flash_attention, rows_first, window

@@ -13,23 +13,18 @@ from typing import Any
 import torch
 
 from lowdnn.bench.floor import moved_bytes
-from lowdnn.cases import (
-    AttentionBackwardCase,
-    AttentionCase,
-    BlockScaleCase,
-    Case,
-    ConvolutionCase,
-    MatmulCase,
-    MoeCase,
-    NormCase,
-    PointwiseCase,
-    ReductionCase,
-    ResampleCase,
-    RngCase,
-    RopeCase,
-    SoftmaxCase,
-    TransformCase,
-)
+from lowdnn.cases.base import Case
+from lowdnn.cases.families.attention import AttentionCase
+from lowdnn.cases.families.attention_backward import AttentionBackwardCase
+from lowdnn.cases.families.convolution import ConvolutionCase
+from lowdnn.cases.families.matmul import MatmulCase
+from lowdnn.cases.families.moe import MoeCase
+from lowdnn.cases.families.moves import BlockScaleCase, TransformCase
+from lowdnn.cases.families.pointwise import PointwiseCase, ReductionCase
+from lowdnn.cases.families.random_numbers import RngCase
+from lowdnn.cases.families.resample import ResampleCase
+from lowdnn.cases.families.rotary import RopeCase
+from lowdnn.cases.families.rows import NormCase, SoftmaxCase
 from tools.bench.data import CaseData, Result
 from tools.bench.peers.attention import attention_gradient_peers, attention_peers
 from tools.bench.peers.conv import convolution_peers

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from lowdnn.cases import ConvolutionCase
+from lowdnn.cases.families.convolution import ConvolutionCase
 from tools.bench.data import CaseData
 from tools.bench.peers.cudnn import fused_convolution
 

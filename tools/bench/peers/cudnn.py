@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from lowdnn.cases import AttentionCase, ConvolutionCase
+from lowdnn.cases.families.attention import AttentionCase
+from lowdnn.cases.families.convolution import ConvolutionCase
 from lowdnn.enums import DataType
 from tools.bench.data import TORCH_TYPES, CaseData
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from lowdnn import dtypes
-from lowdnn.cases import MatmulCase
+from lowdnn.cases.families.matmul import MatmulCase
 from lowdnn.enums import DataType
 from tools.bench.data import TORCH_TYPES, CaseData
 

@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from lowdnn.cases import PointwiseCase, ReductionCase, RngCase, RopeCase, TransformCase
+from lowdnn.cases.families.moves import TransformCase
+from lowdnn.cases.families.pointwise import PointwiseCase, ReductionCase
+from lowdnn.cases.families.random_numbers import RngCase
+from lowdnn.cases.families.rotary import RopeCase
 from lowdnn.cases.steps import STORE
 from tools.bench.data import TORCH_TYPES, CaseData, Result
 

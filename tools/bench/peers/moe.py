@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from lowdnn.cases import MoeCase
+from lowdnn.cases.families.moe import MoeCase
 from tools.bench.data import CaseData
 
 Peer = Callable[[int], torch.Tensor]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from lowdnn.cases import ResampleCase
+from lowdnn.cases.families.resample import ResampleCase
 from lowdnn.ops.resample import AxisTaps, ResampleOperation
 from tools.bench.data import CaseData
 

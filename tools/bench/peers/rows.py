@@ -7,7 +7,7 @@ from math import prod
 
 import torch
 
-from lowdnn.cases import NormCase, SoftmaxCase
+from lowdnn.cases.families.rows import NormCase, SoftmaxCase
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
 from tools.bench.data import TORCH_TYPES, CaseData

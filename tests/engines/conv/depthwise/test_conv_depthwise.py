@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
-from lowdnn.cases import ConvolutionCase, parse_case
+from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
+from lowdnn.cases.families.convolution import ConvolutionCase
 from lowdnn.cases.oracle import evaluate
 from lowdnn.driver import open_driver
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType, HeurMode, KnobType
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import Plan
@@ -102,7 +104,7 @@ def test_mixed_types(device: Runtime) -> None:
 
 def mixed_graph(source: DataType, weights: DataType, layout: Layout) -> OperationGraph:
     """A 3x3 forward pass; ``layout``: that of the weights."""
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     x = builder.tensor((1, 6, 5, 7), source)
     w = builder.tensor((6, 1, 3, 3), weights, layout=layout)
     geometry = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))

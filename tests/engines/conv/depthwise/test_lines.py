@@ -11,7 +11,8 @@ import pytest
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
-from lowdnn.cases import ConvolutionCase, parse_case
+from lowdnn.cases import parse_case
+from lowdnn.cases.families.convolution import ConvolutionCase
 from lowdnn.cases.oracle import evaluate
 from lowdnn.driver import open_driver
 from lowdnn.engines.conv.depthwise import choice

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from lowdnn.arch.specs import SM_90A
-from lowdnn.cases import ConvolutionCase, parse_case
+from lowdnn.cases import parse_case
+from lowdnn.cases.families.convolution import ConvolutionCase
 from lowdnn.driver import open_driver
 from lowdnn.engines.conv.depthwise import choice
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.conv.direct.conv_direct import ConvDirect
 from lowdnn.enums import ConvolutionMode, DataType, KnobType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
@@ -47,7 +48,7 @@ class Case:
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> OperationGraph:
-        builder = GraphBuilder(layout)
+        builder = CaseBuilder(layout)
         x = builder.tensor(self.x, data_type)
         w = builder.tensor(self.w, data_type, layout=w_layout)
         geometry = self.geometry(compute_type)
@@ -146,14 +147,14 @@ def test_filter_and_image_in_different_layouts(device: Runtime, case: Case) -> N
 @pytest.mark.parametrize("case", [PLAIN, DEPTHWISE])
 def test_output_in_another_layout_than_the_image(device: Runtime, case: Case) -> None:
     for x_layout, y_layout in (LAYOUTS, LAYOUTS[::-1]):
-        builder = GraphBuilder(x_layout)
+        builder = CaseBuilder(x_layout)
         x, w = builder.tensor(case.x, DataType.FLOAT), builder.tensor(case.w, DataType.FLOAT)
         builder.convolution(x, w, geometry=case.geometry(), store=DataType.FLOAT, layout=y_layout)
         check_exact(device, ENGINE, builder.graph(), length=case.length)
 
 
 def test_strides_without_any_contiguous_axis(device: Runtime) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((2, 5, 9, 7), DataType.FLOAT, strides=(2000, 3, 200, 20))
     w = builder.tensor((6, 5, 3, 3), DataType.FLOAT, strides=(2, 200, 40, 13))
     builder.convolution(x, w, geometry=PLAIN.geometry(), store=DataType.FLOAT)
@@ -163,7 +164,7 @@ def test_strides_without_any_contiguous_axis(device: Runtime) -> None:
 @pytest.mark.parametrize("channels", [1, 8])
 @pytest.mark.parametrize("x_strides", [(0, 1, 40, 8), (240, 1, 0, 8), (240, 0, 40, 8), (0, 30, 5, 1), (240, 30, 5, 0)])
 def test_repeated_elements_of_stride_zero(device: Runtime, x_strides: tuple[int, ...], channels: int) -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((2, 8, 6, 5), DataType.FLOAT, strides=x_strides)
     w = builder.tensor((8, channels, 3, 3), DataType.FLOAT, strides=(9 * channels, 0, 3, 1))
     builder.convolution(x, w, geometry=PLAIN.geometry(), store=DataType.FLOAT)
@@ -194,7 +195,7 @@ def test_alpha_and_beta(device: Runtime, case: Case) -> None:
 
 def epilogue_graph(case: Case, layout: Layout) -> OperationGraph:
     """relu(conv * scale + bias) + residual, with scale and bias by channel."""
-    builder = GraphBuilder(layout)
+    builder = CaseBuilder(layout)
     x, w = builder.tensor(case.x, DataType.BFLOAT16), builder.tensor(case.w, DataType.BFLOAT16)
     y = builder.convolution(x, w, geometry=case.geometry())
     channel = (1, y.dims[1], *(1 for _ in y.dims[2:]))

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from lowdnn.arch.specs import SM_90A
-from lowdnn.cases import ConvolutionCase, parse_case
+from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
+from lowdnn.cases.families.convolution import ConvolutionCase
 from lowdnn.driver import open_driver
 from lowdnn.engines.conv.direct.conv_direct import ConvDirect
 from lowdnn.enums import DataType, KnobType
-from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
@@ -71,7 +73,7 @@ def test_alpha_beta_and_an_epilogue(device: Runtime, layout: str, direction: str
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_mixed_layouts(device: Runtime, direction: str) -> None:
-    builder = GraphBuilder(Layout.PADDED)
+    builder = CaseBuilder(Layout.PADDED)
     geometry = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (2, 1), (1, 1))
     dy = builder.tensor((2, 6, 4, 8), DataType.HALF, layout=Layout.TRANSPOSED)
     if direction == "dgrad":

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A, ArchSpec
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.conv.grouped.conv_grouped_mma import ConvGroupedMma
 from lowdnn.enums import ConvolutionMode, DataType, KnobType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.heuristics.cost_model import plan_us
 from lowdnn.ops.convolution import Convolution
 from lowdnn.runtime.runtime import Runtime
@@ -61,7 +62,7 @@ class Case:
         beta: float = 0.0,
         epilogue: bool = False,
     ) -> OperationGraph:
-        builder, geometry = GraphBuilder(layout), self.geometry
+        builder, geometry = CaseBuilder(layout), self.geometry
         y_dims = geometry.output_dims(self.x, self.w)
         store = None if epilogue else data_type
         if direction == "forward":
@@ -250,7 +251,7 @@ def test_types_and_layouts(device: Runtime, direction: str, data_type: DataType,
 
 def test_int8_forward(device: Runtime) -> None:
     geometry = Convolution(DataType.INT32, 2, (1, 1), (1, 1), (1, 1), (1, 1))
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     x, w = builder.tensor((1, 32, 5, 6), DataType.INT8), builder.tensor((16, 16, 3, 3), DataType.INT8)
     builder.convolution(x, w, geometry=geometry, store=DataType.INT32)
     check_exact(device, ENGINE, builder.graph(), length=144)

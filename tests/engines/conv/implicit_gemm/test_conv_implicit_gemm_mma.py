@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
 from lowdnn.enums import ConvolutionMode, DataType, KnobType, NumericalNote, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import MathUnit
 from lowdnn.runtime.runtime import Runtime
@@ -67,7 +68,7 @@ def test_geometry(
 
 def test_separate_paddings_and_a_flipped_filter(device: Runtime) -> None:
     geometry = Convolution(DataType.FLOAT, 2, (2, 0), (1, 3), (1, 2), (2, 1), mode=ConvolutionMode.CONVOLUTION)
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     x = builder.tensor((2, 8, 9, 8), DataType.HALF)
     w = builder.tensor((16, 8, 3, 4), DataType.HALF)
     builder.convolution(x, w, geometry=geometry, store=DataType.HALF)
@@ -82,7 +83,7 @@ def test_channels_that_fill_no_chunk(device: Runtime, channels: int, unit_bytes:
 
 
 def test_padded_channels_last_strides_are_read_in_place(device: Runtime) -> None:
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     x = builder.tensor((2, 16, 6, 5), DataType.BFLOAT16, strides=(1200, 1, 160, 24))
     w = builder.tensor((24, 16, 3, 3), DataType.BFLOAT16)
     geometry = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))
@@ -96,7 +97,7 @@ def test_padded_channels_last_strides_are_read_in_place(device: Runtime) -> None
 def test_repeated_elements_of_stride_zero(
     device: Runtime, x_strides: tuple[int, ...], w_strides: tuple[int, ...]
 ) -> None:
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     x = builder.tensor((2, 16, 6, 5), DataType.BFLOAT16, strides=x_strides)
     w = builder.tensor((24, 16, 3, 3), DataType.BFLOAT16, strides=w_strides)
     geometry = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))
@@ -105,7 +106,7 @@ def test_repeated_elements_of_stride_zero(
 
 
 def test_mixed_layouts_repack_what_needs_it(device: Runtime) -> None:
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     x = builder.tensor((2, 16, 6, 5), DataType.BFLOAT16)
     w = builder.tensor((24, 16, 3, 3), DataType.BFLOAT16, layout=Layout.ROW_MAJOR)
     geometry = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))
@@ -148,7 +149,7 @@ def test_tiles(device: Runtime, m: int, n: int) -> None:
 
 
 def test_alpha_beta_and_epilogue(device: Runtime) -> None:
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     x, w = builder.tensor((2, 8, 6, 6), DataType.BFLOAT16), builder.tensor((16, 8, 3, 3), DataType.BFLOAT16)
     bias = builder.tensor((1, 16, 1, 1), DataType.BFLOAT16)
     geometry = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))

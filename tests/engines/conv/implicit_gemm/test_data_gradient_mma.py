@@ -8,11 +8,12 @@ import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.driver import open_driver
 from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
 from lowdnn.enums import DataType, KnobType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
@@ -85,7 +86,7 @@ def residual_graph(padding: int) -> OperationGraph:
     """dx = conv_dgrad(dy, w) + dy."""
     dims = (1, 8, 6, 6)
     geometry = Convolution(DataType.FLOAT, 2, (padding,) * 2, (2 - padding,) * 2, (1, 1), (1, 1))
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     dy, w = builder.tensor(dims, DataType.HALF), builder.tensor((8, 8, 3, 3), DataType.HALF)
     dx = builder.convolution_data_gradient(dy, w, dims, geometry=geometry)
     builder.pointwise(PointwiseMode.ADD, dx, dy, store=DataType.HALF)

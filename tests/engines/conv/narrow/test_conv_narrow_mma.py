@@ -5,10 +5,11 @@ from itertools import product
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.base import Refusal
 from lowdnn.engines.conv.narrow.conv_narrow_mma import ConvNarrowMma
 from lowdnn.enums import DataType, KnobType
-from lowdnn.graph.builder import GraphBuilder, Layout
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.convolution import Convolution
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import NotSupportedError
@@ -45,7 +46,7 @@ def test_types_and_spatial_axes(device: Runtime, direction: str, data_type: Data
 
 def test_int8_forward(device: Runtime) -> None:
     geometry = Convolution(DataType.INT32, 2, (0, 0), (0, 0), (1, 1), (1, 1))
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     x, w = builder.tensor((1, 20, 5, 8), DataType.INT8), builder.tensor((12, 20, 1, 1), DataType.INT8)
     builder.convolution(x, w, geometry=geometry, store=DataType.INT32)
     check_exact(device, ENGINE, builder.graph(), length=20)

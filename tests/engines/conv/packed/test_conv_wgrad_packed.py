@@ -9,7 +9,7 @@ from lowdnn.engines.conv.wgmma.conv_wgrad_wgmma import ConvWgradWgmma
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.enums import DataType, KnobType
-from lowdnn.graph.builder import Layout
+from lowdnn.graph.layouts import Layout
 from lowdnn.runtime.runtime import Runtime
 from tests.engines.conv.grouped.test_conv_grouped_mma import Case
 from tests.support.running import check_exact, run_plan

@@ -8,7 +8,7 @@ from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplici
 from lowdnn.engines.conv.stem.conv_stem import ConvStem
 from lowdnn.engines.conv.stem.fold import FoldedConvolution
 from lowdnn.enums import DataType
-from lowdnn.graph.builder import Layout
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.runtime.runtime import Runtime
 from tests.engines.conv.grouped.test_conv_grouped_mma import DIRECTIONS, Case

@@ -8,7 +8,7 @@ from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.base import Refusal
 from lowdnn.engines.conv.stem.conv_stem_mma import ConvStemMma
 from lowdnn.enums import DataType, KnobType
-from lowdnn.graph.builder import Layout
+from lowdnn.graph.layouts import Layout
 from lowdnn.runtime.runtime import Runtime
 from tests.engines.conv.grouped.test_conv_grouped_mma import Case
 from tests.support.pairs import paired

@@ -6,7 +6,7 @@ from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.base import Refusal
 from lowdnn.engines.conv.stem.conv_stem_wgrad_mma import ConvStemWgradMma
 from lowdnn.enums import DataType, KnobType
-from lowdnn.graph.builder import Layout
+from lowdnn.graph.layouts import Layout
 from lowdnn.runtime.runtime import Runtime
 from tests.engines.conv.grouped.test_conv_grouped_mma import Case
 from tests.engines.conv.stem.test_conv_stem_mma import LAST_LAYERS, LAYERS

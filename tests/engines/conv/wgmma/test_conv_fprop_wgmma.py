@@ -5,12 +5,12 @@ import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.base import Engine
 from lowdnn.engines.conv.wgmma.conv_dgrad_wgmma import ConvDgradWgmma
 from lowdnn.engines.conv.wgmma.conv_fprop_wgmma import ConvFpropWgmma
 from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import MathUnit, Plan
 from lowdnn.runtime.runtime import Runtime
@@ -326,7 +326,7 @@ def test_other_graphs_and_architectures_are_refused() -> None:
 
 
 def test_tensors_of_another_rank_beside_the_convolution_are_refused() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x, w = builder.tensor((1, 8, 2, 1, 3), DataType.HALF), builder.tensor((8, 8, 1, 1, 3), DataType.HALF)
     geometry = Convolution(DataType.FLOAT, 3, (0, 0, 0), (0, 0, 0), (1, 1, 3), (1, 1, 1))
     builder.convolution(x, w, geometry=geometry, store=DataType.HALF)

@@ -4,12 +4,13 @@ import pytest
 
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.cases import parse_case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.conv.wgmma.conv_prologue_wgmma import ConvPrologueWgmma
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType, HeurMode, KnobType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import Plan
@@ -103,7 +104,7 @@ def graph_of(
     direction: str = "fprop",
 ) -> OperationGraph:
     """conv(mode(x, scale), w) with 3 x 3 taps, and its data gradient with the function before w."""
-    builder = GraphBuilder(Layout.CHANNELS_LAST)
+    builder = CaseBuilder(Layout.CHANNELS_LAST)
     geometry = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))
     x, w = builder.tensor((2, c, 5, 7), data_type), builder.tensor((40, c, 3, 3), data_type)
     scale = builder.tensor(scale_dims, DataType.FLOAT)

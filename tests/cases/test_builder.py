@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder, Layout, strides_of
+from lowdnn.graph.layouts import Layout, strides_of
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ def test_layouts(layout: Layout, dims: tuple[int, ...], strides: tuple[int, ...]
 
 
 def test_tensors_are_numbered_and_aligned() -> None:
-    builder = GraphBuilder(alignment_bytes=2)
+    builder = CaseBuilder(alignment_bytes=2)
     x = builder.tensor((4,), DataType.DOUBLE, name="x")
     scalar = builder.by_value(1, DataType.FLOAT)
     constant = builder.constant(1, DataType.HALF, 0.5)
@@ -32,7 +33,7 @@ def test_tensors_are_numbered_and_aligned() -> None:
 
 
 def test_outputs_are_virtual_or_stored() -> None:
-    builder = GraphBuilder(Layout.CHANNELS_LAST, virtual_type=DataType.HALF)
+    builder = CaseBuilder(Layout.CHANNELS_LAST, virtual_type=DataType.HALF)
     x = builder.tensor((2, 3, 4, 5), DataType.FLOAT)
     bias = builder.tensor((1, 3, 1, 1), DataType.FLOAT)
     y = builder.pointwise(PointwiseMode.ADD, x, bias)
@@ -43,6 +44,6 @@ def test_outputs_are_virtual_or_stored() -> None:
 
 
 def test_the_compute_type_is_the_default_virtual_type() -> None:
-    builder = GraphBuilder()
+    builder = CaseBuilder()
     x = builder.tensor((4,), DataType.INT8)
     assert builder.pointwise(PointwiseMode.NEG, x, compute_type=DataType.INT32).data_type is DataType.INT32

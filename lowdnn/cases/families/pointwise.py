@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lowdnn.cases import steps, text
 from lowdnn.cases.base import Case, check_axes
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.chains import (
     broadcast_dims,
     pointwise_type,
@@ -24,8 +25,8 @@ from lowdnn.enums import (
     DataType,
     ReduceTensorOp,
 )
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.tensor import Tensor
 
 
@@ -49,7 +50,7 @@ class PointwiseCase(Case):
     align: int = key(text.integer(1), 16)
 
     def graph(self) -> OperationGraph:
-        builder = GraphBuilder(alignment_bytes=self.align, virtual_type=self.virtual)
+        builder = CaseBuilder(alignment_bytes=self.align, virtual_type=self.virtual)
         x = builder.tensor(self.dims, self.dtype, layout=Layout(self.layout), name="x")
         chain = Chain(
             steps=self.ops,
@@ -90,7 +91,7 @@ class ReductionCase(Case):
 
     def graph(self) -> OperationGraph:
         check_axes(self.axes, len(self.dims), "reduction.axes")
-        builder = GraphBuilder(alignment_bytes=self.align, virtual_type=self.virtual)
+        builder = CaseBuilder(alignment_bytes=self.align, virtual_type=self.virtual)
         compute = self.compute or pointwise_type(self.dtype)
         x = builder.tensor(self.dims, self.dtype, layout=Layout(self.layout), name="x")
         value = same_dims_chain(self.before, x, self.dtype, compute).build(builder, x, None, Layout(self.layout))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from lowdnn.cases import steps, text
 from lowdnn.cases.base import Case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.chains import (
     pointwise_type,
     same_dims_chain,
@@ -20,8 +21,8 @@ from lowdnn.enums import (
     DataType,
     RngDistribution,
 )
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.rng import Rng
 from lowdnn.ops.tensor import Tensor
 
@@ -54,7 +55,7 @@ class RngCase(Case):
 
     def graph(self) -> OperationGraph:
         layout = Layout(self.layout)
-        builder = GraphBuilder(layout, alignment_bytes=self.align, virtual_type=self.virtual)
+        builder = CaseBuilder(layout, alignment_bytes=self.align, virtual_type=self.virtual)
         store, final, steps = stores(self.ops, self.out or self.dtype)
         seed = self.seed if self.source == "number" else self._scalar(builder, "seed")
         offset = self._scalar(builder, "offset")
@@ -68,7 +69,7 @@ class RngCase(Case):
     def is_exact(self) -> bool:
         return self.dist == "bernoulli" and steps.is_exact(self.ops)
 
-    def _scalar(self, builder: GraphBuilder, name: str) -> Tensor:
+    def _scalar(self, builder: CaseBuilder, name: str) -> Tensor:
         if self.source == "number":
             return builder.constant(1, DataType.INT64, getattr(self, name), name=name)
         if self.source == "host":

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.cases import steps, text
 from lowdnn.cases.base import Case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.chains import (
     broadcast_dims,
     each_axis,
@@ -26,8 +27,8 @@ from lowdnn.enums import (
     PaddingMode,
     ResampleMode,
 )
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.resample import Resample, maxima, whole
 from lowdnn.ops.tensor import Tensor
 
@@ -65,7 +66,7 @@ class ResampleCase(Case):
 
     def graph(self) -> OperationGraph:
         layout = Layout.CHANNELS_LAST if self.layout == "nhwc" else Layout.ROW_MAJOR
-        builder = GraphBuilder(layout, alignment_bytes=self.align)
+        builder = CaseBuilder(layout, alignment_bytes=self.align)
         store, final, steps = stores(self.epilogue, self.out or self.dtype)
         output = self._resample(builder, store)
         chain = epilogue_of(steps, output, broadcast_dims(output.dims, "channel"), self.dtype, self.compute)
@@ -92,7 +93,7 @@ class ResampleCase(Case):
             return True
         return all(axis.unit == 1 and (self.mode == "avg" or axis.span <= 2) for axis in axes)
 
-    def _resample(self, builder: GraphBuilder, store: DataType | None) -> Tensor:
+    def _resample(self, builder: CaseBuilder, store: DataType | None) -> Tensor:
         """Adds the operation with its inputs; gives y or dx."""
         geometry = self._geometry
         if self.dir == "fwd":

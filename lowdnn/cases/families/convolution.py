@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from lowdnn.cases import exits, steps, text
 from lowdnn.cases.base import Case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.chains import (
     PROLOGUE_GROWTH,
     broadcast_dims,
@@ -23,8 +24,8 @@ from lowdnn.enums import (
     ConvolutionMode,
     DataType,
 )
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.convolution import Convolution, ConvolutionOperation
 from lowdnn.ops.tensor import Tensor
 
@@ -72,7 +73,7 @@ class ConvolutionCase(Case):
 
     def graph(self) -> OperationGraph:
         layout = Layout.CHANNELS_LAST if self.layout == "nhwc" else Layout.ROW_MAJOR
-        builder = GraphBuilder(layout, alignment_bytes=self.align, virtual_type=self.virtual)
+        builder = CaseBuilder(layout, alignment_bytes=self.align, virtual_type=self.virtual)
         compute = self.compute or contraction_type(self.dtype)
         store, final, steps = stores(self.epilogue, self.out or contraction_output(self.dtype))
         output = self._convolve(builder, self._geometry(compute), store)
@@ -105,7 +106,7 @@ class ConvolutionCase(Case):
     def sum_type(self) -> DataType:
         return self.compute or DataType.FLOAT
 
-    def _convolve(self, builder: GraphBuilder, geometry: Convolution, store: DataType | None) -> Tensor:
+    def _convolve(self, builder: CaseBuilder, geometry: Convolution, store: DataType | None) -> Tensor:
         """Adds the convolution with its two inputs; gives its output."""
         if self.dir == "fprop":
             x = self._input(builder, self._x_dims, "x")
@@ -122,7 +123,7 @@ class ConvolutionCase(Case):
             x, dy, self._w_dims, geometry=geometry, store=store, alpha=self.alpha, beta=self.beta
         )
 
-    def _input(self, builder: GraphBuilder, dims: tuple[int, ...], name: str) -> Tensor:
+    def _input(self, builder: CaseBuilder, dims: tuple[int, ...], name: str) -> Tensor:
         image = "dy" if self.dir == "dgrad" else "x"
         if not self.prologue or name != (image if self.before == "image" else "w"):
             return builder.tensor(dims, self.dtype, name=name)

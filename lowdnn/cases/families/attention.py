@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.cases import packed, pages, steps, text
 from lowdnn.cases.base import Case, Inputs
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.chains import same_dims_chain
 from lowdnn.cases.text import key
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, RngDistribution
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.block_mask import mask_dims
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.rng import Rng
@@ -92,7 +93,7 @@ class AttentionCase(Case):
     align: int = key(text.integer(1), 16)
 
     def graph(self) -> OperationGraph:
-        builder = GraphBuilder(alignment_bytes=self.align)
+        builder = CaseBuilder(alignment_bytes=self.align)
         q = self._heads(builder, (self.b, self.h, self.q, self.d), "q")
         lengths = self._lengths(builder)
         k = self._keys(builder, (self.b, self._hk, self._kv, self.d), "k", lengths)
@@ -165,31 +166,31 @@ class AttentionCase(Case):
     def _kv(self) -> int:
         return self.kv or self.q
 
-    def _heads(self, builder: GraphBuilder, dims: tuple[int, ...], name: str) -> Tensor:
+    def _heads(self, builder: CaseBuilder, dims: tuple[int, ...], name: str) -> Tensor:
         if self.ragged != "no":
             return packed.load(builder, dims, self.dtype, name)
         return builder.tensor(dims, self.dtype, strides=packed_strides(dims, ORDERS[self.layout]), name=name)
 
-    def _lengths(self, builder: GraphBuilder) -> Tensor | None:
+    def _lengths(self, builder: CaseBuilder) -> Tensor | None:
         if self.page and (self.lengths == "no" or self.ragged != "no"):
             raise BadParamError.at("sdpa.page", expected="0 without lengths, and beside ragged", got=self.page)
         return builder.tensor((self.b, 1, 1, 1), DataType.INT32, name="lengths") if self.lengths != "no" else None
 
-    def _keys(self, builder: GraphBuilder, dims: tuple[int, ...], name: str, lengths: Tensor | None) -> Tensor:
+    def _keys(self, builder: CaseBuilder, dims: tuple[int, ...], name: str, lengths: Tensor | None) -> Tensor:
         """k or v of ``dims``: itself, or loaded from pages."""
         if not self.page or lengths is None:
             return self._heads(builder, dims, name)
         container = self._heads(builder, pages.container_dims(dims, self.page), name)
         return pages.load(builder, container, lengths, dims[2])
 
-    def _transposed(self, builder: GraphBuilder, k: Tensor) -> Tensor:
+    def _transposed(self, builder: CaseBuilder, k: Tensor) -> Tensor:
         """k with its last two dimensions exchanged: the same memory, or by an operation where it is loaded."""
         if k.is_virtual:
             return builder.transpose(k, _EXCHANGED)
         dims, strides = (tuple(values[axis] for axis in _EXCHANGED) for values in (k.dims, k.strides))
         return replace(k, dims=dims, strides=strides)
 
-    def _sink(self, builder: GraphBuilder, existing: Tensor | None) -> Tensor | None:
+    def _sink(self, builder: CaseBuilder, existing: Tensor | None) -> Tensor | None:
         if self.sink == "no":
             return None
         sink = builder.tensor((1, self.h, 1, 1), DataType.FLOAT, name="sink")
@@ -198,7 +199,7 @@ class AttentionCase(Case):
         row = _index(builder, sink, 2, dims=(1, self.h, self.q, 1))
         return _select(builder, sink, PointwiseMode.CMP_LT, row, existing)
 
-    def _masked(self, builder: GraphBuilder, scores: Tensor, existing: Tensor | None, lengths: Tensor | None) -> Tensor:
+    def _masked(self, builder: CaseBuilder, scores: Tensor, existing: Tensor | None, lengths: Tensor | None) -> Tensor:
         """Scores with minus infinity where a query does not see a key.  existing: queries of each batch."""
         if existing is not None:
             scores = _select(builder, scores, PointwiseMode.CMP_LT, _index(builder, scores, 2), existing)
@@ -235,7 +236,7 @@ class AttentionCase(Case):
 
 
 def _index(
-    builder: GraphBuilder, scores: Tensor, axis: int, offset: int = 0, dims: tuple[int, ...] | None = None
+    builder: CaseBuilder, scores: Tensor, axis: int, offset: int = 0, dims: tuple[int, ...] | None = None
 ) -> Tensor:
     index = builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=axis), scores, dims=dims)
     if not offset:
@@ -244,14 +245,14 @@ def _index(
     return builder.pointwise(PointwiseMode.ADD, index, constant, compute_type=DataType.INT32)
 
 
-def _select(builder: GraphBuilder, scores: Tensor, mode: PointwiseMode, x: Tensor, b: Tensor) -> Tensor:
+def _select(builder: CaseBuilder, scores: Tensor, mode: PointwiseMode, x: Tensor, b: Tensor) -> Tensor:
     """Scores where ``x mode b`` holds, elsewhere minus infinity."""
     nothing = builder.constant(4, DataType.FLOAT, -inf)
     seen = builder.pointwise(mode, x, b, compute_type=DataType.INT32, virtual=DataType.BOOLEAN)
     return builder.pointwise(PointwiseMode.BINARY_SELECT, scores, nothing, seen)
 
 
-def _scaled(builder: GraphBuilder, x: Tensor, *names: str, store: DataType | None = None) -> Tensor:
+def _scaled(builder: CaseBuilder, x: Tensor, *names: str, store: DataType | None = None) -> Tensor:
     """x times one new number for each name, in ``store`` where that is given."""
     numbers = [builder.tensor((1, 1, 1, 1), DataType.FLOAT, name=name) for name in names]
     for number in numbers:
@@ -259,6 +260,6 @@ def _scaled(builder: GraphBuilder, x: Tensor, *names: str, store: DataType | Non
     return x
 
 
-def _largest(builder: GraphBuilder, x: Tensor) -> None:
+def _largest(builder: CaseBuilder, x: Tensor) -> None:
     """Stores the largest magnitude."""
     builder.reduction(ReduceTensorOp.AMAX, x, (0, 1, 2, 3), store=DataType.FLOAT)

@@ -10,6 +10,7 @@ import numpy as np
 from lowdnn import dtypes
 from lowdnn.cases import routing, steps, text
 from lowdnn.cases.base import Case, Inputs
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.chains import (
     contraction_output,
     contraction_type,
@@ -21,8 +22,8 @@ from lowdnn.enums import (
     DataType,
     MoeGroupedMatmulMode,
 )
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
 
@@ -58,7 +59,7 @@ class MoeCase(Case):
 
     def graph(self) -> OperationGraph:
         self._check_sizes()
-        builder = GraphBuilder(alignment_bytes=self.align)
+        builder = CaseBuilder(alignment_bytes=self.align)
         offsets = builder.tensor((self._groups + (self.ends > 0), 1, 1), self.offset, name="first_token_offset")
         compute = self.compute or contraction_type(self.dtype)
         weights = Layout.TRANSPOSED if self.layout == "nt" else Layout.ROW_MAJOR
@@ -97,7 +98,7 @@ class MoeCase(Case):
         return steps.is_exact(self.epilogue)
 
     def _product(
-        self, builder: GraphBuilder, offsets: Tensor, weights: Layout, compute: DataType, store: DataType | None
+        self, builder: CaseBuilder, offsets: Tensor, weights: Layout, compute: DataType, store: DataType | None
     ) -> Tensor:
         gathers, scatters = self.mode == "gather", self.mode == "scatter"
         token = builder.tensor((1, self.tokens if gathers else self.rows, self.k), self.dtype, name="token")

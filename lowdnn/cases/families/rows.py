@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.cases import steps, text
 from lowdnn.cases.base import Case, check_axes
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.chains import layout_like
 from lowdnn.cases.steps import Chain
 from lowdnn.cases.text import key
 from lowdnn.enums import DataType, NormFwdPhase, NormMode
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.tensor import Tensor
 
 _EPSILON, _MOMENTUM = 1e-3, 0.1
@@ -69,7 +70,7 @@ class NormCase(Case):
     def graph(self) -> OperationGraph:
         check_axes(self.axes, len(self.dims), "norm.axes")
         layout, mode, compute = Layout(self.layout), _MODES[self.mode], _compute_type(self.dtype)
-        builder = GraphBuilder(layout, alignment_bytes=self.align, virtual_type=self.virtual)
+        builder = CaseBuilder(layout, alignment_bytes=self.align, virtual_type=self.virtual)
         statistics, out = self.stats or compute, self.out or self.dtype
         x = builder.tensor(self.dims, self.dtype, name="x")
         scale = None if self.scale == "none" else builder.tensor(self._scale_dims, statistics, name="scale")
@@ -167,7 +168,7 @@ class SoftmaxCase(Case):
     def graph(self) -> OperationGraph:
         check_axes(self.axes, len(self.dims), "softmax.axes")
         layout, is_log, out = Layout(self.layout), self.log == "yes", self.out or self.dtype
-        builder = GraphBuilder(layout, alignment_bytes=self.align, virtual_type=self.virtual)
+        builder = CaseBuilder(layout, alignment_bytes=self.align, virtual_type=self.virtual)
         store = None if self.epilogue else out
         source = builder.tensor(self.dims, self.dtype, name="x" if self.dir == "fwd" else "dy")
         value = _chain(self.before, source, self.dtype).build(builder, source, None, layout)
@@ -193,7 +194,7 @@ class SoftmaxCase(Case):
     def _axes(self) -> tuple[int, ...]:
         return self.axes or (len(self.dims) - 1,)
 
-    def _sink(self, builder: GraphBuilder) -> Tensor | None:
+    def _sink(self, builder: CaseBuilder) -> Tensor | None:
         """One number for the rows of all places along the first axis."""
         if self.sink == "no":
             return None

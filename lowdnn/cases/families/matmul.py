@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from lowdnn.cases import exits, steps, text
 from lowdnn.cases.base import Case
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.chains import (
     PROLOGUE_GROWTH,
     broadcast_dims,
@@ -21,8 +22,8 @@ from lowdnn.cases.text import key
 from lowdnn.enums import (
     DataType,
 )
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
 
@@ -59,7 +60,7 @@ class MatmulCase(Case):
     exits: tuple[str, ...] = key(text.names(tuple(n for n in exits.NAMES if n != exits.GEN_STATS)), ())
 
     def graph(self) -> OperationGraph:
-        builder = GraphBuilder(alignment_bytes=self.align, virtual_type=self.virtual)
+        builder = CaseBuilder(alignment_bytes=self.align, virtual_type=self.virtual)
         compute = self.compute or contraction_type(self.dtype)
         a_layout, b_layout = (Layout.TRANSPOSED if letter == "t" else Layout.ROW_MAJOR for letter in self.layout)
         ones = (1,) * len(self.b)
@@ -93,7 +94,7 @@ class MatmulCase(Case):
     def sum_type(self) -> DataType:
         return self.compute or DataType.FLOAT
 
-    def _input(self, builder: GraphBuilder, dims: tuple[int, ...], layout: Layout, name: str) -> Tensor:
+    def _input(self, builder: CaseBuilder, dims: tuple[int, ...], layout: Layout, name: str) -> Tensor:
         if not self.prologue or name != self.before:
             return builder.tensor(dims, self.dtype, layout=layout, name=name)
         lies = builder.tensor(dims, self.raw or self.dtype, layout=layout, name=name)
@@ -120,7 +121,7 @@ class MatmulListCase(Case):
             raise BadParamError.at(
                 "matmuls.n, k", expected=f"{len(self.m)} extents as m", got=[list(self.n), list(self.k)]
             )
-        builder = GraphBuilder(alignment_bytes=self.align)
+        builder = CaseBuilder(alignment_bytes=self.align)
         compute = contraction_type(self.dtype)
         a_layout, b_layout = (Layout.TRANSPOSED if letter == "t" else Layout.ROW_MAJOR for letter in self.layout)
         for m, n, k in zip(self.m, self.n, self.k, strict=True):

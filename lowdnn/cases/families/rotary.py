@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from lowdnn import dtypes
 from lowdnn.cases import text
-from lowdnn.cases.attention import ORDERS
 from lowdnn.cases.base import Case
+from lowdnn.cases.builder import CaseBuilder
+from lowdnn.cases.families.attention import ORDERS
 from lowdnn.cases.text import key
 from lowdnn.enums import DataType
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.tensor import Tensor, packed_strides
 
@@ -49,7 +49,7 @@ class RopeCase(Case):
     align: int = key(text.integer(1), 16)
 
     def graph(self) -> OperationGraph:
-        builder, dims = GraphBuilder(alignment_bytes=self.align), (self.b, self.h, self.s, self.d)
+        builder, dims = CaseBuilder(alignment_bytes=self.align), (self.b, self.h, self.s, self.d)
         order = (0, 1, 3, 2) if self.layout == "bhds" else ORDERS[self.layout]
         x = builder.tensor(dims, self.dtype, strides=packed_strides(dims, order), name="x")
         angle_type = DataType.DOUBLE if self.dtype is DataType.DOUBLE else DataType.FLOAT

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from lowdnn import dtypes
 from lowdnn.cases import packed, text
-from lowdnn.cases.attention import ORDERS
 from lowdnn.cases.base import Case, Inputs
+from lowdnn.cases.builder import CaseBuilder
+from lowdnn.cases.families.attention import ORDERS
 from lowdnn.cases.text import key
 from lowdnn.enums import DataType, PointwiseMode, RngDistribution
-from lowdnn.graph.builder import GraphBuilder
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
 from lowdnn.ops.pointwise import Pointwise
@@ -96,7 +96,7 @@ class AttentionBackwardCase(Case):
     align: int = key(text.integer(1), 16)
 
     def graph(self) -> OperationGraph:
-        builder = GraphBuilder(alignment_bytes=self.align)
+        builder = CaseBuilder(alignment_bytes=self.align)
         keys, size_v = self.kv or self.q, self.dv or self.d
         heads_k = self.hk or self.h
         dims = {
@@ -181,25 +181,25 @@ class AttentionBackwardCase(Case):
     def _factor(self) -> float:
         return float(max(self.d, 1) ** -0.5)
 
-    def _heads(self, builder: GraphBuilder, dims: tuple[int, ...], name: str) -> Tensor:
+    def _heads(self, builder: CaseBuilder, dims: tuple[int, ...], name: str) -> Tensor:
         return self._rows(builder, dims, (self.d_o if name == "d_o" else None) or self.dtype, name)
 
-    def _rows(self, builder: GraphBuilder, dims: tuple[int, ...], data_type: DataType, name: str) -> Tensor:
+    def _rows(self, builder: CaseBuilder, dims: tuple[int, ...], data_type: DataType, name: str) -> Tensor:
         if self.ragged != "no":
             return packed.load(builder, dims, data_type, name)
         return builder.tensor(dims, data_type, strides=packed_strides(dims, ORDERS[self.layout]), name=name)
 
-    def _lengths(self, builder: GraphBuilder, name: str) -> Tensor:
+    def _lengths(self, builder: CaseBuilder, name: str) -> Tensor:
         return builder.tensor((self.b, 1, 1, 1), self.index, name=name)
 
-    def _stats(self, builder: GraphBuilder) -> Tensor:
+    def _stats(self, builder: CaseBuilder) -> Tensor:
         """Packed in this order whatever the layout of the heads, as FlashAttention takes them; ragged as those are."""
         dims = (self.b, self.h, self.q, 1)
         if self.ragged != "no":
             return self._rows(builder, dims, DataType.FLOAT, "stats")
         return builder.tensor(dims, DataType.FLOAT, name="stats")
 
-    def _bias(self, builder: GraphBuilder, name: str) -> Tensor | None:
+    def _bias(self, builder: CaseBuilder, name: str) -> Tensor | None:
         """The bias or its gradient."""
         if self.bias == "no":
             return None
@@ -208,7 +208,7 @@ class AttentionBackwardCase(Case):
         )
         return builder.tensor((batch, heads, self.q, self.kv or self.q), self.dtype, name=name)
 
-    def _inner(self, builder: GraphBuilder, bias: Tensor | None) -> Subgraph | None:
+    def _inner(self, builder: CaseBuilder, bias: Tensor | None) -> Subgraph | None:
         """Adds what is done to scores, their gradients and weights."""
         if bias is None and not self.cap and self.alibi == "no" and not self.dropout:
             return None
@@ -222,7 +222,7 @@ class AttentionBackwardCase(Case):
         dropped = weights if not self.dropout else self._dropped(builder, weights)
         return Subgraph((scores, gradient, weights), (modified, d_scores, dropped))
 
-    def _capped(self, builder: GraphBuilder, scores: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def _capped(self, builder: CaseBuilder, scores: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """(cap * tanh(scores / cap), the gradient of scores)."""
         if not self.cap:
             return scores, gradient
@@ -231,7 +231,7 @@ class AttentionBackwardCase(Case):
         capped = builder.pointwise(PointwiseMode.MUL, builder.pointwise(PointwiseMode.TANH_FWD, shares), cap)
         return capped, builder.pointwise(PointwiseMode.TANH_BWD, gradient, shares)
 
-    def _dropped(self, builder: GraphBuilder, weights: Tensor) -> Tensor:
+    def _dropped(self, builder: CaseBuilder, weights: Tensor) -> Tensor:
         if self.masked == "yes":
             kept = builder.tensor(weights.dims, self.dtype, name="kept")
         else:
@@ -240,7 +240,7 @@ class AttentionBackwardCase(Case):
             kept = builder.rng(bernoulli, weights.dims, seed=seed, offset=offset)
         return builder.pointwise(PointwiseMode.MUL, weights, kept, alpha1=1 / (1 - self.dropout))
 
-    def _scale(self, builder: GraphBuilder) -> Tensor | None:
+    def _scale(self, builder: CaseBuilder) -> Tensor | None:
         match self.scale:
             case "constant":
                 return builder.constant(4, DataType.FLOAT, self._factor, name="scale")
@@ -281,7 +281,7 @@ def _packed(load: RaggedLoad, values: Mapping[int, NDArray[Any]], padded: NDArra
     return load.x, rows
 
 
-def _with_alibi(builder: GraphBuilder, scores: Tensor) -> Tensor:
+def _with_alibi(builder: CaseBuilder, scores: Tensor) -> Tensor:
     """Plus (key - query) / (head + 1)."""
     head, query, key = (
         builder.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.FLOAT, axis=axis), scores) for axis in (1, 2, 3)

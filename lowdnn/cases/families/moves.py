@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lowdnn.cases import pages, text
 from lowdnn.cases.base import Case, check_axes
+from lowdnn.cases.builder import CaseBuilder
 from lowdnn.cases.chains import (
     pointwise_type,
 )
@@ -20,8 +21,8 @@ from lowdnn.enums import (
     PointwiseMode,
     TensorReordering,
 )
-from lowdnn.graph.builder import GraphBuilder, Layout
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.layouts import Layout
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
 
@@ -59,7 +60,7 @@ class TransformCase(Case):
     align: int = key(text.integer(1), 16)
 
     def graph(self) -> OperationGraph:
-        builder = GraphBuilder(Layout(self.layout), alignment_bytes=self.align)
+        builder = CaseBuilder(Layout(self.layout), alignment_bytes=self.align)
         store, layout = self.out or self.dtype, Layout(self.out_layout)
         if self.op in ("concat", "expand", "contract"):
             check_axes((self.axis,), len(self.dims), "transform.axis")
@@ -136,7 +137,7 @@ class BlockScaleCase(Case):
     align: int = key(text.integer(1), 16)
 
     def graph(self) -> OperationGraph:
-        builder = GraphBuilder(Layout(self.layout), alignment_bytes=self.align)
+        builder = CaseBuilder(Layout(self.layout), alignment_bytes=self.align)
         layout = Layout(self.out_layout)
         check_axes((self.axis,), len(self.dims), "block_scale.axis")
         x = builder.tensor(self.dims, self.dtype, name="x")

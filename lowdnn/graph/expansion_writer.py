@@ -1,11 +1,11 @@
-"""A builder of the operations that take the place of another one."""
+"""A writer of the operations that take the place of another one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from lowdnn.enums import DataType, PointwiseMode
-from lowdnn.graph.builder import GraphBuilder
+from lowdnn.graph.node_writer import NodeWriter
 from lowdnn.ops.base import Operation, with_tensors
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.tensor import Tensor
@@ -19,8 +19,8 @@ def free_uid(uids: Iterable[int]) -> int:
     return 1 + max((uid for uid in uids if uid < _FAR), default=0)
 
 
-class ExpansionBuilder(GraphBuilder):
-    """A builder that may write a result into a given tensor (``give``)."""
+class ExpansionWriter(NodeWriter):
+    """A writer that may put a result into a given tensor (``give``)."""
 
     def __init__(self, first_uid: int) -> None:
         super().__init__(first_uid=first_uid)
