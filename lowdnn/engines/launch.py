@@ -59,7 +59,7 @@ def uncrowded_bytes(arch: ArchSpec, blocks: int, shared_bytes: int) -> int:
 
 def dependent_target(arch: ArchSpec) -> str:
     """``KernelRef.target`` of a kernel that runs everywhere, and waits for the one before where ``arch`` lets it start
-    early (``include/dependent_launch.cuh``)."""
+    early (``include/ptx/dependent_launch.cuh``)."""
     return arch.generation.target if is_dependent(arch) else "sm_80"
 
 
@@ -90,7 +90,7 @@ def _i64(value: int) -> Scalar:
 
 @lru_cache(maxsize=4096)
 def divider(divisor: int) -> tuple[Scalar, ...]:
-    """The fields of a ``Divider`` (``include/division.cuh``): divisor, multiplier, shift; divisor 1 to 2^31 - 1."""
+    """The fields of a ``Divider`` (``division.cuh``): divisor, multiplier, shift. Divisor: 1 to 2^31 - 1."""
     shift = (divisor - 1).bit_length()
     multiplier = (((1 << shift) - divisor) << 32) // divisor + 1
     return tuple(Scalar(ScalarType.U32, value) for value in (divisor, multiplier, shift))

@@ -51,7 +51,7 @@ extern "C" __global__ void meet(unsigned* counter, unsigned* out) {
 """
 #: ``rounds(slots, out)``: in each round a block leaves a number, all meet, and it reads its neighbour's.
 ROUNDS = """
-#include "include/grid_barrier.cuh"
+#include "include/ptx/grid_barrier.cuh"
 extern "C" __global__ void rounds(u32* slots, u32* out) {
   u32 total = 0;
   for (u32 round = 0; round < 3; ++round) {
@@ -220,7 +220,7 @@ def test_cooperative_blocks_meet(board: Board) -> None:
 def test_a_cooperative_grid_has_a_barrier(board: Board, as_graph: bool) -> None:
     """Launched twice: the barrier needs no clearing, whatever memory the kernel is given."""
     driver, config = board.driver, line(24, 64, cooperative=True)
-    function = board.function(ROUNDS, "rounds", ("include/grid_barrier.cuh", "include/numeric.cuh"))
+    function = board.function(ROUNDS, "rounds", ("include/ptx/grid_barrier.cuh", "include/numeric.cuh"))
     slots, out = board.empty(4 * 3 * 24), board.empty(4 * 24)
     if as_graph:
         graph, parameters = driver.graph_create(), Arguments(slots, out)

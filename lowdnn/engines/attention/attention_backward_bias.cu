@@ -10,7 +10,7 @@
 // attention_backward_mma.cuh.
 
 #define ROW_AXIS 2
-#include "include/attention_backward_mma.cuh"
+#include "attention_backward_mma.cuh"
 
 typedef TYPE T;
 typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;

@@ -22,7 +22,7 @@
 // the gradient of q left to a kernel of its own: no sums between blocks.
 
 #define ROW_AXIS 3
-#include "include/attention_backward_mma.cuh"
+#include "attention_backward_mma.cuh"
 
 typedef TYPE T;
 typedef HeadRows<T, TILE_KV, HEAD_QK> Keys;

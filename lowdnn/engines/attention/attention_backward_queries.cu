@@ -16,7 +16,7 @@
 // Source: as for attention_backward_keys.cu.
 
 #define ROW_AXIS 2
-#include "include/attention_backward_mma.cuh"
+#include "attention_backward_mma.cuh"
 
 typedef TYPE T;
 typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;

@@ -8,10 +8,10 @@
 // enough for each tile of keys that has splits, first for dk.
 // Macros: OUT TILE_Q HEAD_QK TILE_KV HEAD_V IS_FP8 IS_SPLIT.
 
-#include "include/attention_backward_scaling.cuh"
-#include "include/attention_key_order.cuh"
-#include "include/dependent_launch.cuh"
-#include "include/tile_sums.cuh"
+#include "attention_backward_scaling.cuh"
+#include "attention_key_order.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "tile_sums.cuh"
 
 typedef QuerySumsOf<TILE_Q, HEAD_QK> QuerySums;
 

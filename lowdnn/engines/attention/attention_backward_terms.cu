@@ -12,8 +12,8 @@
 // Macros: TYPE, GRADIENT_TYPE (of o, d_o: f16, bf16; with IS_FP8 e4m3, e5m2, which are descaled), LANES (a power of two
 // up to 32), WARPS, HAS_RAGGED, IS_GROUPED (terms as GroupedTermTile has them, of whole groups for each head).
 
-#include "include/attention_backward.cuh"
-#include "include/attention_backward_rows.cuh"
+#include "attention_backward.cuh"
+#include "attention_backward_rows.cuh"
 
 constexpr int THREADS = WARPS * WARP_SIZE;
 

@@ -6,18 +6,18 @@
 // dk and dv summed over the heads of q that share one of k and v, for heads of up to 128 elements.
 //
 // Block: 128 keys of one head at a time, 64 of them for each multiplying warpgroup; with them it goes along the queries
-// that see any of them (include/attention_backward_wgmma.cuh). While a warpgroup forms weights, v d_o^T runs; while it
+// that see any of them (attention_backward_wgmma.cuh). While a warpgroup forms weights, v d_o^T runs; while it
 // forms gradients of the scores, dv does; and while it passes dq on, the scores of the next queries do. Own keys and
 // values are operands in registers where heads are small enough for these.
 // attention_backward_sums.cu rounds the sums of dq.
 // Memory: q, k, v, d_o as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit elements; terms by
 // attention_backward_terms.cu, for whole tiles of queries. Keys past their batch's length get zeros.
 // Launch: 3 warpgroups; any number of blocks.
-// Macros: those of include/attention_backward_wgmma.cuh with TILE_KV = 128, SUM_PIECES = 1, WEIGHT_BYTES = 0.
+// Macros: those of attention_backward_wgmma.cuh with TILE_KV = 128, SUM_PIECES = 1, WEIGHT_BYTES = 0.
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", appendix B.1,
 // whose sums of dq are in any order.
 
-#include "include/attention_backward_wgmma.cuh"
+#include "attention_backward_wgmma.cuh"
 
 static_assert(TILE_KV == 128 && PASSES == 1, "64 keys and one part of dq for each warpgroup");
 

@@ -176,7 +176,7 @@ class SumsParams:
 
 @dataclass(frozen=True)
 class Params:
-    """Macros of ``include/attention_backward_wgmma.cuh``."""
+    """Macros of ``attention_backward_wgmma.cuh``."""
 
     TYPE: str
     OUT: str

@@ -5,10 +5,10 @@
 // scores. Both have parts of dq, which go to the adding warps in two passes.
 // Memory, order of the sums: as for attention_backward_wgmma.cu.
 // Launch: 3 warpgroups; any number of blocks.
-// Macros: those of include/attention_backward_wgmma.cuh with TILE_KV = TILE_Q = 64, SUM_PIECES = 4, WEIGHT_BYTES of
+// Macros: those of attention_backward_wgmma.cuh with TILE_KV = TILE_Q = 64, SUM_PIECES = 4, WEIGHT_BYTES of
 // fp32 weights.
 
-#include "include/attention_backward_wgmma.cuh"
+#include "attention_backward_wgmma.cuh"
 
 static_assert(TILE_KV == 64 && PARTS == 1, "64 keys and 64 queries at a time");
 

@@ -6,7 +6,7 @@
 // Launch: THREADS threads a block, enough blocks for the largest operand.
 // Macros: TYPE (of q, k and v), GRADIENT_TYPE (of d_o): e4m3, e5m2; THREADS.
 
-#include "include/attention_backward.cuh"
+#include "attention_backward.cuh"
 
 #define OPERANDS 4
 

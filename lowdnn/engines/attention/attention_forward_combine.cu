@@ -7,10 +7,10 @@
 // Macros: those of attention_forward.cuh, WARPS; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
 
 #include "generated.cuh"
-#include "include/attention_forward.cuh"
-#include "include/attention_partials.cuh"
+#include "attention_forward.cuh"
+#include "attention_partials.cuh"
 #if OVERLAPS_PREVIOUS
-#include "include/dependent_launch.cuh"
+#include "include/ptx/dependent_launch.cuh"
 #endif
 
 constexpr int PAIRS = (HEAD_V + 2 * WARP_SIZE - 1) / (2 * WARP_SIZE);

@@ -21,15 +21,15 @@
 // Source: Dao et al., "Flash-Decoding for long-context inference".
 
 #include "generated.cuh"
-#include "include/attention_forward.cuh"
-#include "include/attention_mma.cuh"
-#include "include/attention_partials.cuh"
-#include "include/attention_places.cuh"
+#include "attention_forward.cuh"
+#include "attention_mma.cuh"
+#include "attention_partials.cuh"
+#include "attention_places.cuh"
 #if IN_CLUSTER
-#include "include/cluster.cuh"
+#include "include/ptx/cluster.cuh"
 #endif
 #if OVERLAPS_PREVIOUS
-#include "include/dependent_launch.cuh"
+#include "include/ptx/dependent_launch.cuh"
 #endif
 
 typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;

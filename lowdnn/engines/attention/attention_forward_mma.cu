@@ -14,9 +14,9 @@
 // Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", algorithm 1.
 
 #include "generated.cuh"
-#include "include/attention_forward.cuh"
-#include "include/attention_mma.cuh"
-#include "include/attention_places.cuh"
+#include "attention_forward.cuh"
+#include "attention_mma.cuh"
+#include "attention_places.cuh"
 
 typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;
 typedef HeadRows<T, TILE_KV, HEAD_QK> Keys;

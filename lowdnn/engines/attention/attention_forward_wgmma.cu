@@ -23,15 +23,15 @@
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", algorithm 2.
 
 #include "generated.cuh"
-#include "include/attention_forward.cuh"
-#include "include/attention_mapped_places.cuh"
-#include "include/attention_order.cuh"
-#include "include/dependent_launch.cuh"
-#include "include/warpgroup.cuh"
+#include "attention_forward.cuh"
+#include "attention_mapped_places.cuh"
+#include "attention_order.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "include/ptx/warpgroup.cuh"
 #if IS_FP8
-#include "include/attention_weights_fp8.cuh"
+#include "attention_weights_fp8.cuh"
 #else
-#include "include/attention_weights_16.cuh"
+#include "attention_weights_16.cuh"
 #endif
 
 typedef SwizzledRows<TILE_Q, HEAD_QK, sizeof(T)> Queries;

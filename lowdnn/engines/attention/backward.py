@@ -1,5 +1,5 @@
 """Gradients of attention as their kernels take them, whichever instruction multiplies
-(``include/attention_backward.cuh``)."""
+(``attention_backward.cuh``)."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class AttentionBackward:
         return self.operation.inner is None and self.operation.dbias is None and not self.ragged
 
     def functors(self, vector_axis: int) -> dict[str, Functor]:
-        """Those of ``include/attention_backward_mma.cuh`` that there are, by name, for neighbours along that axis."""
+        """Those of ``attention_backward_mma.cuh`` that there are, by name, for neighbours along that axis."""
         inner = self.operation.inner
         if inner is None:
             return {}

@@ -1,4 +1,4 @@
-"""Attention forward as its kernels take it, whichever instruction multiplies (``include/attention_forward.cuh``)."""
+"""Attention forward as its kernels take it, whichever instruction multiplies (``attention_forward.cuh``)."""
 
 from __future__ import annotations
 

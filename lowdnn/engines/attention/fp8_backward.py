@@ -1,5 +1,5 @@
 """Gradients of attention in fp8: operands as fp16 in the workspace, which holds each of their values, and the numbers
-and largest magnitudes beside them (``include/attention_backward.cuh``)."""
+and largest magnitudes beside them (``attention_backward.cuh``)."""
 
 from __future__ import annotations
 

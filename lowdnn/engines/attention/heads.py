@@ -26,7 +26,7 @@ _PITCH_PADDING_BYTES, _LINE_BYTES = 16, 128
 
 
 class Place(IntEnum):
-    """Where rows of heads lie, as ``include/attention_places.cuh`` has it."""
+    """Where rows of heads lie, as ``attention_places.cuh`` has it."""
 
     IN_STRIDES = 0
     IN_PAGES = 1

@@ -1,4 +1,4 @@
-"""What engines of attention with TMA and wgmma share (``include/attention_wgmma.cuh``)."""
+"""What engines of attention with TMA and wgmma share (``attention_wgmma.cuh``)."""
 
 from __future__ import annotations
 

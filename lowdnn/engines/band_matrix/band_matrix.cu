@@ -8,7 +8,7 @@
 // Launch: THREADS threads, ceil(groups / THREADS) blocks; the coordinates of a group are its digits over `axes`.
 // Macros: X Y SLOPE RANK THREADS VECTOR Y_WIDTH; INDEX: u32 up to 2^31 groups, otherwise i64.
 
-#include "include/transform.cuh"
+#include "include/elements/transform.cuh"
 
 struct Params {
   const X* x;

@@ -10,7 +10,7 @@
 // Macros: X Y THREADS VECTOR X_WIDTH Y_WIDTH; INDEX: u32 up to 2^31 groups, otherwise i64.
 
 #include "include/exponential.cuh"
-#include "include/transform.cuh"
+#include "include/elements/transform.cuh"
 
 constexpr int SIDE = 128;
 

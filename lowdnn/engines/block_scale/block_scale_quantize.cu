@@ -14,9 +14,9 @@
 // Macros: X Y S Y_LARGEST RANK THREADS BLOCK VECTOR LANES COLUMNS CHUNK X_WIDTH Y_WIDTH S_WIDTH (of scales of
 // neighbouring columns; 0: at a stride) TILED SCALE_ROW SCALE_COLUMN; INDEX: u32 up to 2^31 threads, otherwise i64.
 
-#include "include/division.cuh"
-#include "include/fp8_pairs.cuh"
-#include "include/larger.cuh"
+#include "include/math/division.cuh"
+#include "include/math/fp8_pairs.cuh"
+#include "include/math/larger.cuh"
 #include "include/vector.cuh"
 
 struct Params {

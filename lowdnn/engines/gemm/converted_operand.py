@@ -1,6 +1,6 @@
 """An operand that is a pointwise function of what lies in memory.
 
-Host side of ``include/register_operand.cuh`` and ``include/converted_pixels.cuh``.
+Host side of ``include/tile/register_operand.cuh`` and ``conv/wgmma/converted_pixels.cuh``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A kernel reduces what it stores, or another value of its epilogue, while it is on its way out: of each column of the
 product, of each row, and everything. ``reduction/reduction_combine.cu`` joins the totals of its parts. One reduction of
-each kind can leave together. Device side: ``include/exit_reductions.cuh`` and ``exit_staged.cuh`` (wgmma),
+each kind can leave together. Device side: ``include/epilogue/exit_reductions.cuh`` and ``exit_staged.cuh`` (wgmma),
 ``exit_tile.cuh`` (mma.sync), ``exit_thread.cuh`` (depthwise).
 """
 

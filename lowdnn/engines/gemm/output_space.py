@@ -1,6 +1,6 @@
 """The output of an mma.sync engine: its index space as rows and columns of a product, its functor, its reduction.
 
-Host side of ``include/output_map.cuh`` and ``gemm/split_k_reduce.cu``.
+Host side of ``include/epilogue/output_map.cuh`` and ``gemm/split_k_reduce.cu``.
 """
 
 from __future__ import annotations

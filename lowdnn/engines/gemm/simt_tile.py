@@ -1,4 +1,4 @@
-"""Tiles of the engines without tensor cores: the host side of ``include/tile_simt.cuh``."""
+"""Tiles of the engines without tensor cores: the host side of ``include/tile/tile_simt.cuh``."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@
 // Launch: ceil(rows * groups / (256 / LANES)) blocks, groups = columns / VECTOR; it may be a dependent
 // launch (dependent_launch.cuh).
 
-#include "include/dependent_launch.cuh"
-#include "include/output_map.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "include/epilogue/output_map.cuh"
 #include "generated.cuh"
 
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;

@@ -1,7 +1,7 @@
 """Tiles of the mma.sync engines: what a thread block computes, and which tile suits a product.
 
 A tile is TILE_M x TILE_N accumulators, spread over a grid of warps, and a ring of STAGES shared-memory stages, each
-TILE_K deep (see ``include/tile_mma.cuh``).
+TILE_K deep (see ``include/tile/tile_mma.cuh``).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class TileShape:
 
     @cached_property
     def staging_bytes(self) -> int:
-        """Shared memory in which the epilogue turns the accumulators (``include/epilogue_tile.cuh``)."""
+        """Shared memory in which the epilogue turns the accumulators (``include/epilogue/epilogue_tile.cuh``)."""
         warp_n = self.n // self.warps_n
         return self.m * self.warps_n * (warp_n + _STAGING_PADDING) * _ACCUMULATOR_BYTES
 

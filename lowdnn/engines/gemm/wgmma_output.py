@@ -1,4 +1,4 @@
-"""How a wgmma engine stores: host side of ``include/wgmma_output.cuh``."""
+"""How a wgmma engine stores: host side of ``include/epilogue/wgmma_output.cuh``."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class OutputStore:
         return (*stored, *self.exits.macros)
 
     def exit_slices(self, tile: WgmmaTile, grid: int, *, is_transposed: bool) -> ExitSlices:
-        """What ``grid`` blocks leave of the exits: ``include/exit_reductions.cuh``, ``include/exit_staged.cuh``."""
+        """What ``grid`` blocks leave of the exits: ``exit_reductions.cuh``, ``exit_staged.cuh``."""
         workers, batches, columns = grid * tile.consumers, self.output.rows // self.rows, self.output.columns
         whole = workers * _WARPS
         if is_transposed:
@@ -279,7 +279,7 @@ def pixels_problem(
 
 
 def _chunk_columns(tile_columns: int, element_bytes: int) -> int:
-    """As ``include/map_epilogue.cuh`` cuts a tile's columns, for the widest of the tensors that it moves."""
+    """As ``include/epilogue/map_epilogue.cuh`` cuts a tile's columns, for the widest of the tensors that it moves."""
     columns = max(_SWIZZLES) // element_bytes
     while tile_columns % columns:
         columns //= 2

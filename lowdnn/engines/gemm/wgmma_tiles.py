@@ -1,4 +1,4 @@
-"""Tiles, data types and work lists of the wgmma engines (``include/tile_wgmma.cuh``, ``tile_schedule.cuh``)."""
+"""Tiles, data types and work lists of the wgmma engines (``include/tile/tile_wgmma.cuh``, ``tile_schedule.cuh``)."""
 
 from __future__ import annotations
 
@@ -406,7 +406,7 @@ class ClassSchedule:
         return next(filter(None, (schedule.sharing_problem(unit) for schedule in self.schedules)), "")
 
     def argument(self, sm_count: int) -> Struct:
-        """``ClassSchedule`` of ``include/tile_schedule.cuh``."""
+        """``ClassSchedule`` of ``include/tile/tile_schedule.cuh``."""
         firsts, clusters = (0, *accumulate(schedule.items for schedule in self.schedules)), self._clusters(sm_count)
         schedules = (schedule.argument for schedule in self.schedules)
         return Struct((*schedules, *i32(firsts), Struct(divider(clusters)), *i32(((self.items - 1) // clusters,))))

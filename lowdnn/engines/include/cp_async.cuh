@@ -6,7 +6,7 @@
 
 #pragma once
 
-#include "include/shared_memory.cuh"
+#include "include/ptx/shared_memory.cuh"
 #include "include/vector.cuh"
 
 // IN_LINES: the 128 bytes around a source of 16 are asked for at once, as neighbours will be.

@@ -10,17 +10,17 @@
 // Launch: at most as many blocks as are resident, (1 + CONSUMER_TEAMS * CONSUMER_WARPGROUPS) * 128 threads.
 // PRODUCTS: how many there are. STORE: what becomes of the accumulators (wgmma_output.cuh), not STORE_SLICE.
 
-#include "include/dependent_launch.cuh"
-#include "include/output_map.cuh"
-#include "include/product_list.cuh"
-#include "include/tile_wgmma.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "include/epilogue/output_map.cuh"
+#include "product_list.cuh"
+#include "include/tile/tile_wgmma.cuh"
 
 typedef TileWgmma<TYPE, ACCUMULATOR, TILE_M, TILE_N, STAGES, CONSUMER_TEAMS, CONSUMER_WARPGROUPS, CLUSTER_M, CLUSTER_N,
                   P_MN_MAJOR, Q_MN_MAJOR>
     Tile;
-#include "include/wgmma_multiply.cuh"
+#include "include/tile/wgmma_multiply.cuh"
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
-#include "include/wgmma_output.cuh"
+#include "include/epilogue/wgmma_output.cuh"
 
 typedef ProductList<Tile, Epilogue::Output, PRODUCTS> List;
 typedef TiledOperand<Tile::StageA, true, TILE_M, Tile::K, CLUSTER_N, 1> TiledP;

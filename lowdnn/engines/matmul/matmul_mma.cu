@@ -12,11 +12,11 @@
 // for none; not with SPLIT_K.
 // It may be a dependent launch (dependent_launch.cuh).
 
-#include "include/dependent_launch.cuh"
-#include "include/epilogue_tile.cuh"
-#include "include/output_map.cuh"
-#include "include/raster.cuh"
-#include "include/strided_operand.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "include/epilogue/epilogue_tile.cuh"
+#include "include/epilogue/output_map.cuh"
+#include "include/tile/raster.cuh"
+#include "include/tile/strided_operand.cuh"
 #if !SPLIT_K
 #include "generated.cuh"
 #endif

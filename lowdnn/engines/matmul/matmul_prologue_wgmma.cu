@@ -8,15 +8,15 @@
 // SHARES_LOADS: whether all rows of p read the same beside p. HAS_TAIL: whether k ends within a stage. generated.cuh
 // defines two functors: Functor, the epilogue, and Prologue, over (batch axes, rows of p, k).
 
-#include "include/output_map.cuh"
-#include "include/register_operand.cuh"
-#include "include/wgmma_kernel.cuh"
-#include "include/wgmma_multiply.cuh"
+#include "include/epilogue/output_map.cuh"
+#include "include/tile/register_operand.cuh"
+#include "include/tile/wgmma_kernel.cuh"
+#include "include/tile/wgmma_multiply.cuh"
 
 typedef OperandStage<TYPE, stage_lines(TILE_N, Q_MN_MAJOR), Q_MN_MAJOR> StageQ;
 typedef KernelTile<false, Q_MN_MAJOR, StageQ, RawStage<RAW_TYPE, TILE_M>> Tile;
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
-#include "include/wgmma_output.cuh"
+#include "include/epilogue/wgmma_output.cuh"
 
 typedef RegisterOperand<Tile, Prologue, MultiplyRegisters<Q_MN_MAJOR>, SHARES_LOADS, HAS_TAIL> OperandP;
 

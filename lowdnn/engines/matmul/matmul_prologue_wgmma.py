@@ -1,7 +1,7 @@
 """``matmul_prologue_wgmma``: products on sm_90a of which one operand is a pointwise function of what is in memory.
 
 Scales, biases and activations before the product, and operands of one byte in products of fp16 or bf16: the operand
-goes through registers (``include/register_operand.cuh``) instead of through memory in a launch of its own. It lies
+goes through registers (``include/tile/register_operand.cuh``) instead of through memory in a launch of its own. It lies
 contiguous along k; what else its function reads repeats along its rows or along k. Any batches, tails and pointwise
 epilogue. Forward convolutions of one tap are such products too (``pixel_matmul``).
 Kernels: ``matmul_prologue_wgmma.cu``, those of ``gemm/packing.py`` for the other operand.

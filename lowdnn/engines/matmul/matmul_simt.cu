@@ -14,7 +14,7 @@
 // are closest along k, so that neighbouring threads read along k.
 
 #include "include/numeric.cuh"
-#include "include/tile_simt.cuh"
+#include "include/tile/tile_simt.cuh"
 #include "generated.cuh"
 
 constexpr int RANK = Functor::RANK;

@@ -9,14 +9,14 @@
 // Shared memory: STAGES stages of (p, q), and what wgmma_kernel.cuh says, as it does of blocks and launch.
 // STORE: what becomes of the accumulators (wgmma_output.cuh).
 
-#include "include/output_map.cuh"
-#include "include/tile_operands.cuh"
-#include "include/wgmma_kernel.cuh"
-#include "include/wgmma_multiply.cuh"
+#include "include/epilogue/output_map.cuh"
+#include "include/tile/tile_operands.cuh"
+#include "include/tile/wgmma_kernel.cuh"
+#include "include/tile/wgmma_multiply.cuh"
 
 typedef KernelTile<P_MN_MAJOR, Q_MN_MAJOR> Tile;
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
-#include "include/wgmma_output.cuh"
+#include "include/epilogue/wgmma_output.cuh"
 
 struct Params {
   TensorMap p, q;

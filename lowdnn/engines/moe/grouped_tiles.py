@@ -1,4 +1,4 @@
-"""Tiles of groups whose sizes are known on the device only: the host side of ``include/grouped_tiles.cuh``."""
+"""Tiles of groups whose sizes are known on the device only: the host side of ``grouped_tiles.cuh``."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 // one.
 // Launch: 256 threads.
 
-#include "include/division.cuh"
+#include "include/math/division.cuh"
 
 constexpr u32 THREADS = 256;
 constexpr int CHUNK = 16 / sizeof(TYPE);

@@ -9,10 +9,10 @@
 // byte `table` on, a word for each group and one more.
 // Launch: WARPS_M * WARPS_N * 32 threads.
 
-#include "include/epilogue_tile.cuh"
-#include "include/routed_map.cuh"
-#include "include/strided_operand.cuh"
-#include "include/token_groups.cuh"
+#include "include/epilogue/epilogue_tile.cuh"
+#include "routed_map.cuh"
+#include "include/tile/strided_operand.cuh"
+#include "token_groups.cuh"
 #include "generated.cuh"
 
 typedef TileMma<TYPE, TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES, true, B_K_MAJOR> Product;

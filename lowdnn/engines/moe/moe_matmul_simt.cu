@@ -10,9 +10,9 @@
 // Macros: TOKEN_TYPE WEIGHT_TYPE OFFSET_TYPE ROUTING TILE_ROWS TILE_COLUMNS TILE_DEPTH; TOKEN_ALONG_DEPTH,
 // WEIGHT_ALONG_DEPTH: 1 where an operand's elements are closest along k.
 
-#include "include/routing.cuh"
-#include "include/simt_product.cuh"
-#include "include/token_groups.cuh"
+#include "routing.cuh"
+#include "simt_product.cuh"
+#include "token_groups.cuh"
 #include "generated.cuh"
 
 typedef SimtTile<Functor::Accumulator, TILE_ROWS, TILE_COLUMNS, TILE_DEPTH> Tile;

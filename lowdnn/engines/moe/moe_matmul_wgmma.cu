@@ -11,16 +11,16 @@
 // Launch: at most as many blocks as are resident, (1 + CONSUMER_TEAMS * CONSUMER_WARPGROUPS) * 128 threads.
 // BY_MAP: the output leaves by tensor map, otherwise the functor stores it, VECTOR elements at a time.
 
-#include "include/dependent_launch.cuh"
-#include "include/grouped_output.cuh"
-#include "include/tile_operands.cuh"
-#include "include/tile_wgmma.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "grouped_output.cuh"
+#include "include/tile/tile_operands.cuh"
+#include "include/tile/tile_wgmma.cuh"
 #include "generated.cuh"
 
 typedef TileWgmma<TYPE, ACCUMULATOR, TILE_M, TILE_N, STAGES, CONSUMER_TEAMS, CONSUMER_WARPGROUPS, CLUSTER_M, CLUSTER_N,
                   P_MN_MAJOR, Q_MN_MAJOR>
     Tile;
-#include "include/wgmma_multiply.cuh"
+#include "include/tile/wgmma_multiply.cuh"
 typedef GroupSchedule<TILE_M, TILE_N, CLUSTER_M, CLUSTER_N, TokenGroups<OFFSET_TYPE>> Schedule;
 #if BY_MAP
 typedef MapEpilogue<Tile, Functor, GroupMap, GroupTarget, OUTPUT_TYPE, 0, u8, NoOperator, NoOperator, NoOperator>

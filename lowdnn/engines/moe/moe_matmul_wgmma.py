@@ -49,7 +49,7 @@ from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, Work
 from lowdnn.status import Status
 from lowdnn.tensor_map import TiledMap
 
-#: In which the last rows of a group leave (``include/grouped_output.cuh``).
+#: In which the last rows of a group leave (``grouped_output.cuh``).
 _PIECE_BYTES = 16
 _MAX_VECTOR = 8
 

@@ -10,8 +10,8 @@
 // Macros: ROWS_TYPE COLUMNS_TYPE OFFSET_TYPE TILE_ROWS TILE_COLUMNS TILE_DEPTH; ROW_AXIS: dweight's axis along the
 // rows; ROWS_ALONG_DEPTH, COLUMNS_ALONG_DEPTH: 1 where an operand's elements are closest along r.
 
-#include "include/simt_product.cuh"
-#include "include/token_groups.cuh"
+#include "simt_product.cuh"
+#include "token_groups.cuh"
 #include "generated.cuh"
 
 typedef SimtTile<Functor::Accumulator, TILE_ROWS, TILE_COLUMNS, TILE_DEPTH> Tile;

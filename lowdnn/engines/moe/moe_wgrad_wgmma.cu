@@ -9,17 +9,17 @@
 // Launch: at most as many blocks as are resident, (1 + CONSUMER_TEAMS * CONSUMER_WARPGROUPS) * 128 threads.
 // STORE: what becomes of the accumulators (wgmma_output.cuh).
 
-#include "include/dependent_launch.cuh"
-#include "include/expert_rows.cuh"
-#include "include/output_map.cuh"
-#include "include/tile_operands.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "expert_rows.cuh"
+#include "include/epilogue/output_map.cuh"
+#include "include/tile/tile_operands.cuh"
 
 typedef TileWgmma<TYPE, ACCUMULATOR, TILE_M, TILE_N, STAGES, CONSUMER_TEAMS, CONSUMER_WARPGROUPS, CLUSTER_M, CLUSTER_N,
                   true, true>
     Tile;
-#include "include/wgmma_multiply.cuh"
+#include "include/tile/wgmma_multiply.cuh"
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
-#include "include/wgmma_output.cuh"
+#include "include/epilogue/wgmma_output.cuh"
 
 typedef TokenGroups<OFFSET_TYPE> Groups;
 

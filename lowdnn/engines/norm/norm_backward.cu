@@ -5,7 +5,7 @@
 // BIAS_GRADIENT). JOINED neighbouring rows, the channels of a group, have mean, inverse and averages together, these of
 // the rows' sums times their scales.
 //
-// Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
+// Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is
 // read once; of a longer one chunks are read again. Long rows IN_TURNS are spread over many blocks, one after the other,
 // while threads of roles (row_roles.cuh) have the sums of one and dx of another.
@@ -20,9 +20,9 @@
 // ring of slots; IN_TURNS: whether blocks of a cooperative grid share these rows; AGAIN: whether what is read again has
 // a functor of its own, since Prologue stores tensors; LOOKS_AHEAD: whether the next row is asked for when a row begins.
 
-#include "include/block_team.cuh"
-#include "include/next_row.cuh"
-#include "include/staying_chunks.cuh"
+#include "block_team.cuh"
+#include "include/rows/next_row.cuh"
+#include "resident_chunks.cuh"
 #include "generated.cuh"
 
 typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,

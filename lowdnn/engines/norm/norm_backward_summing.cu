@@ -4,7 +4,7 @@
 // CENTRED the mean is 0 and average(g) is left out.
 //
 // Layouts: any strides over RANK axes: KEPT kept ones, then those of a row, the last of them cut into vectors
-// (include/rows.cuh); inverse and mean one for each row; the sums [blocks / CLUSTER][elements of a row].
+// (include/rows/rows.cuh); inverse and mean one for each row; the sums [blocks / CLUSTER][elements of a row].
 // Block: as many as are there at a time, with every row of a grid's width after the last; CLUSTER blocks share rows.
 // Each thread has the same elements of all of its rows, and sums them in registers. PLACES rows are on their way to
 // shared memory. HOLDS: the elements of the row at hand stay in registers as they are read, so that its place is another
@@ -19,7 +19,7 @@
 // row; AGAIN: whether what is read again has a functor of its own, since Prologue stores tensors.
 
 #include "include/cp_async.cuh"
-#include "include/row_team.cuh"
+#include "include/rows/row_team.cuh"
 #include "generated.cuh"
 
 // Where a thread has its scales: nowhere (it reads them whenever it uses them), or in

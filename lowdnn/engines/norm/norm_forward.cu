@@ -3,7 +3,7 @@
 // (ROW_SCALE, ROW_BIAS); those of elements are part of the epilogue. JOINED neighbouring rows, the channels of a group,
 // have mean and inverse together.
 //
-// Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
+// Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; SHARING blocks share rows. A row that fits on chip is
 // read once: first an estimate of the mean (`shift`), then the sums of x - shift and of its square over the whole row,
 // which correct the estimate and give the variance. So neither the rounding of a large mean nor the cancellation of
@@ -26,14 +26,14 @@
 // group is asked for, of rows of one chunk.
 
 #if OVERLAPS_PREVIOUS
-#include "include/dependent_launch.cuh"
+#include "include/ptx/dependent_launch.cuh"
 #endif
-#include "include/block_team.cuh"
+#include "block_team.cuh"
 #if HAS_EXTREMES
-#include "include/extreme_rows.cuh"
+#include "extreme_rows.cuh"
 #endif
-#include "include/next_row.cuh"
-#include "include/staying_chunks.cuh"
+#include "include/rows/next_row.cuh"
+#include "resident_chunks.cuh"
 #include "generated.cuh"
 
 typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,

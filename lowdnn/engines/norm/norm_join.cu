@@ -11,9 +11,9 @@
 // (dependent_launch.cuh); INDEX: u32 below 2^31 elements, else i64.
 
 #if OVERLAPS_PREVIOUS
-#include "include/dependent_launch.cuh"
+#include "include/ptx/dependent_launch.cuh"
 #endif
-#include "include/division.cuh"
+#include "include/math/division.cuh"
 #include "generated.cuh"
 
 typedef ScaleGradient::Accumulator Value;

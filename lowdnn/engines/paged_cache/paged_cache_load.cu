@@ -6,7 +6,7 @@
 // Launch: THREADS threads, ceil(groups / THREADS) blocks; (batch, head, row, group) are the digits of a group's number.
 // Macros: TYPE LENGTH_TYPE VECTOR ACCESS THREADS INDEX: u32 up to 2^31 groups, otherwise i64.
 
-#include "include/division.cuh"
+#include "include/math/division.cuh"
 #include "include/vector.cuh"
 
 typedef TYPE T;

@@ -9,7 +9,7 @@
 // Launch: THREADS threads, ceil(groups / (THREADS * UNROLL)) blocks.
 // Macros: THREADS UNROLL VECTOR VECTOR_AXIS; INDEX: u32 up to 2^31 groups, otherwise i64.
 
-#include "include/division.cuh"
+#include "include/math/division.cuh"
 #include "generated.cuh"
 
 struct Params {

@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "reduction/operators.cuh"
+#include "include/math/reduction_operators.cuh"
 
 #if MOMENTS
 struct After {

@@ -8,13 +8,13 @@
 // Macros: OPERATOR THREADS COLUMNS; MOMENTS: 1 where the operator is GenStats; OVERLAPS: 1 for a launch that may start
 // before the one before it has ended (sm_90); INDEX: u32 where outputs are below 2^31, otherwise i64.
 
-#include "include/division.cuh"
+#include "include/math/division.cuh"
 #if OVERLAPS
-#include "include/dependent_launch.cuh"
+#include "include/ptx/dependent_launch.cuh"
 #endif
-#include "reduction/operators.cuh"
+#include "include/math/reduction_operators.cuh"
 #include "generated.cuh"
-#include "reduction/epilogues.cuh"
+#include "epilogues.cuh"
 
 typedef TotalOf<OPERATOR, Epilogue::Accumulator>::Type Total;
 

@@ -14,11 +14,11 @@
 // operator is GenStats; INDEX: u32 where outputs and groups are below 2^31, otherwise i64.
 
 #define READS_ONLY
-#include "include/division.cuh"
-#include "reduction/operators.cuh"
+#include "include/math/division.cuh"
+#include "include/math/reduction_operators.cuh"
 #include "generated.cuh"
 #if !SPLIT
-#include "reduction/epilogues.cuh"
+#include "epilogues.cuh"
 #endif
 
 typedef TotalVector<OPERATOR, Prologue::Result, VECTOR> Chains;  // of one thread

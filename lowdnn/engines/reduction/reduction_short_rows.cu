@@ -13,9 +13,9 @@
 // GenStats.
 
 #define READS_ONLY
-#include "reduction/operators.cuh"
+#include "include/math/reduction_operators.cuh"
 #include "generated.cuh"
-#include "reduction/epilogues.cuh"
+#include "epilogues.cuh"
 
 typedef TotalOf<OPERATOR, COMPUTE>::Type Total;
 typedef Vector<Prologue::Result, VECTOR> Group;

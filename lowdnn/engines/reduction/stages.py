@@ -282,7 +282,7 @@ class Combination:
 
 
 def operator_of(operation: AnyReduction) -> str:
-    """The struct of ``operators.cuh``."""
+    """The struct of ``include/math/reduction_operators.cuh``."""
     return "GenStats" if isinstance(operation, GenStats) else _OPERATORS[operation.reduction.operator]
 
 

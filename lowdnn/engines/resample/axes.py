@@ -1,4 +1,4 @@
-"""The taps along one axis as the kernels take them: ``TapAxis`` of ``include/resample.cuh``."""
+"""The taps along one axis as the kernels take them: ``TapAxis`` of ``resample.cuh``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Pattern:
         return f"{self.taps}s{self.step}{fraction}"
 
     def windows(self, count: int) -> str:
-        """The C++ type of so many neighbouring windows (``include/window_tile.cuh``)."""
+        """The C++ type of so many neighbouring windows (``window_tile.cuh``)."""
         return f"Windows<{count},{self.taps},{self.step},{self.unit},{self.phase}>"
 
     def first(self, window: int) -> int:

@@ -23,7 +23,7 @@
 //   ROW_READERS, COLUMN_READERS: the tile, see window_tile.cuh; where it is not IS_TILED, one position.
 //   INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
 
-#include "include/window_tile.cuh"
+#include "window_tile.cuh"
 #include "generated.cuh"
 
 struct Params {

@@ -17,7 +17,7 @@
 //   the first tap. ROW_WINDOWS, COLUMN_WINDOWS: the tile, see window_tile.cuh; where it is not IS_TILED, one window.
 //   INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
 
-#include "include/window_tile.cuh"
+#include "window_tile.cuh"
 #include "generated.cuh"
 
 struct Params {

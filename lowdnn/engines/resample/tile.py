@@ -124,7 +124,7 @@ def rules_name(problem: Problem, padding: str) -> str:
 
 
 def result_type(problem: Problem, channels: int, *, has_place: bool) -> str:
-    """The C++ type of what becomes of a window's values (``include/window_results.cuh``)."""
+    """The C++ type of what becomes of a window's values (``window_results.cuh``)."""
     compute_type = dtypes.info(problem.resample.compute_type).c_type
     if not problem.is_maximum:
         return f"Sum<{compute_type},{channels}>"

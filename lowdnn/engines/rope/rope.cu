@@ -11,7 +11,7 @@
 // Macros: X Y FREQ COMPUTE (types) THREADS HEADS VECTOR X_WIDTH Y_WIDTH FREQ_WIDTH; INDEX: u32 up to 2^31 groups,
 // otherwise i64.
 
-#include "include/transform.cuh"
+#include "include/elements/transform.cuh"
 
 typedef COMPUTE Value;
 

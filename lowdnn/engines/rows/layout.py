@@ -249,7 +249,7 @@ class RowLayout:
         return ceil_div(size_bytes, widest) * widest
 
     def sizes(self, chunks: int) -> Struct:
-        """``RowSizes`` of ``include/rows.cuh``."""
+        """``RowSizes`` of ``include/rows/rows.cuh``."""
         axes: tuple[Argument, ...] = tuple(
             field for radix in self.radices for field in divider(min(max(radix, 1), MAX_EXTENT))
         )

@@ -1,4 +1,4 @@
-"""The next row of a thread, on its way to shared memory while the thread works on one: ``include/next_row.cuh``."""
+"""The next row of a thread, on its way to shared memory while the thread works on one (``next_row.cuh``)."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ from lowdnn.status import BadParamError
 _RING = 3
 #: Rows that a ring has room for, at most.
 _MOST_ROWS = 4
-#: Where blocks share rows in turns (``include/row_roles.cuh``): threads along y, bytes of barriers, slots at most, and
+#: Where blocks share rows in turns (``norm/row_roles.cuh``): threads along y, bytes of barriers, slots at most, and
 #: the rows that these have room for, at least and at most.
 _ROLES, _BARRIER_BYTES, _MOST_STAGES, _FEWEST_TURN_ROWS, _TURN_ROWS = 4, 640, 32, 2, 6
 #: Threads of a role, at least, one warp of which tells while the others hear.
 _LEAST_THREADS = 64
-#: Of what such blocks tell each other (``include/row_meeting.cuh``): ``AREAS``, ``RESULTS``, and ``Told``'s size in
+#: Of what such blocks tell each other (``norm/row_exchange.cuh``): ``AREAS``, ``RESULTS``, and ``Told``'s size in
 #: numbers.
 _AREAS, _RESULTS, _TOLD = 16, 4, 2
 #: Groups of a row that the estimate of its mean is taken over then, and rows whose groups there is room for: ``Sample``
@@ -36,7 +36,7 @@ _SAMPLED_MEMBERS, _SAMPLED_ROWS = 4, 8
 
 @dataclass(frozen=True)
 class OnChip:
-    """See the module's docstring and ``include/staying_chunks.cuh``.
+    """See the module's docstring and ``norm/resident_chunks.cuh``.
 
     before: the operations of the kernel's Prologue.  others: tensors that are read beside its operands and stay too.
     is_ring_wanted: whether a ring for the chunks of several rows is wanted.
@@ -80,7 +80,7 @@ class OnChip:
 
     @property
     def is_in_turns(self) -> bool:
-        """Whether the blocks of a cooperative grid share one row after the other (``include/row_roles.cuh``)."""
+        """Whether the blocks of a cooperative grid share one row after the other (``norm/row_roles.cuh``)."""
         return self.is_in_ring and self.tile.is_cooperative
 
     @property

@@ -1,4 +1,4 @@
-"""How many threads own a row, and how much of it they hold: the tile of ``include/rows.cuh``."""
+"""How many threads own a row, and how much of it they hold: the tile of ``include/rows/rows.cuh``."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Held:
 
 @dataclass(frozen=True)
 class RowTile:
-    """See ``include/rows.cuh``; the field names are the kernels' macros."""
+    """See ``include/rows/rows.cuh``; the field names are the kernels' macros."""
 
     THREADS: int
     TEAM: int

@@ -1,18 +1,18 @@
 // softmax_backward: from the output y and its gradient dy = prologue(...), for each row
 //   dx = epilogue(y * (dy - sum of dy * y))        IS_LOG: dx = epilogue(dy - exp(y) * sum of dy)
 //
-// Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
+// Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; CLUSTER blocks share rows. A row that fits the threads'
 // registers is read once; of a longer one all chunks but the last are read again.
 // Shared memory: RowTeam's; with LOOKS_AHEAD (dynamic) the next row of y, then of dy.
 // Launch: THREADS threads, any multiple of CLUSTER blocks.
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; IS_LOG; LOOKS_AHEAD: whether and how the next row is asked
-// for when a row begins (include/next_row.cuh).
+// for when a row begins (include/rows/next_row.cuh).
 
 #include "include/exponential.cuh"
-#include "include/next_row.cuh"
-#include "include/row_team.cuh"
+#include "include/rows/next_row.cuh"
+#include "include/rows/row_team.cuh"
 #include "generated.cuh"
 
 typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,

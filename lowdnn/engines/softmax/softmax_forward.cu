@@ -4,7 +4,7 @@
 //   y = epilogue(0)                     IS_LOG: y = epilogue(minus infinity)
 // SINK: m and s count one more element of each row.
 //
-// Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows.cuh).
+// Layouts: any strides over RANK axes: KEPT kept ones, then those of a row (include/rows/rows.cuh).
 // Block: one group of rows for each slot, then the next grid's; CLUSTER blocks share rows. A row that fits the threads'
 // registers is read once: largest element, sum, result. Of a longer one (CHUNKED) each thread keeps a largest element
 // and a sum relative to it as it goes along, and all chunks but the last are read again, backwards. The lanes of a warp
@@ -14,11 +14,11 @@
 // Macros: THREADS TEAM SIDE ITEMS SHARING CLUSTER AS_READ RESIDENT VECTOR KEPT IS_ROW HAS_SKEW JOINED CHUNKED; INDEX:
 // u32 below 2^31 rows and groups, else i64; IS_LOG; SINK; STATS (m + log(s), times stats_factor), MAX (m), SUM (s):
 // whether they are stored; LOOKS_AHEAD: whether and how the next row is asked for when a row begins
-// (include/next_row.cuh); LINE_GROUPS: groups of a memory line that warps begin at, or 1.
+// (include/rows/next_row.cuh); LINE_GROUPS: groups of a memory line that warps begin at, or 1.
 
 #include "include/exponential.cuh"
-#include "include/next_row.cuh"
-#include "include/row_team.cuh"
+#include "include/rows/next_row.cuh"
+#include "include/rows/row_team.cuh"
 #include "generated.cuh"
 
 typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,

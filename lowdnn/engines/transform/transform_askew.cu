@@ -14,7 +14,7 @@
 // Macros: X Y (of 4 bytes at most) LANES_U (8, 16 or 32) OUTER PARTS THREADS UNROLL (rows that a thread reads); OVERLAPS_PREVIOUS:
 // as a dependent launch.
 
-#include "include/transform.cuh"
+#include "include/elements/transform.cuh"
 
 constexpr int RANK = OUTER + 2;
 constexpr int X_VECTOR = 16 / sizeof(X), Y_VECTOR = 16 / sizeof(Y), PER_WORD = 4 / sizeof(Y);

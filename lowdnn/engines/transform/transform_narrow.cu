@@ -13,7 +13,7 @@
 // Macros: X Y OUTER NARROW VECTOR THREADS X_WIDTH Y_WIDTH; JOINT_Y: 1 where y is the joint tensor, otherwise x is;
 // OVERLAPS_PREVIOUS: as a dependent launch.
 
-#include "include/transform.cuh"
+#include "include/elements/transform.cuh"
 
 constexpr int SPAN = THREADS * VECTOR;
 

@@ -11,7 +11,7 @@
 // Macros: X Y RANK COLUMN_AXIS PARTS THREADS UNROLL VECTOR X_WIDTH Y_WIDTH; INDEX: u32 up to 2^31 groups, otherwise
 // i64; HAS_TAIL: whether y ends within a group; OVERLAPS_PREVIOUS: as a dependent launch.
 
-#include "include/transform.cuh"
+#include "include/elements/transform.cuh"
 
 struct Part {
   const X* x;

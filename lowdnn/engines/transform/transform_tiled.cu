@@ -14,7 +14,7 @@
 // Macros: X Y MICRO LANES_U LANES_V OUTER PARTS X_WIDTH Y_WIDTH; HAS_TAIL: whether y ends
 // within a square; OVERLAPS_PREVIOUS: as a dependent launch.
 
-#include "include/transform.cuh"
+#include "include/elements/transform.cuh"
 
 constexpr int RANK = OUTER + 2;
 constexpr int THREADS = LANES_U * LANES_V;

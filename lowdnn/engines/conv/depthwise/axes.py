@@ -1,4 +1,4 @@
-"""Residue classes of a correlation's targets along an axis: the host side of ``include/depthwise.cuh``.
+"""Residue classes of a correlation's targets along an axis: the host side of ``depthwise.cuh``.
 
 Forwards the sources are x and the targets y, backwards dy and dx. Target k of a class lies at ``target + k *
 target_step``; its tap t is the filter's ``tap + t * tap_step`` and meets the source at ``source + (k * step + t) *

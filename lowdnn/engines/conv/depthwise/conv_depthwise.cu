@@ -24,9 +24,9 @@
 // WEIGHT_VECTOR (weights of one access) COLUMN_OPERATOR WHOLE_OPERATOR (of reductions of each channel and of everything
 // on the way, exit_thread.cuh; NoOperator for none).
 
-#include "include/dependent_launch.cuh"
-#include "include/depthwise.cuh"
-#include "include/exit_thread.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "depthwise.cuh"
+#include "exit_thread.cuh"
 #include "generated.cuh"
 
 constexpr int RANK = Functor::RANK;  // n, c, planes where the tensors have them, rows, columns

@@ -17,8 +17,8 @@
 // CLIP_FRONT CLIP_BACK (positions of a window that lie outside x for all threads) PREFETCH UNROLL (steps of the loop's
 // body) LANES THREADS.
 
-#include "include/dependent_launch.cuh"
-#include "include/depthwise.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "depthwise.cuh"
 
 constexpr int SLOTS = THREADS / LANES;
 constexpr int DEPTH = (ROW_TAPS + ROW_STEP - 1) / ROW_STEP;  // rows of dy that a row of x meets

@@ -17,8 +17,8 @@
 // (dependent_launch.cuh).
 // Macros: X_TYPE DY_TYPE LANES STRIP X_VECTOR DY_VECTOR (elements of one access) CLASSES (at most).
 
-#include "include/dependent_launch.cuh"
-#include "include/depthwise_lines.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "depthwise_lines.cuh"
 
 constexpr int MAX_THREADS = 320;
 constexpr int SUMS_PITCH = LANES > 1 ? STRIP * LANES : STRIP + 1;  // of a unit

@@ -19,8 +19,8 @@
 // and of dy in shared memory) X_COPIES X_COPY_BYTES X_IS_DENSE DY_COPIES DY_COPY_BYTES DY_IS_DENSE and those of
 // depthwise_planes.cuh and CLASSES of depthwise.cuh.
 
-#include "include/dependent_launch.cuh"
-#include "include/depthwise_planes.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "depthwise_planes.cuh"
 
 typedef StagedPlanes<X_TYPE, STAGES, X_COPIES, X_COPY_BYTES, X_IS_DENSE> XPlanes;
 typedef StagedPlanes<DY_TYPE, STAGES, DY_COPIES, DY_COPY_BYTES, DY_IS_DENSE> DyPlanes;

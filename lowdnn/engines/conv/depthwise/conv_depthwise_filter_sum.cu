@@ -7,8 +7,8 @@
 // (dependent_launch.cuh).
 // Macros: COLUMNS PARTS.
 
-#include "include/dependent_launch.cuh"
-#include "include/division.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "include/math/division.cuh"
 #include "generated.cuh"
 
 constexpr int RANK = Functor::RANK;  // k, c, taps

@@ -17,8 +17,8 @@
 // (dependent_launch.cuh).
 // Macros: X_TYPE W_TYPE LANES STRIP VECTOR (elements of the source in one access) RUN CLASSES (at most).
 
-#include "include/dependent_launch.cuh"
-#include "include/depthwise_line_targets.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "depthwise_line_targets.cuh"
 
 constexpr int MAX_THREADS = 320;
 constexpr int MIN_BLOCKS = STRIP > 20 ? 2 : 3;  // of a multiprocessor: as many as leave a thread its registers

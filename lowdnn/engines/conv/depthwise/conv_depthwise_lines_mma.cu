@@ -17,11 +17,11 @@
 // Macros: X_TYPE LANES VECTOR (elements of the source in one access) RUN CLASSES (at most) TILES THREADS.
 
 #include "include/cp_async.cuh"
-#include "include/dependent_launch.cuh"
-#include "include/depthwise_line_targets.cuh"
-#include "include/ldmatrix.cuh"
-#include "include/mma.cuh"
-#include "include/shared_memory.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "depthwise_line_targets.cuh"
+#include "include/ptx/ldmatrix.cuh"
+#include "include/ptx/mma.cuh"
+#include "include/ptx/shared_memory.cuh"
 
 constexpr int STRIP = 8, M = 16, K = 16;
 constexpr int SUMS_PITCH = LANES > 1 ? LANES + 1 : 1;  // from one target to the next

@@ -18,8 +18,8 @@
 // COLUMN_STEP ROW_UP COLUMN_UP ROW_PHASE COLUMN_PHASE STAGES (planes in shared memory) COPIES COPY_BYTES IS_DENSE and
 // those of depthwise_planes.cuh and CLASSES of depthwise.cuh.
 
-#include "include/dependent_launch.cuh"
-#include "include/depthwise_planes.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "depthwise_planes.cuh"
 #include "generated.cuh"
 
 constexpr int RANK = 5;  // n, c, planes, rows, columns

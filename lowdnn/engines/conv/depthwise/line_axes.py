@@ -1,4 +1,4 @@
-"""Lines of depthwise convolutions with taps along one axis: the host side of ``include/depthwise_lines.cuh``."""
+"""Lines of depthwise convolutions with taps along one axis: the host side of ``depthwise_lines.cuh``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forward pass and data gradient over lines: the host side of ``include/depthwise_line_targets.cuh``."""
+"""Forward pass and data gradient over lines: the host side of ``depthwise_line_targets.cuh``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Axes of a walk along the planes: the host side of ``include/depthwise_planes.cuh``."""
+"""Axes of a walk along the planes: the host side of ``depthwise_planes.cuh``."""
 
 from __future__ import annotations
 

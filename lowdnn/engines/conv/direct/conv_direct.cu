@@ -27,7 +27,7 @@
 // SPLIT: 1 where sums go to slices[slice][map][place] and not through the epilogue.
 
 #include "include/numeric.cuh"
-#include "include/tile_simt.cuh"
+#include "include/tile/tile_simt.cuh"
 #if !SPLIT
 #include "generated.cuh"
 #endif

@@ -24,17 +24,17 @@
 // BY_WARPGROUPS: for sm_90a; HALVED: boxes (pixel_box.cuh); MAPPED: they come by tensor map, for sm_90a; OUTPUT_RANK,
 // VECTOR of the functor; WHOLE: 1 where 4 divides the output channels.
 
-#include "include/dependent_launch.cuh"
-#include "include/ldmatrix.cuh"
-#include "include/mma.cuh"
-#include "include/output_map.cuh"
-#include "include/pixel_box.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "include/ptx/ldmatrix.cuh"
+#include "include/ptx/mma.cuh"
+#include "include/epilogue/output_map.cuh"
+#include "pixel_box.cuh"
 #if MAPPED
-#include "include/mapped_box.cuh"
+#include "mapped_box.cuh"
 #endif
 #if BY_WARPGROUPS
-#include "include/tma.cuh"
-#include "include/wgmma.cuh"
+#include "include/ptx/tma.cuh"
+#include "include/ptx/wgmma.cuh"
 #endif
 #include "generated.cuh"
 

@@ -21,15 +21,15 @@
 // multiprocessor; TAPS, SET_TAPS; HALVED: boxes of x (pixel_box.cuh); MAPPED: boxes come by tensor map, for sm_90a;
 // FINISHES, with OUTPUT_RANK, ROW_AXES, VECTOR: neighbouring channels that the epilogue takes, 1 or 2.
 
-#include "include/dependent_launch.cuh"
-#include "include/ldmatrix.cuh"
-#include "include/mma.cuh"
-#include "include/pixel_box.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "include/ptx/ldmatrix.cuh"
+#include "include/ptx/mma.cuh"
+#include "pixel_box.cuh"
 #if MAPPED
-#include "include/mapped_box.cuh"
+#include "mapped_box.cuh"
 #endif
 #if FINISHES
-#include "include/output_map.cuh"
+#include "include/epilogue/output_map.cuh"
 #include "generated.cuh"
 #endif
 

@@ -114,7 +114,7 @@ class MmaGeometry:
 
     @property
     def pixel_struct(self) -> Struct:
-        """``PixelGeometry`` of ``include/pixel_operand.cuh``."""
+        """``PixelGeometry`` of ``pixel_operand.cuh``."""
         convolution = self.operation.convolution
         dilations, paddings = convolution.dilations, convolution.pre_paddings
         if convolution.mode is ConvolutionMode.CONVOLUTION:

@@ -17,14 +17,14 @@
 // Macros: TYPE; IN, OUT channels of a pixel; BLOCKS_M blocks of 16 pixels in a tile; STAGES; THREADS; OUTPUT_RANK of
 // the functor, which hands back what is stored.
 
-#include "include/dependent_launch.cuh"
-#include "include/mbarrier.cuh"
-#include "include/mma.cuh"
-#include "include/output_map.cuh"
-#include "include/shared_memory.cuh"
-#include "include/tma.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "include/ptx/mbarrier.cuh"
+#include "include/ptx/mma.cuh"
+#include "include/epilogue/output_map.cuh"
+#include "include/ptx/shared_memory.cuh"
+#include "include/ptx/tma.cuh"
 #include "include/vector.cuh"
-#include "include/whole_part.cuh"
+#include "conv/whole_part.cuh"
 #include "generated.cuh"
 
 typedef Mma<TYPE> Product;

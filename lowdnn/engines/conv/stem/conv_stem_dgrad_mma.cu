@@ -17,10 +17,10 @@
 // padding of the last axis and SHIFT more; BLOCKS_M; GROUP; TOGETHER elements of a store; THREADS; MIN_BLOCKS of a
 // multiprocessor.
 
-#include "include/dependent_launch.cuh"
-#include "include/division.cuh"
-#include "include/mma.cuh"
-#include "include/shared_memory.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "include/math/division.cuh"
+#include "include/ptx/mma.cuh"
+#include "include/ptx/shared_memory.cuh"
 #include "include/vector.cuh"
 
 typedef Mma<TYPE> Product;

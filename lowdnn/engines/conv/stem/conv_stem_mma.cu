@@ -18,11 +18,11 @@
 // Macros: those of stem_rows.cuh; OUT filters; BLOCKS_M of 16 pixels; RUN_BLOCKS, PASS_RUNS; STAGES; MIN_BLOCKS of a
 // multiprocessor; OUTPUT_RANK of the functor, which hands back what is stored.
 
-#include "include/dependent_launch.cuh"
-#include "include/mma.cuh"
-#include "include/output_map.cuh"
-#include "include/stem_rows.cuh"
-#include "include/whole_part.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "include/ptx/mma.cuh"
+#include "include/epilogue/output_map.cuh"
+#include "stem_rows.cuh"
+#include "conv/whole_part.cuh"
 #include "generated.cuh"
 
 typedef Mma<TYPE> Product;

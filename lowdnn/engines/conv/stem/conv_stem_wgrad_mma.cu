@@ -18,10 +18,10 @@
 // Macros: those of stem_rows.cuh; FLIPPED; SLAB, DY_COPY elements; BLOCKS_M, BLOCKS_N, WARPS_M, WARPS_N;
 // STAGES; MIN_BLOCKS of a multiprocessor.
 
-#include "include/dependent_launch.cuh"
-#include "include/ldmatrix.cuh"
-#include "include/mma.cuh"
-#include "include/stem_rows.cuh"
+#include "include/ptx/dependent_launch.cuh"
+#include "include/ptx/ldmatrix.cuh"
+#include "include/ptx/mma.cuh"
+#include "stem_rows.cuh"
 
 typedef Mma<TYPE> Product;
 static_assert(WORD == 2, "two elements of a word");

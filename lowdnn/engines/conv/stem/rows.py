@@ -1,4 +1,4 @@
-"""Rows of an image of few channels that a kernel reads in place. Host side of ``include/stem_rows.cuh``."""
+"""Rows of an image of few channels that a kernel reads in place. Host side of ``stem_rows.cuh``."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@
 // last axis that lie together in one aligned access, with 1 channel; OVERLAPS_PREVIOUS: as a dependent launch
 // (dependent_launch.cuh).
 
-#include "include/division.cuh"
+#include "include/math/division.cuh"
 #include "include/vector.cuh"
 #if OVERLAPS_PREVIOUS
-#include "include/dependent_launch.cuh"
+#include "include/ptx/dependent_launch.cuh"
 #endif
 
 constexpr int AXES = 3;

@@ -7,9 +7,9 @@
 // Macros: TYPE; CHANNELS of x; PHASES_0, PHASES_1, PHASES_2; FOLDED channels, padding included; OVERLAPS_PREVIOUS: as a
 // dependent launch (dependent_launch.cuh).
 
-#include "include/division.cuh"
+#include "include/math/division.cuh"
 #if OVERLAPS_PREVIOUS
-#include "include/dependent_launch.cuh"
+#include "include/ptx/dependent_launch.cuh"
 #endif
 
 constexpr int AXES = 3;

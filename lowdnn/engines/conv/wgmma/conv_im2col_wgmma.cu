@@ -21,12 +21,12 @@
 // launch.
 // STORE: what becomes of the accumulators (wgmma_output.cuh).
 
-#include "include/converted_pixels.cuh"
-#include "include/im2col_lines.cuh"
-#include "include/im2col_operand.cuh"
-#include "include/output_map.cuh"
-#include "include/wgmma_kernel.cuh"
-#include "include/wgmma_multiply.cuh"
+#include "converted_pixels.cuh"
+#include "im2col_lines.cuh"
+#include "im2col_operand.cuh"
+#include "include/epilogue/output_map.cuh"
+#include "include/tile/wgmma_kernel.cuh"
+#include "include/tile/wgmma_multiply.cuh"
 
 constexpr bool A_IS_M_MAJOR = FILTER_MN_MAJOR && !PIXELS_ARE_ROWS, B_IS_N_MAJOR = FILTER_MN_MAJOR && PIXELS_ARE_ROWS;
 constexpr int LINES = PIXELS_ARE_ROWS ? TILE_N : TILE_M;
@@ -53,7 +53,7 @@ typedef LineMap<OUTPUT_RANK, ROW_AXES> Map;
 #else
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 #endif
-#include "include/wgmma_output.cuh"
+#include "include/epilogue/wgmma_output.cuh"
 
 typedef ClassSchedule<Tile::Schedule, PIXEL_CLASSES> Schedule;
 typedef PixelClass<SPATIAL> Pixels;

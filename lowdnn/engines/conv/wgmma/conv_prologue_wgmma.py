@@ -2,8 +2,8 @@
 
 y = conv(f(x), w), y = conv(x, f(w)) and dx = dgrad(f(dy), w), for scales, biases and activations (batch norm applied to
 the input) and for operands of one byte in convolutions of fp16 or bf16 (dequantised filters): the operand goes through
-registers (``include/register_operand.cuh``), or is converted in shared memory where several taps read one window of
-pixels (``include/converted_pixels.cuh``), instead of through memory in a launch of its own. Padding is zero behind the
+registers (``include/tile/register_operand.cuh``), or is converted in shared memory where several taps read one window
+of pixels (``converted_pixels.cuh``), instead of through memory in a launch of its own. Padding is zero behind the
 function. What else it reads repeats over the pixels of an image, or over the taps of a filter. Geometry, epilogues and
 reductions behind them as in ``conv_fprop_wgmma`` and ``conv_dgrad_wgmma``.
 Kernels: ``conv_im2col_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``.

@@ -22,18 +22,18 @@
 // STORE_FUNCTOR: the functor stores. STORE_SLICE: accumulators go to slice `split` of the workspace, and
 // gemm/split_k_reduce.cu applies the epilogue.
 
-#include "include/converted_pixels.cuh"
-#include "include/epilogue_wgmma.cuh"
-#include "include/filter_columns.cuh"
-#include "include/pixel_walk.cuh"
-#include "include/wgmma_kernel.cuh"
-#include "include/wgmma_multiply.cuh"
+#include "converted_pixels.cuh"
+#include "include/epilogue/epilogue_wgmma.cuh"
+#include "filter_columns.cuh"
+#include "pixel_walk.cuh"
+#include "include/tile/wgmma_kernel.cuh"
+#include "include/tile/wgmma_multiply.cuh"
 
 #define STORE_FUNCTOR 0
 #define STORE_SLICE 2
 
 #if !MN_MAJOR_TYPES
-#include "include/transposed_pixels.cuh"
+#include "transposed_pixels.cuh"
 #if TAP_RUN > 1
 #define TAP_COLUMNS 64
 typedef TransposedWindow<WINDOW_PIXELS, TAP_RUN, TAP_DISTANCE> StageX;

@@ -1,4 +1,4 @@
-"""Pixels of a convolution as im2col tensor maps: host side of ``include/im2col_operand.cuh``.
+"""Pixels of a convolution as im2col tensor maps: host side of ``im2col_operand.cuh``.
 
 A convolution forward walks its image with the filter's stride. A data gradient walks the response: pixel h of dx meets
 the outputs (h + pre_padding - r * dilation) / stride of the taps r for which that is an integer. Pixels with the same
@@ -133,7 +133,7 @@ class PixelClass:
         return images * prod(self.extents)
 
     def struct(self, images: int, map_index: int, filter_taps: Sequence[int], channels_end: int) -> Struct:
-        """``PixelClass`` of ``include/im2col_operand.cuh``.
+        """``PixelClass`` of ``im2col_operand.cuh``.
 
         filter_taps: the whole filter's.  channels_end: where no operand has channels any more.
         """

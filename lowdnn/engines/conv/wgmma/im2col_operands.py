@@ -1,4 +1,4 @@
-"""Image and filter of a convolution as tensor maps: host side of the loaders in ``include/im2col_operand.cuh``.
+"""Image and filter of a convolution as tensor maps: host side of the loaders in ``im2col_operand.cuh``.
 
 An operand that no map can describe as it lies (not channels-last, or not in multiples of 16 bytes) is repacked into the
 workspace first.

@@ -31,7 +31,7 @@ def line_rows(dag: PointwiseDag, groups: int) -> OutputSpace:
 
 
 def line_map(output: OutputSpace, positions: int) -> Struct:
-    """``LineMap`` of ``include/output_map.cuh``: ``positions`` along the last row axis."""
+    """``LineMap`` of ``include/epilogue/output_map.cuh``: ``positions`` along the last row axis."""
     last = output.row_axes - 1
     extents = output.space.extents
     walked = (*extents[:last], positions, *extents[last + 1 :])

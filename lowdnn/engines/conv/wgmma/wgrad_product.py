@@ -63,7 +63,7 @@ class Walk:
 
     @property
     def struct(self) -> Struct:
-        """``PixelWalk`` of ``include/pixel_walk.cuh``."""
+        """``PixelWalk`` of ``pixel_walk.cuh``."""
         return Struct((*(Struct(divider(extent)) for extent in self.extents), *i32(self.first), *i32(self.steps)))
 
 
@@ -350,7 +350,7 @@ class WgradProduct:
         )
 
     def columns_argument(self, chunks: int) -> tuple[Argument, ...]:
-        """``FilterColumns`` of ``include/filter_columns.cuh``; chunks: blocks of a tap's channels."""
+        """``FilterColumns`` of ``filter_columns.cuh``; chunks: blocks of a tap's channels."""
         convolution = self.operation.convolution
         is_flipped = convolution.mode is ConvolutionMode.CONVOLUTION
         counts = (*self.taps[:-1], self.taps[-1] // self.tap_run)

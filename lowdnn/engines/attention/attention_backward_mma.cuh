@@ -1,0 +1,215 @@
+// What the kernels of attention's gradients on mma.sync share: what happens to the scores of a warp between products.
+//
+// Their accumulators have queries or keys along the rows, the others along the columns. With HAS_SCORES the scores are
+// what Scores makes of scaled products; with HAS_GRADIENT their gradient is what Gradient makes of that of its result
+// and of the scaled products; with HAS_FACTORS weights and gradients of weights are multiplied by what Factors makes of
+// 1. What these make of queries and keys that do not exist does not count. They are in generated.cuh.
+// With IS_FP8 operands are fp16, widened by attention_backward_widen.cu; weights and gradients of scores, which are
+// made with their scales, are rounded to WEIGHT_TYPE and GRADIENT_TYPE before they are. Largest magnitudes are stored.
+// Macros: HAS_SCORES HAS_GRADIENT HAS_FACTORS HAS_RAGGED; IS_FP8 WEIGHT_TYPE GRADIENT_TYPE; ROW_AXIS: 2, queries are
+// along the rows, or 3, keys are.
+
+#pragma once
+
+#if HAS_SCORES || HAS_GRADIENT || HAS_FACTORS
+#include "generated.cuh"
+#endif
+#include "attention_backward_rows.cuh"
+#include "attention_backward_scaling.cuh"
+#include "attention_mma.cuh"
+
+struct Problem : Backward {
+  Rows<const TYPE> q, k, v, d_o;
+#if HAS_SCORES
+  Scores::Args scores;
+#endif
+#if HAS_GRADIENT
+  Gradient::Args gradient;
+#endif
+#if HAS_FACTORS
+  Factors::Args factors;
+#endif
+};
+
+// Starts copies of a tile's rows from `row` on, of those before `end` that exist in the batch.
+template <int THREADS, class Tile, class From>
+__device__ __forceinline__ void copy_rows(const Tile& tile, const From& from, i32 batch, i32 head, i32 row, i32 end,
+                                          i32 size) {
+  const i32 rows = existing_rows(from, batch, end) - row;
+  tile.template copy<THREADS>(from.at(batch, head, row), row_stride(from), rows, size);
+}
+
+// Whether queries that do not exist, which are zeros, are masked: Scores may make anything of them, and of the
+// gradients of scores along the rows the largest magnitude is stored.
+#define MASKS_QUERIES (HAS_SCORES || (IS_FP8 && ROW_AXIS == 2))
+
+// f(part, block, i) for each accumulator.
+template <int ROW_PARTS, int COLUMN_BLOCKS, class Function>
+__device__ __forceinline__ void for_each(const Function& f) {
+#pragma unroll
+  for (int part = 0; part < ROW_PARTS; ++part)
+#pragma unroll
+    for (int block = 0; block < COLUMN_BLOCKS; ++block)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) f(part, block, i);
+}
+
+// Stores the gradients that the sums of products are, of rows from `row` on.
+template <class Out, int ROW_PARTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ void store_results(const Problem& p, Result result, const Rows<Out>& to, i32 batch, i32 head,
+                                              i32 row, i32 rows, i32 column, i32 size,
+                                              const f32 (&sums)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+  const f32 factor = factor_of(p, result, sums);
+  store_gradients(to.at(batch, head, 0), row_stride(to), row, existing_rows(to, batch, rows), column, size, factor,
+                  sums);
+}
+
+// Where scores of a warp are: its rows and columns from these on.
+struct Corner {
+  i32 batch, head, query, key;
+
+  __device__ __forceinline__ i32 row() const { return ROW_AXIS == 2 ? query : key; }
+  __device__ __forceinline__ i32 column() const { return ROW_AXIS == 2 ? key : query; }
+};
+
+// results = what the functor makes of the operands, which may be the same.
+template <class Functor, int ROW_PARTS, int COLUMN_BLOCKS, class... Operands>
+__device__ __forceinline__ void apply(const Problem& p, const typename Functor::Args& args, const Corner& corner,
+                                      f32 (&results)[ROW_PARTS][COLUMN_BLOCKS][4], const Operands&... operands) {
+  const i32 rows = ROW_AXIS == 2 ? p.queries : p.keys, columns = ROW_AXIS == 2 ? p.keys : p.queries;
+#pragma unroll
+  for (int part = 0; part < ROW_PARTS; ++part) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      i64 coordinate[4] = {corner.batch, corner.head, 0, 0};
+      coordinate[ROW_AXIS] = min(corner.row() + part * 16 + half * 8 + i32(threadIdx.x) % WARP_SIZE / 4, rows - 1);
+      const typename Functor::Cursor cursor = Functor::cursor(args, coordinate);
+#pragma unroll
+      for (int block = 0; block < COLUMN_BLOCKS; ++block) {
+        const i32 column = corner.column() + block * 8 + threadIdx.x % 4 * 2;
+        f32 made[2] = {};
+        Functor::template apply<2>(args, cursor, column, count_among<2>(columns - column),
+                                   reinterpret_cast<const f32(&)[2]>(operands[part][block][half * 2])..., made);
+        results[part][block][half * 2] = made[0];
+        results[part][block][half * 2 + 1] = made[1];
+      }
+    }
+  }
+}
+
+// The scores of a warp on the way to their gradients.
+template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
+  typedef f32 Tile[ROW_PARTS][COLUMN_BLOCKS][4];
+
+  Tile weights;  // at first, products of queries and keys
+#if HAS_GRADIENT
+  Tile scores;
+#endif
+#if HAS_FACTORS
+  Tile factors;
+#endif
+
+  template <class Terms>
+  __device__ __forceinline__ void make_weights(const Problem& p, const Band& band, const Corner& corner,
+                                               const Terms& terms, const Scaling& scaling) {
+    f32 scale = scaling.scores;
+#if HAS_SCORES || HAS_GRADIENT
+    for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) {
+      weights[part][block][i] *= scale;
+#if HAS_GRADIENT
+      scores[part][block][i] = weights[part][block][i];
+#endif
+    });
+    scale = 1;
+#endif
+#if HAS_SCORES
+    apply<Scores>(p, p.scores, corner, weights, weights);
+#endif
+    terms.make_weights(scale * LOG2_E, weights);
+    mask<ROW_AXIS == 2, MASKS_QUERIES>(band, corner.query, corner.key, weights);
+#if HAS_FACTORS
+    for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) { factors[part][block][i] = 1; });
+    apply<Factors>(p, p.factors, corner, factors, factors);
+#endif
+  }
+
+  // Turns products of values and gradients of the output into gradients of the scaled products.
+  template <class Terms>
+  __device__ __forceinline__ void make_gradients(const Problem& p, const Band& band, const Corner& corner,
+                                                 const Terms& terms, const Scaling& scaling, Tile& ds) const {
+    multiply_all(ds, scaling.of_d_weights());
+#if HAS_FACTORS
+    for_each<ROW_PARTS, COLUMN_BLOCKS>(
+        [&](int part, int block, int i) { ds[part][block][i] *= factors[part][block][i]; });
+#endif
+    terms.make_gradients(weights, ds);
+#if HAS_GRADIENT
+    apply<Gradient>(p, p.gradient, corner, ds, ds, scores);
+#endif
+    // Once more: what a query that sees no key has as its centre may be NaN.
+    mask<ROW_AXIS == 2, MASKS_QUERIES>(band, corner.query, corner.key, ds);
+  }
+
+  // Two neighbouring weights, multiplied by their factors.
+  __device__ __forceinline__ u32 operand(int part, int block, int half) const {
+    const f32* const pair = weights[part][block] + half * 2;
+#if HAS_FACTORS
+    const f32* const own_factors = factors[part][block] + half * 2;
+    const f32 dropped[2] = {pair[0] * own_factors[0], pair[1] * own_factors[1]};
+    return operand_word<WEIGHT_TYPE>(dropped);
+#else
+    return operand_word<WEIGHT_TYPE>(pair);
+#endif
+  }
+};
+
+// Gradients of scores as an operand, two neighbours a word.
+template <int ROW_PARTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ auto operand_of(const f32 (&ds)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+  return [&ds](int part, int block, int half) { return operand_word<GRADIENT_TYPE>(ds[part][block] + half * 2); };
+}
+
+#if ROW_AXIS == 2
+// The terms of a warp's queries.
+template <int ROW_PARTS> struct RowTerms {
+  Term terms[ROW_PARTS][2];
+
+  // Of rows from `row` on, of which `rows` exist.
+  __device__ __forceinline__ void load(const Term* head, i32 row, i32 rows) {
+#pragma unroll
+    for (int i = 0; i < ROW_PARTS * 2; ++i)
+      terms[i / 2][i % 2] = head[min(row + i * 8 + i32(threadIdx.x) % WARP_SIZE / 4, rows - 1)];
+  }
+
+  // As of TermTile.
+  template <int COLUMN_BLOCKS>
+  __device__ __forceinline__ void make_weights(f32 factor, f32 (&scores)[ROW_PARTS][COLUMN_BLOCKS][4]) const {
+    for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) {
+      f32& score = scores[part][block][i];
+      score = power_of_two(score * factor - terms[part][i / 2].exponent);
+    });
+  }
+  template <int COLUMN_BLOCKS>
+  __device__ __forceinline__ void make_gradients(const f32 (&weights)[ROW_PARTS][COLUMN_BLOCKS][4],
+                                                 f32 (&products)[ROW_PARTS][COLUMN_BLOCKS][4]) const {
+    for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) {
+      f32& product = products[part][block][i];
+      product = weights[part][block][i] * (product - terms[part][i / 2].centre);
+    });
+  }
+};
+
+// The gradients of the scores of a warp's queries, rows of q and d_o from `row` on, with all keys that lie there.
+template <class Queries, class OutputGradients, class Keys, class Values, int ROW_PARTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ void make_score_gradients(const Problem& p, const Band& band, const Corner& corner,
+                                                     const Queries& q, const OutputGradients& d_o, int row,
+                                                     const Keys& k, const Values& v, const RowTerms<ROW_PARTS>& terms,
+                                                     const Scaling& scaling,
+                                                     f32 (&ds)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+  ScoreSteps<ROW_PARTS, COLUMN_BLOCKS> steps;
+  multiply_rows(q, row, k, steps.weights);
+  multiply_rows(d_o, row, v, ds);
+  steps.make_weights(p, band, corner, terms, scaling);
+  steps.make_gradients(p, band, corner, terms, scaling, ds);
+}
+#endif

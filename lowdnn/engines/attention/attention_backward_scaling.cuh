@@ -1,0 +1,68 @@
+// What products of attention's gradients are multiplied by and rounded to on their way. With IS_FP8 operands are fp16,
+// widened by attention_backward_widen.cu; weights and gradients of scores, which are made with their scales, are
+// rounded to fp8 before they are operands; largest magnitudes are stored.
+
+#pragma once
+
+#include "attention_backward.cuh"
+#include "include/math/fp8_pairs.cuh"
+
+// What products are multiplied by to be scores and gradients of weights.
+struct Scaling {
+  f32 scores;
+#if IS_FP8
+  f32 d_weights;
+
+  __device__ __forceinline__ f32 of_d_weights() const { return d_weights; }
+  __device__ __forceinline__ explicit Scaling(const Backward& p)
+      : scores(p.scale.value() * p.fp8.product(DESCALE_Q, DESCALE_K)), d_weights(p.fp8.d_weights(p.scale)) {}
+#else
+  __device__ __forceinline__ f32 of_d_weights() const { return 1; }
+  __device__ __forceinline__ explicit Scaling(const Backward& p) : scores(p.scale.value()) {}
+#endif
+};
+
+template <int ROW_PARTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ void multiply_all(f32 (&values)[ROW_PARTS][COLUMN_BLOCKS][4], f32 factor) {
+#pragma unroll
+  for (int i = 0; i < ROW_PARTS * COLUMN_BLOCKS * 4; ++i)
+    values[i / (COLUMN_BLOCKS * 4)][i / 4 % COLUMN_BLOCKS][i % 4] *= factor;
+}
+
+// Two values, rounded to T, as a word of an operand.
+template <class T> __device__ __forceinline__ u32 operand_word(const f32* pair) {
+  if constexpr (sizeof(T) == 1) {
+    return widened_pair(Tag<T>(), packed_pair(Tag<T>(), pair));
+  } else {
+    return packed(Tag<T>(), pair[0], pair[1]);
+  }
+}
+
+// Bits of the largest magnitude.
+template <int ROW_PARTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ u32 largest_of(const f32 (&values)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+  u32 largest = 0;
+#pragma unroll
+  for (int i = 0; i < ROW_PARTS * COLUMN_BLOCKS * 4; ++i)
+    largest = ::max(largest, __float_as_uint(fabsf(values[i / (COLUMN_BLOCKS * 4)][i / 4 % COLUMN_BLOCKS][i % 4])));
+  return largest;
+}
+
+// Of values that stand for `factor` times as much, where it is wanted.
+__device__ __forceinline__ void store_largest(u32* to, u32 largest, f32 factor) {
+  if (to) join_largest(to, __float_as_uint(fabsf(__uint_as_float(largest) * factor)));
+}
+
+// What sums of products are multiplied by to be the gradients that are stored; of fp8 this stores their largest
+// magnitude without the scale.
+template <int ROW_PARTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ f32 factor_of(const Backward& p, Result result,
+                                         const f32 (&sums)[ROW_PARTS][COLUMN_BLOCKS][4]) {
+#if IS_FP8
+  const f32 factor = p.fp8.factor(result);
+  store_largest(p.fp8.largest[result], largest_of(sums), factor);
+  return factor * p.fp8.value(SCALE_DQ + result);
+#else
+  return result == OF_V ? 1.0f : p.scale.value();
+#endif
+}

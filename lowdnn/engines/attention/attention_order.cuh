@@ -1,0 +1,129 @@
+// Which tiles of queries a block takes, one each turn.
+//
+// Tiles are counted from the last one of as many as a head may have (`Place`).
+// Before it, the kernel includes attention_forward.cuh.
+
+#pragma once
+
+#include "attention_forward.cuh"
+#include "include/math/search.cuh"
+#include "include/ptx/shared_memory.cuh"
+
+// A tile of queries of a head; the number of tiles or more: none.
+struct Work {
+  u32 head, tile;
+};
+
+// Of heads with as many tiles each. In sections of heads the last tiles, which have the most keys under a causal mask,
+// come first, and blocks take them in turns, forth and back. In pairs, one tile from either end of a head, they come
+// head by head.
+struct Order {
+  u32 turns;          // of a block
+  u32 tiles, heads;   // of a head, of all batches
+  u32 section_heads;  // 0: in pairs
+  Divider section;    // tiles of one, or pairs of a head
+
+  __device__ __forceinline__ Work at(u32 turn) const {
+    const bool is_second = turn % 2;
+    if (section_heads == 0) {
+      const u32 unit = turn / 2 * gridDim.x + blockIdx.x, head = section.divide(unit);
+      const u32 first = unit - head * section.divisor, second = tiles - 1 - first;
+      const bool exists = head < heads && !(is_second && first == second);
+      return {head, !exists ? tiles : is_second ? second : first};
+    }
+    const u32 index = turn * gridDim.x + (is_second ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+    const u32 before = section.divide(index) * section_heads, inside = index - before * tiles;
+    if (before >= heads) return {0, tiles};
+    const u32 here = min(section_heads, heads - before);
+    return {before + inside % here, inside / here};
+  }
+};
+
+// Words in shared memory.
+struct SharedWords {
+  u32 address;
+
+  __device__ __forceinline__ u32 behind(u32 count) const { return address + count * 4; }
+  __device__ __forceinline__ u32 operator[](u32 index) const { return load_shared_32(behind(index)); }
+  __device__ __forceinline__ void set(u32 index, u32 word) const { store_shared_32(behind(index), word); }
+};
+
+// Of sequences, which have as many tiles as their lengths say. Units of `unit_tiles` tiles, in pairs as above or single
+// ones, cost about as much within a sequence; the sequences where they cost the most come first, each head by head, and
+// blocks take units in turns, forth and back. What pairs leave, a tile in the middle, comes behind all of them.
+struct PackedOrder {
+  struct Batches {
+    u32 count, heads;  // heads of each
+    u32 unit_tiles;    // 1 or 2
+  };
+
+  const Forward& p;
+  const Batches& batches;
+  const SharedWords batch_at, units_before, rests_before;  // by rank, the latter two with the sum of all behind them
+  const u32 tiles, turns;
+
+  // `shared`: 20 bytes for each batch, and 8, where `make` has been.
+  __device__ __forceinline__ PackedOrder(const Forward& p, const Batches& batches, u32 shared)
+      : p(p),
+        batches(batches),
+        batch_at{shared},
+        units_before{batch_at.behind(batches.count)},
+        rests_before{units_before.behind(batches.count + 1)},
+        tiles(p.tiles.divisor),
+        turns(rounds() * batches.unit_tiles) {}
+
+  // All threads, which meet here.
+  static __device__ __forceinline__ void make(const Forward& p, const Batches& batches, u32 shared) {
+    const SharedWords batch_at = {shared}, units_before = {batch_at.behind(batches.count)};
+    const SharedWords rests_before = {units_before.behind(batches.count + 1)};
+    const SharedWords tiles_each = {rests_before.behind(batches.count + 1)};
+    const SharedWords costs = {tiles_each.behind(batches.count)};
+    for (u32 batch = threadIdx.x; batch < batches.count; batch += blockDim.x) {
+      const u32 own = tiles_of(p, batch);
+      const Place last(p, batch * batches.heads, p.tiles.divisor - max(own, 1));
+      tiles_each.set(batch, own);
+      costs.set(batch, max(last.end - last.begin, 0));
+    }
+    __syncthreads();
+    for (u32 batch = threadIdx.x; batch < batches.count; batch += blockDim.x) {
+      const u32 cost = costs[batch], own = tiles_each[batch];
+      u32 rank = 0, units = 0, rests = 0;
+      for (u32 other = 0; other < batches.count; ++other) {
+        const u32 other_cost = costs[other], others = tiles_each[other];
+        if (other_cost < cost || (other_cost == cost && other >= batch)) continue;
+        ++rank;
+        units += others / batches.unit_tiles;
+        rests += others % batches.unit_tiles;
+      }
+      batch_at.set(rank, batch);
+      units_before.set(rank, units * batches.heads);
+      rests_before.set(rank, rests * batches.heads);
+      if (rank + 1 == batches.count) {
+        units_before.set(rank + 1, (units + own / batches.unit_tiles) * batches.heads);
+        rests_before.set(rank + 1, (rests + own % batches.unit_tiles) * batches.heads);
+      }
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ Work at(u32 turn) const {
+    const u32 round = turn / batches.unit_tiles, units = units_before[batches.count];
+    const u32 unit = round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+    const bool is_second = turn % batches.unit_tiles, is_rest = unit >= units;
+    if (is_rest && (is_second || unit - units >= rests_before[batches.count])) return {0, tiles};
+    const SharedWords before = {is_rest ? rests_before.address : units_before.address};
+    const u32 index = is_rest ? unit - units : unit;
+    const u32 rank = last_not_above(before, batches.count, index), batch = batch_at[rank], own = tiles_of(p, batch);
+    const u32 inside = index - before[rank], of_head = is_rest ? 1 : own / batches.unit_tiles;
+    const u32 head = inside / of_head, first = is_rest ? own / 2 : inside - head * of_head;
+    return {batch * batches.heads + head, tiles - (is_second ? first + 1 : own - first)};
+  }
+
+ private:
+  __device__ __forceinline__ u32 rounds() const {
+    return (units_before[batches.count] + rests_before[batches.count] + gridDim.x - 1) / gridDim.x;
+  }
+  static __device__ __forceinline__ u32 tiles_of(const Forward& p, u32 batch) {
+    return (p.stored_queries(batch) + TILE_Q - 1) / TILE_Q;
+  }
+};

@@ -1,0 +1,134 @@
+// Rows of heads in each of the places where they may lie.
+//
+// Of each kind there are: how many rows of a batch exist, of as many as there may be; what gives the addresses of the
+// rows from one on, of which at least one exists (those of others may be anything). And the same in two steps, for rows
+// that are copied much later: one thread notes in 4 bytes of shared memory what must be read for it, if any row exists,
+// with an asynchronous copy; all find the rows by the note. What is read for it may be brought to the L2 cache before,
+// and so may, by a warp, the rows themselves where at most an entry of a table must be read for that.
+// Macros: Q_PLACE, K_PLACE, V_PLACE: IN_STRIDES, IN_PAGES, IN_LARGE_PAGES or PACKED, as q, k and v are.
+
+#pragma once
+
+#include "attention_mma.cuh"
+#include "attention_packed.cuh"
+#include "include/ptx/prefetch.cuh"
+
+template <class T>
+__device__ __forceinline__ StridedRows<T> rows_from(const Heads<const T>& heads, i32 batch, i32 head, i32 row,
+                                                    i32 existing) {
+  return {heads.at(batch, head, row), heads.strides[2]};
+}
+
+// A warp: the lines of the first `existing` of Rows::ROWS rows.
+template <class Rows, class T>
+__device__ __forceinline__ void prefetch_lines(const StridedRows<T>& rows, i32 existing) {
+  constexpr int ELEMENTS = 128 / sizeof(T), LINES = (Rows::SIZE + ELEMENTS - 1) / ELEMENTS;
+#pragma unroll
+  for (int i = threadIdx.x % WARP_SIZE; i < Rows::ROWS * LINES; i += WARP_SIZE) {
+    if (i / LINES < existing) prefetch_to_l2(rows.at(i / LINES) + i % LINES * ELEMENTS);
+  }
+}
+template <class Rows, class T>
+__device__ __forceinline__ void prefetch_rows(const Heads<const T>& heads, i32 batch, i32 head, i32 row, i32 existing) {
+  prefetch_lines<Rows>(rows_from(heads, batch, head, row, existing), existing);
+}
+
+// Row r of a batch is row r % 2^shift of the page that its table has at r / 2^shift.
+template <class T> struct PagedHeads {
+  Heads<T> pages;  // strides of page, head, row
+  const i32* table;
+  i64 table_strides[2];  // of batch, entry
+  i32 shift, count;  // of pages
+};
+
+// Strides of entries and of rows are 32-bit here.
+template <class T> struct PagedRows {
+  const PagedHeads<const T>* heads;
+  const T* head;     // in a page
+  const i32* table;  // of the batch
+  i32 first, last;
+
+  __device__ __forceinline__ const T* at(int row) const {
+    const i32 here = min(first + row, last), inside = here & ((1 << heads->shift) - 1);
+    const i32 page = table[i64(here >> heads->shift) * i32(heads->table_strides[1])];
+    return head + page * heads->pages.strides[0] + i64(inside) * i32(heads->pages.strides[2]);
+  }
+  __device__ __forceinline__ const T* below(const T* from, int row, int rows) const { return at(row + rows); }
+};
+
+template <class T> __device__ __forceinline__ i32 existing_rows(const PagedHeads<const T>& heads, i32 batch, i32 most) {
+  return most;
+}
+template <class T>
+__device__ __forceinline__ PagedRows<T> rows_from(const PagedHeads<const T>& heads, i32 batch, i32 head, i32 row,
+                                                  i32 existing) {
+  return {&heads, heads.pages.at(0, head, 0), heads.table + batch * heads.table_strides[0], row, row + existing - 1};
+}
+
+// Pages of whole tiles: the rows that are asked for together lie in one of them.
+template <class T> struct LargePagedHeads {
+  PagedHeads<T> paged;
+
+  __device__ __forceinline__ const i32* entry(i32 batch, i32 row) const {
+    return paged.table + batch * paged.table_strides[0] + (row >> paged.shift) * paged.table_strides[1];
+  }
+  __device__ __forceinline__ T* at(i32 page, i32 head, i32 row) const {
+    return paged.pages.at(page, head, row & ((1 << paged.shift) - 1));
+  }
+};
+
+template <class T>
+__device__ __forceinline__ i32 existing_rows(const LargePagedHeads<const T>& heads, i32 batch, i32 most) {
+  return most;
+}
+template <class T>
+__device__ __forceinline__ StridedRows<T> rows_from(const LargePagedHeads<const T>& heads, i32 batch, i32 head, i32 row,
+                                                    i32 existing) {
+  return {heads.at(*heads.entry(batch, row), head, row), heads.paged.pages.strides[2]};
+}
+template <class T>
+__device__ __forceinline__ void note_rows(const LargePagedHeads<const T>& heads, i32 batch, i32 row, bool exists,
+                                          u32 note) {
+  if (exists) cp_async<4>(note, heads.entry(batch, row), true);
+}
+template <class T>
+__device__ __forceinline__ void prefetch_note(const LargePagedHeads<const T>& heads, i32 batch, i32 row) {
+  prefetch_to_l2(heads.entry(batch, row));
+}
+// What others may be writing names a page here whatever it is: the rows of some page are asked for.
+template <class Rows, class T>
+__device__ __forceinline__ void prefetch_rows(const LargePagedHeads<const T>& heads, i32 batch, i32 head, i32 row,
+                                              i32 existing) {
+  const i32 page = clamped(load_relaxed(heads.entry(batch, row)), 0, heads.paged.count - 1);
+  prefetch_lines<Rows>(StridedRows<T>{heads.at(page, head, row), heads.paged.pages.strides[2]}, existing);
+}
+template <class T>
+__device__ __forceinline__ StridedRows<T> noted_rows(const LargePagedHeads<const T>& heads, i32 batch, i32 head,
+                                                     i32 row, i32 existing, u32 note) {
+  return {heads.at(i32(load_shared_32(note)), head, row), heads.paged.pages.strides[2]};
+}
+
+template <class T>
+__device__ __forceinline__ StridedRows<T> rows_from(const PackedHeads<const T>& heads, i32 batch, i32 head, i32 row,
+                                                    i32 existing) {
+  return {heads.at(batch, head, row), heads.padded.strides[2]};
+}
+
+template <class Heads_>
+__device__ __forceinline__ void note_rows(const Heads_& heads, i32 batch, i32 row, bool exists, u32 note) {}
+template <class Heads_> __device__ __forceinline__ void prefetch_note(const Heads_& heads, i32 batch, i32 row) {}
+template <class Rows, class Heads_>
+__device__ __forceinline__ void prefetch_rows(const Heads_& heads, i32 batch, i32 head, i32 row, i32 existing) {}
+template <class Heads_>
+__device__ __forceinline__ auto noted_rows(const Heads_& heads, i32 batch, i32 head, i32 row, i32 existing, u32 note) {
+  return rows_from(heads, batch, head, row, existing);
+}
+
+template <int PLACE> struct HeadsIn;
+template <> struct HeadsIn<IN_STRIDES> { typedef Heads<const TYPE> Type; };
+template <> struct HeadsIn<IN_PAGES> { typedef PagedHeads<const TYPE> Type; };
+template <> struct HeadsIn<IN_LARGE_PAGES> { typedef LargePagedHeads<const TYPE> Type; };
+template <> struct HeadsIn<PACKED> { typedef PackedHeads<const TYPE> Type; };
+typedef HeadsIn<Q_PLACE>::Type QueryHeads;
+typedef HeadsIn<K_PLACE>::Type KeyHeads;
+typedef HeadsIn<V_PLACE>::Type ValueHeads;

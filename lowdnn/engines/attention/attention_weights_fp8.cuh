@@ -1,0 +1,82 @@
+// The products of attention_forward_wgmma.cu in fp8, of which tensor cores take K-major operands only: values are
+// transposed in shared memory.
+//
+// Weights are an operand in registers as accumulators lie there, which numbers their columns otherwise: of 16 keys, the
+// operand's column 4 * t + 2 * s + e is key 8 * s + 2 * t + e (t < 4, s and e < 2). The transposed values have the same
+// order.
+// Macros: those of attention_forward.cuh.
+// Source: Shah et al., "FlashAttention-3", section 3.3.
+
+#pragma once
+
+#include "attention_forward.cuh"
+#include "attention_wgmma.cuh"
+#include "include/math/fp8_pairs.cuh"
+#include "include/ptx/ldmatrix.cuh"
+
+typedef SwizzledRows<TILE_KV, HEAD_V, 1> LoadedValues;
+typedef SwizzledRows<HEAD_V, TILE_KV, 1> Values;
+typedef u32 WeightTile[TILE_KV / 32][4];
+constexpr int TRANSPOSERS = 3;  // warps: those beside the producer's
+static_assert(TILE_KV % 32 == 0 && !HAS_WEIGHTS, "whole steps along the keys, weights that are rounded only");
+
+DEFINE_WGMMA_K_MAJOR(multiply_k_major, TILE_KV, 32, f32.TYPE.TYPE, f32, "+f", ", 1, 1")
+DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(multiply_registers, HEAD_V, 32, f32.TYPE.TYPE)
+
+__device__ __forceinline__ void multiply_by_keys(ScoreTile& scores, u64 queries, u64 keys, bool accumulate) {
+  multiply_k_major(flat(scores), queries, keys, accumulate);
+}
+
+__device__ __forceinline__ void multiply_by_values(OutputTile& o, const WeightTile& weights, const Values& values) {
+#pragma unroll
+  for (int step = 0; step < TILE_KV / 32; ++step) {
+    multiply_registers(flat(o), weights[step], values.k_major(0, step * 32), true);
+  }
+}
+
+__device__ __forceinline__ void make_weights(const Forward&, const Place&, const Rows&, i32, const ScoreTile& scores,
+                                             WeightTile& weights) {
+#pragma unroll
+  for (int step = 0; step < TILE_KV / 32; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int block = step * 4 + i / 2 * 2, half = i % 2;
+      const u16 low = packed_pair(Tag<T>(), scores[0][block] + half * 2);
+      const u16 high = packed_pair(Tag<T>(), scores[0][block + 1] + half * 2);
+      asm("mov.b32 %0, {%1, %2};" : "=r"(weights[step][i]) : "h"(low), "h"(high));
+      make_ready(weights[step][i]);
+    }
+  }
+}
+
+// By TRANSPOSERS warps, this one the `warp`-th: each takes 16 elements of all keys, then others.
+//
+// As 16-bit matrices, the transpose of 8 keys has pairs of elements in its rows: a lane gets, of elements 2 * r and
+// 2 * r + 1 with r = lane / 4, keys 2 * t and the next one with t = lane % 4. Bytes of two such words, of keys 8 apart,
+// make four of either element's row. Elements of equal parity lie in rows that share banks, so a matrix that is written
+// has the even elements of the lower lanes and the odd ones of the others, or the other way round.
+__device__ __forceinline__ void transpose(const LoadedValues& from, const Values& to, u32 warp) {
+  constexpr int STEPS = TILE_KV / 32;
+  const u32 lane = threadIdx.x % WARP_SIZE, matrix = lane / 8, row = lane % 8;
+  const u32 bytes = lane < 16 ? 0x6420 : 0x7531, other_bytes = bytes ^ 0x1111;
+  const u32 written = row * 2 + (matrix % 2 ^ row / 4);
+#pragma unroll  // so that what addresses have in common for all tiles is found once
+  for (int first = 0; first < HEAD_V; first += TRANSPOSERS * 16) {
+    const u32 element = first + warp * 16;
+    if (element >= HEAD_V) break;
+    const u32 source = from.at(lane, element), target = to.at(element + written, matrix / 2 * 16);
+    u32 words[STEPS][4];  // all on their way at once: the tensor cores' operands delay each of them
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      ldmatrix_x4_transposed(words[step], source + step * 32 * LoadedValues::ROW_BYTES);
+    }
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      const auto& word = words[step];
+      const u32 results[4] = {__byte_perm(word[0], word[1], bytes), __byte_perm(word[0], word[1], other_bytes),
+                              __byte_perm(word[2], word[3], bytes), __byte_perm(word[2], word[3], other_bytes)};
+      const int key = step * 32, box = key / Values::BOX_ELEMENTS, inside = key % Values::BOX_ELEMENTS;
+      stmatrix_x4((target ^ inside) + box * Values::BOX_BYTES, results);  // rows begin at multiples of their size
+    }
+  }
+}

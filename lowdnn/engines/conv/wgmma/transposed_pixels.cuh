@@ -1,0 +1,198 @@
+// Channels-last pixels of 32-bit elements for the tensor cores, which read those from shared memory along k only: k are
+// the pixels, and the copies bring rows of 32 channels, one for each pixel (pixel_walk.cuh).
+//
+// A goes through registers. B is transposed in shared memory: the warps of a team share that work, while the tensor
+// cores multiply the stage before. A k block is 32 pixels. Any order of them will do that A and B have in common: step
+// i of the multiplication has pixels 16 * (i / 2) + i % 2 + (0, 2, ... 14). Pixels two apart lie in different banks, as
+// the swizzle moves the 16-byte chunks of their rows; and an odd step sees the pixels next to those of the even one, as
+// the next tap of a filter does.
+//
+// The stages of B:
+//     void transpose<WARPS>(u32 stage, u32 warp)     the part of the work of one of a team's WARPS warps
+//     u64 offset(int tap, int step)                  what is added to a descriptor for one of TAPS taps and a step of k
+
+#pragma once
+
+#include "include/ptx/shared_memory.cuh"
+#include "include/tile/tile_wgmma.cuh"
+
+constexpr u32 PIXEL_BLOCK = 32, PIXEL_BLOCK_BYTES = PIXEL_BLOCK * STAGE_ROW_BYTES, CHUNK_BYTES = 16;
+
+// 4 words at each of 4 places: word j of from(i) becomes word i of to(j), when all lanes have read theirs.
+template <class From, class To> __device__ __forceinline__ void turn_words(const From& from, const To& to) {
+  uint4 words[4];
+#pragma unroll
+  for (u32 i = 0; i < 4; ++i) words[i] = load_shared_128(from(i));
+  __syncwarp();
+  store_shared_16(to(0), words[0].x, words[1].x, words[2].x, words[3].x);
+  store_shared_16(to(1), words[0].y, words[1].y, words[2].y, words[3].y);
+  store_shared_16(to(2), words[0].z, words[1].z, words[2].z, words[3].z);
+  store_shared_16(to(3), words[0].w, words[1].w, words[2].w, words[3].w);
+}
+
+// COLUMNS columns of which each has pixels of its own, transposed where they lie in blocks of 32 by 32.
+template <int COLUMNS> struct TransposedColumns : OperandStage<f32, COLUMNS, false> {
+  static constexpr int TAPS = 1;
+
+  template <u32 WARPS> static __device__ __forceinline__ void transpose(u32 stage, u32 warp) {
+    constexpr u32 BLOCKS = COLUMNS / PIXEL_BLOCK;
+#pragma unroll
+    for (u32 first = 0; first < BLOCKS; first += WARPS) {
+      const bool has_one = first + WARPS <= BLOCKS || warp < BLOCKS - first;
+      if (has_one) transpose_block(stage + (first + warp) * PIXEL_BLOCK_BYTES);
+    }
+  }
+
+  static constexpr u64 offset(int, int step) { return OperandStage<f32, COLUMNS, false>::offset(0, step); }
+
+ private:
+  // A lane turns squares of 4 pixels and 4 channels, the squares of a round being the places that they go to. Eight
+  // neighbouring lanes read from, and write to, all banks.
+  static __device__ __forceinline__ void transpose_block(u32 block) {
+    const u32 lane = threadIdx.x % WARP_SIZE, pixels = lane % 8;
+    const u32 pixel = pixels / 4 * 16 + pixels % 2 * 8 + pixels / 2 % 2;
+#pragma unroll
+    for (u32 round = 0; round < 2; ++round) {
+      const u32 channels = (pixels / 4 ^ round) * 4 + (pixels % 2 ^ lane / 16) * 2 + lane / 8 % 2;
+      const u32 from = block + pixel * STAGE_ROW_BYTES + (channels ^ pixel % 2) * CHUNK_BYTES;
+      const u32 to = block + channels * 4 * STAGE_ROW_BYTES + (pixels ^ (channels % 2 * 4)) * CHUNK_BYTES;
+      turn_words([&](u32 i) { return (from ^ (2 * i * CHUNK_BYTES)) + 2 * i * STAGE_ROW_BYTES; },
+                 [&](u32 i) { return (to ^ (i * CHUNK_BYTES)) + i * STAGE_ROW_BYTES; });
+    }
+  }
+};
+
+// 64 channels of TAPS_ neighbouring taps of a filter, which see a window of PIXELS pixels each DISTANCE pixels further
+// on than the one before it. Behind the window lie its pixels transposed: of each 16 positions four eights, the pixels
+// from the first, second, third and fourth one on, so that a tap finds its own.
+template <int PIXELS, int TAPS_, int DISTANCE> struct TransposedWindow {
+  static constexpr bool MN_MAJOR = false;
+  static constexpr int TAPS = TAPS_, CHANNELS = 64, HALF_BYTES = PIXELS * STAGE_ROW_BYTES;
+  static constexpr int COPIED_BYTES = CHANNELS / PIXEL_BLOCK * HALF_BYTES;
+  static constexpr int SIXTEEN_BYTES = CHANNELS * STAGE_ROW_BYTES, BYTES = COPIED_BYTES + 2 * SIXTEEN_BYTES;
+  static_assert(PIXELS % 8 == 0 && PIXELS >= 40 && (TAPS - 1) * DISTANCE <= 2, "no tap beyond the fourth pixel");
+
+  template <u32 WARPS> static __device__ __forceinline__ void transpose(u32 stage, u32 warp) {
+    // Eight neighbouring lanes read from, and write to, all banks.
+    const u32 lane = threadIdx.x % WARP_SIZE, half = lane % 2;
+    const u32 channels = (half ^ lane / 16) * 4 + (lane / 2 ^ lane / 8) % 2 * 2 + lane / 4 % 2;
+#pragma unroll
+    for (u32 part = warp; part < 8; part += WARPS) {
+      const u32 sixteen = part % 2, box = part / 2 % 2, eight = part / 4 * 2 + lane / 2 % 2;
+      const u32 rows = stage + box * HALF_BYTES, first = sixteen * 16 + half * 8 + eight;
+      const u32 to = stage + COPIED_BYTES + sixteen * SIXTEEN_BYTES +
+                     (box * PIXEL_BLOCK + channels * 4) * STAGE_ROW_BYTES +
+                     ((eight * 2 + half) ^ (channels % 2 * 4)) * CHUNK_BYTES;
+      turn_words(
+          [&](u32 i) {
+            const u32 pixel = first + 2 * i;
+            return rows + pixel * STAGE_ROW_BYTES + (channels ^ pixel % 8) * CHUNK_BYTES;
+          },
+          [&](u32 i) { return (to ^ (i * CHUNK_BYTES)) + i * STAGE_ROW_BYTES; });
+    }
+  }
+
+  static __device__ __forceinline__ u64 descriptor(u32 stage) { return swizzled_operand(stage + COPIED_BYTES); }
+  static constexpr u64 offset(int tap, int step) {
+    return u64(step / 2 * SIXTEEN_BYTES + (step % 2 + tap * DISTANCE) * 2 * CHUNK_BYTES) >> 4;
+  }
+};
+
+// multiply(d, a, b, accumulate) is a wgmma of TF32 with A in registers, over a tap's columns.
+template <class Tile, class Multiply> struct PixelProduct {
+  typedef typename Tile::Accumulator Accumulator;
+  typedef typename Tile::StageB StageB;
+  typedef u32 Fragments[Tile::STEPS][Tile::PARTS][4];
+  static constexpr u32 TEAM_WARPS = Tile::TEAM_WARPGROUPS * 4;
+  static_assert(sizeof(typename Tile::T) == 4 && Tile::K == PIXEL_BLOCK, "32-bit types");
+
+  const Tile& tile;
+  const u32 warp, barrier;  // of the team
+  const Multiply multiply = {};
+
+  // `warpgroup`: of all consumers.
+  __device__ __forceinline__ PixelProduct(const Tile& tile, u32 warpgroup)
+      : tile(tile), warp(__shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0) % TEAM_WARPS),
+        barrier(Tile::FREE_BARRIER + warpgroup / Tile::TEAM_WARPGROUPS) {}
+
+  // See TileWgmma::consume_by.
+  template <class Issued>
+  __device__ __forceinline__ void sum(Accumulator (&d)[Tile::PARTS][Tile::COLUMNS / 2], i32 blocks, u32 first_row,
+                                      typename Tile::Position& at, const Issued& issued) const {
+    // Two sets of fragments in turn: the tensor cores read one while the other is written.
+    Fragments even, odd;
+    u32 previous = at.stage;
+    fetch(even, first_row, at);
+    issue(d, even, at, false);
+    const auto next = [&](Fragments& a) {
+      fetch(a, first_row, at);
+      const u32 stage = at.stage;
+      issue(d, a, at, true);
+      wgmma_wait<1>();
+      tile.release(previous);
+      previous = stage;
+    };
+    // Two ways out, so that ptxas sees behind each which set the tensor cores still read.
+    for (i32 block = 1;; block += 2) {
+      if (block == blocks) break;
+      next(odd);
+      if (block + 1 == blocks) break;
+      next(even);
+    }
+    issued();
+    wgmma_wait<0>();
+    tile.release(previous);
+  }
+
+ private:
+  // Of the stage at `at`: the fragments of the warpgroup's rows, and the team's B.
+  __device__ __forceinline__ void fetch(Fragments& a, u32 first_row, const typename Tile::Position& at) const {
+    const u32 stage = tile.wait_full(at);
+    StageB::template transpose<TEAM_WARPS>(stage + Tile::STAGE_A_BYTES, warp);
+    load(a, stage + first_row / PIXEL_BLOCK * PIXEL_BLOCK_BYTES);
+    fence_async_shared();
+    named_barrier(barrier, TEAM_WARPS * WARP_SIZE);
+    // Keeps the compiler from moving what it does with these registers behind the wgmma_fence that makes them ready.
+#pragma unroll
+    for (int i = 0; i < Tile::STEPS * Tile::PARTS * 4; ++i) asm volatile("" : "+r"(a[0][0][i]));
+  }
+
+  // From blocks of 32 pixels by 32 rows, in the order of wgmma's registers.
+  static __device__ __forceinline__ void load(Fragments& a, u32 blocks) {
+    const u32 lane = threadIdx.x % WARP_SIZE, row = threadIdx.x / WARP_SIZE % 4 * 16 + lane / 4, pixel = lane % 4 * 2;
+    const u32 chunk = row % PIXEL_BLOCK / 4, block = blocks + row / PIXEL_BLOCK * PIXEL_BLOCK_BYTES;
+    const u32 first = block + pixel * STAGE_ROW_BYTES + (chunk ^ pixel) * CHUNK_BYTES + row % 4 * 4;
+#pragma unroll
+    for (u32 step = 0; step < Tile::STEPS; ++step) {
+#pragma unroll
+      for (u32 i = 0; i < 4; ++i) {
+        // 8 rows are two chunks, of which this lane's is an even one or the one behind it.
+        const u32 from = first ^ ((i % 2 * 2 + step % 2) * CHUNK_BYTES), pixels = step / 2 * 16 + step % 2 + i / 2 * 8;
+#pragma unroll
+        for (u32 part = 0; part < Tile::PARTS; ++part) {
+          a[step][part][i] = load_shared_32(from + pixels * STAGE_ROW_BYTES + part * 2 * PIXEL_BLOCK_BYTES);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void issue(Accumulator (&d)[Tile::PARTS][Tile::COLUMNS / 2], const Fragments& a,
+                                        typename Tile::Position& at, bool accumulate) const {
+    constexpr int TAPS = StageB::TAPS, TAP_SUMS = Tile::COLUMNS / 2 / TAPS;
+    const u64 b = StageB::descriptor(tile.stages + at.stage * Tile::STAGE_BYTES + Tile::STAGE_A_BYTES);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < Tile::STEPS; ++step) {
+#pragma unroll
+      for (int part = 0; part < Tile::PARTS; ++part) {
+#pragma unroll
+        for (int tap = 0; tap < TAPS; ++tap) {
+          auto& sums = reinterpret_cast<Accumulator(&)[TAP_SUMS]>(d[part][tap * TAP_SUMS]);
+          multiply(sums, a[step][part], b + StageB::offset(tap, step), accumulate || step);
+        }
+      }
+    }
+    wgmma_commit();
+    at.advance();
+  }
+};

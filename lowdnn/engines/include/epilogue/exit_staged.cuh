@@ -1,0 +1,107 @@
+// Reductions at the exits of an epilogue whose functor stores, of a value of the functor's: of each column and each row
+// of the output, and of all elements.
+//
+// A warp has 16 rows of a tile; the value lies where it staged the accumulators, some columns of them at a time. So it
+// gives two kinds of totals: of its 16 rows along a whole tile (Along), and of each of the tile's columns down its 16
+// rows (Down). They are totals of the output's rows and of its columns or, in transposed tiles, the other way round.
+// Each goes to the workspace once, where reduction/reduction_combine.cu joins them, as slices. So the order depends on
+// the plan only. Operators, computed in f32: include/math/reduction_operators.cuh.
+
+#pragma once
+
+#include "include/epilogue/exit_reductions.cuh"
+
+// Totals of the output's columns, or of its rows (IS_ROW).
+template <class Operator, bool IS_ROW> struct StagedTotals {
+  typedef Operator Of;
+  typedef typename TotalOf<Operator, f32>::Type Total;
+  static constexpr bool EXISTS = true;
+
+  struct Output {
+    Total* line_totals;  // [slices][lines]
+    i64 lines;           // columns, or rows of all batches
+  };
+};
+template <bool IS_ROW> struct StagedTotals<NoOperator, IS_ROW> {
+  typedef Add Of;  // never computed
+  typedef f32 Total;
+  static constexpr bool EXISTS = false;
+
+  struct Output {};
+};
+
+// Where a warp's totals go: slice, first line, end of the lines that exist.
+struct ExitPlace {
+  u32 slice, first, end;
+};
+
+template <class Tile, class ColumnOperator, class RowOperator, class WholeOperator, bool IS_TRANSPOSED>
+struct StagedExits {
+  typedef StagedTotals<ColumnOperator, false> Columns;
+  typedef StagedTotals<RowOperator, true> Rows;
+  typedef WholeExit<Tile, WholeOperator> Whole;
+  template <bool FIRST, class A, class B> struct Either { typedef A Type; };
+  template <class A, class B> struct Either<false, A, B> { typedef B Type; };
+  typedef typename Either<IS_TRANSPOSED, Columns, Rows>::Type Along;
+  typedef typename Either<IS_TRANSPOSED, Rows, Columns>::Type Down;
+  static constexpr bool EXIST = Columns::EXISTS || Rows::EXISTS || Whole::EXISTS;
+
+  struct Output : Columns::Output, Rows::Output, Whole::Output {};
+
+  typename Along::Total along;  // of row l % 16 and every second column from l / 16 on
+  Whole whole;
+
+  __device__ __forceinline__ StagedExits(const Output& output) : whole(output) {}
+
+  // Before the first chunk of 16 rows.
+  __device__ __forceinline__ void begin() { along = Along::Of::template neutral<f32>(); }
+
+  // One group of the functor's values, of which `valid` exist.
+  template <int WIDTH> __device__ __forceinline__ void take(const f32 (&values)[WIDTH], i32 valid) {
+    if constexpr (Whole::EXISTS) {
+#pragma unroll
+      for (int v = 0; v < WIDTH; ++v) {
+        if (v < valid) whole.add(values[v]);
+      }
+    }
+  }
+
+  // A chunk of COLUMNS columns, of which `columns` exist, and `rows` rows: at(row, column) is the value. down: where
+  // its columns go.
+  template <int COLUMNS, class At>
+  __device__ __forceinline__ void reduce(const Output& output, const At& at, u32 rows, u32 columns, ExitPlace down) {
+    const u32 lane = threadIdx.x % WARP_SIZE;
+    __syncwarp();
+    if constexpr (Along::EXISTS) {
+      const u32 row = lane % STAGING_ROWS;
+      for (u32 column = lane / STAGING_ROWS; column < COLUMNS && column < columns && row < rows; column += 2) {
+        along = Along::Of::combine(along, Along::Of::prepare(at(row, column)));
+      }
+    }
+    if constexpr (Down::EXISTS) {
+      for (u32 column = lane; column < COLUMNS && column < columns; column += WARP_SIZE) {
+        auto total = Down::Of::template neutral<f32>();
+        for (u32 row = 0; row < STAGING_ROWS && row < rows; ++row) {
+          total = Down::Of::combine(total, Down::Of::prepare(at(row, column)));
+        }
+        store<Down>(output, down, column, total);
+      }
+    }
+  }
+
+  // After the last one: where the rows go.
+  __device__ __forceinline__ void end(const Output& output, ExitPlace place) {
+    if constexpr (Along::EXISTS) {
+      along = Along::Of::combine(along, shuffle_down(along, STAGING_ROWS));
+      const u32 lane = threadIdx.x % WARP_SIZE;
+      if (lane < STAGING_ROWS) store<Along>(output, place, lane, along);
+    }
+  }
+
+ private:
+  template <class Totals>
+  static __device__ __forceinline__ void store(const typename Totals::Output& output, ExitPlace place, u32 line,
+                                               typename Totals::Total total) {
+    if (place.first + line < place.end) output.line_totals[place.slice * output.lines + place.first + line] = total;
+  }
+};
