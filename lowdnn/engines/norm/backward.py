@@ -29,12 +29,14 @@ from lowdnn.engines.norm.split import (
 )
 from lowdnn.engines.norm.summing import Summing, SummingTile
 from lowdnn.engines.reduction.reduction import ReductionEngine
-from lowdnn.engines.rows import tile
+from lowdnn.engines.rows import policy
 from lowdnn.engines.rows.chain import Chain
+from lowdnn.engines.rows.held import Held
 from lowdnn.engines.rows.kernel import RowKernel, share
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space, reading
 from lowdnn.engines.rows.next_row import NextRow
 from lowdnn.engines.rows.on_chip import OnChip, again_of
+from lowdnn.engines.rows.tile import NEXT_ROW, RING, tile_of
 from lowdnn.enums import DIM_MAX, DataType, KnobType, NormMode, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
@@ -113,7 +115,7 @@ class BackwardRows:
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         if self._may_sum_on_the_way:
             return self._summing(arch).knobs
-        return tile.knobs(self.layout, arch, self._held)
+        return policy.knobs(self.layout, arch, self._held)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
         chain = Chain()
@@ -130,8 +132,8 @@ class BackwardRows:
         return chain
 
     @property
-    def _held(self) -> tile.Held:
-        return tile.Held.of(
+    def _held(self) -> Held:
+        return Held.of(
             self.compute_type,
             reading(self.tensors["x"]),
             self.before,
@@ -229,13 +231,13 @@ class BackwardRows:
 
     def _add_rows(self, chain: Chain, arch: ArchSpec, chosen: Choices) -> None:
         """The launch for dx."""
-        operation, shape = self.operation, tile.tile_of(self.layout, chosen, self._held)
+        operation, shape = self.operation, tile_of(self.layout, chosen, self._held)
         x, wanted = self.tensors["x"], chosen[KnobType.STAGES]
         on_chip = OnChip(
-            shape, self.layout, self.compute_type, arch, self.before, (x,), is_ring_wanted=wanted == tile.RING
+            shape, self.layout, self.compute_type, arch, self.before, (x,), is_ring_wanted=wanted == RING
         ).fitted()
         shape = on_chip.tile
-        ahead = NextRow(shape, self.layout, arch, self._read, wanted == tile.NEXT_ROW)
+        ahead = NextRow(shape, self.layout, arch, self._read, wanted == NEXT_ROW)
         kernel = RowKernel(
             source="norm/norm_backward.cu",
             data_type=operation.x.data_type,

@@ -22,13 +22,16 @@ from lowdnn.engines.norm.split import (
     split_operation,
     split_tensor,
 )
-from lowdnn.engines.rows import tile
+from lowdnn.engines.rows import policy
 from lowdnn.engines.rows.chain import Chain
+from lowdnn.engines.rows.held import Held
 from lowdnn.engines.rows.kernel import RowKernel, number, scalar_argument, share
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
 from lowdnn.engines.rows.next_row import NextRow
 from lowdnn.engines.rows.on_chip import OnChip
 from lowdnn.engines.rows.packed_row import Packing
+from lowdnn.engines.rows.teams import are_apart
+from lowdnn.engines.rows.tile import NEXT_ROW, RING, RowTile, tile_of
 from lowdnn.enums import DIM_MAX, DataType, KnobType, NormFwdPhase, NormMode, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
@@ -70,7 +73,7 @@ class ForwardRows:
             return f"x.dims: expected at most {DIM_MAX - 1} axes with groups of channels, got {operation.x.rank}"
         for rows, joined in row_shapes(shape, operation.x, operation.scale is not None):
             found = ForwardRows._over(fused, rows, joined)
-            is_side_by_side = joined > 1 and found.space.is_row and not tile.are_apart(found.layout)
+            is_side_by_side = joined > 1 and found.space.is_row and not are_apart(found.layout)
             if found.space.joined == joined and not is_side_by_side:
                 break
         return found
@@ -93,18 +96,18 @@ class ForwardRows:
         return RowLayout.of(self.space, (self.before, self.after))
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return tile.knobs(self.layout, arch, self._held)
+        return policy.knobs(self.layout, arch, self._held)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
         """One launch, none where there are no rows."""
         chain, operation = Chain(), self.operation
         if not self.layout.row_groups:
             return chain
-        shape = tile.tile_of(self.layout, chosen, self._held)
+        shape = tile_of(self.layout, chosen, self._held)
         wanted = chosen[KnobType.STAGES]
-        on_chip = self._on_chip(shape, arch, is_ring_wanted=wanted == tile.RING)
+        on_chip = self._on_chip(shape, arch, is_ring_wanted=wanted == RING)
         shape = on_chip.tile
-        ahead = NextRow(shape, self.layout, arch, (self.before.loads,), wanted == tile.NEXT_ROW)
+        ahead = NextRow(shape, self.layout, arch, (self.before.loads,), wanted == NEXT_ROW)
         copies = on_chip.stays or ahead.is_ahead
         is_alone = self.space.is_line and shape.CLUSTER == shape.SHARING == 1
         overlaps = is_dependent(arch) and is_alone
@@ -149,7 +152,7 @@ class ForwardRows:
         chain.launches.append(replace(launch, overlaps_previous=overlaps))
         return chain
 
-    def _on_chip(self, shape: tile.RowTile, arch: ArchSpec, *, is_ring_wanted: bool) -> OnChip:
+    def _on_chip(self, shape: RowTile, arch: ArchSpec, *, is_ring_wanted: bool) -> OnChip:
         return OnChip(
             shape,
             self.layout,
@@ -173,12 +176,12 @@ class ForwardRows:
         )
 
     @property
-    def _held(self) -> tile.Held:
+    def _held(self) -> Held:
         """Of rows side by side also what is read behind them. The meeting for an estimate of the mean costs the larger
         teams of narrow rows more than these gain."""
         is_wide = dtypes.info(self.operation.x.data_type).size_bytes >= 4
         beside = _BEHIND_REGISTERS if self.space.is_line and len(self.after.loads) > 1 else 0
-        held = tile.Held.of(
+        held = Held.of(
             self.compute_type,
             self.before,
             beside=beside,

@@ -9,9 +9,11 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import ceil_div, ceil_power, floor_power
-from lowdnn.engines.rows import tile
+from lowdnn.engines.rows.held import Held, resident_blocks
 from lowdnn.engines.rows.layout import RowLayout
-from lowdnn.engines.rows.tile import Defaults, RowTile
+from lowdnn.engines.rows.policy import RowDivision, filling_cluster, knobs
+from lowdnn.engines.rows.teams import clusters
+from lowdnn.engines.rows.tile import RowTile
 from lowdnn.enums import DataType, KnobType
 from lowdnn.ops.tensor import Tensor
 
@@ -55,7 +57,7 @@ class Summing:
     layout: RowLayout
     arch: ArchSpec
     compute_type: DataType
-    held: tile.Held
+    held: Held
     gradients: int
     elements: tuple[tuple[Tensor, ...], ...]
     numbers: tuple[Tensor, ...]
@@ -66,8 +68,8 @@ class Summing:
         """Those of rows, with other defaults where a row's sums fit registers; and STAGES."""
         defaults, places = self._defaults, 0
         if defaults is not None:
-            places = self._places(*defaults[:3])
-        of_rows = tile.knobs(self.layout, self.arch, self.held, defaults if places else None)
+            places = self._places(defaults.team, defaults.items, defaults.cluster)
+        of_rows = knobs(self.layout, self.arch, self.held, defaults if places else None)
         text = "rows on their way to shared memory; 0: gradients are reductions"
         return (*of_rows, Knob("places", KnobType.STAGES, tuple(range(_MAX_PLACES + 1)), places, text))
 
@@ -86,22 +88,22 @@ class Summing:
         return next((tile.places for tile in (*wanted, *fitting)), 0)
 
     @property
-    def _defaults(self) -> Defaults | None:
+    def _defaults(self) -> RowDivision | None:
         """As few threads for each row as hold it, or have registers for its sums where that takes fewer blocks; None
         where not even a cluster has enough."""
         held, most = (
             min(max(1, registers // words), _ITEMS)
             for registers, words in ((_HELD_REGISTERS, self._held_words), (_SUM_REGISTERS, self._sum_words))
         )
-        clusters = (c for c in tile.clusters(self.arch) if self.layout.groups <= _MAX_TEAM * most * c)
-        least = next(clusters, 0)
+        fitting = (c for c in clusters(self.arch) if self.layout.groups <= _MAX_TEAM * most * c)
+        least = next(fitting, 0)
         if not least:
             return None
-        cluster = tile.filling_cluster(self.layout, self.arch, least)
+        cluster = filling_cluster(self.layout, self.arch, least)
         own = ceil_div(self.layout.groups, cluster)
         wanted = held if own <= _MAX_TEAM * held else most
         team = max(ceil_power(ceil_div(own, wanted)), min(_MIN_TEAM, ceil_power(own)))
-        return team, ceil_div(own, team), cluster, 1
+        return RowDivision(team, ceil_div(own, team), cluster)
 
     def _tile(self, team: int, items: int, cluster: int, places: int) -> SummingTile | None:
         most_slots, slots = self.layout.row_groups // (2 * self.arch.sm_count), 1
@@ -137,7 +139,7 @@ class Summing:
         words = self._sum_words
         if holds:
             words = self._held_words if scales == IN_REGISTERS else words + ceil_div(self._group_bytes, 4)
-        return max(1, tile.resident_blocks(_REGISTERS + shape.ITEMS * words, shape.THREADS))
+        return max(1, resident_blocks(_REGISTERS + shape.ITEMS * words, shape.THREADS))
 
     @property
     def _held_words(self) -> int:

@@ -8,11 +8,13 @@ from functools import cached_property
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import bytes_of, moved_bytes
-from lowdnn.engines.rows import tile
+from lowdnn.engines.rows import policy
 from lowdnn.engines.rows.chain import Chain
+from lowdnn.engines.rows.held import Held
 from lowdnn.engines.rows.kernel import RowKernel
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space, reading
 from lowdnn.engines.rows.next_row import NextRow
+from lowdnn.engines.rows.tile import ENGINE_ROW, tile_of
 from lowdnn.enums import KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.softmax_pattern import SoftmaxGradient, match_softmax_gradient
@@ -41,16 +43,16 @@ class BackwardSoftmax:
         return RowLayout.of(self.space, (self.gradient.before, self.gradient.after), self.gradient.y)
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return tile.knobs(self.layout, arch, self._held)
+        return policy.knobs(self.layout, arch, self._held)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
         """One launch, none where there are no rows."""
         chain, found = Chain(), self.gradient
         if not self.layout.row_groups:
             return chain
-        shape = tile.tile_of(self.layout, chosen, self._held)
+        shape = tile_of(self.layout, chosen, self._held)
         sources, stages = ((found.y,), found.before.loads), chosen[KnobType.STAGES]
-        ahead = NextRow(shape, self.layout, arch, sources, stages > 0, stages == tile.ENGINE_ROW)
+        ahead = NextRow(shape, self.layout, arch, sources, stages > 0, stages == ENGINE_ROW)
         kernel = RowKernel(
             source="softmax/softmax_backward.cu",
             data_type=found.y.data_type,
@@ -73,6 +75,6 @@ class BackwardSoftmax:
         return chain
 
     @property
-    def _held(self) -> tile.Held:
+    def _held(self) -> Held:
         sources = (reading(self.gradient.y), self.gradient.before)
-        return tile.Held.of(self.gradient.compute_type, *sources, looks_ahead=True)
+        return Held.of(self.gradient.compute_type, *sources, looks_ahead=True)

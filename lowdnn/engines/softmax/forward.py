@@ -9,11 +9,13 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import bytes_of, moved_bytes
-from lowdnn.engines.rows import tile
+from lowdnn.engines.rows import policy
 from lowdnn.engines.rows.chain import Chain
+from lowdnn.engines.rows.held import Held
 from lowdnn.engines.rows.kernel import RowKernel, number
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
 from lowdnn.engines.rows.next_row import NextRow
+from lowdnn.engines.rows.tile import ENGINE_ROW, tile_of
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of
@@ -55,16 +57,16 @@ class ForwardSoftmax:
         return RowLayout.of(self.space, (self.before, self.after)).beside_lines(self.before.loads)
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
-        return tile.knobs(self.layout, arch, self._held)
+        return policy.knobs(self.layout, arch, self._held)
 
     def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
         """One launch, none where there are no rows."""
         chain, operation = Chain(), self.operation
         if not self.layout.row_groups:
             return chain
-        shape = tile.tile_of(self.layout, chosen, self._held)
+        shape = tile_of(self.layout, chosen, self._held)
         statistics, stages = _statistics(operation), chosen[KnobType.STAGES]
-        ahead = NextRow(shape, self.layout, arch, (self.before.loads,), stages > 0, stages == tile.ENGINE_ROW)
+        ahead = NextRow(shape, self.layout, arch, (self.before.loads,), stages > 0, stages == ENGINE_ROW)
         kernel = RowKernel(
             source="softmax/softmax_forward.cu",
             data_type=operation.x.data_type,
@@ -89,8 +91,8 @@ class ForwardSoftmax:
         return chain
 
     @property
-    def _held(self) -> tile.Held:
-        return tile.Held.of(self.compute_type, self.before, shared=_MEETING_REGISTERS, looks_ahead=True)
+    def _held(self) -> Held:
+        return Held.of(self.compute_type, self.before, shared=_MEETING_REGISTERS, looks_ahead=True)
 
     def _functors(self, copies: bool) -> tuple[Functor, ...]:
         prologue = self.space.functor(self.before, "Prologue", None, self.compute_type, copies)
