@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lowdnn.codegen import functor
+from lowdnn.codegen.parts import FunctorParts
 from lowdnn.driver import nvrtc
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,10 +50,10 @@ class Watch:
     @contextmanager
     def installed(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
         """Records the texts that codegen writes and those that NVRTC gets."""
-        write, compile_program = functor._Writer.text, nvrtc.compile_program
+        write, compile_program = FunctorParts.text, nvrtc.compile_program
 
-        def written(writer: Any, name: str) -> str:
-            text = write(writer, name)
+        def written(parts: Any, name: str) -> str:
+            text = write(parts, name)
             self._written.add(text.strip())
             return text
 
@@ -67,7 +67,7 @@ class Watch:
             finally:
                 self._is_on = is_on
 
-        patch.setattr(functor._Writer, "text", written)
+        patch.setattr(FunctorParts, "text", written)
         patch.setattr(nvrtc, "compile_program", compiled)
         yield
 

@@ -9,7 +9,7 @@ from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.codegen.functor import contiguous_elements
+from lowdnn.codegen.access import contiguous_elements
 from lowdnn.engines.base import Anchors
 from lowdnn.engines.launch import (
     ACCESS_BYTES,

@@ -16,7 +16,8 @@ from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, ArchSpec
-from lowdnn.codegen.functor import MAX_VECTOR, Functor, generate
+from lowdnn.codegen.access import MAX_VECTOR
+from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, space_of, with_axis
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import (

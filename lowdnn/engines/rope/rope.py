@@ -10,7 +10,7 @@ from math import gcd, prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.codegen.functor import contiguous_elements
+from lowdnn.codegen.access import contiguous_elements
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import (
     ACCESS_BYTES,

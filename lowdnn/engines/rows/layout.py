@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from lowdnn.codegen.functor import Functor, contiguous_elements, generate
+from lowdnn.codegen.access import contiguous_elements
+from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, strides_over, with_axis
 from lowdnn.engines.launch import MAX_EXTENT, bytes_touched, ceil_div, divider, i64
 from lowdnn.enums import DataType, PointwiseMode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.codegen.functor import contiguous_elements
+from lowdnn.codegen.access import contiguous_elements
 from lowdnn.engines.rows.layout import LINE_GROUPS, RowLayout
 from lowdnn.engines.rows.tile import RowTile
 from lowdnn.ops.tensor import Tensor
