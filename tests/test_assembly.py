@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lowdnn.arch.specs import SPECS, ArchSpec
+from lowdnn.arch.specs import ArchSpec, all_specs
 from lowdnn.cases import parse_case
 from lowdnn.plan import KernelRef, Plan
 from tools import assemble as tool
@@ -61,7 +61,7 @@ def test_a_kernel_is_assembled(wanted: dict[tool.Key, KernelRef], arch: str) -> 
 
 def test_every_architecture_that_plans_a_kernel_is_asked(wanted: dict[tool.Key, KernelRef]) -> None:
     assert {arch for _, arch in wanted} == {
-        *(arch.name for arch in SPECS),
+        *(arch.name for arch in all_specs()),
         "sm_90",
     }
     for (name, arch), kernel in wanted.items():
@@ -73,7 +73,7 @@ def test_two_kernels_of_one_name_are_told(plans: list[tuple[Plan, ArchSpec]]) ->
     plan, arch = plans[0]
     other = replace(plan, kernels=(replace(plan.kernels[0], parameters=(("EXTRA", 1),)),))
     with pytest.raises(ValueError, match=f"two kernels are named {plan.kernels[0].name}"):
-        tool.jobs([(plan, arch), (other, SPECS[-1])])
+        tool.jobs([(plan, arch), (other, all_specs()[-1])])
 
 
 def test_figures_of_other_sources_are_not_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

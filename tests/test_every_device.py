@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from lowdnn.arch.specs import SPECS, ArchSpec, spec_named
+from lowdnn.arch.specs import ArchSpec, all_specs, spec_named
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle
 from lowdnn.cases import parse_case
@@ -43,7 +43,7 @@ LINES = (
 PTX = ".version 8.0\n.target {}\n.address_size 64\n.visible .entry k()\n{{\nret;\n}}\n"
 
 
-@pytest.fixture(params=SPECS, ids=lambda spec: spec.name)
+@pytest.fixture(params=all_specs(), ids=lambda spec: spec.name)
 def spec(request: pytest.FixtureRequest) -> ArchSpec:
     found: ArchSpec = request.param
     return found

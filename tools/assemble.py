@@ -38,7 +38,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from lowdnn.arch.specs import SPECS, ArchSpec, spec_named
+from lowdnn.arch.specs import ArchSpec, all_specs, spec_named
 from lowdnn.arch.targets import GENERATIONS
 from lowdnn.cases import parse_case, parse_cases
 from lowdnn.cases.base import Case
@@ -127,7 +127,7 @@ def planned(cases: Iterable[Case]) -> Iterator[tuple[Plan, ArchSpec]]:
     """Every plan of every case, for each architecture."""
     for case in cases:
         graph = case.graph()
-        for arch in SPECS:
+        for arch in all_specs():
             yield from ((found.plan, arch) for found in rank(graph, arch, HeurMode.A, ENGINES).candidates)
 
 
@@ -287,7 +287,7 @@ def _number(arch: str) -> int:
 def _precompiled() -> Iterator[tuple[KernelRef, ArchSpec]]:
     for engine in ENGINES:
         for kernel in engine.precompiled():
-            yield from ((kernel, arch) for arch in SPECS if arch.runs(kernel.target))
+            yield from ((kernel, arch) for arch in all_specs() if arch.runs(kernel.target))
 
 
 def _choices(knobs: str) -> Choices:

@@ -28,10 +28,6 @@ from lowdnn.plan import Launch, Plan
 #: The share of the shorter of arithmetic and copying that the longer one does not hide: an estimate, which puts the
 #: kernel with faster arithmetic first where memory limits both.
 _EXPOSED = 0.1
-#: The blocks of a cooperative launch meet once: an estimate, of atomic operations on one word and the reads after them.
-_MEETING_S = 1.2e-6
-#: Of the launch overhead, where a kernel starts while the one before it ends; measured on an H200.
-_DEPENDENT_LAUNCH_SAVES_S = 0.6e-6
 
 
 def plan_us(plan: Plan, arch: ArchSpec) -> float:
@@ -44,10 +40,10 @@ def launch_us(launch: Launch, arch: ArchSpec) -> float:
     work, blocks = launch.work, prod(launch.grid)
     arithmetic_s = work.flops / (arch.attained_rate(work.unit) * utilisation(blocks, arch.sm_count))
     copy_s = work.bytes / (arch.copy_bytes_per_s * _reach(blocks, arch.sm_count))
-    saved_s = _DEPENDENT_LAUNCH_SAVES_S if launch.overlaps_previous else 0.0
-    meeting_s = _MEETING_S if launch.cooperative else 0.0
+    saved_s = arch.timings.dependent_launch_saves_s if launch.overlaps_previous else 0.0
+    meeting_s = arch.timings.grid_meeting_s if launch.cooperative else 0.0
     busy_s = max(_busy_s(arithmetic_s, copy_s), work.busy_s)
-    return 1e6 * (arch.launch_overhead_s - saved_s + meeting_s + busy_s)
+    return 1e6 * (arch.timings.launch_s - saved_s + meeting_s + busy_s)
 
 
 def utilisation(blocks: int, sm_count: int) -> float:
@@ -80,7 +76,7 @@ def near_bound_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> floa
 def _bound_us(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> float:
     """Any launch may begin while the one before ends."""
     least = least_time(graph, floor, arch)
-    launch_s = arch.launch_overhead_s - _DEPENDENT_LAUNCH_SAVES_S
+    launch_s = arch.timings.launch_s - arch.timings.dependent_launch_saves_s
     return 1e6 * (floor.launches * launch_s + _busy_s(least.arithmetic_s, least.copy_s))
 
 

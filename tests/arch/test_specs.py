@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lowdnn.arch.specs import SM_80, SM_86, SM_87, SM_89, SM_90A, SM_121, SPECS, ArchSpec, spec_for, spec_named
+from lowdnn.arch import specs
+from lowdnn.arch.specs import SM_80, SM_86, SM_87, SM_89, SM_90A, SM_121, ArchSpec, all_specs, spec_for, spec_named
 from lowdnn.driver import nvrtc
 from lowdnn.plan import MathUnit
 from lowdnn.status import ArchMismatchError
-
-NAMES = "sm_80 sm_86 sm_87 sm_89 sm_90a sm_100 sm_103 sm_110 sm_120 sm_121"
 
 #: Shared KiB of a block, shared KiB, threads and blocks of a multiprocessor. Source: CUDA Programming Guide.
 PUBLISHED = {
@@ -27,21 +26,23 @@ PUBLISHED = {
 
 
 def test_every_device_is_there_once_and_in_order() -> None:
-    assert [spec.name for spec in SPECS] == NAMES.split()
-    assert sorted(spec.compute_capability for spec in SPECS) == [spec.compute_capability for spec in SPECS]
-    assert [".".join(map(str, spec.compute_capability)) for spec in SPECS] == list(PUBLISHED)
+    capabilities = [spec.compute_capability for spec in all_specs()]
+    assert capabilities == sorted(set(capabilities))
+    assert {".".join(map(str, capability)) for capability in capabilities} >= PUBLISHED.keys()
+    assert all(spec.name.startswith("sm_{}{}".format(*spec.compute_capability)) for spec in all_specs())
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
-def test_limits_are_the_published_ones(spec: ArchSpec) -> None:
-    per_block, per_sm, threads, blocks = PUBLISHED[".".join(map(str, spec.compute_capability))]
+@pytest.mark.parametrize("capability", PUBLISHED)
+def test_limits_are_the_published_ones(capability: str) -> None:
+    per_block, per_sm, threads, blocks = PUBLISHED[capability]
+    spec = spec_for(*map(int, capability.split(".")))
     assert spec.shared_bytes_per_block == per_block * 1024
     assert spec.shared_bytes_per_sm == per_sm * 1024
     assert (spec.threads_per_sm, spec.max_blocks_per_sm, spec.registers_per_sm) == (threads, blocks, 65536)
     assert spec.shared_bytes_beside(1) == spec.shared_bytes_per_block
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", all_specs(), ids=lambda spec: spec.name)
 def test_rates_are_possible(spec: ArchSpec) -> None:
     assert spec.attained.keys() == spec.flops_per_clock.keys()
     assert all(0 < share < 1 for share in spec.attained.values())
@@ -52,7 +53,7 @@ def test_rates_are_possible(spec: ArchSpec) -> None:
     assert spec.rate(MathUnit.MMA_F16) >= 2 * spec.rate(MathUnit.MMA_TF32) >= 2 * spec.rate(MathUnit.FMA_F64)
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", all_specs(), ids=lambda spec: spec.name)
 def test_the_compiler_knows_the_device(spec: ArchSpec) -> None:
     options = ("--gpu-architecture=sm_{}{}".format(*spec.compute_capability),)
     compiled = nvrtc.compile_program(
@@ -61,7 +62,14 @@ def test_the_compiler_knows_the_device(spec: ArchSpec) -> None:
     assert compiled.image.startswith(b"\x7fELF")
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_a_name_is_an_attribute_of_the_module_where_there_is_a_file_of_it() -> None:
+    assert specs.SM_90A is spec_named("sm_90a")
+    for name in ("SM_99", "sm_90a", "SM_90"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
+            getattr(specs, name)
+
+
+@pytest.mark.parametrize("spec", all_specs(), ids=lambda spec: spec.name)
 def test_a_device_is_found_by_capability_and_by_name(spec: ArchSpec) -> None:
     assert spec_for(*spec.compute_capability) is spec
     assert spec_named(spec.name) is spec

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lowdnn.arch.specs import SPECS, ArchSpec, spec_for, spec_named
+from lowdnn.arch.specs import ArchSpec, all_specs, spec_for, spec_named
 from lowdnn.cases import parse_case, parse_cases
 from lowdnn.engines.engine_set import anchored
 from lowdnn.engines.registry import ENGINES, engine_named
@@ -24,7 +24,7 @@ from tests.sweeps import random_attention, random_cases, random_moves, random_re
 from tools.assemble import Figures, Key, key_of, recorded_figures
 
 CASES = Path(__file__).parent.parent / "cases"
-DEVICES = (*SPECS, spec_for(13, 0))
+DEVICES = (*all_specs(), spec_for(13, 0))
 #: A device with little shared memory and few multiprocessors, one with much and few threads, and the oldest one.
 EXTREMES = ("sm_121", "sm_110", "sm_80")
 PRODUCT = "matmul m=1024 n=1024 k=1024 b=1 dtype=bf16"

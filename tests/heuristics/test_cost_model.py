@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lowdnn.arch.specs import SM_90A
+from lowdnn.arch.timings import Timings
 from lowdnn.cases import parse_case
 from lowdnn.engines.conv.direct.conv_direct import ConvDirect
 from lowdnn.engines.conv.implicit_gemm.conv_implicit_gemm_mma import ConvImplicitGemmMma
@@ -29,7 +30,7 @@ ARCH = replace(
     flops_per_clock=dict.fromkeys(MathUnit, 10),
     attained={unit: 0.5 if unit is MathUnit.MMA_F16 else 0.6 for unit in MathUnit},
     copy_bytes_per_s=1e12,
-    launch_overhead_s=2e-6,
+    timings=Timings(launch_s=2e-6, dependent_launch_saves_s=0.6e-6),
 )
 
 

@@ -15,7 +15,7 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from lowdnn.arch.specs import SPECS, ArchSpec
+from lowdnn.arch.specs import ArchSpec, all_specs
 from lowdnn.backend.handle import Handle
 from lowdnn.bench.statistics import Timing
 from lowdnn.bench.suites import DEVICE_SUITES, SuiteCase, sampled
@@ -56,7 +56,7 @@ def measure_plans(repeats: int, sample: int, seed: int = 4) -> list[PlanningRow]
     """One row for each architecture and class, of at most ``sample`` cases of each class of each suite."""
     suites = [sampled(cases_of(suite), sample, seed) for suite in DEVICE_SUITES]
     rows = []
-    for arch in SPECS:
+    for arch in all_specs():
         times: dict[str, list[tuple[float, str]]] = {}
         for case in (case for suite in suites for case in suite):
             times.setdefault(case.class_, []).append((_plan_us(case, arch, repeats), case.text))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from lowdnn.arch.specs import SPECS, ArchSpec
+from lowdnn.arch.specs import ArchSpec, all_specs
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.block_scale import dequantize, quantize
 from lowdnn.engines.block_scale.quantize import Quantization
@@ -73,7 +73,8 @@ class BlockScale:
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """MXFP8 of bf16 along rows and along columns."""
-        return tuple(kernel for graph in samples() for arch in SPECS for kernel in self.plan(graph, arch, {}).kernels)
+        plans = (self.plan(graph, arch, {}) for graph in samples() for arch in all_specs())
+        return tuple(kernel for plan in plans for kernel in plan.kernels)
 
     def _matched(self, graph: OperationGraph) -> _Found | Refusal:
         operation = graph.operations[0]

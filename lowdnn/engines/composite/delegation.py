@@ -61,16 +61,16 @@ def _bounded(graph: OperationGraph, engines: tuple[Engine, ...], arch: ArchSpec)
 
 def _least_s(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> float:
     floor = floor_of(engine, graph)
-    return floor.launches * arch.launch_overhead_s + max(least_time(graph, floor, arch))
+    return floor.launches * arch.timings.launch_s + max(least_time(graph, floor, arch))
 
 
 def _near_s(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> float:
     """The same of an engine that takes the graph, as its model has it."""
     if not isinstance(engine, Modelled):
         return 0.0
-    return arch.launch_overhead_s + graph.derive(engine.busy_launch, arch).work.busy_s
+    return arch.timings.launch_s + graph.derive(engine.busy_launch, arch).work.busy_s
 
 
 def _time_s(plan: Plan, arch: ArchSpec) -> float:
     """Of launches what their engine expects, where it does; otherwise an upper estimate."""
-    return sum(arch.launch_overhead_s + (item.work.busy_s or busy_time_s(item, arch)) for item in plan.launches)
+    return sum(arch.timings.launch_s + (item.work.busy_s or busy_time_s(item, arch)) for item in plan.launches)

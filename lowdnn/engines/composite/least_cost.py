@@ -38,7 +38,7 @@ class LeastCost:
         if not self._written:
             return 0.0
         products_s = 0.0 if self._skips_products else self._products_s
-        return self._arch.launch_overhead_s + products_s + self._bytes / self._arch.copy_bytes_per_s
+        return self._arch.timings.launch_s + products_s + self._bytes / self._arch.copy_bytes_per_s
 
     def add(self, operation: Operation) -> None:
         """The interval with ``operation`` behind its last one."""

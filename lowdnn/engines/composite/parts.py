@@ -91,7 +91,7 @@ class PartPlanner:
 
 def estimated_time_s(plan: Plan, arch: ArchSpec) -> float:
     """An upper estimate of the plan's time at the rates that ``arch`` attains: nothing overlaps."""
-    return sum(arch.launch_overhead_s + busy_time_s(launch, arch) for launch in plan.launches)
+    return sum(arch.timings.launch_s + busy_time_s(launch, arch) for launch in plan.launches)
 
 
 def busy_time_s(launch: Launch, arch: ArchSpec) -> float:

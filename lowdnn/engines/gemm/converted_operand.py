@@ -192,7 +192,7 @@ def fusion_problem(operand: ConvertedOperand, fused_s: float, apart_s: float, ar
 
     fused_s, apart_s: of the product with the prologue, and behind that launch.
     """
-    apart_s += arch.launch_overhead_s + (operand.moved_bytes + operand.converted_bytes) / arch.copy_bytes_per_s
+    apart_s += arch.timings.launch_s + (operand.moved_bytes + operand.converted_bytes) / arch.copy_bytes_per_s
     if fused_s <= apart_s:
         return ""
     got = f"{apart_s * 1e6:.1f} us apart, {fused_s * 1e6:.1f} us fused"

@@ -374,5 +374,5 @@ def _seconds(product: Product, tiling: Tiling, rate: float, arch: ArchSpec) -> f
     seconds = full * wave(shape.blocks_per_sm) + (wave(ceil_div(rest, arch.sm_count)) if rest else 0.0)
     if tiling.splits > 1:
         moved = 2 * tiling.splits * product.batches * product.m * product.n * _ACCUMULATOR_BYTES
-        seconds += moved / arch.copy_bytes_per_s + arch.launch_overhead_s
+        seconds += moved / arch.copy_bytes_per_s + arch.timings.launch_s
     return seconds

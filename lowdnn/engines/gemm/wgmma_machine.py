@@ -34,7 +34,7 @@ class Machine:
             arch.shared_bytes_per_sm,
             arch.attained_rate(kind.unit) / arch.sm_count,
             arch.copy_bytes_per_s,
-            arch.launch_overhead_s,
+            arch.timings.launch_s,
         )
 
     def shared_budget(self, tile: WgmmaTile) -> int:

@@ -108,7 +108,7 @@ def busy_launch(product: WgmmaProduct, arch: ArchSpec) -> Launch:
 def exit_problem(product: WgmmaProduct, arch: ArchSpec) -> str:
     """Why its output is better reduced by itself than on the way out of ``product``, which is not split for that."""
     apart = replace(product, allows_split=not product.classes)
-    reread_s = arch.launch_overhead_s + product.output_bytes / arch.copy_bytes_per_s
+    reread_s = arch.timings.launch_s + product.output_bytes / arch.copy_bytes_per_s
     if least_seconds(apart, arch) + reread_s < least_seconds(product, arch):
         return f"operations: expected a product that is not faster in parts of k, got {best(apart, arch).splits} parts"
     return ""

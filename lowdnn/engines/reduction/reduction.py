@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from math import prod
 
-from lowdnn.arch.specs import SPECS, ArchSpec
+from lowdnn.arch.specs import ArchSpec, all_specs
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, aligned_bytes, ceil_div, ceil_power, floor_power, is_dependent
 from lowdnn.engines.limits import fused
@@ -88,7 +88,7 @@ class ReductionEngine:
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Sums of rows, of columns and of everything in fp32, fp16 and bf16."""
-        plans = (self.plan(graph, arch, {}) for graph in samples() for arch in SPECS)
+        plans = (self.plan(graph, arch, {}) for graph in samples() for arch in all_specs())
         return tuple(dict.fromkeys(kernel for plan in plans for kernel in plan.kernels))
 
     def _matched(self, graph: OperationGraph) -> FusedReduction | Refusal:

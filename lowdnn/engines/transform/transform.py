@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowdnn.arch.specs import SPECS, ArchSpec
+from lowdnn.arch.specs import ArchSpec, all_specs
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
 from lowdnn.engines.limits import Group, Limits
 from lowdnn.engines.transform import rows, tiles
@@ -67,7 +67,8 @@ class Transform:
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Changes between NCHW and NHWC of elements of two and of four bytes."""
-        return tuple(kernel for graph in samples() for arch in SPECS for kernel in self.plan(graph, arch, {}).kernels)
+        plans = (self.plan(graph, arch, {}) for graph in samples() for arch in all_specs())
+        return tuple(kernel for plan in plans for kernel in plan.kernels)
 
     def _matched(self, graph: OperationGraph) -> _Problem | Refusal:
         moves = match(graph)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lowdnn.arch.specs import SPECS, ArchSpec
+from lowdnn.arch.specs import ArchSpec, all_specs
 from lowdnn.cases import parse_case
 from lowdnn.engines.conv.depthwise import filter_gradient, rows
 from lowdnn.engines.conv.depthwise.filter_gradient import FilterGradient
@@ -27,7 +27,7 @@ def geometry(layer: str, direction: str) -> DepthwiseGeometry:
     return DepthwiseGeometry.of(matched)
 
 
-@pytest.mark.parametrize("arch", SPECS, ids=lambda arch: arch.name)
+@pytest.mark.parametrize("arch", all_specs(), ids=lambda arch: arch.name)
 @pytest.mark.parametrize("direction", ["fprop", "dgrad"])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_tiles_of_rows_are_not_below_their_bounds(layer: str, direction: str, arch: ArchSpec) -> None:
@@ -40,7 +40,7 @@ def test_tiles_of_rows_are_not_below_their_bounds(layer: str, direction: str, ar
     assert rows.estimated_s(correlation, rows.best_tile(correlation, arch), arch) == min(costs)
 
 
-@pytest.mark.parametrize("arch", SPECS, ids=lambda arch: arch.name)
+@pytest.mark.parametrize("arch", all_specs(), ids=lambda arch: arch.name)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_tiles_of_filter_gradients_are_not_below_their_bounds(layer: str, arch: ArchSpec) -> None:
     gradient = FilterGradient(geometry(layer, "wgrad"))

@@ -1,0 +1,26 @@
+"""GeForce RTX 3090.
+
+Source: NVIDIA Ampere GA102 GPU Architecture (whitepaper), table 2 and appendix A. Tensor cores of A10 and A40, which
+have the same capability, accumulate in fp32 at twice this rate.
+"""
+
+from __future__ import annotations
+
+from lowdnn.arch.specs import COPIED_SHARE, UNMEASURED, ArchSpec, Board, mma_rates
+
+_BOARD = Board("GeForce RTX 3090", 1_695_000, 9_751_000, 384, 24 << 30)
+SPEC = ArchSpec(
+    name="sm_86",
+    compute_capability=(8, 6),
+    board=_BOARD,
+    sm_count=82,
+    clock_hz=1e3 * _BOARD.clock_khz,
+    flops_per_clock=mma_rates(f32=256, f64=4, f16=512, tf32=256, int8=2048),
+    attained=UNMEASURED,
+    copy_bytes_per_s=COPIED_SHARE * _BOARD.bytes_per_s,
+    l2_bytes=6 << 20,
+    shared_bytes_per_block=99 << 10,
+    shared_bytes_per_sm=100 << 10,
+    threads_per_sm=1536,
+    max_blocks_per_sm=16,
+)
