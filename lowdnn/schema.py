@@ -13,7 +13,7 @@ the JSON form and the documentation all read this one declaration:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cache
 from typing import Any, Final
@@ -84,7 +84,7 @@ ELEMENT_TYPES: Mapping[AttributeType, type] = {
 
 @dataclass(frozen=True)
 class Attribute:
-    """One attribute of one descriptor.
+    """One attribute of one descriptor, or of an operation that no descriptor stands for, where it has no name.
 
     types: the accepted attribute types, the first being the one that a get returns.
     max_count: the most elements (1: a scalar, more: an array, given to the dataclass as a tuple).
@@ -94,7 +94,7 @@ class Attribute:
     field: the name of the dataclass field.  required: whether finalize needs it.
     """
 
-    name: AttributeName
+    name: AttributeName | None
     types: tuple[AttributeType, ...]
     max_count: int = 1
     descriptors: tuple[DescriptorType, ...] = ()
@@ -115,22 +115,22 @@ def attribute(
     return field(default=default, metadata={_KEY: declared})
 
 
-def tensor_input(name: AttributeName, *, or_number: bool = False, default: Any = MISSING) -> Any:
+def tensor_input(name: AttributeName | None = None, *, or_number: bool = False, default: Any = MISSING) -> Any:
     """A field that holds an input tensor of an operation; ``or_number``: an integer may stand in its place."""
     return _tensor(name, "input", default, (AttributeType.INT64,) if or_number else ())
 
 
-def tensor_inputs(name: AttributeName) -> Any:
+def tensor_inputs(name: AttributeName | None = None) -> Any:
     """A field that holds one or more input tensors of an operation, as a tuple."""
     return _tensor(name, "input", MISSING, max_count=MAX_TENSORS)
 
 
-def tensor_output(name: AttributeName, *, default: Any = MISSING) -> Any:
+def tensor_output(name: AttributeName | None = None, *, default: Any = MISSING) -> Any:
     """A field that holds an output tensor of an operation."""
     return _tensor(name, "output", default)
 
 
-def tensor_outputs(name: AttributeName) -> Any:
+def tensor_outputs(name: AttributeName | None = None) -> Any:
     """A field that holds one or more output tensors of an operation, as a tuple."""
     return _tensor(name, "output", MISSING, max_count=MAX_TENSORS)
 
@@ -142,7 +142,7 @@ def inner_operations(name: AttributeName) -> Any:
 
 
 def _tensor(
-    name: AttributeName, role: str, default: Any, others: tuple[AttributeType, ...] = (), max_count: int = 1
+    name: AttributeName | None, role: str, default: Any, others: tuple[AttributeType, ...] = (), max_count: int = 1
 ) -> Any:
     types = (AttributeType.BACKEND_DESCRIPTOR, *others)
     declared = Attribute(name, types, max_count, (DescriptorType.TENSOR,), role)
@@ -151,18 +151,15 @@ def _tensor(
 
 @cache
 def attributes_of(cls: type) -> Mapping[AttributeName, Attribute]:
-    """The attributes that a declaring dataclass has, in field order."""
-    found: dict[AttributeName, Attribute] = {}
-    for item in fields(cls):
-        declared = item.metadata.get(_KEY)
-        if declared is not None:
-            found[declared.name] = Attribute(
-                declared.name,
-                declared.types,
-                declared.max_count,
-                declared.descriptors,
-                declared.role,
-                field=item.name,
-                required=item.default is MISSING,
-            )
-    return found
+    """The attributes of the descriptor that a dataclass declares, in field order."""
+    return {declared.name: declared for declared in declared_in(cls) if declared.name is not None}
+
+
+@cache
+def declared_in(cls: type) -> tuple[Attribute, ...]:
+    """What the fields of a dataclass declare, in their order; those without a name included."""
+    return tuple(
+        replace(item.metadata[_KEY], field=item.name, required=item.default is MISSING)
+        for item in fields(cls)
+        if _KEY in item.metadata
+    )

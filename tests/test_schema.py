@@ -7,11 +7,11 @@ from lowdnn.ops import catalog
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.tensor import Tensor
-from lowdnn.schema import ELEMENT_TYPES, attributes_of
+from lowdnn.schema import ELEMENT_TYPES, attributes_of, declared_in
 from tests.support.builders import convolution_graph
 
 
-@pytest.mark.parametrize("cls", catalog.DESCRIPTORS)
+@pytest.mark.parametrize("cls", catalog.descriptors())
 def test_every_attribute_is_declared_once_and_readable(cls: type) -> None:
     declared = attributes_of(cls)
     assert declared
@@ -32,9 +32,9 @@ def test_attribute_facts() -> None:
     assert (x.role, x.descriptors) == ("input", (DescriptorType.TENSOR,))
 
 
-@pytest.mark.parametrize("cls", catalog.OPERATIONS)
+@pytest.mark.parametrize("cls", catalog.operations())
 def test_operations_have_ports(cls: type) -> None:
-    roles = {attribute.role for attribute in attributes_of(cls).values()}
+    roles = {attribute.role for attribute in declared_in(cls)}
     assert {"input", "output"} <= roles
 
 

@@ -14,8 +14,9 @@ from lowdnn.cli.execution import run_graph
 from lowdnn.enums import DataType, HeurMode, PointwiseMode
 from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation, compute_types, input_ports, is_backward
+from lowdnn.ops.tolerance import ToleranceClass
 from tests.support.data import special_values
-from tests.support.tolerance import OpClass, assert_close, tolerance
+from tests.support.tolerance import assert_close, tolerance
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_every_pair(compute_type: DataType, data_type: DataType) -> None:
         plan = rank(graph, handle.arch, HeurMode.A, handle.engines).candidates[0].plan
         outputs = run_graph(handle, graph, plan, inputs).outputs
     is_float = dtypes.info(compute_type).kind is dtypes.Kind.FLOAT
-    allowed = tolerance(OpClass.POINTWISE, compute_type) if is_float else EXACT
+    allowed = tolerance(ToleranceClass.POINTWISE, compute_type) if is_float else EXACT
     expected = evaluate(graph, inputs)
     for operation in graph.operations:
         assert isinstance(operation, PointwiseOperation)

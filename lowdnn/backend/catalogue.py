@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from lowdnn.backend.descriptor import Descriptor
 from lowdnn.backend.engine_descriptors import (
@@ -35,20 +36,21 @@ _MACHINERY: tuple[type, ...] = (
     VariantPack,
 )
 
-DECLARATIONS: Mapping[DescriptorType, type] = {
-    cls.descriptor_type: cls  # type: ignore[attr-defined]
-    for cls in (*catalog.DESCRIPTORS, *catalog.COMPOUNDS, *_MACHINERY)
-    if cls not in catalog.PARTS
-}
+
+@cache
+def declarations() -> Mapping[DescriptorType, type]:
+    """The declaring class of each descriptor type, in the order of the types' numbers."""
+    classes: dict[DescriptorType, type] = {cls.descriptor_type: cls for cls in (*catalog.descriptors(), *_MACHINERY)}  # type: ignore[attr-defined]
+    return dict(sorted(classes.items()))
 
 
 def create(descriptor_type: DescriptorType) -> Descriptor:
     """A new, empty descriptor (cudnnBackendCreateDescriptor); raises NotSupportedError for a type not listed above."""
-    declaration = DECLARATIONS.get(descriptor_type) if is_enum_number(descriptor_type) else None
+    declaration = declarations().get(descriptor_type) if is_enum_number(descriptor_type) else None
     if declaration is None:
         raise NotSupportedError.at(
             "create.descriptor_type",
-            expected="one of " + ", ".join(known.name for known in DECLARATIONS),
+            expected="one of " + ", ".join(known.name for known in declarations()),
             got=descriptor_type.name if isinstance(descriptor_type, DescriptorType) else f"{descriptor_type!r}"[:200],
         )
     return Descriptor(declaration)

@@ -134,7 +134,7 @@ class Descriptor:
             raise NotSupportedError.at(
                 self._label, expected="a descriptor that callers finalize", got="a read-only one"
             )
-        missing = [item.name.name for item in declared.values() if item.required and item.name not in self._draft]
+        missing = [name.name for name, item in declared.items() if item.required and name not in self._draft]
         if missing:
             raise BadParamError.at(
                 self._label, expected="every required attribute", got="none for " + ", ".join(missing)

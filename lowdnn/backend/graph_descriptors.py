@@ -15,8 +15,8 @@ from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.graph.expansion import expanded
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.base import Operation, inputs_of, outputs_of
-from lowdnn.ops.catalog import COMPOUNDS, Compound
+from lowdnn.ops.base import HasPorts, Operation, inputs_of, outputs_of
+from lowdnn.ops.catalog import compounds
 from lowdnn.schema import attribute
 from lowdnn.status import BadParamError, DescriptorTypeError
 
@@ -73,7 +73,7 @@ class GraphDescription:
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATIONGRAPH
 
-    operations: tuple[Operation | Compound, ...] = attribute(
+    operations: tuple[HasPorts, ...] = attribute(
         AttributeName.OPERATIONGRAPH_OPS, AttributeType.BACKEND_DESCRIPTOR, max_count=_MANY
     )
     handle: Handle | None = attribute(AttributeName.OPERATIONGRAPH_HANDLE, AttributeType.HANDLE, default=None)
@@ -83,7 +83,7 @@ class GraphDescription:
 
     def __post_init__(self) -> None:
         for index, operation in enumerate(self.operations):
-            if not isinstance(operation, (Operation, *COMPOUNDS)):
+            if not isinstance(operation, (Operation, *compounds())):
                 raise DescriptorTypeError.at(
                     f"OPERATIONGRAPH descriptor.OPERATIONGRAPH_OPS[{index}]",
                     expected="an operation descriptor",

@@ -10,51 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
 from lowdnn.cases.oracle import evaluate
-from lowdnn.enums import DataType, NumericalNote, ResampleMode
+from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.reduction_pattern import descendants
-from lowdnn.ops.base import RoundsInside, inputs_of
-from lowdnn.ops.bit_mask import BitMove
-from lowdnn.ops.block_mask import BlockMask
-from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
-from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
-from lowdnn.ops.bn_backward_weights import BnBackwardWeights
-from lowdnn.ops.bn_finalize import BnFinalize
+from lowdnn.ops.base import HasArithmetic, Operation, RoundsInside, inputs_of
 from lowdnn.ops.compute import accumulator_type
-from lowdnn.ops.concat import Concat
-from lowdnn.ops.contract_band_matrix import ContractBandMatrix
 from lowdnn.ops.convolution import ConvolutionOperation
-from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import MatmulOperation
-from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
-from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.norm_backward import NormBackward
-from lowdnn.ops.norm_forward import NormForward
-from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.ops.pointwise import PointwiseOperation
-from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.reduction import ReductionOperation
-from lowdnn.ops.resample import ResampleOperation
 from lowdnn.ops.resample_forward import ResampleForward
-from lowdnn.ops.reshape import Reshape
-from lowdnn.ops.rng import RngOperation
-from lowdnn.ops.rope_backward import RopeBackward
-from lowdnn.ops.rope_forward import RopeForward
-from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.sdpa_fp8_backward import SdpaFp8Backward
-from lowdnn.ops.slice import Slice
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
-from lowdnn.ops.transpose import Transpose
+from lowdnn.ops.tolerance import ToleranceClass
 
 _MAX_SHOWN = 5
 
@@ -68,22 +46,14 @@ _BASE = {
     DataType.FP8_E5M2: (0.25, 2.0**-16),
     DataType.FP8_E8M0: (1.0, 0.0),
 }
-#: Operations whose every step rounds in one way: moves, conversions, quotients and products of two numbers.
-EXACT_OPERATIONS = (
-    Transpose,
-    Reshape,
-    Slice,
-    Concat,
-    BitMove,
-    BlockMask,
-    BlockScaleQuantize,
-    BlockScaleDequantize,
-    ExpandBandMatrix,
-    ContractBandMatrix,
-    PagedCacheLoad,
-    RaggedMove,
+#: From the class that allows most to the one that allows least.
+_WORST_FIRST = (
+    ToleranceClass.CONTRACTION_TF32,
+    ToleranceClass.CONTRACTION,
+    ToleranceClass.REDUCTION,
+    ToleranceClass.ROWS,
+    ToleranceClass.POINTWISE,
 )
-CONTRACTIONS = (ConvolutionOperation, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward, SdpaBackward)
 _TF32_EPSILON = 2.0**-10
 #: Roundings of unit size between a row's elements and its result.
 _ROW_ROUNDINGS = 64
@@ -92,16 +62,6 @@ _ROW_ROUNDINGS = 64
 _OTHER_NEIGHBOUR = 16.0
 #: Of sums of fp8 in the tensor cores, which cut terms off that far below the greatest one of an instruction.
 _FAST_FP8_EPSILON = 2.0**-13
-
-
-class OpClass(Enum):
-    """What bounds an operation's error besides the rounding of its result."""
-
-    POINTWISE = "pointwise"  #: nothing
-    ROWS = "rows"  #: averages over a row, joined as a tree, rotations: a few roundings of a few units
-    REDUCTION = "reduction"  #: a sum or a product in the compute type
-    CONTRACTION = "contraction"  #: a sum of products in the compute type
-    CONTRACTION_TF32 = "contraction_tf32"  #: the same, with operands rounded to TF32
 
 
 @dataclass(frozen=True)
@@ -115,20 +75,20 @@ EXACT = Tolerance(0.0, 0.0)
 
 
 def tolerance(
-    op_class: OpClass, data_type: DataType, length: int = 1, compute_type: DataType = DataType.FLOAT
+    op_class: ToleranceClass, data_type: DataType, length: int = 1, compute_type: DataType = DataType.FLOAT
 ) -> Tolerance:
     """The tolerance of an output of ``data_type`` that sums ``length`` terms of unit size in ``compute_type``."""
     relative, absolute = _BASE.get(data_type, (0.0, 0.0))
     sums = dtypes.info(accumulator_type(compute_type))
     epsilon = _FAST_FP8_EPSILON if compute_type is DataType.FAST_FLOAT_FOR_FP8 else sums.epsilon
-    accumulated = epsilon * (_ROW_ROUNDINGS if op_class is OpClass.ROWS else length)
+    accumulated = epsilon * (_ROW_ROUNDINGS if op_class is ToleranceClass.ROWS else length)
     if dtypes.info(data_type).kind in (dtypes.Kind.SIGNED, dtypes.Kind.UNSIGNED):
         absolute = 1.0 if sums.kind is dtypes.Kind.FLOAT else 0.0
-    if op_class is not OpClass.POINTWISE:
+    if op_class is not ToleranceClass.POINTWISE:
         absolute += accumulated
-    if op_class is OpClass.REDUCTION:
+    if op_class is ToleranceClass.REDUCTION:
         relative += accumulated
-    if op_class is OpClass.CONTRACTION_TF32:
+    if op_class is ToleranceClass.CONTRACTION_TF32:
         relative += _TF32_EPSILON  # of a single large product
         absolute += 4 * _TF32_EPSILON * float(np.sqrt(length))
     return Tolerance(relative, absolute)
@@ -172,7 +132,7 @@ def _is_attention(graph: OperationGraph) -> bool:
     if any(isinstance(op, RoundsInside) for op in graph.operations):
         return True
     behind = descendants(graph, (op for op in graph.operations if isinstance(op, Softmax)))
-    return any(isinstance(op, CONTRACTIONS) and id(op) in behind for op in graph.operations)
+    return any(_is_contraction(op) and id(op) in behind for op in graph.operations)
 
 
 def _of_one_weight(graph: OperationGraph, inputs: Mapping[int, NDArray[Any]]) -> Tolerance:
@@ -201,7 +161,7 @@ def _twice_the_error(data_type: DataType, rounded: NDArray[Any], exact: NDArray[
     values, wanted = (dtypes.to_values(array, data_type).astype(np.float64) for array in (rounded, exact))
     finite = np.isfinite(values) & np.isfinite(wanted)
     error = float(np.abs(values[finite] - wanted[finite]).max(initial=0.0))
-    own = tolerance(OpClass.ROWS, data_type)
+    own = tolerance(ToleranceClass.ROWS, data_type)
     absolute = max(2 * error, own.relative * _size(wanted), least.absolute)
     return Tolerance(own.relative + least.relative, own.absolute + absolute)
 
@@ -220,22 +180,21 @@ def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[Numeri
     producer = graph.producer(tensor)
     if isinstance(producer, ResampleForward) and producer.index is tensor:
         return EXACT
-    rounding = [op for op in graph.operations if not isinstance(op, EXACT_OPERATIONS)]
+    rounding = [op for op in graph.operations if op.tolerance_class is not ToleranceClass.EXACT]
     classes = {_class_of(op, notes): _sum_type(op, notes) for op in rounding}
     if not classes:
         return EXACT
-    order = (OpClass.CONTRACTION_TF32, OpClass.CONTRACTION, OpClass.REDUCTION, OpClass.ROWS, OpClass.POINTWISE)
-    worst = next(op_class for op_class in order if op_class in classes)
+    worst = next(op_class for op_class in _WORST_FIRST if op_class in classes)
     allowed = tolerance(worst, tensor.data_type, length, classes[worst])
-    if worst in order[:2]:
+    if worst in _WORST_FIRST[:2]:
         absolute = (allowed.absolute + _of_rounded_operands(graph)) * _factor(graph)
         allowed = Tolerance(allowed.relative, absolute)
-    if isinstance(producer, ReductionOperation | GenStats) and worst in order[:2]:
+    if isinstance(producer, ReductionOperation | GenStats) and worst in _WORST_FIRST[:2]:
         terms = tolerance(worst, producer.x.data_type, length, classes[worst])
         return _summed(terms, allowed, producer.x.element_count // max(tensor.element_count, 1), length)
     if isinstance(producer, NormBackward) and tensor.uid != producer.dx.uid:
         terms_of_sum = producer.x.element_count // max(tensor.element_count, 1)
-        return tolerance(OpClass.REDUCTION, tensor.data_type, terms_of_sum, producer.compute_type)
+        return tolerance(ToleranceClass.REDUCTION, tensor.data_type, terms_of_sum, producer.compute_type)
     return allowed
 
 
@@ -244,7 +203,7 @@ def _of_rounded_operands(graph: OperationGraph) -> float:
     produced = {
         tensor.data_type
         for op in graph.operations
-        if isinstance(op, CONTRACTIONS)
+        if _is_contraction(op)
         for tensor in inputs_of(op).values()
         if isinstance(graph.producer(tensor), PointwiseOperation)
     }
@@ -290,43 +249,20 @@ def _report(got: NDArray[np.float64], wanted: NDArray[np.float64], bad: NDArray[
     return "\n".join(lines)
 
 
-def _class_of(operation: object, notes: Collection[NumericalNote]) -> OpClass:
-    if isinstance(operation, CONTRACTIONS):
-        is_tf32 = NumericalNote.DOWN_CONVERT_INPUTS in notes
-        return OpClass.CONTRACTION_TF32 if is_tf32 else OpClass.CONTRACTION
-    if isinstance(operation, ResampleForward) and operation.resample.mode is ResampleMode.MAXPOOL:
-        return OpClass.POINTWISE
-    if isinstance(operation, NormForward | NormBackward | Softmax | BnFinalize | RopeForward | RopeBackward):
-        return OpClass.ROWS
-    is_sum = isinstance(operation, ReductionOperation | GenStats | ResampleOperation | BnBackwardWeights)
-    return OpClass.REDUCTION if is_sum else OpClass.POINTWISE
+def _is_contraction(operation: Operation) -> bool:
+    return operation.tolerance_class is ToleranceClass.CONTRACTION
 
 
-def _sum_type(operation: object, notes: Collection[NumericalNote]) -> DataType:
-    """The type of an operation's sums: that of tensor cores for contractions of fp8, otherwise ``arithmetic_of``."""
-    if isinstance(operation, CONTRACTIONS) and NumericalNote.TENSOR_CORE in notes:
+def _class_of(operation: Operation, notes: Collection[NumericalNote]) -> ToleranceClass:
+    """The class that the operation declares, or that of a contraction whose operands the plan rounds to TF32."""
+    is_tf32 = _is_contraction(operation) and NumericalNote.DOWN_CONVERT_INPUTS in notes
+    return ToleranceClass.CONTRACTION_TF32 if is_tf32 else operation.tolerance_class
+
+
+def _sum_type(operation: Operation, notes: Collection[NumericalNote]) -> DataType:
+    """The type of an operation's sums: that of tensor cores for contractions of fp8, otherwise its compute type."""
+    if _is_contraction(operation) and NumericalNote.TENSOR_CORE in notes:
         operands = inputs_of(operation).values()
         if any(tensor.data_type in dtypes.FP8_TYPES for tensor in operands):
             return DataType.FAST_FLOAT_FOR_FP8
-    return arithmetic_of(operation)
-
-
-def arithmetic_of(operation: object) -> DataType:
-    """The compute type of an operation that is none of EXACT_OPERATIONS."""
-    if isinstance(operation, ConvolutionOperation):
-        return operation.convolution.compute_type
-    if isinstance(operation, MatmulOperation):
-        return operation.matmul.compute_type
-    if isinstance(operation, ReductionOperation):
-        return operation.reduction.compute_type
-    if isinstance(operation, PointwiseOperation):
-        return operation.pointwise.compute_type
-    if isinstance(operation, GenStats | NormForward | NormBackward | Softmax | BnFinalize | BnBackwardWeights):
-        return operation.compute_type
-    if isinstance(operation, RngOperation):
-        return operation.compute_type
-    if isinstance(operation, MoeGroupedMatmul | MoeGroupedMatmulBackward | SdpaBackward | RopeForward | RopeBackward):
-        return operation.compute_type
-    if isinstance(operation, ResampleOperation):
-        return operation.resample.compute_type
-    raise TypeError(type(operation).__name__)
+    return cast(HasArithmetic, operation).compute_type

@@ -15,7 +15,6 @@ from lowdnn.graph.bit_masks import with_bit_masks
 from lowdnn.graph.expansion_writer import ExpansionWriter, free_uid
 from lowdnn.graph.gathering import gathered
 from lowdnn.ops.base import HasPorts, Operation, inputs_of, outputs_of, with_tensors
-from lowdnn.ops.catalog import Compound
 from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
 from lowdnn.ops.norm import compute_type_of
 from lowdnn.ops.ragged import RaggedLoad, RaggedStore
@@ -29,7 +28,7 @@ from lowdnn.status import NotSupportedError
 _QUERY, _KEY = 2, 3
 
 
-def expanded(operations: Iterable[Operation | Compound]) -> tuple[Operation, ...]:
+def expanded(operations: Iterable[HasPorts]) -> tuple[Operation, ...]:
     """``operations`` with compound ones expanded, and with loads and stores of ragged tensors and of masks of bits.
 
     Operations that are a part of another one are put into it (``gathering``). Tensors in between have new uids.

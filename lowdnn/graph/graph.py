@@ -254,12 +254,12 @@ def _producers(operations: tuple[Operation, ...]) -> dict[int, Operation]:
 
 @cache
 def _codec() -> Codec:
-    return Codec((*catalog.DESCRIPTORS, *catalog.INTERNAL, *catalog.INNER), catalog.enums())
+    return Codec((cls for cls in catalog.declared() if cls not in catalog.compounds()), catalog.enums())
 
 
 def _decode_operation(value: Any, where: str) -> Operation:
     operation: object = _codec().decode(value, object, where)
-    if not isinstance(operation, (*catalog.OPERATIONS, *catalog.INTERNAL)):
+    if not isinstance(operation, catalog.operations()):
         raise BadParamError.at(where, expected="an operation", got=type(operation).__name__)
     return cast(Operation, operation)
 
@@ -308,8 +308,7 @@ _tensor_facts = attrgetter(*(f.name for f in fields(Tensor) if f.name not in ("u
 @cache
 def _getters(cls: type) -> tuple[Callable[[object], Any], Callable[[object], tuple[Any, ...]]]:
     """What gets the fields of ``cls`` that hold plain values, and what gets those that hold descriptors."""
-    declared = schema.attributes_of(cls).values()
-    nested = [item.field for item in declared if AttributeType.BACKEND_DESCRIPTOR in item.types]
+    nested = [item.field for item in schema.declared_in(cls) if AttributeType.BACKEND_DESCRIPTOR in item.types]
     plain = [item.name for item in fields(cls) if item.name not in nested]
     return _getter(plain), _getter(nested)
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import schema
-from lowdnn.enums import DescriptorType
+from lowdnn.enums import DataType, DescriptorType
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 
 #: Values of an operation's ports in the reference: float64, int64 or bool arrays in the tensor's logical shape.
 Values = Mapping[str, NDArray[Any]]
@@ -24,7 +25,9 @@ class HasPorts(Protocol):
     Fields made with ``schema.tensor_input`` and ``schema.tensor_output`` are its ports, named by the field.
     """
 
-    descriptor_type: ClassVar[DescriptorType]
+    @property
+    def descriptor_type(self) -> DescriptorType | None:
+        """The backend's descriptor that stands for the operation; None where it has none."""
 
 
 HasPortsT = TypeVar("HasPortsT", bound=HasPorts)
@@ -45,6 +48,10 @@ class Inner(Protocol):
 class Operation(HasPorts, Protocol):
     """An operation that says what it computes."""
 
+    @property
+    def tolerance_class(self) -> ToleranceClass:
+        """How results may differ from the reference."""
+
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
         """The outputs by port, from inputs by port, computed in float64 (integer types in int64).
 
@@ -54,6 +61,14 @@ class Operation(HasPorts, Protocol):
     @property
     def flops(self) -> int:
         """Arithmetic operations, one fused multiply-add counting two."""
+
+
+@runtime_checkable
+class HasArithmetic(Protocol):
+    """An operation that computes in a type of its own; every one whose tolerance class is not EXACT."""
+
+    @property
+    def compute_type(self) -> DataType: ...
 
 
 @runtime_checkable
@@ -139,7 +154,7 @@ def _inner(operation: HasPorts) -> dict[str, Inner]:
 
 @cache
 def _port_names(cls: type, role: str) -> tuple[str, ...]:
-    return tuple(item.field for item in schema.attributes_of(cls).values() if item.role == role)
+    return tuple(item.field for item in schema.declared_in(cls) if item.role == role)
 
 
 def broadcast_to(values: NDArray[Any], dims: tuple[int, ...]) -> NDArray[Any]:

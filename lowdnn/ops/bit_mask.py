@@ -18,9 +18,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lowdnn.enums import AttributeName, DataType, DescriptorType
+from lowdnn.enums import DataType, DescriptorType
 from lowdnn.ops.base import Values
 from lowdnn.ops.tensor import Tensor, has_overlap, span_elements
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import tensor_input, tensor_output
 from lowdnn.status import BadParamError, ShapeMismatchError, UnsupportedDataTypeError
 
@@ -31,10 +32,11 @@ _BITS = 8
 class BitMove:
     """The common base of PackBits and UnpackBits; see the module's docstring."""
 
-    descriptor_type: ClassVar[DescriptorType] = DescriptorType.TENSOR
+    descriptor_type: ClassVar[DescriptorType | None]
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.EXACT
 
-    x: Tensor = tensor_input(AttributeName.OPERATION_RESHAPE_XDESC)
-    y: Tensor = tensor_output(AttributeName.OPERATION_RESHAPE_YDESC)
+    x: Tensor = tensor_input()
+    y: Tensor = tensor_output()
 
     def __post_init__(self) -> None:
         for tensor, data_type in ((self.mask, DataType.BOOLEAN), (self.bits, DataType.UINT8)):
@@ -76,6 +78,8 @@ class BitMove:
 class PackBits(BitMove):
     """See the module's docstring."""
 
+    descriptor_type: ClassVar[DescriptorType | None] = None
+
     @property
     def mask(self) -> Tensor:
         return self.x
@@ -92,6 +96,8 @@ class PackBits(BitMove):
 @dataclass(frozen=True)
 class UnpackBits(BitMove):
     """See the module's docstring."""
+
+    descriptor_type: ClassVar[DescriptorType | None] = None
 
     @property
     def mask(self) -> Tensor:

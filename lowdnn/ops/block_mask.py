@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lowdnn.enums import AttributeName, DataType, DescriptorType
+from lowdnn.enums import DataType, DescriptorType
 from lowdnn.ops.base import Values
 from lowdnn.ops.norm import check_dims, check_float
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import tensor_input, tensor_output
 from lowdnn.status import UnsupportedDataTypeError, UnsupportedShapeError
 
@@ -33,11 +34,12 @@ _BITS = 8
 class BlockMask:
     """See the module's docstring."""
 
-    descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_SDPA_FWD
+    descriptor_type: ClassVar[DescriptorType | None] = None
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.EXACT
 
-    x: Tensor = tensor_input(AttributeName.OPERATION_DIAGONAL_BAND_MASK_XDESC)
-    mask: Tensor = tensor_input(AttributeName.OPERATION_SDPA_FWD_BLOCK_MASK_DESC)
-    y: Tensor = tensor_output(AttributeName.OPERATION_DIAGONAL_BAND_MASK_YDESC)
+    x: Tensor = tensor_input()
+    mask: Tensor = tensor_input()
+    y: Tensor = tensor_output()
 
     def __post_init__(self) -> None:
         if self.x.rank != 4:

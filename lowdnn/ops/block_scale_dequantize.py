@@ -17,6 +17,7 @@ from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType
 from lowdnn.ops import block_scale
 from lowdnn.ops.base import Values
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import NotSupportedError
 
@@ -26,6 +27,7 @@ class BlockScaleDequantize:
     """See the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_BLOCK_SCALE_DEQUANTIZE
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.EXACT
     reordered_ports: ClassVar[tuple[str, ...]] = ("scale",)
 
     x: Tensor = tensor_input(AttributeName.OPERATION_BLOCK_SCALE_DEQUANTIZE_XDESC)

@@ -23,6 +23,7 @@ from lowdnn.ops import gen_stats
 from lowdnn.ops.base import Values, inputs_of, outputs_of
 from lowdnn.ops.norm import check_dims, check_float
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import ShapeMismatchError, UnsupportedDataTypeError
 
@@ -32,6 +33,7 @@ class BnBackwardWeights:
     """See the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_BN_BWD_WEIGHTS
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.REDUCTION
 
     compute_type: DataType = attribute(AttributeName.OPERATION_BN_BWD_WEIGHTS_MATH_PREC, AttributeType.DATA_TYPE)
     mean: Tensor = tensor_input(AttributeName.OPERATION_BN_BWD_WEIGHTS_MEAN_DESC)

@@ -20,6 +20,7 @@ from lowdnn.enums import AttributeName, AttributeType, BnFinalizeStatsMode, Data
 from lowdnn.ops.base import Values, inputs_of, outputs_of
 from lowdnn.ops.norm import check_dims, check_float, check_scalar, unbiased_factor
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import BadParamError, NotSupportedError, UnsupportedDataTypeError
 
@@ -31,6 +32,7 @@ class BnFinalize:
     """See the module's docstring. All tensors but the by-value ones have the dims of ``sum``."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_BN_FINALIZE_STATISTICS
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.ROWS
 
     mode: BnFinalizeStatsMode = attribute(
         AttributeName.OPERATION_BN_FINALIZE_STATS_MODE, AttributeType.BN_FINALIZE_STATS_MODE

@@ -1,105 +1,61 @@
-"""Every operation and every descriptor class that operations are made of: the one list to extend by a new operation."""
+"""Every operation, and every descriptor class that operations are made of, as they lie in the modules of this package.
+
+A module of ``ops`` adds an operation by being there: what counts are its own dataclasses with a ``descriptor_type``,
+None for what the backend has no descriptor of. Those with a ``reference`` are operations.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from enum import Enum
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 
-from lowdnn.ops.bit_mask import PackBits, UnpackBits
-from lowdnn.ops.block_mask import BlockMask
-from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
-from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
-from lowdnn.ops.bn_backward_weights import BnBackwardWeights
-from lowdnn.ops.bn_finalize import BnFinalize
-from lowdnn.ops.concat import Concat
-from lowdnn.ops.contract_band_matrix import ContractBandMatrix
-from lowdnn.ops.convolution import Convolution
-from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
-from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
-from lowdnn.ops.convolution_forward import ConvolutionForward
-from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
-from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
-from lowdnn.ops.gen_stats import GenStats
-from lowdnn.ops.matmul import Matmul, MatmulOperation
-from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
-from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
-from lowdnn.ops.norm_backward import NormBackward
-from lowdnn.ops.norm_forward import NormForward
-from lowdnn.ops.paged_cache_load import PagedCacheLoad
-from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
-from lowdnn.ops.ragged import RaggedLoad, RaggedStore
-from lowdnn.ops.reduction import Reduction, ReductionOperation
-from lowdnn.ops.resample import Resample
-from lowdnn.ops.resample_backward import ResampleBackward
-from lowdnn.ops.resample_forward import ResampleForward
-from lowdnn.ops.reshape import Reshape
-from lowdnn.ops.rng import Rng, RngOperation
-from lowdnn.ops.rope_backward import RopeBackward
-from lowdnn.ops.rope_forward import RopeForward
-from lowdnn.ops.sdpa_backward import SdpaBackward
-from lowdnn.ops.sdpa_forward import SdpaForward
-from lowdnn.ops.sdpa_fp8_backward import SdpaFp8Backward
-from lowdnn.ops.slice import Slice
-from lowdnn.ops.softmax import Softmax
-from lowdnn.ops.subgraph import Subgraph
-from lowdnn.ops.tensor import Tensor
-from lowdnn.ops.transpose import Transpose
-from lowdnn.schema import ELEMENT_TYPES, attributes_of
+from lowdnn import ops
+from lowdnn.schema import ELEMENT_TYPES, declared_in
 
-#: Operations that the backend has no descriptors of: graphs have them in the place of compound ones, or from the
-#: frontend.
-PARTS: tuple[type, ...] = (BlockMask, SdpaFp8Backward)
 
-OPERATIONS: tuple[type, ...] = (
-    ConvolutionForward,
-    ConvolutionBackwardData,
-    ConvolutionBackwardFilter,
-    MatmulOperation,
-    PointwiseOperation,
-    ReductionOperation,
-    GenStats,
-    ResampleForward,
-    ResampleBackward,
-    NormForward,
-    NormBackward,
-    Softmax,
-    MoeGroupedMatmul,
-    MoeGroupedMatmulBackward,
-    RngOperation,
-    Transpose,
-    Reshape,
-    Slice,
-    Concat,
-    BlockScaleQuantize,
-    BlockScaleDequantize,
-    ExpandBandMatrix,
-    ContractBandMatrix,
-    BnFinalize,
-    BnBackwardWeights,
-    SdpaBackward,
-    RopeForward,
-    RopeBackward,
-    PagedCacheLoad,
-    *PARTS,
-)
+@cache
+def declared() -> tuple[type, ...]:
+    """All of them: operations, and what they are made of."""
+    modules = [import_module(f"{ops.__name__}.{found.name}") for found in iter_modules(ops.__path__)]
+    return tuple(
+        cls
+        for module in modules
+        for cls in vars(module).values()
+        if is_dataclass(cls) and isinstance(cls, type) and cls.__module__ == module.__name__
+        if hasattr(cls, "descriptor_type")
+    )
 
-DESCRIPTORS: tuple[type, ...] = (Tensor, Convolution, Matmul, Pointwise, Reduction, Resample, Rng, *OPERATIONS)
 
-#: Operations that no descriptor stands for (``graph.expansion``, ``graph.bit_masks``).
-INTERNAL: tuple[type, ...] = (RaggedLoad, RaggedStore, PackBits, UnpackBits)
+@cache
+def operations() -> tuple[type, ...]:
+    """What graphs hold."""
+    return tuple(cls for cls in declared() if hasattr(cls, "reference"))
 
-#: What operations are made of that no descriptor stands for.
-INNER: tuple[type, ...] = (Subgraph,)
 
-#: Operations that stand for several others (``graph.expansion``), which graphs hold in their place.
-Compound = SdpaForward | DiagonalBandMask
-COMPOUNDS: tuple[type, ...] = (SdpaForward, DiagonalBandMask)
+@cache
+def compounds() -> tuple[type, ...]:
+    """Operations that stand for several others (``graph.expansion``), which graphs hold in their place."""
+    return tuple(cls for cls in declared() if cls in descriptors() and cls not in operations() and _has_output(cls))
+
+
+@cache
+def descriptors() -> tuple[type, ...]:
+    """What the backend has descriptors of; compound operations included."""
+    return tuple(cls for cls in declared() if cls.descriptor_type is not None)  # type: ignore[attr-defined]
 
 
 def enums() -> Iterator[type[Enum]]:
-    """The enums that the descriptors' attributes take."""
-    taken = {kind for cls in DESCRIPTORS for declared in attributes_of(cls).values() for kind in declared.types}
+    """The enums that attributes take."""
+    taken = {kind for cls in declared() for item in declared_in(cls) for kind in item.types}
     for kind in sorted(taken & ELEMENT_TYPES.keys()):
         element = ELEMENT_TYPES[kind]
         if issubclass(element, Enum):
             yield element
+
+
+def _has_output(cls: type) -> bool:
+    return any(item.role == "output" for item in declared_in(cls))

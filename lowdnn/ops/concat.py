@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.ops.base import Values
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_inputs, tensor_output
 from lowdnn.status import BadParamError, ShapeMismatchError
 
@@ -27,6 +28,7 @@ class Concat:
     """See the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_CONCAT
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.EXACT
 
     axis: int = attribute(AttributeName.OPERATION_CONCAT_AXIS, AttributeType.INT64)
     inputs: tuple[Tensor, ...] = tensor_inputs(AttributeName.OPERATION_CONCAT_INPUT_DESCS)

@@ -15,6 +15,7 @@ from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.ops import band_matrix
 from lowdnn.ops.base import Values
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 
 
@@ -23,6 +24,7 @@ class ContractBandMatrix:
     """See the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_CONTRACT_BAND_MATRIX
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.EXACT
 
     x: Tensor = tensor_input(AttributeName.OPERATION_CONTRACT_BAND_MATRIX_XDESC)
     y: Tensor = tensor_output(AttributeName.OPERATION_CONTRACT_BAND_MATRIX_YDESC)

@@ -27,6 +27,7 @@ from lowdnn.enums import AttributeName, AttributeType, ConvolutionMode, DataType
 from lowdnn.ops.base import Values, outputs_of
 from lowdnn.ops.compute import wrap_accumulator
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute
 from lowdnn.status import BadParamError, ShapeMismatchError
 
@@ -131,11 +132,16 @@ class ConvolutionOperation:
     """
 
     descriptor_type: ClassVar[DescriptorType]
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.CONTRACTION
     label: ClassVar[str]
     roles: ClassVar[tuple[str, str, str]]
     convolution: Convolution
     alpha: float
     beta: float
+
+    @property
+    def compute_type(self) -> DataType:
+        return self.convolution.compute_type
 
     @cached_property
     def image(self) -> Tensor:

@@ -19,6 +19,7 @@ from lowdnn import dtypes
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, GenStatsMode
 from lowdnn.ops.base import Values
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import ShapeMismatchError, UnsupportedDataTypeError
 
@@ -28,6 +29,7 @@ class GenStats:
     """See the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_GEN_STATS
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.REDUCTION
 
     x: Tensor = tensor_input(AttributeName.OPERATION_GENSTATS_XDESC)
     sum: Tensor = tensor_output(AttributeName.OPERATION_GENSTATS_SUMDESC)

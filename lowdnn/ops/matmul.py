@@ -18,6 +18,7 @@ from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType
 from lowdnn.ops.base import Values
 from lowdnn.ops.compute import check_compute_type, wrap_accumulator
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import ShapeMismatchError, UnsupportedPaddingError, UnsupportedShapeError
 
@@ -41,6 +42,7 @@ class MatmulOperation:
     """See the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_MATMUL
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.CONTRACTION
 
     matmul: Matmul = attribute(
         AttributeName.OPERATION_MATMUL_DESC, AttributeType.BACKEND_DESCRIPTOR, descriptor=DescriptorType.MATMUL
@@ -54,6 +56,10 @@ class MatmulOperation:
         if self.c.dims != expected:
             raise ShapeMismatchError.at("matmul.c.dims", expected=list(expected), got=list(self.c.dims))
         check_compute_type("matmul", self.matmul.compute_type, (self.a, self.b))
+
+    @property
+    def compute_type(self) -> DataType:
+        return self.matmul.compute_type
 
     @property
     def flops(self) -> int:

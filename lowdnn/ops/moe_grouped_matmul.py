@@ -24,6 +24,7 @@ from lowdnn.ops.base import Values
 from lowdnn.ops.compute import check_compute_type, wrap_accumulator
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.token_groups import TokenGroups
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import BadParamError, ShapeMismatchError, UnsupportedDataTypeError, UnsupportedShapeError
 
@@ -40,6 +41,7 @@ class MoeGroupedMatmul:
     """See the module's docstring. ``top_k`` counts in SCATTER only."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_MOE_GROUPED_MATMUL
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.CONTRACTION
 
     mode: MoeGroupedMatmulMode = attribute(
         AttributeName.OPERATION_MOE_GROUPED_MATMUL_MODE, AttributeType.MOE_GROUPED_MATMUL_MODE

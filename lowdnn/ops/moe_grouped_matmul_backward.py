@@ -22,6 +22,7 @@ from lowdnn.ops.base import Values
 from lowdnn.ops.compute import check_compute_type, check_float_operands
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.token_groups import TokenGroups
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import ShapeMismatchError, UnsupportedShapeError
 
@@ -31,6 +32,7 @@ class MoeGroupedMatmulBackward:
     """See the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_MOE_GROUPED_MATMUL_BWD
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.CONTRACTION
 
     compute_type: DataType = attribute(
         AttributeName.OPERATION_MOE_GROUPED_MATMUL_BWD_MATH_PREC, AttributeType.DATA_TYPE

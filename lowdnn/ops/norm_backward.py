@@ -21,6 +21,7 @@ from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType,
 from lowdnn.ops.base import Values, inputs_of, outputs_of
 from lowdnn.ops.norm import NormShape, average, check_dims, check_float, check_scalar, compute_type_of
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import NotSupportedError
 
@@ -30,6 +31,7 @@ class NormBackward:
     """See the module's docstring. ``epsilon`` is not used: it is in inv_variance."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_NORM_BACKWARD
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.ROWS
 
     mode: NormMode = attribute(AttributeName.OPERATION_NORM_BWD_MODE, AttributeType.NORM_MODE)
     x: Tensor = tensor_input(AttributeName.OPERATION_NORM_BWD_XDESC)

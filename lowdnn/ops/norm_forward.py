@@ -36,6 +36,7 @@ from lowdnn.ops.norm import (
     unbiased_factor,
 )
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import BadParamError, NotSupportedError
 
@@ -45,6 +46,7 @@ class NormForward:
     """See the module's docstring. ``groups``: of GROUP_NORM; 0 where the statistics' dims say it."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_NORM_FORWARD
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.ROWS
 
     mode: NormMode = attribute(AttributeName.OPERATION_NORM_FWD_MODE, AttributeType.NORM_MODE)
     phase: NormFwdPhase = attribute(AttributeName.OPERATION_NORM_FWD_PHASE, AttributeType.NORM_FWD_PHASE)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from lowdnn.enums import AttributeName, DataType, DescriptorType
 from lowdnn.ops.base import Values
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import tensor_input, tensor_output
 from lowdnn.status import BadParamError, ShapeMismatchError, UnsupportedDataTypeError, UnsupportedShapeError
 
@@ -31,6 +32,7 @@ class PagedCacheLoad:
     """See the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_PAGED_CACHE_LOAD
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.EXACT
 
     container: Tensor = tensor_input(AttributeName.OPERATION_PAGED_CACHE_LOAD_CONTAINER_DESC)
     y: Tensor = tensor_output(AttributeName.OPERATION_PAGED_CACHE_LOAD_YDESC)

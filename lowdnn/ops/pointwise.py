@@ -39,6 +39,7 @@ from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType,
 from lowdnn.ops import pointwise_reference
 from lowdnn.ops.base import Values
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import BadParamError, ShapeMismatchError, UnsupportedDataTypeError
 
@@ -207,6 +208,7 @@ class PointwiseOperation:
     """See the module's docstring. Ports that the mode does not use stay None."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_POINTWISE
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.POINTWISE
 
     pointwise: Pointwise = attribute(
         AttributeName.OPERATION_POINTWISE_PW_DESCRIPTOR,
@@ -243,6 +245,10 @@ class PointwiseOperation:
         axis = self.pointwise.axis
         if self.mode is PointwiseMode.GEN_INDEX and not 0 <= axis < len(dims):
             raise BadParamError.at("pointwise.axis", expected=f"0 to {len(dims) - 1} for GEN_INDEX", got=axis)
+
+    @property
+    def compute_type(self) -> DataType:
+        return self.pointwise.compute_type
 
     @property
     def mode(self) -> PointwiseMode:

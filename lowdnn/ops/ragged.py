@@ -21,9 +21,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lowdnn.enums import AttributeName, DataType, DescriptorType
+from lowdnn.enums import DataType, DescriptorType
 from lowdnn.ops.base import Values
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import tensor_input, tensor_output
 from lowdnn.status import BadParamError, ShapeMismatchError, UnsupportedDataTypeError
 
@@ -34,11 +35,12 @@ _OFFSET_TYPES = (DataType.INT32, DataType.INT64)
 class RaggedMove:
     """What both have in common; see the module's docstring."""
 
-    descriptor_type: ClassVar[DescriptorType] = DescriptorType.TENSOR
+    descriptor_type: ClassVar[DescriptorType | None]
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.EXACT
 
-    x: Tensor = tensor_input(AttributeName.OPERATION_RESHAPE_XDESC)
-    y: Tensor = tensor_output(AttributeName.OPERATION_RESHAPE_YDESC)
-    offsets: Tensor = tensor_input(AttributeName.TENSOR_RAGGED_OFFSET_DESC)
+    x: Tensor = tensor_input()
+    y: Tensor = tensor_output()
+    offsets: Tensor = tensor_input()
     multiplier: int = 1
 
     def __post_init__(self) -> None:
@@ -99,6 +101,8 @@ class RaggedMove:
 class RaggedLoad(RaggedMove):
     """See the module's docstring."""
 
+    descriptor_type: ClassVar[DescriptorType | None] = None
+
     @property
     def packed(self) -> Tensor:
         return self.x
@@ -117,6 +121,8 @@ class RaggedLoad(RaggedMove):
 @dataclass(frozen=True)
 class RaggedStore(RaggedMove):
     """See the module's docstring. The reference has zeros where y stays as it is."""
+
+    descriptor_type: ClassVar[DescriptorType | None] = None
 
     @property
     def packed(self) -> Tensor:

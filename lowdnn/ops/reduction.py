@@ -21,6 +21,7 @@ from lowdnn import dtypes
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, ReduceTensorOp
 from lowdnn.ops.base import Values
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import ShapeMismatchError, UnsupportedDataTypeError
 
@@ -60,6 +61,7 @@ class ReductionOperation:
     """See the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_REDUCTION
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.REDUCTION
 
     reduction: Reduction = attribute(
         AttributeName.OPERATION_REDUCTION_DESC, AttributeType.BACKEND_DESCRIPTOR, descriptor=DescriptorType.REDUCTION
@@ -73,6 +75,10 @@ class ReductionOperation:
         for axis, (source, target) in enumerate(zip(self.x.dims, self.y.dims, strict=True)):
             if target not in (1, source):
                 raise ShapeMismatchError.at(f"reduction.y.dims[{axis}]", expected=f"1 or {source} as x", got=target)
+
+    @property
+    def compute_type(self) -> DataType:
+        return self.reduction.compute_type
 
     @property
     def axes(self) -> tuple[int, ...]:

@@ -42,6 +42,7 @@ from lowdnn.enums import (
 )
 from lowdnn.ops.base import Values
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute
 from lowdnn.status import (
     BadParamError,
@@ -224,6 +225,15 @@ class ResampleOperation:
     descriptor_type: ClassVar[DescriptorType]
     resample: Resample
     index: Tensor | None
+
+    @property
+    def tolerance_class(self) -> ToleranceClass:
+        """A maximum is one of the values; all else is a sum."""
+        raise NotImplementedError
+
+    @property
+    def compute_type(self) -> DataType:
+        return self.resample.compute_type
 
     @property
     def image(self) -> Tensor:

@@ -26,6 +26,7 @@ from lowdnn.ops.base import Values
 from lowdnn.ops.compute import check_float_operands
 from lowdnn.ops.resample import Resample, ResampleOperation, check_index, check_scaling, divisors, maxima, taps
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import BadParamError, ShapeMismatchError, UnsupportedDataTypeError
 
@@ -72,6 +73,10 @@ class ResampleBackward(ResampleOperation):
             raise UnsupportedDataTypeError.at(
                 "resample_backward.compute_type", expected="FLOAT or DOUBLE", got=self.resample.compute_type.name
             )
+
+    @property
+    def tolerance_class(self) -> ToleranceClass:
+        return ToleranceClass.REDUCTION
 
     @property
     def image(self) -> Tensor:

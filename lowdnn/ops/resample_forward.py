@@ -24,6 +24,7 @@ from lowdnn.enums import AttributeName, AttributeType, DescriptorType, ResampleM
 from lowdnn.ops.base import Values
 from lowdnn.ops.resample import Resample, ResampleOperation, check_index, check_scaling, divisors, maxima, taps
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import ShapeMismatchError
 
@@ -56,6 +57,11 @@ class ResampleForward(ResampleOperation):
         if self.index is not None:
             check_index("resample_forward.index", self.index, expected, self.resample, self.x.dims)
         check_scaling("resample_forward", self.alpha, self.beta)
+
+    @property
+    def tolerance_class(self) -> ToleranceClass:
+        is_choice = self.resample.mode is ResampleMode.MAXPOOL
+        return ToleranceClass.POINTWISE if is_choice else ToleranceClass.REDUCTION
 
     @property
     def image(self) -> Tensor:

@@ -17,6 +17,7 @@ from lowdnn.enums import AttributeName, AttributeType, DescriptorType, ReshapeMo
 from lowdnn.ops.base import Values
 from lowdnn.ops.memory import viewed
 from lowdnn.ops.tensor import Tensor, has_overlap
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import BadParamError, ShapeMismatchError
 
@@ -26,6 +27,7 @@ class Reshape:
     """See the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_RESHAPE
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.EXACT
 
     x: Tensor = tensor_input(AttributeName.OPERATION_RESHAPE_XDESC)
     y: Tensor = tensor_output(AttributeName.OPERATION_RESHAPE_YDESC)

@@ -28,6 +28,7 @@ from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType,
 from lowdnn.ops import philox
 from lowdnn.ops.base import Values
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import BadParamError, UnsupportedDataTypeError
 
@@ -93,6 +94,7 @@ class RngOperation:
     """See the module's docstring. seed, offset: integers of 64 bits, as numbers or as tensors of one element."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_RNG
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.POINTWISE
 
     rng: Rng = attribute(
         AttributeName.OPERATION_RNG_DESC, AttributeType.BACKEND_DESCRIPTOR, descriptor=DescriptorType.RNG

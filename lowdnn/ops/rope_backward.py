@@ -16,6 +16,7 @@ from lowdnn.ops.base import Values
 from lowdnn.ops.norm import compute_type_of
 from lowdnn.ops.rope import Rotation, rotation
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 
 
@@ -24,6 +25,7 @@ class RopeBackward:
     """See the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_ROPE_BWD
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.ROWS
 
     dy: Tensor = tensor_input(AttributeName.OPERATION_ROPE_BWD_DYDESC)
     dx: Tensor = tensor_output(AttributeName.OPERATION_ROPE_BWD_DXDESC)

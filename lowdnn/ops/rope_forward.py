@@ -16,6 +16,7 @@ from lowdnn.ops.base import Values
 from lowdnn.ops.norm import compute_type_of
 from lowdnn.ops.rope import Rotation, rotation
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 
 
@@ -24,6 +25,7 @@ class RopeForward:
     """See the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_ROPE_FWD
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.ROWS
 
     x: Tensor = tensor_input(AttributeName.OPERATION_ROPE_FWD_XDESC)
     y: Tensor = tensor_output(AttributeName.OPERATION_ROPE_FWD_YDESC)

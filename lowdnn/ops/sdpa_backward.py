@@ -39,6 +39,7 @@ from lowdnn.ops.norm import check_dims, check_float
 from lowdnn.ops.sdpa import Lengths, check_heads, check_lengths
 from lowdnn.ops.subgraph import Subgraph, are_products
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import inner_operations, tensor_input, tensor_output
 from lowdnn.status import BadParamError, NotSupportedError, ShapeMismatchError, UnsupportedDataTypeError
 
@@ -52,7 +53,8 @@ Array = NDArray[Any]
 class SdpaBackward:
     """See the module's docstring."""
 
-    descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_SDPA_BWD
+    descriptor_type: ClassVar[DescriptorType | None] = DescriptorType.OPERATION_SDPA_BWD
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.CONTRACTION
 
     q: Tensor = tensor_input(AttributeName.OPERATION_SDPA_BWD_QDESC)
     k: Tensor = tensor_input(AttributeName.OPERATION_SDPA_BWD_KDESC)

@@ -14,11 +14,12 @@ descriptor of this operation, so the numbers go by attributes of others.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from lowdnn import dtypes
-from lowdnn.enums import AttributeName, DataType
+from lowdnn.enums import DataType, DescriptorType
 from lowdnn.ops.base import Values
 from lowdnn.ops.sdpa_backward import Array, SdpaBackward
 from lowdnn.ops.tensor import Tensor
@@ -41,8 +42,10 @@ _WHERE = "sdpa_fp8_backward"
 class SdpaFp8Backward(SdpaBackward):
     """See the module's docstring."""
 
-    numbers: tuple[Tensor, ...] = tensor_inputs(AttributeName.OPERATION_BLOCK_SCALE_DEQUANTIZE_SCALE_DESC)
-    largest: tuple[Tensor, ...] = tensor_outputs(AttributeName.OPERATION_REDUCTION_YDESC)
+    descriptor_type: ClassVar[DescriptorType | None] = None
+
+    numbers: tuple[Tensor, ...] = tensor_inputs()
+    largest: tuple[Tensor, ...] = tensor_outputs()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from lowdnn.enums import DIM_MAX, AttributeName, AttributeType, DescriptorType
 from lowdnn.ops.base import Values
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import BadParamError, ShapeMismatchError
 
@@ -22,6 +23,7 @@ class Slice:
     """See the module's docstring. start, limit, strides: one for each axis; strides left out are 1."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_SLICE
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.EXACT
 
     x: Tensor = tensor_input(AttributeName.OPERATION_SLICE_XDESC)
     y: Tensor = tensor_output(AttributeName.OPERATION_SLICE_YDESC)

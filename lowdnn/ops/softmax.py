@@ -30,6 +30,7 @@ from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType
 from lowdnn.ops.base import Values, inputs_of, outputs_of
 from lowdnn.ops.norm import check_dims, check_float, compute_type_of
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import BadParamError, ShapeMismatchError
 
@@ -39,6 +40,7 @@ class Softmax:
     """See the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_SOFTMAX
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.ROWS
 
     x: Tensor = tensor_input(AttributeName.OPERATION_SOFTMAX_XDESC)
     y: Tensor = tensor_output(AttributeName.OPERATION_SOFTMAX_YDESC)

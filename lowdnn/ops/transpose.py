@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from lowdnn.enums import DIM_MAX, AttributeName, AttributeType, DescriptorType
 from lowdnn.ops.base import Values
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import BadParamError, ShapeMismatchError
 
@@ -23,6 +24,7 @@ class Transpose:
     """See the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_TRANSPOSE
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.EXACT
 
     x: Tensor = tensor_input(AttributeName.OPERATION_TRANSPOSE_XDESC)
     y: Tensor = tensor_output(AttributeName.OPERATION_TRANSPOSE_YDESC)

@@ -197,7 +197,7 @@ def test_descriptors_that_only_the_library_makes(descriptor_type: DescriptorType
 
 def test_a_descriptor_type_that_does_not_exist_here() -> None:
     with pytest.raises(
-        NotSupportedError, match=r"create.descriptor_type: expected one of TENSOR, .* got OPERATION_SIGNAL"
+        NotSupportedError, match=r"create.descriptor_type: expected one of POINTWISE, .* got OPERATION_SIGNAL"
     ):
         create(DescriptorType.OPERATION_SIGNAL)
 

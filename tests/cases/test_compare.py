@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from lowdnn.cases import parse_case
-from lowdnn.cases.compare import EXACT, OpClass, Tolerance, differences, expected_outputs, tolerance, tolerance_of
+from lowdnn.cases.compare import EXACT, Tolerance, differences, expected_outputs, tolerance, tolerance_of
 from lowdnn.cases.oracle import trace
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.tolerance import ToleranceClass
 
 LOOSE = Tolerance(0.1, 0.0)
 
@@ -54,29 +55,29 @@ def test_shapes_and_storage_must_match() -> None:
 
 
 def test_tolerances() -> None:
-    assert tolerance(OpClass.POINTWISE, DataType.FLOAT) == Tolerance(1.3e-6, 1e-5)
-    assert tolerance(OpClass.POINTWISE, DataType.INT32, compute_type=DataType.INT32) == EXACT
-    assert tolerance(OpClass.POINTWISE, DataType.INT8).absolute == 1
-    assert tolerance(OpClass.POINTWISE, DataType.BOOLEAN) == EXACT
-    short, long = (tolerance(OpClass.CONTRACTION, DataType.FLOAT, length).absolute for length in (1, 1000))
+    assert tolerance(ToleranceClass.POINTWISE, DataType.FLOAT) == Tolerance(1.3e-6, 1e-5)
+    assert tolerance(ToleranceClass.POINTWISE, DataType.INT32, compute_type=DataType.INT32) == EXACT
+    assert tolerance(ToleranceClass.POINTWISE, DataType.INT8).absolute == 1
+    assert tolerance(ToleranceClass.POINTWISE, DataType.BOOLEAN) == EXACT
+    short, long = (tolerance(ToleranceClass.CONTRACTION, DataType.FLOAT, length).absolute for length in (1, 1000))
     assert short < long < 2e-4
-    assert tolerance(OpClass.CONTRACTION_TF32, DataType.FLOAT, 1000).absolute > long
+    assert tolerance(ToleranceClass.CONTRACTION_TF32, DataType.FLOAT, 1000).absolute > long
 
 
 def test_the_widest_class_of_a_graph_counts() -> None:
     graph = parse_case("matmul m=4 n=4 k=64 epilogue=relu").graph()
     (output,) = graph.outputs
     plain = tolerance_of(graph, output, (), 64)
-    assert plain == tolerance(OpClass.CONTRACTION, DataType.FLOAT, 64)
+    assert plain == tolerance(ToleranceClass.CONTRACTION, DataType.FLOAT, 64)
     tf32 = tolerance_of(graph, output, (NumericalNote.DOWN_CONVERT_INPUTS,), 64)
-    assert tf32 == tolerance(OpClass.CONTRACTION_TF32, DataType.FLOAT, 64)
+    assert tf32 == tolerance(ToleranceClass.CONTRACTION_TF32, DataType.FLOAT, 64)
 
 
 def test_sums_of_fp8_in_tensor_cores_keep_fewer_bits() -> None:
     graph = parse_case("matmul m=4 n=4 k=64 layout=nt dtype=e4m3 out=fp32").graph()
     found = [tolerance_of(graph, graph.outputs[0], notes, 64).absolute for notes in ((), (NumericalNote.TENSOR_CORE,))]
     assert found[0] < 2e-5
-    assert found[1] == tolerance(OpClass.CONTRACTION, DataType.FLOAT, 64, DataType.FAST_FLOAT_FOR_FP8).absolute
+    assert found[1] == tolerance(ToleranceClass.CONTRACTION, DataType.FLOAT, 64, DataType.FAST_FLOAT_FOR_FP8).absolute
 
 
 def test_a_row_of_one_key_is_off_by_the_rounding_of_its_weight() -> None:
@@ -98,7 +99,7 @@ def test_an_operand_rounded_before_a_contraction_may_be_one_unit_off() -> None:
         parse_case(f"matmul m=4 n=4 k=64 layout=nt dtype=fp16{more}").graph() for more in ("", " prologue=scale+relu")
     )
     found = [tolerance_of(graph, graph.outputs[0], (), 64) for graph in (plain, scaled)]
-    assert found[0] == tolerance(OpClass.CONTRACTION, DataType.HALF, 64)
+    assert found[0] == tolerance(ToleranceClass.CONTRACTION, DataType.HALF, 64)
     assert found[1] == Tolerance(found[0].relative, found[0].absolute + 16 * 2.0**-10)
 
 
@@ -113,6 +114,6 @@ def test_a_scaled_operand_next_to_a_tie_passes() -> None:
     assert np.argwhere(fused != stored[convolution.x.uid]).tolist() == [[0, 5, 1, 4]]
     y = convolution.reference({"x": fused.astype(np.float64), "w": inputs[convolution.w.uid].astype(np.float64)})["y"]
     allowed = tolerance_of(graph, convolution.y, (), case.length)
-    plain = tolerance(OpClass.CONTRACTION, DataType.HALF, case.length)
+    plain = tolerance(ToleranceClass.CONTRACTION, DataType.HALF, case.length)
     assert differences(y.astype(np.float16), stored[convolution.y.uid], DataType.HALF, plain)
     assert not differences(y.astype(np.float16), stored[convolution.y.uid], DataType.HALF, allowed)

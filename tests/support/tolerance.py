@@ -6,10 +6,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from lowdnn.cases.compare import EXACT, OpClass, Tolerance, differences, tolerance
+from lowdnn.cases.compare import EXACT, Tolerance, differences, tolerance
 from lowdnn.enums import DataType
 
-__all__ = ["OpClass", "Tolerance", "assert_close", "assert_exact", "tolerance"]
+__all__ = ["Tolerance", "assert_close", "assert_exact", "tolerance"]
 
 
 def assert_close(

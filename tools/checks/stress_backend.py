@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lowdnn.backend import Descriptor, Handle, create, execute
-from lowdnn.backend.catalogue import DECLARATIONS
+from lowdnn.backend.catalogue import declarations
 from lowdnn.backend.read_only import read_only_of
 from lowdnn.cases import parse_case
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType, HeurMode
@@ -49,7 +49,7 @@ class BackendCalls:
         self._values = Values(draw)
         self._kept: dict[DescriptorType, list[Descriptor]] = {}
         graphs = [list(parse_case(line).graph().operations) for line in CASES]
-        declared = set(DECLARATIONS.values())
+        declared = set(declarations().values())
         self._operations = [graph for graph in graphs if {type(operation) for operation in graph} <= declared]
         self._host = np.ones(8, np.float64)
         self._calls: tuple[tuple[int, Callable[[], object]], ...] = (
@@ -68,12 +68,12 @@ class BackendCalls:
         return f"backend.{call.__name__}", call
 
     def create(self) -> None:
-        wanted = self._draw.choice((*DECLARATIONS, self._values.one_of(list(D)), self._values.garbage()))
+        wanted = self._draw.choice((*declarations(), self._values.one_of(list(D)), self._values.garbage()))
         self._keep(create(wanted))
 
     def set_attribute(self) -> None:
         descriptor = self._any(is_finalized=False)
-        declared = list(attributes_of(DECLARATIONS[descriptor.type]).values())
+        declared = list(attributes_of(declarations()[descriptor.type]).values())
         if not declared or self._draw.random() < 0.1:
             name = self._values.one_of([*N, self._values.garbage()])
             descriptor.set_attribute(name, self._values.one_of(list(T)), self._values.garbage())
@@ -85,7 +85,7 @@ class BackendCalls:
 
     def get_attribute(self) -> None:
         descriptor = self._any(is_finalized=True)
-        declaration = DECLARATIONS[descriptor.type]
+        declaration = declarations()[descriptor.type]
         types = {name: item.types[0] for name, item in attributes_of(declaration).items()}
         types |= {name: item.type for name, item in read_only_of(declaration).items()}
         name = self._odd(self._values.one_of(list(types)))
@@ -101,7 +101,7 @@ class BackendCalls:
     def replay(self) -> None:
         """Sets the attributes of a known operation's descriptor one by one, now and then one of them wrong."""
         value = self._draw.choice(self._draw.choice(self._operations))
-        if type(value) not in DECLARATIONS.values():
+        if type(value) not in declarations().values():
             return
         descriptor = create(value.descriptor_type)
         self._keep(descriptor)

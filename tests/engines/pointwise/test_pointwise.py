@@ -15,12 +15,13 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.layouts import Layout
 from lowdnn.ops.pointwise import Pointwise, compute_types, input_ports
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError, NotSupportedError
 from tests.support.builders import matmul_graph, pointwise_graph
 from tests.support.data import fresh_seed, special_values
 from tests.support.running import check_close, check_exact, run_plan
-from tests.support.tolerance import OpClass, assert_close, assert_exact, tolerance
+from tests.support.tolerance import assert_close, assert_exact, tolerance
 
 ENGINE = PointwiseEngine()
 MODES = PointwiseMode
@@ -107,7 +108,9 @@ def test_nan_and_infinity(device: Runtime) -> None:
     actual = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, inputs)
     for uid, expected in evaluate(graph, inputs).items():
         context = graph.producer(graph.tensors[uid])
-        assert_close(actual[uid], expected, DataType.FLOAT, tolerance(OpClass.POINTWISE, DataType.FLOAT), str(context))
+        assert_close(
+            actual[uid], expected, DataType.FLOAT, tolerance(ToleranceClass.POINTWISE, DataType.FLOAT), str(context)
+        )
 
 
 def test_truth_is_that_of_the_operand_itself(device: Runtime) -> None:

@@ -6,12 +6,13 @@ import numpy as np
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_90A
-from lowdnn.cases.compare import OpClass, Tolerance, differences, tolerance
+from lowdnn.cases.compare import Tolerance, differences, tolerance
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.base import Engine
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.runtime.runtime import Runtime
 from tests.support.data import fresh_seed
 from tests.support.near_misses.drawing import NearMiss, exact, near_misses, with_data, with_inputs
@@ -150,6 +151,6 @@ def _far_share(found: Array, wanted: Array, data_type: DataType, allowed: Tolera
 def _tolerance(data_type: DataType) -> Tolerance:
     """DOUBLE holds what is computed in FLOAT; fewer bits round to either side."""
     if data_type in (DataType.FLOAT, DataType.DOUBLE):
-        return tolerance(OpClass.POINTWISE, DataType.FLOAT)
-    allowed = tolerance(OpClass.POINTWISE, data_type)
+        return tolerance(ToleranceClass.POINTWISE, DataType.FLOAT)
+    allowed = tolerance(ToleranceClass.POINTWISE, data_type)
     return Tolerance(_ROUNDINGS * allowed.relative, _ROUNDINGS * allowed.absolute)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType
 from lowdnn.graph.expansion import expanded
-from lowdnn.ops.base import Operation
-from lowdnn.ops.catalog import Compound
+from lowdnn.ops.base import HasPorts, Operation
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.softmax import Softmax
@@ -49,7 +48,7 @@ class Sketch(CaseBuilder):
         self.values[tensor.uid] = np.full((1,) * rank, value)
         return tensor
 
-    def compound(self, operation: Operation | Compound) -> None:
+    def compound(self, operation: HasPorts) -> None:
         """An operation that is expanded."""
         self._operations.append(operation)  # type: ignore[arg-type]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.cases.compare import CONTRACTIONS, EXACT, EXACT_OPERATIONS, OpClass, arithmetic_of, differences, tolerance
+from lowdnn.cases.compare import EXACT, differences, tolerance
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import HeurMode, NumericalNote
@@ -22,6 +22,7 @@ from lowdnn.ops.base import Operation, RoundsInside, inputs_of, outputs_of
 from lowdnn.ops.compute import accumulator_type
 from lowdnn.ops.ragged import RaggedStore
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from tests.support.random_graphs.growth import Array, Grown
@@ -66,7 +67,7 @@ def _problem(tensor: Tensor, actual: Array, expected: Array, changed: list[Array
     if not changed:
         wrong = differences(actual, expected, tensor.data_type, EXACT)
         return f"{tensor.label}: {wrong}" if wrong else ""
-    base = tolerance(OpClass.POINTWISE, tensor.data_type)
+    base = tolerance(ToleranceClass.POINTWISE, tensor.data_type)
     got, wanted = (_values(array, tensor) for array in (actual, expected))
     others = [_values(array, tensor) for array in changed]
     with np.errstate(invalid="ignore"):
@@ -127,11 +128,11 @@ def _evaluated(
 
 def _error(operation: Operation, notes: Collection[NumericalNote]) -> float:
     """The error of one result of an operation, relative to the larger of its results."""
-    if isinstance(operation, EXACT_OPERATIONS):
+    if operation.tolerance_class is ToleranceClass.EXACT:
         return 0.0
-    sums = dtypes.info(accumulator_type(arithmetic_of(operation)))
+    sums = dtypes.info(accumulator_type(operation.compute_type))
     epsilon = _ROUNDINGS * sums.epsilon if sums.kind is dtypes.Kind.FLOAT else 0.0
-    if not isinstance(operation, CONTRACTIONS):
+    if operation.tolerance_class is not ToleranceClass.CONTRACTION:
         return epsilon
     operands = {tensor.data_type for tensor in inputs_of(operation).values()}
     if operands & set(dtypes.FP8_TYPES):

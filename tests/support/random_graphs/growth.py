@@ -17,8 +17,7 @@ from lowdnn import dtypes
 from lowdnn.enums import DataType
 from lowdnn.graph.expansion import expanded
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.ops.base import Operation, inputs_of, outputs_of, with_tensors
-from lowdnn.ops.catalog import Compound
+from lowdnn.ops.base import HasPorts, Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.tensor import Tensor, packed_strides
 
 T = TypeVar("T")
@@ -64,7 +63,7 @@ class Growth:
     ) -> None:
         self.rng = rng
         self.is_exact = is_exact
-        self.operations: list[Operation | Compound] = []
+        self.operations: list[HasPorts] = []
         self.extents: list[str] = []
         self._zero = zero
         self._empty_share = empty_share
@@ -168,7 +167,7 @@ class Growth:
         for key, tensor in tensors.items():
             self._given(tensor, values[key])
 
-    def add(self, operation: Operation | Compound) -> None:
+    def add(self, operation: HasPorts) -> None:
         """Adds an operation. Raises UnfitError, and leaves the graph as it was."""
         self._check_places(operation)
         found: dict[int, Array] = {}
@@ -202,7 +201,7 @@ class Growth:
         if self.is_exact and ((np.abs(values) > _LARGEST_EXACT).any() or (values != rounded.astype(np.float64)).any()):
             raise UnfitError
 
-    def _check_places(self, operation: Operation | Compound) -> None:
+    def _check_places(self, operation: HasPorts) -> None:
         """Refuses a norm beside a stored mask, which would be packed into bits; these have a step of their own."""
         for part in expanded((*self.operations, operation)):
             for tensor in inputs_of(part).values():
