@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
+from lowdnn.engines.attention.forward import AttentionForward
+from lowdnn.engines.attention.forward_kernel import ForwardKernel, ForwardTile
 from lowdnn.engines.attention.heads import Place, pitch_bytes
 from lowdnn.engines.attention.limits import FORWARD_LIMITS
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
@@ -191,12 +192,10 @@ class _Shape:
         params = Params(_WARPS, self.stages, self.blocks_per_sm, *switches)
         parts = "c" if in_cluster else "p" * is_split
         variant = f"r{self.stages}x{self.blocks_per_sm}{parts}" + "f" * fills_device
-        kernel = self.problem.kernel("decode", self._target, self.tile, macros(params), variant)
+        kernel = self._kernel.kernel("decode", self._target, macros(params), variant)
         operands = tuple(operand.argument for operand in (self.problem.q, self.problem.k, self.problem.v))
         partials = (self._partials(splits),) if is_split and not in_cluster else ()
-        launch = self.problem.launch(
-            (*operands, *partials), self.tile, _WARPS * 32, self._shared_bytes, MathUnit.MMA_F16, splits
-        )
+        launch = self._kernel.launch((*operands, *partials), _WARPS * 32, self._shared_bytes, MathUnit.MMA_F16, splits)
         work = replace(launch.work, bytes=launch.work.bytes + (self.workspace_bytes(splits) if partials else 0))
         cluster = (1, splits if in_cluster else 1, 1)
         return kernel, replace(launch, work=work, overlaps_previous=self.overlaps, cluster=cluster)
@@ -210,7 +209,7 @@ class _Shape:
                 Struct(divider(queries)),
                 Struct(divider(heads)),
                 *i32((splits,)),
-                problem.argument(self.tile),
+                self._kernel.argument,
             )
         )
         launch = Launch(
@@ -226,7 +225,11 @@ class _Shape:
             overlaps_previous=self.overlaps,
         )
         params = CombineParams(_COMBINE_WARPS, int(self.overlaps))
-        return problem.kernel("combine", self._target, self.tile, macros(params)), launch
+        return self._kernel.kernel("combine", self._target, macros(params)), launch
+
+    @property
+    def _kernel(self) -> ForwardKernel:
+        return ForwardKernel(self.problem, self.tile)
 
     def workspace_bytes(self, splits: int) -> int:
         return self._extremes_bytes(splits) + aligned_bytes(

@@ -11,7 +11,8 @@ Kernel: ``attention_forward_mma.cu``.
 from __future__ import annotations
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
+from lowdnn.engines.attention.forward import AttentionForward
+from lowdnn.engines.attention.forward_kernel import ForwardKernel, ForwardTile
 from lowdnn.engines.attention.heads import pitch_bytes
 from lowdnn.engines.attention.limits import FORWARD_LIMITS
 from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
@@ -46,8 +47,9 @@ class AttentionMma(Modelled):
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
         problem = accepted(graph.derive(self._problem))
         tile = _tile(problem, _knobs(problem)[0].default)
-        work = problem.work(tile, MathUnit.MMA_F16)
-        return Launch(0, (problem.blocks(tile), 1, 1), (tile.warps * 32, 1, 1), (), work=work)
+        kernel = ForwardKernel(problem, tile)
+        work = kernel.work(MathUnit.MMA_F16)
+        return Launch(0, (kernel.blocks, 1, 1), (tile.warps * 32, 1, 1), (), work=work)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M."""
@@ -86,5 +88,6 @@ def _launch(problem: AttentionForward, queries: int) -> tuple[KernelRef, Launch]
     pitch, pitch_v = pitch_bytes(problem.padded_qk), pitch_bytes(problem.padded_v)
     operands = tuple(operand.argument for operand in (problem.q, problem.k, problem.v))
     shared_bytes = (tile.queries + tile.keys) * pitch + tile.keys * pitch_v
-    launch = problem.launch(operands, tile, tile.warps * 32, shared_bytes, MathUnit.MMA_F16)
-    return problem.kernel("mma", "sm_80", tile, ()), launch
+    kernel = ForwardKernel(problem, tile)
+    launch = kernel.launch(operands, tile.warps * 32, shared_bytes, MathUnit.MMA_F16)
+    return kernel.kernel("mma", "sm_80", ()), launch

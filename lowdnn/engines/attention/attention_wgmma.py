@@ -17,7 +17,8 @@ from math import gcd
 import numpy as np
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
-from lowdnn.engines.attention.forward import AttentionForward, ForwardTile
+from lowdnn.engines.attention.forward import AttentionForward
+from lowdnn.engines.attention.forward_kernel import ForwardKernel, ForwardTile
 from lowdnn.engines.attention.heads import Heads
 from lowdnn.engines.attention.limits import FORWARD_LIMITS
 from lowdnn.engines.attention.mapped import (
@@ -125,7 +126,7 @@ class AttentionWgmma(Modelled):
         queries, keys, _ = (knob.default for knob in graph.derive(self.knobs, arch))
         tile = _tile(problem, queries, keys)
         grid = _grid(problem, tile, arch)
-        work = problem.work(tile, math_unit(problem.data_type))
+        work = ForwardKernel(problem, tile).work(math_unit(problem.data_type))
         return Launch(0, grid, (1, 1, 1), (), work=work, overlaps_previous=True)
 
     def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -294,15 +295,16 @@ def _launch(
     variant = f"t{params.TAKES_TURNS}"
     if problem.k.load or problem.v.load:
         variant += f"b{k_box}x{v_box}"
-    kernel = problem.kernel("wgmma", "sm_90a", tile, tuple(vars(params).items()), variant)
+    forward = ForwardKernel(problem, tile)
+    kernel = forward.kernel("wgmma", "sm_90a", tuple(vars(params).items()), variant)
     threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages, stages)
-    launch = problem.launch(operands, tile, threads, shared_bytes, math_unit(problem.data_type))
+    launch = forward.launch(operands, threads, shared_bytes, math_unit(problem.data_type))
     return kernel, replace(launch, grid=_grid(problem, tile, arch), overlaps_previous=True)
 
 
 def _grid(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple[int, int, int]:
     """Blocks that are resident at once, no more than there is work for."""
-    return min(problem.blocks(tile), arch.sm_count * _blocks_per_sm(problem, tile)), 1, 1
+    return min(ForwardKernel(problem, tile).blocks, arch.sm_count * _blocks_per_sm(problem, tile)), 1, 1
 
 
 def _clear(numbers: tuple[Argument, ...]) -> tuple[KernelRef, Launch]:

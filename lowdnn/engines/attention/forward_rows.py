@@ -1,0 +1,37 @@
+"""What attention forward reads or stores once for each row or batch: lengths, the sink, statistics."""
+
+from __future__ import annotations
+
+from lowdnn.engines.launch import i64
+from lowdnn.enums import DataType
+from lowdnn.graph.attention_pattern import Attention
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Argument, Struct, TensorPointer
+
+#: C types of lengths.
+LENGTH_TYPES = {DataType.INT32: "i32", DataType.INT64: "i64"}
+
+
+def statistics_of(attention: Attention) -> dict[str, Tensor | None]:
+    """The tensors of statistics by the kernel's macros, in the order of its parameters."""
+    softmax = attention.softmax
+    return {"STATS": softmax.stats, "MAX": softmax.max, "SUM_EXP": softmax.sum_exp}
+
+
+def length_type(lengths: Tensor | None) -> str:
+    """The macro of the type of lengths; one for no lengths, too."""
+    return "i32" if lengths is None else LENGTH_TYPES[lengths.data_type]
+
+
+def lengths_arguments(lengths: Tensor | None) -> tuple[Argument, ...]:
+    """Pointer and stride of one length for each batch; nothing for none."""
+    if lengths is None:
+        return ()
+    stride = lengths.strides[0] if lengths.dims[0] > 1 else 0
+    return (TensorPointer(lengths.uid), *i64((stride,)))
+
+
+def row_values(tensor: Tensor) -> Struct:
+    """The kernels' ``RowValues``: pointer and strides of one number for each row."""
+    strides = (stride if extent > 1 else 0 for stride, extent in zip(tensor.strides, tensor.dims[:3], strict=False))
+    return Struct((TensorPointer(tensor.uid), *i64(strides)))
