@@ -1,72 +1,134 @@
-"""A module imports only its own package and packages of a lower layer."""
+"""A module imports only its own part and lower ones: of the library, and of each package that has an inner order."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 import lowdnn
 
 PACKAGE = Path(lowdnn.__file__).parent
 
-#: Lowest first; a part may import itself and every part before it. Parts of one line may not import each other.
-LAYERS = (
-    ("one_line",),
-    ("status",),
-    ("enums", "documents", "forking"),
-    ("dtypes", "config", "codec", "tensor_map"),
-    ("schema", "events"),
-    ("plan",),
-    ("arch",),
-    ("driver",),
-    ("runtime",),
-    ("ops",),
-    ("graph",),
-    ("codegen",),
-    ("engines",),
-    ("heuristics",),
-    ("backend",),
-    ("cases",),
-    ("bench", "frontend"),
-    ("cli",),
-    ("__main__",),
+
+@dataclass(frozen=True)
+class Order:
+    """The parts of ``package``, lowest first; those of one line may not import each other.
+
+    A part is a module or a package; a module belongs to the part with the longest name that holds it.
+    """
+
+    package: str
+    lines: tuple[tuple[str, ...], ...]
+
+    def place(self, module: str) -> tuple[int, str]:
+        """(line, part) of a module or of a name in one."""
+        inside = f"{module}.".removeprefix(f"{self.package}.")
+        found = [(rank, part) for rank, line in enumerate(self.lines) for part in line if inside.startswith(f"{part}.")]
+        return max(found, key=lambda place: len(place[1]), default=(-1, ""))
+
+    def wrong(self, imports: Mapping[str, Iterable[str]]) -> list[str]:
+        """The imports that do not go down, and modules that no line names. ``imports``: names, by importing module."""
+        own = f"{self.package}."
+        problems = []
+        for module, names in imports.items():
+            if not module.startswith(own):
+                continue
+            rank, part = self.place(module)
+            if not part:
+                problems.append(f"{module}: no line of the order of {self.package} names it")
+            targets = {self.place(name) for name in names if name.startswith(own)}
+            higher = sorted(to for to_rank, to in targets if to and to != part and to_rank >= rank)
+            problems += [f"{module} imports {own}{to}" for to in higher]
+        return problems
+
+
+LIBRARY = Order(
+    "lowdnn",
+    (
+        ("one_line",),
+        ("status",),
+        ("enums", "documents", "forking"),
+        ("dtypes", "config", "codec", "tensor_map"),
+        ("schema", "events"),
+        ("plan",),
+        ("arch",),
+        ("driver",),
+        ("runtime",),
+        ("ops",),
+        ("graph",),
+        ("codegen",),
+        ("engines",),
+        ("heuristics",),
+        ("backend",),
+        ("cases",),
+        ("bench", "frontend"),
+        ("cli",),
+        ("__main__",),
+    ),
 )
-RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
+
+ENGINES = Order(
+    "lowdnn.engines",
+    (
+        # The model of the machine, and what all engines share.
+        ("model", "limits"),
+        ("base",),
+        ("launch", "search"),
+        ("engine_set", "plan_parts", "relocation", "row_moves"),
+        ("problem_engine",),
+        ("one_launch", "single_operation"),
+        # Families whose kernels others launch too, and what those who do so share.
+        ("transform", "reduction", "pointwise"),
+        ("gemm",),
+        ("floor",),
+        ("delegation", "rows"),
+        # Families.
+        ("attention", "band_matrix", "bit_mask", "block_mask", "block_scale", "conv", "matmul"),
+        ("norm", "paged_cache", "ragged", "resample", "rope", "softmax"),
+        ("conv.depthwise", "conv.direct", "conv.implicit_gemm", "conv.packed", "conv.wgmma", "moe"),
+        ("conv.grouped", "conv.narrow", "conv.stem"),
+        # Everything together.
+        ("composite",),
+        ("registry",),
+    ),
+)
 
 
-def part_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).with_suffix("").parts[0]
-
-
-def imported_parts(path: Path) -> set[str]:
-    """The parts of lowdnn that a file imports; ``from lowdnn import x`` counts as x."""
-    found: set[str] = set()
+def names_imported(path: Path) -> list[str]:
+    """The dotted names that a file imports; ``from lowdnn import x`` gives ``lowdnn.x``."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
-        names: list[str] = []
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        found |= {parts[1] for name in names if (parts := name.split("."))[0] == "lowdnn" and len(parts) > 1}
-    return found - {"__version__"}
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return [name for name in found if name != "lowdnn.__version__"]
 
 
-def test_every_part_has_a_layer() -> None:
-    parts = {part_of(path) for path in PACKAGE.rglob("*.py")} - {"__init__"}
-    assert parts <= set(RANK)
+def module_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def test_imports_go_down() -> None:
-    wrong = [
-        f"{path.relative_to(PACKAGE)} imports lowdnn.{target}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if (part := part_of(path)) != "__init__"
-        for target in sorted(imported_parts(path))
-        if target != part and RANK[target] >= RANK[part]
-    ]
+@pytest.mark.parametrize("order", [LIBRARY, ENGINES], ids=lambda order: order.package)
+def test_imports_go_down(order: Order) -> None:
+    wrong = order.wrong({module_of(path): names_imported(path) for path in sorted(PACKAGE.rglob("*.py"))})
     assert not wrong, "\n".join(wrong)
+
+
+def test_imports_that_do_not_go_down_are_found() -> None:
+    order = Order("p", (("low",), ("a", "b", "a.inner"), ("high",)))
+    assert order.wrong({"p.a": ["p.low.x", "numpy", "p"], "p.high.m": ["p.a.x", "p.high.n"]}) == []
+    assert order.wrong({"p.low": ["p.a.x"]}) == ["p.low imports p.a"]
+    assert order.wrong({"p.a.y": ["p.b.x"], "p.b": ["p.b.z"]}) == ["p.a.y imports p.b"]
+    assert order.wrong({"p.a.inner.z": ["p.a.x"]}) == ["p.a.inner.z imports p.a"]
+    assert order.wrong({"p.other": []}) == ["p.other: no line of the order of p names it"]
 
 
 def test_only_the_driver_imports_cuda() -> None:

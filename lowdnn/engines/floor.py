@@ -94,6 +94,12 @@ def least_time(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> LeastTime
     return LeastTime(arithmetic_s, moved_bytes / arch.copy_bytes_per_s)
 
 
+def busy_time_s(launch: Launch, arch: ArchSpec) -> float:
+    """Estimated seconds of a launch, its overhead aside."""
+    work = launch.work
+    return work.bytes / arch.copy_bytes_per_s + work.flops / arch.attained_rate(work.unit)
+
+
 def fastest_s(contraction: Contraction, arch: ArchSpec) -> float:
     """Seconds of its arithmetic on the fastest multipliers of ``arch`` that take its types."""
     return contraction.flops / _rate(contraction, Multipliers.FASTEST, arch)

@@ -10,35 +10,24 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from types import MappingProxyType
 from typing import TypeVar
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine, plan_tensors
 from lowdnn.engines.composite.parts import Part
 from lowdnn.engines.launch import aligned_bytes
+from lowdnn.engines.relocation import moved
 from lowdnn.enums import BehaviorNote, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.plan import (
-    Argument,
     KernelRef,
     Launch,
     Plan,
-    Pointer,
-    Scalar,
-    Struct,
-    TensorMap,
-    TensorPointer,
-    TensorValue,
-    WorkspacePointer,
 )
-
-#: Uids where no tensor is called otherwise.
-_AS_THEY_ARE: Mapping[int, int] = MappingProxyType({})
 
 NoteT = TypeVar("NoteT", bound=NumericalNote | BehaviorNote)
 
@@ -162,33 +151,3 @@ class _Gaps:
             number -= 1
             offset = self._gaps.pop(number)[0]
         self._gaps.insert(number, (offset, end))
-
-
-def moved(
-    argument: Argument, intermediates: Mapping[int, int], own_bytes: int, uids: Mapping[int, int] = _AS_THEY_ARE
-) -> Argument:
-    """``argument`` with pointers to intermediates and to the part's workspace as offsets into the whole workspace.
-
-    uids: what tensors are called in the whole, by what they are called in ``argument``, where that is not the same.
-    """
-    if isinstance(argument, Struct):
-        fields = [f if isinstance(f, Scalar) else moved(f, intermediates, own_bytes, uids) for f in argument.fields]
-        return Struct(tuple(fields))
-    if isinstance(argument, TensorMap):
-        return replace(argument, target=_moved_pointer(argument.target, intermediates, own_bytes, uids))
-    if isinstance(argument, TensorPointer | WorkspacePointer):
-        return _moved_pointer(argument, intermediates, own_bytes, uids)
-    if isinstance(argument, TensorValue) and argument.uid in uids:
-        return replace(argument, uid=uids[argument.uid])
-    return argument
-
-
-def _moved_pointer(
-    pointer: Pointer, intermediates: Mapping[int, int], own_bytes: int, uids: Mapping[int, int]
-) -> Pointer:
-    if isinstance(pointer, WorkspacePointer):
-        return WorkspacePointer(own_bytes + pointer.offset_bytes)
-    uid = uids.get(pointer.uid, pointer.uid)
-    if uid in intermediates:
-        return WorkspacePointer(intermediates[uid] + pointer.offset_bytes)
-    return pointer if uid == pointer.uid else TensorPointer(uid, pointer.offset_bytes)

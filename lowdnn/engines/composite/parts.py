@@ -9,11 +9,12 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
 from lowdnn.engines.composite.forms import Form, Forms
 from lowdnn.engines.engine_set import anchored
+from lowdnn.engines.floor import busy_time_s
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, outputs_of
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Launch, Plan
+from lowdnn.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,6 @@ class PartPlanner:
 def estimated_time_s(plan: Plan, arch: ArchSpec) -> float:
     """An upper estimate of the plan's time at the rates that ``arch`` attains: nothing overlaps."""
     return sum(arch.timings.launch_s + busy_time_s(launch, arch) for launch in plan.launches)
-
-
-def busy_time_s(launch: Launch, arch: ArchSpec) -> float:
-    """Estimated seconds of a launch, its overhead aside."""
-    work = launch.work
-    return work.bytes / arch.copy_bytes_per_s + work.flops / arch.attained_rate(work.unit)
 
 
 def lowers_precision(plan: Plan) -> bool:

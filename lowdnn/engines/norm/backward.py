@@ -17,7 +17,6 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.codegen.space import IndexSpace, collapsed, strides_over
 from lowdnn.engines.base import Choices, Knob
-from lowdnn.engines.composite.assembly import moved
 from lowdnn.engines.launch import bytes_of, i64, is_dependent, moved_bytes
 from lowdnn.engines.norm.join import Join
 from lowdnn.engines.norm.split import (
@@ -29,6 +28,7 @@ from lowdnn.engines.norm.split import (
 )
 from lowdnn.engines.norm.summing import Summing, SummingTile
 from lowdnn.engines.reduction.reduction import ReductionEngine
+from lowdnn.engines.relocation import moved
 from lowdnn.engines.rows import policy
 from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.held import Held

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lowdnn.engines.composite.assembly import moved
 from lowdnn.engines.launch import aligned_bytes
+from lowdnn.engines.relocation import moved
 from lowdnn.plan import KernelRef, Launch, Plan
 
 

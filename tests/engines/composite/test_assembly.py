@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.cases.builder import CaseBuilder
-from lowdnn.engines.composite.assembly import assemble, chain_of, moved
+from lowdnn.engines.composite.assembly import assemble, chain_of
 from lowdnn.engines.composite.parts import Part
 from lowdnn.engines.registry import engine_named
+from lowdnn.engines.relocation import moved
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of, outputs_of

@@ -28,8 +28,8 @@ from lowdnn.engines.base import (
     plan_of,
     resolve_choices,
 )
-from lowdnn.engines.composite.delegation import add_plan, fastest_plan, refusals
 from lowdnn.engines.conv.refusals import refuse_nothing, refuse_pixels, refuse_several_taps
+from lowdnn.engines.delegation import add_plan, fastest_plan, refusals
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.launch import aligned_bytes

@@ -24,10 +24,10 @@ from lowdnn.engines.base import (
     plan_of,
     resolve_choices,
 )
-from lowdnn.engines.composite.delegation import add_plan, fastest_plan, refusals
 from lowdnn.engines.conv.stem.exchanged import with_few_channels
 from lowdnn.engines.conv.stem.fold import FoldedConvolution, FoldedTensor
 from lowdnn.engines.conv.stem.rows import MAX_CHANNELS, MAX_INDEX
+from lowdnn.engines.delegation import add_plan, fastest_plan, refusals
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.plan_parts import PlanParts

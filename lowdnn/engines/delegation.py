@@ -10,10 +10,9 @@ from operator import itemgetter
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
-from lowdnn.engines.composite.assembly import moved
-from lowdnn.engines.composite.parts import busy_time_s
-from lowdnn.engines.floor import Modelled, floor_of, least_time
+from lowdnn.engines.floor import Modelled, busy_time_s, floor_of, least_time
 from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.relocation import moved
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Plan
 
