@@ -78,10 +78,10 @@ ENGINES = Order(
         # The model of the machine, and what all engines share.
         ("model", "limits"),
         ("base",),
-        ("launch", "search"),
-        ("engine_set", "plan_parts", "relocation", "row_moves"),
+        ("launch", "relocation", "search"),
+        ("engine_set", "plan_parts", "row_moves"),
         ("problem_engine",),
-        ("one_launch", "single_operation"),
+        ("single_operation",),
         # Families whose kernels others launch too, and what those who do so share.
         ("transform", "reduction", "pointwise"),
         ("gemm",),

@@ -14,8 +14,8 @@ from lowdnn.ops.base import HasPorts, inputs_of
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.ragged import RaggedMove
-from lowdnn.plan import KernelRef, Launch, Plan, PlanTensor
-from lowdnn.status import BadParamError, NotSupportedError, Status
+from lowdnn.plan import KernelRef, Plan, PlanTensor
+from lowdnn.status import BadParamError, Status
 
 Choices = Mapping[KnobType, int]
 Anchors = tuple[type[HasPorts], ...]
@@ -106,57 +106,6 @@ def resolve_choices(engine: str, knobs: tuple[Knob, ...], choices: Choices) -> d
             allowed = list(known[knob_type].values)
             raise BadParamError.at(f"{engine}.{knob_type.name}", expected=f"one of {allowed}", got=value)
     return {knob.type: choices.get(knob.type, knob.default) for knob in knobs}
-
-
-def refuse_arch(engine: str, arch: ArchSpec, target: str) -> Refusal | None:
-    """The refusal of an engine whose kernels are for ``target`` (``sm_90a``) where ``arch`` does not load them."""
-    if arch.runs(target):
-        return None
-    return Refusal(engine, f"arch: expected {target}, got {arch.name}", Status.NOT_SUPPORTED_ARCH_MISMATCH)
-
-
-def accepted(problem: ProblemT | Refusal) -> ProblemT:
-    """``problem``; raises NotSupportedError where it is a refusal."""
-    if isinstance(problem, Refusal):
-        raise NotSupportedError(str(problem))
-    return problem
-
-
-def plan_of(
-    engine: Engine,
-    graph: OperationGraph,
-    arch: ArchSpec,
-    chosen: Choices,
-    kernels: tuple[KernelRef, ...],
-    launches: tuple[Launch, ...],
-    workspace_bytes: int = 0,
-    numerical_notes: tuple[NumericalNote, ...] | None = None,
-) -> Plan:
-    """The plan of ``engine`` with resolved knobs; ``numerical_notes``: by default all of the engine's.
-
-    Raises BadParamError for knobs with which a block takes more shared memory than ``arch`` gives it.
-    """
-    shared_bytes = max((launch.shared_bytes for launch in launches), default=0)
-    if shared_bytes > arch.shared_bytes_per_block:
-        raise BadParamError.at(
-            f"{engine.name}.knob_choices",
-            expected=f"at most {arch.shared_bytes_per_block} bytes of shared memory on {arch.name}",
-            got=f"{shared_bytes} bytes",
-            hint="take fewer stages or a smaller tile",
-        )
-    return Plan(
-        engine=engine.name,
-        engine_index=engine.index,
-        graph_key=graph.key,
-        target_arch=arch.name,
-        choices=tuple(chosen.items()),
-        kernels=kernels,
-        launches=launches,
-        tensors=graph.derive(plan_tensors),
-        workspace_bytes=workspace_bytes,
-        numerical_notes=engine.numerical_notes if numerical_notes is None else numerical_notes,
-        behavior_notes=engine.behavior_notes,
-    )
 
 
 def plan_tensors(graph: OperationGraph) -> tuple[PlanTensor, ...]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from math import inf
 from operator import itemgetter
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
 from lowdnn.engines.floor import Modelled, busy_time_s, floor_of, least_time
-from lowdnn.engines.gemm.plan_parts import PlanParts
-from lowdnn.engines.relocation import moved
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Plan
 
@@ -42,15 +39,6 @@ def fastest_plan(engines: Sequence[Engine], graph: OperationGraph, arch: ArchSpe
         best, best_s = min((best, best_s), (plan, _time_s(plan, arch)), key=itemgetter(1))
     assert best is not None, "an engine takes what is not refused"
     return best
-
-
-def add_plan(parts: PlanParts, plan: Plan, at: Mapping[int, int]) -> None:
-    """Adds the launches of ``plan``; ``at``: by uid, where in the workspace its intermediate tensors lie."""
-    own = parts.reserve(plan.workspace_bytes)
-    for launch in plan.launches:
-        kernel = parts.kernel(plan.kernels[launch.kernel])
-        arguments = tuple(moved(argument, at, own) for argument in launch.arguments)
-        parts.launches.append(replace(launch, kernel=kernel, arguments=arguments))
 
 
 def _bounded(graph: OperationGraph, engines: tuple[Engine, ...], arch: ArchSpec) -> list[tuple[float, Engine]]:

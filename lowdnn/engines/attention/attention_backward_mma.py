@@ -23,14 +23,16 @@ from lowdnn.codegen.functor import Functor
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, seen_pairs
 from lowdnn.engines.attention.heads import padded, pitch_bytes
 from lowdnn.engines.attention.limits import BACKWARD_LIMITS
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.launch import bytes_of, ceil_div, conversion_target, divider, i32, i64, macros, target_label
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Plan, Struct, TensorPointer, Work
+from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
 
 
 @dataclass(frozen=True)
@@ -62,20 +64,19 @@ class KeysParams(QueriesParams):
     HAS_DV: int
 
 
-class AttentionBackwardMma(Floored):
+class AttentionBackwardMma(ProblemEngine["_Problem"], Floored):
     """See the module's docstring."""
 
     name = "attention_backward_mma"
     index = 31
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (SdpaBackward,)
     limits = BACKWARD_LIMITS
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses what ``AttentionBackward.match`` does."""
-        problem = graph.derive(self._problem)
-        return problem if isinstance(problem, Refusal) else None
+        backward = AttentionBackward.match(self.name, graph)
+        return backward if isinstance(backward, Refusal) else _Problem.of(backward, arch)
 
     def floor(self, contraction: Contraction) -> Floor:
         """Scores and their gradients are made twice, each time of all pairs that see each other."""
@@ -85,28 +86,17 @@ class AttentionBackwardMma(Floored):
         repeated = (4 * size + 3 * size_v) / max(1, 3 * size + 2 * size_v)
         return Floor(Multipliers.MMA_SYNC, waste=repeated * seen_pairs(contraction))
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M."""
-        return accepted(graph.derive(self._problem)).on(arch).knobs(arch)
+        return problem.knobs(arch)
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """Three launches, one more where heads of q share others of k than of v, for dbias, and before fp8; none that
         has nothing to write."""
-        problem = accepted(graph.derive(self._problem)).on(arch)
-        chosen = resolve_choices(self.name, problem.knobs(arch), choices)
         tiles = problem.tiles(chosen[KnobType.TILE_M])
         steps = (*problem.backward.prepare(), *problem.keys(tiles), problem.queries(tiles), *problem.bias(tiles))
         made = [(kernel, launch) for kernel, launch in steps if launch.grid[0]]
-        kernels = tuple(kernel for kernel, _ in made)
-        launches = tuple(replace(launch, kernel=place) for place, (_, launch) in enumerate(made))
-        return plan_of(self, graph, arch, chosen, kernels, launches, problem.backward.workspace_bytes)
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
-
-    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
-        problem = AttentionBackward.match(self.name, graph)
-        return problem if isinstance(problem, Refusal) else _Problem(problem)
+        return PlanParts(made, problem.backward.workspace_bytes)
 
 
 @dataclass(frozen=True)
@@ -148,14 +138,15 @@ class _Problem:
     """The operation as the kernels on mma.sync take it."""
 
     backward: AttentionBackward
-    target: str = "sm_80"
-    spills_early: bool = False
+    target: str
+    spills_early: bool
 
-    def on(self, arch: ArchSpec) -> _Problem:
+    @staticmethod
+    def of(backward: AttentionBackward, arch: ArchSpec) -> _Problem:
         """The problem for ``arch``: with the target that rounds weights and gradients of scores there, and tiles that
         fit its registers."""
-        types = (self.operation.q.data_type, self.operation.d_o.data_type)
-        return replace(self, target=conversion_target(types, arch), spills_early=arch.spills_early)
+        types = (backward.operation.q.data_type, backward.operation.d_o.data_type)
+        return _Problem(backward, conversion_target(types, arch), arch.spills_early)
 
     @property
     def operation(self) -> SdpaBackward:

@@ -24,72 +24,34 @@ from lowdnn.engines.attention.backward_wgmma_tiles import BackwardProblem, kind_
 from lowdnn.engines.attention.limits import BACKWARD_LIMITS
 from lowdnn.engines.attention.mapped import refuse_map
 from lowdnn.engines.base import (
-    BEHAVIOR_NOTES,
     Anchors,
     Choices,
     Knob,
     Refusal,
-    accepted,
-    plan_of,
-    refuse_arch,
-    resolve_choices,
 )
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.launch import MAX_EXTENT
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.sdpa_backward import SdpaBackward
-from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import Status
 
 
-class AttentionBackwardWgmma(Floored):
+class AttentionBackwardWgmma(ProblemEngine[BackwardProblem], Floored):
     """See the module's docstring."""
 
     name = "attention_backward_wgmma"
     index = 33
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.NONDETERMINISTIC)
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (SdpaBackward,)
     limits = BACKWARD_LIMITS
+    target = "sm_90a"
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> BackwardProblem | Refusal:
         """Refuses other architectures, what ``AttentionBackward.match`` does, heads shared in two ways, operands
         without a tensor map, more rows than it can count."""
-        if refusal := refuse_arch(self.name, arch, "sm_90a"):
-            return refusal
-        problem = graph.derive(self._problem)
-        return problem if isinstance(problem, Refusal) else None
-
-    def floor(self, contraction: Contraction) -> Floor:
-        """Of pairs that see each other."""
-        waste = seen_pairs(contraction) if isinstance(contraction, SdpaBackward) else 1.0
-        return Floor(Multipliers.FASTEST, waste=waste)
-
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """SWIZZLE, REDUCTION_MODE, SPLIT_K_SLC, STREAM_K."""
-        return BackwardPolicy(self._accepted(graph, arch), arch).knobs()
-
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """Three launches; one more before fp8."""
-        problem = self._accepted(graph, arch)
-        chosen = resolve_choices(self.name, BackwardPolicy(problem, arch).knobs(), choices)
-        problem = problem.split(arch, chosen[KnobType.SPLIT_K_SLC], chosen[KnobType.STREAM_K])
-        is_in_order = chosen[KnobType.REDUCTION_MODE] == IN_ORDER
-        notes = (NumericalNote.TENSOR_CORE,) if is_in_order else self.numerical_notes
-        launches_of = BackwardLaunches(problem, chosen[KnobType.SWIZZLE], is_in_order)
-        steps = (*problem.prepare(), launches_of.gradients(arch), launches_of.rounded_sums())
-        kernels = tuple(kernel for kernel, _ in steps)
-        launches = tuple(replace(launch, kernel=place) for place, (_, launch) in enumerate(steps))
-        return plan_of(self, graph, arch, chosen, kernels, launches, problem.workspace_bytes, notes)
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
-
-    def _accepted(self, graph: OperationGraph, arch: ArchSpec) -> BackwardProblem:
-        return accepted(self.refuse(graph, arch) or graph.derive(self._problem))
-
-    def _problem(self, graph: OperationGraph) -> BackwardProblem | Refusal:
         backward = AttentionBackward.match(self.name, graph)
         if isinstance(backward, Refusal):
             return backward
@@ -107,3 +69,21 @@ class AttentionBackwardWgmma(Floored):
             reason = f"q.dims: expected at most {MAX_EXTENT} rows in whole tiles of {problem.kind.queries}, got {rows}"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
         return problem
+
+    def floor(self, contraction: Contraction) -> Floor:
+        """Of pairs that see each other."""
+        waste = seen_pairs(contraction) if isinstance(contraction, SdpaBackward) else 1.0
+        return Floor(Multipliers.FASTEST, waste=waste)
+
+    def knobs_of(self, problem: BackwardProblem, arch: ArchSpec) -> tuple[Knob, ...]:
+        """SWIZZLE, REDUCTION_MODE, SPLIT_K_SLC, STREAM_K."""
+        return BackwardPolicy(problem, arch).knobs()
+
+    def parts(self, problem: BackwardProblem, arch: ArchSpec, chosen: Choices) -> PlanParts:
+        """Three launches; one more before fp8."""
+        problem = problem.split(arch, chosen[KnobType.SPLIT_K_SLC], chosen[KnobType.STREAM_K])
+        is_in_order = chosen[KnobType.REDUCTION_MODE] == IN_ORDER
+        notes = (NumericalNote.TENSOR_CORE,) if is_in_order else self.numerical_notes
+        launches_of = BackwardLaunches(problem, chosen[KnobType.SWIZZLE], is_in_order)
+        steps = (*problem.prepare(), launches_of.gradients(arch), launches_of.rounded_sums())
+        return PlanParts(steps, problem.workspace_bytes, notes)

@@ -19,12 +19,14 @@ from lowdnn.engines.attention.forward import AttentionForward
 from lowdnn.engines.attention.forward_kernel import ForwardKernel, ForwardTile
 from lowdnn.engines.attention.heads import Place, pitch_bytes
 from lowdnn.engines.attention.limits import FORWARD_LIMITS
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.launch import aligned_bytes, ceil_div, dependent_target, divider, i32, i64, is_dependent, macros
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.softmax import Softmax
-from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Struct, Work, WorkspacePointer
+from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, Work, WorkspacePointer
 from lowdnn.status import Status
 
 #: Rows that share keys, beyond which arithmetic and not memory is the limit.
@@ -68,50 +70,41 @@ class CombineParams:
     OVERLAPS_PREVIOUS: int
 
 
-class AttentionDecode:
+class AttentionDecode(ProblemEngine["_Shape"]):
     """See the module's docstring."""
 
     name = "attention_decode"
     index = 34
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (Softmax,)
     limits = FORWARD_LIMITS
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Shape | Refusal:
         """Refuses what ``AttentionForward.match`` does, many queries, and devices without room for the rings."""
-        problem = graph.derive(self._problem)
+        problem = self._matched(graph)
         if isinstance(problem, Refusal):
             return problem
-        most_stages = _Shape.of(problem, arch).most_stages(1)
+        shape = _Shape.of(problem, arch)
+        most_stages = shape.most_stages(1)
         if most_stages < _LEAST_STAGES:
             reason = f"shared memory: expected room for {_LEAST_STAGES} stages of a block's warps, got {most_stages}"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHARED_MEMORY_INSUFFICIENT)
-        return None
+        return shape
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, default: _Shape, arch: ArchSpec) -> tuple[Knob, ...]:
         """SPLIT_K_SLC, STAGES."""
-        return _Shape.of(accepted(graph.derive(self._problem)), arch).knobs()
+        return default.knobs()
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, default: _Shape, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """One launch, two where keys are split over blocks that are no cluster, none where there is no query."""
-        problem = accepted(graph.derive(self._problem))
-        default = _Shape.of(problem, arch)
-        chosen = resolve_choices(self.name, default.knobs(), choices)
         shape, splits = replace(default, stages=chosen[KnobType.STAGES]), chosen[KnobType.SPLIT_K_SLC]
-        if not problem.rows:
-            return plan_of(self, graph, arch, chosen, (), ())
+        if not shape.problem.rows:
+            return PlanParts()
         if splits == 1 or shape.in_cluster(splits):
-            kernel, launch = shape.decode(splits)
-            return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
-        (decode, first), (combine, second) = shape.decode(splits), shape.combine(splits)
-        workspace_bytes = shape.workspace_bytes(splits)
-        return plan_of(self, graph, arch, chosen, (decode, combine), (first, second), workspace_bytes)
+            return PlanParts([shape.decode(splits)])
+        return PlanParts([shape.decode(splits), shape.combine(splits)], shape.workspace_bytes(splits))
 
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
-
-    def _problem(self, graph: OperationGraph) -> AttentionForward | Refusal:
+    def _matched(self, graph: OperationGraph) -> AttentionForward | Refusal:
         problem = AttentionForward.match(self.name, graph)
         if isinstance(problem, Refusal):
             return problem

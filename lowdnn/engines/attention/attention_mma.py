@@ -15,12 +15,14 @@ from lowdnn.engines.attention.forward import AttentionForward
 from lowdnn.engines.attention.forward_kernel import ForwardKernel, ForwardTile
 from lowdnn.engines.attention.heads import pitch_bytes
 from lowdnn.engines.attention.limits import FORWARD_LIMITS
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.floor import Modelled
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.softmax import Softmax
-from lowdnn.plan import KernelRef, Launch, MathUnit, Plan
+from lowdnn.plan import KernelRef, Launch, MathUnit
 
 _TILES = (64, 128)
 #: Of queries in a block that is not worth halving.
@@ -29,46 +31,35 @@ _MANY_QUERIES = 64
 _MAX_SIZE_BESIDE_64_KEYS, _MAX_SIZE_OF_32_QUERIES = 128, 80
 
 
-class AttentionMma(Modelled):
+class AttentionMma(ProblemEngine[AttentionForward], Modelled):
     """See the module's docstring."""
 
     name = "attention_mma"
     index = 30
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (Softmax,)
     limits = FORWARD_LIMITS
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> AttentionForward | Refusal:
         """See ``AttentionForward.match``."""
-        problem = graph.derive(self._problem)
-        return problem if isinstance(problem, Refusal) else None
+        return AttentionForward.match(self.name, graph)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
-        problem = accepted(graph.derive(self._problem))
+        problem = self.accepted(graph, arch)
         tile = _tile(problem, _knobs(problem)[0].default)
         kernel = ForwardKernel(problem, tile)
         work = kernel.work(MathUnit.MMA_F16)
         return Launch(0, (kernel.blocks, 1, 1), (tile.warps * 32, 1, 1), (), work=work)
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: AttentionForward, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M."""
-        return _knobs(accepted(graph.derive(self._problem)))
+        return _knobs(problem)
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: AttentionForward, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """One launch, none where there is no query."""
-        problem = accepted(graph.derive(self._problem))
-        chosen = resolve_choices(self.name, _knobs(problem), choices)
         if not problem.rows:
-            return plan_of(self, graph, arch, chosen, (), ())
-        kernel, launch = _launch(problem, chosen[KnobType.TILE_M])
-        return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
-
-    def _problem(self, graph: OperationGraph) -> AttentionForward | Refusal:
-        return AttentionForward.match(self.name, graph)
+            return PlanParts()
+        return PlanParts([_launch(problem, chosen[KnobType.TILE_M])])
 
 
 def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:

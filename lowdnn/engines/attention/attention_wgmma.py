@@ -32,23 +32,20 @@ from lowdnn.engines.attention.mapped import (
 )
 from lowdnn.engines.attention.order import TileOrder
 from lowdnn.engines.base import (
-    BEHAVIOR_NOTES,
     Anchors,
     Choices,
     Knob,
     Refusal,
-    accepted,
-    plan_of,
-    refuse_arch,
-    resolve_choices,
 )
 from lowdnn.engines.floor import Modelled
 from lowdnn.engines.launch import BARRIER_BYTES, ceil_div, i32
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.block_mask import SIDE
 from lowdnn.ops.softmax import Softmax
-from lowdnn.plan import Argument, KernelRef, Launch, Plan, Struct
+from lowdnn.plan import Argument, KernelRef, Launch, Struct
 from lowdnn.status import Status
 
 #: Queries of a block: 64 for each multiplying warpgroup.
@@ -104,53 +101,18 @@ class Params:
     V_BOX: int
 
 
-class AttentionWgmma(Modelled):
+class AttentionWgmma(ProblemEngine[AttentionForward], Modelled):
     """See the module's docstring."""
 
     name = "attention_wgmma"
     index = 32
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (Softmax,)
     limits = FORWARD_LIMITS
+    target = "sm_90a"
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> AttentionForward | Refusal:
         """Refuses other architectures, what ``AttentionForward.match`` does, operands without a tensor map."""
-        if refusal := refuse_arch(self.name, arch, "sm_90a"):
-            return refusal
-        problem = graph.derive(self._problem)
-        return problem if isinstance(problem, Refusal) else None
-
-    def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
-        problem = self._accepted(graph, arch)
-        queries, keys, _ = (knob.default for knob in graph.derive(self.knobs, arch))
-        tile = _tile(problem, queries, keys)
-        grid = _grid(problem, tile, arch)
-        work = ForwardKernel(problem, tile).work(math_unit(problem.data_type))
-        return Launch(0, grid, (1, 1, 1), (), work=work, overlaps_previous=True)
-
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M, TILE_N, WARP_SPEC_CFG."""
-        return _knobs(self._accepted(graph, arch))
-
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """One launch; one before it where largest magnitudes are stored."""
-        problem = self._accepted(graph, arch)
-        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
-        tile = _tile(problem, chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
-        kernel, launch = _launch(problem, tile, arch, bool(chosen[KnobType.WARP_SPEC_CFG]))
-        if not problem.largest_arguments:
-            return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
-        clearing, first = _clear(problem.largest_arguments)
-        return plan_of(self, graph, arch, chosen, (clearing, kernel), (first, replace(launch, kernel=1)))
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
-
-    def _accepted(self, graph: OperationGraph, arch: ArchSpec) -> AttentionForward:
-        return accepted(self.refuse(graph, arch) or graph.derive(self._problem))
-
-    def _problem(self, graph: OperationGraph) -> AttentionForward | Refusal:
         problem = AttentionForward.match(self.name, graph, takes_fp8=True)
         if isinstance(problem, Refusal):
             return problem
@@ -169,6 +131,24 @@ class AttentionWgmma(Modelled):
             if refused := refuse_map(heads):
                 return Refusal(self.name, refused, Status.NOT_SUPPORTED_LAYOUT)
         return problem
+
+    def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
+        problem = self.accepted(graph, arch)
+        queries, keys, _ = (knob.default for knob in self.knobs(graph, arch))
+        tile = _tile(problem, queries, keys)
+        grid = _grid(problem, tile, arch)
+        work = ForwardKernel(problem, tile).work(math_unit(problem.data_type))
+        return Launch(0, grid, (1, 1, 1), (), work=work, overlaps_previous=True)
+
+    def knobs_of(self, problem: AttentionForward, arch: ArchSpec) -> tuple[Knob, ...]:
+        """TILE_M, TILE_N, WARP_SPEC_CFG."""
+        return _knobs(problem)
+
+    def parts(self, problem: AttentionForward, arch: ArchSpec, chosen: Choices) -> PlanParts:
+        """One launch; one before it where largest magnitudes are stored."""
+        tile = _tile(problem, chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
+        step = _launch(problem, tile, arch, bool(chosen[KnobType.WARP_SPEC_CFG]))
+        return PlanParts([_clear(problem.largest_arguments), step] if problem.largest_arguments else [step])
 
 
 def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:

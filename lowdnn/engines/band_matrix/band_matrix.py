@@ -9,7 +9,7 @@ from typing import TypeAlias
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.space import IndexSpace, collapsed
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors
 from lowdnn.engines.launch import (
     ACCESS_BYTES,
     MAX_EXTENT,
@@ -21,13 +21,11 @@ from lowdnn.engines.launch import (
     i64,
     macros,
 )
-from lowdnn.engines.limits import alone, names_of
-from lowdnn.enums import NumericalNote
-from lowdnn.graph.graph import OperationGraph
+from lowdnn.engines.limits import alone
+from lowdnn.engines.single_operation import OneLaunch
 from lowdnn.ops.contract_band_matrix import ContractBandMatrix
 from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
-from lowdnn.plan import KernelRef, Launch, Plan, Scalar, ScalarType, Struct, TensorPointer, Work
-from lowdnn.status import Status
+from lowdnn.plan import KernelRef, Launch, Scalar, ScalarType, Struct, TensorPointer, Work
 
 BandOperation: TypeAlias = ExpandBandMatrix | ContractBandMatrix
 
@@ -114,56 +112,26 @@ class Skew:
         return width
 
 
-@dataclass(frozen=True)
-class _Found:
-    """The one operation of a graph."""
-
-    operation: BandOperation
-
-
-class BandMatrix:
+class BandMatrix(OneLaunch[BandOperation]):
     """See the module's docstring."""
 
     name = "band_matrix"
     index = 26
-    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ContractBandMatrix, ExpandBandMatrix)
-    limits = alone(ContractBandMatrix, ExpandBandMatrix)
+    limits = alone(*anchors)
+    expects = "one band-matrix operation"
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses everything but one such operation between tensors in device memory."""
-        found = self._matched(graph)
-        if isinstance(found, Refusal):
-            return found
-        reason = Skew.of(found.operation).refusal if found.operation.y.element_count else ""
-        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else None
+    def limit(self, operation: BandOperation, arch: ArchSpec) -> str:
+        """Limits the number of blocks, and of groups along an axis."""
+        return Skew.of(operation).refusal
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """None."""
-        return ()
+    def kernel(self, operation: BandOperation, arch: ArchSpec) -> KernelRef:
+        """The kernel is the same on every device."""
+        return _kernel(Skew.of(operation).params(), operation)
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """One launch, none where y is empty."""
-        operation = accepted(self._matched(graph)).operation
-        chosen = resolve_choices(self.name, (), choices)
-        if not operation.y.element_count:
-            return plan_of(self, graph, arch, chosen, (), ())
-        skew = Skew.of(operation)
-        return plan_of(self, graph, arch, chosen, (_kernel(skew.params(), operation),), (skew.launch(),))
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        """None: too rare."""
-        return ()
-
-    def _matched(self, graph: OperationGraph) -> _Found | Refusal:
-        operation = graph.operations[0]
-        if len(graph.operations) != 1 or not isinstance(operation, BandOperation):
-            names = names_of(graph.operations)
-            return Refusal(self.name, f"operations: expected one band-matrix operation, got {names}")
-        if operation.x.is_scalar_value or operation.y.is_virtual:
-            return Refusal(self.name, "tensors: expected both in device memory, got a virtual one or a value")
-        return _Found(operation)
+    def launch(self, operation: BandOperation) -> Launch:
+        """A thread for each group of a row's elements."""
+        return Skew.of(operation).launch()
 
 
 def _kernel(params: Params, operation: BandOperation) -> KernelRef:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Anchors
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, i64, macros, target_label
-from lowdnn.engines.one_launch import OneLaunch
+from lowdnn.engines.limits import alone
+from lowdnn.engines.single_operation import OneLaunch
 from lowdnn.enums import NumericalNote
 from lowdnn.ops.bit_mask import BitMove, PackBits, UnpackBits
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
@@ -34,9 +35,10 @@ class BitMask(OneLaunch[BitMove]):
     index = 45
     numerical_notes: tuple[NumericalNote, ...] = ()
     anchors: Anchors = (PackBits, UnpackBits)
+    limits = alone(*anchors)
     expects = "one PackBits or UnpackBits"
 
-    def limit(self, operation: BitMove) -> str:
+    def limit(self, operation: BitMove, arch: ArchSpec) -> str:
         """Limits the number of blocks."""
         blocks = _blocks(operation)
         if blocks <= MAX_GRID_X:

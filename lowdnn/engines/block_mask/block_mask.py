@@ -23,7 +23,8 @@ from lowdnn.engines.launch import (
     macros,
     target_label,
 )
-from lowdnn.engines.one_launch import OneLaunch
+from lowdnn.engines.limits import alone
+from lowdnn.engines.single_operation import OneLaunch
 from lowdnn.ops.block_mask import BlockMask
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
@@ -50,9 +51,10 @@ class BlockMaskEngine(OneLaunch[BlockMask]):
     name = "block_mask"
     index = 37
     anchors: Anchors = (BlockMask,)
+    limits = alone(*anchors)
     expects = "one BlockMask"
 
-    def limit(self, operation: BlockMask) -> str:
+    def limit(self, operation: BlockMask, arch: ArchSpec) -> str:
         """Limits the number of blocks, and of groups along an axis."""
         radices = _radices(operation)
         blocks = ceil_div(prod(radices), _THREADS)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.launch import aligned_bytes
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.enums import DIM_MAX, DataType, PointwiseMode, TensorReordering
 from lowdnn.graph.graph import OperationGraph
@@ -18,7 +19,7 @@ from lowdnn.ops import block_scale
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.tensor import Tensor, memory_layout, packed_strides
-from lowdnn.plan import Argument, KernelRef, Launch, Pointer, Struct, TensorPointer, WorkspacePointer
+from lowdnn.plan import Argument, Pointer, Struct, TensorPointer, WorkspacePointer
 
 _POINTWISE = PointwiseEngine()
 
@@ -40,20 +41,15 @@ def refuse(operation: BlockScaleDequantize, arch: ArchSpec) -> str:
     return next((refusal.reason for refusal in refusals if refusal is not None), "")
 
 
-def launches_of(
-    operation: BlockScaleDequantize, arch: ArchSpec
-) -> tuple[tuple[KernelRef, ...], tuple[Launch, ...], int]:
-    """(kernels, launches, bytes of workspace)."""
-    kernels: dict[KernelRef, int] = {}
-    launches = []
+def parts_of(operation: BlockScaleDequantize, arch: ArchSpec) -> PlanParts:
+    """The launches of the pointwise graphs, in order."""
+    parts = PlanParts(workspace_bytes=aligned_bytes(operation.scale.span_bytes) if _is_tiled(operation) else 0)
     for step in _steps(operation):
         plan = _POINTWISE.plan(step.graph, arch, {})
         for launch in plan.launches:
-            kernel = kernels.setdefault(plan.kernels[launch.kernel], len(kernels))
             arguments = tuple(_placed(argument, step.places) for argument in launch.arguments)
-            launches.append(replace(launch, kernel=kernel, arguments=arguments))
-    workspace_bytes = aligned_bytes(operation.scale.span_bytes) if _is_tiled(operation) else 0
-    return tuple(kernels), tuple(launches), workspace_bytes
+            parts.add(plan.kernels[launch.kernel], replace(launch, arguments=arguments))
+    return parts
 
 
 def _is_tiled(operation: BlockScaleDequantize) -> bool:

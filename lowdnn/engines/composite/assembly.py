@@ -15,70 +15,32 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import TypeVar
 
-from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import Engine, plan_tensors
 from lowdnn.engines.composite.parts import Part
 from lowdnn.engines.launch import aligned_bytes
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.relocation import moved
 from lowdnn.enums import BehaviorNote, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
-from lowdnn.plan import (
-    KernelRef,
-    Launch,
-    Plan,
-)
 
 NoteT = TypeVar("NoteT", bound=NumericalNote | BehaviorNote)
 
 
-@dataclass(frozen=True)
-class Assembly:
-    """Kernels, launches and workspace of a chain of parts."""
-
-    kernels: tuple[KernelRef, ...]
-    launches: tuple[Launch, ...]
-    workspace_bytes: int
-
-
-def assemble(graph: OperationGraph, parts: Sequence[Part]) -> Assembly:
-    """The chain of ``parts``, which together are ``graph``."""
+def assemble(graph: OperationGraph, parts: Sequence[Part]) -> PlanParts:
+    """The chain of ``parts``, which together are ``graph``; ``PlanParts.names`` has them in launch order."""
     ranges = _ranges(graph, parts)
     offsets, workspace_bytes = _place(ranges)
     intermediates = {item.uid: offset for item, offset in zip(ranges, offsets, strict=True) if item.uid is not None}
     own = {item.first: offset for item, offset in zip(ranges, offsets, strict=True) if item.uid is None}
-    numbers: dict[KernelRef, int] = {}
-    launches: list[Launch] = []
+    chain = PlanParts(workspace_bytes=workspace_bytes)
+    chain.numerical_notes = _union(part.plan.numerical_notes for part in parts)
+    chain.behavior_notes = _union(part.plan.behavior_notes for part in parts)
+    chain.names = tuple(part.plan.name for part in parts)
     for position, part in enumerate(parts):
         for launch in part.plan.launches:
-            kernel = numbers.setdefault(part.plan.kernels[launch.kernel], len(numbers))
             arguments = tuple(moved(a, intermediates, own.get(position, 0), part.uids) for a in launch.arguments)
-            launches.append(replace(launch, kernel=kernel, arguments=arguments))
-    return Assembly(tuple(numbers), tuple(launches), workspace_bytes)
-
-
-def chain_of(
-    engine: Engine, graph: OperationGraph, arch: ArchSpec, runs: OperationGraph, parts: Sequence[Part]
-) -> Plan:
-    """The plan of ``engine`` for ``graph`` that chains ``parts``; ``Plan.parts`` names them in launch order.
-
-    runs: the graph that the parts make up; its tensors in memory are those of ``graph``.
-    """
-    assembly = assemble(runs, parts)
-    return Plan(
-        engine=engine.name,
-        engine_index=engine.index,
-        graph_key=graph.key,
-        target_arch=arch.name,
-        choices=(),
-        kernels=assembly.kernels,
-        launches=assembly.launches,
-        tensors=graph.derive(plan_tensors),
-        workspace_bytes=assembly.workspace_bytes,
-        numerical_notes=_union(part.plan.numerical_notes for part in parts),
-        behavior_notes=_union(part.plan.behavior_notes for part in parts),
-        parts=tuple(part.plan.name for part in parts),
-    )
+            chain.add(part.plan.kernels[launch.kernel], replace(launch, arguments=arguments))
+    return chain
 
 
 def _union(notes: Iterable[tuple[NoteT, ...]]) -> tuple[NoteT, ...]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from lowdnn.engines.gemm.output_space import OutputSpace
-from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.launch import aligned_bytes, i64
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.reduction.layout import ReductionLayout, layout_of
 from lowdnn.engines.reduction.stages import Combination, operator_of
 from lowdnn.enums import DataType

@@ -13,6 +13,7 @@ from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, space_of, with_axis
 from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS
 from lowdnn.engines.launch import aligned_bytes, ceil_div, divider, floor_power, i32, i64, macros, target_label
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
@@ -161,6 +162,26 @@ class ReduceParams:
     VECTOR: int
     LANES: int
     PARTS: int
+
+
+def add_slice_sum(
+    parts: PlanParts,
+    output: OutputSpace,
+    functor: Functor,
+    vector: int,
+    slices: Slices,
+    offset_bytes: int,
+    stored_bytes: int,
+    *,
+    overlaps: bool = False,
+) -> None:
+    """A launch that sums the slices at ``offset_bytes`` of the workspace and applies the epilogue.
+
+    overlaps: as a dependent launch, on sm_90a.
+    """
+    kernel = parts.kernel(reduction_kernel(output, functor, vector, slices, overlaps=overlaps))
+    launch = reduction_launch(kernel, output, functor, vector, slices, offset_bytes, stored_bytes, overlaps=overlaps)
+    parts.launches.append(launch)
 
 
 def reduction_kernel(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from lowdnn.engines.launch import ACCESS_BYTES, WORKSPACE_ALIGNMENT_BYTES, aligned_bytes, bytes_touched, ceil_div
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.transform import rows, tiles
 from lowdnn.engines.transform.batches import Batch, KernelIndex
 from lowdnn.engines.transform.layout import common_axes
@@ -18,7 +19,7 @@ from lowdnn.engines.transform.rows import Rows
 from lowdnn.engines.transform.tiles import Tiles
 from lowdnn.engines.transform.views import View
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Launch, Work, WorkspacePointer
+from lowdnn.plan import Launch, Pointer, TensorPointer, Work, WorkspacePointer
 
 #: Threads that keep the memory of a large GPU busy.
 _THREADS_IN_FLIGHT = 2**18
@@ -97,3 +98,15 @@ class Packing:
         y = View(target, tensor.data_type, dims, y_strides, WORKSPACE_ALIGNMENT_BYTES)
         copies = (Copy(x, y),)
         return Batch(copies, common_axes(copies, padding=self.padded_channels - self.group_channels))
+
+
+def packed_operand(parts: PlanParts, uid: int, packing: Packing | None, *, overlaps: bool = False) -> Pointer:
+    """Where a kernel reads tensor ``uid``: in place, or in the workspace, after a launch that packs it there.
+
+    overlaps: as a dependent launch, on sm_90a.
+    """
+    if packing is None:
+        return TensorPointer(uid)
+    offset_bytes = parts.reserve(packing.size_bytes)
+    parts.launches.append(packing.launch(parts.kernel, offset_bytes, overlaps=overlaps))
+    return WorkspacePointer(offset_bytes)

@@ -17,19 +17,14 @@ from itertools import accumulate
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import (
-    BEHAVIOR_NOTES,
     Anchors,
     Choices,
     Knob,
     Refusal,
-    accepted,
-    plan_of,
-    refuse_arch,
-    resolve_choices,
 )
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.instructions import WGMMA_TYPES, WgmmaType, wgmma_type
-from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import MAP_COLUMNS, OutputStore
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
@@ -39,12 +34,14 @@ from lowdnn.engines.limits import fused
 from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m
 from lowdnn.engines.matmul.shared_batches import match_matmul
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.parts import independent_parts
 from lowdnn.graph.pattern import Anchored, PointwiseDag
 from lowdnn.ops.matmul import MatmulOperation
-from lowdnn.plan import Argument, KernelRef, Launch, Plan, Struct, TensorMap, Work
+from lowdnn.plan import Argument, KernelRef, Launch, Struct, TensorMap, Work
 from lowdnn.status import Status
 from lowdnn.tensor_map import TENSOR_MAP_BYTES
 
@@ -66,50 +63,18 @@ class Params:
     TRANSPOSED: int = 0
 
 
-class MatmulListWgmma:
+class MatmulListWgmma(ProblemEngine["tuple[_Product, ...]"]):
     """See the module's docstring."""
 
     name = "matmul_list_wgmma"
     index = 23
     numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (MatmulOperation,)
     limits = replace(fused(MatmulOperation), are_apart=True)
+    target = "sm_90a"
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> tuple[_Product, ...] | Refusal:
         """Refuses other architectures, graphs of one part, parts that are no product or differ."""
-        if refusal := refuse_arch(self.name, arch, "sm_90a"):
-            return refusal
-        found = graph.derive(self._products)
-        return found if isinstance(found, Refusal) else None
-
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """The tiles' knobs (``wgmma_model``), OUTPUT_TMA_ENABLE and for fp8 REDUCTION_MODE."""
-        return _defaults(self._accepted(graph, arch), arch)
-
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """Repacking launches where they are needed, and the products."""
-        products = self._accepted(graph, arch)
-        chosen = resolve_choices(self.name, _defaults(products, arch), choices)
-        model = _model(products, is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE, 0)))
-        tiling = wgmma_model.tiling_of(self.name, model, arch, chosen)
-        parts = PlanParts()
-        for cut in _Cut(products, tiling, by_map=bool(chosen[KnobType.OUTPUT_TMA_ENABLE])).pieces():
-            cut.launch(parts, arch)
-        kind = products[0].kind
-        notes = tiles.numerical_notes(kind.a)
-        if kind.is_fp8 and not model.is_promoted:
-            notes = (*notes, NumericalNote.REDUCED_PRECISION_REDUCTION)
-        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
-
-    def _accepted(self, graph: OperationGraph, arch: ArchSpec) -> tuple[_Product, ...]:
-        return accepted(self.refuse(graph, arch) or graph.derive(self._products))
-
-    def _products(self, graph: OperationGraph) -> tuple[_Product, ...] | Refusal:
-        """The deepest first."""
         parts = independent_parts(graph)
         if len(parts) < 2:
             return Refusal(self.name, "operations: expected several independent products, got 1 part")
@@ -127,6 +92,19 @@ class MatmulListWgmma:
             if len(found) > 1:
                 return Refusal(self.name, f"operations: expected products of one {what}, got {', '.join(found)}")
         return tuple(sorted(products, key=lambda product: -product.k_blocks))
+
+    def knobs_of(self, products: tuple[_Product, ...], arch: ArchSpec) -> tuple[Knob, ...]:
+        """The tiles' knobs (``wgmma_model``), OUTPUT_TMA_ENABLE and for fp8 REDUCTION_MODE."""
+        return _defaults(products, arch)
+
+    def parts(self, products: tuple[_Product, ...], arch: ArchSpec, chosen: Choices) -> PlanParts:
+        """Repacking launches where they are needed, and the products."""
+        model = _model(products, is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE, 0)))
+        tiling = wgmma_model.tiling_of(self.name, model, arch, chosen)
+        parts = PlanParts(numerical_notes=wgmma_model.sum_notes(products[0].kind, chosen))
+        for cut in _Cut(products, tiling, by_map=bool(chosen[KnobType.OUTPUT_TMA_ENABLE])).pieces():
+            cut.launch(parts, arch)
+        return parts
 
 
 @dataclass(frozen=True)
@@ -317,7 +295,7 @@ class _Cut:
         operands = ((product.rows, tile.m, tile.cluster_n), (product.columns, tile.n, tile.cluster_m))
         maps = tuple(
             TensorMap(
-                parts.operand(operand.tensor.uid, operand.packing, overlaps=True),
+                packed_operand(parts, operand.tensor.uid, operand.packing, overlaps=True),
                 operand.layout(kind.map_type, product.batch_extents, lines, kind.stage_k, sharers),
             )
             for operand, lines, sharers in operands

@@ -17,12 +17,12 @@ from math import prod
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
-from lowdnn.engines.gemm.output_space import OutputSpace, Slices, full_loads, functor_of
-from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.output_space import OutputSpace, Slices, add_slice_sum, full_loads, functor_of
+from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.tiles import Product, Tiling
 from lowdnn.engines.launch import (
     MAX_GRID_X,
@@ -39,6 +39,8 @@ from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.mma_operand import MAX_ALIGNMENT, MAX_PACKED_AXES, Operand
 from lowdnn.engines.matmul.pixel_matmul import match_product
 from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag
@@ -49,7 +51,6 @@ from lowdnn.plan import (
     Argument,
     KernelRef,
     Launch,
-    Plan,
     Scalar,
     ScalarType,
     Struct,
@@ -83,45 +84,41 @@ class Params:
     SPLIT_K: int
 
 
-class MatmulMma(Floored, Modelled):
+class MatmulMma(ProblemEngine["_Problem"], Floored, Modelled):
     """See the module's docstring."""
 
     name = "matmul_mma"
     index = 2
     numerical_notes = tiles.NUMERICAL_NOTES
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionOperation, MatmulOperation)
     limits = reduced(*anchors)
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses types without an mma instruction, layouts and extents that the kernels cannot count, slow exits."""
-        problem = graph.derive(self._problem)
+        problem = self._matched(graph)
         if isinstance(problem, Refusal):
             return problem
         split = replace(problem.product, allows_split=True)
         slow = tiles.exit_problem(split, arch) if problem.exits.exist else ""
-        return Refusal(self.name, slow) if slow else None
+        return Refusal(self.name, slow) if slow else problem
 
     def floor(self, contraction: Contraction) -> Floor:
         return Floor(Multipliers.MMA_SYNC)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
-        return tiles.busy_launch(accepted(graph.derive(self._problem)).product, arch)
+        return tiles.busy_launch(self.accepted(graph, arch).product, arch)
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""
-        return tiles.knobs(accepted(graph.derive(self._problem)).product, arch)
+        return tiles.knobs(problem.product, arch)
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
-        problem = accepted(self.refuse(graph, arch) or graph.derive(self._problem))
         product = problem.product
-        chosen = resolve_choices(self.name, tiles.knobs(product, arch), choices)
         tiling = tiles.tiling_of(self.name, product, arch, chosen)
         parts = _parts(problem, tiling, arch)
-        notes = tiles.numerical_notes(product.data_type)
-        launches = tuple(parts.launches)
-        return plan_of(self, graph, arch, chosen, parts.kernels, launches, parts.workspace_bytes, notes)
+        parts.numerical_notes = tiles.numerical_notes(product.data_type)
+        return parts
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Plain packed products at the large tile: row-major, and with b transposed."""
@@ -131,7 +128,7 @@ class MatmulMma(Floored, Modelled):
             for transposes_b in (False, True)
         )
 
-    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
+    def _matched(self, graph: OperationGraph) -> _Problem | Refusal:
         matched = match_product(graph)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
@@ -219,8 +216,8 @@ def _parts(problem: _Problem, tiling: Tiling, arch: ArchSpec) -> PlanParts:
         return parts
     functor = functor_of(problem.dag, problem.product.data_type, problem.output, problem.exits.reduced)
     vector = problem.output.vector(functor)
-    rows = parts.operand(problem.rows.tensor.uid, problem.rows.packing, overlaps=overlaps)
-    columns = parts.operand(problem.columns.tensor.uid, problem.columns.packing, overlaps=overlaps)
+    rows = packed_operand(parts, problem.rows.tensor.uid, problem.rows.packing, overlaps=overlaps)
+    columns = packed_operand(parts, problem.columns.tensor.uid, problem.columns.packing, overlaps=overlaps)
     slices = Slices(tiling.splits, problem.output.rows, problem.output.columns)
     slices_at = parts.reserve(slices.size_bytes if tiling.splits > 1 else 0)
     left = ExitSlices(problem.product.batches * tiling.rows, tiling.columns, tiling.block_count(problem.product))
@@ -233,7 +230,7 @@ def _parts(problem: _Problem, tiling: Tiling, arch: ArchSpec) -> PlanParts:
     parts.launches.append(tiling.launch(kernel, problem.product, arguments, moved, arch))
     problem.exits.combine(parts, left, totals, overlaps=overlaps)
     if tiling.splits > 1:
-        parts.sum_slices(problem.output, functor, vector, slices, slices_at, stored_bytes, overlaps=overlaps)
+        add_slice_sum(parts, problem.output, functor, vector, slices, slices_at, stored_bytes, overlaps=overlaps)
     return parts
 
 

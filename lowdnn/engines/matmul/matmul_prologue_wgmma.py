@@ -15,20 +15,15 @@ from functools import cached_property
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.space import strides_over
 from lowdnn.engines.base import (
-    BEHAVIOR_NOTES,
     Anchors,
     Choices,
     Knob,
     Refusal,
-    accepted,
-    plan_of,
-    refuse_arch,
-    resolve_choices,
 )
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand, another_tensor, fusion_problem, raw_tensor
 from lowdnn.engines.gemm.instructions import WgmmaType, wgmma_type
-from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.wgmma_output import OutputStore, mapped_operand
 from lowdnn.engines.gemm.wgmma_product import Conversion, WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import ROW_SWIZZLES, Schedule, WgmmaTile
@@ -37,6 +32,8 @@ from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.pixel_matmul import as_matmul
 from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag
@@ -44,7 +41,7 @@ from lowdnn.graph.prologue_pattern import Prologued, match_prologued
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, TensorPointer, Work
+from lowdnn.plan import KernelRef, Launch, Struct, TensorMap, TensorPointer, Work
 from lowdnn.status import Status
 from lowdnn.tensor_map import TiledMap
 
@@ -63,50 +60,40 @@ class Params:
     TRANSPOSED: int
 
 
-class MatmulPrologueWgmma:
+class MatmulPrologueWgmma(ProblemEngine["_Problem"]):
     """See the module's docstring."""
 
     name = "matmul_prologue_wgmma"
     index = 14
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionOperation, MatmulOperation)
     limits = reduced(*anchors)
+    target = "sm_90a"
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses other architectures, types and layouts, and products that are faster behind a pointwise launch."""
-        if refusal := refuse_arch(self.name, arch, "sm_90a"):
-            return refusal
-        problem = graph.derive(self._problem)
+        problem = self._matched(graph)
         if isinstance(problem, Refusal):
             return problem
         slow = problem.slowness(arch)
-        return Refusal(self.name, slow) if slow else None
+        return Refusal(self.name, slow) if slow else problem
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """The tiles' knobs (``wgmma_model``) and OUTPUT_TMA_ENABLE."""
-        return self._knobs(self._accepted(graph, arch), arch)
+        return (
+            *wgmma_model.knobs(problem.product, wgmma_model.best(problem.product, arch)),
+            Knob("store", KnobType.OUTPUT_TMA_ENABLE, (0, 1), 1, "1: store by tensor map where the output has one"),
+        )
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """A repacking launch of the other operand where it is needed, the product."""
-        problem = self._accepted(graph, arch)
-        chosen = resolve_choices(self.name, self._knobs(problem, arch), choices)
         tiling = wgmma_model.tiling_of(self.name, problem.product, arch, chosen)
         schedule = tiling.schedule(problem.product)
-        cut = _Cut(problem, tiling.tile, schedule, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]))
-        parts = cut.parts(arch)
-        launches = tuple(parts.launches)
-        notes = tiles.numerical_notes(problem.kind.a)
-        return plan_of(self, graph, arch, chosen, parts.kernels, launches, parts.workspace_bytes, notes)
+        parts = _Cut(problem, tiling.tile, schedule, bool(chosen[KnobType.OUTPUT_TMA_ENABLE])).parts(arch)
+        parts.numerical_notes = tiles.numerical_notes(problem.kind.a)
+        return parts
 
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        """None: prologues differ."""
-        return ()
-
-    def _accepted(self, graph: OperationGraph, arch: ArchSpec) -> _Problem:
-        return accepted(self.refuse(graph, arch) or graph.derive(self._problem))
-
-    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
+    def _matched(self, graph: OperationGraph) -> _Problem | Refusal:
         product = as_matmul(graph)
         if isinstance(product, str):
             return Refusal(self.name, product)
@@ -130,12 +117,6 @@ class MatmulPrologueWgmma:
             return Refusal(self.name, problem, Status.NOT_SUPPORTED_LAYOUT)
         refused = problem.space.extent_problem(problem.q.depth)
         return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE) if refused else problem
-
-    def _knobs(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
-        return (
-            *wgmma_model.knobs(problem.product, wgmma_model.best(problem.product, arch)),
-            Knob("store", KnobType.OUTPUT_TMA_ENABLE, (0, 1), 1, "1: store by tensor map where the output has one"),
-        )
 
 
 @dataclass(frozen=True)
@@ -280,7 +261,7 @@ class _Cut:
     def parts(self, arch: ArchSpec) -> PlanParts:
         parts, problem = PlanParts(), self.problem
         p, q, stage_k = problem.p, problem.q, problem.kind.stage_k
-        q_at = parts.operand(q.tensor.uid, q.packing, overlaps=True)
+        q_at = packed_operand(parts, q.tensor.uid, q.packing, overlaps=True)
         maps = (
             TensorMap(TensorPointer(p.tensor.uid), _raw_layout(problem, self.tile.m)),
             TensorMap(q_at, q.layout(problem.kind.map_type, problem.batch_extents, self.tile.n, stage_k)),

@@ -11,20 +11,22 @@ from dataclasses import dataclass
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.codegen.functor import Functor, generate
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT, SimtTile, vector_axis
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i32, i64, macros
 from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.shared_batches import match_matmul
-from lowdnn.enums import DataType, KnobType, NumericalNote
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
+from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag
 from lowdnn.ops.compute import accumulator_type
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
-from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
+from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
 from lowdnn.status import Status
 
 _TILES = (32, 64, 128)
@@ -44,35 +46,34 @@ class Params:
     COLUMNS_ALONG_DEPTH: int
 
 
-class MatmulSimt:
+class MatmulSimt(ProblemEngine["_Problem"]):
     """See the module's docstring."""
 
     name = "matmul_simt"
     index = 3
-    numerical_notes: tuple[NumericalNote, ...] = ()
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (MatmulOperation,)
     limits = reduced(MatmulOperation)
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses what is not one matmul with a pointwise epilogue, and extents past 32 bits."""
-        problem = graph.derive(self._problem)
-        return problem if isinstance(problem, Refusal) else None
+        matched = match_matmul(graph)
+        if isinstance(matched, str):
+            return Refusal(self.name, matched)
+        problem = _Problem.of(matched)
+        reason = _refuse_extents(problem)
+        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M and TILE_N; the defaults have the least work on the busiest multiprocessor."""
-        return _knobs(accepted(graph.derive(self._problem)), arch)
+        return _knobs(problem, arch)
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """One launch, none where c is empty."""
-        problem = accepted(graph.derive(self._problem))
-        chosen = resolve_choices(self.name, _knobs(problem, arch), choices)
         tile = problem.tile(chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
         if 0 in problem.c_dims:
-            return plan_of(self, graph, arch, chosen, (), ())
+            return PlanParts()
         functor = problem.functor()
-        kernel, launch = problem.kernel(tile, functor), problem.launch(tile, functor)
-        return plan_of(self, graph, arch, chosen, (kernel,), (launch,))
+        return PlanParts([(problem.kernel(tile, functor), problem.launch(tile, functor))])
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """The plain product of packed fp32 and fp64 matrices at the common tiles."""
@@ -82,19 +83,11 @@ class MatmulSimt:
             for tile in tiles
         )
 
-    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
-        matched = match_matmul(graph)
-        if isinstance(matched, str):
-            return Refusal(self.name, matched)
-        problem = _Problem.of(matched)
-        reason = _refuse_extents(problem)
-        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem
-
     def _plain_kernel(self, data_type: DataType, tile: int) -> KernelRef:
         """The kernel of a packed product of ``data_type`` at tile x tile; its extents are run-time values."""
         dims = (1, tile, tile)
         a, b, c = (Tensor(uid, data_type, dims, packed_strides(dims), alignment_bytes=16) for uid in (1, 2, 3))
-        problem = accepted(OperationGraph([MatmulOperation(Matmul(data_type), a, b, c)]).derive(self._problem))
+        problem = self.accepted(OperationGraph([MatmulOperation(Matmul(data_type), a, b, c)]), SM_80)
         return problem.kernel(problem.tile(tile, tile), problem.functor())
 
 

@@ -18,23 +18,18 @@ from functools import cached_property
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.engines.base import (
-    BEHAVIOR_NOTES,
     Anchors,
     Choices,
     Knob,
     Refusal,
-    accepted,
-    plan_of,
-    refuse_arch,
-    resolve_choices,
 )
 from lowdnn.engines.floor import Modelled
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.converted_operand import functions_of
 from lowdnn.engines.gemm.exits import OutputExits
 from lowdnn.engines.gemm.instructions import WGMMA_TYPES, WgmmaType, wgmma_type
-from lowdnn.engines.gemm.output_space import Slices
-from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.output_space import Slices, add_slice_sum
+from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     MAP_COLUMNS,
@@ -52,13 +47,15 @@ from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.pixel_matmul import match_product
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE, ProductSpace, is_contiguous_along_m
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
-from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, Work
+from lowdnn.plan import KernelRef, Launch, Struct, TensorMap, Work
 from lowdnn.status import Status
 
 #: Batch axes of a tensor map beside the two of a matrix.
@@ -77,46 +74,47 @@ class Params:
     TRANSPOSED: int
 
 
-class MatmulWgmma(Modelled):
+class MatmulWgmma(ProblemEngine["_Problem"], Modelled):
     """See the module's docstring."""
 
     name = "matmul_wgmma"
     index = 7
     numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionOperation, MatmulOperation)
     limits = reduced(*anchors)
+    target = "sm_90a"
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses other architectures, types without a wgmma instruction, empty extents, odd batches, slow exits."""
-        if refusal := refuse_arch(self.name, arch, "sm_90a"):
-            return refusal
-        problem = graph.derive(self._problem)
+        problem = self._matched(graph)
         if isinstance(problem, Refusal):
             return problem
         slow = wgmma_model.exit_problem(problem.product(False), arch) if problem.exits.exist else ""
-        return Refusal(self.name, slow) if slow else None
+        return Refusal(self.name, slow) if slow else problem
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
-        problem = self._accepted(graph, arch)
+        problem = self.accepted(graph, arch)
         return wgmma_model.busy_launch(problem.product(problem.prefers_transposed(arch)), arch)
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """The tiles' knobs (``wgmma_model``), SWAP_AB, OUTPUT_TMA_ENABLE and for fp8 REDUCTION_MODE."""
-        return self._defaults(self._accepted(graph, arch), arch)
+        is_transposed = problem.prefers_transposed(arch)
+        product = problem.product(is_transposed)
+        return (
+            *wgmma_model.knobs(product, wgmma_model.best(product, arch)),
+            Knob("swap", KnobType.SWAP_AB, (0, 1), int(is_transposed), "1: the tile's rows are the output's columns"),
+            Knob("store", KnobType.OUTPUT_TMA_ENABLE, (0, 1), 1, "1: store by tensor map where the output has one"),
+            *wgmma_model.promotion_knobs(problem.kind, problem.compute_type),
+        )
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
-        problem = self._accepted(graph, arch)
-        chosen = resolve_choices(self.name, self._defaults(problem, arch), choices)
         is_transposed = bool(chosen[KnobType.SWAP_AB])
         product = problem.product(is_transposed, is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE, 0)))
         tiling = wgmma_model.tiling_of(self.name, product, arch, chosen)
-        cut = _Cut(problem, tiling, is_transposed, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]))
-        parts = cut.parts(arch)
-        launches = tuple(parts.launches)
-        notes = wgmma_model.sum_notes(problem.kind, chosen)
-        return plan_of(self, graph, arch, chosen, parts.kernels, launches, parts.workspace_bytes, notes)
+        parts = _Cut(problem, tiling, is_transposed, bool(chosen[KnobType.OUTPUT_TMA_ENABLE])).parts(arch)
+        parts.numerical_notes = wgmma_model.sum_notes(problem.kind, chosen)
+        return parts
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Plain packed products at the default tile of large ones: row-major, and with b transposed."""
@@ -126,10 +124,7 @@ class MatmulWgmma(Modelled):
             for transposes_b in (False, True)
         )
 
-    def _accepted(self, graph: OperationGraph, arch: ArchSpec) -> _Problem:
-        return accepted(self.refuse(graph, arch) or graph.derive(self._problem))
-
-    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
+    def _matched(self, graph: OperationGraph) -> _Problem | Refusal:
         matched = match_product(graph)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
@@ -149,16 +144,6 @@ class MatmulWgmma(Modelled):
             return Refusal(self.name, problem, Status.NOT_SUPPORTED_LAYOUT)
         refused = problem.space.extent_problem(problem.rows.depth)
         return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE) if refused else problem
-
-    def _defaults(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
-        is_transposed = problem.prefers_transposed(arch)
-        product = problem.product(is_transposed)
-        return (
-            *wgmma_model.knobs(product, wgmma_model.best(product, arch)),
-            Knob("swap", KnobType.SWAP_AB, (0, 1), int(is_transposed), "1: the tile's rows are the output's columns"),
-            Knob("store", KnobType.OUTPUT_TMA_ENABLE, (0, 1), 1, "1: store by tensor map where the output has one"),
-            *wgmma_model.promotion_knobs(problem.kind, problem.compute_type),
-        )
 
 
 @dataclass(frozen=True)
@@ -340,8 +325,8 @@ class _Cut:
         slices_at = parts.reserve(slices.size_bytes)
         output = slice_argument(space.rows, slices, slices_at)
         parts.launches.append(self._launch(kernel, maps, output, slices.size_bytes, arch))
-        parts.sum_slices(
-            space.output, self.output.functor, self.output.vector, slices, slices_at, stored_bytes, overlaps=True
+        add_slice_sum(
+            parts, space.output, self.output.functor, self.output.vector, slices, slices_at, stored_bytes, overlaps=True
         )
         return parts
 
@@ -349,7 +334,7 @@ class _Cut:
         """For ``lines`` of a tile, which blocks share, after a launch that repacks the operand where it has to be."""
         kind, batch_extents = self.problem.kind, self.problem.batch_extents
         layout = operand.layout(kind.map_type, batch_extents, lines, kind.stage_k, sharers)
-        return TensorMap(parts.operand(operand.tensor.uid, operand.packing, overlaps=True), layout)
+        return TensorMap(packed_operand(parts, operand.tensor.uid, operand.packing, overlaps=True), layout)
 
     def _launch(
         self, kernel: int, maps: tuple[TensorMap, TensorMap], output: Struct, written_bytes: int, arch: ArchSpec

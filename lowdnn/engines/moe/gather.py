@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowdnn import dtypes
-from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.launch import aligned_bytes, bytes_touched, ceil_div, divider, i32, i64
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import MoeGroupedMatmulMode
 from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
 from lowdnn.ops.tensor import Tensor

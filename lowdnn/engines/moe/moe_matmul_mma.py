@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import generate
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS, MMA_UNITS
-from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.tiles import MmaTile, Product, Tiling
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, i32, i64, macros, moved_bytes
 from lowdnn.engines.limits import fused
@@ -31,11 +31,13 @@ from lowdnn.engines.moe.arguments import (
     table_bytes,
 )
 from lowdnn.engines.moe.gather import Gather
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import MoeGroupedMatmulMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
 from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
-from lowdnn.plan import KernelRef, Launch, Plan, Struct, Work
+from lowdnn.plan import KernelRef, Launch, Struct, Work
 from lowdnn.status import Status
 
 #: Rows, columns and bytes along k are 32-bit in the kernel.
@@ -62,42 +64,17 @@ class Params:
     VECTOR: int
 
 
-class MoeMatmulMma(Floored):
+class MoeMatmulMma(ProblemEngine["_Problem"], Floored):
     """See the module's docstring."""
 
     name = "moe_matmul_mma"
     index = 27
     numerical_notes = tiles.NUMERICAL_NOTES
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (MoeGroupedMatmul,)
     limits = fused(MoeGroupedMatmul)
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses data types without an mma instruction, rows not contiguous, empty extents, more than it can count."""
-        problem = graph.derive(self._problem)
-        return problem if isinstance(problem, Refusal) else None
-
-    def floor(self, contraction: Contraction) -> Floor:
-        return Floor(Multipliers.MMA_SYNC)
-
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M, TILE_N, TILEK, STAGES."""
-        problem = accepted(graph.derive(self._problem))
-        return tiles.knobs(problem.product, problem.beside_table(arch))
-
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """Launches that gather or repack where they are needed, and the product."""
-        problem = accepted(graph.derive(self._problem))
-        left = problem.beside_table(arch)
-        chosen = resolve_choices(self.name, tiles.knobs(problem.product, left), choices)
-        parts = _parts(problem, tiles.tiling_of(self.name, problem.product, left, chosen))
-        notes = tiles.numerical_notes(problem.product.data_type)
-        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
-
-    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
         matched = match_anchored(graph, MoeGroupedMatmul)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
@@ -117,6 +94,20 @@ class MoeMatmulMma(Floored):
                 )
                 return Refusal(self.name, reason, Status.NOT_SUPPORTED_LAYOUT)
         return problem
+
+    def floor(self, contraction: Contraction) -> Floor:
+        return Floor(Multipliers.MMA_SYNC)
+
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+        """TILE_M, TILE_N, TILEK, STAGES."""
+        return tiles.knobs(problem.product, problem.beside_table(arch))
+
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
+        """Launches that gather or repack where they are needed, and the product."""
+        left = problem.beside_table(arch)
+        parts = _parts(problem, tiles.tiling_of(self.name, problem.product, left, chosen))
+        parts.numerical_notes = tiles.numerical_notes(problem.product.data_type)
+        return parts
 
 
 @dataclass(frozen=True)
@@ -173,9 +164,11 @@ def _parts(problem: _Problem, tiling: Tiling) -> PlanParts:
     functor = generate(problem.dag, accumulator=MMA_ACCUMULATORS[operation.token.data_type], vector_axis=2)
     vector = min(functor.vector, _MAX_VECTOR)
     token = (
-        problem.gather.add_to(parts) if problem.gather else parts.operand(operation.token.uid, problem.token.packing)
+        problem.gather.add_to(parts)
+        if problem.gather
+        else packed_operand(parts, operation.token.uid, problem.token.packing)
     )
-    weight = parts.operand(operation.weight.uid, problem.weight.packing)
+    weight = packed_operand(parts, operation.weight.uid, problem.weight.packing)
     column_tiles = ceil_div(columns, tile.shape.n)
     blocks = most_tiles(groups, tile.shape.m) * column_tiles
     strides = (problem.token.stride, problem.weight.leading_stride, *problem.weight.batch_strides)

@@ -14,6 +14,7 @@ from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import Anchors
 from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT, SimtTile
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i32, i64, macros
+from lowdnn.engines.limits import fused
 from lowdnn.engines.moe import simt_tiles
 from lowdnn.engines.moe.arguments import (
     groups_argument,
@@ -54,8 +55,9 @@ class MoeMatmulSimt(MoeSimtEngine):
     name = "moe_matmul_simt"
     index = 16
     anchors: Anchors = (MoeGroupedMatmul,)
+    limits = fused(*anchors)
 
-    def problem(self, graph: OperationGraph) -> _Problem | str:
+    def grouped(self, graph: OperationGraph) -> _Problem | str:
         """One grouped product and a pointwise epilogue."""
         matched = match_anchored(graph, MoeGroupedMatmul)
         return matched if isinstance(matched, str) else _Problem.of(matched)

@@ -16,20 +16,15 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.space import space_of
 from lowdnn.engines.base import (
-    BEHAVIOR_NOTES,
     Anchors,
     Choices,
     Knob,
     Refusal,
-    accepted,
-    plan_of,
-    refuse_arch,
-    resolve_choices,
 )
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.instructions import WGMMA_TYPES, WgmmaType, wgmma_type
 from lowdnn.engines.gemm.output_space import OutputSpace
-from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import MAP_COLUMNS, OutputStore
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
@@ -41,11 +36,13 @@ from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
 from lowdnn.engines.moe.arguments import groups_problem, offset_type, routed_map, table_bytes
 from lowdnn.engines.moe.gather import Gather
 from lowdnn.engines.moe.grouped_tiles import GroupSchedule, schedule_of
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType, MoeGroupedMatmulMode, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
 from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
-from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, Work
+from lowdnn.plan import KernelRef, Launch, Struct, TensorMap, Work
 from lowdnn.status import Status
 from lowdnn.tensor_map import TiledMap
 
@@ -66,47 +63,18 @@ class Params:
     VECTOR: int
 
 
-class MoeMatmulWgmma:
+class MoeMatmulWgmma(ProblemEngine["_Problem"]):
     """See the module's docstring."""
 
     name = "moe_matmul_wgmma"
     index = 18
     numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (MoeGroupedMatmul,)
     limits = fused(MoeGroupedMatmul)
+    target = "sm_90a"
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses other architectures, types without a wgmma instruction, empty extents, more than it can count."""
-        if refusal := refuse_arch(self.name, arch, "sm_90a"):
-            return refusal
-        problem = graph.derive(self._problem)
-        return problem if isinstance(problem, Refusal) else None
-
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """The tiles' knobs (``wgmma_model``), OUTPUT_TMA_ENABLE and for fp8 REDUCTION_MODE."""
-        return self._defaults(self._accepted(graph, arch), arch)
-
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """Launches that gather or repack where they are needed, and the product."""
-        problem = self._accepted(graph, arch)
-        chosen = resolve_choices(self.name, self._defaults(problem, arch), choices)
-        product = problem.product(is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE, 0)))
-        tiling = wgmma_model.tiling_of(self.name, product, arch, chosen)
-        cut = _Cut(problem, tiling, by_map=bool(chosen[KnobType.OUTPUT_TMA_ENABLE]))
-        parts = cut.parts(arch)
-        notes = tiles.numerical_notes(problem.kind.a)
-        if problem.kind.is_fp8 and not product.is_promoted:
-            notes = (*notes, NumericalNote.REDUCED_PRECISION_REDUCTION)
-        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
-
-    def _accepted(self, graph: OperationGraph, arch: ArchSpec) -> _Problem:
-        return accepted(self.refuse(graph, arch) or graph.derive(self._problem))
-
-    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
         matched = match_anchored(graph, MoeGroupedMatmul)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
@@ -122,7 +90,8 @@ class MoeMatmulWgmma:
         problem = _Problem.of(matched, kind)
         return Refusal(self.name, problem, Status.NOT_SUPPORTED_LAYOUT) if isinstance(problem, str) else problem
 
-    def _defaults(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+        """The tiles' knobs (``wgmma_model``), OUTPUT_TMA_ENABLE and for fp8 REDUCTION_MODE."""
         preferred = replace(problem.product(), column_unit=problem.column_unit)
         promotion = Knob("promotion", KnobType.REDUCTION_MODE, (0, 1), 1, "1: sums of 128 are added up in full fp32")
         return (
@@ -130,6 +99,14 @@ class MoeMatmulWgmma:
             Knob("store", KnobType.OUTPUT_TMA_ENABLE, (0, 1), 1, "1: store by tensor map where the output has one"),
             *((promotion,) if problem.kind.is_fp8 else ()),
         )
+
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
+        """Launches that gather or repack where they are needed, and the product."""
+        product = problem.product(is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE, 0)))
+        tiling = wgmma_model.tiling_of(self.name, product, arch, chosen)
+        parts = _Cut(problem, tiling, by_map=bool(chosen[KnobType.OUTPUT_TMA_ENABLE])).parts(arch)
+        parts.numerical_notes = wgmma_model.sum_notes(problem.kind, chosen)
+        return parts
 
 
 @dataclass(frozen=True)
@@ -251,8 +228,10 @@ class _Cut:
         problem, parts = self.problem, PlanParts()
         token, weight = problem.token, problem.weight
         gather = problem.gather
-        token_at = gather.add_to(parts) if gather else parts.operand(token.tensor.uid, token.packing, overlaps=True)
-        weight_at = parts.operand(weight.tensor.uid, weight.packing, overlaps=True)
+        token_at = (
+            gather.add_to(parts) if gather else packed_operand(parts, token.tensor.uid, token.packing, overlaps=True)
+        )
+        weight_at = packed_operand(parts, weight.tensor.uid, weight.packing, overlaps=True)
         kind, tile = problem.kind, self.tile
         experts = problem.operation.groups.experts
         p = TensorMap(token_at, token.layout(kind.map_type, (1,), tile.m, kind.stage_k, tile.cluster_n))

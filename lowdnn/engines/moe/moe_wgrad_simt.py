@@ -13,6 +13,7 @@ from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import Anchors
 from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT, SimtTile, vector_axis
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i32, i64, macros
+from lowdnn.engines.limits import fused
 from lowdnn.engines.moe import simt_tiles
 from lowdnn.engines.moe.arguments import groups_argument, offset_type
 from lowdnn.engines.moe.simt_engine import MoeSimtEngine
@@ -47,8 +48,9 @@ class MoeWgradSimt(MoeSimtEngine):
     name = "moe_wgrad_simt"
     index = 17
     anchors: Anchors = (MoeGroupedMatmulBackward,)
+    limits = fused(*anchors)
 
-    def problem(self, graph: OperationGraph) -> _Problem | str:
+    def grouped(self, graph: OperationGraph) -> _Problem | str:
         """One gradient of the experts' weights and a pointwise epilogue."""
         matched = match_anchored(graph, MoeGroupedMatmulBackward)
         return matched if isinstance(matched, str) else _Problem.of(matched)

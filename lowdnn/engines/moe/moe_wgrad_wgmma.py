@@ -14,20 +14,15 @@ from functools import cached_property
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.space import space_of
 from lowdnn.engines.base import (
-    BEHAVIOR_NOTES,
     Anchors,
     Choices,
     Knob,
     Refusal,
-    accepted,
-    plan_of,
-    refuse_arch,
-    resolve_choices,
 )
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.instructions import WgmmaType, wgmma_type
 from lowdnn.engines.gemm.output_space import OutputSpace
-from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.simt_tile import vector_axis
 from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import OutputStore, mapped_operand
@@ -38,12 +33,14 @@ from lowdnn.engines.limits import fused
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
 from lowdnn.engines.moe.arguments import groups_argument, offset_type
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
 from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorMap, Work
+from lowdnn.plan import KernelRef, Launch, Struct, TensorMap, Work
 from lowdnn.status import Status
 
 
@@ -55,43 +52,18 @@ class Params:
     TRANSPOSED: int = 0
 
 
-class MoeWgradWgmma:
+class MoeWgradWgmma(ProblemEngine["_Problem"]):
     """See the module's docstring."""
 
     name = "moe_wgrad_wgmma"
     index = 19
     numerical_notes: tuple[NumericalNote, ...] = tiles.NUMERICAL_NOTES
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (MoeGroupedMatmulBackward,)
     limits = fused(MoeGroupedMatmulBackward)
+    target = "sm_90a"
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses other architectures, types that wgmma takes K-major only, empty extents, rows not contiguous."""
-        if refusal := refuse_arch(self.name, arch, "sm_90a"):
-            return refusal
-        problem = graph.derive(self._problem)
-        return problem if isinstance(problem, Refusal) else None
-
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """The tiles' knobs (``wgmma_model``) and OUTPUT_TMA_ENABLE."""
-        return self._defaults(self._accepted(graph, arch), arch)
-
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """Repacking launches where they are needed, and the product."""
-        problem = self._accepted(graph, arch)
-        chosen = resolve_choices(self.name, self._defaults(problem, arch), choices)
-        tiling = wgmma_model.tiling_of(self.name, problem.product, arch, chosen)
-        parts = _Cut(problem, tiling, by_map=bool(chosen[KnobType.OUTPUT_TMA_ENABLE])).parts(arch)
-        notes = tiles.numerical_notes(problem.kind.a)
-        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
-
-    def _accepted(self, graph: OperationGraph, arch: ArchSpec) -> _Problem:
-        return accepted(self.refuse(graph, arch) or graph.derive(self._problem))
-
-    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
         matched = match_anchored(graph, MoeGroupedMatmulBackward)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
@@ -107,12 +79,20 @@ class MoeWgradWgmma:
         problem = _Problem.of(matched, kind)
         return Refusal(self.name, problem, Status.NOT_SUPPORTED_LAYOUT) if isinstance(problem, str) else problem
 
-    def _defaults(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+        """The tiles' knobs (``wgmma_model``) and OUTPUT_TMA_ENABLE."""
         product = problem.product
         return (
             *wgmma_model.knobs(product, wgmma_model.best(product, arch)),
             Knob("store", KnobType.OUTPUT_TMA_ENABLE, (0, 1), 1, "1: store by tensor map where the output has one"),
         )
+
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
+        """Repacking launches where they are needed, and the product."""
+        tiling = wgmma_model.tiling_of(self.name, problem.product, arch, chosen)
+        parts = _Cut(problem, tiling, by_map=bool(chosen[KnobType.OUTPUT_TMA_ENABLE])).parts(arch)
+        parts.numerical_notes = tiles.numerical_notes(problem.kind.a)
+        return parts
 
 
 @dataclass(frozen=True)
@@ -230,7 +210,7 @@ class _Cut:
         """For ``lines`` of a tile, which blocks share, after a launch that repacks the operand where it has to be."""
         kind = self.problem.kind
         layout = operand.layout(kind.map_type, (1,), lines, kind.stage_k, sharers)
-        return TensorMap(parts.operand(operand.tensor.uid, operand.packing, overlaps=True), layout)
+        return TensorMap(packed_operand(parts, operand.tensor.uid, operand.packing, overlaps=True), layout)
 
     def _kernel(self) -> KernelRef:
         kind, output = self.problem.kind, self.output

@@ -27,10 +27,10 @@ from lowdnn.engines.norm.split import (
     split_tensor,
 )
 from lowdnn.engines.norm.summing import Summing, SummingTile
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.engines.relocation import moved
 from lowdnn.engines.rows import policy
-from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.held import Held
 from lowdnn.engines.rows.kernel import RowKernel, share
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space, reading
@@ -117,8 +117,8 @@ class BackwardRows:
             return self._summing(arch).knobs
         return policy.knobs(self.layout, arch, self._held)
 
-    def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
-        chain = Chain()
+    def plan(self, arch: ArchSpec, chosen: Choices) -> PlanParts:
+        chain = PlanParts()
         summing = self._summing(arch).tile(chosen) if self._may_sum_on_the_way else None
         if summing is not None:
             self._add_summing(chain, arch, summing)
@@ -128,7 +128,7 @@ class BackwardRows:
             for port in ("dscale", "dbias"):
                 if port in self.tensors:
                     graph = OperationGraph(self._gradient(port))
-                    chain.add(_REDUCTION.plan(graph, arch, {}), {})
+                    chain.add_plan(_REDUCTION.plan(graph, arch, {}), {})
         return chain
 
     @property
@@ -194,7 +194,7 @@ class BackwardRows:
         """Where rows' sums go, if there are rows."""
         return self.sums if self.layout.row_groups else {}
 
-    def _add_summing(self, chain: Chain, arch: ArchSpec, chosen: SummingTile) -> None:
+    def _add_summing(self, chain: PlanParts, arch: ArchSpec, chosen: SummingTile) -> None:
         """The launch for dx that sums the gradients too, and the one that joins its blocks' sums."""
         operation, space, gradients = self.operation, self.space, self.gradients
         again = again_of(self.layout, self.before, self.compute_type, stays=True) if self.before.stores else ()
@@ -229,7 +229,7 @@ class BackwardRows:
         joining, arguments = join.kernel_and_arguments()
         chain.launches.append(join.launch(chain.kernel(joining), arguments))
 
-    def _add_rows(self, chain: Chain, arch: ArchSpec, chosen: Choices) -> None:
+    def _add_rows(self, chain: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
         """The launch for dx."""
         operation, shape = self.operation, tile_of(self.layout, chosen, self._held)
         x, wanted = self.tensors["x"], chosen[KnobType.STAGES]
@@ -267,7 +267,7 @@ class BackwardRows:
         launch = kernel.launch(number, operation.flops, moved, blocks, shared_bytes)
         self._add_with_sums(chain, arch, launch)
 
-    def _add_with_sums(self, chain: Chain, arch: ArchSpec, launch: Launch) -> None:
+    def _add_with_sums(self, chain: PlanParts, arch: ArchSpec, launch: Launch) -> None:
         """The launch, and what joins the sums that it stores of rows which share a scale."""
         gradients = outputs_of(self.operation)
         parts = {port: row for port, row in self._row_sums.items() if row.uid != gradients[port].uid}
@@ -283,7 +283,7 @@ class BackwardRows:
             return
         for port, row in parts.items():
             total = OperationGraph([self._sum(row, gradients[port])])
-            chain.add(_REDUCTION.plan(total, arch, {}), places)
+            chain.add_plan(_REDUCTION.plan(total, arch, {}), places)
 
     @property
     def _moved_bytes(self) -> int:

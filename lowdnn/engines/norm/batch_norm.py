@@ -23,12 +23,13 @@ from math import inf
 from typing import Any
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Refusal
 from lowdnn.engines.floor import Rereading
 from lowdnn.engines.launch import bytes_of
 from lowdnn.engines.limits import fused
 from lowdnn.engines.norm.passes import PassBuilder, Passes
-from lowdnn.engines.rows.chain import Chain
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, NormMode, NumericalNote, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.row_pattern import match_rows
@@ -40,53 +41,42 @@ from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import KernelRef, Plan
 
 _Behind = tuple[PointwiseOperation, ...]
 
 
-class BatchNorm(Rereading):
+class BatchNorm(ProblemEngine[Passes], Rereading):
     """See the module's docstring."""
 
     name = "batch_norm"
     index = 22
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (NormForward, NormBackward, BnFinalize, BnBackwardWeights)
     limits = fused(*anchors)
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> Passes | Refusal:
         """Refuses what is not one batch norm with pointwise operations behind it, and parts that their engines do."""
-        passes = graph.derive(self._passes)
+        passes = self._matched(graph)
         if isinstance(passes, Refusal):
             return passes
         refusals = (part.engine.refuse(part.graph, arch) for part in passes.parts)
         found = next((refusal for refusal in refusals if refusal is not None), None)
-        return None if found is None else replace(found, engine=self.name)
+        return passes if found is None else replace(found, engine=self.name)
 
     def reread_bytes(self, graph: OperationGraph) -> int:
         """x, and dy: once for the sums, once for the result."""
         forward = sum(bytes_of((op.x,)) for op in graph.operations if isinstance(op, NormForward))
         return forward + sum(bytes_of((op.x, op.dy)) for op in graph.operations if isinstance(op, NormBackward))
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """None: every pass runs with its engine's defaults."""
-        return ()
-
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, passes: Passes, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """The launches of the passes, in order."""
-        passes = accepted(graph.derive(self._passes))
-        chosen, chain = resolve_choices(self.name, (), choices), Chain()
-        offsets = {tensor.uid: chain.reserve(tensor.span_bytes) for tensor in passes.in_workspace}
+        parts = PlanParts()
+        offsets = {tensor.uid: parts.reserve(tensor.span_bytes) for tensor in passes.in_workspace}
         for part in passes.parts:
-            chain.add(part.engine.plan(part.graph, arch, {}), offsets)
-        return plan_of(self, graph, arch, chosen, chain.kernels, tuple(chain.launches), chain.workspace_bytes)
+            parts.add_plan(part.engine.plan(part.graph, arch, {}), offsets)
+        return parts
 
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        """None of its own."""
-        return ()
-
-    def _passes(self, graph: OperationGraph) -> Passes | Refusal:
+    def _matched(self, graph: OperationGraph) -> Passes | Refusal:
         kind = next((type(op) for op in graph.operations if type(op) in _RECIPES), NormForward)
         source, output, recipe = _RECIPES[kind]
         fused = match_rows(graph, kind, source, output)

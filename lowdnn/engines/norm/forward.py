@@ -22,8 +22,8 @@ from lowdnn.engines.norm.split import (
     split_operation,
     split_tensor,
 )
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.rows import policy
-from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.held import Held
 from lowdnn.engines.rows.kernel import RowKernel, number, scalar_argument, share
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
@@ -98,9 +98,9 @@ class ForwardRows:
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         return policy.knobs(self.layout, arch, self._held)
 
-    def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
+    def plan(self, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """One launch, none where there are no rows."""
-        chain, operation = Chain(), self.operation
+        chain, operation = PlanParts(), self.operation
         if not self.layout.row_groups:
             return chain
         shape = tile_of(self.layout, chosen, self._held)

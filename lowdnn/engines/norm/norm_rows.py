@@ -7,6 +7,7 @@ rows that no cluster holds, as images of normalised channels, all blocks share o
 from __future__ import annotations
 
 from lowdnn.engines.base import Anchors
+from lowdnn.engines.limits import fused
 from lowdnn.engines.norm.backward import BackwardRows
 from lowdnn.engines.norm.forward import ForwardRows
 from lowdnn.engines.rows.engine import RowEngine, RowProblem
@@ -21,8 +22,9 @@ class NormRows(RowEngine):
     name = "norm_rows"
     index = 20
     anchors: Anchors = (NormForward, NormBackward)
+    limits = fused(*anchors)
 
-    def problem(self, graph: OperationGraph) -> RowProblem | str:
+    def rows_of(self, graph: OperationGraph) -> RowProblem | str:
         """One norm, forward or backward, with pointwise operations around it."""
         is_backward = any(isinstance(op, NormBackward) for op in graph.operations)
         return BackwardRows.of(graph) if is_backward else ForwardRows.of(graph)

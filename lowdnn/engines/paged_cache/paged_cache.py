@@ -8,8 +8,9 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Anchors
 from lowdnn.engines.launch import bytes_of, i32, i64, macros
-from lowdnn.engines.one_launch import OneLaunch
+from lowdnn.engines.limits import alone
 from lowdnn.engines.row_moves import THREADS, RowMove
+from lowdnn.engines.single_operation import OneLaunch
 from lowdnn.ops.paged_cache_load import PagedCacheLoad
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
 
@@ -32,9 +33,10 @@ class PagedCache(OneLaunch[PagedCacheLoad]):
     name = "paged_cache"
     index = 36
     anchors: Anchors = (PagedCacheLoad,)
+    limits = alone(*anchors)
     expects = "one PagedCacheLoad"
 
-    def limit(self, operation: PagedCacheLoad) -> str:
+    def limit(self, operation: PagedCacheLoad, arch: ArchSpec) -> str:
         """Limits the rows to those that the kernel can count."""
         reason = _move(operation).refuse()
         return reason and f"y.{reason}"

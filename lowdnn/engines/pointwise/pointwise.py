@@ -19,7 +19,7 @@ from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.codegen.access import MAX_VECTOR
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, space_of, with_axis
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.launch import (
     MAX_EXTENT,
     MAX_GRID_X,
@@ -34,7 +34,9 @@ from lowdnn.engines.launch import (
     target_label,
 )
 from lowdnn.engines.limits import Group, Limits
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.pointwise.samples import samples
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, dag_of, match_over_nothing, refuse_index_space
@@ -43,7 +45,7 @@ from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Struct, Work
+from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, Work
 from lowdnn.status import Status
 
 _SECTOR_BYTES = 32
@@ -65,31 +67,34 @@ class Params:
     INDEX: str
 
 
-class PointwiseEngine:
+class PointwiseEngine(ProblemEngine["_Problem"]):
     """See the module's docstring."""
 
     name = "pointwise"
     index = 4
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (PointwiseOperation, RngOperation, ConvolutionOperation)
     limits = Limits((Group((ConvolutionOperation,), 1), Group((PointwiseOperation, RngOperation))), spaces=1)
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses other operations, convolutions that have products, and several index spaces."""
-        dag = graph.derive(self._matched)
-        return dag if isinstance(dag, Refusal) else None
+        dag = _match(graph)
+        if isinstance(dag, str):
+            return Refusal(self.name, dag)
+        reason = _refuse_size(dag)
+        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else _Problem(dag)
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """BLOCK_SIZE and MULTIPLY (groups in flight per thread)."""
-        dag = accepted(graph.derive(self._matched))
-        return _knobs(dag, _Layout.of(dag), arch)
+        unroll = problem.layout.default_unroll(problem.dag, arch)
+        return (
+            Knob("threads", KnobType.BLOCK_SIZE, _THREADS, 128, "threads of a block"),
+            Knob("unroll", KnobType.MULTIPLY, _UNROLLS, unroll, "groups in flight per thread"),
+        )
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """One launch, none where the outputs are empty."""
-        dag = accepted(graph.derive(self._matched))
-        layout = _Layout.of(dag)
-        chosen = resolve_choices(self.name, _knobs(dag, layout, arch), choices)
+        dag, layout = problem.dag, problem.layout
         params = Params(
             THREADS=chosen[KnobType.BLOCK_SIZE],
             UNROLL=chosen[KnobType.MULTIPLY],
@@ -98,21 +103,25 @@ class PointwiseEngine:
             INDEX="u32" if layout.groups < 2**31 else "i64",
         )
         if not layout.groups:
-            return plan_of(self, graph, arch, chosen, (), ())
+            return PlanParts()
         types = [tensor.data_type for tensor in (*dag.stores, *dag.loads)]
         kernel = _kernel(params, layout.functor, types[0], conversion_target(types, arch))
-        return plan_of(self, graph, arch, chosen, (kernel,), (_launch(params, layout, dag),))
+        return PlanParts([(kernel, _launch(params, layout, dag))])
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Copies and sums with ReLU over packed tensors in fp32, fp16 and bf16."""
         return tuple(kernel for graph in samples() for kernel in self.plan(graph, SM_80, {}).kernels)
 
-    def _matched(self, graph: OperationGraph) -> PointwiseDag | Refusal:
-        dag = _match(graph)
-        if isinstance(dag, str):
-            return Refusal(self.name, dag)
-        reason = _refuse_size(dag)
-        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else dag
+
+@dataclass(frozen=True)
+class _Problem:
+    """A DAG, and how the kernel walks over it, which is worked out where there is to be a plan."""
+
+    dag: PointwiseDag
+
+    @cached_property
+    def layout(self) -> _Layout:
+        return _Layout.of(self.dag)
 
 
 @dataclass(frozen=True)
@@ -230,13 +239,6 @@ def _lane_axis(dag: PointwiseDag, space: IndexSpace) -> int:
         return last
     contiguous = [a for a, stride in enumerate(space.strides[largest.uid]) if stride == 1]
     return next((a for a in contiguous if space.extents[a] >= _MIN_TRANSPOSED), last)
-
-
-def _knobs(dag: PointwiseDag, layout: _Layout, arch: ArchSpec) -> tuple[Knob, ...]:
-    return (
-        Knob("threads", KnobType.BLOCK_SIZE, _THREADS, 128, "threads of a block"),
-        Knob("unroll", KnobType.MULTIPLY, _UNROLLS, layout.default_unroll(dag, arch), "groups in flight per thread"),
-    )
 
 
 def _kernel(params: Params, functor: Functor, data_type: DataType, target: str) -> KernelRef:

@@ -11,8 +11,9 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Anchors
 from lowdnn.engines.launch import bytes_of, i64, macros
-from lowdnn.engines.one_launch import OneLaunch
+from lowdnn.engines.limits import alone
 from lowdnn.engines.row_moves import THREADS, RowMove
+from lowdnn.engines.single_operation import OneLaunch
 from lowdnn.ops.ragged import RaggedMove, RaggedStore
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
 
@@ -36,9 +37,10 @@ class Ragged(OneLaunch[RaggedMove]):
     name = "ragged"
     index = 43
     anchors: Anchors = (RaggedMove,)
+    limits = alone(*anchors)
     expects = "one load or store of a ragged tensor"
 
-    def limit(self, operation: RaggedMove) -> str:
+    def limit(self, operation: RaggedMove, arch: ArchSpec) -> str:
         """Limits the rows to those that the kernel can count."""
         reason = _rows(operation).refuse()
         return reason and f"padded.{reason}"

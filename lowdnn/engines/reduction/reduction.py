@@ -10,12 +10,16 @@ The order of summation depends on the plan only.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from lowdnn.arch.specs import ArchSpec, all_specs
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, aligned_bytes, ceil_div, ceil_power, floor_power, is_dependent
 from lowdnn.engines.limits import fused
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.engines.reduction.layout import MAX_VECTOR, ReductionLayout, layout_of
 from lowdnn.engines.reduction.samples import samples
 from lowdnn.engines.reduction.short_rows import FEWEST_OUTPUTS, ShortRows
@@ -25,7 +29,7 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.reduction_pattern import FusedReduction, match_reduction
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.reduction import ReductionOperation
-from lowdnn.plan import KernelRef, Plan
+from lowdnn.plan import KernelRef
 from lowdnn.status import Status
 
 _WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -40,41 +44,36 @@ _WHOLE_BLOCKS_PER_SM, _SHORT_BLOCKS_PER_SM, _SHORT_GROUPS = 1.5, 0.75, 16
 _MIN_GROUPS = 4
 
 
-class ReductionEngine:
+class ReductionEngine(ProblemEngine["_Problem"]):
     """See the module's docstring."""
 
     name = "reduction"
     index = 5
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ReductionOperation, GenStats)
     limits = fused(ReductionOperation, GenStats)
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses graphs that are not one reduction with pointwise operations around it, and extents past 32 bits."""
-        fused = graph.derive(self._matched)
-        return fused if isinstance(fused, Refusal) else None
+        fused = match_reduction(graph)
+        if isinstance(fused, str):
+            return Refusal(self.name, fused)
+        reason = _refuse_size(fused)
+        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else _Problem(fused, arch)
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_COLS (threads of an output, or side by side), MULTIPLY (groups in flight per thread), SPLIT_K_BUF; for
         short rows TILE_COLS alone: the outputs of a block."""
-        fused = accepted(graph.derive(self._matched))
-        layout = layout_of(fused)
-        short = ShortRows.of(fused, layout, arch)
-        return _knobs(layout, arch) if short is None else _short_knobs(short, arch)
+        return _knobs(problem.layout, arch) if problem.short is None else _short_knobs(problem.short, arch)
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """One launch, two where outputs are cut into slices, none where there are no outputs."""
-        fused = accepted(graph.derive(self._matched))
-        layout = layout_of(fused)
-        short = ShortRows.of(fused, layout, arch)
+        layout, short = problem.layout, problem.short
         if short is not None:
-            chosen = resolve_choices(self.name, _short_knobs(short, arch), choices)
             outputs = chosen[KnobType.TILE_COLS]
-            return plan_of(self, graph, arch, chosen, (short.kernel(outputs),), (short.launch(outputs),))
-        chosen = resolve_choices(self.name, _knobs(layout, arch), choices)
+            return PlanParts([(short.kernel(outputs), short.launch(outputs))])
         stages = Stages(
-            fused,
+            problem.fused,
             layout,
             chosen[KnobType.TILE_COLS],
             chosen[KnobType.MULTIPLY],
@@ -82,21 +81,31 @@ class ReductionEngine:
             overlaps=is_dependent(arch),
         )
         if not layout.outputs:
-            return plan_of(self, graph, arch, chosen, (), ())
-        workspace_bytes = aligned_bytes(stages.partials_bytes)
-        return plan_of(self, graph, arch, chosen, stages.kernels(), stages.launches(), workspace_bytes)
+            return PlanParts()
+        steps = zip(stages.kernels(), stages.launches(), strict=True)
+        return PlanParts(steps, aligned_bytes(stages.partials_bytes))
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Sums of rows, of columns and of everything in fp32, fp16 and bf16."""
         plans = (self.plan(graph, arch, {}) for graph in samples() for arch in all_specs())
         return tuple(dict.fromkeys(kernel for plan in plans for kernel in plan.kernels))
 
-    def _matched(self, graph: OperationGraph) -> FusedReduction | Refusal:
-        fused = match_reduction(graph)
-        if isinstance(fused, str):
-            return Refusal(self.name, fused)
-        reason = _refuse_size(fused)
-        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else fused
+
+@dataclass(frozen=True)
+class _Problem:
+    """A reduction on an architecture, and how the kernels walk over it, worked out where there is to be a plan."""
+
+    fused: FusedReduction
+    arch: ArchSpec
+
+    @cached_property
+    def layout(self) -> ReductionLayout:
+        return layout_of(self.fused)
+
+    @cached_property
+    def short(self) -> ShortRows | None:
+        """The rows of a kernel for short ones, where it is faster."""
+        return ShortRows.of(self.fused, self.layout, self.arch)
 
 
 def _refuse_size(fused: FusedReduction) -> str:

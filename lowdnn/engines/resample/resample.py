@@ -13,16 +13,17 @@ from itertools import product
 from types import ModuleType
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.limits import fused
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.engines.resample import backward, forward
 from lowdnn.engines.resample.problem import Problem
 from lowdnn.engines.resample.tile import BLOCK_SIZES, CHANNELS, Tile, chosen_tile, counts, launch
-from lowdnn.enums import KnobType, NumericalNote
+from lowdnn.enums import KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import match_anchored
 from lowdnn.ops.resample import ResampleOperation
-from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import NotSupportedError, Status
 
 _THREADS = 128
@@ -30,29 +31,31 @@ _THREADS = 128
 _TILE_KNOBS = (KnobType.LOAD_SIZE, KnobType.TILE_ROWS, KnobType.TILE_COLS)
 
 
-class ResampleEngine:
+class ResampleEngine(ProblemEngine[Problem]):
     """See the module's docstring."""
 
     name = "resample"
     index = 29
-    numerical_notes: tuple[NumericalNote, ...] = ()
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ResampleOperation,)
     limits = fused(ResampleOperation)
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> Problem | Refusal:
         """Refuses other operations, an index that the graph reads, and positions past 32 bits."""
-        problem = graph.derive(self._matched)
-        return problem if isinstance(problem, Refusal) else None
+        matched = match_anchored(graph, ResampleOperation)
+        if isinstance(matched, str):
+            return Refusal(self.name, matched)
+        problem, index = Problem(matched.anchor, matched.epilogue), matched.anchor.index
+        if index is not None and graph.producer(index) is not None and graph.consumers(index):
+            return Refusal(self.name, f"ResampleForward.index: expected a tensor that is not read, got {index.label}")
+        reason = problem.refuse()
+        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """What a thread works on: LOAD_SIZE channels, TILE_ROWS rows, TILE_COLS columns; BLOCK_SIZE."""
-        return _knobs(accepted(graph.derive(self._matched)), arch)
+        return _knobs(problem, arch)
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """One launch, none where the output is empty."""
-        problem = accepted(graph.derive(self._matched))
-        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         tile = Tile(*(chosen[kind] for kind in (*_TILE_KNOBS, KnobType.BLOCK_SIZE)))
         fitting = _fitting(problem, tile.channels)
         if (tile.rows, tile.columns) not in fitting:
@@ -63,22 +66,9 @@ class ResampleEngine:
                 got=f"{tile.rows}x{tile.columns}",
             )
         if problem.target.element_count == 0:
-            return plan_of(self, graph, arch, chosen, (), ())
+            return PlanParts()
         kernel = _direction(problem).kernel(problem, tile)
-        return plan_of(self, graph, arch, chosen, (kernel,), (launch(problem, tile),))
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
-
-    def _matched(self, graph: OperationGraph) -> Problem | Refusal:
-        matched = match_anchored(graph, ResampleOperation)
-        if isinstance(matched, str):
-            return Refusal(self.name, matched)
-        problem, index = Problem(matched.anchor, matched.epilogue), matched.anchor.index
-        if index is not None and graph.producer(index) is not None and graph.consumers(index):
-            return Refusal(self.name, f"ResampleForward.index: expected a tensor that is not read, got {index.label}")
-        reason = problem.refuse()
-        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem
+        return PlanParts([(kernel, launch(problem, tile))])
 
 
 def _direction(problem: Problem) -> ModuleType:

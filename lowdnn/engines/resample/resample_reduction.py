@@ -9,19 +9,20 @@ the lower index, and so comes first.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Engine, Knob, Refusal, accepted, plan_of
+from lowdnn.engines.base import Anchors, Choices, Engine, Knob, Refusal
 from lowdnn.engines.limits import fused
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.engines.resample import backward
 from lowdnn.engines.resample.axes import leaves_image
 from lowdnn.engines.resample.problem import Problem
 from lowdnn.enums import (
     NanPropagation,
-    NumericalNote,
     PaddingMode,
     PointwiseMode,
     ReduceTensorOp,
@@ -36,16 +37,13 @@ from lowdnn.ops.resample import ResampleOperation
 from lowdnn.ops.resample_backward import ResampleBackward
 from lowdnn.ops.resample_forward import ResampleForward
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import KernelRef, Plan
 
 
-class ResampleReduction:
+class ResampleReduction(ProblemEngine["_Rewritten"]):
     """See the module's docstring. ``reduction``, ``pointwise``: the engines that take what the resampling is."""
 
     name = "resample_reduction"
     index = 28
-    numerical_notes: tuple[NumericalNote, ...] = ()
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ResampleOperation,)
     limits = fused(ResampleOperation)
 
@@ -53,33 +51,34 @@ class ResampleReduction:
         self._reduction = reduction
         self._pointwise = pointwise
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Rewritten | Refusal:
         """Refuses all but one average or maximum over whole images or gradient of an average, and what the engine that
         takes it refuses."""
-        found = graph.derive(rewritten, arch)
+        found = rewritten(graph, arch)
         if isinstance(found, Refusal):
             return found
-        refusal = self._engine(found).refuse(found, arch)
-        return None if refusal is None else replace(refusal, engine=self.name)
-
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """Those of the engine that takes it."""
-        found = accepted(graph.derive(rewritten, arch))
-        return self._engine(found).knobs(found, arch)
-
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """That of the engine that takes it."""
-        found = accepted(graph.derive(rewritten, arch))
-        plan = self._engine(found).plan(found, arch, choices)
-        return plan_of(self, graph, arch, dict(plan.choices), plan.kernels, plan.launches, plan.workspace_bytes)
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        """None of its own."""
-        return ()
-
-    def _engine(self, found: OperationGraph) -> Engine:
         is_reduction = any(isinstance(op, ReductionOperation) for op in found.operations)
-        return self._reduction if is_reduction else self._pointwise
+        engine = self._reduction if is_reduction else self._pointwise
+        refusal = engine.refuse(found, arch)
+        return _Rewritten(found, engine) if refusal is None else replace(refusal, engine=self.name)
+
+    def knobs_of(self, problem: _Rewritten, arch: ArchSpec) -> tuple[Knob, ...]:
+        """Those of the engine that takes it."""
+        return problem.engine.knobs(problem.graph, arch)
+
+    def parts(self, problem: _Rewritten, arch: ArchSpec, chosen: Choices) -> PlanParts:
+        """Those of the engine that takes it."""
+        parts = PlanParts()
+        parts.add_plan(problem.engine.plan(problem.graph, arch, chosen), {})
+        return parts
+
+
+@dataclass(frozen=True)
+class _Rewritten:
+    """A graph with a reduction or a quotient in place of the resampling, and the engine that takes it."""
+
+    graph: OperationGraph
+    engine: Engine
 
 
 def rewritten(graph: OperationGraph, arch: ArchSpec) -> OperationGraph | Refusal:

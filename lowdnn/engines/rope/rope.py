@@ -7,11 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, prod
+from typing import TypeAlias
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.access import contiguous_elements
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob
 from lowdnn.engines.launch import (
     ACCESS_BYTES,
     MAX_EXTENT,
@@ -25,21 +26,24 @@ from lowdnn.engines.launch import (
     macros,
     target_label,
 )
-from lowdnn.engines.limits import alone, names_of
+from lowdnn.engines.limits import alone
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.rows.kernel import number
-from lowdnn.enums import DataType, KnobType, NumericalNote
-from lowdnn.graph.graph import OperationGraph
+from lowdnn.engines.single_operation import SingleOperation
+from lowdnn.enums import DataType, KnobType
 from lowdnn.ops.rope import Rotation
 from lowdnn.ops.rope_backward import RopeBackward
 from lowdnn.ops.rope_forward import RopeForward
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
-from lowdnn.status import Status
+from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
 
 _THREADS = 128
 _HEADS = (1, 2, 4, 8)
 #: Heads that share sines before these cost less than memory; more would only cost registers.
 _ENOUGH_HEADS = 4
+
+
+RopeOperation: TypeAlias = RopeForward | RopeBackward
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,10 @@ class _Problem:
 
     rotation: Rotation
     compute_type: DataType
+
+    @staticmethod
+    def of(operation: RopeOperation) -> _Problem:
+        return _Problem(operation.rotation, operation.compute_type)
 
     @cached_property
     def vector(self) -> int:
@@ -143,44 +151,24 @@ class _Problem:
         return min(self.vector, contiguous_elements(tensor, tensor.strides, axis))
 
 
-class Rope:
+class Rope(SingleOperation[RopeOperation]):
     """See the module's docstring."""
 
     name = "rope"
     index = 35
-    numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (RopeForward, RopeBackward)
-    limits = alone(RopeForward, RopeBackward)
+    limits = alone(*anchors)
+    expects = "one RopeForward or RopeBackward"
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
-        """Refuses everything but one such operation between tensors in device memory."""
-        problem = graph.derive(self._problem)
-        return problem if isinstance(problem, Refusal) else None
+    def limit(self, operation: RopeOperation, arch: ArchSpec) -> str:
+        """Limits the number of blocks, and of groups along an axis."""
+        return _Problem.of(operation).refusal()
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, operation: RopeOperation, arch: ArchSpec) -> tuple[Knob, ...]:
         """MULTIPLY."""
-        return accepted(graph.derive(self._problem)).knobs(arch)
+        return _Problem.of(operation).knobs(arch)
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """One launch, none where the result is empty."""
-        problem = accepted(graph.derive(self._problem))
-        chosen = resolve_choices(self.name, problem.knobs(arch), choices)
-        if not problem.rotation.target.element_count:
-            return plan_of(self, graph, arch, chosen, (), ())
-        heads = chosen[KnobType.MULTIPLY]
-        return plan_of(self, graph, arch, chosen, (problem.kernel(heads, arch),), (problem.launch(heads),))
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
-
-    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
-        operation = graph.operations[0]
-        if len(graph.operations) != 1 or not isinstance(operation, RopeForward | RopeBackward):
-            names = names_of(graph.operations)
-            return Refusal(self.name, f"operations: expected one RopeForward or RopeBackward, got {names}")
-        problem = _Problem(operation.rotation, operation.compute_type)
-        if any(t.is_scalar_value or t.is_virtual for t in graph.tensors.values()):
-            return Refusal(self.name, "tensors: expected all in device memory, got a virtual one or a value")
-        reason = problem.refusal() if problem.rotation.target.element_count else ""
-        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem
+    def launches(self, operation: RopeOperation, arch: ArchSpec, chosen: Choices) -> PlanParts:
+        """One launch."""
+        problem, heads = _Problem.of(operation), chosen[KnobType.MULTIPLY]
+        return PlanParts([(problem.kernel(heads, arch), problem.launch(heads))])

@@ -8,7 +8,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.launch import MAX_BLOCK_THREADS, bytes_of, ceil_div
-from lowdnn.engines.rows.chain import Chain
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.rows.layout import RowLayout
 from lowdnn.engines.rows.tile import RowTile
 from lowdnn.enums import DataType
@@ -127,7 +127,7 @@ class OnChip:
         """The functor Again, where Prologue is run more than once for an element and stores."""
         return again_of(self.layout, self.before, self.compute_type, self.stays) if self._has_again else ()
 
-    def partials(self, chain: Chain) -> tuple[Argument, ...]:
+    def partials(self, chain: PlanParts) -> tuple[Argument, ...]:
         """Where the blocks of a cooperative grid have room for their sums: two for each of a block's rows."""
         if not self.tile.is_cooperative:
             return ()

@@ -9,8 +9,8 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import bytes_of, moved_bytes
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.rows import policy
-from lowdnn.engines.rows.chain import Chain
 from lowdnn.engines.rows.held import Held
 from lowdnn.engines.rows.kernel import RowKernel, number
 from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
@@ -59,9 +59,9 @@ class ForwardSoftmax:
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         return policy.knobs(self.layout, arch, self._held)
 
-    def plan(self, arch: ArchSpec, chosen: Choices) -> Chain:
+    def plan(self, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """One launch, none where there are no rows."""
-        chain, operation = Chain(), self.operation
+        chain, operation = PlanParts(), self.operation
         if not self.layout.row_groups:
             return chain
         shape = tile_of(self.layout, chosen, self._held)

@@ -5,6 +5,7 @@ reads it once and holds it in registers (a longer one is read twice).
 from __future__ import annotations
 
 from lowdnn.engines.base import Anchors
+from lowdnn.engines.limits import fused
 from lowdnn.engines.rows.engine import RowEngine, RowProblem
 from lowdnn.engines.softmax.backward import BackwardSoftmax
 from lowdnn.engines.softmax.forward import ForwardSoftmax
@@ -19,8 +20,9 @@ class SoftmaxEngine(RowEngine):
     name = "softmax"
     index = 21
     anchors: Anchors = (Softmax, ReductionOperation)
+    limits = fused(*anchors)
 
-    def problem(self, graph: OperationGraph) -> RowProblem | str:
+    def rows_of(self, graph: OperationGraph) -> RowProblem | str:
         """One softmax, or its gradient, with pointwise operations around it."""
         is_forward = any(isinstance(op, Softmax) for op in graph.operations)
         return ForwardSoftmax.of(graph) if is_forward else BackwardSoftmax.of(graph)

@@ -12,8 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowdnn.arch.specs import ArchSpec, all_specs
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.limits import Group, Limits
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.engines.transform import rows, tiles
 from lowdnn.engines.transform.askew import Askew
 from lowdnn.engines.transform.batches import Batch, batches_of
@@ -25,7 +27,7 @@ from lowdnn.engines.transform.tiles import Tiles
 from lowdnn.enums import KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.pointwise import PointwiseOperation
-from lowdnn.plan import KernelRef, Plan
+from lowdnn.plan import KernelRef
 from lowdnn.status import Status
 
 _Form = Askew | Tiles | Narrow | Rows
@@ -34,43 +36,17 @@ _Form = Askew | Tiles | Narrow | Rows
 _OWN = 0
 
 
-class Transform:
+class Transform(ProblemEngine["_Problem"]):
     """See the module's docstring."""
 
     name = "transform"
     index = 24
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.STRICT_NAN_PROP,)
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = ()
     limits = Limits((Group((*MOVES, PointwiseOperation)),), spaces=None)
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses operations that compute, types in between that would round twice, and plain copies."""
-        problem = graph.derive(self._matched)
-        return problem if isinstance(problem, Refusal) else None
-
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_ROWS (threads along the input's rows of a tile) and MULTIPLY (groups in flight per thread)."""
-        return _KNOBS
-
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """A launch for each stored tensor, more where its parts are many or unlike, none where it is empty."""
-        problem = accepted(graph.derive(self._matched))
-        chosen = resolve_choices(self.name, _KNOBS, choices)
-        kernels: dict[KernelRef, int] = {}
-
-        def kernel_index(kernel: KernelRef) -> int:
-            return kernels.setdefault(kernel, len(kernels))
-
-        launches = tuple(form.planned(chosen, arch, kernel_index) for form in problem.forms)
-        return plan_of(self, graph, arch, chosen, tuple(kernels), launches, problem.workspace_bytes)
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        """Changes between NCHW and NHWC of elements of two and of four bytes."""
-        plans = (self.plan(graph, arch, {}) for graph in samples() for arch in all_specs())
-        return tuple(kernel for plan in plans for kernel in plan.kernels)
-
-    def _matched(self, graph: OperationGraph) -> _Problem | Refusal:
         moves = match(graph)
         if isinstance(moves, str):
             return Refusal(self.name, moves)
@@ -82,6 +58,21 @@ class Transform:
         if reason:
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
         return _Problem(forms, moves.workspace_bytes)
+
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+        """TILE_ROWS (threads along the input's rows of a tile) and MULTIPLY (groups in flight per thread)."""
+        return _KNOBS
+
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
+        """A launch for each stored tensor, more where its parts are many or unlike, none where it is empty."""
+        parts = PlanParts(workspace_bytes=problem.workspace_bytes)
+        parts.launches = [form.planned(chosen, arch, parts.kernel) for form in problem.forms]
+        return parts
+
+    def precompiled(self) -> tuple[KernelRef, ...]:
+        """Changes between NCHW and NHWC of elements of two and of four bytes."""
+        plans = (self.plan(graph, arch, {}) for graph in samples() for arch in all_specs())
+        return tuple(kernel for plan in plans for kernel in plan.kernels)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lowdnn.arch.specs import SM_90A
 from lowdnn.cases.builder import CaseBuilder
-from lowdnn.engines.composite.assembly import assemble, chain_of
+from lowdnn.engines.composite.assembly import assemble
 from lowdnn.engines.composite.parts import Part
-from lowdnn.engines.registry import engine_named
 from lowdnn.engines.relocation import moved
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
@@ -118,7 +116,7 @@ def test_a_chain_has_every_note_of_its_parts_once() -> None:
     notes = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
     parts = [replace(first, plan=replace(first.plan, numerical_notes=notes[:1]))]
     parts.append(replace(second, plan=replace(second.plan, numerical_notes=notes)))
-    assert chain_of(engine_named("composite"), graph, SM_90A, graph, parts).numerical_notes == notes
+    assert assemble(graph, parts).numerical_notes == notes
 
 
 def test_kernels_are_listed_once() -> None:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from lowdnn import dtypes
 from lowdnn.driver import open_driver
-from lowdnn.engines.gemm.packing import Packing
-from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.packing import Packing, packed_operand
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import DataType
 from lowdnn.ops.memory import to_memory
 from lowdnn.ops.tensor import Tensor, channels_last_strides, packed_strides
@@ -38,7 +38,7 @@ def tensor(data_type: DataType, dims: tuple[int, ...], strides: tuple[int, ...],
 
 def planned(packing: Packing, *, overlaps: bool = False) -> Plan:
     x, parts = packing.tensor, PlanParts()
-    assert parts.operand(X, packing, overlaps=overlaps) == WorkspacePointer(0)
+    assert packed_operand(parts, X, packing, overlaps=overlaps) == WorkspacePointer(0)
     return Plan(
         engine="test_packing",
         engine_index=0,

@@ -14,9 +14,10 @@ the first of each. With taps along one axis, where that is faster, ``conv_depthw
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.conv.depthwise import filter_gradient, planes, rows
 from lowdnn.engines.conv.depthwise.choice import PLANNERS, Gradient, Problem, knobs_of, problem_of
 from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
@@ -24,102 +25,27 @@ from lowdnn.engines.conv.depthwise.planes import PlaneCorrelation
 from lowdnn.engines.conv.depthwise.rows import Correlation, RowsTile
 from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
 from lowdnn.engines.gemm.output_space import output_space
-from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.launch import aligned_bytes, dependent_target, is_dependent
 from lowdnn.engines.limits import reduced
-from lowdnn.enums import NumericalNote
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, AnchoredWithExits, match_anchored_with_exits
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
-from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import NotSupportedError, Status
 
 
-class ConvDepthwise:
+class ConvDepthwise(ProblemEngine[Problem]):
     """See the module's docstring."""
 
     name = "conv_depthwise"
     index = 11
-    numerical_notes: tuple[NumericalNote, ...] = ()
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionOperation,)
     limits = reduced(ConvolutionOperation)
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> Problem | Refusal:
         """Refuses groups of several channels, other data types, and filters that do not fit registers."""
-        problem = graph.derive(self._problem, arch)
-        return problem if isinstance(problem, Refusal) else None
-
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """What a thread works on: LOAD_SIZE channels, TILE_COLS columns, TILE_ROWS rows, STAGES rows read ahead.
-
-        BLOCK_SIZE of the forward pass and the data gradient; SPLIT_K_SLC of the filter gradient. Along planes LOAD_SIZE
-        counts the words of channels of a block, TILE_M and TILE_N its threads along rows and columns, STAGES planes in
-        shared memory; SPLIT_P_SLC parts of the planes. Along lines LOAD_SIZE counts the channels of a warp, TILE_N the
-        threads (tensor cores: strips of targets) of a block along a line, TILE_M and TILE_ROWS its rows of channels and
-        of batches; TILEK of the filter gradient positions of a thread, and on tensor cores tiles of a warp's task.
-        """
-        return knobs_of(self._accepted(graph, arch), arch)
-
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
-        """One launch and one for each exit, two for a filter gradient, none where the output is empty."""
-        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
-        problem = self._accepted(graph, arch)
-        plan = self._plan(problem, graph, arch, chosen)
-        overlaps = is_dependent(arch) and not (
-            isinstance(problem, PlaneCorrelation) and planes.crowds(problem, chosen, arch)
-        )
-        launches = (replace(launch, overlaps_previous=overlaps) for launch in plan.launches)
-        return replace(plan, launches=tuple(launches))
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
-
-    def _plan(self, problem: Problem, graph: OperationGraph, arch: ArchSpec, chosen: Choices) -> Plan:
-        tile = PLANNERS[type(problem)].tile_of(problem, chosen)
-        if isinstance(tile, str):
-            raise NotSupportedError(f"{self.name}.{tile}")
-        if isinstance(problem, Gradient):
-            return self._filter_plan(problem, tile, graph, arch, chosen)
-        if isinstance(problem, Correlation):
-            return self._rows_plan(problem, tile, graph, arch, chosen)
-        planner = PLANNERS[type(problem)]
-        functor = planner.functor_of(problem, tile)
-        kernels = (planner.kernel(problem, tile, functor, dependent_target(arch)),)
-        return plan_of(self, graph, arch, chosen, kernels, (planner.launch(problem, tile, functor),))
-
-    def _rows_plan(
-        self, problem: Correlation, tile: RowsTile, graph: OperationGraph, arch: ArchSpec, chosen: Choices
-    ) -> Plan:
-        parts, functor, left = PlanParts(), rows.functor_of(problem, tile), problem.exit_slices(tile)
-        totals = problem.exits.reserve(parts, left)
-        parts.kernel(rows.kernel(problem, tile, functor, dependent_target(arch)))
-        parts.launches.append(rows.launch(problem, tile, functor, totals))
-        problem.exits.combine(parts, left, totals, overlaps=is_dependent(arch))
-        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes)
-
-    def _filter_plan(
-        self, gradient: Gradient, tile: object, graph: OperationGraph, arch: ArchSpec, chosen: Choices
-    ) -> Plan:
-        """Slices of sums, and their sum."""
-        planner, functor = PLANNERS[type(gradient)], filter_gradient.functor_of(gradient.geometry)
-        target, slices = dependent_target(arch), planner.slice_count(gradient, tile)
-        kernels = (planner.filter_kernel(gradient, tile, target), filter_gradient.sum_kernel(functor, target))
-        launches = (
-            planner.filter_launch(gradient, tile, 0),
-            filter_gradient.sum_launch(gradient.geometry, slices, functor, 0),
-        )
-        workspace_bytes = aligned_bytes(slices * gradient.elements * 4)
-        return plan_of(self, graph, arch, chosen, kernels, launches, workspace_bytes)
-
-    def _accepted(self, graph: OperationGraph, arch: ArchSpec) -> Problem:
-        problem = graph.derive(self._problem, arch)
-        if isinstance(problem, Refusal):
-            raise NotSupportedError(str(problem))
-        return problem
-
-    def _problem(self, graph: OperationGraph, arch: ArchSpec) -> Problem | Refusal:
         matched = match_anchored_with_exits(graph, ConvolutionOperation)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
@@ -134,6 +60,59 @@ class ConvDepthwise:
         if isinstance(problem, str):
             return Refusal(self.name, problem, Status.NOT_SUPPORTED_SHAPE)
         return problem
+
+    def knobs_of(self, problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+        """What a thread works on: LOAD_SIZE channels, TILE_COLS columns, TILE_ROWS rows, STAGES rows read ahead.
+
+        BLOCK_SIZE of the forward pass and the data gradient; SPLIT_K_SLC of the filter gradient. Along planes LOAD_SIZE
+        counts the words of channels of a block, TILE_M and TILE_N its threads along rows and columns, STAGES planes in
+        shared memory; SPLIT_P_SLC parts of the planes. Along lines LOAD_SIZE counts the channels of a warp, TILE_N the
+        threads (tensor cores: strips of targets) of a block along a line, TILE_M and TILE_ROWS its rows of channels and
+        of batches; TILEK of the filter gradient positions of a thread, and on tensor cores tiles of a warp's task.
+        """
+        return knobs_of(problem, arch)
+
+    def parts(self, problem: Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
+        """One launch and one for each exit, two for a filter gradient, none where the output is empty."""
+        tile = PLANNERS[type(problem)].tile_of(problem, chosen)
+        if isinstance(tile, str):
+            raise NotSupportedError(f"{self.name}.{tile}")
+        parts = _parts(problem, tile, arch)
+        overlaps = is_dependent(arch) and not (
+            isinstance(problem, PlaneCorrelation) and planes.crowds(problem, chosen, arch)
+        )
+        parts.launches = [replace(launch, overlaps_previous=overlaps) for launch in parts.launches]
+        return parts
+
+
+def _parts(problem: Problem, tile: Any, arch: ArchSpec) -> PlanParts:
+    if isinstance(problem, Gradient):
+        return _filter_parts(problem, tile, arch)
+    if isinstance(problem, Correlation):
+        return _rows_parts(problem, tile, arch)
+    planner = PLANNERS[type(problem)]
+    functor = planner.functor_of(problem, tile)
+    kernel = planner.kernel(problem, tile, functor, dependent_target(arch))
+    return PlanParts([(kernel, planner.launch(problem, tile, functor))])
+
+
+def _rows_parts(problem: Correlation, tile: RowsTile, arch: ArchSpec) -> PlanParts:
+    parts, functor, left = PlanParts(), rows.functor_of(problem, tile), problem.exit_slices(tile)
+    totals = problem.exits.reserve(parts, left)
+    kernel = rows.kernel(problem, tile, functor, dependent_target(arch))
+    parts.add(kernel, rows.launch(problem, tile, functor, totals))
+    problem.exits.combine(parts, left, totals, overlaps=is_dependent(arch))
+    return parts
+
+
+def _filter_parts(gradient: Gradient, tile: Any, arch: ArchSpec) -> PlanParts:
+    """Slices of sums, and their sum."""
+    planner, functor = PLANNERS[type(gradient)], filter_gradient.functor_of(gradient.geometry)
+    target, slices = dependent_target(arch), planner.slice_count(gradient, tile)
+    product = planner.filter_kernel(gradient, tile, target), planner.filter_launch(gradient, tile, 0)
+    summed = filter_gradient.sum_launch(gradient.geometry, slices, functor, 0)
+    steps = (product, (filter_gradient.sum_kernel(functor, target), summed))
+    return PlanParts(steps, aligned_bytes(slices * gradient.elements * 4))
 
 
 def _exits_of(matched: AnchoredWithExits[ConvolutionOperation]) -> OutputExits | str:

@@ -9,15 +9,16 @@ product; backward data by residue classes of the stride, backward filter with a 
 from __future__ import annotations
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.conv.direct import grouped, tiled
 from lowdnn.engines.conv.direct.geometry import DirectGeometry
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
-from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT
 from lowdnn.engines.launch import MAX_GRID_X
 from lowdnn.engines.limits import reduced
-from lowdnn.enums import DataType, KnobType, NumericalNote
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
+from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import match_anchored
 from lowdnn.ops.convolution import Convolution, ConvolutionOperation
@@ -25,27 +26,29 @@ from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor, channels_last_strides
-from lowdnn.plan import KernelRef, Plan
+from lowdnn.plan import KernelRef
 from lowdnn.status import NotSupportedError, Status
 
 #: Positions in the image and its padding are 32-bit in the kernels, with room for a marker far outside.
 _MAX_POSITION = 2**30 - 1
 
 
-class ConvDirect(Floored):
+class ConvDirect(ProblemEngine[DirectGeometry], Floored):
     """See the module's docstring."""
 
     name = "conv_direct"
     index = 1
-    numerical_notes: tuple[NumericalNote, ...] = ()
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionOperation,)
     limits = reduced(ConvolutionOperation)
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> DirectGeometry | Refusal:
         """Refuses what is not one convolution with a pointwise epilogue, and extents past 32 bits."""
-        geometry = graph.derive(self._geometry)
-        return geometry if isinstance(geometry, Refusal) else None
+        matched = match_anchored(graph, ConvolutionOperation)
+        if isinstance(matched, str):
+            return Refusal(self.name, matched)
+        geometry = DirectGeometry.of(matched)
+        reason = _refuse_extents(geometry)
+        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else geometry
 
     def floor(self, contraction: Contraction) -> Floor:
         """Backward, elements are fetched for few maps at a time; forward, small groups have a kernel without that."""
@@ -53,20 +56,35 @@ class ConvDirect(Floored):
             return Floor(Multipliers.FMA, waste=tiled.least_waste(contraction))
         return Floor(Multipliers.FMA)
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, geometry: DirectGeometry, arch: ArchSpec) -> tuple[Knob, ...]:
         """BLOCK_SIZE for forward depthwise convolutions and small groups.
 
         TILE_N (filters, in backward data channels, of a thread block) for the others; in backward filter SPLIT_K_SLC.
         """
-        return _knobs(accepted(graph.derive(self._geometry)), arch)
+        if grouped.takes(geometry):
+            sizes = grouped.BLOCK_SIZES
+            return (Knob("block_size", KnobType.BLOCK_SIZE, sizes, 128, "threads of a block"),)
+        maps = tiled.best_map_tile(geometry, arch)
+        tiles, slices = tiled.map_tiles(geometry), tiled.slice_counts(geometry)
+        knobs = [
+            Knob("tile_n", KnobType.TILE_N, tiles, maps, "filters, or channels of dx, that one thread block computes")
+        ]
+        if len(slices) > 1:
+            best = tiled.best_slices(geometry, maps, arch)
+            knobs.append(
+                Knob("split_k", KnobType.SPLIT_K_SLC, slices, best, "slices of the sum, added by a second launch")
+            )
+        return tuple(knobs)
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, geometry: DirectGeometry, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """One launch, and a second one that sums the slices where the depth is split."""
-        geometry = accepted(graph.derive(self._geometry))
-        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
+        if grouped.takes(geometry):
+            functor, threads = geometry.functor(), chosen[KnobType.BLOCK_SIZE]
+            kernel = grouped.kernel(geometry, threads, functor)
+            return PlanParts([(kernel, grouped.launch(geometry, arch, threads, functor))])
         parts = PlanParts()
-        _add_launches(parts, geometry, arch, chosen)
-        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes)
+        tiled.add_parts(parts, geometry, chosen[KnobType.TILE_N], chosen.get(KnobType.SPLIT_K_SLC, 1))
+        return parts
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Plain 2-D channels-last convolutions: fp32 at the common tile, and 3x3 depthwise in fp32 and bf16."""
@@ -76,14 +94,6 @@ class ConvDirect(Floored):
             tiled.kernel(dense, 64),
             *(grouped.kernel(geometry, 128, geometry.functor()) for geometry in depthwise),
         )
-
-    def _geometry(self, graph: OperationGraph) -> DirectGeometry | Refusal:
-        matched = match_anchored(graph, ConvolutionOperation)
-        if isinstance(matched, str):
-            return Refusal(self.name, matched)
-        geometry = DirectGeometry.of(matched)
-        reason = _refuse_extents(geometry)
-        return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else geometry
 
 
 def _refuse_extents(geometry: DirectGeometry) -> str:
@@ -111,29 +121,6 @@ def _refuse_extents(geometry: DirectGeometry) -> str:
 
 def _longest_step(convolution: Convolution) -> int:
     return max(*convolution.strides, *convolution.dilations)
-
-
-def _knobs(geometry: DirectGeometry, arch: ArchSpec) -> tuple[Knob, ...]:
-    if grouped.takes(geometry):
-        sizes = grouped.BLOCK_SIZES
-        return (Knob("block_size", KnobType.BLOCK_SIZE, sizes, 128, "threads of a block"),)
-    maps = tiled.best_map_tile(geometry, arch)
-    tiles, slices = tiled.map_tiles(geometry), tiled.slice_counts(geometry)
-    knobs = [Knob("tile_n", KnobType.TILE_N, tiles, maps, "filters, or channels of dx, that one thread block computes")]
-    if len(slices) > 1:
-        best = tiled.best_slices(geometry, maps, arch)
-        knobs.append(Knob("split_k", KnobType.SPLIT_K_SLC, slices, best, "slices of the sum, added by a second launch"))
-    return tuple(knobs)
-
-
-def _add_launches(parts: PlanParts, geometry: DirectGeometry, arch: ArchSpec, chosen: dict[KnobType, int]) -> None:
-    if grouped.takes(geometry):
-        functor, threads = geometry.functor(), chosen[KnobType.BLOCK_SIZE]
-        parts.kernel(grouped.kernel(geometry, threads, functor))
-        parts.launches.append(grouped.launch(geometry, arch, threads, functor))
-    else:
-        slices = chosen.get(KnobType.SPLIT_K_SLC, 1)
-        tiled.add_parts(parts, geometry, chosen[KnobType.TILE_N], slices)
 
 
 def _plain_geometry(data_type: DataType, channels: int, groups: int) -> DirectGeometry:

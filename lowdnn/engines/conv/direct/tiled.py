@@ -13,10 +13,10 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.conv.direct.geometry import DirectGeometry, Direction
-from lowdnn.engines.gemm.output_space import OutputSpace, Slices, output_space
-from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.output_space import OutputSpace, Slices, add_slice_sum, output_space
 from lowdnn.engines.gemm.simt_tile import SimtTile
 from lowdnn.engines.launch import ceil_div, floor_power, i32, i64, macros, moved_bytes
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import DataType
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
@@ -145,7 +145,7 @@ def add_parts(parts: PlanParts, geometry: DirectGeometry, maps: int, slices: int
         geometry.epilogue, accumulator=geometry.accumulator, vector_axis=output.space.rank - 1, space=output.space
     )
     stored = moved_bytes(geometry.epilogue)
-    parts.sum_slices(output, functor, output.vector(functor), partial, offset, stored)
+    add_slice_sum(parts, output, functor, output.vector(functor), partial, offset, stored)
 
 
 def kernel(geometry: DirectGeometry, maps: int) -> KernelRef:

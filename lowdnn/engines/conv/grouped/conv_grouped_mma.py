@@ -17,13 +17,14 @@ from __future__ import annotations
 from typing import Protocol
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.conv.grouped.filter_gradient import FilterGeometry
 from lowdnn.engines.conv.grouped.geometry import GroupedGeometry, pack_of
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
-from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.limits import reduced
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, match_anchored
@@ -32,7 +33,7 @@ from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor, channels_last_strides
-from lowdnn.plan import KernelRef, Launch, Plan
+from lowdnn.plan import KernelRef, Launch
 from lowdnn.status import Status
 
 
@@ -61,23 +62,22 @@ class _Problem(Protocol):
         """Adds the launches."""
 
 
-class ConvGroupedMma(Floored, Modelled):
+class ConvGroupedMma(ProblemEngine["_Problem"], Floored, Modelled):
     """See the module's docstring."""
 
     name = "conv_grouped_mma"
     index = 12
     numerical_notes = tiles.NUMERICAL_NOTES
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionOperation,)
     limits = reduced(ConvolutionOperation)
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses data types without an mma instruction, wide groups, large filters, boxes that do not fit."""
-        problem = graph.derive(self._problem)
+        problem = self._matched(graph)
         if isinstance(problem, Refusal):
             return problem
         if problem.fits(arch):
-            return None
+            return problem
         limit = f"{arch.shared_bytes_per_block} bytes of shared memory"
         reason = f"expected the filters of a block and the inputs of one output place in {limit}, got more"
         return Refusal(self.name, f"{problem.operation.label}: {reason}", Status.NOT_SUPPORTED_SHAPE)
@@ -90,23 +90,18 @@ class ConvGroupedMma(Floored, Modelled):
         return Floor(Multipliers.MMA_SYNC)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
-        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), {})
-        return accepted(graph.derive(self._problem)).busy_launch(arch, chosen)
+        chosen = {knob.type: knob.default for knob in self.knobs(graph, arch)}
+        return self.accepted(graph, arch).busy_launch(arch, chosen)
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, the most output places of a block, BLOCK_SIZE; backward in the filter SPLIT_K_SLC, its parts."""
-        problem = accepted(graph.derive(self._problem))
         return problem.knobs(arch)
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """Repacking launches where they are needed, and one for the product."""
-        problem = accepted(graph.derive(self._problem))
-        accepted(graph.derive(self.refuse, arch))
-        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
-        parts = PlanParts()
+        parts = PlanParts(numerical_notes=tiles.numerical_notes(problem.data_type))
         problem.add_to(parts, arch, chosen)
-        notes = tiles.numerical_notes(problem.data_type)
-        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
+        return parts
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """3x3 channels-last convolutions of bf16, as in ResNeXt: 4 to 32 channels in a group, both directions."""
@@ -116,7 +111,7 @@ class ConvGroupedMma(Floored, Modelled):
             for is_backward in (False, True)
         )
 
-    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
+    def _matched(self, graph: OperationGraph) -> _Problem | Refusal:
         matched = match_anchored(graph, ConvolutionOperation)
         if isinstance(matched, str):
             return Refusal(self.name, matched)

@@ -24,8 +24,8 @@ from lowdnn.engines.conv.grouped.tiles import (
     box_under,
 )
 from lowdnn.engines.gemm.instructions import MMA_UNITS
-from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of, output_space
-from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.output_space import OutputSpace, Slices, add_slice_sum, functor_of, output_space
+from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.launch import (
     BARRIER_BYTES,
     bytes_of,
@@ -41,6 +41,7 @@ from lowdnn.engines.launch import (
     target_label,
     uncrowded_bytes,
 )
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.convolution import ConvolutionOperation
@@ -438,7 +439,7 @@ class FilterGeometry:
         tile = self._tile(arch, chosen[KnobType.TILE_M])
         tensors = (BoxedTensor(self.operation.image), BoxedTensor(self.operation.response))
         overlaps = is_dependent(arch)
-        pointers = [parts.operand(boxed.tensor.uid, boxed.packing, overlaps=overlaps) for boxed in tensors]
+        pointers = [packed_operand(parts, boxed.tensor.uid, boxed.packing, overlaps=overlaps) for boxed in tensors]
         maps = self._maps(tile, *tensors, arch)
         mapped = [TensorMap(pointer, layout) for pointer, layout in zip(pointers, maps, strict=False)]
         slices = self._slices(tile, chosen)
@@ -449,7 +450,7 @@ class FilterGeometry:
         parts.launches.append(self._launch(kernel, tile, stages, arguments, slices, arch))
         if slices.splits > 1:
             vector, stored = self.output.vector(self._functor), moved_bytes(self.dag)
-            parts.sum_slices(self.output, self._functor, vector, slices, slices_at, stored, overlaps=overlaps)
+            add_slice_sum(parts, self.output, self._functor, vector, slices, slices_at, stored, overlaps=overlaps)
 
     @cached_property
     def _functor(self) -> Functor:

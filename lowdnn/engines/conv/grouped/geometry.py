@@ -24,8 +24,7 @@ from lowdnn.engines.conv.grouped.tiles import (
 from lowdnn.engines.conv.implicit_gemm.geometry import is_krsc
 from lowdnn.engines.gemm.instructions import MMA_UNITS
 from lowdnn.engines.gemm.output_space import OutputSpace, functor_of, output_space
-from lowdnn.engines.gemm.packing import Packing
-from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.packing import Packing, packed_operand
 from lowdnn.engines.launch import (
     MAX_GRID_X,
     bytes_of,
@@ -39,6 +38,7 @@ from lowdnn.engines.launch import (
     target_label,
     uncrowded_bytes,
 )
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.convolution import ConvolutionOperation
@@ -240,9 +240,9 @@ class GroupedGeometry:
         functor = functor_of(self.dag, self.data_type, self.output)
         vector = min(self.output.vector(functor), _MAX_FUNCTOR_VECTOR)
         overlaps = is_dependent(arch)
-        source = parts.operand(self.source.uid, self.boxed_source.packing, overlaps=overlaps)
+        source = packed_operand(parts, self.source.uid, self.boxed_source.packing, overlaps=overlaps)
         layout = self.boxed_source.map(tile.box, arch)
-        w = parts.operand(self.operation.filter.uid, self.filter_packing, overlaps=overlaps)
+        w = packed_operand(parts, self.operation.filter.uid, self.filter_packing, overlaps=overlaps)
         threads = chosen[KnobType.BLOCK_SIZE]
         kernel = parts.kernel(self._kernel(tile, threads, functor, vector, arch, is_mapped=layout is not None))
         lanes = tile.lanes(self.images, self.slabs, Machine.of(arch))

@@ -20,7 +20,7 @@ from functools import cached_property
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.conv.implicit_gemm.data_gradient_views import class_count, data_gradient_views
 from lowdnn.engines.conv.implicit_gemm.filter_gradient_view import filter_gradient_view
 from lowdnn.engines.conv.implicit_gemm.forward_views import ForwardView
@@ -30,12 +30,15 @@ from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
 from lowdnn.engines.gemm.output_space import (
     Slices,
+    add_slice_sum,
     functor_of,
 )
-from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.tiles import Product, Tiling
 from lowdnn.engines.launch import bytes_of, dependent_target, i32, i64, is_dependent, macros, moved_bytes, target_label
 from lowdnn.engines.limits import reduced
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import (
@@ -55,7 +58,6 @@ from lowdnn.plan import (
     Argument,
     KernelRef,
     Launch,
-    Plan,
     Scalar,
     ScalarType,
     Struct,
@@ -85,23 +87,22 @@ class Params:
     SPLIT_K: int
 
 
-class ConvImplicitGemmMma(Floored, Modelled):
+class ConvImplicitGemmMma(ProblemEngine["_Problem"], Floored, Modelled):
     """See the module's docstring."""
 
     name = "conv_implicit_gemm_mma"
     index = 0
     numerical_notes = tiles.NUMERICAL_NOTES
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionOperation,)
     limits = reduced(ConvolutionOperation)
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses data types without an mma instruction, narrow groups, very large filters and slow exits."""
-        problem = graph.derive(self._problem)
+        problem = self._matched(graph)
         if isinstance(problem, Refusal):
             return problem
         slow = tiles.exit_problem(problem.largest.geometry.product, arch) if problem.exits.exist else ""
-        return Refusal(self.name, slow) if slow else None
+        return Refusal(self.name, slow) if slow else problem
 
     def floor(self, contraction: Contraction) -> Floor:
         """A launch for each class of pixels; the output's channels fill a tile's side."""
@@ -113,17 +114,15 @@ class ConvImplicitGemmMma(Floored, Modelled):
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
         """Of the class with the most pixels."""
-        return tiles.busy_launch(accepted(graph.derive(self._problem)).product, arch)
+        return tiles.busy_launch(self.accepted(graph, arch).product, arch)
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N (of the product as the kernel sees it), TILEK, STAGES, SPLIT_K_SLC."""
-        return tiles.knobs(accepted(graph.derive(self._problem)).product, arch)
+        return tiles.knobs(problem.product, arch)
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
-        problem = accepted(self.refuse(graph, arch) or graph.derive(self._problem))
-        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
-        parts = PlanParts()
+        parts = PlanParts(numerical_notes=tiles.numerical_notes(problem.product.data_type))
         tilings = [tiles.tiling_of(self.name, problem.product_of(part), arch, chosen) for part in problem.parts]
         left = [_exit_slices(part.geometry, tiling) for part, tiling in zip(problem.parts, tilings, strict=True)]
         together = ExitSlices.together(left)
@@ -133,9 +132,7 @@ class ConvImplicitGemmMma(Floored, Modelled):
             _add_part(parts, part, tiling, problem.exits, problem.exits.arguments(totals, before), own, arch)
             before = ExitSlices.together((before, own))
         problem.exits.combine(parts, together, totals, overlaps=is_dependent(arch))
-        notes = tiles.numerical_notes(problem.product.data_type)
-        launches = tuple(parts.launches)
-        return plan_of(self, graph, arch, chosen, parts.kernels, launches, parts.workspace_bytes, notes)
+        return parts
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Plain 3x3 channels-last convolutions of 16-bit types at the tiles of ResNet-like layers."""
@@ -145,7 +142,7 @@ class ConvImplicitGemmMma(Floored, Modelled):
             for channels in (64, 128)
         )
 
-    def _problem(self, graph: OperationGraph) -> _Problem | Refusal:
+    def _matched(self, graph: OperationGraph) -> _Problem | Refusal:
         found = _forward_views(graph)
         if isinstance(found, str):
             return Refusal(self.name, found)
@@ -246,8 +243,8 @@ def _add_part(
         return
     functor = functor_of(geometry.dag, geometry.data_type, geometry.output, exits.reduced)
     vector = geometry.vector(geometry.output.vector(functor))
-    x = parts.operand(geometry.operation.x.uid, geometry.x_packing, overlaps=overlaps)
-    w = parts.operand(geometry.operation.w.uid, geometry.w_packing, overlaps=overlaps)
+    x = packed_operand(parts, geometry.operation.x.uid, geometry.x_packing, overlaps=overlaps)
+    w = packed_operand(parts, geometry.operation.w.uid, geometry.w_packing, overlaps=overlaps)
     slices = Slices(tiling.splits, geometry.output.rows, geometry.output.columns)
     slices_at = parts.reserve(slices.size_bytes if tiling.splits > 1 else 0)
     stored_bytes = moved_bytes(geometry.dag)
@@ -257,7 +254,7 @@ def _add_part(
     kernel = parts.kernel(_kernel(geometry, tiling, functor, vector, exits, dependent_target(arch)))
     parts.launches.append(tiling.launch(kernel, geometry.product, arguments, moved, arch))
     if tiling.splits > 1:
-        parts.sum_slices(geometry.output, functor, vector, slices, slices_at, stored_bytes, overlaps=overlaps)
+        add_slice_sum(parts, geometry.output, functor, vector, slices, slices_at, stored_bytes, overlaps=overlaps)
     parts.launches[before:] = [
         replace(launch, arguments=tuple(part.view.place(item) for item in launch.arguments))
         for launch in parts.launches[before:]

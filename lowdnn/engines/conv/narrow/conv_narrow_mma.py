@@ -15,15 +15,10 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import (
-    BEHAVIOR_NOTES,
     Anchors,
     Choices,
     Knob,
     Refusal,
-    accepted,
-    plan_of,
-    refuse_arch,
-    resolve_choices,
 )
 from lowdnn.engines.conv.refusals import refuse_operand_types, refuse_pixels, refuse_several_taps
 from lowdnn.engines.conv.wgmma.pixel_output import pixel_rows
@@ -34,6 +29,8 @@ from lowdnn.engines.gemm.output_space import OutputSpace, full_loads
 from lowdnn.engines.gemm.wgmma_output import handing_back
 from lowdnn.engines.launch import BARRIER_BYTES, bytes_of, ceil_div, i32, i64, macros, moved_bytes
 from lowdnn.engines.limits import reduced
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, match_anchored
@@ -42,7 +39,7 @@ from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
+from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
 from lowdnn.status import NotSupportedError, Status
 
 #: Of a bulk copy's addresses and sizes; of shared memory's words; of inputs that a lane reads at a time.
@@ -154,11 +151,11 @@ class _Problem:
         stages = tile.stages * (tile.pixels * self._in_bytes + BARRIER_BYTES)
         return self.filter_bytes + _WARPS * (stages + tile.pixels * self._out_bytes)
 
-    def best_tile(self, arch: ArchSpec) -> _Tile | None:
+    def best_tile(self, arch: ArchSpec) -> _Tile:
         """The first one that has enough bytes on their way, or else the one that has most."""
         fitting = self.tiles(arch)
         enough = (tile for tile in fitting if self._coming_bytes(tile) >= _ENOUGH_BYTES)
-        return next(enough, max(fitting, key=self._coming_bytes, default=None))
+        return next(enough, max(fitting, key=self._coming_bytes))
 
     def busy_s(self, tile: _Tile, arch: ArchSpec) -> float:
         """Of a multiprocessor whose warps all have the most tiles, after the filter."""
@@ -189,25 +186,21 @@ class _Problem:
         return self.outputs * self.target.element_bytes
 
 
-class ConvNarrowMma(Floored):
+class ConvNarrowMma(ProblemEngine["_Problem"], Floored):
     """See the module's docstring."""
 
     name = "conv_narrow_mma"
     index = 39
     numerical_notes = tiles.NUMERICAL_NOTES
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionForward, ConvolutionBackwardData)
     limits = reduced(ConvolutionOperation)
+    target = "sm_90a"
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses several taps or groups, steps, pixels that are not dense, and filters that do not fit."""
-        problem = graph.derive(_problem_of)
-        if isinstance(problem, Refusal):
+        problem = _problem_of(graph)
+        if isinstance(problem, Refusal) or problem.tiles(arch):
             return problem
-        if refused := refuse_arch(self.name, arch, "sm_90a"):
-            return refused
-        if problem.best_tile(arch):
-            return None
         reason = f"expected filters of at most {arch.shared_bytes_per_block} bytes of shared memory beside pixels"
         return Refusal(
             self.name,
@@ -219,10 +212,9 @@ class ConvNarrowMma(Floored):
         """One launch."""
         return Floor(Multipliers.MMA_SYNC)
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, the pixels of a warp's tile; STAGES, the tiles on their way to it."""
-        problem = accepted(graph.derive(_problem_of))
-        fitting, best = problem.tiles(arch), problem.best_tile(arch) or _Tile(1, 1)
+        fitting, best = problem.tiles(arch), problem.best_tile(arch)
         pixels = tuple(sorted({tile.pixels for tile in fitting}))
         stages = tuple(sorted({tile.stages for tile in fitting}))
         return (
@@ -230,23 +222,16 @@ class ConvNarrowMma(Floored):
             Knob("stages", KnobType.STAGES, stages, best.stages, "tiles on their way to a warp"),
         )
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """One launch."""
-        problem = accepted(graph.derive(_problem_of))
-        accepted(graph.derive(self.refuse, arch))
-        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         tile = _Tile(chosen[KnobType.TILE_M] // _BLOCK_M, chosen[KnobType.STAGES])
         if tile not in (fitting := problem.tiles(arch)):
             allowed = ", ".join(f"{found.pixels}x{found.stages}" for found in fitting)
             got = f"{tile.pixels}x{tile.stages}"
             raise NotSupportedError.at(f"{self.name}.TILE_M x STAGES", expected=f"one of {allowed}", got=got)
         functor = problem.functor
-        kernel, launch = _kernel(problem, tile, functor), _launch(problem, tile, functor, arch)
-        notes = tiles.numerical_notes(problem.source.data_type)
-        return plan_of(self, graph, arch, chosen, (kernel,), (launch,), 0, notes)
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
+        step = _kernel(problem, tile, functor), _launch(problem, tile, functor, arch)
+        return PlanParts([step], numerical_notes=tiles.numerical_notes(problem.source.data_type))
 
 
 def _problem_of(graph: OperationGraph) -> _Problem | Refusal:

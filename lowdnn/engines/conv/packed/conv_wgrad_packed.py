@@ -14,33 +14,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import (
-    BEHAVIOR_NOTES,
     Anchors,
     Choices,
     Engine,
     Knob,
     Refusal,
-    accepted,
-    plan_of,
-    resolve_choices,
 )
 from lowdnn.engines.conv.refusals import refuse_nothing, refuse_pixels, refuse_several_taps
-from lowdnn.engines.delegation import add_plan, fastest_plan, refusals
+from lowdnn.engines.delegation import fastest_plan, refusals
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
-from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.launch import aligned_bytes
 from lowdnn.engines.limits import alone, names_of
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType, NumericalNote, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.tensor import Tensor, channels_last_strides
-from lowdnn.plan import KernelRef, Plan
 from lowdnn.status import Status
 
 #: Of addresses and strides in a tensor map; of the cache, the least that a copy reads.
@@ -74,6 +71,14 @@ class _Problem:
 
     def product(self, pixels: int) -> OperationGraph:
         """The gradient of packs, with one spatial axis."""
+        return self._default_product if pixels == self.best_pack else self._product(pixels)
+
+    @cached_property
+    def _default_product(self) -> OperationGraph:
+        """The one graph of the best pack, from which each engine derives what it needs once."""
+        return self._product(self.best_pack)
+
+    def _product(self, pixels: int) -> OperationGraph:
         operation = self.operation
         dims = (pixels * operation.dw.dims[0], pixels * operation.dw.dims[1], 1)
         geometry = Convolution(operation.convolution.compute_type, 1, (0,), (0,), (1,), (1,))
@@ -99,13 +104,12 @@ class _Problem:
         return Tensor(self.sums_uid, DataType.FLOAT, dims, strides, _ALIGNMENT_BYTES)
 
 
-class ConvWgradPacked(Floored):
+class ConvWgradPacked(ProblemEngine["_Problem"], Floored):
     """See the module's docstring. ``engines``: those that may compute the gradient of packs; ``reduction``: its sum."""
 
     name = "conv_wgrad_packed"
     index = 38
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionBackwardFilter,)
     limits = alone(ConvolutionBackwardFilter)
 
@@ -113,43 +117,29 @@ class ConvWgradPacked(Floored):
         self._engines = tuple(engines)
         self._reduction = reduction
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses what is not one stored gradient of one tap, and pixels that are not dense or make no whole packs."""
-        problem = graph.derive(_problem_of)
+        problem = _problem_of(graph)
         if isinstance(problem, Refusal):
             return problem
-        reasons = refusals(self._engines, graph.derive(_product_of, problem.best_pack), arch)
-        return Refusal(self.name, f"no engine takes the gradient of packs: {reasons}") if reasons else None
+        reasons = refusals(self._engines, problem.product(problem.best_pack), arch)
+        return Refusal(self.name, f"no engine takes the gradient of packs: {reasons}") if reasons else problem
 
     def floor(self, contraction: Contraction) -> Floor:
         """Pairs of pixels are multiplied at least; what they add up to is summed in another launch."""
         return Floor(Multipliers.FASTEST, launches=2, waste=_PACKS[0])
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """MULTIPLY: the other engine runs with its defaults."""
-        problem = accepted(graph.derive(_problem_of))
         return (Knob("pixels", KnobType.MULTIPLY, problem.packs, problem.best_pack, "pixels of a pack"),)
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """The launches of the gradient of packs, and those of its sum."""
-        problem = accepted(graph.derive(_problem_of))
-        accepted(graph.derive(self.refuse, arch))
-        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
-        pixels = chosen[KnobType.MULTIPLY]
-        parts = PlanParts()
+        parts, pixels = PlanParts(), chosen[KnobType.MULTIPLY]
         at = {problem.sums_uid: parts.reserve(problem.sums_bytes(pixels))}
-        add_plan(parts, fastest_plan(self._engines, graph.derive(_product_of, pixels), arch), at)
-        add_plan(parts, self._reduction.plan(problem.total(pixels), arch, {}), at)
-        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes)
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        """None of its own."""
-        return ()
-
-
-def _product_of(graph: OperationGraph, pixels: int) -> OperationGraph:
-    """Of a graph that is a problem: what is derived from the product is worked out once."""
-    return accepted(graph.derive(_problem_of)).product(pixels)
+        parts.add_plan(fastest_plan(self._engines, problem.product(pixels), arch), at)
+        parts.add_plan(self._reduction.plan(problem.total(pixels), arch, {}), at)
+        return parts
 
 
 def _problem_of(graph: OperationGraph) -> _Problem | Refusal:

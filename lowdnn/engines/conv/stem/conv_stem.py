@@ -14,25 +14,21 @@ from dataclasses import dataclass, replace
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import (
-    BEHAVIOR_NOTES,
     Anchors,
     Choices,
     Engine,
-    Knob,
     Refusal,
-    accepted,
-    plan_of,
-    resolve_choices,
 )
 from lowdnn.engines.conv.stem.exchanged import with_few_channels
 from lowdnn.engines.conv.stem.fold import FoldedConvolution, FoldedTensor
 from lowdnn.engines.conv.stem.rows import MAX_CHANNELS, MAX_INDEX
-from lowdnn.engines.delegation import add_plan, fastest_plan, refusals
+from lowdnn.engines.delegation import fastest_plan, refusals
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
-from lowdnn.engines.gemm.plan_parts import PlanParts
 from lowdnn.engines.launch import is_dependent
 from lowdnn.engines.limits import reduced
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import match_anchored
 from lowdnn.ops.base import inputs_of
@@ -40,7 +36,7 @@ from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
-from lowdnn.plan import KernelRef, Plan, WorkspacePointer
+from lowdnn.plan import WorkspacePointer
 from lowdnn.status import Status
 
 
@@ -65,57 +61,45 @@ class _Problem:
         return replace(self, inputs=inputs, output=self.output and replace(self.output, overlaps=overlaps))
 
 
-class ConvStem(Floored):
+class ConvStem(ProblemEngine[_Problem], Floored):
     """See the module's docstring. ``engines``: those that may compute the convolution of phases."""
 
     name = "conv_stem"
     index = 13
     numerical_notes = tiles.NUMERICAL_NOTES
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionOperation,)
     limits = reduced(ConvolutionOperation)
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._engines = tuple(engines)
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses groups, more than 4 channels, gradients with an epilogue, and what no other engine computes."""
-        problem = graph.derive(_problem_of)
+        problem = _problem_of(graph)
         if isinstance(problem, Refusal):
             return problem
         reasons = refusals(self._engines, problem.graph, arch)
-        return Refusal(self.name, f"no engine takes the convolution of phases: {reasons}") if reasons else None
+        return Refusal(self.name, f"no engine takes the convolution of phases: {reasons}") if reasons else problem
 
     def floor(self, contraction: Contraction) -> Floor:
         """Two tensors are folded or unfolded."""
         return Floor(Multipliers.FASTEST, launches=3)
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """None: the other engine runs with its defaults."""
-        return ()
-
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """Folding launches, those of the other engine's plan, and one that unfolds a gradient."""
-        problem = accepted(graph.derive(_problem_of)).overlapping(is_dependent(arch))
-        accepted(graph.derive(self.refuse, arch))
-        resolve_choices(self.name, (), choices)
-        parts = PlanParts()
+        problem, parts = problem.overlapping(is_dependent(arch)), PlanParts()
         at = {folded.tensor.uid: parts.reserve(folded.size_bytes) for folded in problem.folded}
         for folded in problem.inputs:
             kernel = parts.kernel(folded.fold_kernel())
             parts.launches.append(folded.fold_launch(kernel, WorkspacePointer(at[folded.tensor.uid])))
         product = fastest_plan(self._engines, problem.graph, arch)
-        add_plan(parts, product, at)
+        parts.add_plan(product, at)
         if problem.output:
             kernel = parts.kernel(problem.output.unfold_kernel())
             source = WorkspacePointer(at[problem.output.tensor.uid])
             parts.launches.append(problem.output.unfold_launch(kernel, source))
-        notes = product.numerical_notes
-        return plan_of(self, graph, arch, {}, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        """None: there are as many kernels as first layers."""
-        return ()
+        parts.numerical_notes = product.numerical_notes
+        return parts
 
 
 def _problem_of(graph: OperationGraph) -> _Problem | Refusal:

@@ -14,14 +14,13 @@ from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Choices, Knob, Refusal, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.conv.refusals import refuse_nothing, refuse_operand_types
 from lowdnn.engines.conv.stem.rows import AXES, PIECE_BYTES, StemRows, filter_walk, values_label
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.instructions import MMA_UNITS
-from lowdnn.engines.gemm.packing import Packing
-from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.packing import Packing, packed_operand
 from lowdnn.engines.launch import (
     bytes_of,
     ceil_div,
@@ -34,11 +33,13 @@ from lowdnn.engines.launch import (
     target_label,
 )
 from lowdnn.engines.limits import reduced
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import KernelRef, Launch, Plan, Pointer, Struct, TensorPointer, Work
+from lowdnn.plan import KernelRef, Launch, Pointer, Struct, TensorPointer, Work
 from lowdnn.status import Status
 
 _DATA_TYPES = frozenset({DataType.HALF, DataType.BFLOAT16})
@@ -204,74 +205,59 @@ class _Problem:
         copied_s = bytes_of((self.response, self.operation.dx)) / arch.copy_bytes_per_s
         return max(compute_s, copied_s) + _EXPOSED * min(compute_s, copied_s)
 
-    def best_tile(self, arch: ArchSpec) -> _Tile | None:
-        return min(self.tiles(), key=lambda tile: self.busy_s(tile, arch), default=None)
-
     @staticmethod
     def _span(padding: int, stride: int, extent: int) -> tuple[int, int]:
         return padding // stride, (extent - 1 + padding) // stride + 1
 
 
-class ConvStemDgradMma(Floored):
+class ConvStemDgradMma(ProblemEngine["_Problem"], Floored):
     """See the module's docstring."""
 
     name = "conv_stem_dgrad_mma"
     index = 42
     numerical_notes = tiles.NUMERICAL_NOTES
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionBackwardData,)
     limits = reduced(*anchors)
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses groups, more than 4 channels, gaps between taps, epilogues, and what is not dense."""
-        problem = graph.derive(_problem_of)
-        return problem if isinstance(problem, Refusal) else None
+        operation, *others = graph.operations
+        if others or not isinstance(operation, ConvolutionBackwardData) or (operation.alpha, operation.beta) != (1, 0):
+            return Refusal(self.name, "operations: expected a data gradient alone, with alpha 1 and beta 0")
+        if refusal := refuse_operand_types(self.name, operation, _DATA_TYPES):
+            return refusal
+        if (got := operation.dx.data_type) is not (expected := operation.dy.data_type):
+            reason = f"{operation.label}.dx.data_type: expected {expected.name} as dy, got {got.name}"
+            return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
+        problem = _Problem(operation)
+        if refused := refuse_nothing(operation):
+            return Refusal(self.name, refused)
+        if refused := _refuse_shape(problem):
+            return Refusal(self.name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
+        return problem
 
     def floor(self, contraction: Contraction) -> Floor:
         """One launch."""
         return Floor(Multipliers.MMA_SYNC)
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, positions of a warp; TILE_ROWS, the steps of rows that it walks."""
-        problem = accepted(graph.derive(_problem_of))
-        best = accepted(graph.derive(_problem_of)).best_tile(arch) or _Tile(1, 1)
-        positions = tuple(sorted({tile.blocks_m * _BLOCK_M for tile in problem.tiles()}))
+        fitting = tuple(problem.tiles())
+        best = min(fitting, key=lambda tile: problem.busy_s(tile, arch))
+        positions = tuple(sorted({tile.blocks_m * _BLOCK_M for tile in fitting}))
         return (
             Knob("tile_m", KnobType.TILE_M, positions, best.blocks_m * _BLOCK_M, "positions of a warp"),
             Knob("tile_rows", KnobType.TILE_ROWS, _GROUPS, best.group, "steps of rows that a warp walks"),
         )
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """A repacking launch where it is needed, and the gradient."""
-        problem = accepted(graph.derive(_problem_of))
-        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         tile = _Tile(chosen[KnobType.TILE_M] // _BLOCK_M, chosen[KnobType.TILE_ROWS])
-        parts = PlanParts()
-        dy = parts.operand(problem.response.uid, problem.packing, overlaps=is_dependent(arch))
+        parts = PlanParts(numerical_notes=tiles.numerical_notes(problem.response.data_type))
+        dy = packed_operand(parts, problem.response.uid, problem.packing, overlaps=is_dependent(arch))
         kernel = parts.kernel(_kernel(problem, tile, arch))
         parts.launches.append(_launch(problem, tile, kernel, dy, arch))
-        notes = tiles.numerical_notes(problem.response.data_type)
-        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
-
-
-def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
-    name, (operation, *others) = ConvStemDgradMma.name, graph.operations
-    if others or not isinstance(operation, ConvolutionBackwardData) or (operation.alpha, operation.beta) != (1, 0):
-        return Refusal(name, "operations: expected a data gradient alone, with alpha 1 and beta 0")
-    if refusal := refuse_operand_types(name, operation, _DATA_TYPES):
-        return refusal
-    if (got := operation.dx.data_type) is not (expected := operation.dy.data_type):
-        reason = f"{operation.label}.dx.data_type: expected {expected.name} as dy, got {got.name}"
-        return Refusal(name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
-    problem = _Problem(operation)
-    if refused := refuse_nothing(operation):
-        return Refusal(name, refused)
-    if refused := _refuse_shape(problem):
-        return Refusal(name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
-    return problem
+        return parts
 
 
 def _refuse_shape(problem: _Problem) -> str:

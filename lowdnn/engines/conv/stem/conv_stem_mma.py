@@ -15,7 +15,7 @@ from math import prod
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.base import Anchors, Choices, Knob, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices, Knob
 from lowdnn.engines.conv.refusals import refuse_pixels
 from lowdnn.engines.conv.stem.row_tiles import MAX_TILE_OUTPUTS, TILE_WIDTHS, RowTile, RowTiledMma, RowTiling
 from lowdnn.engines.conv.stem.rows import PIECE_BYTES, WORD_BYTES, filter_walk, values_label
@@ -36,14 +36,14 @@ from lowdnn.engines.launch import (
     moved_bytes,
     target_label,
 )
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import DataType, KnobType
-from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work
+from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
 
 _LANE_BYTES = 16
 #: Words of k of one instruction; filters of one block.
@@ -231,16 +231,14 @@ class ConvStemMma(RowTiledMma[_Problem]):
         """One launch."""
         return Floor(Multipliers.MMA_SYNC)
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """Those of tiles of rows, and TILE_M, pixels of a warp's unit."""
         pixels = tuple(blocks * _BLOCK_M for blocks in _BLOCKS_M)
         unit = Knob("tile_m", KnobType.TILE_M, pixels, pixels[0], "pixels of a warp's unit")
-        return (*super().knobs(graph, arch), unit)
+        return (*super().knobs_of(problem, arch), unit)
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """One launch."""
-        problem = accepted(graph.derive(self.problem))
-        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         tile = _Tile(
             chosen[KnobType.TILE_ROWS],
             chosen[KnobType.TILE_COLS],
@@ -248,9 +246,8 @@ class ConvStemMma(RowTiledMma[_Problem]):
             chosen[KnobType.TILE_M] // _BLOCK_M,
         )
         functor = problem.functor
-        kernel, launch = _kernel(problem, tile, functor, arch), _launch(problem, tile, functor, arch)
-        notes = tiles.numerical_notes(problem.image.data_type)
-        return plan_of(self, graph, arch, chosen, (kernel,), (launch,), 0, notes)
+        step = _kernel(problem, tile, functor, arch), _launch(problem, tile, functor, arch)
+        return PlanParts([step], numerical_notes=tiles.numerical_notes(problem.image.data_type))
 
     def problem_of(self, operation: ConvolutionOperation, matched: Anchored[ConvolutionOperation]) -> _Problem | str:
         if not isinstance(operation, ConvolutionForward) or len(matched.epilogue.stores) != 1:

@@ -15,14 +15,13 @@ from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import Anchors, Choices, accepted, plan_of, resolve_choices
+from lowdnn.engines.base import Anchors, Choices
 from lowdnn.engines.conv.stem.row_tiles import MAX_TILE_OUTPUTS, TILE_WIDTHS, RowTile, RowTiledMma, RowTiling
 from lowdnn.engines.conv.stem.rows import PIECE_BYTES, WORD_BYTES, values_label, widest_copy
 from lowdnn.engines.floor import Contraction, Floor, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.instructions import MMA_UNITS
-from lowdnn.engines.gemm.output_space import OutputSpace, Slices, functor_of, output_space
-from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.output_space import OutputSpace, Slices, add_slice_sum, functor_of, output_space
 from lowdnn.engines.launch import (
     bytes_of,
     ceil_div,
@@ -35,12 +34,12 @@ from lowdnn.engines.launch import (
     moved_bytes,
     target_label,
 )
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import ConvolutionMode, DataType, KnobType
-from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
-from lowdnn.plan import KernelRef, Launch, Plan, Struct, TensorPointer, Work, WorkspacePointer
+from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work, WorkspacePointer
 
 _RUN, _BLOCK_M, _BLOCK_WORDS = 16, 16, 8
 _SLABS = (128, 64)
@@ -234,10 +233,8 @@ class ConvStemWgradMma(RowTiledMma[_Problem]):
         """The products and their sum."""
         return Floor(Multipliers.MMA_SYNC, launches=2)
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """The products of each split, and their sum."""
-        problem = accepted(graph.derive(self.problem))
-        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
         tile = RowTile(chosen[KnobType.TILE_ROWS], chosen[KnobType.TILE_COLS], chosen[KnobType.STAGES])
         parts, slices = PlanParts(), problem.slices(tile, arch)
         slices_at = parts.reserve(slices.size_bytes)
@@ -246,9 +243,9 @@ class ConvStemWgradMma(RowTiledMma[_Problem]):
         functor = functor_of(problem.dag, problem.operation.x.data_type, problem.output)
         stored, overlaps = moved_bytes(problem.dag), is_dependent(arch)
         vector = problem.output.vector(functor)
-        parts.sum_slices(problem.output, functor, vector, slices, slices_at, stored, overlaps=overlaps)
-        notes = tiles.numerical_notes(problem.operation.x.data_type)
-        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
+        add_slice_sum(parts, problem.output, functor, vector, slices, slices_at, stored, overlaps=overlaps)
+        parts.numerical_notes = tiles.numerical_notes(problem.operation.x.data_type)
+        return parts
 
     def problem_of(self, operation: ConvolutionOperation, matched: Anchored[ConvolutionOperation]) -> _Problem | str:
         if not isinstance(operation, ConvolutionBackwardFilter):

@@ -9,18 +9,18 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.base import BEHAVIOR_NOTES, Anchors, Knob, Refusal, accepted
+from lowdnn.engines.base import Knob, Refusal
 from lowdnn.engines.conv.refusals import refuse_operand_types
 from lowdnn.engines.conv.stem.exchanged import with_few_channels
 from lowdnn.engines.conv.stem.rows import MAX_CHANNELS, StemRows
 from lowdnn.engines.floor import Floored
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.limits import reduced
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
 from lowdnn.ops.convolution import ConvolutionOperation
-from lowdnn.plan import KernelRef
 from lowdnn.status import Status
 
 #: Columns of a tile, where it is not a whole row.
@@ -52,9 +52,6 @@ class RowTiling(ABC, Generic[TileT]):
     def rows(self) -> StemRows:
         return StemRows(self.operation)
 
-    def best_tile(self, arch: ArchSpec) -> TileT | None:
-        return min(self.tiles(arch), key=lambda tile: self.busy_s(tile, arch), default=None)
-
     @abstractmethod
     def refuse_shape(self) -> str:
         """Why the kernel does not read the tensors in place, or an empty string."""
@@ -71,65 +68,45 @@ class RowTiling(ABC, Generic[TileT]):
 ProblemT = TypeVar("ProblemT", bound=RowTiling[Any])
 
 
-class RowTiledMma(Floored, Generic[ProblemT]):
+class RowTiledMma(ProblemEngine[ProblemT], Floored):
     """An engine; a subclass says which operation it computes, of which types."""
 
-    name: str
-    index: int
-    anchors: Anchors
     limits = reduced(ConvolutionOperation)
     data_types: frozenset[DataType]
     numerical_notes = tiles.NUMERICAL_NOTES
-    behavior_notes = BEHAVIOR_NOTES
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> ProblemT | Refusal:
         """Refuses groups, more than 4 channels, gaps between the taps of a row, rows that are not dense, and filters
         that do not fit."""
-        best = graph.derive(self._best_tile, arch)
-        return best if isinstance(best, Refusal) else None
-
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_ROWS and TILE_COLS, outputs of a tile; STAGES, tiles of a block."""
-        best = accepted(graph.derive(self._best_tile, arch))
-        fitting = tuple(accepted(graph.derive(self.problem)).tiles(arch))
-        heights, widths = (tuple(sorted({getattr(tile, side) for tile in fitting})) for side in ("height", "width"))
-        return (
-            Knob("tile_rows", KnobType.TILE_ROWS, heights, best.height, "rows of outputs of a tile"),
-            Knob("tile_cols", KnobType.TILE_COLS, widths, best.width, "columns of outputs of a tile"),
-            Knob("stages", KnobType.STAGES, (1, 2), best.stages, "tiles of a block"),
-        )
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        """None: there are as many kernels as first layers."""
-        return ()
-
-    def problem(self, graph: OperationGraph) -> ProblemT | Refusal:
-        """What the kernel computes, or why it does not."""
         matched = match_anchored(graph, ConvolutionOperation)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
         problem = self.problem_of(with_few_channels(matched.anchor, MAX_CHANNELS), matched)
         if isinstance(problem, str):
             return Refusal(self.name, problem)
-        if refusal := refuse_operand_types(self.name, problem.operation, self.data_types):
+        operation = problem.operation
+        if refusal := refuse_operand_types(self.name, operation, self.data_types):
             return refusal
         if refused := problem.refuse_shape():
-            return Refusal(self.name, f"{problem.operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
-        return problem
+            return Refusal(self.name, f"{operation.label}.{refused}", Status.NOT_SUPPORTED_SHAPE)
+        if next(problem.tiles(arch), None) is not None:
+            return problem
+        where = f"{operation.label}.{operation.roles[1]}.dims"
+        reason = f"expected filters and rows of at most {arch.shared_bytes_per_block} bytes of shared memory"
+        got = list(operation.filter.dims)
+        return Refusal(self.name, f"{where}: {reason}, got {got}", Status.NOT_SUPPORTED_SHAPE)
 
     @abstractmethod
     def problem_of(self, operation: ConvolutionOperation, matched: Anchored[ConvolutionOperation]) -> ProblemT | str:
         """``operation``: the one that was matched, or the one it is exchanged for. A text says why it is another's."""
 
-    def _best_tile(self, graph: OperationGraph, arch: ArchSpec) -> RowTile | Refusal:
-        problem = graph.derive(self.problem)
-        if isinstance(problem, Refusal):
-            return problem
-        best: RowTile | None = problem.best_tile(arch)
-        if best:
-            return best
-        operation = problem.operation
-        where = f"{operation.label}.{operation.roles[1]}.dims"
-        reason = f"expected filters and rows of at most {arch.shared_bytes_per_block} bytes of shared memory"
-        got = list(operation.filter.dims)
-        return Refusal(self.name, f"{where}: {reason}, got {got}", Status.NOT_SUPPORTED_SHAPE)
+    def knobs_of(self, problem: ProblemT, arch: ArchSpec) -> tuple[Knob, ...]:
+        """TILE_ROWS and TILE_COLS, outputs of a tile; STAGES, tiles of a block."""
+        fitting = tuple(problem.tiles(arch))
+        best = min(fitting, key=lambda tile: problem.busy_s(tile, arch))
+        heights, widths = (tuple(sorted({getattr(tile, side) for tile in fitting})) for side in ("height", "width"))
+        return (
+            Knob("tile_rows", KnobType.TILE_ROWS, heights, best.height, "rows of outputs of a tile"),
+            Knob("tile_cols", KnobType.TILE_COLS, widths, best.width, "columns of outputs of a tile"),
+            Knob("stages", KnobType.STAGES, (1, 2), best.stages, "tiles of a block"),
+        )

@@ -12,19 +12,15 @@ Kernels: ``conv_wgrad_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/pa
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from lowdnn.arch.specs import SM_90A, ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import (
-    BEHAVIOR_NOTES,
     Anchors,
     Choices,
     Knob,
     Refusal,
-    accepted,
-    plan_of,
-    refuse_arch,
-    resolve_choices,
 )
 from lowdnn.engines.conv.wgmma import wgrad_tiles
 from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_last
@@ -35,11 +31,13 @@ from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipli
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.converted_operand import fusion_problem, pixel_operand
 from lowdnn.engines.gemm.instructions import wgmma_type
-from lowdnn.engines.gemm.output_space import Slices, functor_of
-from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.output_space import Slices, add_slice_sum, functor_of
+from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, TileStore
 from lowdnn.engines.launch import i32, i64, macros, moved_bytes
 from lowdnn.engines.limits import reduced
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import PointwiseDag, match_anchored
@@ -47,7 +45,7 @@ from lowdnn.graph.prologue_pattern import Prologued, match_prologued
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.tensor import Tensor, channels_last_strides
-from lowdnn.plan import Argument, KernelRef, Launch, Plan, Pointer, Struct, TensorMap, Work, WorkspacePointer
+from lowdnn.plan import Argument, KernelRef, Launch, Pointer, Struct, TensorMap, Work, WorkspacePointer
 from lowdnn.status import Status
 
 _TARGET = "sm_90a"
@@ -73,25 +71,23 @@ class Params:
     WALKS: int
 
 
-class ConvWgradWgmma(Floored, Modelled):
+class ConvWgradWgmma(ProblemEngine["_Problem"], Floored, Modelled):
     """See the module's docstring."""
 
     name = "conv_wgrad_wgmma"
     index = 10
     numerical_notes: tuple[NumericalNote, ...] = tiles.NUMERICAL_NOTES
-    behavior_notes = BEHAVIOR_NOTES
     anchors: Anchors = (ConvolutionBackwardFilter,)
     limits = reduced(*anchors)
+    target = _TARGET
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses other architectures, other types, geometry beyond tensor maps, and slow prologues."""
-        if refusal := refuse_arch(self.name, arch, _TARGET):
-            return refusal
-        product = graph.derive(self._checked)
+        product = self._turned_product(graph)
         if isinstance(product, Refusal):
             return product
         slow = _slowness(product, arch)
-        return Refusal(self.name, slow) if slow else None
+        return Refusal(self.name, slow) if slow else _Problem(product, arch)
 
     def floor(self, contraction: Contraction) -> Floor:
         """Much padding may be left out."""
@@ -99,31 +95,25 @@ class ConvWgradWgmma(Floored, Modelled):
         return Floor(Multipliers.FASTEST, waste=share if share <= 1 - LEAST_PADDING else 1.0)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
-        work = Work(busy_s=wgrad_tiles.busy_seconds(graph.derive(self._best, arch), arch))
+        work = Work(busy_s=wgrad_tiles.busy_seconds(self.accepted(graph, arch).best, arch))
         return Launch(0, (1, 1, 1), (1, 1, 1), (), work=work, overlaps_previous=True)
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tile, ring, warps, cluster, windows, padding and parts of the pixels."""
-        return wgrad_tiles.knobs(accepted(graph.derive(self._checked)), graph.derive(self._best, arch))
+        return wgrad_tiles.knobs(problem.product, problem.best)
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """Repacking launches where they are needed, the product, the sum of its parts where pixels are split."""
-        accepted(graph.derive(self.refuse, arch))
-        product = accepted(graph.derive(self._checked))
-        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
-        parts = _parts(wgrad_tiles.tiling_of(self.name, product, arch, chosen), arch)
-        notes = tiles.numerical_notes(product.instruction.a)
-        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
+        parts = _parts(wgrad_tiles.tiling_of(self.name, problem.product, arch, chosen), arch)
+        parts.numerical_notes = tiles.numerical_notes(problem.product.instruction.a)
+        return parts
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Plain 3x3 channels-last convolutions of 16-bit types at the tiles of ResNet-like layers."""
         types = (DataType.BFLOAT16, DataType.HALF)
         return tuple(_plain_kernel(data_type, channels) for data_type in types for channels in (64, 128))
 
-    def _best(self, graph: OperationGraph, arch: ArchSpec) -> WgradTiling:
-        return wgrad_tiles.best(accepted(graph.derive(self._checked)), arch)
-
-    def _checked(self, graph: OperationGraph) -> WgradProduct | Refusal:
+    def _turned_product(self, graph: OperationGraph) -> WgradProduct | Refusal:
         over = with_fewest_axes(graph)
         product = self._product(over)
         if isinstance(product, Refusal):
@@ -157,6 +147,18 @@ class ConvWgradWgmma(Floored, Modelled):
         return product
 
 
+@dataclass(frozen=True)
+class _Problem:
+    """A product, and how the time model would have it done on an architecture."""
+
+    product: WgradProduct
+    arch: ArchSpec
+
+    @cached_property
+    def best(self) -> WgradTiling:
+        return wgrad_tiles.best(self.product, self.arch)
+
+
 def _matched(
     graph: OperationGraph,
 ) -> tuple[ConvolutionBackwardFilter, PointwiseDag, PointwiseDag | None] | str:
@@ -180,8 +182,8 @@ def _parts(tiling: WgradTiling, arch: ArchSpec) -> PlanParts:
     parts, product = PlanParts(), tiling.product
     functor = functor_of(product.dag, product.operation.x.data_type, product.output)
     vector = product.vector(product.output.vector(functor))
-    dy = parts.operand(product.operation.dy.uid, product.dy.packing, overlaps=True)
-    x = parts.operand(product.x.tensor.uid, product.x.packing, overlaps=True)
+    dy = packed_operand(parts, product.operation.dy.uid, product.dy.packing, overlaps=True)
+    x = packed_operand(parts, product.x.tensor.uid, product.x.packing, overlaps=True)
     splits = tiling.schedule.splits
     slices = Slices(splits, product.output.rows, product.output.columns, part_splits=tiling.tap_splits)
     slices_at = parts.reserve(slices.size_bytes if splits > 1 else 0)
@@ -191,7 +193,7 @@ def _parts(tiling: WgradTiling, arch: ArchSpec) -> PlanParts:
     parts.launches.append(_launch(kernel, tiling, arch, (dy, x), output, written_bytes))
     if splits > 1:
         stored = moved_bytes(product.dag)
-        parts.sum_slices(product.output, functor, vector, slices, slices_at, stored, overlaps=True)
+        add_slice_sum(parts, product.output, functor, vector, slices, slices_at, stored, overlaps=True)
     return parts
 
 

@@ -10,15 +10,10 @@ from functools import cached_property
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import (
-    BEHAVIOR_NOTES,
     Anchors,
     Choices,
     Knob,
     Refusal,
-    accepted,
-    plan_of,
-    refuse_arch,
-    resolve_choices,
 )
 from lowdnn.engines.conv.wgmma.im2col_product import LEAST_PADDING, Im2colProduct
 from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments
@@ -28,8 +23,8 @@ from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipli
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.exits import OutputExits
 from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType, wgmma_type
-from lowdnn.engines.gemm.output_space import OutputSpace, Slices, full_loads
-from lowdnn.engines.gemm.plan_parts import PlanParts
+from lowdnn.engines.gemm.output_space import OutputSpace, Slices, add_slice_sum, full_loads
+from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.wgmma_model import SMALLEST_COLUMNS, WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import (
     OutputStore,
@@ -41,6 +36,8 @@ from lowdnn.engines.gemm.wgmma_output import (
 from lowdnn.engines.gemm.wgmma_tiles import ClassSchedule, TileStore
 from lowdnn.engines.launch import ceil_div, i32, macros, moved_bytes
 from lowdnn.engines.limits import reduced
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.convolution import Convolution, ConvolutionOperation
@@ -49,7 +46,6 @@ from lowdnn.plan import (
     Argument,
     KernelRef,
     Launch,
-    Plan,
     Pointer,
     Struct,
     TensorMap,
@@ -62,29 +58,27 @@ from lowdnn.status import BadParamError, Status
 _TARGET = "sm_90a"
 
 
-class Im2colWgmma(Floored, Modelled):
+class Im2colWgmma(ProblemEngine["_Problem"], Floored, Modelled):
     """An engine; a subclass says which operation it computes."""
 
     name: str
     index: int
     anchors: Anchors
     limits = reduced(ConvolutionOperation)
+    target = _TARGET
     numerical_notes: tuple[NumericalNote, ...] = (
         NumericalNote.TENSOR_CORE,
         NumericalNote.DOWN_CONVERT_INPUTS,
         NumericalNote.REDUCED_PRECISION_REDUCTION,
     )
-    behavior_notes = BEHAVIOR_NOTES
 
-    def refuse(self, graph: OperationGraph, arch: ArchSpec) -> Refusal | None:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses other architectures, types without a wgmma instruction, geometry beyond tensor maps, slow exits."""
-        if refusal := refuse_arch(self.name, arch, _TARGET):
-            return refusal
-        product = graph.derive(self._checked)
+        product = self._matched(graph)
         if isinstance(product, Refusal):
             return product
         slow = product.slowness(arch)
-        return Refusal(self.name, slow) if slow else None
+        return Refusal(self.name, slow) if slow else _Problem(product, arch)
 
     def floor(self, contraction: Contraction) -> Floor:
         """Channels that are summed fill half rows of a stage at least, those of the output the smallest tile; much
@@ -100,26 +94,19 @@ class Im2colWgmma(Floored, Modelled):
         return Floor(Multipliers.FASTEST, waste=waste * multiplied)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
-        product = graph.derive(self._cut, arch)
-        way, is_transposed = graph.derive(self._preferred, arch)
-        return wgmma_model.busy_launch(product.ways[way].product(is_transposed), arch)
+        problem = self.accepted(graph, arch)
+        way, is_transposed = problem.preferred
+        return wgmma_model.busy_launch(problem.cut.ways[way].product(is_transposed), arch)
 
-    def knobs(self, graph: OperationGraph, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tile, ring, warps, cluster, parts of k and raster of the product as the tiles see it; what their rows are."""
-        product = accepted(graph.derive(self._checked))
-        return _knobs(product, graph.derive(self._cut, arch), graph.derive(self._preferred, arch), arch)
+        return _knobs(problem.product, problem.cut, problem.preferred, arch)
 
-    def plan(self, graph: OperationGraph, arch: ArchSpec, choices: Choices) -> Plan:
+    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
-        accepted(graph.derive(self.refuse, arch))
-        product = accepted(graph.derive(self._checked))
-        chosen = resolve_choices(self.name, graph.derive(self.knobs, arch), choices)
-        parts = self._parts(product, arch, chosen)
-        notes = wgmma_model.sum_notes(product.instruction, chosen)
-        return plan_of(self, graph, arch, chosen, parts.kernels, tuple(parts.launches), parts.workspace_bytes, notes)
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        return ()
+        parts = self._parts(problem.product, arch, chosen)
+        parts.numerical_notes = wgmma_model.sum_notes(problem.product.instruction, chosen)
+        return parts
 
     @abstractmethod
     def product(self, graph: OperationGraph) -> Im2colProduct | Refusal:
@@ -137,13 +124,7 @@ class Im2colWgmma(Floored, Modelled):
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
         return found
 
-    def _cut(self, graph: OperationGraph, arch: ArchSpec) -> Im2colProduct:
-        return accepted(graph.derive(self._checked)).best_cut(arch)
-
-    def _preferred(self, graph: OperationGraph, arch: ArchSpec) -> tuple[int, bool]:
-        return graph.derive(self._cut, arch).preferred(arch)
-
-    def _checked(self, graph: OperationGraph) -> Im2colProduct | Refusal:
+    def _matched(self, graph: OperationGraph) -> Im2colProduct | Refusal:
         over = with_fewest_axes(graph)
         product = self.product(over)
         if isinstance(product, Refusal):
@@ -173,8 +154,8 @@ class Im2colWgmma(Floored, Modelled):
         if problem := product.swap_problem(is_transposed):
             raise BadParamError.at(f"{self.name}.SWAP_AB", expected=problem, got=int(is_transposed))
         tiling = wgmma_model.tiling_of(self.name, product.product(is_transposed), arch, chosen)
-        image = parts.operand(product.image.tensor.uid, product.image.packing, overlaps=True)
-        weights = parts.operand(product.filter.tensor.uid, product.filter.packing, overlaps=True)
+        image = packed_operand(parts, product.image.tensor.uid, product.image.packing, overlaps=True)
+        weights = packed_operand(parts, product.filter.tensor.uid, product.filter.packing, overlaps=True)
         cut = _Cut(product, tiling, is_transposed, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), image, weights)
         slices = Slices(cut.splits, product.output.rows, product.output.columns)
         slices_at = parts.reserve(slices.size_bytes if cut.splits > 1 else 0)
@@ -187,8 +168,26 @@ class Im2colWgmma(Floored, Modelled):
         cut.exits.combine(parts, left, totals, overlaps=True)
         if cut.splits > 1:
             functor, vector, stored_bytes = cut.stored.functor, cut.stored.vector, moved_bytes(product.dag)
-            parts.sum_slices(product.output, functor, vector, slices, slices_at, stored_bytes, overlaps=True)
+            add_slice_sum(parts, product.output, functor, vector, slices, slices_at, stored_bytes, overlaps=True)
         return parts
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """A product, and how the time model would have it done on an architecture."""
+
+    product: Im2colProduct
+    arch: ArchSpec
+
+    @cached_property
+    def cut(self) -> Im2colProduct:
+        """The product, or the one with the pixels near the edges apart."""
+        return self.product.best_cut(self.arch)
+
+    @cached_property
+    def preferred(self) -> tuple[int, bool]:
+        """Which of the ways of ``cut``; whether the tile's rows are the output's columns."""
+        return self.cut.preferred(self.arch)
 
 
 def _padding(extent: int, unit: int) -> float:

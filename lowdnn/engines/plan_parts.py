@@ -1,0 +1,61 @@
+"""Kernels, launches and workspace of one plan, collected in launch order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from lowdnn.engines.launch import aligned_bytes
+from lowdnn.engines.relocation import moved
+from lowdnn.enums import BehaviorNote, NumericalNote
+from lowdnn.plan import KernelRef, Launch, Plan
+
+
+class PlanParts:
+    """Starts empty: a plan without launches.
+
+    numerical_notes, behavior_notes: those of this plan, where it does not have all of its engine's.
+    names: the plans that it chains, in launch order (``Plan.parts``).
+    """
+
+    def __init__(
+        self,
+        steps: Iterable[tuple[KernelRef, Launch]] = (),
+        workspace_bytes: int = 0,
+        numerical_notes: tuple[NumericalNote, ...] | None = None,
+    ) -> None:
+        """``steps``: kernels, each with its launch, whose ``Launch.kernel`` is set here."""
+        self.launches: list[Launch] = []
+        self.workspace_bytes = workspace_bytes
+        self.numerical_notes = numerical_notes
+        self.behavior_notes: tuple[BehaviorNote, ...] | None = None
+        self.names: tuple[str, ...] = ()
+        self._kernels: dict[KernelRef, int] = {}
+        for kernel, launch in steps:
+            self.add(kernel, launch)
+
+    @property
+    def kernels(self) -> tuple[KernelRef, ...]:
+        return tuple(self._kernels)
+
+    def kernel(self, kernel: KernelRef) -> int:
+        """The index of ``kernel``, for ``Launch.kernel``."""
+        return self._kernels.setdefault(kernel, len(self._kernels))
+
+    def add(self, kernel: KernelRef, launch: Launch) -> None:
+        """A launch of ``kernel``."""
+        number = self.kernel(kernel)
+        self.launches.append(launch if launch.kernel == number else replace(launch, kernel=number))
+
+    def reserve(self, size_bytes: int) -> int:
+        """The offset of ``size_bytes`` of the workspace."""
+        offset_bytes = self.workspace_bytes
+        self.workspace_bytes += aligned_bytes(size_bytes)
+        return offset_bytes
+
+    def add_plan(self, plan: Plan, at: Mapping[int, int]) -> None:
+        """The launches of ``plan``; ``at``: the offset in the workspace of each tensor that lies there, by uid."""
+        own_bytes = self.reserve(plan.workspace_bytes)
+        for launch in plan.launches:
+            arguments = tuple(moved(argument, at, own_bytes) for argument in launch.arguments)
+            self.add(plan.kernels[launch.kernel], replace(launch, arguments=arguments))
