@@ -12,6 +12,8 @@ from typing import Final
 WARP_SIZE: Final = 32
 #: Warp schedulers. Each issues an instruction of one warp in a clock, and has a quarter of the registers.
 WARP_SCHEDULERS: Final = 4
+#: Registers, which are those that a block may have, too.
+REGISTERS_PER_SM: Final = 65536
 #: Registers that a thread may have.
 MAX_THREAD_REGISTERS: Final = 255
 #: Registers by multiples of which a warp gets its own.

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Final
 
 from lowdnn.arch import capabilities
-from lowdnn.arch.multiprocessor import RESERVED_SHARED_BYTES
 from lowdnn.arch.targets import Generation, generation_for, runs_on
 from lowdnn.arch.timings import MEASURED_ON_H200, Timings
 from lowdnn.plan import MathUnit
@@ -79,7 +78,6 @@ class ArchSpec:
     shared_bytes_per_sm: int
     threads_per_sm: int
     max_blocks_per_sm: int
-    registers_per_sm: int = 65536
     spills_early: bool = False
     timings: Timings = MEASURED_ON_H200
 
@@ -115,17 +113,6 @@ class ArchSpec:
     def runs(self, target: str) -> bool:
         """Whether the device loads PTX for ``target`` (``sm_80``)."""
         return runs_on(target, self.compute_capability)
-
-    def shared_bytes_beside(self, blocks: int) -> int:
-        """Shared memory of each of so many blocks on a multiprocessor: the device takes 1 KiB of each block's."""
-        return min(self.shared_bytes_per_block, self.shared_bytes_per_sm // blocks - RESERVED_SHARED_BYTES)
-
-    def blocks_per_sm(self, shared_bytes: int, most: int) -> int:
-        """How many blocks of so much shared memory a multiprocessor has room for, up to ``most``."""
-        if shared_bytes > self.shared_bytes_per_block:
-            return 0
-        room = self.shared_bytes_per_sm // (shared_bytes + RESERVED_SHARED_BYTES)
-        return min(most, self.max_blocks_per_sm, room)
 
     def rate(self, unit: MathUnit) -> float:
         """Peak operations per second of the whole device in one unit."""

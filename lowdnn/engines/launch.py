@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.model.occupancy import shared_room
 from lowdnn.enums import DataType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
@@ -54,7 +55,7 @@ def uncrowded_bytes(arch: ArchSpec, blocks: int, shared_bytes: int) -> int:
     otherwise (22 -> 28 us).
     """
     share = ceil_div(blocks, arch.sm_count)
-    return max(shared_bytes, arch.shared_bytes_beside(share + 1) + 1) if is_dependent(arch) else shared_bytes
+    return max(shared_bytes, shared_room(arch, share + 1) + 1) if is_dependent(arch) else shared_bytes
 
 
 def dependent_target(arch: ArchSpec) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lowdnn.arch import specs
-from lowdnn.arch.specs import SM_80, SM_86, SM_87, SM_89, SM_90A, SM_121, ArchSpec, all_specs, spec_for, spec_named
+from lowdnn.arch.multiprocessor import RESERVED_SHARED_BYTES
+from lowdnn.arch.specs import SM_80, SM_87, SM_89, SM_90A, SM_121, ArchSpec, all_specs, spec_for, spec_named
 from lowdnn.driver import nvrtc
 from lowdnn.plan import MathUnit
 from lowdnn.status import ArchMismatchError
@@ -38,8 +39,8 @@ def test_limits_are_the_published_ones(capability: str) -> None:
     spec = spec_for(*map(int, capability.split(".")))
     assert spec.shared_bytes_per_block == per_block * 1024
     assert spec.shared_bytes_per_sm == per_sm * 1024
-    assert (spec.threads_per_sm, spec.max_blocks_per_sm, spec.registers_per_sm) == (threads, blocks, 65536)
-    assert spec.shared_bytes_beside(1) == spec.shared_bytes_per_block
+    assert (spec.threads_per_sm, spec.max_blocks_per_sm) == (threads, blocks)
+    assert spec.shared_bytes_per_block + RESERVED_SHARED_BYTES == spec.shared_bytes_per_sm
 
 
 @pytest.mark.parametrize("spec", all_specs(), ids=lambda spec: spec.name)
@@ -104,14 +105,6 @@ def test_an_older_device_is_refused(capability: tuple[int, int]) -> None:
 def test_another_name_is_refused(name: str) -> None:
     with pytest.raises(ArchMismatchError, match=r"arch: expected one of sm_80, sm_86, .*, sm_121, or a newer one, got"):
         spec_named(name)
-
-
-def test_blocks_of_a_multiprocessor_are_bound_by_slots_and_shared_memory() -> None:
-    assert SM_86.blocks_per_sm(0, 32) == 16
-    assert SM_90A.blocks_per_sm(0, 64) == 32
-    assert SM_86.blocks_per_sm(48 << 10, 32) == 2
-    assert SM_86.blocks_per_sm(99 << 10, 32) == 1
-    assert SM_86.blocks_per_sm((99 << 10) + 1, 32) == 0
 
 
 def test_a_device_may_say_that_it_has_less_shared_memory_but_not_more() -> None:

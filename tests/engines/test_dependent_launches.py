@@ -8,6 +8,7 @@ import pytest
 from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.cases import parse_case
 from lowdnn.engines.launch import uncrowded_bytes
+from lowdnn.engines.model.occupancy import resident_blocks
 from lowdnn.engines.registry import engine_named
 from lowdnn.enums import KnobType
 from lowdnn.runtime.runtime import Runtime
@@ -62,5 +63,5 @@ def test_multiprocessors_have_room_for_an_even_share_of_blocks_that_start_early(
 ) -> None:
     taken = uncrowded_bytes(SM_90A, blocks, shared_bytes)
     assert taken >= shared_bytes
-    assert SM_90A.blocks_per_sm(taken, 32) == share
+    assert resident_blocks(SM_90A, 32, shared_bytes=taken) == share
     assert uncrowded_bytes(SM_80, blocks, shared_bytes) == shared_bytes

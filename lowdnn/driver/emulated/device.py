@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lowdnn.arch.multiprocessor import REGISTERS_PER_SM
 from lowdnn.arch.specs import spec_named
 from lowdnn.driver.base import DeviceAttribute
 
@@ -54,7 +55,7 @@ def emulated_device(arch: str) -> EmulatedDevice:
         DeviceAttribute.MAX_GRID_DIM_Z: MAX_GRID[2],
         DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK: DEFAULT_SHARED_BYTES,
         DeviceAttribute.WARP_SIZE: 32,
-        DeviceAttribute.MAX_REGISTERS_PER_BLOCK: spec.registers_per_sm,
+        DeviceAttribute.MAX_REGISTERS_PER_BLOCK: REGISTERS_PER_SM,
         DeviceAttribute.CLOCK_RATE_KHZ: board.clock_khz,
         DeviceAttribute.MULTIPROCESSOR_COUNT: spec.sm_count,
         DeviceAttribute.MEMORY_CLOCK_RATE_KHZ: board.memory_clock_khz,
@@ -64,7 +65,7 @@ def emulated_device(arch: str) -> EmulatedDevice:
         DeviceAttribute.COMPUTE_CAPABILITY_MAJOR: major,
         DeviceAttribute.COMPUTE_CAPABILITY_MINOR: minor,
         DeviceAttribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: spec.shared_bytes_per_sm,
-        DeviceAttribute.MAX_REGISTERS_PER_MULTIPROCESSOR: spec.registers_per_sm,
+        DeviceAttribute.MAX_REGISTERS_PER_MULTIPROCESSOR: REGISTERS_PER_SM,
         DeviceAttribute.COOPERATIVE_LAUNCH: 1,
         DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: spec.shared_bytes_per_block,
         DeviceAttribute.MEMORY_POOLS_SUPPORTED: 1,

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass, field
 
+from lowdnn.arch.multiprocessor import RESERVED_SHARED_BYTES
 from lowdnn.arch.targets import runs_on
 from lowdnn.driver.base import DeviceAttribute, FunctionAttribute, LaunchConfig
 from lowdnn.driver.emulated.device import (
@@ -77,9 +78,9 @@ def function_attribute(loaded: LoadedFunction, attribute: FunctionAttribute, dev
 def blocks_per_multiprocessor(
     loaded: LoadedFunction, block_threads: int, shared_bytes: int, device: EmulatedDevice
 ) -> int:
-    """min(threads, shared memory, block slots); each block's shared memory costs 1 KB more than it asks for."""
+    """min(threads, shared memory, block slots); registers are not known."""
     threads = device.attributes[DeviceAttribute.MAX_THREADS_PER_MULTIPROCESSOR] // max(block_threads, 1)
-    per_block = loaded.function.kernel.static_shared_bytes + shared_bytes + 1024
+    per_block = loaded.function.kernel.static_shared_bytes + shared_bytes + RESERVED_SHARED_BYTES
     shared = device.attributes[DeviceAttribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR] // per_block
     return min(threads, shared, device.max_blocks_per_sm)
 

@@ -21,6 +21,7 @@ from lowdnn.engines.attention.heads import Place, pitch_bytes
 from lowdnn.engines.attention.limits import FORWARD_LIMITS
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.launch import aligned_bytes, ceil_div, dependent_target, divider, i32, i64, is_dependent, macros
+from lowdnn.engines.model.occupancy import shared_room
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import KnobType, NumericalNote
@@ -253,13 +254,13 @@ class _Shape:
         """Whether blocks of the next launch find no room before those of this one end, where no second launch comes
         between: let in earlier than that, they would crowd some multiprocessors and leave others without any."""
         each = ceil_div(self._blocks * splits, self.arch.sm_count)
-        is_full = self._shared_bytes > self.arch.shared_bytes_beside(each + 1)
+        is_full = self._shared_bytes > shared_room(self.arch, each + 1)
         return self.overlaps and is_full and (splits == 1 or self.in_cluster(splits))
 
     def most_stages(self, blocks: int) -> int:
         """With which so many blocks fit a multiprocessor."""
         queries_bytes = self.tile.queries * pitch_bytes(self.problem.padded_qk)
-        room = self.arch.shared_bytes_beside(blocks) - queries_bytes
+        room = shared_room(self.arch, blocks) - queries_bytes
         return min(_MAX_STAGES, room // _stage_bytes(self.problem, self.tile))
 
     def _extremes_bytes(self, splits: int) -> int:

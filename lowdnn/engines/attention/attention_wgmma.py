@@ -39,6 +39,7 @@ from lowdnn.engines.base import (
 )
 from lowdnn.engines.floor import Modelled
 from lowdnn.engines.launch import BARRIER_BYTES, ceil_div, i32
+from lowdnn.engines.model.occupancy import shared_room
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import KnobType, NumericalNote
@@ -235,7 +236,7 @@ def _keys_that_fit(problem: AttentionForward, queries: int) -> tuple[int, ...]:
 
 def _rings(problem: AttentionForward, tile: ForwardTile) -> tuple[int, int] | None:
     """Stages of queries and of keys and values that there is room for."""
-    room = SM_90A.shared_bytes_beside(_blocks_per_sm(problem, tile))
+    room = shared_room(SM_90A, _blocks_per_sm(problem, tile))
     return next((rings for rings in _RINGS if _shared_bytes(problem, tile, *rings) <= room), None)
 
 

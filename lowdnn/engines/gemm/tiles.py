@@ -15,6 +15,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
 from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS, MMA_UNITS
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, is_dependent
+from lowdnn.engines.model.occupancy import shared_room
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.plan import Launch, Struct, Work
 from lowdnn.status import BadParamError
@@ -34,8 +35,6 @@ _SMALLEST = 64
 #: Elements of a row of a tile of the few are whole chunks of a swizzle; beyond this depth its latency counts no more.
 _MIN_ELEMENT_BYTES_OF_FEW, _MAX_DEPTH_BYTES_OF_FEW = 2, 2048
 _MAX_ACCUMULATORS_WITH_SMALL_PIECES = 64
-#: Shared memory that the device keeps for itself, for each block.
-_RESERVED_SHARED_BYTES = 1024
 #: Time of a block before its first and after its last multiplication.
 _BLOCK_OVERHEAD_S = 2.5e-6
 #: Measured on an H200. Of the blocks that a multiprocessor has at a time, before the first copy and after the last one,
@@ -317,11 +316,10 @@ def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
     row_bytes = 128 if product.k * product.element_bytes > 64 else 64
     # More stages than k can fill would only take shared memory.
     filled = max(2, ceil_div(product.k * product.element_bytes, row_bytes) + 1)
-    limits = (arch.shared_bytes_per_sm, arch.shared_bytes_per_block)
     is_of_few = product.is_of_few(arch)
     shapes = (_SHAPE_OF_FEW,) if is_of_few else _SHAPES_OF_MANY
     stages = min(filled, _MAX_STAGES_OF_FEW if is_of_few else _DEFAULT_STAGES)
-    tiles = _default_tiles(shapes, row_bytes, product.element_bytes, stages, product.has_small_pieces, *limits)
+    tiles = _default_tiles(shapes, row_bytes, product.element_bytes, stages, product.has_small_pieces, arch)
     rate = arch.attained_rate(MMA_UNITS[product.data_type]) / arch.sm_count
     candidates = (tiling for tile in tiles for tiling in _splittings(product, tile, arch))
     return min(candidates, key=lambda tiling: _seconds(product, tiling, rate, arch))
@@ -334,15 +332,14 @@ def _default_tiles(
     element_bytes: int,
     most_stages: int,
     has_small_pieces: bool,
-    shared_bytes_per_sm: int,
-    shared_bytes_per_block: int,
+    arch: ArchSpec,
 ) -> tuple[MmaTile, ...]:
     """Each of ``shapes``, with as many stages, of ``row_bytes`` along k, as let its blocks share a multiprocessor."""
     tiles: list[MmaTile] = []
     for shape in shapes:
         if has_small_pieces and shape.accumulators > _MAX_ACCUMULATORS_WITH_SMALL_PIECES:
             continue
-        budget = min(shared_bytes_per_sm // shape.blocks_per_sm - _RESERVED_SHARED_BYTES, shared_bytes_per_block)
+        budget = shared_room(arch, shape.blocks_per_sm)
         stages = min(budget // ((shape.m + shape.n) * row_bytes), most_stages)
         if stages >= 2 and shape.staging_bytes <= budget:
             tiles.append(MmaTile(shape, row_bytes // element_bytes, stages, element_bytes))

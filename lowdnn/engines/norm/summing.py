@@ -9,6 +9,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import ceil_div, ceil_power, floor_power
+from lowdnn.engines.model.occupancy import shared_room
 from lowdnn.engines.rows.held import Held, resident_blocks
 from lowdnn.engines.rows.layout import RowLayout
 from lowdnn.engines.rows.policy import RowDivision, filling_cluster, knobs
@@ -120,7 +121,7 @@ class Summing:
         wanted = ((scales, scale_bytes), (NOWHERE, 0)) if scales == IN_SHARED_MEMORY else ((scales, 0),)
         for scales, own_bytes in wanted:
             for resident in range(self._resident(shape), 0, -1):
-                if shared_bytes + own_bytes <= self.arch.shared_bytes_beside(resident) - self._other_bytes(shape):
+                if shared_bytes + own_bytes <= shared_room(self.arch, resident) - self._other_bytes(shape):
                     shape = replace(shape, RESIDENT=resident)
                     blocks = shape.staying_blocks(self.layout, self.arch)
                     return SummingTile(shape, places, holds, scales, shared_bytes + own_bytes, blocks)

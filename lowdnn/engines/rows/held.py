@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from lowdnn import dtypes
 from lowdnn.engines.launch import ceil_div
+from lowdnn.engines.model.occupancy import blocks_by_registers
 from lowdnn.engines.rows.layout import RowLayout
 from lowdnn.engines.rows.limits import LIMITS
 from lowdnn.engines.rows.packed_row import Packing
@@ -16,8 +17,6 @@ from lowdnn.graph.pattern import PointwiseDag
 _MIN_REGISTERS = 48
 #: Blocks of a multiprocessor at most.
 _MAX_RESIDENT = 16
-#: Quarters of a multiprocessor have registers of their own, for whole warps.
-_QUARTERS, _REGISTERS_PER_QUARTER = 4, 16384
 
 
 @dataclass(frozen=True)
@@ -98,9 +97,7 @@ def resident_blocks(registers: int, threads: int, least: int = _MIN_REGISTERS) -
 
     least: registers that a thread has at any rate.
     """
-    allotted = max(least, ceil_div(registers, 8) * 8)
-    warps = _QUARTERS * (_REGISTERS_PER_QUARTER // (32 * allotted))
-    return min(warps // ceil_div(threads, 32), _MAX_RESIDENT)
+    return min(blocks_by_registers(max(least, registers), threads), _MAX_RESIDENT)
 
 
 def _resident(layout: RowLayout, threads: int, items: int, sharing: int, held: Held, is_as_read: bool) -> int:

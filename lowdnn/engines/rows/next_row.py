@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.access import contiguous_elements
+from lowdnn.engines.model.occupancy import shared_room
 from lowdnn.engines.rows.layout import LINE_GROUPS, RowLayout
 from lowdnn.engines.rows.tile import RowTile
 from lowdnn.ops.tensor import Tensor
@@ -38,7 +39,7 @@ class NextRow:
     @property
     def is_ahead(self) -> bool:
         """Whether blocks stay for several rows, and ask for the next one when they begin with one."""
-        room = self.arch.shared_bytes_beside(self.tile.RESIDENT) - _STATIC_BYTES // self.tile.RESIDENT
+        room = shared_room(self.arch, self.tile.RESIDENT) - _STATIC_BYTES // self.tile.RESIDENT
         is_one_chunk = self.tile.chunks(self.layout) == 1 and not self.tile.is_cooperative
         return self.is_wanted and is_one_chunk and self._row_bytes <= room
 

@@ -8,6 +8,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.launch import MAX_BLOCK_THREADS, bytes_of, ceil_div
+from lowdnn.engines.model.occupancy import shared_room
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.rows.layout import RowLayout
 from lowdnn.engines.rows.tile import RowTile
@@ -152,7 +153,7 @@ class OnChip:
         """Chunks that shared memory has room for."""
         in_roles = self.tile.is_cooperative and self.is_ring_wanted
         beside = self._meeting_bytes if in_roles else self._team_bytes
-        room = self.arch.shared_bytes_beside(self.tile.RESIDENT) - beside
+        room = shared_room(self.arch, self.tile.RESIDENT) - beside
         fitting = max(room, 0) // self._chunk_bytes
         return min(fitting, _MOST_STAGES) if in_roles else fitting
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lowdnn.arch.multiprocessor import MAX_THREAD_REGISTERS
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.launch import ceil_div
+from lowdnn.engines.model.occupancy import resident_blocks
 
-#: Warp schedulers of a multiprocessor, and the registers that a thread may have.
+#: Warp schedulers of a multiprocessor.
 _SCHEDULERS = 4
-_MAX_REGISTERS = 255
 
 #: From a load to its data under traffic.
 LATENCY_S = 0.7e-6
@@ -66,10 +67,9 @@ def warps_of(threads: int) -> float:
     return threads / (_WARP * _SCHEDULERS)
 
 
-def resident_blocks(registers: int, threads: int, arch: ArchSpec) -> int:
-    """Blocks of a multiprocessor at a time, with so many registers of each thread."""
-    taken = min(_MAX_REGISTERS, registers) * threads
-    return max(1, min(arch.registers_per_sm // taken, arch.threads_per_sm // threads))
+def estimated_blocks(arch: ArchSpec, threads: int, registers: int, shared_bytes: int = 0) -> int:
+    """Blocks of a multiprocessor at a time, with about so many registers of each thread: at least one."""
+    return max(1, resident_blocks(arch, threads, min(MAX_THREAD_REGISTERS, registers), shared_bytes))
 
 
 def waves_s(blocks: int, resident: int, wave_cycles: Callable[[int], float], arch: ArchSpec) -> float:

@@ -15,7 +15,7 @@ from lowdnn.engines.conv.depthwise.axes import Axis
 from lowdnn.engines.conv.depthwise.cost import (
     LATENCY_S,
     Step,
-    resident_blocks,
+    estimated_blocks,
     row_instructions,
     sectors,
     step_cycles,
@@ -50,7 +50,7 @@ _MAX_IDLE = 0.13
 
 _SUM_COLUMNS, _SUM_PARTS = 16, 16
 _MAX_REGISTERS = 170
-_OTHER_REGISTERS = 65
+_OTHER_REGISTERS = 62
 _MAX_WINDOW = 64
 #: Multiply-adds of an unrolled loop's body.
 _MAX_UNROLLED = 1536
@@ -519,7 +519,7 @@ def _shares(gradient: FilterGradient, tile: FilterTile, blocks: int) -> int:
 
 
 def _resident(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> int:
-    return resident_blocks(gradient.registers(tile) + _OTHER_REGISTERS, _THREADS, arch)
+    return estimated_blocks(arch, _THREADS, gradient.registers(tile) + _OTHER_REGISTERS)
 
 
 def _class_room(gradient: FilterGradient) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import hypot
 
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.conv.depthwise.cost import resident_blocks, together, waves_s
+from lowdnn.engines.conv.depthwise.cost import estimated_blocks, together, waves_s
 from lowdnn.engines.conv.depthwise.line_axes import CHUNK
 from lowdnn.engines.launch import ceil_div
 
@@ -55,8 +55,7 @@ class LineWork:
 
     def _resident(self, arch: ArchSpec) -> int:
         """Blocks of a multiprocessor at a time."""
-        by_registers = resident_blocks(self.registers, self.threads, arch)
-        return max(1, arch.blocks_per_sm(self.shared_bytes, by_registers))
+        return estimated_blocks(arch, self.threads, self.registers, self.shared_bytes)
 
 
 def refuse_elements(taps: int, vector: int) -> str:

@@ -12,7 +12,7 @@ from math import hypot, prod
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Knob
-from lowdnn.engines.conv.depthwise.cost import resident_blocks, waves_s
+from lowdnn.engines.conv.depthwise.cost import estimated_blocks, waves_s
 from lowdnn.engines.conv.depthwise.plane_axes import WORD_BYTES, Staging, ThreadAxis, WindowAxis
 from lowdnn.engines.launch import ceil_div
 from lowdnn.enums import KnobType
@@ -29,7 +29,7 @@ _SCHEDULERS = 4
 
 #: Of a thread: what it may hold as its own, and what it needs beside that.
 MAX_REGISTERS = 190
-_OTHER_REGISTERS, _LEAST_OTHER_REGISTERS = 40, 20
+_OTHER_REGISTERS, _LEAST_OTHER_REGISTERS = 38, 17
 _MAX_COPIES = 28
 #: Of a block.
 _MAX_THREADS = 512
@@ -186,8 +186,7 @@ class BlockWork:
 
     def resident(self, arch: ArchSpec, other_registers: int = _OTHER_REGISTERS) -> int:
         """Blocks of a multiprocessor at a time."""
-        by_registers = resident_blocks(self.registers + other_registers, self.threads, arch)
-        return max(1, arch.blocks_per_sm(self.shared_bytes, by_registers))
+        return estimated_blocks(arch, self.threads, self.registers + other_registers, self.shared_bytes)
 
     def seconds(self, moved_bytes: int, arch: ArchSpec) -> float:
         """Estimated: a multiprocessor's blocks in waves, against bytes moved and bytes read through the L2 cache."""

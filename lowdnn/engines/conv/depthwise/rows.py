@@ -17,7 +17,7 @@ from lowdnn.engines.conv.depthwise.cost import (
     LATENCY_S,
     Step,
     busy_cycles,
-    resident_blocks,
+    estimated_blocks,
     row_instructions,
     sectors,
     step_cycles,
@@ -542,7 +542,7 @@ def _step(correlation: Correlation, tile: RowsTile) -> Step:
 
 
 def _resident(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> int:
-    return resident_blocks(correlation.registers(tile) + _OTHER_REGISTERS, tile.threads, arch)
+    return estimated_blocks(arch, tile.threads, correlation.registers(tile) + _OTHER_REGISTERS)
 
 
 def _bounded_tiles(correlation: Correlation, arch: ArchSpec) -> Iterator[tuple[float, RowsTile]]:

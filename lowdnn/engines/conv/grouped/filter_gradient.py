@@ -18,9 +18,7 @@ from lowdnn.engines.conv.grouped.axes import Axis, forward_axes, output_classes
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, Box, BoxedTensor, Count, is_swizzled, pitch_bytes
 from lowdnn.engines.conv.grouped.tiles import (
     PLACE_LIMITS,
-    RESERVED_SHARED_BYTES,
     Boxes,
-    Machine,
     box_under,
 )
 from lowdnn.engines.gemm.instructions import MMA_UNITS
@@ -41,6 +39,7 @@ from lowdnn.engines.launch import (
     target_label,
     uncrowded_bytes,
 )
+from lowdnn.engines.model.occupancy import shared_room
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.pattern import PointwiseDag
@@ -247,9 +246,9 @@ class FilterSlab:
     def threads(self) -> int:
         return 32 * self.task_warps * self.parts
 
-    def splits(self, machine: Machine) -> int:
+    def splits(self, arch: ArchSpec) -> int:
         """Parts of the sum that fill the device."""
-        return max(self.team.resident * machine.sm_count // self.blocks, 1)
+        return max(self.team.resident * arch.sm_count // self.blocks, 1)
 
 
 @dataclass(frozen=True)
@@ -293,37 +292,37 @@ class FilterTile:
         totals = (images, *(axis.steps for axis in self.axes))
         return tuple(ceil_div(total, extent) for total, extent in zip(totals, self.extents, strict=True))
 
-    def fits(self, machine: Machine) -> bool:
+    def fits(self, arch: ArchSpec) -> bool:
         """Whether shared memory holds as many blocks as the registers do."""
-        return self.shared_bytes(_STAGES) <= self._shared_budget(machine)
+        return self.shared_bytes(_STAGES) <= self._shared_budget(arch)
 
     def shared_bytes(self, stages: int) -> int:
         return int(self._shared_bytes(self.box.places, self.places, stages))
 
-    def stages(self, turns: int, machine: Machine) -> int:
+    def stages(self, turns: int, arch: ArchSpec) -> int:
         """Of a block that takes so many tiles: with all of them under way at once no warp waits for another."""
         most = _STAGES if self.box.is_halved else min(turns, _MOST_STAGES)
-        fitting = (n for n in range(_STAGES + 1, most + 1) if self.shared_bytes(n) <= self._shared_budget(machine))
+        fitting = (n for n in range(_STAGES + 1, most + 1) if self.shared_bytes(n) <= self._shared_budget(arch))
         return max(fitting, default=_STAGES)
 
-    def splits(self, images: int, machine: Machine) -> int:
+    def splits(self, images: int, arch: ArchSpec) -> int:
         """Parts of the sum that fill the device, as far as there are tiles; all have about equally many."""
-        return int(self._even_splits(prod(self.counts(images)), machine))
+        return int(self._even_splits(prod(self.counts(images)), arch))
 
-    def product_clocks(self, images: int, splits: int, machine: Machine) -> float:
+    def product_clocks(self, images: int, splits: int, arch: ArchSpec) -> float:
         """Estimated time of the products of ``splits`` parts."""
         tiles = prod(self.counts(images))
-        return float(self._product_clocks(self.extents[-1], self.box.places, self.places, tiles, splits, machine))
+        return float(self._product_clocks(self.extents[-1], self.box.places, self.places, tiles, splits, arch))
 
-    def clocks(self, boxes: Boxes, machine: Machine) -> NDArray[np.float64]:
+    def clocks(self, boxes: Boxes, arch: ArchSpec) -> NDArray[np.float64]:
         """Estimated time of all products and of their sum by box; infinite for a box that does not fit."""
         slab, places = self.slab, -(-boxes.places // self.pixels) * self.pixels
-        splits = self._even_splits(boxes.tiles, machine)
+        splits = self._even_splits(boxes.tiles, arch)
         # Of the slices' way to memory and back.
-        sums = 2 * splits * slab.sum_bytes / machine.sm_count / _SLICE_BYTES_PER_CLOCK
+        sums = 2 * splits * slab.sum_bytes / arch.sm_count / _SLICE_BYTES_PER_CLOCK
         inputs = boxes.inputs(self.image_pitch)
-        clocks = self._product_clocks(boxes.extents[:, -1], inputs, places, boxes.tiles, splits, machine) + sums
-        return np.where(self._shared_bytes(inputs, places) <= self._shared_budget(machine), clocks, np.inf)
+        clocks = self._product_clocks(boxes.extents[:, -1], inputs, places, boxes.tiles, splits, arch) + sums
+        return np.where(self._shared_bytes(inputs, places) <= self._shared_budget(arch), clocks, np.inf)
 
     def _shared_bytes(self, inputs: Count, places: Count, stages: int = _STAGES) -> Count:
         """Of a box of ``inputs`` positions, for ``places`` in whole instructions."""
@@ -331,10 +330,9 @@ class FilterTile:
         sums = slab.task_warps * slab.parts * slab.steps * slab.team.blocks * _STEP_SUM_BYTES if slab.parts > 1 else 0
         return np.maximum(stages * (stage_bytes + BARRIER_BYTES) + places * _PLACE_BYTES, sums)
 
-    def _shared_budget(self, machine: Machine) -> int:
+    def _shared_budget(self, arch: ArchSpec) -> int:
         """Bytes with which shared memory holds as many blocks as the registers do."""
-        share = machine.shared_bytes_per_sm // self.slab.team.resident - RESERVED_SHARED_BYTES
-        return min(share, machine.shared_bytes_per_block)
+        return shared_room(arch, self.slab.team.resident)
 
     def _stage_bytes(self, inputs: Count, places: Count) -> Count:
         return inputs * self.image_pitch + places * self.response_pitch
@@ -342,20 +340,20 @@ class FilterTile:
     def _chunks(self, channels: int) -> int:
         return channels * self.element_bytes // CHUNK_BYTES
 
-    def _even_splits(self, tiles: Count, machine: Machine) -> Count:
-        return -(-tiles // -(-tiles // np.minimum(self.slab.splits(machine), tiles)))
+    def _even_splits(self, tiles: Count, arch: ArchSpec) -> Count:
+        return -(-tiles // -(-tiles // np.minimum(self.slab.splits(arch), tiles)))
 
     def _product_clocks(
-        self, width: Count, inputs: Count, places: Count, tiles: Count, splits: Count, machine: Machine
+        self, width: Count, inputs: Count, places: Count, tiles: Count, splits: Count, arch: ArchSpec
     ) -> Count:
         slab = self.slab
         # Of a warp, one instruction's pixels each.
         rounds = -(-(places // self.pixels) // slab.parts)
         compute = rounds * slab.round_clocks(width)
-        is_mapped = machine.has_tensor_maps and is_swizzled(self.image_pitch) and is_swizzled(self.response_pitch)
+        is_mapped = arch.has_tma and is_swizzled(self.image_pitch) and is_swizzled(self.response_pitch)
         rates = _MAPPED if is_mapped else _COPIED
         copied = self._box_bytes(inputs, places) if is_mapped else self._stage_bytes(inputs, places)
-        blocks = -(-splits * slab.blocks // machine.sm_count)
+        blocks = -(-splits * slab.blocks // arch.sm_count)
         # The next tile comes while this one is multiplied.
         busy = np.maximum(compute + rates.turn_latency, copied / rates.bytes_per_clock)
         turn = np.maximum(blocks * busy, rounds * _ROUND_LATENCY)
@@ -420,14 +418,14 @@ class FilterGeometry:
 
     def fits(self, arch: ArchSpec) -> bool:
         """Whether shared memory holds what one place takes."""
-        one, machine = (1, *(1 for _ in self.axes)), Machine.of(arch)
-        return any(FilterTile(slab, self.axes, one, self._element_bytes).fits(machine) for slab in self.slabs)
+        one = (1, *(1 for _ in self.axes))
+        return any(FilterTile(slab, self.axes, one, self._element_bytes).fits(arch) for slab in self.slabs)
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M and SPLIT_K_SLC, for a convolution that fits."""
         tile = self._tile(arch, PLACE_LIMITS[-1])
         best = min(limit for limit in PLACE_LIMITS if prod(tile.extents) <= limit)
-        most = tile.splits(self.images, Machine.of(arch))
+        most = tile.splits(self.images, arch)
         splits = tuple(sorted({most, *(1 << bit for bit in range(most.bit_length() + 1))}))
         return (
             Knob("tile_m", KnobType.TILE_M, PLACE_LIMITS, best, "the most output places of a block"),
@@ -444,7 +442,7 @@ class FilterGeometry:
         mapped = [TensorMap(pointer, layout) for pointer, layout in zip(pointers, maps, strict=False)]
         slices = self._slices(tile, chosen)
         slices_at = parts.reserve(slices.size_bytes) if slices.splits > 1 else 0
-        stages = tile.stages(ceil_div(prod(tile.counts(self.images)), slices.splits), Machine.of(arch))
+        stages = tile.stages(ceil_div(prod(tile.counts(self.images)), slices.splits), arch)
         kernel = parts.kernel(self._kernel(tile, stages, slices, arch, is_mapped=bool(maps)))
         arguments = self._arguments(tile, slices, tensors, tuple(mapped or pointers), slices_at)
         parts.launches.append(self._launch(kernel, tile, stages, arguments, slices, arch))
@@ -458,12 +456,11 @@ class FilterGeometry:
 
     def _tile(self, arch: ArchSpec, limit: int) -> FilterTile:
         """The fastest one of at most ``limit`` places."""
-        machine = Machine.of(arch)
-        best = _fastest_tile(self.slabs, self.axes, self.images, self._element_bytes, machine)
+        best = _fastest_tile(self.slabs, self.axes, self.images, self._element_bytes, arch)
         return (
             best
             if prod(best.extents) <= limit
-            else _fastest_tile(self.slabs, self.axes, self.images, self._element_bytes, machine, limit)
+            else _fastest_tile(self.slabs, self.axes, self.images, self._element_bytes, arch, limit)
         )
 
     @property
@@ -544,7 +541,7 @@ class FilterGeometry:
         read = bytes_of((self.operation.image, self.operation.response))
         # As many operations as the tensor cores of the busy multiprocessors attain in the time of the tile's model:
         # latencies and reads of shared memory take more of it than the products; no fewer than those.
-        clocks = tile.product_clocks(self.images, slices.splits, Machine.of(arch))
+        clocks = tile.product_clocks(self.images, slices.splits, arch)
         busy = blocks / ceil_div(blocks, arch.sm_count)
         flops = max(self.operation.flops, round(clocks * busy * arch.flops_per_clock[unit] * arch.attained[unit]))
         written = slices.size_bytes if slices.splits > 1 else moved_bytes(self.dag)
@@ -594,11 +591,11 @@ def _fastest_tile(
     axes: tuple[Axis, ...],
     images: int,
     element_bytes: int,
-    machine: Machine,
+    arch: ArchSpec,
     limit: int = PLACE_LIMITS[-1],
 ) -> FilterTile:
     """By the cost model the fastest tile of at most ``limit`` places, for slabs of which one fits."""
     boxes = Boxes.of(axes, images, limit, _PHASE_PIXELS)
     ones = [FilterTile(slab, axes, (1, *(1 for _ in axes)), element_bytes) for slab in slabs]
-    kind, extents = boxes.least(np.stack([one.clocks(boxes, machine) for one in ones]))
+    kind, extents = boxes.least(np.stack([one.clocks(boxes, arch) for one in ones]))
     return FilterTile(slabs[kind], axes, extents, element_bytes)

@@ -13,7 +13,6 @@ from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.grouped.axes import Axis, OutputClass, backward_axes, forward_axes, output_classes
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, BoxedTensor
 from lowdnn.engines.conv.grouped.tiles import (
-    Machine,
     Pack,
     Slab,
     Tile,
@@ -176,13 +175,13 @@ class GroupedGeometry:
 
     def fits(self, arch: ArchSpec) -> bool:
         """Whether shared memory holds what one place takes."""
-        return fits(self._slab_on(arch), self.axes, Machine.of(arch))
+        return fits(self._slab_on(arch), self.axes, arch)
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M and BLOCK_SIZE, for a convolution that fits."""
         limits = place_limits(self.slab.classes)
         tile = self._tile(arch, limits[-1])
-        best, threads = min(limit for limit in limits if tile.places <= limit), tile.threads(Machine.of(arch))
+        best, threads = min(limit for limit in limits if tile.places <= limit), tile.threads(arch)
         return (
             Knob("tile_m", KnobType.TILE_M, limits, best, "the most output places of a block"),
             Knob("block_size", KnobType.BLOCK_SIZE, tile.slab.block_sizes, threads, "threads of a block"),
@@ -219,9 +218,9 @@ class GroupedGeometry:
 
     def _tile(self, arch: ArchSpec, limit: int) -> Tile:
         """The fastest one of at most ``limit`` places."""
-        machine, slab = Machine.of(arch), self._slab_on(arch)
-        best = fastest_tile(slab, self.axes, self.images, self.slabs, machine)
-        return best if best.places <= limit else fastest_tile(slab, self.axes, self.images, self.slabs, machine, limit)
+        slab = self._slab_on(arch)
+        best = fastest_tile(slab, self.axes, self.images, self.slabs, arch)
+        return best if best.places <= limit else fastest_tile(slab, self.axes, self.images, self.slabs, arch, limit)
 
     def _slab_on(self, arch: ArchSpec) -> Slab:
         return replace(self.slab, has_wgmma=arch.has_wgmma)
@@ -245,7 +244,7 @@ class GroupedGeometry:
         w = packed_operand(parts, self.operation.filter.uid, self.filter_packing, overlaps=overlaps)
         threads = chosen[KnobType.BLOCK_SIZE]
         kernel = parts.kernel(self._kernel(tile, threads, functor, vector, arch, is_mapped=layout is not None))
-        lanes = tile.lanes(self.images, self.slabs, Machine.of(arch))
+        lanes = tile.lanes(self.images, self.slabs, arch)
         operands = (TensorMap(source, layout) if layout else source, w)
         parts.launches.append(self._launch(kernel, tile, threads, lanes, functor, operands, arch))
 
@@ -341,7 +340,7 @@ class GroupedGeometry:
     def busy_launch(self, arch: ArchSpec, chosen: Choices) -> Launch:
         """That of the product, without arguments."""
         tile = self._tile(arch, chosen[KnobType.TILE_M])
-        lanes = tile.lanes(self.images, self.slabs, Machine.of(arch))
+        lanes = tile.lanes(self.images, self.slabs, arch)
         threads = chosen[KnobType.BLOCK_SIZE]
         grid, work = (lanes * self.slabs, 1, 1), self._work(tile, arch)
         return Launch(0, grid, (threads, 1, 1), (), work=work, overlaps_previous=is_dependent(arch))
@@ -361,7 +360,7 @@ class GroupedGeometry:
         flops = instructions * 2 * 16 * 8 * 2 * self.pack.chunk
         moved = bytes_of((self.source, self.operation.filter)) + moved_bytes(self.dag)
         unit = MathUnit.WGMMA_F16 if tile.slab.by_warpgroups else MMA_UNITS[self.data_type]
-        compute_s = tile.compute_clocks(self.images, self.slabs, Machine.of(arch)) / arch.clock_hz
+        compute_s = tile.compute_clocks(self.images, self.slabs, arch) / arch.clock_hz
         least_s = max(flops / arch.attained_rate(unit), moved / arch.copy_bytes_per_s)
         return Work(flops, moved, unit, busy_s=_START_S + max(_SLOWNESS * least_s, _COMPUTE_SLOWNESS * compute_s))
 

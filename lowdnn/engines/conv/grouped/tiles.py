@@ -18,6 +18,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.conv.grouped.axes import Axis
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, LINE_BYTES, Box, Count, is_swizzled, pitch_bytes, places
 from lowdnn.engines.launch import BARRIER_BYTES, ceil_div, floor_power
+from lowdnn.engines.model.occupancy import blocks_by_shared, resident_blocks
 
 #: Threads of a block, and of one that is alone on a multiprocessor.
 _THREADS, _LONE_THREADS = 256, 512
@@ -38,8 +39,6 @@ _FILTER_CHUNK_BYTES = 128
 _PLACE_BYTES = 8
 _OFFSET_BYTES = 4
 _STAGES = 2
-#: Shared memory that the device keeps for itself, for each block.
-RESERVED_SHARED_BYTES = 1024
 #: Registers of a thread for filters that it keeps: at most, and what lets two blocks share a multiprocessor.
 _MAX_FILTER_REGISTERS, _MAX_SHARED_FILTER_REGISTERS = 144, 48
 #: For its sums; with filters that it keeps, by blocks of a multiprocessor.
@@ -72,22 +71,6 @@ class Rates:
 
 #: Of boxes of swizzled positions, which come by tensor map, and of others, which threads copy.
 _MAPPED, _COPIED = Rates(20, 2500, 16), Rates(16, 1500, 12)
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What the choice of a tile depends on."""
-
-    sm_count: int
-    shared_bytes_per_block: int
-    shared_bytes_per_sm: int
-    threads_per_sm: int
-    has_tensor_maps: bool
-
-    @classmethod
-    def of(cls, arch: ArchSpec) -> Machine:
-        shared_bytes = arch.shared_bytes_per_block, arch.shared_bytes_per_sm
-        return cls(arch.sm_count, *shared_bytes, arch.threads_per_sm, arch.has_tma)
 
 
 @dataclass(frozen=True)
@@ -309,13 +292,13 @@ class Tile:
         totals = (images, *(axis.steps for axis in self.axes))
         return tuple(ceil_div(total, extent) for total, extent in zip(totals, self.extents, strict=True))
 
-    def lanes(self, images: int, slabs: int, machine: Machine) -> int:
+    def lanes(self, images: int, slabs: int, arch: ArchSpec) -> int:
         """Blocks of a slab."""
-        return int(_lanes(prod(self.counts(images)), self.stages, self._resident(machine), slabs, machine))
+        return int(_lanes(prod(self.counts(images)), self.stages, self._resident(arch), slabs, arch))
 
-    def threads(self, machine: Machine) -> int:
+    def threads(self, arch: ArchSpec) -> int:
         """Of a block."""
-        is_lone = self._resident(machine) <= 1 and self.slab.is_for_all_warps(self._sets)
+        is_lone = self._resident(arch) <= 1 and self.slab.is_for_all_warps(self._sets)
         return _LONE_THREADS if is_lone else _THREADS
 
     @property
@@ -323,23 +306,23 @@ class Tile:
         """Of all residues."""
         return self.slab.classes * prod(self.extents)
 
-    def compute_clocks(self, images: int, slabs: int, machine: Machine) -> float:
+    def compute_clocks(self, images: int, slabs: int, arch: ArchSpec) -> float:
         """Of all tiles, without their copies, on each multiprocessor."""
         sets, set_clocks = self._sets, self.slab.set_clocks(self.blocks_m)
         tiles = prod(self.counts(images)) * slabs
         # A multiprocessor's second block works while warps of the first one wait for the one with the most taps.
-        is_lone = self.lanes(images, slabs, machine) * slabs <= machine.sm_count
-        share = self._deepest_share(sets, self.threads(machine) // 32 // self.slab.units) if is_lone else 1.0
-        clocks = float(self.slab.compute_clocks(sets, set_clocks, self._resident(machine)))
-        return clocks * share * tiles / machine.sm_count
+        is_lone = self.lanes(images, slabs, arch) * slabs <= arch.sm_count
+        share = self._deepest_share(sets, self.threads(arch) // 32 // self.slab.units) if is_lone else 1.0
+        clocks = float(self.slab.compute_clocks(sets, set_clocks, self._resident(arch)))
+        return clocks * share * tiles / arch.sm_count
 
     @property
     def _sets(self) -> int:
         """Of each residue."""
         return int(self.slab.sets(prod(self.extents), self.blocks_m))
 
-    def _resident(self, machine: Machine) -> int:
-        return int(_resident(self.slab, self.shared_bytes, machine))
+    def _resident(self, arch: ArchSpec) -> int:
+        return int(_resident(self.slab, self.shared_bytes, arch))
 
     def _deepest_share(self, sets: int, warps: int) -> float:
         """Taps of the warp that has the most, relative to as many sets of the mean.
@@ -406,34 +389,34 @@ def box_under(axes: tuple[Axis, ...], extents: tuple[int, ...], chunks: int) -> 
     return Box((extents[0], *under), axes[-1].input_step, chunks)
 
 
-def fits(slab: Slab, axes: tuple[Axis, ...], machine: Machine) -> bool:
+def fits(slab: Slab, axes: tuple[Axis, ...], arch: ArchSpec) -> bool:
     """Whether shared memory holds the smallest tile."""
     smallest = (Tile(slab, axes, (1, *(1 for _ in axes)), blocks_m, 1) for blocks_m in slab.blocks_m)
-    return any(tile.shared_bytes <= machine.shared_bytes_per_block for tile in smallest)
+    return any(tile.shared_bytes <= arch.shared_bytes_per_block for tile in smallest)
 
 
 @lru_cache(maxsize=1024)
 def fastest_tile(
-    slab: Slab, axes: tuple[Axis, ...], images: int, slabs: int, machine: Machine, limit: int = PLACE_LIMITS[-1]
+    slab: Slab, axes: tuple[Axis, ...], images: int, slabs: int, arch: ArchSpec, limit: int = PLACE_LIMITS[-1]
 ) -> Tile:
     """By the cost model the fastest tile of at most ``limit`` places, for a slab that fits."""
     boxes = Boxes.of(axes, images, limit // slab.classes)
     kinds = [(blocks_m, stages) for blocks_m in slab.blocks_m for stages in (1, _STAGES)]
-    kind, extents = boxes.least(_clocks(slab, kinds, boxes, slabs, machine))
+    kind, extents = boxes.least(_clocks(slab, kinds, boxes, slabs, arch))
     return Tile(slab, axes, extents, *kinds[kind])
 
 
 def _clocks(
-    slab: Slab, kinds: Sequence[tuple[int, int]], boxes: Boxes, slabs: int, machine: Machine
+    slab: Slab, kinds: Sequence[tuple[int, int]], boxes: Boxes, slabs: int, arch: ArchSpec
 ) -> NDArray[np.float64]:
     """Estimated time of the whole convolution by (blocks_m, stages) and box; infinite for a tile that does not fit."""
     blocks_m, stages = np.array(kinds).T[..., np.newaxis]
     sets = slab.sets(boxes.places, blocks_m)
     inputs = boxes.inputs(slab.pitch_bytes)
     shared_bytes = slab.shared_bytes(inputs, sets * 16 * blocks_m, stages)
-    resident = np.maximum(_resident(slab, shared_bytes, machine), 1)
-    lanes = _lanes(boxes.tiles, stages, resident, slabs, machine)
-    blocks = -(-lanes * slabs // machine.sm_count)
+    resident = np.maximum(_resident(slab, shared_bytes, arch), 1)
+    lanes = _lanes(boxes.tiles, stages, resident, slabs, arch)
+    blocks = -(-lanes * slabs // arch.sm_count)
     set_clocks = np.array([[slab.set_clocks(blocks_m)] for blocks_m, _ in kinds])
     compute = slab.compute_clocks(sets, set_clocks, resident)
     memory = slab.memory_clocks(inputs, boxes.places)
@@ -444,18 +427,17 @@ def _clocks(
     turn = np.maximum(blocks * (np.maximum(compute, memory) + _TURN_CLOCKS), slab.rates.copy_latency + memory)
     in_turns = _BLOCK_LATENCY + blocks * first + (turns - 1) * turn
     clocks = np.where(stages == 1, in_waves, in_turns)
-    return np.where(shared_bytes <= machine.shared_bytes_per_block, clocks, np.inf)
+    return np.where(shared_bytes <= arch.shared_bytes_per_block, clocks, np.inf)
 
 
-def _resident(slab: Slab, shared_bytes: Count, machine: Machine) -> Count:
+def _resident(slab: Slab, shared_bytes: Count, arch: ArchSpec) -> Count:
     """Blocks that share a multiprocessor."""
-    fitting = machine.shared_bytes_per_sm // (shared_bytes + RESERVED_SHARED_BYTES)
-    return np.minimum(fitting, min(machine.threads_per_sm // _THREADS, slab.blocks_per_sm))
+    return np.minimum(blocks_by_shared(arch, shared_bytes), min(resident_blocks(arch, _THREADS), slab.blocks_per_sm))
 
 
-def _lanes(tiles: Count, stages: Count, resident: Count, slabs: int, machine: Machine) -> Count:
+def _lanes(tiles: Count, stages: Count, resident: Count, slabs: int, arch: ArchSpec) -> Count:
     """Blocks of a slab: they have equal numbers of tiles, but for the last ones."""
-    most = np.maximum(resident * machine.sm_count // slabs, 1)
+    most = np.maximum(resident * arch.sm_count // slabs, 1)
     return np.where(np.equal(stages, 1), tiles, -(-tiles // -(-tiles // most)))
 
 

@@ -33,6 +33,7 @@ from lowdnn.engines.launch import (
     target_label,
 )
 from lowdnn.engines.limits import reduced
+from lowdnn.engines.model.occupancy import resident_blocks
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType
@@ -49,7 +50,7 @@ _GROUPS = (4, 8, 16, 32)
 _THREADS = 128
 _WARPS = _THREADS // 32
 #: Registers of a thread for sums and inputs, at most, and beside them; blocks of a multiprocessor, at most.
-_MOST_REGISTERS, _OTHER_REGISTERS, _MAX_BLOCKS_PER_SM = 190, 52, 5
+_MOST_REGISTERS, _OTHER_REGISTERS, _MAX_BLOCKS_PER_SM = 190, 48, 5
 _MAX_FILTER_BYTES = 96 << 10
 #: Fitted on an H200. Cycles of a multiprocessor for one instruction's product and 128 bytes of memory or shared memory,
 #: of many warps; how many more so many fewer take; the share of the shorter of arithmetic and copying that the longer
@@ -173,9 +174,9 @@ class _Problem:
 
     def blocks_per_sm(self, tile: _Tile, arch: ArchSpec) -> int:
         """As many as shared memory and registers let share a multiprocessor."""
-        registers = _THREADS * (self.registers(tile.blocks_m) + _OTHER_REGISTERS)
-        most = min(arch.registers_per_sm // registers, _MAX_BLOCKS_PER_SM)
-        return max(arch.blocks_per_sm(self.filter_bytes, most), 1)
+        registers = self.registers(tile.blocks_m) + _OTHER_REGISTERS
+        blocks = resident_blocks(arch, _THREADS, registers, self.filter_bytes)
+        return max(min(blocks, _MAX_BLOCKS_PER_SM), 1)
 
     def tiles(self) -> Iterator[_Tile]:
         """Those whose sums and inputs fit the registers."""

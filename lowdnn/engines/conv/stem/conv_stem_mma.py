@@ -36,6 +36,7 @@ from lowdnn.engines.launch import (
     moved_bytes,
     target_label,
 )
+from lowdnn.engines.model.occupancy import blocks_by_shared
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.pattern import Anchored
@@ -92,11 +93,11 @@ class _Filters:
             key=lambda found: (found.passes, found.padded),
         )
 
-    @property
+    @cached_property
     def pass_blocks(self) -> int:
         return self.run_blocks * self.pass_runs
 
-    @property
+    @cached_property
     def passes(self) -> int:
         return ceil_div(self.count, _BLOCK_N * self.pass_blocks)
 
@@ -124,7 +125,7 @@ class _Problem(RowTiling[_Tile]):
     def image(self) -> Tensor:
         return self.operation.x
 
-    @property
+    @cached_property
     def target(self) -> Tensor:
         return self.dag.stores[0]
 
@@ -144,12 +145,12 @@ class _Problem(RowTiling[_Tile]):
     def steps(self) -> int:
         return ceil_div(self.rows.words, _STEP_WORDS)
 
-    @property
+    @cached_property
     def is_staged(self) -> bool:
         """Whether outputs leave through shared memory: those of a pixel are no whole words."""
         return self.filters.count * self.target.element_bytes % WORD_BYTES != 0
 
-    @property
+    @cached_property
     def filter_bytes(self) -> int:
         """As all classes' lanes read them."""
         blocks = self.rows.classes * self.filters.passes * self.filters.pass_blocks
@@ -177,7 +178,7 @@ class _Problem(RowTiling[_Tile]):
 
     def blocks_per_sm(self, tile: _Tile, arch: ArchSpec) -> int:
         """As many as shared memory and registers let share a multiprocessor."""
-        return arch.blocks_per_sm(self.shared_bytes(tile), _MAX_BLOCKS_PER_SM)
+        return min(blocks_by_shared(arch, self.shared_bytes(tile)), _MAX_BLOCKS_PER_SM)
 
     def tiles(self, arch: ArchSpec) -> Iterator[_Tile]:
         """Those that fit."""

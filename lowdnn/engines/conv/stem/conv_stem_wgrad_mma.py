@@ -34,6 +34,7 @@ from lowdnn.engines.launch import (
     moved_bytes,
     target_label,
 )
+from lowdnn.engines.model.occupancy import blocks_by_shared
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import ConvolutionMode, DataType, KnobType
 from lowdnn.graph.pattern import Anchored
@@ -165,7 +166,7 @@ class _Problem(RowTiling[RowTile]):
 
     def blocks_per_sm(self, tile: RowTile, arch: ArchSpec) -> int:
         """As many as shared memory and registers let share a multiprocessor."""
-        return arch.blocks_per_sm(self.shared_bytes(tile), self.team.blocks_per_sm)
+        return min(blocks_by_shared(arch, self.shared_bytes(tile)), self.team.blocks_per_sm)
 
     def tiles(self, arch: ArchSpec) -> Iterator[RowTile]:
         """Those that fit."""

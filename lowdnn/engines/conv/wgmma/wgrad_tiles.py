@@ -17,6 +17,7 @@ from lowdnn.engines.gemm.wgmma_menu import WARP_CONFIGS, fits_instruction
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, ClassSchedule, Schedule, TileStore, WgmmaTile
 from lowdnn.engines.gemm.wgmma_times import conversion_clocks
 from lowdnn.engines.launch import i32
+from lowdnn.engines.model.occupancy import shared_room
 from lowdnn.enums import KnobType
 from lowdnn.plan import Struct
 from lowdnn.status import BadParamError
@@ -154,7 +155,7 @@ class WgradTiling:
             return "clusters of one block where x is converted"
         if run > 1 and tile.n != run * MN_MAJOR_BOX:
             return f"TILE_N of {run * MN_MAJOR_BOX}, {run} taps of one window"
-        budget = arch.shared_bytes_beside(tile.blocks_per_sm)
+        budget = shared_room(arch, tile.blocks_per_sm)
         if self.shared_bytes(TileStore.FUNCTOR) > budget:
             return f"at most {budget} bytes of shared memory (take fewer stages or a smaller tile)"
         return self.schedule.sharing_problem(MN_MAJOR_BOX)
@@ -367,7 +368,7 @@ def _menu(
             continue
         copied_bytes = _copied_bytes(tile, tap_run, window)
         stage_bytes = copied_bytes + _added_bytes(tile, tap_run)
-        room = arch.shared_bytes_beside(tile.blocks_per_sm) - tile.staging_bytes(TileStore.FUNCTOR)
+        room = shared_room(arch, tile.blocks_per_sm) - tile.staging_bytes(TileStore.FUNCTOR)
         stages = min(room // (stage_bytes + _STAGE_BARRIER_BYTES), _MAX_STAGES)
         if stages >= _MIN_STAGES:
             tile = replace(tile, stages=stages)

@@ -1,0 +1,59 @@
+"""How many blocks of a kernel a multiprocessor holds at a time.
+
+    blocks    = min(by warps, by registers, by shared memory, the device's most)
+    by warps  = warps of the multiprocessor / warps of a block
+    registers = whole warps on each of the four schedulers, which have a quarter of the registers each; a warp gets its
+                own in multiples of 256
+    shared    = a multiprocessor's shared memory / (a block's, and 1 KiB of the device's own, in multiples of 128 bytes)
+
+All divisions are rounded down. So counts the driver (``cuOccupancyMaxActiveBlocksPerMultiprocessor``), which a test
+asks on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.arch.multiprocessor import (
+    REGISTERS_PER_SM,
+    RESERVED_SHARED_BYTES,
+    SHARED_GRANULE_BYTES,
+    WARP_REGISTER_GRANULE,
+    WARP_SCHEDULERS,
+    WARP_SIZE,
+)
+from lowdnn.arch.specs import ArchSpec
+
+#: A number, or one for each of many candidates.
+CountT = TypeVar("CountT", int, NDArray[np.int64])
+
+
+def resident_blocks(arch: ArchSpec, threads: int, registers: int = 0, shared_bytes: int = 0) -> int:
+    """Blocks of ``threads`` threads with ``registers`` registers each and ``shared_bytes`` of shared memory, at most.
+
+    registers, shared_bytes: static ones included; 0 where they do not limit the blocks.
+    """
+    by_warps = arch.threads_per_sm // WARP_SIZE // -(-threads // WARP_SIZE)
+    by_registers = blocks_by_registers(registers, threads) if registers else by_warps
+    return min(by_warps, by_registers, blocks_by_shared(arch, shared_bytes), arch.max_blocks_per_sm)
+
+
+def blocks_by_registers(registers: int, threads: int) -> int:
+    """Blocks for which any multiprocessor has registers; a thread has ``registers``, at least 1."""
+    of_warp = -(-registers * WARP_SIZE // WARP_REGISTER_GRANULE) * WARP_REGISTER_GRANULE
+    return REGISTERS_PER_SM // WARP_SCHEDULERS // of_warp * WARP_SCHEDULERS // -(-threads // WARP_SIZE)
+
+
+def blocks_by_shared(arch: ArchSpec, shared_bytes: CountT) -> CountT:
+    """Blocks for which a multiprocessor has shared memory; none where a block has more than it may have."""
+    taken = -(-(shared_bytes + RESERVED_SHARED_BYTES) // SHARED_GRANULE_BYTES) * SHARED_GRANULE_BYTES
+    return arch.shared_bytes_per_sm // taken * (shared_bytes <= arch.shared_bytes_per_block)
+
+
+def shared_room(arch: ArchSpec, blocks: int) -> int:
+    """The most bytes of shared memory with which a multiprocessor holds ``blocks`` blocks."""
+    share = arch.shared_bytes_per_sm // blocks // SHARED_GRANULE_BYTES * SHARED_GRANULE_BYTES
+    return min(arch.shared_bytes_per_block, share - RESERVED_SHARED_BYTES)
