@@ -24,16 +24,16 @@ from lowdnn.engines.base import (
 )
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.instructions import WGMMA_TYPES, WgmmaType, wgmma_type
-from lowdnn.engines.gemm.packing import packed_operand
+from lowdnn.engines.gemm.wgmma_cut import WgmmaCut
 from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
 from lowdnn.engines.gemm.wgmma_output import MAP_COLUMNS, OutputStore
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
-from lowdnn.engines.gemm.wgmma_tiles import Schedule, WgmmaTile
+from lowdnn.engines.gemm.wgmma_tiles import Schedule
 from lowdnn.engines.launch import ceil_div, divider, i32, macros, moved_bytes
 from lowdnn.engines.limits import fused
 from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m
 from lowdnn.engines.matmul.shared_batches import match_matmul
-from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
+from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand, operand_maps
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType, NumericalNote
@@ -41,7 +41,7 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.parts import independent_parts
 from lowdnn.graph.pattern import Anchored, PointwiseDag
 from lowdnn.ops.matmul import MatmulOperation
-from lowdnn.plan import Argument, KernelRef, Launch, Struct, TensorMap, Work
+from lowdnn.plan import Argument, KernelRef, Struct, TensorMap, Work
 from lowdnn.status import Status
 from lowdnn.tensor_map import TENSOR_MAP_BYTES
 
@@ -102,7 +102,7 @@ class MatmulListWgmma(ProblemEngine["tuple[_Product, ...]"]):
         model = _model(products, is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE, 0)))
         tiling = wgmma_model.tiling_of(self.name, model, arch, chosen)
         parts = PlanParts(numerical_notes=wgmma_model.sum_notes(products[0].kind, chosen))
-        for cut in _Cut(products, tiling, by_map=bool(chosen[KnobType.OUTPUT_TMA_ENABLE])).pieces():
+        for cut in _Cut(tiling, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), products).pieces():
             cut.launch(parts, arch)
         return parts
 
@@ -227,21 +227,15 @@ def _defaults(products: tuple[_Product, ...], arch: ArchSpec) -> tuple[Knob, ...
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _Cut(WgmmaCut):
     """A list and how it is cut: the plan's kernels and launches."""
 
     products: tuple[_Product, ...]
-    tiling: WgmmaTiling
-    by_map: bool
-
-    @property
-    def tile(self) -> WgmmaTile:
-        return self.tiling.tile
 
     @cached_property
     def stores(self) -> tuple[OutputStore, ...]:
         """All by tensor map or none, in vectors that suit all."""
-        for by_map in (self.by_map, False):
+        for by_map in (self.allows_map, False):
             stores = tuple(product.store(self.tile.n, by_map=by_map) for product in self.products)
             if len({(store.store, store.functor.digest) for store in stores}) == 1:
                 break
@@ -272,35 +266,20 @@ class _Cut:
         items = tuple(accumulate((schedule.items for schedule in self.schedules), initial=0))
         batches = Struct((Struct(divider(1)),))
         resident = max(arch.sm_count * tile.blocks_per_sm // tile.cluster, 1)
-        parts.launches.append(
-            Launch(
-                parts.kernel(self._kernel()),
-                grid=(min(items[-1], resident) * tile.cluster, 1, 1),
-                block=(tile.threads, 1, 1),
-                arguments=(Struct((*products, *i32(items), batches)),),
-                shared_bytes=tile.shared_bytes(self.stores[0].store),
-                cluster=(tile.cluster, 1, 1),
-                work=Work(
-                    sum(schedule.flops for schedule in self.schedules),
-                    sum(product.moved_bytes for product in self.products),
-                    self.products[0].kind.unit,
-                ),
-                overlaps_previous=True,
-            )
+        work = Work(
+            sum(schedule.flops for schedule in self.schedules),
+            sum(product.moved_bytes for product in self.products),
+            self.products[0].kind.unit,
         )
+        kernel, grid = parts.kernel(self._kernel()), min(items[-1], resident) * tile.cluster
+        arguments = Struct((*products, *i32(items), batches))
+        parts.launches.append(self.tile_launch(kernel, grid, arguments, self.stores[0].store, work))
 
     def _argument(self, parts: PlanParts, product: _Product, store: OutputStore, schedule: Schedule) -> Struct:
         """``ProductList::Product``, after launches that repack its operands where they have to be."""
-        tile, kind = self.tile, product.kind
-        operands = ((product.rows, tile.m, tile.cluster_n), (product.columns, tile.n, tile.cluster_m))
-        maps = tuple(
-            TensorMap(
-                packed_operand(parts, operand.tensor.uid, operand.packing, overlaps=True),
-                operand.layout(kind.map_type, product.batch_extents, lines, kind.stage_k, sharers),
-            )
-            for operand, lines, sharers in operands
-        )
-        return Struct((*maps, store.argument(tile), schedule.argument))
+        batches = (product.batch_extents, product.batch_extents)
+        maps = operand_maps(parts, self.tile, product.kind, (product.rows, product.columns), batches)
+        return Struct((*maps, store.argument(self.tile), schedule.argument))
 
     def _kernel(self) -> KernelRef:
         product, store = self.products[0], self.stores[0]

@@ -24,9 +24,10 @@ from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand, another_tensor, fusion_problem, raw_tensor
 from lowdnn.engines.gemm.instructions import WgmmaType, wgmma_type
 from lowdnn.engines.gemm.packing import packed_operand
+from lowdnn.engines.gemm.wgmma_cut import WgmmaCut
 from lowdnn.engines.gemm.wgmma_output import OutputStore, mapped_operand
 from lowdnn.engines.gemm.wgmma_product import Conversion, WgmmaProduct
-from lowdnn.engines.gemm.wgmma_tiles import ROW_SWIZZLES, Schedule, WgmmaTile
+from lowdnn.engines.gemm.wgmma_tiles import ROW_SWIZZLES
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
 from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.pixel_matmul import as_matmul
@@ -41,7 +42,7 @@ from lowdnn.graph.prologue_pattern import Prologued, match_prologued
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import KernelRef, Launch, Struct, TensorMap, TensorPointer, Work
+from lowdnn.plan import KernelRef, Struct, TensorMap, TensorPointer, Work
 from lowdnn.status import Status
 from lowdnn.tensor_map import TiledMap
 
@@ -88,8 +89,7 @@ class MatmulPrologueWgmma(ProblemEngine["_Problem"]):
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """A repacking launch of the other operand where it is needed, the product."""
         tiling = wgmma_model.tiling_of(self.name, problem.product, arch, chosen)
-        schedule = tiling.schedule(problem.product)
-        parts = _Cut(problem, tiling.tile, schedule, bool(chosen[KnobType.OUTPUT_TMA_ENABLE])).parts(arch)
+        parts = _Cut(tiling, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), problem).parts(arch)
         parts.numerical_notes = tiles.numerical_notes(problem.kind.a)
         return parts
 
@@ -237,13 +237,10 @@ class _Problem:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _Cut(WgmmaCut):
     """A problem and how it is cut: the plan's kernels and launches."""
 
     problem: _Problem
-    tile: WgmmaTile
-    schedule: Schedule
-    allows_map: bool
 
     @cached_property
     def output(self) -> OutputStore:
@@ -268,17 +265,12 @@ class _Cut:
         )
         inputs = problem.converted.argument
         batches = Struct(tuple(Struct(divider(extent)) for extent in problem.batch_extents))
-        grid = self.schedule.grid(arch.sm_count)
-        launch = Launch(
-            parts.kernel(self._kernel()),
-            grid=(grid, 1, 1),
-            block=(self.tile.threads, 1, 1),
-            arguments=(Struct((*maps, self.output.argument(self.tile), inputs, self.schedule.argument, batches)),),
-            shared_bytes=self.tile.shared_bytes(self.output.store),
-            work=Work(self.schedule.occupied_flops(grid), problem.product.moved_bytes, problem.kind.unit),
-            overlaps_previous=True,
-        )
-        parts.launches.append(launch)
+        schedule = self.tiling.schedule(problem.product)
+        grid = schedule.grid(arch.sm_count)
+        arguments = Struct((*maps, self.output.argument(self.tile), inputs, schedule.argument, batches))
+        work = Work(schedule.occupied_flops(grid), problem.product.moved_bytes, problem.kind.unit)
+        kernel = parts.kernel(self._kernel())
+        parts.launches.append(self.tile_launch(kernel, grid, arguments, self.output.store, work))
         return parts
 
     def _kernel(self) -> KernelRef:

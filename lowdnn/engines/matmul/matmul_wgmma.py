@@ -29,8 +29,7 @@ from lowdnn.engines.gemm.converted_operand import functions_of
 from lowdnn.engines.gemm.exits import OutputExits
 from lowdnn.engines.gemm.instructions import WGMMA_TYPES, WgmmaType, wgmma_type
 from lowdnn.engines.gemm.output_space import Slices, add_slice_sum
-from lowdnn.engines.gemm.packing import packed_operand
-from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
+from lowdnn.engines.gemm.wgmma_cut import WgmmaCut
 from lowdnn.engines.gemm.wgmma_output import (
     MAP_COLUMNS,
     OutputStore,
@@ -41,12 +40,12 @@ from lowdnn.engines.gemm.wgmma_output import (
     slice_macros,
 )
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
-from lowdnn.engines.gemm.wgmma_tiles import WARPGROUP_ROWS, Schedule, TileStore, WgmmaTile
+from lowdnn.engines.gemm.wgmma_tiles import WARPGROUP_ROWS, Schedule, TileStore
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
 from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.pixel_matmul import match_product
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE, ProductSpace, is_contiguous_along_m
-from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
+from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand, operand_maps
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType, NumericalNote
@@ -112,7 +111,7 @@ class MatmulWgmma(ProblemEngine["_Problem"], Modelled):
         is_transposed = bool(chosen[KnobType.SWAP_AB])
         product = problem.product(is_transposed, is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE, 0)))
         tiling = wgmma_model.tiling_of(self.name, product, arch, chosen)
-        parts = _Cut(problem, tiling, is_transposed, bool(chosen[KnobType.OUTPUT_TMA_ENABLE])).parts(arch)
+        parts = _Cut(tiling, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), problem, is_transposed).parts(arch)
         parts.numerical_notes = wgmma_model.sum_notes(problem.kind, chosen)
         return parts
 
@@ -258,17 +257,11 @@ class _Problem:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _Cut(WgmmaCut):
     """A problem and how it is cut: the plan's kernels and launches."""
 
     problem: _Problem
-    tiling: WgmmaTiling
     is_transposed: bool
-    allows_map: bool
-
-    @property
-    def tile(self) -> WgmmaTile:
-        return self.tiling.tile
 
     @property
     def operands(self) -> tuple[WgmmaOperand, WgmmaOperand]:
@@ -306,11 +299,8 @@ class _Cut:
     def parts(self, arch: ArchSpec) -> PlanParts:
         parts = PlanParts()
         space, stored_bytes = self.problem.space, moved_bytes(self.problem.dag)
-        p, q = self.operands
-        maps = (
-            self._map(parts, p, self.tile.m, self.tile.cluster_n),
-            self._map(parts, q, self.tile.n, self.tile.cluster_m),
-        )
+        batches = self.problem.batch_extents
+        maps = operand_maps(parts, self.tile, self.problem.kind, self.operands, (batches, batches))
         kernel = parts.kernel(self._kernel())
         if not self.is_split:
             exits, grid = self.problem.exits, self.schedule.grid(arch.sm_count)
@@ -330,12 +320,6 @@ class _Cut:
         )
         return parts
 
-    def _map(self, parts: PlanParts, operand: WgmmaOperand, lines: int, sharers: int) -> TensorMap:
-        """For ``lines`` of a tile, which blocks share, after a launch that repacks the operand where it has to be."""
-        kind, batch_extents = self.problem.kind, self.problem.batch_extents
-        layout = operand.layout(kind.map_type, batch_extents, lines, kind.stage_k, sharers)
-        return TensorMap(packed_operand(parts, operand.tensor.uid, operand.packing, overlaps=True), layout)
-
     def _launch(
         self, kernel: int, maps: tuple[TensorMap, TensorMap], output: Struct, written_bytes: int, arch: ArchSpec
     ) -> Launch:
@@ -343,16 +327,9 @@ class _Cut:
         grid = self.schedule.grid(arch.sm_count)
         moved = sum(operand.moved_bytes for operand in self.operands) + written_bytes
         busy_s = wgmma_model.busy_seconds(self.problem.product(self.is_transposed), self.tiling, arch)
-        return Launch(
-            kernel,
-            grid=(grid, 1, 1),
-            block=(self.tile.threads, 1, 1),
-            arguments=(Struct((*maps, output, self.schedule.argument, batches)),),
-            shared_bytes=self.tile.shared_bytes(self.store),
-            cluster=(self.tile.cluster, 1, 1),
-            work=Work(self.schedule.occupied_flops(grid), moved, self.problem.kind.unit, busy_s),
-            overlaps_previous=True,
-        )
+        arguments = Struct((*maps, output, self.schedule.argument, batches))
+        work = Work(self.schedule.occupied_flops(grid), moved, self.problem.kind.unit, busy_s)
+        return self.tile_launch(kernel, grid, arguments, self.store, work)
 
     def _kernel(self) -> KernelRef:
         p, q = self.operands

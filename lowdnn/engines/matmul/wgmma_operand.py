@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType
-from lowdnn.engines.gemm.packing import Packing
-from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, box_rows
+from lowdnn.engines.gemm.packing import Packing, packed_operand
+from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, WgmmaTile, box_rows
 from lowdnn.engines.launch import bytes_touched
 from lowdnn.engines.matmul.mma_operand import MAX_PACKED_AXES, packed_matrix
+from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Pointer, TensorMap
 from lowdnn.tensor_map import TensorMapDataType, TensorMapL2Promotion, TensorMapSwizzle, TiledMap
 
 #: Bytes that addresses and strides of a tensor map are multiples of.
@@ -116,6 +118,27 @@ class WgmmaOperand:
             swizzle=TensorMapSwizzle.BYTES_128,
             l2_promotion=TensorMapL2Promotion.BYTES_256 if self._comes_in_pairs else TensorMapL2Promotion.BYTES_128,
         )
+
+
+def operand_maps(
+    parts: PlanParts,
+    tile: WgmmaTile,
+    kind: WgmmaType,
+    operands: tuple[WgmmaOperand, WgmmaOperand],
+    batches: tuple[tuple[int, ...], tuple[int, ...]],
+    p_at: Pointer | None = None,
+) -> tuple[TensorMap, TensorMap]:
+    """Maps of the operands P (m x k) and Q (k x n) for ``tile``, after launches that repack those that have to be.
+
+    batches: the extents of the batch axes of each.  p_at: where P lies, unless it is read in place or repacked.
+    """
+    p, q = operands
+    p_at = p_at or packed_operand(parts, p.tensor.uid, p.packing, overlaps=True)
+    q_at = packed_operand(parts, q.tensor.uid, q.packing, overlaps=True)
+    return (
+        TensorMap(p_at, p.layout(kind.map_type, batches[0], tile.m, kind.stage_k, tile.cluster_n)),
+        TensorMap(q_at, q.layout(kind.map_type, batches[1], tile.n, kind.stage_k, tile.cluster_m)),
+    )
 
 
 def _has_map(tensor: Tensor, strides: tuple[int, ...], along: int) -> bool:

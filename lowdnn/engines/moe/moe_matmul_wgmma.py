@@ -24,15 +24,14 @@ from lowdnn.engines.base import (
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.instructions import WGMMA_TYPES, WgmmaType, wgmma_type
 from lowdnn.engines.gemm.output_space import OutputSpace
-from lowdnn.engines.gemm.packing import packed_operand
-from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
+from lowdnn.engines.gemm.wgmma_cut import WgmmaCut
 from lowdnn.engines.gemm.wgmma_output import MAP_COLUMNS, OutputStore
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
-from lowdnn.engines.gemm.wgmma_tiles import TileStore, WgmmaTile
+from lowdnn.engines.gemm.wgmma_tiles import TileStore
 from lowdnn.engines.launch import ceil_div, divider, i32, i64, macros, moved_bytes
 from lowdnn.engines.limits import fused
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE
-from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
+from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand, operand_maps
 from lowdnn.engines.moe.arguments import groups_problem, offset_type, routed_map, table_bytes
 from lowdnn.engines.moe.gather import Gather
 from lowdnn.engines.moe.grouped_tiles import GroupSchedule, schedule_of
@@ -42,7 +41,7 @@ from lowdnn.enums import DataType, KnobType, MoeGroupedMatmulMode, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
 from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
-from lowdnn.plan import KernelRef, Launch, Struct, TensorMap, Work
+from lowdnn.plan import KernelRef, Struct, TensorMap, Work
 from lowdnn.status import Status
 from lowdnn.tensor_map import TiledMap
 
@@ -104,7 +103,7 @@ class MoeMatmulWgmma(ProblemEngine["_Problem"]):
         """Launches that gather or repack where they are needed, and the product."""
         product = problem.product(is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE, 0)))
         tiling = wgmma_model.tiling_of(self.name, product, arch, chosen)
-        parts = _Cut(problem, tiling, by_map=bool(chosen[KnobType.OUTPUT_TMA_ENABLE])).parts(arch)
+        parts = _Cut(tiling, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), problem).parts(arch)
         parts.numerical_notes = wgmma_model.sum_notes(problem.kind, chosen)
         return parts
 
@@ -200,20 +199,14 @@ class _Problem:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _Cut(WgmmaCut):
     """A problem and how it is cut: the plan's kernels and launches."""
 
     problem: _Problem
-    tiling: WgmmaTiling
-    by_map: bool
-
-    @property
-    def tile(self) -> WgmmaTile:
-        return self.tiling.tile
 
     @cached_property
     def store(self) -> OutputStore:
-        return self.problem.store(self.tile.n, by_map=self.by_map)
+        return self.problem.store(self.tile.n, by_map=self.allows_map)
 
     @property
     def is_mapped(self) -> bool:
@@ -226,33 +219,19 @@ class _Cut:
 
     def parts(self, arch: ArchSpec) -> PlanParts:
         problem, parts = self.problem, PlanParts()
-        token, weight = problem.token, problem.weight
-        gather = problem.gather
-        token_at = (
-            gather.add_to(parts) if gather else packed_operand(parts, token.tensor.uid, token.packing, overlaps=True)
-        )
-        weight_at = packed_operand(parts, weight.tensor.uid, weight.packing, overlaps=True)
-        kind, tile = problem.kind, self.tile
         experts = problem.operation.groups.experts
-        p = TensorMap(token_at, token.layout(kind.map_type, (1,), tile.m, kind.stage_k, tile.cluster_n))
-        q = TensorMap(weight_at, weight.layout(kind.map_type, (experts,), tile.n, kind.stage_k, tile.cluster_m))
-        schedule = self.schedule
+        gathered = problem.gather.add_to(parts) if problem.gather else None
+        maps = operand_maps(
+            parts, self.tile, problem.kind, (problem.token, problem.weight), ((1,), (experts,)), p_at=gathered
+        )
         batches = tuple(Struct((Struct(divider(extent)),)) for extent in (1, experts))
         offsets = problem.operation.first_token_offset
-        grid = schedule.grid(arch.sm_count)
+        grid = self.schedule.grid(arch.sm_count)
         product = problem.product()
-        parts.launches.append(
-            Launch(
-                parts.kernel(self._kernel()),
-                grid=(grid, 1, 1),
-                block=(tile.threads, 1, 1),
-                arguments=(Struct((p, q, self._output(), schedule.argument(offsets), *batches)),),
-                shared_bytes=tile.shared_bytes(self.store.store),
-                cluster=(tile.cluster, 1, 1),
-                work=Work(self.tiling.schedule(product).occupied_flops(grid), product.moved_bytes, kind.unit),
-                overlaps_previous=True,
-            )
-        )
+        arguments = Struct((*maps, self._output(), self.schedule.argument(offsets), *batches))
+        work = Work(self.tiling.schedule(product).occupied_flops(grid), product.moved_bytes, problem.kind.unit)
+        kernel = parts.kernel(self._kernel())
+        parts.launches.append(self.tile_launch(kernel, grid, arguments, self.store.store, work))
         return parts
 
     def _output(self) -> Struct:

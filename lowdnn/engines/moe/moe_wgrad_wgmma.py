@@ -22,16 +22,15 @@ from lowdnn.engines.base import (
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.instructions import WgmmaType, wgmma_type
 from lowdnn.engines.gemm.output_space import OutputSpace
-from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.simt_tile import vector_axis
-from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
+from lowdnn.engines.gemm.wgmma_cut import WgmmaCut
 from lowdnn.engines.gemm.wgmma_output import OutputStore, mapped_operand
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
-from lowdnn.engines.gemm.wgmma_tiles import Schedule, WgmmaTile
+from lowdnn.engines.gemm.wgmma_tiles import Schedule
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
 from lowdnn.engines.limits import fused
 from lowdnn.engines.matmul.product_space import MAX_COORDINATE
-from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
+from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand, operand_maps
 from lowdnn.engines.moe.arguments import groups_argument, offset_type
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
@@ -40,7 +39,7 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
 from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import KernelRef, Launch, Struct, TensorMap, Work
+from lowdnn.plan import KernelRef, Struct, Work
 from lowdnn.status import Status
 
 
@@ -90,7 +89,7 @@ class MoeWgradWgmma(ProblemEngine["_Problem"]):
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """Repacking launches where they are needed, and the product."""
         tiling = wgmma_model.tiling_of(self.name, problem.product, arch, chosen)
-        parts = _Cut(problem, tiling, by_map=bool(chosen[KnobType.OUTPUT_TMA_ENABLE])).parts(arch)
+        parts = _Cut(tiling, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), problem).parts(arch)
         parts.numerical_notes = tiles.numerical_notes(problem.kind.a)
         return parts
 
@@ -154,16 +153,10 @@ class _Problem:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _Cut(WgmmaCut):
     """A problem and how it is cut: the plan's kernels and launches."""
 
     problem: _Problem
-    tiling: WgmmaTiling
-    by_map: bool
-
-    @property
-    def tile(self) -> WgmmaTile:
-        return self.tiling.tile
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -178,39 +171,21 @@ class _Cut:
             problem.kind.accumulator,
             problem.rows.extent,
             tile_columns=self.tile.n,
-            by_map=self.by_map,
+            by_map=self.allows_map,
             operand_buffers=self.tile.operand_buffers,
         )
 
     def parts(self, arch: ArchSpec) -> PlanParts:
         problem, parts, tile = self.problem, PlanParts(), self.tile
-        maps = (
-            self._map(parts, problem.rows, tile.m, tile.cluster_n),
-            self._map(parts, problem.columns, tile.n, tile.cluster_m),
-        )
+        maps = operand_maps(parts, tile, problem.kind, (problem.rows, problem.columns), ((1,), (1,)))
         operation, grid = problem.operation, self.schedule.grid(arch.sm_count)
         groups = groups_argument(operation.first_token_offset, operation.groups)
         one = Struct((Struct(divider(1)),))
         arguments = Struct((*maps, self.output.argument(tile), self.schedule.argument, groups, one))
-        parts.launches.append(
-            Launch(
-                parts.kernel(self._kernel()),
-                grid=(grid, 1, 1),
-                block=(tile.threads, 1, 1),
-                arguments=(arguments,),
-                shared_bytes=tile.shared_bytes(self.output.store),
-                cluster=(tile.cluster, 1, 1),
-                work=Work(self.schedule.occupied_flops(grid), problem.product.moved_bytes, problem.kind.unit),
-                overlaps_previous=True,
-            )
-        )
+        work = Work(self.schedule.occupied_flops(grid), problem.product.moved_bytes, problem.kind.unit)
+        kernel = parts.kernel(self._kernel())
+        parts.launches.append(self.tile_launch(kernel, grid, arguments, self.output.store, work))
         return parts
-
-    def _map(self, parts: PlanParts, operand: WgmmaOperand, lines: int, sharers: int) -> TensorMap:
-        """For ``lines`` of a tile, which blocks share, after a launch that repacks the operand where it has to be."""
-        kind = self.problem.kind
-        layout = operand.layout(kind.map_type, (1,), lines, kind.stage_k, sharers)
-        return TensorMap(packed_operand(parts, operand.tensor.uid, operand.packing, overlaps=True), layout)
 
     def _kernel(self) -> KernelRef:
         kind, output = self.problem.kind, self.output

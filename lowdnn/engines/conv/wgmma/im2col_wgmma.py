@@ -25,7 +25,8 @@ from lowdnn.engines.gemm.exits import OutputExits
 from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType, wgmma_type
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, add_slice_sum, full_loads
 from lowdnn.engines.gemm.packing import packed_operand
-from lowdnn.engines.gemm.wgmma_model import SMALLEST_COLUMNS, WgmmaTiling
+from lowdnn.engines.gemm.wgmma_cut import WgmmaCut
+from lowdnn.engines.gemm.wgmma_model import SMALLEST_COLUMNS
 from lowdnn.engines.gemm.wgmma_output import (
     OutputStore,
     handing_back,
@@ -156,7 +157,7 @@ class Im2colWgmma(ProblemEngine["_Problem"], Floored, Modelled):
         tiling = wgmma_model.tiling_of(self.name, product.product(is_transposed), arch, chosen)
         image = packed_operand(parts, product.image.tensor.uid, product.image.packing, overlaps=True)
         weights = packed_operand(parts, product.filter.tensor.uid, product.filter.packing, overlaps=True)
-        cut = _Cut(product, tiling, is_transposed, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), image, weights)
+        cut = _Cut(tiling, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), product, is_transposed, image, weights)
         slices = Slices(cut.splits, product.output.rows, product.output.columns)
         slices_at = parts.reserve(slices.size_bytes if cut.splits > 1 else 0)
         left = cut.stored.exit_slices(tiling.tile, cut.grid(arch), is_transposed=is_transposed)
@@ -248,16 +249,14 @@ class Params:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _Cut(WgmmaCut):
     """A product, how it is cut and stored, and where its operands lie.
 
-    is_transposed: the tile's rows are the output's columns.  allows_map: the output may go out by tensor map.
+    is_transposed: the tile's rows are the output's columns.
     """
 
     product: Im2colProduct
-    tiling: WgmmaTiling
     is_transposed: bool
-    allows_map: bool
     image: Pointer
     weights: Pointer
 
@@ -359,7 +358,7 @@ class _Cut:
         return self.schedule.grid(arch.sm_count)
 
     def launch(self, kernel: int, arch: ArchSpec, outputs: tuple[Argument, ...], written_bytes: int) -> Launch:
-        product, tile = self.product, self.tiling.tile
+        product = self.product
         work = Work(
             flops=self.schedule.flops,
             bytes=product.read_bytes + written_bytes,
@@ -368,16 +367,8 @@ class _Cut:
         )
         schedule = self.schedule.argument(arch.sm_count)
         arguments = Struct((*self._operands, *outputs, schedule, *self._geometry, *self._converted))
-        return Launch(
-            kernel,
-            grid=(self.grid(arch), 1, 1),
-            block=(tile.threads, 1, 1),
-            arguments=(arguments,),
-            shared_bytes=tile.shared_bytes(TileStore.SLICE if self.splits > 1 else self.stored.store),
-            cluster=(tile.cluster, 1, 1),
-            work=work,
-            overlaps_previous=True,
-        )
+        store = TileStore.SLICE if self.splits > 1 else self.stored.store
+        return self.tile_launch(kernel, self.grid(arch), arguments, store, work)
 
     @property
     def _operands(self) -> tuple[Argument, ...]:
