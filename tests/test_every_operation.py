@@ -32,9 +32,9 @@ def runtime(kernel_cache_dir: Path) -> Iterator[Runtime]:
 def test_every_operation_has_a_step() -> None:
     rng = np.random.default_rng(0)
     grown: set[type] = set()
-    for step, _, _ in STEPS.values():
+    for name, (step, _, _) in STEPS.items():
         growth = Growth(rng)
-        while not growth.operations or (step.__name__ == "rope" and len(growth.operations) < 20):
+        while not growth.operations or (name == "rope" and len(growth.operations) < 20):
             grow(growth, step)
         grown |= {type(operation) for operation in growth.operations}
     assert grown == {*operations(), *compounds()}

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -75,11 +75,11 @@ class _PortsNode(Ports):
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        return tuple(_SUFFIXES[port] for port in self.given)
+        return tuple(_suffix(port) for port in self.given)
 
     @property
     def output_suffixes(self) -> tuple[str, ...]:
-        return tuple(_SUFFIXES[port] for port in self.made)
+        return tuple(_suffix(port) for port in self.made)
 
     def _dims(self, port: str) -> tuple[int, ...] | None:
         tensor = self.given.get(port)
@@ -171,6 +171,20 @@ class SoftmaxNode(_PortsNode):
         return counted_axes(self.axes, len(self.given["x"].get_dim()), "softmax.axis")
 
 
+@dataclass(frozen=True)
+class AlikeNode(_PortsNode):
+    """An operation whose outputs have the dims of x; ``parameters``: its fields that are no tensors."""
+
+    operation: Callable[..., Operation]
+    parameters: Mapping[str, int | float]
+
+    def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
+        self._fill(outputs, dict.fromkeys(self.made, self._dims("x")))
+
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+        return self.operation(**self._lowered(outputs, lowered), **self.parameters)
+
+
 def counted_axes(axes: tuple[int, ...], rank: int, where: str) -> tuple[int, ...]:
     """``axes`` of a tensor of ``rank``, negative ones counted from the end; raises BadParamError."""
     if not axes or any(not -rank <= axis < rank for axis in axes):
@@ -190,3 +204,7 @@ class RowSumNode(ReductionNode):
         if not output.get_dim():
             output.set_dim([1 if axis in axes else extent for axis, extent in enumerate(dims)])
         super().infer(outputs, compute_type)
+
+
+def _suffix(port: str) -> str:
+    return _SUFFIXES.get(port, port.upper())

@@ -1,6 +1,6 @@
-"""The norms and softmax of pygraph.
+"""The norms of pygraph.
 
-cudnn-frontend's Python has no ``groupnorm``, ``softmax`` and their gradients; it has ``bn_finalize`` in C++ alone.
+cudnn-frontend's Python has no ``groupnorm`` and no gradient of it; it has ``bn_finalize`` in C++ alone.
 
 Epsilon and momentum are by-value tensors (``tensor_scalar``, or ``tensor`` with is_pass_by_value), or numbers, which
 are fixed in the graph. Without scale and bias nothing is scaled. Outputs that a phase does not have are None.
@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lowdnn.enums import NormFwdPhase, NormMode, PointwiseMode, ReduceTensorOp
-from lowdnn.frontend.arguments import boolean, integer, integers, real, sequence
+from lowdnn.enums import NormFwdPhase, NormMode, PointwiseMode
+from lowdnn.frontend.arguments import boolean, integer, real, sequence
 from lowdnn.frontend.builder import GraphBuilder, Operand
 from lowdnn.frontend.calls import operation
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import backend_norm_phase, norm_forward_phase, scalar_type
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.nodes import PointwiseNode, PointwiseParameters
-from lowdnn.frontend.norm_nodes import BnFinalizeNode, NormBackwardNode, NormForwardNode, RowSumNode, SoftmaxNode
+from lowdnn.frontend.norm_nodes import BnFinalizeNode, NormBackwardNode, NormForwardNode
 from lowdnn.status import BadParamError, NotSupportedError
 
 NOT_SET = data_type.NOT_SET
@@ -292,54 +292,6 @@ class NormMethods(GraphBuilder):
             NormMode.RMS_NORM, grad, input, scale, None, inv_variance, compute_data_type, name, has_dbias
         )
 
-    @operation
-    def softmax(
-        self,
-        input: Tensor,
-        axis: int | Sequence[int] = -1,
-        is_log: bool = False,
-        generate_stats: bool = False,
-        compute_data_type: DataTypeLike = NOT_SET,
-        name: str = "",
-    ) -> tuple[Tensor, Tensor | None]:
-        """(exp(input) / sum of exp(input), stats) over ``axis``, one or several, without overflow.
-
-        is_log: its logarithm.  generate_stats: stats is the logarithm of the sum, otherwise None.
-        """
-        made = ("y", "stats") if boolean(generate_stats, "softmax.generate_stats") else ("y",)
-        node = SoftmaxNode({"x": input}, made, _axes(axis, "softmax.axis"), boolean(is_log, "softmax.is_log"))
-        y, *stats = self._add_all(node, compute_data_type, name)
-        return y, stats[0] if stats else None
-
-    @operation
-    def softmax_backward(
-        self,
-        grad: Tensor,
-        output: Tensor,
-        axis: int | Sequence[int] = -1,
-        is_log: bool = False,
-        compute_data_type: DataTypeLike = NOT_SET,
-        name: str = "",
-    ) -> Tensor:
-        """The gradient of ``softmax`` from its output: output * (grad - sum of grad * output); with is_log
-        grad - exp(output) * sum of grad. Four operations: pointwise ones and a sum."""
-        axes = _axes(axis, "softmax_backward.axis")
-        numbers, label = iter(range(4)), self._label(name)
-
-        def pointwise(mode: PointwiseMode, *operands: Tensor) -> Tensor:
-            node = PointwiseNode(mode, operands, PointwiseParameters())
-            return self._add(node, compute_data_type, f"{label}::{next(numbers)}")
-
-        def row_sum(value: Tensor) -> Tensor:
-            node = RowSumNode((value,), ReduceTensorOp.ADD, axes=axes)
-            return self._add(node, compute_data_type, f"{label}::{next(numbers)}")
-
-        if boolean(is_log, "softmax_backward.is_log"):
-            shares = pointwise(PointwiseMode.EXP, output)
-            return pointwise(PointwiseMode.SUB, grad, pointwise(PointwiseMode.MUL, shares, row_sum(grad)))
-        total = row_sum(pointwise(PointwiseMode.MUL, grad, output))
-        return pointwise(PointwiseMode.MUL, pointwise(PointwiseMode.SUB, grad, total), output)
-
     def _scalar(self, value: Operand | None, argument: str) -> Tensor | None:
         """The tensor of an argument; a number becomes a constant of the graph, an integer if it is a count."""
         if value is None or isinstance(value, Tensor):
@@ -393,10 +345,6 @@ class NormMethods(GraphBuilder):
 
 def _present(given: dict[str, Tensor | None]) -> dict[str, Tensor]:
     return {port: tensor for port, tensor in given.items() if tensor is not None}
-
-
-def _axes(axis: int | Sequence[int], where: str) -> tuple[int, ...]:
-    return integers(axis, where) if isinstance(axis, Sequence) else (integer(axis, where),)
 
 
 def _refuse_peers(method: str, peer_stats: Sequence[Tensor]) -> None:

@@ -56,6 +56,7 @@ from lowdnn.frontend.random_numbers import RandomMethods
 from lowdnn.frontend.resampling import ResampleMethods
 from lowdnn.frontend.rotary import RopeMethods
 from lowdnn.frontend.serialization import dump, load
+from lowdnn.frontend.softmax import SoftmaxMethods
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate
 from lowdnn.heuristics.stored_plans import Reading
@@ -80,6 +81,7 @@ class pygraph(
     ConvolutionMethods,
     OperationMethods,
     NormMethods,
+    SoftmaxMethods,
     ResampleMethods,
     MoveMethods,
     RandomMethods,

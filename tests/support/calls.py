@@ -24,6 +24,11 @@ OTHERS = frozenset(
     )
 ) | {"validate", "key", "serialize", "deserialize", "handle"}
 
+#: The others.
+METHODS = tuple(
+    name for name in dir(pygraph) if not name.startswith(("_", "scaled_dot_product_")) and name not in OTHERS
+)
+
 
 def new_graph() -> pygraph:
     """A graph in FLOAT that plans for compute capability 9.0 without a device."""
@@ -58,6 +63,11 @@ def outputs_of(result: Any) -> list[Tensor]:
 
 def _unary(graph: pygraph) -> dict[str, Any]:
     return {"input": graph.tensor((2, 3, 4))}
+
+
+def _alike(method: str) -> Arguments:
+    names = [name for name, item in parameters(method).items() if item.annotation == "Tensor"]
+    return lambda graph: {name: graph.tensor((2, 3, 4, 4)) for name in names}
 
 
 def _binary(*names: str) -> Arguments:
@@ -127,7 +137,7 @@ _UNARY = (
 _COMPARISONS = ("cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le")
 _GRADIENTS = "elu gelu gelu_approx_tanh sigmoid softplus tanh relu swish"
 
-CALLS: Mapping[str, Arguments] = {
+_OWN: Mapping[str, Arguments] = {
     **dict.fromkeys((*_UNARY.split(), "softplus", "sqrt", "tan", "tanh", "relu", "swish"), _unary),
     **dict.fromkeys(("add", "add_square", "div", "logical_and", "logical_or", "mul", "sub"), _binary("a", "b")),
     **dict.fromkeys(("max", "min", "mod", "pow"), _binary("input0", "input1")),
@@ -206,6 +216,9 @@ CALLS: Mapping[str, Arguments] = {
     "rope": lambda g: {"input": g.tensor((2, 4, 6, 16)), "freqs": g.tensor((6, 1, 1, 16))},
     "rope_backward": lambda g: {"dY": g.tensor((2, 4, 6, 16)), "freqs": g.tensor((6, 1, 1, 16))},
 }
+
+#: Methods without a call above take tensors of equal dims, and have defaults for all else.
+CALLS: Mapping[str, Arguments] = {method: _OWN.get(method, _alike(method)) for method in METHODS}
 
 #: Dims of the outputs that inputs do not determine, in the order of the outputs.
 DIMS: Mapping[str, tuple[int, ...]] = {

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
+from lowdnn.ops.catalog import operations
 from lowdnn.status import LowdnnError
-from tests.support.random_graphs import attention, contractions, elementwise, moves, packed, rows, sums
+from tests.support.random_graphs import alike, attention, contractions, elementwise, moves, packed, rows, sums
 from tests.support.random_graphs.growth import Grown, Growth, UnfitError
 
 Step = Callable[[Growth], None]
 
-#: Steps by name, each with its relative frequency and whether its results can be exact integers.
-STEPS: Mapping[str, tuple[Step, int, bool]] = {
+#: Steps of their own by name, each with its relative frequency and whether its results can be exact integers.
+_OWN: Mapping[str, tuple[Step, int, bool]] = {
     "pointwise": (elementwise.pointwise, 12, True),
     "random_numbers": (elementwise.random_numbers, 1, False),
     "matmul": (contractions.matmul, 3, True),
@@ -52,6 +54,13 @@ STEPS: Mapping[str, tuple[Step, int, bool]] = {
     "sdpa_fp8_backward": (attention.sdpa_fp8_backward, 1, False),
     "diagonal_band_mask": (attention.diagonal_band_mask, 1, False),
 }
+
+_STEP_MODULES = (attention, contractions, elementwise, moves, packed, rows, sums)
+#: Operations that no module of steps imports take tensors of equal dims.
+_ALIKE = [kind for kind in operations() if not any(kind in vars(module).values() for module in _STEP_MODULES)]
+
+#: All steps.
+STEPS = {**_OWN, **{kind.__name__: (partial(alike.alike, kind), 1, False) for kind in _ALIKE}}
 
 _MOST_OPERATIONS = 8
 #: One graph in so many has exact integers.
