@@ -78,7 +78,7 @@ ENGINES = Order(
         # The model of the machine, and what all engines share.
         ("model", "limits"),
         ("base",),
-        ("launch", "relocation", "search"),
+        ("launch", "relocation"),
         ("engine_set", "plan_parts", "row_moves"),
         ("problem_engine",),
         ("single_operation",),

@@ -10,6 +10,7 @@ from operator import itemgetter
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
 from lowdnn.engines.floor import Modelled, busy_time_s, floor_of, least_time
+from lowdnn.engines.model.clock import NOTHING_EXPOSED, launch_s, overlap
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Plan
 
@@ -48,16 +49,16 @@ def _bounded(graph: OperationGraph, engines: tuple[Engine, ...], arch: ArchSpec)
 
 def _least_s(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> float:
     floor = floor_of(engine, graph)
-    return floor.launches * arch.timings.launch_s + max(least_time(graph, floor, arch))
+    return floor.launches * launch_s(arch, 0.0) + overlap(*least_time(graph, floor, arch), NOTHING_EXPOSED)
 
 
 def _near_s(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> float:
     """The same of an engine that takes the graph, as its model has it."""
     if not isinstance(engine, Modelled):
         return 0.0
-    return arch.timings.launch_s + graph.derive(engine.busy_launch, arch).work.busy_s
+    return launch_s(arch, graph.derive(engine.busy_launch, arch).work.busy_s)
 
 
 def _time_s(plan: Plan, arch: ArchSpec) -> float:
     """Of launches what their engine expects, where it does; otherwise an upper estimate."""
-    return sum(arch.timings.launch_s + (item.work.busy_s or busy_time_s(item, arch)) for item in plan.launches)
+    return sum(launch_s(arch, item.work.busy_s or busy_time_s(item, arch)) for item in plan.launches)

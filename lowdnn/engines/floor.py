@@ -13,6 +13,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
 from lowdnn.engines.gemm.instructions import MMA_UNITS, wgmma_type
 from lowdnn.engines.launch import bytes_touched, fma_unit
+from lowdnn.engines.model.clock import ALL_EXPOSED, work_s
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
@@ -95,9 +96,8 @@ def least_time(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> LeastTime
 
 
 def busy_time_s(launch: Launch, arch: ArchSpec) -> float:
-    """Estimated seconds of a launch, its overhead aside."""
-    work = launch.work
-    return work.bytes / arch.copy_bytes_per_s + work.flops / arch.attained_rate(work.unit)
+    """Estimated seconds of a launch, its overhead aside: an upper estimate, in which nothing overlaps."""
+    return work_s(launch.work, arch, ALL_EXPOSED)
 
 
 def fastest_s(contraction: Contraction, arch: ArchSpec) -> float:

@@ -1,8 +1,7 @@
 """How long a plan takes, estimated from the plan and the architecture's facts alone.
 
-    time(plan)   = sum over its launches of time(launch)
-    time(launch) = overhead + meeting of a cooperative grid + busy
-    busy         = longer + exposed * shorter, of arithmetic and copying, or work.busy_s if longer
+    time(plan)   = sum over its launches of time(launch), by ``engines.model.clock``
+    busy         = overlap of arithmetic and copying, or work.busy_s if longer
     arithmetic   = flops / (attained rate * utilisation)
     copying      = bytes / (bandwidth * reach)
     utilisation  = blocks / (sm_count * ceil(blocks / sm_count))
@@ -22,6 +21,7 @@ from math import prod
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
 from lowdnn.engines.floor import Floor, Modelled, floor_of, least_time
+from lowdnn.engines.model.clock import launch_s, overlap, work_s
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Launch, Plan
 
@@ -38,12 +38,9 @@ def plan_us(plan: Plan, arch: ArchSpec) -> float:
 def launch_us(launch: Launch, arch: ArchSpec) -> float:
     """Estimated microseconds from the end of the kernel before to the end of this one."""
     work, blocks = launch.work, prod(launch.grid)
-    arithmetic_s = work.flops / (arch.attained_rate(work.unit) * utilisation(blocks, arch.sm_count))
-    copy_s = work.bytes / (arch.copy_bytes_per_s * _reach(blocks, arch.sm_count))
-    saved_s = arch.timings.dependent_launch_saves_s if launch.overlaps_previous else 0.0
-    meeting_s = arch.timings.grid_meeting_s if launch.cooperative else 0.0
-    busy_s = max(_busy_s(arithmetic_s, copy_s), work.busy_s)
-    return 1e6 * (arch.timings.launch_s - saved_s + meeting_s + busy_s)
+    shares = utilisation(blocks, arch.sm_count), _reach(blocks, arch.sm_count)
+    busy_s = max(work_s(work, arch, _EXPOSED, *shares), work.busy_s)
+    return 1e6 * launch_s(arch, busy_s, is_dependent=launch.overlaps_previous, is_cooperative=launch.cooperative)
 
 
 def utilisation(blocks: int, sm_count: int) -> float:
@@ -75,10 +72,5 @@ def near_bound_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> floa
 
 def _bound_us(graph: OperationGraph, floor: Floor, arch: ArchSpec) -> float:
     """Any launch may begin while the one before ends."""
-    least = least_time(graph, floor, arch)
-    launch_s = arch.timings.launch_s - arch.timings.dependent_launch_saves_s
-    return 1e6 * (floor.launches * launch_s + _busy_s(least.arithmetic_s, least.copy_s))
-
-
-def _busy_s(arithmetic_s: float, copy_s: float) -> float:
-    return max(arithmetic_s, copy_s) + _EXPOSED * min(arithmetic_s, copy_s)
+    launches_s = floor.launches * launch_s(arch, 0.0, is_dependent=True)
+    return 1e6 * (launches_s + overlap(*least_time(graph, floor, arch), _EXPOSED))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.floor import fastest_s
 from lowdnn.engines.launch import bytes_touched
+from lowdnn.engines.model.clock import ALL_EXPOSED, launch_s, overlap
 from lowdnn.enums import PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
@@ -38,7 +39,8 @@ class LeastCost:
         if not self._written:
             return 0.0
         products_s = 0.0 if self._skips_products else self._products_s
-        return self._arch.timings.launch_s + products_s + self._bytes / self._arch.copy_bytes_per_s
+        copy_s = self._bytes / self._arch.copy_bytes_per_s
+        return launch_s(self._arch, overlap(products_s, copy_s, ALL_EXPOSED))
 
     def add(self, operation: Operation) -> None:
         """The interval with ``operation`` behind its last one."""

@@ -10,6 +10,7 @@ from lowdnn.engines.base import Engine
 from lowdnn.engines.composite.forms import Form, Forms
 from lowdnn.engines.engine_set import anchored
 from lowdnn.engines.floor import busy_time_s
+from lowdnn.engines.model.clock import launch_s
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, outputs_of
@@ -92,7 +93,7 @@ class PartPlanner:
 
 def estimated_time_s(plan: Plan, arch: ArchSpec) -> float:
     """An upper estimate of the plan's time at the rates that ``arch`` attains: nothing overlaps."""
-    return sum(arch.timings.launch_s + busy_time_s(launch, arch) for launch in plan.launches)
+    return sum(launch_s(arch, busy_time_s(launch, arch)) for launch in plan.launches)
 
 
 def lowers_precision(plan: Plan) -> bool:

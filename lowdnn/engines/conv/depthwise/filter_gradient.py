@@ -35,7 +35,7 @@ from lowdnn.engines.launch import (
     moved_bytes,
     target_label,
 )
-from lowdnn.engines.search import first_of_least
+from lowdnn.engines.model.search import first_of_least
 from lowdnn.enums import DataType, KnobType
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
 

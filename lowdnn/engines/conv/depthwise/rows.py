@@ -28,7 +28,7 @@ from lowdnn.engines.conv.depthwise.cost import (
 from lowdnn.engines.conv.depthwise.geometry import DataPass
 from lowdnn.engines.gemm.exits import NO_EXITS, ExitSlices, OutputExits
 from lowdnn.engines.launch import bytes_of, ceil_div, ceil_power, divider, i32, i64, macros, moved_bytes, target_label
-from lowdnn.engines.search import first_of_least
+from lowdnn.engines.model.search import first_of_least
 from lowdnn.enums import DataType, KnobType
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from lowdnn.engines.search import first_of_least
+from lowdnn.engines.model.search import first_of_least
 
 
 def test_items_that_a_bound_rules_out_are_not_timed() -> None:

@@ -1,0 +1,75 @@
+"""How long work takes on a device: the one formula of time of every search, ranking and cut.
+
+    launch  = overhead - what a dependent launch saves + meeting of a cooperative grid + busy
+    busy    = start + overlap(walk, memory)
+    walk    = stages of the busiest multiprocessor, whose blocks come in waves or stay and take tiles in turns
+    stage   = slowest of what goes on at once: products, shared memory, the L2 cache, instructions, and a latency that
+              the stages on their way share
+    overlap = longer + exposed * shorter, of two things that go on at once
+
+A family counts what a stage does, and knows what its kernel makes of it (clocks for a product, the share that is
+exposed); latencies and rates of the device are facts of ``arch``. Times are seconds or clocks, as the caller likes, and
+each may be an array with one element for each of many candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.plan import Work
+
+Times = NDArray[np.float64]
+
+#: Of two things, the share of the shorter one that the longer one does not hide: in estimates that are to be no less
+#: than the time, and in bounds that are to be no more.
+ALL_EXPOSED, NOTHING_EXPOSED = 1.0, 0.0
+
+
+@overload
+def overlap(one: float, other: float, exposed: float) -> float: ...
+@overload
+def overlap(one: Times, other: Times | float, exposed: float) -> Times: ...
+@overload
+def overlap(one: float, other: Times, exposed: float) -> Times: ...
+
+
+def overlap(one: float | Times, other: float | Times, exposed: float) -> float | Times:
+    """Two things that go on at once: the longer one, and the share ``exposed`` of the shorter one."""
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        together: Times = np.maximum(one, other) + exposed * np.minimum(one, other)
+        return together
+    return max(one, other) + exposed * min(one, other)
+
+
+def slowest(first: Times, *others: Times | float) -> Times:
+    """Several things that go on at once, for many candidates; for a single one, ``max`` does."""
+    for other in others:
+        first = np.maximum(first, other)
+    return first
+
+
+def waves(blocks: int, resident: int, wave: Callable[[int], float]) -> float:
+    """``blocks`` blocks of which ``resident`` are there at a time; ``wave(n)``: of n blocks that begin together."""
+    full, rest = divmod(blocks, resident)
+    return (full * wave(resident) if full else 0.0) + (wave(rest) if rest else 0.0)
+
+
+def work_s(work: Work, arch: ArchSpec, exposed: float, utilisation: float = 1.0, reach: float = 1.0) -> float:
+    """Seconds of a launch's operations and bytes at the rates that the device attains.
+
+    utilisation, reach: the shares of the arithmetic's rate and of the memory's that the launch can use.
+    """
+    arithmetic_s = work.flops / (arch.attained_rate(work.unit) * utilisation)
+    return overlap(arithmetic_s, work.bytes / (arch.copy_bytes_per_s * reach), exposed)
+
+
+def launch_s(arch: ArchSpec, busy_s: float, *, is_dependent: bool = False, is_cooperative: bool = False) -> float:
+    """Seconds from the end of the kernel before to the end of this one."""
+    timings = arch.timings
+    saved_s = timings.dependent_launch_saves_s if is_dependent else 0.0
+    return timings.launch_s - saved_s + (timings.grid_meeting_s if is_cooperative else 0.0) + busy_s

@@ -1,0 +1,37 @@
+"""The fastest of many candidates: those that do not fit, and those that a cheap bound rules out, are never timed.
+
+candidates -> what fits -> bound -> time -> the first one of the least time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from typing import TypeVar
+
+import numpy as np
+
+from lowdnn.engines.model.clock import Times
+
+CandidateT = TypeVar("CandidateT")
+
+
+def first_of_least(
+    bounded: Iterable[tuple[float, CandidateT]], time: Callable[[CandidateT], float]
+) -> CandidateT | None:
+    """Of the candidates of least ``time`` the first one; None where there are none.
+
+    bounded: candidates that fit, each with a bound that its time is not below.
+    """
+    best: tuple[float, int, CandidateT] | None = None
+    for number, (bound, candidate) in sorted(enumerate(bounded), key=lambda entry: entry[1][0]):
+        if best is not None and bound > best[0]:
+            break
+        found = (time(candidate), number, candidate)
+        best = found if best is None else min(best, found, key=itemgetter(0, 1))
+    return best[2] if best is not None else None
+
+
+def place_of_least(times: Times) -> tuple[int, ...]:
+    """The first place of the least of ``times``, which are infinite for candidates that do not fit."""
+    return tuple(int(place) for place in np.unravel_index(int(times.argmin()), times.shape))
