@@ -9,6 +9,7 @@ from types import ModuleType
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
 from lowdnn.engines.conv.depthwise import filter_gradient, filter_lines, filter_planes, lines, lines_mma, planes, rows
+from lowdnn.engines.conv.depthwise.correlation import Correlation
 from lowdnn.engines.conv.depthwise.filter_gradient import FilterGradient
 from lowdnn.engines.conv.depthwise.filter_lines import LineFilterGradient
 from lowdnn.engines.conv.depthwise.filter_planes import PlaneFilterGradient
@@ -17,7 +18,6 @@ from lowdnn.engines.conv.depthwise.line_axes import LineGeometry
 from lowdnn.engines.conv.depthwise.lines import LineCorrelation
 from lowdnn.engines.conv.depthwise.lines_mma import LineProduct
 from lowdnn.engines.conv.depthwise.planes import PlaneCorrelation
-from lowdnn.engines.conv.depthwise.rows import Correlation
 from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter

@@ -18,11 +18,11 @@ from typing import Any
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
-from lowdnn.engines.conv.depthwise import filter_gradient, planes, rows
+from lowdnn.engines.conv.depthwise import filter_sum, planes, rows
 from lowdnn.engines.conv.depthwise.choice import PLANNERS, Gradient, Problem, knobs_of, problem_of
+from lowdnn.engines.conv.depthwise.correlation import Correlation, RowsTile
 from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
 from lowdnn.engines.conv.depthwise.planes import PlaneCorrelation
-from lowdnn.engines.conv.depthwise.rows import Correlation, RowsTile
 from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
 from lowdnn.engines.gemm.output_space import output_space
 from lowdnn.engines.launch import aligned_bytes, dependent_target, is_dependent
@@ -107,11 +107,11 @@ def _rows_parts(problem: Correlation, tile: RowsTile, arch: ArchSpec) -> PlanPar
 
 def _filter_parts(gradient: Gradient, tile: Any, arch: ArchSpec) -> PlanParts:
     """Slices of sums, and their sum."""
-    planner, functor = PLANNERS[type(gradient)], filter_gradient.functor_of(gradient.geometry)
+    planner, functor = PLANNERS[type(gradient)], filter_sum.functor_of(gradient.geometry)
     target, slices = dependent_target(arch), planner.slice_count(gradient, tile)
     product = planner.filter_kernel(gradient, tile, target), planner.filter_launch(gradient, tile, 0)
-    summed = filter_gradient.sum_launch(gradient.geometry, slices, functor, 0)
-    steps = (product, (filter_gradient.sum_kernel(functor, target), summed))
+    summed = filter_sum.sum_launch(gradient.geometry, slices, functor, 0)
+    steps = (product, (filter_sum.sum_kernel(functor, target), summed))
     return PlanParts(steps, aligned_bytes(slices * gradient.elements * 4))
 
 

@@ -1,34 +1,57 @@
-"""How long a multiprocessor walks for the depthwise kernels: the estimate behind the choice of their tiles.
-
-The constants were fitted to some 1200 measured tiles of 54 convolutions on an H200. They rank the tiles of one problem;
-as times they are right within half of their value.
-"""
+"""What the depthwise kernels make of their work: the counts and costs behind the choice of their tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from math import hypot
+from typing import Final
 
-from lowdnn.arch.multiprocessor import MAX_THREAD_REGISTERS
+from lowdnn.arch.multiprocessor import MAX_THREAD_REGISTERS, SECTOR_BYTES, WARP_SCHEDULERS, WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.launch import ceil_div
+from lowdnn.engines.model.clock import overlap, waves
 from lowdnn.engines.model.occupancy import resident_blocks
 
-#: Warp schedulers of a multiprocessor.
-_SCHEDULERS = 4
 
-#: From a load to its data under traffic.
-LATENCY_S = 0.7e-6
+@dataclass(frozen=True)
+class RowCosts:
+    """Of kernels whose threads walk down rows by themselves.
 
-#: Instructions follow each other in a warp as if so many more warps took turns with it.
-_WARPS_OF_A_CHAIN = 1.4
+    Fitted to some 1200 measured tiles of 54 convolutions on an H200. They rank the tiles of one problem; as times they
+    are right within half of their value.
+    """
 
-#: Cycles of a multiprocessor for a sector of 32 bytes.
-_READ_CYCLES, _WRITE_CYCLES = 0.5, 1.0
-_WARP = 32
+    #: Warps more that a scheduler seems to have, since the instructions of a warp wait for each other.
+    chain_warps: float
+    #: Clocks of a multiprocessor for a sector that is read, and for one that is written.
+    read_clocks: float
+    write_clocks: float
+    #: Load latencies until a block, or an item of one, has begun.
+    start_latencies: int
+    #: Clocks of a warp until its weights are there, and for each weight.
+    weights_clocks: int
+    weight_clocks: int
+    #: Clocks of a warp to begin an item of a filter gradient, and to add up each of a block's sums.
+    item_clocks: int
+    sum_clocks: int
+    #: Instructions of a step beside its rows and products.
+    step_instructions: int
+    #: Share of the shorter of two things that the longer one does not hide.
+    exposed: float
 
-#: What the shorter of two things done at a time adds to the longer one.
-_OVERLAP = 0.1
+
+ROWS: Final = RowCosts(
+    chain_warps=1.4,
+    read_clocks=0.5,
+    write_clocks=1.0,
+    start_latencies=3,
+    weights_clocks=300,
+    weight_clocks=20,
+    item_clocks=100,
+    sum_clocks=6,
+    step_instructions=30,
+    exposed=0.1,
+)
 
 
 @dataclass(frozen=True)
@@ -41,15 +64,62 @@ class Step:
     steps_ahead: float
 
 
-def step_cycles(step: Step, warps: float, arch: ArchSpec) -> float:
-    """Of a step of all the ``warps`` of a scheduler: instructions or sectors, against the rows on their way."""
-    return together(busy_cycles(step, warps), LATENCY_S * arch.clock_hz / step.steps_ahead)
+@dataclass(frozen=True)
+class StageCosts:
+    """Of kernels whose blocks copy what they need into shared memory, stage by stage."""
+
+    #: Instructions of a block's start, and of each stage beside those that its work is.
+    start_instructions: int
+    stage_instructions: int
+    #: Clocks of a block's start, and of a stage from its loads, or from its barrier, to its products.
+    start_clocks: int
+    stage_clocks: int
+    #: Clocks of a warp alone for one of its instructions.
+    lone_clocks: float
+    #: Share of the shorter of the walk and the bytes moved that the longer one does not hide.
+    exposed: float
 
 
-def busy_cycles(step: Step, warps: float, waves: int = 1) -> float:
-    """The same, were all rows there when they are needed; of warps that come in ``waves``, at least."""
-    sectors = step.sectors_read * _READ_CYCLES + step.sectors_written * _WRITE_CYCLES
-    return max(step.instructions * (warps + _WARPS_OF_A_CHAIN * waves), sectors * warps * _SCHEDULERS)
+@dataclass(frozen=True)
+class Stages:
+    """What each block of a kernel does: ``instructions`` of each thread in so many ``stages``.
+
+    resident: blocks of a multiprocessor at a time.
+    """
+
+    blocks: int
+    threads: int
+    instructions: int
+    stages: int
+    resident: int
+
+    def seconds(self, costs: StageCosts, memory_s: float, arch: ArchSpec) -> float:
+        """Estimated, with ``memory_s`` for the bytes moved: warps take turns at the schedulers, unless each by itself
+        takes longer."""
+        own = self.instructions + costs.start_instructions + self.stages * costs.stage_instructions
+        alone, warps = own * costs.lone_clocks + self.stages * costs.stage_clocks, warps_of(self.threads)
+
+        def wave_clocks(blocks: int) -> float:
+            return hypot(blocks * warps * own, alone) + costs.start_clocks
+
+        walk_clocks = waves(ceil_div(self.blocks, arch.sm_count), self.resident, wave_clocks)
+        return overlap(walk_clocks / arch.clock_hz, memory_s, costs.exposed)
+
+
+def latency_clocks(arch: ArchSpec) -> float:
+    """From a load to its data."""
+    return arch.timings.load_latency_s * arch.clock_hz
+
+
+def step_clocks(step: Step, warps: float, arch: ArchSpec) -> float:
+    """A step of all the ``warps`` of a scheduler: instructions or sectors, against the rows on their way."""
+    return overlap(busy_clocks(step, warps), latency_clocks(arch) / step.steps_ahead, ROWS.exposed)
+
+
+def busy_clocks(step: Step, warps: float, rounds: int = 1) -> float:
+    """The same, were all rows there when they are needed; at least, where the warps come in ``rounds`` waves."""
+    sectors = step.sectors_read * ROWS.read_clocks + step.sectors_written * ROWS.write_clocks
+    return max(step.instructions * (warps + ROWS.chain_warps * rounds), sectors * warps * WARP_SCHEDULERS)
 
 
 def row_instructions(positions: int, channels: int) -> float:
@@ -59,26 +129,14 @@ def row_instructions(positions: int, channels: int) -> float:
 
 def sectors(pitch_bytes: int) -> int:
     """What an access of a warp touches, its threads ``pitch_bytes`` apart."""
-    return min(_WARP, ceil_div(_WARP * pitch_bytes, 32))
+    return min(WARP_SIZE, ceil_div(WARP_SIZE * pitch_bytes, SECTOR_BYTES))
 
 
 def warps_of(threads: int) -> float:
-    """Of each scheduler."""
-    return threads / (_WARP * _SCHEDULERS)
+    """Warps of each scheduler."""
+    return threads / (WARP_SIZE * WARP_SCHEDULERS)
 
 
 def estimated_blocks(arch: ArchSpec, threads: int, registers: int, shared_bytes: int = 0) -> int:
     """Blocks of a multiprocessor at a time, with about so many registers of each thread: at least one."""
     return max(1, resident_blocks(arch, threads, min(MAX_THREAD_REGISTERS, registers), shared_bytes))
-
-
-def waves_s(blocks: int, resident: int, wave_cycles: Callable[[int], float], arch: ArchSpec) -> float:
-    """Of all blocks of a multiprocessor; ``wave_cycles(n)``: of n of them at a time."""
-    waves, rest = divmod(blocks, resident)
-    cycles = (waves * wave_cycles(resident) if waves else 0.0) + (wave_cycles(rest) if rest else 0.0)
-    return cycles / arch.clock_hz
-
-
-def together(one: float, other: float) -> float:
-    """Of two things done at a time."""
-    return max(one, other) + _OVERLAP * min(one, other)

@@ -1,4 +1,4 @@
-"""The plan of ``conv_depthwise_filter.cu`` and ``conv_depthwise_filter_sum.cu``: filter gradients."""
+"""The plan of ``conv_depthwise_filter.cu``: filter gradients down the rows, in slices."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from math import inf, lcm, prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.depthwise.axes import Axis
 from lowdnn.engines.conv.depthwise.cost import (
-    LATENCY_S,
+    ROWS,
     Step,
     estimated_blocks,
+    latency_clocks,
     row_instructions,
     sectors,
-    step_cycles,
-    together,
+    step_clocks,
     warps_of,
-    waves_s,
 )
 from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
 from lowdnn.engines.launch import (
@@ -32,11 +30,11 @@ from lowdnn.engines.launch import (
     i32,
     i64,
     macros,
-    moved_bytes,
     target_label,
 )
+from lowdnn.engines.model.clock import overlap, waves
 from lowdnn.engines.model.search import first_of_least
-from lowdnn.enums import DataType, KnobType
+from lowdnn.enums import KnobType
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
 
 #: Choices of a thread's work; see ``FilterTile``.
@@ -48,7 +46,6 @@ _LANES = (32, 16, 8, 4, 2, 1)
 #: Lanes beyond the last channel, as a share of all: more are not worth wider accesses.
 _MAX_IDLE = 0.13
 
-_SUM_COLUMNS, _SUM_PARTS = 16, 16
 _MAX_REGISTERS = 170
 _OTHER_REGISTERS = 62
 _MAX_WINDOW = 64
@@ -80,14 +77,6 @@ class Params:
     UNROLL: int
     LANES: int
     THREADS: int
-
-
-@dataclass(frozen=True)
-class SumParams:
-    """The macros of ``conv_depthwise_filter_sum.cu``."""
-
-    COLUMNS: int
-    PARTS: int
 
 
 @dataclass(frozen=True)
@@ -268,7 +257,7 @@ class FilterGradient:
             products=products,
             registers=rows.taps * columns.taps * channels + self.depth * strip * channels + window * channels,
             coming=coming,
-            step=Step(products + arriving + 30, read, 0, inf),
+            step=Step(products + arriving + ROWS.step_instructions, read, 0, inf),
         )
 
     @cached_property
@@ -348,17 +337,17 @@ def _seconds(gradient: FilterGradient, tile: FilterTile, step: Step, arch: ArchS
     rounds = ceil_div(gradient.item_count(tile), tile.shares * gradient.slots(tile.channels))
     steps = min(tile.segment, gradient.steps)
     sums = gradient.thread(tile.channels, tile.strip).products // tile.strip
-    start = 3 * LATENCY_S * arch.clock_hz
+    start = ROWS.start_latencies * latency_clocks(arch)
 
-    def wave_cycles(blocks: int) -> float:
+    def wave_clocks(blocks: int) -> float:
         warps = warps_of(blocks * _THREADS)
-        item = start + 100 * warps + steps * step_cycles(step, warps, arch)
-        return rounds * item + start + 6 * sums * warps
+        item = start + ROWS.item_clocks * warps + steps * step_clocks(step, warps, arch)
+        return rounds * item + start + ROWS.sum_clocks * sums * warps
 
     blocks = ceil_div(gradient.block_count(tile), arch.sm_count)
-    walk_s = waves_s(blocks, _resident(gradient, tile, arch), wave_cycles, arch)
+    walk_s = waves(blocks, _resident(gradient, tile, arch), wave_clocks) / arch.clock_hz
     slices_bytes = 8 * tile.shares * gradient.elements
-    return together(walk_s, (gradient.read_bytes + slices_bytes) / arch.copy_bytes_per_s)
+    return overlap(walk_s, (gradient.read_bytes + slices_bytes) / arch.copy_bytes_per_s, ROWS.exposed)
 
 
 def _step(gradient: FilterGradient, tile: FilterTile) -> Step:
@@ -439,39 +428,6 @@ def filter_launch(gradient: FilterGradient, tile: FilterTile, offset_bytes: int)
 def slice_count(gradient: FilterGradient, tile: FilterTile) -> int:
     """Slices of dw in the workspace: one for each share."""
     return tile.shares
-
-
-def functor_of(geometry: DepthwiseGeometry) -> Functor:
-    """The epilogue's functor: one element at a time."""
-    return generate(geometry.dag, accumulator=DataType.FLOAT, vector_axis=0)
-
-
-def sum_kernel(functor: Functor, target: str) -> KernelRef:
-    """target: the kernel's, ``dependent_target``."""
-    return KernelRef(
-        name=f"conv_depthwise_filter_sum_{target_label(target)}_{functor.digest}",
-        source="conv/depthwise/conv_depthwise_filter_sum.cu",
-        target=target,
-        parameters=macros(SumParams(_SUM_COLUMNS, _SUM_PARTS)),
-        generated=functor.text,
-    )
-
-
-def sum_launch(geometry: DepthwiseGeometry, slice_count: int, functor: Functor, offset_bytes: int) -> Launch:
-    """Adds the slices and applies the epilogue."""
-    dw = geometry.operation.filter
-    arguments = Struct(
-        (
-            WorkspacePointer(offset_bytes),
-            *i32((slice_count, dw.element_count)),
-            Struct(divider(dw.dims[0])),
-            *(Struct(divider(extent)) for extent in dw.dims[2:]),
-            functor.arguments,
-        )
-    )
-    work = Work(slice_count * dw.element_count, moved_bytes(geometry.dag), MathUnit.FMA_F32)
-    blocks = ceil_div(dw.element_count, _SUM_COLUMNS)
-    return Launch(1, (blocks, 1, 1), (_SUM_COLUMNS * _SUM_PARTS, 1, 1), (arguments,), work=work)
 
 
 def _tiles(gradient: FilterGradient, arch: ArchSpec) -> Iterator[FilterTile]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import hypot
+from typing import Final
 
+from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
-from lowdnn.engines.conv.depthwise.cost import estimated_blocks, together, waves_s
+from lowdnn.engines.conv.depthwise.cost import StageCosts, Stages, estimated_blocks
 from lowdnn.engines.conv.depthwise.line_axes import CHUNK
 from lowdnn.engines.launch import ceil_div
 
@@ -17,15 +18,9 @@ MAX_SHARED_BYTES = 72 << 10
 #: Taps from which on it pays to copy single elements (measured).
 _LEAST_TAPS_OF_ELEMENTS = 9
 
-_WARP_SIZE = 32
-_SCHEDULERS = 4
-
-#: Instructions of a block's start and of each of its stages.
-_START, _STAGE = 120, 60
-#: Cycles of a block's start, and from a stage's loads to its products.
-_START_CYCLES, _STAGE_CYCLES = 1500, 1800
-#: Cycles of a warp alone for one of its instructions.
-_LATENCY = 1.6
+COSTS: Final = StageCosts(
+    start_instructions=120, stage_instructions=60, start_clocks=1500, stage_clocks=1800, lone_clocks=1.6, exposed=0.1
+)
 
 
 @dataclass(frozen=True)
@@ -44,18 +39,9 @@ class LineWork:
 
     def seconds(self, moved_bytes: int, arch: ArchSpec) -> float:
         """Estimated: a multiprocessor's blocks in waves, against bytes moved."""
-        own = self.instructions + _START + self.stages * _STAGE
-        warps = self.threads / _WARP_SIZE / _SCHEDULERS
-
-        def wave_cycles(blocks: int) -> float:
-            return hypot(blocks * warps * own, own * _LATENCY + self.stages * _STAGE_CYCLES) + _START_CYCLES
-
-        walk_s = waves_s(ceil_div(self.blocks, arch.sm_count), self._resident(arch), wave_cycles, arch)
-        return together(walk_s, moved_bytes / arch.copy_bytes_per_s)
-
-    def _resident(self, arch: ArchSpec) -> int:
-        """Blocks of a multiprocessor at a time."""
-        return estimated_blocks(arch, self.threads, self.registers, self.shared_bytes)
+        resident = estimated_blocks(arch, self.threads, self.registers, self.shared_bytes)
+        work = Stages(self.blocks, self.threads, self.instructions, self.stages, resident)
+        return work.seconds(COSTS, moved_bytes / arch.copy_bytes_per_s, arch)
 
 
 def refuse_elements(taps: int, vector: int) -> str:
@@ -85,4 +71,4 @@ def parts_of(count: int, longest: int, choices: int) -> tuple[int, ...]:
 
 
 def whole_warps(threads: int) -> int:
-    return ceil_div(threads, _WARP_SIZE) * _WARP_SIZE
+    return ceil_div(threads, WARP_SIZE) * WARP_SIZE

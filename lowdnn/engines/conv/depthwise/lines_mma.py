@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from math import prod
 
 from lowdnn import dtypes
+from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Choices, Knob
@@ -27,7 +28,6 @@ BLOCK_SIZES = (128, 256)
 STRIPS = tuple(range(1, 257))
 UNITS = tuple(range(1, 65))
 
-_WARP_SIZE = 32
 #: Warps of the smallest block, each of which is to have a line.
 _WARPS = 4
 #: Elements of shared memory between groups of 8 lanes.
@@ -147,7 +147,7 @@ class LineProduct(LinePass):
     def work(self, tile: MmaLinesTile) -> LineWork:
         """What a block does."""
         task = _TASK + self.depth * (_STEP + _TILE_STEP * tile.tiles) + _TILE_SUMS * tile.tiles
-        tasks = ceil_div(prod(tile.task_radices), tile.threads // _WARP_SIZE)
+        tasks = ceil_div(prod(tile.task_radices), tile.threads // WARP_SIZE)
         vectors = self.samples(tile) * tile.block_channels * tile.batches // self.vector
         copied = ceil_div(vectors, tile.threads) * _COPY
         weights = ceil_div(tile.block_channels * self.weights_pitch, tile.threads) * 30
@@ -170,7 +170,7 @@ class LineProduct(LinePass):
                 for tiles in TILES:
                     for threads in BLOCK_SIZES:
                         tile = MmaLinesTile(*shape, tiles, threads)
-                        if self.fits(tile) and prod(tile.task_radices) * _WARP_SIZE >= threads:
+                        if self.fits(tile) and prod(tile.task_radices) * WARP_SIZE >= threads:
                             yield tile
 
     def _shapes(self, wanted: int) -> Iterator[tuple[int, int, int, int]]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import hypot, prod
+from math import prod
+from typing import Final
 
+from lowdnn.arch.multiprocessor import WARP_SCHEDULERS, WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Knob
-from lowdnn.engines.conv.depthwise.cost import estimated_blocks, waves_s
+from lowdnn.engines.conv.depthwise.cost import StageCosts, Stages, estimated_blocks
 from lowdnn.engines.conv.depthwise.plane_axes import WORD_BYTES, Staging, ThreadAxis, WindowAxis
 from lowdnn.engines.launch import ceil_div
 from lowdnn.enums import KnobType
@@ -23,9 +25,6 @@ COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 16)
 UNITS = (*range(1, 17), 20)
 STAGES = (2, 3, 4)
 DEFAULT_STAGES = 3
-
-_WARP_SIZE = 32
-_SCHEDULERS = 4
 
 #: Of a thread: what it may hold as its own, and what it needs beside that.
 MAX_REGISTERS = 190
@@ -46,13 +45,13 @@ _LEAST_WARPS = 3
 _LEAST_RESIDENT_WARPS = 6
 _MAX_STAGED_BYTES = 90 << 10
 
-#: Instructions of a copy, of a target's epilogue, of a step beside its products.
-_COPY, _TARGET, _STEP = 12, 14, 60
-#: Cycles of a warp alone for one of its instructions and for a barrier; of a block's start.
-_LATENCY, _BARRIER, _START = 1.2, 330, 1250
-_L2_BYTES_PER_S = 5.7e12
-#: What the shorter of two things done at a time adds to the longer one.
-_OVERLAP = 0.4
+#: Instructions of a copy, and of a target's epilogue.
+_COPY, _TARGET = 12, 14
+_COSTS: Final = StageCosts(
+    start_instructions=0, stage_instructions=60, start_clocks=1250, stage_clocks=330, lone_clocks=1.2, exposed=0.4
+)
+#: Share of the L2 cache's rate that the copies reach.
+_L2_SHARE = 0.38
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Units:
     @property
     def threads(self) -> int:
         """In whole warps."""
-        return ceil_div(self.count * self.lanes, _WARP_SIZE) * _WARP_SIZE
+        return ceil_div(self.count * self.lanes, WARP_SIZE) * WARP_SIZE
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -163,7 +162,7 @@ class BlockWork:
     @property
     def fits(self) -> bool:
         """Whether threads, registers and shared memory suffice; a scheduler's warps share 512 registers of a lane."""
-        warps = ceil_div(self.threads, _WARP_SIZE * _SCHEDULERS)
+        warps = ceil_div(self.threads, WARP_SIZE * WARP_SCHEDULERS)
         return (
             self.threads <= _MAX_THREADS
             and sum(one.copies for one in self.staged) <= _MAX_COPIES
@@ -174,7 +173,7 @@ class BlockWork:
 
     def is_worth_a_look(self, arch: ArchSpec) -> bool:
         """Whether it fits, with enough warps of a multiprocessor."""
-        return self.fits and self.resident(arch) * self.threads >= _LEAST_RESIDENT_WARPS * _WARP_SIZE
+        return self.fits and self.resident(arch) * self.threads >= _LEAST_RESIDENT_WARPS * WARP_SIZE
 
     def crowds(self, arch: ArchSpec) -> bool:
         """Whether a multiprocessor has room for its even share of several blocks and half as many more.
@@ -190,17 +189,12 @@ class BlockWork:
 
     def seconds(self, moved_bytes: int, arch: ArchSpec) -> float:
         """Estimated: a multiprocessor's blocks in waves, against bytes moved and bytes read through the L2 cache."""
-        step = self.instructions + sum(one.copies for one in self.staged) * _COPY + _STEP
-        own = self.steps * step + self.beside
-        warps = self.threads / _WARP_SIZE / _SCHEDULERS
-
-        def wave_cycles(blocks: int) -> float:
-            return hypot(blocks * warps * own, own * _LATENCY + self.steps * _BARRIER) + _START
-
-        walk_s = waves_s(ceil_div(self.blocks, arch.sm_count), self.resident(arch), wave_cycles, arch)
-        read_s = self.blocks * self.steps * sum(one.touched_bytes for one in self.staged) / _L2_BYTES_PER_S
-        memory_s = max(moved_bytes / arch.copy_bytes_per_s, read_s)
-        return max(walk_s, memory_s) + _OVERLAP * min(walk_s, memory_s)
+        copies = sum(one.copies for one in self.staged) * _COPY
+        instructions = self.steps * (self.instructions + copies) + self.beside
+        work = Stages(self.blocks, self.threads, instructions, self.steps, self.resident(arch))
+        read_bytes = self.blocks * self.steps * sum(one.touched_bytes for one in self.staged)
+        read_s = read_bytes / (_L2_SHARE * arch.timings.l2_bytes_per_s * arch.sm_count)
+        return work.seconds(_COSTS, max(moved_bytes / arch.copy_bytes_per_s, read_s), arch)
 
 
 def block_radices(units: Units, axes: tuple[WindowAxis, WindowAxis, WindowAxis], words: int) -> tuple[int, int, int]:
@@ -268,7 +262,7 @@ def _arranged(
     """
     _, row_axis, column_axis = axes
     rows, columns = ceil_div(row_axis.targets, shape[0]), ceil_div(column_axis.targets, shape[1])
-    least = min(_LEAST_WARPS * _WARP_SIZE, rows * columns * lanes)
+    least = min(_LEAST_WARPS * WARP_SIZE, rows * columns * lanes)
 
     def positions(unit_rows: int, unit_columns: int) -> int:
         return row_axis.window(shape[0], unit_rows) * column_axis.window(shape[1], unit_columns)
@@ -279,9 +273,9 @@ def _arranged(
         return has_room and least <= unit_rows * unit_columns * lanes <= threads
 
     def cost(units: tuple[int, int]) -> int:
-        copied = positions(*units) * lanes * _COPY // (_VECTOR_WORDS * _WARP_SIZE)
+        copied = positions(*units) * lanes * _COPY // (_VECTOR_WORDS * WARP_SIZE)
         blocks = ceil_div(rows, units[0]) * ceil_div(columns, units[1])
-        return blocks * (ceil_div(prod(units) * lanes, _WARP_SIZE) * own + copied)
+        return blocks * (ceil_div(prod(units) * lanes, WARP_SIZE) * own + copied)
 
     row_parts = _parts(rows)
     possible = [
@@ -328,7 +322,8 @@ def _shapes(axes: tuple[WindowAxis, WindowAxis, WindowAxis], channels: int, most
 def _thread_instructions(axes: tuple[WindowAxis, WindowAxis, WindowAxis], shape: tuple[int, int], channels: int) -> int:
     """Of a thread and a plane, without copies."""
     products = thread_products(axes, *shape, channels)
-    return products + thread_positions(axes, *shape) * (1 + channels) + epilogue_instructions(prod(shape)) + _STEP
+    moves = thread_positions(axes, *shape) * (1 + channels)
+    return products + moves + epilogue_instructions(prod(shape)) + _COSTS.stage_instructions
 
 
 def _excess(axis: WindowAxis, targets: int) -> float:

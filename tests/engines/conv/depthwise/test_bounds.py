@@ -7,9 +7,9 @@ import pytest
 from lowdnn.arch.specs import ArchSpec, all_specs
 from lowdnn.cases import parse_case
 from lowdnn.engines.conv.depthwise import filter_gradient, rows
+from lowdnn.engines.conv.depthwise.correlation import Correlation
 from lowdnn.engines.conv.depthwise.filter_gradient import FilterGradient
 from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
-from lowdnn.engines.conv.depthwise.rows import Correlation
 from lowdnn.graph.pattern import Anchored, match_anchored
 from lowdnn.ops.convolution import ConvolutionOperation
 
