@@ -21,9 +21,10 @@ template <class X> __device__ __forceinline__ Pair<X> pair_of(X low, X high) {
 template <> __device__ __forceinline__ Pair<bf16> lowest<Pair<bf16>>() { return {0xff80ff80}; }
 template <> __device__ __forceinline__ Pair<f16> lowest<Pair<f16>>() { return {0xfc00fc00}; }
 
-// The larger one; NaN wins, or loses to every number.
+// The larger one; NaN wins, or loses to every number, whichever of the two it is.
 template <bool KEEPS_NAN, class T> __device__ __forceinline__ T larger(T best, T value) {
-  return value > best || (KEEPS_NAN && value != value) ? value : best;
+  const bool is_only_choice = KEEPS_NAN ? value != value : best != best;
+  return value > best || is_only_choice ? value : best;
 }
 template <bool KEEPS_NAN> __device__ __forceinline__ f32 larger(f32 best, f32 value) {
   f32 result;
