@@ -19,7 +19,8 @@ PACKAGE = Path(lowdnn.__file__).parent
 class Order:
     """The parts of ``package``, lowest first; those of one line may not import each other.
 
-    A part is a module or a package; a module belongs to the part with the longest name that holds it.
+    A part is a module or a package; a module belongs to the part with the longest name that holds it. The line of "*" is
+    that of all modules and packages that no line names.
     """
 
     package: str
@@ -29,7 +30,8 @@ class Order:
         """(line, part) of a module or of a name in one."""
         inside = f"{module}.".removeprefix(f"{self.package}.")
         found = [(rank, part) for rank, line in enumerate(self.lines) for part in line if inside.startswith(f"{part}.")]
-        return max(found, key=lambda place: len(place[1]), default=(-1, ""))
+        rest = [(rank, inside.partition(".")[0]) for rank, line in enumerate(self.lines) if "*" in line]
+        return max(found or rest, key=lambda place: len(place[1]), default=(-1, ""))
 
     def wrong(self, imports: Mapping[str, Iterable[str]]) -> list[str]:
         """The imports that do not go down, and modules that no line names. ``imports``: names, by importing module."""
@@ -87,9 +89,8 @@ ENGINES = Order(
         ("gemm",),
         ("floor",),
         ("delegation", "rows"),
-        # Families.
-        ("attention", "band_matrix", "bit_mask", "block_mask", "block_scale", "conv", "matmul"),
-        ("norm", "paged_cache", "ragged", "resample", "rope", "softmax"),
+        # Families, most of which need no other.
+        ("*",),
         ("conv.depthwise", "conv.direct", "conv.implicit_gemm", "conv.packed", "conv.wgmma", "moe"),
         ("conv.grouped", "conv.narrow", "conv.stem"),
         # Everything together.
@@ -128,6 +129,9 @@ def test_imports_that_do_not_go_down_are_found() -> None:
     assert order.wrong({"p.low": ["p.a.x"]}) == ["p.low imports p.a"]
     assert order.wrong({"p.a.y": ["p.b.x"], "p.b": ["p.b.z"]}) == ["p.a.y imports p.b"]
     assert order.wrong({"p.a.inner.z": ["p.a.x"]}) == ["p.a.inner.z imports p.a"]
+    assert Order("p", (("low",), ("*",))).wrong({"p.other": ["p.low"], "p.low": ["p.other"]}) == [
+        "p.low imports p.other"
+    ]
     assert order.wrong({"p.other": []}) == ["p.other: no line of the order of p names it"]
 
 
