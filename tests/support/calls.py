@@ -137,7 +137,7 @@ _UNARY = (
 _COMPARISONS = ("cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le")
 _GRADIENTS = "elu gelu gelu_approx_tanh sigmoid softplus tanh relu swish"
 
-_OWN: Mapping[str, Arguments] = {
+LISTED: Mapping[str, Arguments] = {
     **dict.fromkeys((*_UNARY.split(), "softplus", "sqrt", "tan", "tanh", "relu", "swish"), _unary),
     **dict.fromkeys(("add", "add_square", "div", "logical_and", "logical_or", "mul", "sub"), _binary("a", "b")),
     **dict.fromkeys(("max", "min", "mod", "pow"), _binary("input0", "input1")),
@@ -218,7 +218,7 @@ _OWN: Mapping[str, Arguments] = {
 }
 
 #: Methods without a call above take tensors of equal dims, and have defaults for all else.
-CALLS: Mapping[str, Arguments] = {method: _OWN.get(method, _alike(method)) for method in METHODS}
+CALLS: Mapping[str, Arguments] = {method: LISTED.get(method, _alike(method)) for method in METHODS}
 
 #: Dims of the outputs that inputs do not determine, in the order of the outputs.
 DIMS: Mapping[str, tuple[int, ...]] = {
