@@ -20,6 +20,7 @@ from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
 from lowdnn.ops.gen_stats import GenStats
+from lowdnn.ops.lrn import LrnBackward, LrnForward
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
 from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
@@ -137,6 +138,7 @@ _OWN_KERNELS = (
         (("conv_wgrad_wgmma", "matmul_wgmma"), "reduction"),
     ),
     EngineEntry(43, "ragged", "ragged.ragged.Ragged", (RaggedMove,)),
+    EngineEntry(46, "lrn", "lrn.lrn.LrnEngine", (LrnForward, LrnBackward)),
 )
 
 _SINGLE = (

@@ -18,7 +18,8 @@ from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import backend_norm_phase, norm_forward_phase, scalar_type
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.nodes import PointwiseNode, PointwiseParameters
-from lowdnn.frontend.norm_nodes import BnFinalizeNode, NormBackwardNode, NormForwardNode
+from lowdnn.frontend.norm_nodes import AlikeNode, BnFinalizeNode, NormBackwardNode, NormForwardNode
+from lowdnn.ops.lrn import LrnBackward, LrnForward
 from lowdnn.status import BadParamError, NotSupportedError
 
 NOT_SET = data_type.NOT_SET
@@ -291,6 +292,48 @@ class NormMethods(GraphBuilder):
         return self._gradients(
             NormMode.RMS_NORM, grad, input, scale, None, inv_variance, compute_data_type, name, has_dbias
         )
+
+    @operation
+    def lrn(
+        self,
+        input: Tensor,
+        lrn_n: int = 5,
+        lrn_alpha: float = 1e-4,
+        lrn_beta: float = 0.75,
+        lrn_k: float = 2.0,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> Tensor:
+        """``input`` (N, C, spatial...) times (lrn_k + lrn_alpha / lrn_n * sum of its squares)^-lrn_beta.
+
+        The sum is over the lrn_n channels around each one, those that exist (``ops.lrn``).
+        """
+        parameters = self._local(lrn_n, lrn_alpha, lrn_beta, lrn_k)
+        return self._add(AlikeNode({"x": input}, ("y",), LrnForward, parameters), compute_data_type, name)
+
+    @operation
+    def lrn_backward(
+        self,
+        grad: Tensor,
+        input: Tensor,
+        lrn_n: int = 5,
+        lrn_alpha: float = 1e-4,
+        lrn_beta: float = 0.75,
+        lrn_k: float = 2.0,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> Tensor:
+        """The gradient of ``lrn``'s input from ``grad``, that of its output, and the arguments that it had."""
+        parameters = self._local(lrn_n, lrn_alpha, lrn_beta, lrn_k)
+        node = AlikeNode({"x": input, "dy": grad}, ("dx",), LrnBackward, parameters)
+        return self._add(node, compute_data_type, name)
+
+    def _local(self, lrn_n: int, lrn_alpha: float, lrn_beta: float, lrn_k: float) -> dict[str, int | float]:
+        """The parameters of a normalisation over neighbours, as numbers of Python."""
+        factors = {"lrn_alpha": lrn_alpha, "lrn_beta": lrn_beta, "lrn_k": lrn_k}
+        method = self._call.method
+        found = {name: real(value, f"{method}.{name}") for name, value in factors.items()}
+        return {"lrn_n": integer(lrn_n, f"{method}.lrn_n"), **found}
 
     def _scalar(self, value: Operand | None, argument: str) -> Tensor | None:
         """The tensor of an argument; a number becomes a constant of the graph, an integer if it is a count."""

@@ -1,0 +1,1 @@
+"""The engine of cross-channel local response normalisation."""
