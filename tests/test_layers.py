@@ -19,8 +19,8 @@ PACKAGE = Path(lowdnn.__file__).parent
 class Order:
     """The parts of ``package``, lowest first; those of one line may not import each other.
 
-    A part is a module or a package; a module belongs to the part with the longest name that holds it. The line of "*" is
-    that of all modules and packages that no line names.
+    A part is a module or a package; a module belongs to the part with the longest name that holds it. The line of "*"
+    is that of all modules and packages that no line names.
     """
 
     package: str
