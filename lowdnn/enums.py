@@ -323,7 +323,7 @@ class BehaviorNote(CudnnEnum, c_prefix="CUDNN_BEHAVIOR_NOTE_"):
 
 
 class KnobType(CudnnEnum, c_prefix="CUDNN_KNOB_TYPE_"):
-    """cudnnBackendKnobType_t."""
+    """cudnnBackendKnobType_t, and from ``OWN_KNOB_TYPES`` on types of lowdnn's own, where none of cuDNN's fits."""
 
     SPLIT_K = 0  # deprecated
     SWIZZLE = 1
@@ -371,6 +371,33 @@ class KnobType(CudnnEnum, c_prefix="CUDNN_KNOB_TYPE_"):
     SWAP_AB = 43
     INPUT_TMA_ENABLE = 44
     OUTPUT_TMA_ENABLE = 45
+
+    #: Threads of a block that share a row, or lie along one.
+    THREADS_PER_ROW = 10000
+    #: What is on its way beside the row at hand: 0 nothing, 1 the next row, 2 chunks in a ring, 3 the next row in one
+    #: bulk copy.
+    READ_AHEAD = 10001
+    #: Blocks of a cluster along k, as TILE_CGA_M and TILE_CGA_N are along m and n.
+    TILE_CGA_K = 10002
+    #: Neighbouring channels that the lanes of a warp have side by side.
+    CHANNEL_LANES = 10003
+    #: Threads, or groups of them, that a block has along an axis of a convolution without products.
+    BLOCK_CHANNELS = 10004
+    BLOCK_BATCHES = 10005
+    BLOCK_ROWS = 10006
+    BLOCK_COLS = 10007
+    #: Tiles that a warp computes one after the other.
+    WARP_TILES = 10008
+    #: Neighbouring pixels that are taken for one.
+    PACK_SIZE = 10009
+
+    @property
+    def c_name(self) -> str:
+        return f"LOWDNN_KNOB_TYPE_{self.name}" if self >= OWN_KNOB_TYPES else super().c_name
+
+
+#: The first number of knob types that cuDNN does not have; its own and its frontend's end far below.
+OWN_KNOB_TYPES = 10000
 
 
 class LayoutType(CudnnEnum, c_prefix="CUDNN_LAYOUT_TYPE_"):

@@ -26,6 +26,8 @@ ENUMS = [
         (AttributeType.BACKEND_DESCRIPTOR, 15, "CUDNN_TYPE_BACKEND_DESCRIPTOR"),
         (enums.ReduceTensorOp.MUL_NO_ZEROS, 8, "CUDNN_REDUCE_TENSOR_MUL_NO_ZEROS"),
         (enums.HeurMode.FALLBACK, 2, "CUDNN_HEUR_MODE_FALLBACK"),
+        (enums.KnobType.OUTPUT_TMA_ENABLE, 45, "CUDNN_KNOB_TYPE_OUTPUT_TMA_ENABLE"),
+        (enums.KnobType.THREADS_PER_ROW, 10000, "LOWDNN_KNOB_TYPE_THREADS_PER_ROW"),
         (enums.ConvolutionMode.CROSS_CORRELATION, 1, "CUDNN_CROSS_CORRELATION"),
     ],
 )
@@ -38,7 +40,7 @@ def test_sizes() -> None:
     assert len(PointwiseMode) == 52
     assert len(DescriptorType) == 51
     assert len(AttributeName) == 383
-    assert sum(len(cls.__members__) for cls in ENUMS) == 704
+    assert sum(len(cls.__members__) for cls in ENUMS) == 714
 
 
 def test_c_names_are_unique() -> None:

@@ -167,7 +167,7 @@ class scalar_type(NumberedEnum):
 
 
 class knob_type(NumberedEnum):
-    """cudnn.knob_type."""
+    """cudnn.knob_type, and lowdnn's own types by the backend's numbers."""
 
     NOT_SET = 0
     SWIZZLE = 1
@@ -202,6 +202,17 @@ class knob_type(NumberedEnum):
     INPUT_TMA_ENABLE = 30
     OUTPUT_TMA_ENABLE = 31
     TILE_CGA = 32
+
+    THREADS_PER_ROW = 10000
+    READ_AHEAD = 10001
+    TILE_CGA_K = 10002
+    CHANNEL_LANES = 10003
+    BLOCK_CHANNELS = 10004
+    BLOCK_BATCHES = 10005
+    BLOCK_ROWS = 10006
+    BLOCK_COLS = 10007
+    WARP_TILES = 10008
+    PACK_SIZE = 10009
 
 
 def backend_mode(mode: heur_mode) -> HeurMode:

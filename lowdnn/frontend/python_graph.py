@@ -68,12 +68,16 @@ NOT_SET = data_type.NOT_SET
 
 @dataclass(frozen=True)
 class knob:
-    """One tunable of an engine: an evenly spaced range that holds its values."""
+    """One tunable of an engine: ``values``, all that it may take, and the evenly spaced range that holds them.
+
+    The range may hold other values too, which ``create_execution_plan`` refuses.
+    """
 
     type: knob_type
     min_value: int
     max_value: int
     stride: int
+    values: tuple[int, ...]
 
 
 class pygraph(
@@ -458,7 +462,7 @@ def _check_device_arguments(handle: object, sm_count: object, sm_version: object
 
 def _ranged(kind: KnobType, values: tuple[int, ...]) -> knob:
     least = min(values)
-    return knob(frontend_knob(kind), least, max(values), gcd(*(value - least for value in values)) or 1)
+    return knob(frontend_knob(kind), least, max(values), gcd(*(value - least for value in values)) or 1, values)
 
 
 def _with_note(notes: Iterable[IntEnum]) -> str:

@@ -32,7 +32,7 @@ from lowdnn.plan import Plan
 from lowdnn.status import Status
 
 #: Knobs that count the parts of a sum.
-_SPLITS = (KnobType.SPLIT_K_SLC, KnobType.SPLIT_K_BUF)
+_SPLITS = (KnobType.SPLIT_K_SLC, KnobType.TILE_CGA_K)
 
 
 @dataclass(frozen=True)

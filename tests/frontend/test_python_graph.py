@@ -104,7 +104,7 @@ def test_a_chosen_engine_with_knobs(handle: Handle) -> None:
     graph.build_operation_graph()
     engine = next(found for found in handle.engines if found.name == "matmul_simt")
     knobs = graph.get_knobs_for_engine(engine.index)
-    assert knobs
+    assert all((found.min_value, found.max_value) == (min(found.values), max(found.values)) for found in knobs)
     assert graph.get_engine_count() == len(handle.engines)
     chosen = {knobs[0].type: knobs[0].min_value}
     graph.create_execution_plan(engine.index, chosen)
@@ -115,6 +115,9 @@ def test_a_chosen_engine_with_knobs(handle: Handle) -> None:
     case.check(handle, lambda values: graph.execute(values))
     with pytest.raises(BadParamError, match="expected one of"):
         graph.create_execution_plan(engine.index, {knobs[0].type: -1})
+    between = set(range(knobs[0].min_value, knobs[0].max_value, knobs[0].stride)) - set(knobs[0].values)
+    with pytest.raises(BadParamError, match="expected one of"):
+        graph.create_execution_plan(engine.index, {knobs[0].type: min(between)})
     with pytest.raises(BadParamError, match=r"pygraph\.engine_id"):
         graph.create_execution_plan(99, {})
     refusing = next(found for found in handle.engines if found.name == "conv_direct")

@@ -177,6 +177,7 @@ def test_a_pointer_is_no_value() -> None:
         ("engine", "pointwise", "file.engine", "an engine that takes graph and choices"),
         ("choices", [], "file.choices", "dict"),
         ("choices/NO_KNOB", 1, "file.choices", "names of knobs"),
+        ("choices/SPLIT_K_BUF", 1, "file.engine", "an engine that takes graph and choices"),
         ("choices/TILE_M", True, "file.choices.TILE_M", "int"),
         ("choices/TILE_M", 7, "file.engine", "an engine that takes graph and choices"),
         ("graph", {}, "file.graph", "list"),

@@ -69,6 +69,6 @@ def _splits(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> Iterator[C
     yield {}
     knobs = {knob.type: knob for knob in engine.knobs(graph, arch)}
     # A cluster along k needs a k block for each of its blocks in every part.
-    alone = {KnobType.SPLIT_K_BUF: 1} if KnobType.SPLIT_K_BUF in knobs else {}
+    alone = {KnobType.TILE_CGA_K: 1} if KnobType.TILE_CGA_K in knobs else {}
     if parts := knobs.get(KnobType.SPLIT_K_SLC):
         yield from (alone | {parts.type: value} for value in parts.values if value != parts.default)

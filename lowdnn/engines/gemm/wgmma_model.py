@@ -38,7 +38,7 @@ _MAX_SPLITS = 32
 #: Blocks of a cluster on every device.
 _MAX_CLUSTER = 8
 #: Choices that leave k in one part.
-WHOLE_K: Mapping[KnobType, int] = {KnobType.SPLIT_K_SLC: 1, KnobType.SPLIT_K_BUF: 1, KnobType.STREAM_K: 0}
+WHOLE_K: Mapping[KnobType, int] = {KnobType.SPLIT_K_SLC: 1, KnobType.TILE_CGA_K: 1, KnobType.STREAM_K: 0}
 _DEFAULT_GROUP = 8
 #: Columns of tiles up to which a row of them is no more than what the blocks in flight share.
 _MAX_OWN_COLUMNS = 12
@@ -160,7 +160,7 @@ def _knobs(chosen: WgmmaTiling, allows_clusters: bool, allows_split: bool) -> tu
         ),
         Knob(
             "cluster_k",
-            KnobType.SPLIT_K_BUF,
+            KnobType.TILE_CGA_K,
             tuple(sharers),
             tile.cluster_k,
             "blocks of a cluster that share a part of k and sum what they have through their shared memory",
@@ -212,7 +212,7 @@ def tiling_of(engine: str, product: WgmmaProduct, arch: ArchSpec, chosen: Mappin
         WARP_CONFIGS[chosen[KnobType.WARP_SPEC_CFG]],
         (chosen[KnobType.TILE_CGA_M], chosen[KnobType.TILE_CGA_N]),
     )
-    tile = replace(tile, cluster_k=chosen[KnobType.SPLIT_K_BUF])
+    tile = replace(tile, cluster_k=chosen[KnobType.TILE_CGA_K])
     machine = Machine.of(product.type, arch)
     if product.has_operand:
         tile = with_operand_buffers(tile, machine)
@@ -222,7 +222,7 @@ def tiling_of(engine: str, product: WgmmaProduct, arch: ArchSpec, chosen: Mappin
     tiling = WgmmaTiling(tile, chosen[KnobType.SPLIT_K_SLC], chosen[KnobType.SWIZZLE], resident)
     problem = tile_problem(product, tile, machine) or tiling.schedule(product).sharing_problem()
     if resident and tile.cluster_k == 1:
-        problem = "SPLIT_K_BUF above 1 beside STREAM_K"
+        problem = "TILE_CGA_K above 1 beside STREAM_K"
     if problem:
         raise BadParamError.at(f"{engine}.knob_choices", expected=problem, got=tile.label)
     return tiling

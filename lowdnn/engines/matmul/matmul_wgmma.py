@@ -5,7 +5,7 @@ Operands are read in place where a tensor map describes them; others, and those 
 are repacked into the workspace first. Any batches, broadcasts and tails, any pointwise epilogue. A value of the
 epilogue may be reduced on its way: each of its columns, each of its rows, and as a whole.
 Convolutions that read each pixel once are such products too, in all three directions (``pixel_matmul``).
-k may be cut into parts: by SPLIT_K_SLC for a second launch that sums them, by SPLIT_K_BUF for the blocks of a cluster,
+k may be cut into parts: by SPLIT_K_SLC for a second launch that sums them, by TILE_CGA_K for the blocks of a cluster,
 which sum them through their shared memory; with STREAM_K, of the last tiles only. The order of the sums is fixed.
 Kernels: ``matmul_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``,
 ``reduction/reduction_combine.cu``.

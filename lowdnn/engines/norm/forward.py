@@ -104,7 +104,7 @@ class ForwardRows:
         if not self.layout.row_groups:
             return chain
         shape = tile_of(self.layout, chosen, self._held)
-        wanted = chosen[KnobType.STAGES]
+        wanted = chosen[KnobType.READ_AHEAD]
         on_chip = self._on_chip(shape, arch, is_ring_wanted=wanted == RING)
         shape = on_chip.tile
         ahead = NextRow(shape, self.layout, arch, (self.before.loads,), wanted == NEXT_ROW)

@@ -79,7 +79,7 @@ class Summing:
         places, cluster = chosen[KnobType.STAGES], chosen[KnobType.TILE_CGA_M]
         if not places or chosen[KnobType.CTA_COUNT] > 1:
             return None
-        return self._tile(chosen[KnobType.TILE_ROWS], chosen[KnobType.MULTIPLY], cluster, places)
+        return self._tile(chosen[KnobType.THREADS_PER_ROW], chosen[KnobType.MULTIPLY], cluster, places)
 
     def _places(self, team: int, items: int, cluster: int) -> int:
         """As many as fit, scales included; more than one of them are worth more than the scales."""

@@ -62,22 +62,22 @@ class ReductionEngine(ProblemEngine["_Problem"]):
         return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else _Problem(fused, arch)
 
     def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_COLS (threads of an output, or side by side), MULTIPLY (groups in flight per thread), SPLIT_K_BUF; for
-        short rows TILE_COLS alone: the outputs of a block."""
+        """THREADS_PER_ROW (threads of an output, or side by side), MULTIPLY (groups in flight per thread), SPLIT_K_SLC;
+        for short rows TILE_ROWS alone: the rows of a block."""
         return _knobs(problem.layout, arch) if problem.short is None else _short_knobs(problem.short, arch)
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """One launch, two where outputs are cut into slices, none where there are no outputs."""
         layout, short = problem.layout, problem.short
         if short is not None:
-            outputs = chosen[KnobType.TILE_COLS]
+            outputs = chosen[KnobType.TILE_ROWS]
             return PlanParts([(short.kernel(outputs), short.launch(outputs))])
         stages = Stages(
             problem.fused,
             layout,
-            chosen[KnobType.TILE_COLS],
+            chosen[KnobType.THREADS_PER_ROW],
             chosen[KnobType.MULTIPLY],
-            chosen[KnobType.SPLIT_K_BUF],
+            chosen[KnobType.SPLIT_K_SLC],
             overlaps=is_dependent(arch),
         )
         if not layout.outputs:
@@ -127,15 +127,15 @@ def _knobs(layout: ReductionLayout, arch: ArchSpec) -> tuple[Knob, ...]:
     slices = _default_slices(layout, width, arch)
     side = "threads that join one output" if layout.is_row else "threads side by side"
     return (
-        Knob("width", KnobType.TILE_COLS, _WIDTHS, width, side),
+        Knob("width", KnobType.THREADS_PER_ROW, _WIDTHS, width, side),
         Knob("unroll", KnobType.MULTIPLY, _UNROLLS, unroll, "groups in flight per thread"),
-        Knob("slices", KnobType.SPLIT_K_BUF, tuple(sorted({*_SLICES, slices})), slices, "parts of one output"),
+        Knob("slices", KnobType.SPLIT_K_SLC, tuple(sorted({*_SLICES, slices})), slices, "parts of one output"),
     )
 
 
 def _short_knobs(short: ShortRows, arch: ArchSpec) -> tuple[Knob, ...]:
     values = tuple(1 << power for power in range(FEWEST_OUTPUTS.bit_length() - 1, short.most_outputs.bit_length()))
-    return (Knob("outputs", KnobType.TILE_COLS, values, short.default_outputs(arch), "outputs of a block"),)
+    return (Knob("outputs", KnobType.TILE_ROWS, values, short.default_outputs(arch), "rows that a block reduces"),)
 
 
 def _default_width(layout: ReductionLayout, arch: ArchSpec) -> int:

@@ -45,7 +45,7 @@ class RowEngine(ProblemEngine[RowProblem]):
         return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else problem
 
     def knobs_of(self, problem: RowProblem, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_ROWS, MULTIPLY and TILE_CGA_M: threads of a row, groups that one holds, blocks that share rows."""
+        """THREADS_PER_ROW, MULTIPLY, groups that one of them holds, and TILE_CGA_M, blocks that share rows."""
         return problem.knobs(arch)
 
     def parts(self, problem: RowProblem, arch: ArchSpec, chosen: Choices) -> PlanParts:

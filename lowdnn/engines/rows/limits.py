@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class RowLimits:
     """Values of the knobs, registers of a thread, threads, rows and bytes. Shares are of one."""
 
-    #: Values of TILE_ROWS: threads of a team, which share a row.
+    #: Values of THREADS_PER_ROW, the threads of a team.
     teams: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     #: Values of MULTIPLY: groups of a row that a thread holds.
     items: tuple[int, ...] = (1, 2, 4, 8, 16)

@@ -138,7 +138,7 @@ class OnChip:
     def _checked(self) -> OnChip:
         """Raises BadParamError where a cooperative grid would not fit the device."""
         if self.tile.is_cooperative and not self.is_in_turns and self.tile.blocks(self.layout) > self.arch.sm_count:
-            in_turns = f", or STAGES 2 with room for {self._least_slots} chunks" if self.arch.has_tma else ""
+            in_turns = f", or READ_AHEAD 2 with room for {self._least_slots} chunks" if self.arch.has_tma else ""
             expected = f"blocks that the device has{in_turns}"
             raise BadParamError.at("rows.CTA_COUNT", expected=expected, got=self.tile.SHARING)
         return self

@@ -41,25 +41,25 @@ class RowDivision:
 
 
 def knobs(layout: RowLayout, arch: ArchSpec, held: Held, defaults: RowDivision | None = None) -> tuple[Knob, ...]:
-    """TILE_ROWS (threads of a row), MULTIPLY (groups that one holds), TILE_CGA_M and, where the kernel can, CTA_COUNT
-    (blocks that share rows) and STAGES (what is on its way beside the row at hand)."""
+    """THREADS_PER_ROW, MULTIPLY (groups that one of them holds), TILE_CGA_M and, where the kernel can, CTA_COUNT,
+    blocks that share rows, and READ_AHEAD, what is on its way beside the row at hand."""
     division, ahead = _first_choice(layout, arch, held, defaults)
     teams = tuple(team for team in LIMITS.teams if team <= most_team(layout))
     items = tuple(sorted({*LIMITS.items, division.items}))
     found: tuple[Knob, ...] = (
-        Knob("team", KnobType.TILE_ROWS, teams, division.team, "threads that share a row"),
+        Knob("team", KnobType.THREADS_PER_ROW, teams, division.team, "threads that share a row"),
         Knob("items", KnobType.MULTIPLY, items, division.items, "groups in registers"),
         Knob("cluster", KnobType.TILE_CGA_M, clusters(arch), division.cluster, "blocks of a cluster that share rows"),
     )
     if held.looks_ahead:
         text = "on its way beside the row at hand: 1 the next row, 2 chunks in a ring, 3 the next row in one copy"
         stages = (0, NEXT_ROW, RING if held.stays else ENGINE_ROW)
-        found = (*found, Knob("ahead", KnobType.STAGES, stages, ahead, text))
+        found = (*found, Knob("ahead", KnobType.READ_AHEAD, stages, ahead, text))
     if not held.stays:
         return found
     most = arch.sm_count if may_take_turns(layout, arch, held) else most_sharing(layout, arch)
     values = tuple(sorted({share for share in LIMITS.shares_of_grid if share <= most} | {1, division.sharing}))
-    text = "blocks of a cooperative grid that share rows; in turns where STAGES is 2"
+    text = "blocks of a cooperative grid that share rows; in turns where READ_AHEAD is 2"
     return (*found, Knob("sharing", KnobType.CTA_COUNT, values, division.sharing, text))
 
 
@@ -75,7 +75,7 @@ def filling_cluster(layout: RowLayout, arch: ArchSpec, least: int) -> int:
 def _first_choice(
     layout: RowLayout, arch: ArchSpec, held: Held, defaults: RowDivision | None
 ) -> tuple[RowDivision, int]:
-    """The division, ``defaults`` where they are given, and the value of STAGES."""
+    """The division, ``defaults`` where they are given, and the value of READ_AHEAD."""
     ring = None if defaults else _in_turns(layout, arch, held) or _in_ring(layout, arch, held)
     found = defaults or ring or _by_registers(layout, arch, held)
     is_ahead = found.sharing <= found.cluster and _is_worth_looking_ahead(layout, arch, held, found)

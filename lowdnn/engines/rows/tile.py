@@ -16,7 +16,7 @@ from lowdnn.engines.rows.teams import are_apart, has_room_for_lines, side_of, tu
 from lowdnn.enums import KnobType
 from lowdnn.status import BadParamError
 
-#: STAGES: the next row, as many chunks as have room, or the next row by the copy engine.
+#: READ_AHEAD: the next row, as many chunks as have room, or the next row by the copy engine.
 NEXT_ROW, RING, ENGINE_ROW = 1, 2, 3
 
 #: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
@@ -105,10 +105,10 @@ def tile_of(layout: RowLayout, chosen: Choices, held: Held) -> RowTile:
     sharing = max(cluster, chosen.get(KnobType.CTA_COUNT, 1))
     if 1 < cluster < sharing:
         raise BadParamError.at("rows.TILE_CGA_M", expected=f"1 with CTA_COUNT {sharing}", got=cluster)
-    held = held.looking_ahead if chosen.get(KnobType.STAGES) in (NEXT_ROW, ENGINE_ROW) else held
-    in_turns = sharing > cluster and chosen.get(KnobType.STAGES) == RING
+    held = held.looking_ahead if chosen.get(KnobType.READ_AHEAD) in (NEXT_ROW, ENGINE_ROW) else held
+    in_turns = sharing > cluster and chosen.get(KnobType.READ_AHEAD) == RING
     side = turn_side(layout, held) if in_turns else side_of(layout)
-    return tile_for(layout, chosen[KnobType.TILE_ROWS], items, cluster, sharing, held, side)
+    return tile_for(layout, chosen[KnobType.THREADS_PER_ROW], items, cluster, sharing, held, side)
 
 
 def tile_for(

@@ -51,7 +51,7 @@ class BackwardSoftmax:
         if not self.layout.row_groups:
             return chain
         shape = tile_of(self.layout, chosen, self._held)
-        sources, stages = ((found.y,), found.before.loads), chosen[KnobType.STAGES]
+        sources, stages = ((found.y,), found.before.loads), chosen[KnobType.READ_AHEAD]
         ahead = NextRow(shape, self.layout, arch, sources, stages > 0, stages == ENGINE_ROW)
         kernel = RowKernel(
             source="softmax/softmax_backward.cu",

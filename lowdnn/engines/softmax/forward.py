@@ -65,7 +65,7 @@ class ForwardSoftmax:
         if not self.layout.row_groups:
             return chain
         shape = tile_of(self.layout, chosen, self._held)
-        statistics, stages = _statistics(operation), chosen[KnobType.STAGES]
+        statistics, stages = _statistics(operation), chosen[KnobType.READ_AHEAD]
         ahead = NextRow(shape, self.layout, arch, (self.before.loads,), stages > 0, stages == ENGINE_ROW)
         kernel = RowKernel(
             source="softmax/softmax_forward.cu",

@@ -48,7 +48,7 @@ class Askew:
 
     def planned(self, chosen: Choices, arch: ArchSpec, kernel_index: KernelIndex) -> Launch:
         """The launch that the engine's knobs choose; numbers of lanes that only other tiles have leave the default."""
-        lanes = chosen[KnobType.TILE_ROWS]
+        lanes = chosen[KnobType.THREADS_PER_ROW]
         params = self.params(lanes if lanes in LANES_U else self.default_lanes_u, overlaps=is_dependent(arch))
         return self.launch(params, kernel_index(kernel_of(params, self.batch.types_name)))
 

@@ -63,7 +63,7 @@ class Tiles:
 
     def planned(self, chosen: Choices, arch: ArchSpec, kernel_index: KernelIndex) -> Launch:
         """The launch that the engine's knobs choose."""
-        lanes = chosen[KnobType.TILE_ROWS] or self.default_lanes_u
+        lanes = chosen[KnobType.THREADS_PER_ROW] or self.default_lanes_u
         params = self.params(lanes, overlaps=is_dependent(arch))
         return self.launch(params, kernel_index(kernel_of(params, self.batch.types_name)))
 

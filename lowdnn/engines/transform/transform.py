@@ -60,7 +60,7 @@ class Transform(ProblemEngine["_Problem"]):
         return _Problem(forms, moves.workspace_bytes)
 
     def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_ROWS (threads along the input's rows of a tile) and MULTIPLY (groups in flight per thread)."""
+        """THREADS_PER_ROW (those along the input's rows of a tile) and MULTIPLY (groups in flight per thread)."""
         return _KNOBS
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
@@ -93,6 +93,6 @@ def _form_of(batch: Batch) -> _Form:
 
 
 _KNOBS = (
-    Knob("tile_rows", KnobType.TILE_ROWS, (_OWN, *tiles.LANES_U), _OWN, "threads along a tile's rows of the input"),
+    Knob("lanes", KnobType.THREADS_PER_ROW, (_OWN, *tiles.LANES_U), _OWN, "threads along a tile's rows of the input"),
     Knob("unroll", KnobType.MULTIPLY, (_OWN, *rows.UNROLLS), _OWN, "groups in flight per thread, without tiles"),
 )

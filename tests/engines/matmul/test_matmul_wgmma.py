@@ -223,7 +223,7 @@ def test_split_sums(checked: Runtime, data_type: DataType, swap: bool, splits: i
 def test_a_cluster_shares_the_k_of_a_tile(
     checked: Runtime, m: int, n: int, k: int, choices: dict[KnobType, int]
 ) -> None:
-    sharers, splits = choices[KnobType.SPLIT_K_BUF], choices[KnobType.SPLIT_K_SLC]
+    sharers, splits = choices[KnobType.TILE_CGA_K], choices[KnobType.SPLIT_K_SLC]
     arch = SM_90A.with_sm_count(sharers)
     plan = check_exact(checked, ENGINE, bf16_graph(m, n, k), length=k, choices=choices, arch=arch)
     assert len(plan.launches) == splits

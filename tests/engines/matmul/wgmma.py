@@ -48,7 +48,7 @@ def knobs(
         KnobType.TILE_CGA_M: cluster[0],
         KnobType.TILE_CGA_N: cluster[1],
         KnobType.SPLIT_K_SLC: splits,
-        KnobType.SPLIT_K_BUF: sharers,
+        KnobType.TILE_CGA_K: sharers,
         KnobType.STREAM_K: int(streams),
         KnobType.SWAP_AB: int(swap),
         KnobType.OUTPUT_TMA_ENABLE: int(by_map),

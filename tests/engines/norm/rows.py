@@ -11,20 +11,20 @@ from tests.support.running import check_case
 ENGINE = NormRows()
 
 #: A team of one warp that holds two groups: 256 elements of fp32 in a chunk.
-SMALL = {KnobType.TILE_ROWS: 32, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
+SMALL = {KnobType.THREADS_PER_ROW: 32, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
 
 CLUSTER = SMALL | {KnobType.TILE_CGA_M: 2}
 
 #: Teams of a quarter of a warp.
-NARROW = SMALL | {KnobType.TILE_ROWS: 8}
+NARROW = SMALL | {KnobType.THREADS_PER_ROW: 8}
 
 #: Of values only one block would fit a multiprocessor.
-WIDE = {KnobType.TILE_ROWS: 512, KnobType.MULTIPLY: 4, KnobType.TILE_CGA_M: 1}
+WIDE = {KnobType.THREADS_PER_ROW: 512, KnobType.MULTIPLY: 4, KnobType.TILE_CGA_M: 1}
 
 #: Two warps of threads with rows side by side, or one row; four blocks of a cooperative grid share them.
-GRID = {KnobType.TILE_ROWS: 8, KnobType.MULTIPLY: 1, KnobType.TILE_CGA_M: 1, KnobType.CTA_COUNT: 4}
+GRID = {KnobType.THREADS_PER_ROW: 8, KnobType.MULTIPLY: 1, KnobType.TILE_CGA_M: 1, KnobType.CTA_COUNT: 4}
 
-COLUMNS = {KnobType.TILE_ROWS: 16, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
+COLUMNS = {KnobType.THREADS_PER_ROW: 16, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
 
 
 def check(device: Runtime, line: str, choices: dict[KnobType, int] | None = None) -> Plan:

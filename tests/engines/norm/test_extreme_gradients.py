@@ -24,7 +24,7 @@ CASES = [
     ("dims=7x97 mode=rms scale=scale dtype=bf16", {}),
     ("dims=3x12x5x7 mode=group groups=3", {}),
     ("dims=4x16x5x4 mode=batch layout=nhwc", {}),
-    ("dims=4x6x5x4 mode=batch", {KnobType.TILE_ROWS: 8, KnobType.MULTIPLY: 1, KnobType.TILE_CGA_M: 1}),
+    ("dims=4x6x5x4 mode=batch", {KnobType.THREADS_PER_ROW: 8, KnobType.MULTIPLY: 1, KnobType.TILE_CGA_M: 1}),
     ("dims=3x8x9x9 mode=instance", {}),
 ]
 

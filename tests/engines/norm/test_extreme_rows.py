@@ -26,12 +26,12 @@ from tests.support.pairs import paired
 from tests.support.running import run_plan
 
 #: Threads of a row: 32 with two groups each, 8, two blocks of a cluster, or four of a grid; the last two use a ring.
-BLOCK = {KnobType.TILE_ROWS: 32, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
-NARROW = BLOCK | {KnobType.TILE_ROWS: 8}
+BLOCK = {KnobType.THREADS_PER_ROW: 32, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
+NARROW = BLOCK | {KnobType.THREADS_PER_ROW: 8}
 CLUSTER = BLOCK | {KnobType.TILE_CGA_M: 2}
-GRID = {KnobType.TILE_ROWS: 8, KnobType.MULTIPLY: 1, KnobType.TILE_CGA_M: 1, KnobType.CTA_COUNT: 4}
-TURNS = GRID | {KnobType.TILE_ROWS: 16, KnobType.STAGES: 2}
-RING = BLOCK | {KnobType.STAGES: 2}
+GRID = {KnobType.THREADS_PER_ROW: 8, KnobType.MULTIPLY: 1, KnobType.TILE_CGA_M: 1, KnobType.CTA_COUNT: 4}
+TURNS = GRID | {KnobType.THREADS_PER_ROW: 16, KnobType.READ_AHEAD: 2}
+RING = BLOCK | {KnobType.READ_AHEAD: 2}
 
 #: Factors of rows; ordinary rows lie between the extreme ones.
 MAGNITUDES = (1.0, 1e19, 1.0, 1e30, 1e-3, 2e37)
@@ -131,7 +131,7 @@ def check(
         drawn = dtypes.to_float64(inputs[tensor.uid], tensor.data_type)
         scaled = (drawn if spread is None else 1 + spread * drawn) * sizes
         inputs[tensor.uid] = dtypes.from_float64(scaled, tensor.data_type)
-    arch = SM_90A.with_sm_count(4) if KnobType.STAGES in choices else SM_90A
+    arch = SM_90A.with_sm_count(4) if KnobType.READ_AHEAD in choices else SM_90A
     found = run_plan(runtime, engine.plan(graph, arch, choices), graph, inputs)
     expected = {uid: values(array, graph.tensors[uid]) for uid, array in evaluate(graph, inputs).items()}
     assert norm.inv_variance is not None

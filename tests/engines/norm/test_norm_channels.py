@@ -94,7 +94,7 @@ def test_channels_that_others_have_apart(device: Runtime) -> None:
     [
         ("dims=3x20x9x11 mode=group groups=2 dtype=bf16", SMALL, 10),
         ("dims=5x24x8x16 mode=group groups=6 dtype=fp16", CLUSTER, 4),
-        ("dims=5x24x8x16 mode=group groups=6 dtype=fp16", CLUSTER | {KnobType.STAGES: 1}, 4),
+        ("dims=5x24x8x16 mode=group groups=6 dtype=fp16", CLUSTER | {KnobType.READ_AHEAD: 1}, 4),
         ("dims=2x66x4x5 mode=group groups=2", SMALL, 1),  # more than a block has one beside the other
     ],
 )

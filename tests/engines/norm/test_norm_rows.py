@@ -92,7 +92,7 @@ def test_scales_are_asked_for_before_their_turn(
     racing: Runtime, line: str, team: int, is_whole: int, ahead: int
 ) -> None:
     """Of packed rows; two teams of 64 threads have barriers of their own, and the last block has one row less."""
-    choices = {KnobType.TILE_ROWS: team, KnobType.MULTIPLY: 4, KnobType.TILE_CGA_M: 1}
+    choices = {KnobType.THREADS_PER_ROW: team, KnobType.MULTIPLY: 4, KnobType.TILE_CGA_M: 1}
     shape = shape_of(check(racing, line, choices))
     assert (shape["AS_READ"], shape["IS_WHOLE"], shape["OPERANDS_AHEAD"]) == (1, is_whole, ahead)
 
@@ -150,7 +150,7 @@ def test_gradients_are_summed_on_the_way_where_rows_allow(device: Runtime) -> No
 def test_the_next_row_is_on_its_way(racing: Runtime, line: str, choices: dict[KnobType, int]) -> None:
     """On few multiprocessors, so that blocks have several rows."""
     arch = SM_90A.with_sm_count(1)
-    plan = check_case(racing, ENGINE, f"norm {line}", choices | {KnobType.STAGES: 1}, arch)
+    plan = check_case(racing, ENGINE, f"norm {line}", choices | {KnobType.READ_AHEAD: 1}, arch)
     assert shape_of(plan)["LOOKS_AHEAD"] == 1
 
 
@@ -159,12 +159,12 @@ def test_the_next_row_is_on_its_way(racing: Runtime, line: str, choices: dict[Kn
     ("line", "choices"),
     [
         ("dims=23x250 mode=layer dtype=bf16", SMALL | {KnobType.MULTIPLY: 4}),
-        ("dims=23x500 mode=layer dtype=bf16 before=relu_bwd", SMALL | {KnobType.TILE_ROWS: 64}),
-        ("dims=21x97 mode=rms scale=scale", SMALL | {KnobType.TILE_ROWS: 16, KnobType.MULTIPLY: 8}),
+        ("dims=23x500 mode=layer dtype=bf16 before=relu_bwd", SMALL | {KnobType.THREADS_PER_ROW: 64}),
+        ("dims=21x97 mode=rms scale=scale", SMALL | {KnobType.THREADS_PER_ROW: 16, KnobType.MULTIPLY: 8}),
         ("dims=37x512 mode=layer dtype=bf16", SMALL),
         ("dims=9x1016 mode=layer dtype=bf16", SMALL | {KnobType.MULTIPLY: 4}),
         ("dims=9x2040 mode=layer dtype=bf16", SMALL | {KnobType.MULTIPLY: 8}),
-        ("dims=13x511 mode=layer dtype=fp16 stats=fp16", SMALL | {KnobType.TILE_ROWS: 256}),
+        ("dims=13x511 mode=layer dtype=fp16 stats=fp16", SMALL | {KnobType.THREADS_PER_ROW: 256}),
         ("dims=9x500 mode=layer axes=1 dtype=fp32", CLUSTER),
     ],
 )
@@ -254,7 +254,7 @@ def test_equal_rows_have_no_deviation(device: Runtime) -> None:
 
 def test_every_scheduling_policy(scheduled: Runtime) -> None:
     check(scheduled, "dims=5x1000 mode=layer", CLUSTER)
-    check(scheduled, "dims=5x1000 mode=layer", SMALL | {KnobType.TILE_ROWS: 128})
+    check(scheduled, "dims=5x1000 mode=layer", SMALL | {KnobType.THREADS_PER_ROW: 128})
     check(scheduled, "dims=40x64 mode=layer dir=bwd", NARROW)
     check(scheduled, "dims=4x64x5x4 mode=batch layout=nhwc", GRID)
     check(scheduled, "dims=5x509 mode=layer dtype=bf16", CLUSTER)
@@ -320,7 +320,9 @@ def test_rows_that_are_summed_have_few_threads(line: str, tile: tuple[int, int, 
 def test_clusters_that_stay_are_there_at_a_time(cluster: int, team: int) -> None:
     """None is left over that would begin when the others end: those of an H100, in its groups of multiprocessors."""
     graph = parse_case(f"norm dims=8192x{team * 16 * cluster} mode=layer dir=bwd dtype=bf16").graph()
-    plan = ENGINE.plan(graph, SM_90A, {KnobType.TILE_ROWS: team, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: cluster})
+    plan = ENGINE.plan(
+        graph, SM_90A, {KnobType.THREADS_PER_ROW: team, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: cluster}
+    )
     resident = int(shape_of(plan)["RESIDENT"])
     there = sum(count * resident // cluster for count in (16, 16, 16, 16, 16, 16, 18, 18))
     assert 0.85 * there < plan.launches[0].grid[0] / cluster <= there

@@ -34,7 +34,7 @@ from tests.support.running import check_case, check_outputs, run_plan
 def test_chunks_of_one_row_after_the_other_go_through_a_ring(
     racing: Runtime, line: str, choices: dict[KnobType, int]
 ) -> None:
-    plan = check_case(racing, ENGINE, f"norm {line}", choices | {KnobType.STAGES: 2}, SM_90A.with_sm_count(1))
+    plan = check_case(racing, ENGINE, f"norm {line}", choices | {KnobType.READ_AHEAD: 2}, SM_90A.with_sm_count(1))
     assert shape_of(plan)["IN_RING"] == 1
 
 
@@ -70,13 +70,13 @@ def test_gradients_of_many_groups_go_through_a_ring() -> None:
     for dims, stages in (("16x256x128x128", 2), ("8x320x64x64", 0)):
         graph = parse_case(f"norm dims={dims} mode=group groups=32 dir=bwd dtype=bf16").graph()
         plan = ENGINE.plan(graph, SM_90A, {})
-        assert dict(plan.choices)[KnobType.STAGES] == stages
+        assert dict(plan.choices)[KnobType.READ_AHEAD] == stages
         assert shape_of(plan)["IN_RING"] == stages // 2
 
 
 def test_many_blocks_share_rows(racing: Runtime) -> None:
     """Several threads join a number of theirs, then one thread what these have."""
-    wide = {KnobType.TILE_ROWS: 16, KnobType.MULTIPLY: 1, KnobType.TILE_CGA_M: 1, KnobType.CTA_COUNT: 32}
+    wide = {KnobType.THREADS_PER_ROW: 16, KnobType.MULTIPLY: 1, KnobType.TILE_CGA_M: 1, KnobType.CTA_COUNT: 32}
     assert check(racing, "dims=2x32x16x17 mode=batch layout=nhwc mean=100", wide).launches[0].grid[0] == 32
 
 
@@ -88,7 +88,7 @@ def test_chunks_stay_in_shared_memory(device: Runtime, direction: str) -> None:
     tensors = 2 if direction == "fwd" else 3
     assert check(device, line, GRID).launches[0].shared_bytes == 8 * 64 * tensors * 16
     line = f"dims=1x64x2048x1 mode=batch layout=nhwc dtype=bf16 dir={direction}"
-    plan = check(device, line, {KnobType.TILE_ROWS: 64, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1})
+    plan = check(device, line, {KnobType.THREADS_PER_ROW: 64, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1})
     assert 0.6 * SM_90A.shared_bytes_per_block < plan.launches[0].shared_bytes < SM_90A.shared_bytes_per_block
 
 
@@ -125,7 +125,7 @@ def test_a_mask_stays_too(device: Runtime) -> None:
 )
 def test_blocks_share_rows_in_turns(racing: Runtime, line: str, team: int) -> None:
     """Threads of roles of their own copy rows, have the first pass over one and the second over another, and meet."""
-    turns = GRID | {KnobType.TILE_ROWS: team, KnobType.STAGES: 2}
+    turns = GRID | {KnobType.THREADS_PER_ROW: team, KnobType.READ_AHEAD: 2}
     plan = check_case(racing, ENGINE, f"norm {line}", turns, SM_90A.with_sm_count(4))
     assert shape_of(plan)["IN_TURNS"] == 1
     assert plan.launches[0].grid[0] == 4
@@ -134,7 +134,7 @@ def test_blocks_share_rows_in_turns(racing: Runtime, line: str, team: int) -> No
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_blocks_share_rows_in_turns_under_every_policy(scheduled: Runtime, direction: str) -> None:
-    turns = GRID | {KnobType.TILE_ROWS: 16, KnobType.STAGES: 2}
+    turns = GRID | {KnobType.THREADS_PER_ROW: 16, KnobType.READ_AHEAD: 2}
     line = f"norm dims=3x80x9x19 mode=group groups=8 layout=nhwc dtype=fp16 dir={direction}"
     plan = check_case(scheduled, ENGINE, line, turns, SM_90A.with_sm_count(4))
     assert shape_of(plan)["IN_TURNS"] == 1
@@ -143,7 +143,7 @@ def test_blocks_share_rows_in_turns_under_every_policy(scheduled: Runtime, direc
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 def test_many_blocks_share_rows_in_turns(device: Runtime, direction: str) -> None:
     """Several threads hear a number, each of more blocks than it asks for at once."""
-    turns = GRID | {KnobType.TILE_ROWS: 32, KnobType.CTA_COUNT: 32, KnobType.STAGES: 2}
+    turns = GRID | {KnobType.THREADS_PER_ROW: 32, KnobType.CTA_COUNT: 32, KnobType.READ_AHEAD: 2}
     line = f"norm dims=3x32x41x50 mode=instance layout=nhwc dtype=bf16 dir={direction}"
     plan = check_case(device, ENGINE, line, turns, SM_90A.with_sm_count(32))
     assert shape_of(plan)["IN_TURNS"] == 1
@@ -169,7 +169,7 @@ def test_rows_that_no_cluster_holds_are_shared_in_turns_and_read_once(line: str,
 def test_a_grid_that_does_not_fit_the_device_is_refused() -> None:
     graph = parse_case("norm dims=16x256x128x128 mode=instance layout=nhwc dtype=bf16").graph()
     with pytest.raises(BadParamError, match="CTA_COUNT: expected blocks that the device has"):
-        ENGINE.plan(graph, SM_90A, {KnobType.STAGES: 0})
+        ENGINE.plan(graph, SM_90A, {KnobType.READ_AHEAD: 0})
 
 
 def test_a_shared_row_is_read_once_and_summed_exactly(device: Runtime) -> None:

@@ -45,7 +45,7 @@ def test_data_types(device: Runtime, data_type: DataType) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS[:2])
 def test_slices(device: Runtime, layout: Layout) -> None:
     graph = gen_stats_graph((4, 24, 8, 8), layout, DataType.HALF)
-    plan = check_exact(device, ENGINE, graph, choices={KnobType.SPLIT_K_BUF: 4})
+    plan = check_exact(device, ENGINE, graph, choices={KnobType.SPLIT_K_SLC: 4})
     assert len(plan.launches) == 2
     assert plan.workspace_bytes >= 4 * 24 * 2 * 4
 
@@ -70,7 +70,7 @@ def test_nan_and_infinity_stay_in_their_channel(device: Runtime) -> None:
 
 def test_every_scheduling_policy(scheduled: Runtime) -> None:
     for layout in LAYOUTS[:2]:
-        check_exact(scheduled, ENGINE, gen_stats_graph((3, 5, 7, 6), layout), choices={KnobType.SPLIT_K_BUF: 2})
+        check_exact(scheduled, ENGINE, gen_stats_graph((3, 5, 7, 6), layout), choices={KnobType.SPLIT_K_SLC: 2})
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[:2])

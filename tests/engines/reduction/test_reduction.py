@@ -45,7 +45,7 @@ INTEGER_OPS = [operator for operator in OPS if operator is not OPS.NORM2]
 
 
 def slices(count: int) -> dict[KnobType, int]:
-    return {KnobType.SPLIT_K_BUF: count}
+    return {KnobType.SPLIT_K_SLC: count}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_repeated_elements_of_stride_zero(device: Runtime, axes: tuple[int, ...]
 @pytest.mark.parametrize("axes", [(1,), (0,)])
 def test_widths(device: Runtime, width: int, axes: tuple[int, ...]) -> None:
     graph = reduction_graph(OPS.ADD, (43, 77), axes, data_type=DataType.HALF, store=DataType.FLOAT)
-    choices = {KnobType.TILE_COLS: width, KnobType.MULTIPLY: 2, KnobType.SPLIT_K_BUF: 2}
+    choices = {KnobType.THREADS_PER_ROW: width, KnobType.MULTIPLY: 2, KnobType.SPLIT_K_SLC: 2}
     check_exact(device, ENGINE, graph, length=77, choices=choices)
 
 
@@ -271,7 +271,7 @@ def test_large_planes_have_a_block_and_slices_where_these_would_be_too_few(
     """Or where they would take longer than another launch."""
     plan = plan_of(dims, (0, 2))
     chosen = dict(plan.choices)
-    assert (chosen[KnobType.TILE_COLS], chosen[KnobType.SPLIT_K_BUF]) == (width, slices)
+    assert (chosen[KnobType.THREADS_PER_ROW], chosen[KnobType.SPLIT_K_SLC]) == (width, slices)
     assert len(plan.launches) == (1 if slices == 1 else 2)
 
 
@@ -289,5 +289,5 @@ def test_refusals_name_what_they_found() -> None:
     assert "exactly one ReductionOperation or GenStats, got 0" in refusal.reason
     with pytest.raises(NotSupportedError, match="exactly one"):
         ENGINE.plan(matmul_graph(), SM_90A, {})
-    with pytest.raises(BadParamError, match="TILE_COLS"):
-        ENGINE.plan(reduction_graph(OPS.ADD, (4, 4), (0,)), SM_90A, {KnobType.TILE_COLS: 3})
+    with pytest.raises(BadParamError, match="THREADS_PER_ROW"):
+        ENGINE.plan(reduction_graph(OPS.ADD, (4, 4), (0,)), SM_90A, {KnobType.THREADS_PER_ROW: 3})

@@ -45,7 +45,7 @@ def test_shares_of_a_warp_and_ragged_ends(
     device: Runtime, dims: tuple[int, int], data_type: DataType, outputs: int
 ) -> None:
     graph = reduction_graph(OPS.ADD, dims, (1,), data_type=data_type, store=DataType.FLOAT)
-    plan = check_exact(device, ENGINE, graph, length=dims[1], choices={KnobType.TILE_COLS: outputs}, arch=SMALL)
+    plan = check_exact(device, ENGINE, graph, length=dims[1], choices={KnobType.TILE_ROWS: outputs}, arch=SMALL)
     assert are_short_rows(plan)
 
 

@@ -23,13 +23,13 @@ from tests.support.runtime import download, upload
 ENGINE = SoftmaxEngine()
 
 #: A team of one warp that holds two groups: 256 elements of fp32 in a chunk.
-SMALL = {KnobType.TILE_ROWS: 32, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
+SMALL = {KnobType.THREADS_PER_ROW: 32, KnobType.MULTIPLY: 2, KnobType.TILE_CGA_M: 1}
 CLUSTER = SMALL | {KnobType.TILE_CGA_M: 2}
-NARROW = SMALL | {KnobType.TILE_ROWS: 8}
+NARROW = SMALL | {KnobType.THREADS_PER_ROW: 8}
 #: The copy engine brings the next row, also where it begins beside memory lines.
-LINES = SMALL | {KnobType.TILE_ROWS: 128, KnobType.STAGES: 3}
+LINES = SMALL | {KnobType.THREADS_PER_ROW: 128, KnobType.READ_AHEAD: 3}
 #: Of values only one block would fit a multiprocessor.
-WIDE = {KnobType.TILE_ROWS: 512, KnobType.MULTIPLY: 4, KnobType.TILE_CGA_M: 1}
+WIDE = {KnobType.THREADS_PER_ROW: 512, KnobType.MULTIPLY: 4, KnobType.TILE_CGA_M: 1}
 
 
 def check(device: Runtime, line: str, choices: dict[KnobType, int] | None = None) -> Plan:
@@ -41,8 +41,8 @@ def check(device: Runtime, line: str, choices: dict[KnobType, int] | None = None
     [
         ("dims=23x509 dtype=bf16 stats=fp32", CLUSTER, 2),  # rows that begin beside vectors
         ("dims=23x509 dtype=bf16 dir=bwd", CLUSTER, 2),
-        ("dims=11x1500 log=yes", SMALL | {KnobType.TILE_ROWS: 128, KnobType.MULTIPLY: 4}, 2),
-        ("dims=11x1500 before=mul", SMALL | {KnobType.TILE_ROWS: 128, KnobType.MULTIPLY: 4}, 1),  # two tensors
+        ("dims=11x1500 log=yes", SMALL | {KnobType.THREADS_PER_ROW: 128, KnobType.MULTIPLY: 4}, 2),
+        ("dims=11x1500 before=mul", SMALL | {KnobType.THREADS_PER_ROW: 128, KnobType.MULTIPLY: 4}, 1),  # two tensors
     ],
 )
 def test_the_copy_engine_brings_the_next_row(
@@ -50,7 +50,7 @@ def test_the_copy_engine_brings_the_next_row(
 ) -> None:
     """What one tensor has of it."""
     arch = SM_90A.with_sm_count(1)
-    plan = check_case(racing, ENGINE, f"softmax {line}", choices | {KnobType.STAGES: 3}, arch)
+    plan = check_case(racing, ENGINE, f"softmax {line}", choices | {KnobType.READ_AHEAD: 3}, arch)
     assert dict(plan.kernels[0].parameters)["LOOKS_AHEAD"] == how
 
 
@@ -78,7 +78,7 @@ def test_warps_begin_at_memory_lines(racing: Runtime, line: str, line_groups: in
 )
 def test_rows_beside_memory_lines_by_default(length: int, stages: int, line_groups: int) -> None:
     plan = ENGINE.plan(parse_case(f"softmax dims=2048x{length} dtype=bf16").graph(), SM_90A, {})
-    assert (dict(plan.choices)[KnobType.STAGES], shape_of(plan)["LINE_GROUPS"]) == (stages, line_groups)
+    assert (dict(plan.choices)[KnobType.READ_AHEAD], shape_of(plan)["LINE_GROUPS"]) == (stages, line_groups)
 
 
 @pytest.mark.parametrize("choices", [SMALL, CLUSTER], ids=["block", "cluster"])
@@ -94,7 +94,7 @@ def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -
         ("dims=23x509 dtype=bf16 stats=fp32", CLUSTER, 1),  # rows that begin beside vectors
         ("dims=23x512 dtype=bf16 log=yes", CLUSTER, 1),
         ("dims=23x509 dtype=bf16 dir=bwd", CLUSTER, 1),
-        ("dims=19x1020 dtype=fp32 log=yes dir=bwd", SMALL | {KnobType.TILE_ROWS: 64, KnobType.MULTIPLY: 4}, 1),
+        ("dims=19x1020 dtype=fp32 log=yes dir=bwd", SMALL | {KnobType.THREADS_PER_ROW: 64, KnobType.MULTIPLY: 4}, 1),
         ("dims=7x60x4x8 axes=1 dtype=bf16", SMALL, 1),
         ("dims=5x1000", SMALL, 0),  # several chunks
     ],
@@ -102,7 +102,7 @@ def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -
 def test_the_next_row_is_on_its_way(racing: Runtime, line: str, choices: dict[KnobType, int], is_ahead: int) -> None:
     """On few multiprocessors, so that blocks have several rows."""
     arch = SM_90A.with_sm_count(1)
-    plan = check_case(racing, ENGINE, f"softmax {line}", choices | {KnobType.STAGES: 1}, arch)
+    plan = check_case(racing, ENGINE, f"softmax {line}", choices | {KnobType.READ_AHEAD: 1}, arch)
     assert dict(plan.kernels[0].parameters)["LOOKS_AHEAD"] == is_ahead
 
 
@@ -278,7 +278,7 @@ def test_every_scheduling_policy(scheduled: Runtime) -> None:
     check(scheduled, "dims=5x1000 stats=fp32", CLUSTER)
     check(scheduled, "dims=5x256 stats=fp32", SMALL)
     check(scheduled, "dims=5x509 dtype=bf16", CLUSTER)
-    check(scheduled, "dims=5x509 dtype=bf16", CLUSTER | {KnobType.STAGES: 1})
+    check(scheduled, "dims=5x509 dtype=bf16", CLUSTER | {KnobType.READ_AHEAD: 1})
     check(scheduled, "dims=5x1989 dtype=bf16", LINES)
 
 
@@ -288,7 +288,7 @@ def test_no_races_and_the_same_bits(racing: Runtime) -> None:
         ("dims=5x1000 stats=fp32", CLUSTER),
         ("dims=5x8x24 axes=1 dtype=bf16 stats=fp32", {}),
         ("dims=5x509 dtype=bf16", CLUSTER),
-        ("dims=5x509 dtype=bf16", CLUSTER | {KnobType.STAGES: 1}),
+        ("dims=5x509 dtype=bf16", CLUSTER | {KnobType.READ_AHEAD: 1}),
         ("dims=5x1989 dtype=bf16", LINES),
         ("dims=2x8201 dtype=bf16 dir=bwd", WIDE),
     ):

@@ -68,7 +68,7 @@ def test_tiles_of_every_form(device: Runtime, lanes: int) -> None:
     builder = CaseBuilder()
     x = builder.tensor((3, 70, 90), DataType.FLOAT)
     builder.transpose(x, (2, 0, 1), store=DataType.FLOAT)
-    check_exact(device, ENGINE, builder.graph(), choices={KnobType.TILE_ROWS: lanes})
+    check_exact(device, ENGINE, builder.graph(), choices={KnobType.THREADS_PER_ROW: lanes})
 
 
 def test_the_tile_fits_narrow_tensors() -> None:
@@ -367,5 +367,5 @@ def test_a_few_columns_under_the_race_detector(line: str) -> None:
 )
 def test_rows_that_begin_anywhere(device: Runtime, line: str, lanes: int) -> None:
     """On one side or on both, of tiles of every form."""
-    plan = check_exact(device, ENGINE, parse_case(line).graph(), choices={KnobType.TILE_ROWS: lanes})
+    plan = check_exact(device, ENGINE, parse_case(line).graph(), choices={KnobType.THREADS_PER_ROW: lanes})
     assert sources(plan) == ["askew.cu"]

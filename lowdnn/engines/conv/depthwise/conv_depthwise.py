@@ -64,11 +64,12 @@ class ConvDepthwise(ProblemEngine[Problem]):
     def knobs_of(self, problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """What a thread works on: LOAD_SIZE channels, TILE_COLS columns, TILE_ROWS rows, STAGES rows read ahead.
 
-        BLOCK_SIZE of the forward pass and the data gradient; SPLIT_K_SLC of the filter gradient. Along planes LOAD_SIZE
-        counts the words of channels of a block, TILE_M and TILE_N its threads along rows and columns, STAGES planes in
-        shared memory; SPLIT_P_SLC parts of the planes. Along lines LOAD_SIZE counts the channels of a warp, TILE_N the
-        threads (tensor cores: strips of targets) of a block along a line, TILE_M and TILE_ROWS its rows of channels and
-        of batches; TILEK of the filter gradient positions of a thread, and on tensor cores tiles of a warp's task.
+        BLOCK_SIZE of the forward pass and the data gradient; SPLIT_K_SLC of the filter gradient. Along planes
+        BLOCK_CHANNELS counts the words of channels of a block, BLOCK_ROWS and BLOCK_COLS its threads along rows and
+        columns, STAGES planes in shared memory; SPLIT_P_SLC parts of the planes. Along lines CHANNEL_LANES counts the
+        channels of a warp, BLOCK_COLS the threads (tensor cores: strips of targets) of a block along a line,
+        BLOCK_CHANNELS and BLOCK_BATCHES its rows of channels and of batches; TILEK of the filter gradient positions
+        of a thread, WARP_TILES the tiles of a warp's task on tensor cores.
         """
         return knobs_of(problem, arch)
 

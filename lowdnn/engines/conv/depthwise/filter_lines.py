@@ -294,12 +294,12 @@ def slice_count(gradient: LineFilterGradient, tile: FilterLinesTile) -> int:
 def knobs(gradient: LineFilterGradient, arch: ArchSpec) -> tuple[Knob, ...]:
     best = best_tile(gradient, arch)
     return (
-        Knob("lanes", KnobType.LOAD_SIZE, gradient.lines.lanes(gradient.image), best.lanes, "channels of a warp"),
+        Knob("lanes", KnobType.CHANNEL_LANES, gradient.lines.lanes(gradient.image), best.lanes, "channels of a warp"),
         Knob("strip", KnobType.TILE_COLS, STRIPS, best.strip, "neighbouring taps of a thread"),
         Knob("segment", KnobType.TILEK, SEGMENTS, best.segment, "neighbouring positions of a thread"),
-        Knob("segments", KnobType.TILE_N, UNITS, best.segments, "threads of a block along a line"),
-        Knob("channels", KnobType.TILE_M, UNITS, best.channels, "rows of a block along the channels"),
-        Knob("batches", KnobType.TILE_ROWS, UNITS, best.batches, "rows of a block along the batches"),
+        Knob("segments", KnobType.BLOCK_COLS, UNITS, best.segments, "threads of a block along a line"),
+        Knob("channels", KnobType.BLOCK_CHANNELS, UNITS, best.channels, "rows of a block along the channels"),
+        Knob("batches", KnobType.BLOCK_BATCHES, UNITS, best.batches, "rows of a block along the batches"),
         Knob("shares", KnobType.SPLIT_K_SLC, SHARES, best.shares, "blocks that share the sum of one filter"),
     )
 
@@ -307,12 +307,12 @@ def knobs(gradient: LineFilterGradient, arch: ArchSpec) -> tuple[Knob, ...]:
 def tile_of(gradient: LineFilterGradient, chosen: Choices) -> FilterLinesTile | str:
     """The tile of resolved knobs, or why there is none."""
     tile = FilterLinesTile(
-        lanes=chosen[KnobType.LOAD_SIZE],
+        lanes=chosen[KnobType.CHANNEL_LANES],
         strip=chosen[KnobType.TILE_COLS],
         segment=chosen[KnobType.TILEK],
-        segments=chosen[KnobType.TILE_N],
-        channels=chosen[KnobType.TILE_M],
-        batches=chosen[KnobType.TILE_ROWS],
+        segments=chosen[KnobType.BLOCK_COLS],
+        channels=chosen[KnobType.BLOCK_CHANNELS],
+        batches=chosen[KnobType.BLOCK_BATCHES],
         shares=chosen[KnobType.SPLIT_K_SLC],
     )
     if (reason := lanes_reason(tile.lanes, tile.channels)) is not None:

@@ -226,26 +226,24 @@ def functor_of(correlation: LineCorrelation, tile: LinesTile) -> Functor:
 
 
 def knobs(correlation: LineCorrelation, arch: ArchSpec) -> tuple[Knob, ...]:
-    best = best_tile(correlation, arch)
+    best, lanes = best_tile(correlation, arch), correlation.lines.lanes(correlation.source)
     return (
-        Knob(
-            "lanes", KnobType.LOAD_SIZE, correlation.lines.lanes(correlation.source), best.lanes, "channels of a warp"
-        ),
+        Knob("lanes", KnobType.CHANNEL_LANES, lanes, best.lanes, "channels of a warp"),
         Knob("strip", KnobType.TILE_COLS, STRIPS, best.strip, "neighbouring targets of a thread"),
-        Knob("strips", KnobType.TILE_N, UNITS, best.strips, "threads of a block along a line"),
-        Knob("channels", KnobType.TILE_M, UNITS, best.channels, "rows of a block along the channels"),
-        Knob("batches", KnobType.TILE_ROWS, UNITS, best.batches, "rows of a block along the batches"),
+        Knob("strips", KnobType.BLOCK_COLS, UNITS, best.strips, "threads of a block along a line"),
+        Knob("channels", KnobType.BLOCK_CHANNELS, UNITS, best.channels, "rows of a block along the channels"),
+        Knob("batches", KnobType.BLOCK_BATCHES, UNITS, best.batches, "rows of a block along the batches"),
     )
 
 
 def tile_of(correlation: LineCorrelation, chosen: Choices) -> LinesTile | str:
     """The tile of resolved knobs, or why there is none."""
     tile = LinesTile(
-        lanes=chosen[KnobType.LOAD_SIZE],
+        lanes=chosen[KnobType.CHANNEL_LANES],
         strip=chosen[KnobType.TILE_COLS],
-        strips=chosen[KnobType.TILE_N],
-        channels=chosen[KnobType.TILE_M],
-        batches=chosen[KnobType.TILE_ROWS],
+        strips=chosen[KnobType.BLOCK_COLS],
+        channels=chosen[KnobType.BLOCK_CHANNELS],
+        batches=chosen[KnobType.BLOCK_BATCHES],
     )
     if (reason := lanes_reason(tile.lanes, tile.channels)) is not None:
         return reason

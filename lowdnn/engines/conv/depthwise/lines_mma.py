@@ -239,11 +239,11 @@ def functor_of(product: LineProduct, tile: MmaLinesTile) -> Functor:
 def knobs(product: LineProduct, arch: ArchSpec) -> tuple[Knob, ...]:
     best = best_tile(product, arch)
     return (
-        Knob("lanes", KnobType.LOAD_SIZE, product.lines.lanes(product.source), best.lanes, "channels of a row"),
-        Knob("strips", KnobType.TILE_N, STRIPS, best.strips, "strips of eight targets of a block along a line"),
-        Knob("channels", KnobType.TILE_M, UNITS, best.channels, "rows of a block along the channels"),
-        Knob("batches", KnobType.TILE_ROWS, UNITS, best.batches, "rows of a block along the batches"),
-        Knob("tiles", KnobType.TILEK, TILES, best.tiles, "tiles of 16 strips of a warp's task"),
+        Knob("lanes", KnobType.CHANNEL_LANES, product.lines.lanes(product.source), best.lanes, "channels of a row"),
+        Knob("strips", KnobType.BLOCK_COLS, STRIPS, best.strips, "strips of eight targets of a block along a line"),
+        Knob("channels", KnobType.BLOCK_CHANNELS, UNITS, best.channels, "rows of a block along the channels"),
+        Knob("batches", KnobType.BLOCK_BATCHES, UNITS, best.batches, "rows of a block along the batches"),
+        Knob("tiles", KnobType.WARP_TILES, TILES, best.tiles, "tiles of 16 strips of a warp's task"),
         Knob("block_size", KnobType.BLOCK_SIZE, BLOCK_SIZES, best.threads, "threads of a block"),
     )
 
@@ -251,11 +251,11 @@ def knobs(product: LineProduct, arch: ArchSpec) -> tuple[Knob, ...]:
 def tile_of(product: LineProduct, chosen: Choices) -> MmaLinesTile | str:
     """The tile of resolved knobs, or why there is none."""
     tile = MmaLinesTile(
-        lanes=chosen[KnobType.LOAD_SIZE],
-        strips=chosen[KnobType.TILE_N],
-        channels=chosen[KnobType.TILE_M],
-        batches=chosen[KnobType.TILE_ROWS],
-        tiles=chosen[KnobType.TILEK],
+        lanes=chosen[KnobType.CHANNEL_LANES],
+        strips=chosen[KnobType.BLOCK_COLS],
+        channels=chosen[KnobType.BLOCK_CHANNELS],
+        batches=chosen[KnobType.BLOCK_BATCHES],
+        tiles=chosen[KnobType.WARP_TILES],
         threads=chosen[KnobType.BLOCK_SIZE],
     )
     if (reason := lanes_reason(tile.lanes, tile.channels)) is not None:

@@ -205,21 +205,21 @@ def block_radices(units: Units, axes: tuple[WindowAxis, WindowAxis, WindowAxis],
 
 def unit_knobs(best: Units, lanes: tuple[int, ...]) -> tuple[Knob, ...]:
     return (
-        Knob("lanes", KnobType.LOAD_SIZE, lanes, best.lanes, "words of channels of a block"),
+        Knob("lanes", KnobType.BLOCK_CHANNELS, lanes, best.lanes, "words of channels of a block"),
         Knob("columns", KnobType.TILE_COLS, COLUMNS, best.columns, "neighbouring columns of a thread"),
         Knob("rows", KnobType.TILE_ROWS, ROWS, best.rows, "neighbouring rows of a thread"),
-        Knob("unit_rows", KnobType.TILE_M, UNITS, best.unit_rows, "threads of a block along the rows"),
-        Knob("unit_columns", KnobType.TILE_N, UNITS, best.unit_columns, "threads of a block along the columns"),
+        Knob("unit_rows", KnobType.BLOCK_ROWS, UNITS, best.unit_rows, "threads of a block along the rows"),
+        Knob("unit_columns", KnobType.BLOCK_COLS, UNITS, best.unit_columns, "threads of a block along the columns"),
     )
 
 
 def chosen_units(chosen: Choices) -> Units:
     return Units(
-        lanes=chosen[KnobType.LOAD_SIZE],
+        lanes=chosen[KnobType.BLOCK_CHANNELS],
         rows=chosen[KnobType.TILE_ROWS],
         columns=chosen[KnobType.TILE_COLS],
-        unit_rows=chosen[KnobType.TILE_M],
-        unit_columns=chosen[KnobType.TILE_N],
+        unit_rows=chosen[KnobType.BLOCK_ROWS],
+        unit_columns=chosen[KnobType.BLOCK_COLS],
     )
 
 

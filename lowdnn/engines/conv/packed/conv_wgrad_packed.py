@@ -130,12 +130,12 @@ class ConvWgradPacked(ProblemEngine["_Problem"], Floored):
         return Floor(Multipliers.FASTEST, launches=2, waste=_PACKS[0])
 
     def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
-        """MULTIPLY: the other engine runs with its defaults."""
-        return (Knob("pixels", KnobType.MULTIPLY, problem.packs, problem.best_pack, "pixels of a pack"),)
+        """PACK_SIZE: the other engine runs with its defaults."""
+        return (Knob("pixels", KnobType.PACK_SIZE, problem.packs, problem.best_pack, "pixels of a pack"),)
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """The launches of the gradient of packs, and those of its sum."""
-        parts, pixels = PlanParts(), chosen[KnobType.MULTIPLY]
+        parts, pixels = PlanParts(), chosen[KnobType.PACK_SIZE]
         at = {problem.sums_uid: parts.reserve(problem.sums_bytes(pixels))}
         parts.add_plan(fastest_plan(self._engines, problem.product(pixels), arch), at)
         parts.add_plan(self._reduction.plan(problem.total(pixels), arch, {}), at)

@@ -266,7 +266,7 @@ def knobs(product: WgradProduct, chosen: WgradTiling) -> tuple[Knob, ...]:
         ),
         Knob(
             "cluster_k",
-            KnobType.SPLIT_K_BUF,
+            KnobType.TILE_CGA_K,
             _SHARERS,
             tile.cluster_k,
             "blocks of a cluster that share a part of the pixels and sum what they have through their shared memory",
@@ -287,7 +287,7 @@ def tiling_of(engine: str, product: WgradProduct, arch: ArchSpec, chosen: Mappin
         chosen[KnobType.TILE_CGA_N],
         blocks_per_sm,
         product.instruction.element_bytes,
-        cluster_k=chosen[KnobType.SPLIT_K_BUF],
+        cluster_k=chosen[KnobType.TILE_CGA_K],
     )
     if chosen[KnobType.SPECFILT] and chosen[KnobType.EDGE]:
         raise BadParamError.at(f"{engine}.SPECFILT", expected="0 with EDGE", got=1)

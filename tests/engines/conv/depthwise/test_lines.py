@@ -17,7 +17,8 @@ from lowdnn.cases.oracle import evaluate
 from lowdnn.driver import open_driver
 from lowdnn.engines.conv.depthwise import choice
 from lowdnn.engines.conv.depthwise.conv_depthwise import ConvDepthwise
-from lowdnn.enums import DataType, KnobType
+from lowdnn.enums import DataType
+from lowdnn.enums import KnobType as K
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import NotSupportedError
@@ -59,7 +60,7 @@ def case(shape: str, direction: str, words: str = "") -> ConvolutionCase:
     return parsed
 
 
-def check(device: Runtime, parsed: ConvolutionCase, choices: dict[KnobType, int] | None = None) -> Plan:
+def check(device: Runtime, parsed: ConvolutionCase, choices: dict[K, int] | None = None) -> Plan:
     plan = check_exact(device, ENGINE, parsed.graph(), length=parsed.length, choices=choices)
     assert "_lines_" in plan.kernels[0].name
     return plan
@@ -113,23 +114,23 @@ def test_infinities_stay_with_their_taps(device: Runtime, direction: str, data_t
 
 #: (layout, data type, tile): columns, strips, rows of channels and of batches, lanes.
 TILES = (
-    ("nchw", "fp32", {KnobType.TILE_COLS: 20, KnobType.TILE_N: 2, KnobType.TILE_M: 3, KnobType.TILE_ROWS: 2}),
-    ("nhwc", "fp32", {KnobType.TILE_COLS: 12, KnobType.TILE_N: 1, KnobType.LOAD_SIZE: 32, KnobType.TILE_ROWS: 2}),
-    ("nchw", "fp16", {KnobType.TILE_N: 2, KnobType.TILE_M: 3, KnobType.TILE_ROWS: 2, KnobType.TILEK: 2}),
-    ("nhwc", "fp16", {KnobType.TILE_N: 3, KnobType.LOAD_SIZE: 32, KnobType.TILE_ROWS: 2, KnobType.TILEK: 1}),
+    ("nchw", "fp32", {K.TILE_COLS: 20, K.BLOCK_COLS: 2, K.BLOCK_CHANNELS: 3, K.BLOCK_BATCHES: 2}),
+    ("nhwc", "fp32", {K.TILE_COLS: 12, K.BLOCK_COLS: 1, K.CHANNEL_LANES: 32, K.BLOCK_BATCHES: 2}),
+    ("nchw", "fp16", {K.BLOCK_COLS: 2, K.BLOCK_CHANNELS: 3, K.BLOCK_BATCHES: 2, K.WARP_TILES: 2}),
+    ("nhwc", "fp16", {K.BLOCK_COLS: 3, K.CHANNEL_LANES: 32, K.BLOCK_BATCHES: 2, K.WARP_TILES: 1}),
 )
 
 
 @pytest.mark.parametrize(("layout", "data_type", "tile"), TILES)
-def test_tiles(racing: Runtime, layout: str, data_type: str, tile: dict[KnobType, int]) -> None:
+def test_tiles(racing: Runtime, layout: str, data_type: str, tile: dict[K, int]) -> None:
     check(racing, case(LAYER, "fprop", f"dtype={data_type} layout={layout}"), tile)
 
 
 def test_tiles_of_filter_gradients(racing: Runtime) -> None:
-    rows = {KnobType.TILE_N: 2, KnobType.TILE_M: 3, KnobType.TILE_ROWS: 2, KnobType.SPLIT_K_SLC: 1}
-    check(racing, case(LAYER, "wgrad", "layout=nchw"), {KnobType.TILE_COLS: 8, KnobType.TILEK: 12, **rows})
-    lanes = {KnobType.LOAD_SIZE: 32, KnobType.TILE_M: 1, KnobType.TILE_ROWS: 2, KnobType.TILE_N: 1}
-    check(racing, case(LAYER, "wgrad", "dtype=fp16"), {KnobType.TILE_COLS: 16, KnobType.TILEK: 20, **lanes})
+    rows = {K.BLOCK_COLS: 2, K.BLOCK_CHANNELS: 3, K.BLOCK_BATCHES: 2, K.SPLIT_K_SLC: 1}
+    check(racing, case(LAYER, "wgrad", "layout=nchw"), {K.TILE_COLS: 8, K.TILEK: 12, **rows})
+    lanes = {K.CHANNEL_LANES: 32, K.BLOCK_CHANNELS: 1, K.BLOCK_BATCHES: 2, K.BLOCK_COLS: 1}
+    check(racing, case(LAYER, "wgrad", "dtype=fp16"), {K.TILE_COLS: 16, K.TILEK: 20, **lanes})
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -137,9 +138,9 @@ def test_tiles_of_filter_gradients(racing: Runtime) -> None:
 def test_unfit_knobs_are_told(data_type: str, direction: str) -> None:
     graph = case("n=8 c=64 k=64 groups=64 hw=4096 rs=127 pad=63", direction, f"dtype={data_type}").graph()
     with pytest.raises(NotSupportedError, match="knob_choices: expected a block"):
-        ENGINE.plan(graph, SM_90A, {KnobType.TILE_N: 60, KnobType.TILE_ROWS: 8})
+        ENGINE.plan(graph, SM_90A, {K.BLOCK_COLS: 60, K.BLOCK_BATCHES: 8})
     with pytest.raises(NotSupportedError, match="expected one row of channels beside"):
-        ENGINE.plan(graph, SM_90A, {KnobType.TILE_M: 2})
+        ENGINE.plan(graph, SM_90A, {K.BLOCK_CHANNELS: 2})
 
 
 def test_lines_are_taken_where_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def test_images(
 ) -> None:
     """Walked along as planes."""
     monkeypatch.setattr(choice, "_WALK_SHARE", inf)
-    kinds = (KnobType.TILE_ROWS, KnobType.TILE_COLS, KnobType.TILE_M, KnobType.TILE_N)
+    kinds = (KnobType.TILE_ROWS, KnobType.TILE_COLS, KnobType.BLOCK_ROWS, KnobType.BLOCK_COLS)
     check(racing, case(shape, direction))
     check(racing, case(shape, direction), dict(zip(kinds, tile, strict=True)))
 
@@ -120,7 +120,7 @@ def test_blocks_write_whole_sectors_behind_strides() -> None:
         "n=64 c=672 k=672 groups=672 hw=14x14 rs=5x5 pad=2 stride=2 dtype=bf16",
         "n=32 c=432 k=432 groups=432 hw=13x10x10 rs=3x3x3 pad=1 stride=1x2x2 dtype=bf16",
     ):
-        words = dict(ENGINE.plan(case(shape, "dgrad").graph(), SM_90A, {}).choices)[KnobType.LOAD_SIZE]
+        words = dict(ENGINE.plan(case(shape, "dgrad").graph(), SM_90A, {}).choices)[KnobType.BLOCK_CHANNELS]
         assert words % 8 == 0
 
 
@@ -139,8 +139,8 @@ def test_tiles(racing: Runtime, direction: str, tile: tuple[int, ...]) -> None:
     kinds = (
         KnobType.TILE_ROWS,
         KnobType.TILE_COLS,
-        KnobType.TILE_M,
-        KnobType.TILE_N,
+        KnobType.BLOCK_ROWS,
+        KnobType.BLOCK_COLS,
         KnobType.SPLIT_P_SLC,
         KnobType.STAGES,
     )
@@ -152,8 +152,8 @@ def test_tiles_of_filter_gradients(racing: Runtime, tile: tuple[int, ...]) -> No
     kinds = (
         KnobType.TILE_ROWS,
         KnobType.TILE_COLS,
-        KnobType.TILE_M,
-        KnobType.TILE_N,
+        KnobType.BLOCK_ROWS,
+        KnobType.BLOCK_COLS,
         KnobType.SPLIT_K_SLC,
         KnobType.STAGES,
     )

@@ -28,13 +28,13 @@ LAYERS = (
 @pytest.mark.parametrize(("case", "pixels"), LAYERS)
 def test_narrow_pixels(device: Runtime, case: Case, pixels: int) -> None:
     plan = check_exact(device, ENGINE, case.graph("filter"), length=case.length)
-    assert plan.choices == ((KnobType.MULTIPLY, pixels),)
+    assert plan.choices == ((KnobType.PACK_SIZE, pixels),)
 
 
 @pytest.mark.parametrize("pixels", [4, 8])
 def test_pixels_of_a_pack(device: Runtime, pixels: int) -> None:
     case = Case((1, 16, 6, 8), (40, 16, 1, 1))
-    check_exact(device, ENGINE, case.graph("filter"), length=case.length, choices={KnobType.MULTIPLY: pixels})
+    check_exact(device, ENGINE, case.graph("filter"), length=case.length, choices={KnobType.PACK_SIZE: pixels})
 
 
 def test_alpha_and_types(device: Runtime) -> None:

@@ -101,7 +101,7 @@ def test_parts_of_k_and_tiles_across_the_output(
 @pytest.mark.parametrize(("epilogue", "swap"), [("residual", 0), ("bias", 1)])
 def test_a_cluster_shares_the_k_of_a_tile(device: Runtime, epilogue: str, swap: int) -> None:
     line = f"conv n=2 c=72 hw=6x7 k=72 rs=2x2 dtype=fp16 epilogue={epilogue}"
-    plan = check(device, line, SWAP_AB=swap, SPLIT_K_BUF=2, SPECFILT=0, **tile(64, 64, 1))
+    plan = check(device, line, SWAP_AB=swap, TILE_CGA_K=2, SPECFILT=0, **tile(64, 64, 1))
     assert plan.launches[0].cluster == (2, 1, 1)
 
 

@@ -37,7 +37,7 @@ def knobs(
         KnobType.SPLIT_K_SLC: splits,
         KnobType.TILE_CGA_M: clusters.get("cluster_m", 1),
         KnobType.TILE_CGA_N: clusters.get("cluster_n", 1),
-        KnobType.SPLIT_K_BUF: clusters.get("cluster_k", 1),
+        KnobType.TILE_CGA_K: clusters.get("cluster_k", 1),
     }
 
 
@@ -182,7 +182,7 @@ def test_races(racing: Runtime, choices: dict[KnobType, int]) -> None:
 )
 def test_a_cluster_shares_the_pixels_of_a_tile(racing: Runtime, case: str, choices: dict[KnobType, int]) -> None:
     plan = check_exact(racing, ENGINE, graph_of(f"{case} dtype=bf16"), length=288, choices=choices, arch=SMALL)
-    assert plan.launches[0].cluster == (choices[KnobType.SPLIT_K_BUF], 1, 1)
+    assert plan.launches[0].cluster == (choices[KnobType.TILE_CGA_K], 1, 1)
     assert len(plan.launches) == choices[KnobType.SPLIT_K_SLC]
 
 
