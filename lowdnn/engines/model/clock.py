@@ -31,19 +31,25 @@ ALL_EXPOSED, NOTHING_EXPOSED = 1.0, 0.0
 
 
 @overload
-def overlap(one: float, other: float, exposed: float) -> float: ...
+def overlap(one: float, other: float, exposed: float, exposed_one: float | None = None) -> float: ...
 @overload
-def overlap(one: Times, other: Times | float, exposed: float) -> Times: ...
+def overlap(one: Times, other: Times | float, exposed: float, exposed_one: float | None = None) -> Times: ...
 @overload
-def overlap(one: float, other: Times, exposed: float) -> Times: ...
+def overlap(one: float, other: Times, exposed: float, exposed_one: float | None = None) -> Times: ...
 
 
-def overlap(one: float | Times, other: float | Times, exposed: float) -> float | Times:
-    """Two things that go on at once: the longer one, and the share ``exposed`` of the shorter one."""
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        together: Times = np.maximum(one, other) + exposed * np.minimum(one, other)
-        return together
-    return max(one, other) + exposed * min(one, other)
+def overlap(
+    one: float | Times, other: float | Times, exposed: float, exposed_one: float | None = None
+) -> float | Times:
+    """Two things that go on at once: the longer one, and the share ``exposed`` of the shorter one.
+
+    exposed_one: the share of ``one``, where it is another than that of ``other``.
+    """
+    ones, others = one + exposed * other, other + (exposed if exposed_one is None else exposed_one) * one
+    if isinstance(ones, np.ndarray) or isinstance(others, np.ndarray):
+        longer: Times = np.maximum(ones, others)
+        return longer
+    return max(ones, others)
 
 
 def slowest(first: Times, *others: Times | float) -> Times:

@@ -25,6 +25,11 @@ def test_the_longer_of_two_hides_a_share_of_the_shorter(exposed: float) -> None:
     assert overlap(ones, 2.0, exposed).tolist() == overlap(2.0, ones, exposed).tolist()
 
 
+def test_each_of_two_may_hide_another_share() -> None:
+    assert overlap(4.0, 2.0, 0.25, 0.75) == max(4 + 0.25 * 2, 2 + 0.75 * 4)
+    assert overlap(4.0, 3.0, 0.25, 0.75) == 3 + 0.75 * 4
+
+
 def test_the_slowest_is_told_for_each_candidate() -> None:
     assert slowest(np.array([1.0, 5.0]), 2.0, np.array([[3.0], [0.0]])).tolist() == [[3.0, 5.0], [2.0, 5.0]]
 

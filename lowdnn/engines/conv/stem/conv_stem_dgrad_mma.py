@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Final
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
@@ -33,7 +34,9 @@ from lowdnn.engines.launch import (
     target_label,
 )
 from lowdnn.engines.limits import reduced
+from lowdnn.engines.model.clock import overlap
 from lowdnn.engines.model.occupancy import resident_blocks
+from lowdnn.engines.model.products import ProductCosts
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType
@@ -52,10 +55,11 @@ _WARPS = _THREADS // 32
 #: Registers of a thread for sums and inputs, at most, and beside them; blocks of a multiprocessor, at most.
 _MOST_REGISTERS, _OTHER_REGISTERS, _MAX_BLOCKS_PER_SM = 190, 48, 5
 _MAX_FILTER_BYTES = 96 << 10
-#: Fitted on an H200. Cycles of a multiprocessor for one instruction's product and 128 bytes of memory or shared memory,
-#: of many warps; how many more so many fewer take; the share of the shorter of arithmetic and copying that the longer
-#: one does not hide.
-_PRODUCT_CYCLES, _READ_CYCLES, _WARP_SLOWNESS, _EXPOSED = 1.5, 0.7, 12, 0.9
+_PRODUCTS: Final = ProductCosts(product_clocks=1.5, read_clocks=0.7)
+#: Warps of a multiprocessor that take twice as long for their products as many do. Fitted on an H200.
+_SLOW_WARPS: Final = 12
+#: Share of the shorter of arithmetic and copying that the longer one does not hide. Fitted on an H200.
+_EXPOSED: Final = 0.9
 
 
 @dataclass(frozen=True)
@@ -196,15 +200,14 @@ class _Problem:
         rounds = ceil_div(prod(self.units(tile)), at_once * arch.sm_count)
         taps_0, taps_1, _ = self.rows.taps
         blocks_n = self.shifts * taps_1 * self.column_blocks
-        products = blocks_n * tile.blocks_m * 2 * _PRODUCT_CYCLES
-        reads = (blocks_n * 4 + (tile.blocks_m + self.shifts - 1) * 8) * _READ_CYCLES
+        products, lines = blocks_n * tile.blocks_m * 2, blocks_n * 4 + (tile.blocks_m + self.shifts - 1) * 8
         reach = (taps_1 - 1) // self.rows.strides[1]
         row_taps = ceil_div(taps_0, self.rows.strides[0])
-        row_cycles = row_taps * self.chunks * max(products, reads)
-        slowness = 1 + _WARP_SLOWNESS / at_once
-        compute_s = rounds * at_once * (tile.group + reach) * row_cycles * slowness / arch.clock_hz
+        row_clocks = row_taps * self.chunks * _PRODUCTS.clocks(products, lines)
+        slowness = 1 + _SLOW_WARPS / at_once
+        compute_s = rounds * at_once * (tile.group + reach) * row_clocks * slowness / arch.clock_hz
         copied_s = bytes_of((self.response, self.operation.dx)) / arch.copy_bytes_per_s
-        return max(compute_s, copied_s) + _EXPOSED * min(compute_s, copied_s)
+        return overlap(compute_s, copied_s, _EXPOSED)
 
     @staticmethod
     def _span(padding: int, stride: int, extent: int) -> tuple[int, int]:

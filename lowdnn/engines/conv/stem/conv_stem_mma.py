@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Final
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Anchors, Choices, Knob
 from lowdnn.engines.conv.refusals import refuse_pixels
-from lowdnn.engines.conv.stem.row_tiles import MAX_TILE_OUTPUTS, TILE_WIDTHS, RowTile, RowTiledMma, RowTiling
+from lowdnn.engines.conv.stem.row_tiles import MAX_TILE_OUTPUTS, TILE_WIDTHS, RowTile, RowTiledMma, RowTiling, TileCosts
 from lowdnn.engines.conv.stem.rows import PIECE_BYTES, WORD_BYTES, filter_walk, values_label
 from lowdnn.engines.conv.wgmma.pixel_output import pixel_rows
 from lowdnn.engines.floor import Contraction, Floor, Multipliers
@@ -36,7 +37,9 @@ from lowdnn.engines.launch import (
     moved_bytes,
     target_label,
 )
+from lowdnn.engines.model.clock import overlap
 from lowdnn.engines.model.occupancy import blocks_by_shared
+from lowdnn.engines.model.products import ProductCosts
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.pattern import Anchored
@@ -54,11 +57,16 @@ _BLOCKS_M = (2, 4)
 _THREADS = 256
 _WARPS = _THREADS // 32
 _MAX_BLOCKS_PER_SM = 2
-#: Fitted on an H200. Cycles of a multiprocessor for one instruction's product, 128 bytes of shared memory, a tile and a
-#: round of the filter's copies; bytes of a box that it takes in a cycle; times as long as a block alone on it takes;
-#: the share of the shorter of arithmetic and copying that the longer one does not hide.
-_PRODUCT_CYCLES, _READ_CYCLES, _TILE_CYCLES, _FILTER_CYCLES = 2.2, 1.5, 1500, 700
-_BOX_BYTES_PER_CYCLE, _LONELY_SLOWNESS, _EXPOSED = 32, 1.3, 0.3
+_COSTS: Final = TileCosts(
+    products=ProductCosts(product_clocks=2.2, read_clocks=1.5),
+    tile_clocks=1500,
+    copied_bytes_per_clock=32,
+    lone_slowness=1.3,
+)
+#: Clocks of a multiprocessor for a round of the copies of a block's filters. Fitted on an H200.
+_FILTER_CLOCKS: Final = 700
+#: Share of the shorter of arithmetic and copying that the longer one does not hide. Fitted on an H200.
+_EXPOSED: Final = 0.3
 
 
 @dataclass(frozen=True)
@@ -197,17 +205,18 @@ class _Problem(RowTiling[_Tile]):
         rounds = ceil_div(prod(self.rows.tile_counts(tile.height, tile.width)), arch.sm_count * at_once)
         products = self.steps * filters.passes * filters.pass_blocks * tile.blocks_m
         words = self.steps * tile.blocks_m * filters.passes * 4 + 2 * self.steps * filters.passes * filters.pass_blocks
-        unit_cycles = max(products * _PRODUCT_CYCLES, words * _READ_CYCLES)
+        unit_clocks = _COSTS.products.clocks(products, words)
         box = self.rows.box_bytes(tile.height, tile.width)
         warp_rounds = ceil_div(tile.units, _WARPS) * _WARPS
-        cycles = _TILE_CYCLES + warp_rounds * unit_cycles + box / _BOX_BYTES_PER_CYCLE * (3 - tile.stages)
+        copies = box / _COSTS.copied_bytes_per_clock * (3 - tile.stages)
+        clocks = _COSTS.tile_clocks + warp_rounds * unit_clocks + copies
         filter_rounds = ceil_div(self.filter_bytes, _THREADS * _LANE_BYTES)
-        start_s = filter_rounds * at_once * _FILTER_CYCLES / arch.clock_hz
-        slowness = _LONELY_SLOWNESS if at_once == 1 else 1.0
-        compute_s = rounds * at_once * cycles * slowness / arch.clock_hz
+        start_s = filter_rounds * at_once * _FILTER_CLOCKS / arch.clock_hz
+        slowness = _COSTS.lone_slowness if at_once == 1 else 1.0
+        compute_s = rounds * at_once * clocks * slowness / arch.clock_hz
         loaded = bytes_of(full_loads(self.dag, self.output))
         copied_s = (bytes_of((self.image,)) + moved_bytes(self.dag) + loaded) / arch.copy_bytes_per_s
-        return start_s + max(compute_s, copied_s) + _EXPOSED * min(compute_s, copied_s)
+        return start_s + overlap(compute_s, copied_s, _EXPOSED)
 
     def _is_whole(self, tile: _Tile) -> bool:
         """Whether neighbouring pixels differ in their class, and staged units begin whole pieces of memory."""

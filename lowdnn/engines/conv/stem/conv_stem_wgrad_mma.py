@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import prod
+from typing import Final
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Anchors, Choices
-from lowdnn.engines.conv.stem.row_tiles import MAX_TILE_OUTPUTS, TILE_WIDTHS, RowTile, RowTiledMma, RowTiling
+from lowdnn.engines.conv.stem.row_tiles import MAX_TILE_OUTPUTS, TILE_WIDTHS, RowTile, RowTiledMma, RowTiling, TileCosts
 from lowdnn.engines.conv.stem.rows import PIECE_BYTES, WORD_BYTES, values_label, widest_copy
 from lowdnn.engines.floor import Contraction, Floor, Multipliers
 from lowdnn.engines.gemm import tiles
@@ -34,7 +35,9 @@ from lowdnn.engines.launch import (
     moved_bytes,
     target_label,
 )
+from lowdnn.engines.model.clock import ALL_EXPOSED, overlap
 from lowdnn.engines.model.occupancy import blocks_by_shared
+from lowdnn.engines.model.products import ProductCosts
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import ConvolutionMode, DataType, KnobType
 from lowdnn.graph.pattern import Anchored
@@ -49,12 +52,18 @@ _WARPS = _THREADS // 32
 _SUM_BYTES = 4
 #: Accumulators of a thread with which two blocks share a multiprocessor, and the most.
 _MOST_SHARED_SUMS, _MOST_SUMS = 80, 128
-#: Fitted on an H200. Cycles of a multiprocessor for one instruction's product, 128 bytes of shared memory and a tile;
-#: bytes that it takes in a cycle; times as long as arithmetic takes where the registers would let another block in.
-_PRODUCT_CYCLES, _READ_CYCLES, _TILE_CYCLES, _STAGE_BYTES_PER_CYCLE, _LONELY_SLOWNESS = 2.6, 2.2, 1000, 20, 1.3
-#: The shares of copying and of arithmetic that the other, where it is longer, does not hide, by the number of stages;
-#: nothing hides one stage of a block alone.
-_EXPOSED = {1: (0.2, 0.8), 2: (0.15, 0.15)}
+#: The lone slowness is that of arithmetic where the registers would let another block in.
+_COSTS: Final = TileCosts(
+    products=ProductCosts(product_clocks=2.6, read_clocks=2.2),
+    tile_clocks=1000,
+    copied_bytes_per_clock=20,
+    lone_slowness=1.3,
+)
+#: The shares of copying and of arithmetic that the other, where it is longer, does not hide, by the number of stages.
+#: Fitted on an H200.
+_EXPOSED: Final = {1: (0.2, 0.8), 2: (0.15, 0.15)}
+#: The same of one stage of a block alone.
+_ALONE: Final = (ALL_EXPOSED, ALL_EXPOSED)
 
 
 @dataclass(frozen=True)
@@ -103,11 +112,10 @@ class _Team:
         return 2 if self.sums <= _MOST_SHARED_SUMS else 1
 
     @property
-    def run_cycles(self) -> float:
+    def run_clocks(self) -> float:
         """Of a run of outputs of each class."""
-        products = self.blocks_m * self.blocks_n * 2 * _PRODUCT_CYCLES
-        reads = (self.blocks_m + self.blocks_n) * 4 * _READ_CYCLES
-        return self.warps * self.classes * max(products, reads)
+        products, lines = self.blocks_m * self.blocks_n * 2, (self.blocks_m + self.blocks_n) * 4
+        return self.warps * self.classes * _COSTS.products.clocks(products, lines)
 
 
 @dataclass(frozen=True)
@@ -135,7 +143,7 @@ class _Problem(RowTiling[RowTile]):
     @cached_property
     def team(self) -> _Team:
         """The one whose runs take the least time, of those that ``has_team`` says there are."""
-        return min(self._teams(), key=self._cycles)
+        return min(self._teams(), key=self._clocks)
 
     @property
     def has_team(self) -> bool:
@@ -192,14 +200,13 @@ class _Problem(RowTiling[RowTile]):
         at_once = ceil_div(splits * self.slabs, arch.sm_count)
         teams = _WARPS // self.team.warps
         runs = ceil_div(tile.height * tile.width // (_RUN * self.rows.classes), teams) * teams
-        slowness = _LONELY_SLOWNESS if at_once < self.team.blocks_per_sm else 1.0
-        compute = runs * self.team.run_cycles * slowness
+        slowness = _COSTS.lone_slowness if at_once < self.team.blocks_per_sm else 1.0
+        compute = runs * self.team.run_clocks * slowness
         copied = self.rows.box_bytes(tile.height, tile.width) + self._response_bytes(tile)
-        staging = copied / _STAGE_BYTES_PER_CYCLE
-        of_staging, of_compute = _EXPOSED[tile.stages] if tile.stages > 1 or at_once > 1 else (1.0, 1.0)
-        busy = max(compute + of_staging * staging, staging + of_compute * compute)
-        cycles = ceil_div(prod(counts), splits) * (at_once * busy + _TILE_CYCLES)
-        return cycles / arch.clock_hz
+        staging = copied / _COSTS.copied_bytes_per_clock
+        exposed = _EXPOSED[tile.stages] if tile.stages > 1 or at_once > 1 else _ALONE
+        clocks = at_once * overlap(compute, staging, *exposed) + _COSTS.tile_clocks
+        return ceil_div(prod(counts), splits) * clocks / arch.clock_hz
 
     def _response_bytes(self, tile: RowTile) -> int:
         """Of dy, those of a tile and slab."""
@@ -218,8 +225,8 @@ class _Problem(RowTiling[RowTile]):
             if team.warps <= _WARPS and team.sums <= _MOST_SUMS:
                 yield team
 
-    def _cycles(self, team: _Team) -> float:
-        return ceil_div(self.filters, team.slab) * team.run_cycles
+    def _clocks(self, team: _Team) -> float:
+        return ceil_div(self.filters, team.slab) * team.run_clocks
 
 
 class ConvStemWgradMma(RowTiledMma[_Problem]):

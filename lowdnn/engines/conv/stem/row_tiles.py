@@ -16,6 +16,7 @@ from lowdnn.engines.conv.stem.rows import MAX_CHANNELS, StemRows
 from lowdnn.engines.floor import Floored
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.limits import reduced
+from lowdnn.engines.model.products import ProductCosts
 from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.graph import OperationGraph
@@ -36,6 +37,19 @@ class RowTile:
     height: int
     width: int
     stages: int
+
+
+@dataclass(frozen=True)
+class TileCosts:
+    """What a kernel makes of a tile, on a multiprocessor; fitted on an H200."""
+
+    products: ProductCosts
+    #: Clocks to begin a tile.
+    tile_clocks: int
+    #: Bytes that come into shared memory in a clock.
+    copied_bytes_per_clock: int
+    #: Times as long that a block takes which has the multiprocessor alone.
+    lone_slowness: float
 
 
 TileT = TypeVar("TileT", bound=RowTile)
