@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd, prod
+from typing import Final
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
@@ -37,6 +38,7 @@ from lowdnn.engines.launch import (
     target_label,
     uncrowded_bytes,
 )
+from lowdnn.engines.model.clock import NOTHING_EXPOSED, work_s
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import DataType, KnobType
 from lowdnn.graph.pattern import PointwiseDag
@@ -52,11 +54,12 @@ _MAX_INDEX = 2**31 - 2**20
 _MAX_FUNCTOR_VECTOR = 4
 _MIN_COPY_BYTES = 4
 _UNIT_BYTES = 8
-#: Measured on an H200: what a launch takes, relative to the longer one of its arithmetic and its bytes, and at least,
-#: relative to the instructions of its tiles.
-_SLOWNESS, _COMPUTE_SLOWNESS = 1.4, 1.2
-#: From a launch's start until filters and the first box are there.
-_START_S = 1e-6
+#: Times as long that a launch takes as the longer of its arithmetic and its bytes; measured on an H200.
+_SLOWNESS: Final = 1.4
+#: Times as long that it takes at least as the instructions of its tiles; measured on an H200.
+_COMPUTE_SLOWNESS: Final = 1.2
+#: Seconds from a launch's start until filters and the first box are there.
+_START_S: Final = 1e-6
 
 
 @dataclass(frozen=True)
@@ -361,8 +364,9 @@ class GroupedGeometry:
         moved = bytes_of((self.source, self.operation.filter)) + moved_bytes(self.dag)
         unit = MathUnit.WGMMA_F16 if tile.slab.by_warpgroups else MMA_UNITS[self.data_type]
         compute_s = tile.compute_clocks(self.images, self.slabs, arch) / arch.clock_hz
-        least_s = max(flops / arch.attained_rate(unit), moved / arch.copy_bytes_per_s)
-        return Work(flops, moved, unit, busy_s=_START_S + max(_SLOWNESS * least_s, _COMPUTE_SLOWNESS * compute_s))
+        work = Work(flops, moved, unit)
+        least_s = work_s(work, arch, NOTHING_EXPOSED)
+        return replace(work, busy_s=_START_S + max(_SLOWNESS * least_s, _COMPUTE_SLOWNESS * compute_s))
 
     def _taps(self, tile: Tile) -> tuple[Struct, ...]:
         """``Tap``: offset in the box, index in the filter."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 from math import gcd, lcm, prod
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,10 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.conv.grouped.axes import Axis
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, LINE_BYTES, Box, Count, is_swizzled, pitch_bytes, places
 from lowdnn.engines.launch import BARRIER_BYTES, ceil_div, floor_power
+from lowdnn.engines.model.clock import slowest
 from lowdnn.engines.model.occupancy import blocks_by_shared, resident_blocks
+from lowdnn.engines.model.products import ProductCosts
+from lowdnn.engines.model.search import place_of_least
 
 #: Threads of a block, and of one that is alone on a multiprocessor.
 _THREADS, _LONE_THREADS = 256, 512
@@ -31,8 +35,6 @@ BLOCK_N = 8
 #: Warps that compute together by wgmma, and the fewest blocks of outputs for which they are faster on an H200.
 _TEAM_WARPS, _MIN_TEAM_BLOCKS = 4, 6
 _WARPS, _LONE_WARPS = _THREADS // 32, _LONE_THREADS // 32
-#: Of so few warps alone on a multiprocessor; fitted on an H200.
-_FEW_WARPS_SLOWNESS = 1.35
 #: Chunks of a slab that make whole 128-byte lines.
 _SLAB_CHUNKS = 8
 _FILTER_CHUNK_BYTES = 128
@@ -45,32 +47,50 @@ _MAX_FILTER_REGISTERS, _MAX_SHARED_FILTER_REGISTERS = 144, 48
 _MAX_SUM_REGISTERS = 64
 _MAX_KEPT_REGISTERS = {1: 176, 2: 100}
 
-#: Rates and latencies of the cost model, in clocks and bytes of one multiprocessor.
-_BLOCK_LATENCY = 3000
-_TURN_CLOCKS = 400
-_READ_CLOCKS = 4.5  # of 512 bytes of fragments
-_PRODUCT_CLOCKS = 1.7
-#: Of wgmma, for 16 pixels and one block of outputs: filters that it reads, products.
-_SHARED_READ_CLOCKS, _WARPGROUP_PRODUCT_CLOCKS = 0.6, 1.1
-_SET_CLOCKS = 12
 
 Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Rates:
-    """Those of the cost model that depend on how boxes come, fitted to measured tiles on an H200.
+class Costs:
+    """What ``conv_grouped_mma.cu`` makes of its work on one multiprocessor; fitted to measured tiles on an H200."""
 
-    copy_latency: of a tile that a lone block awaits.  epilogue_clocks: of one block of 16 x 8 sums.
-    """
+    #: By mma.sync, and by wgmma: products of 16 pixels and one block of outputs.
+    products: ProductCosts
+    warpgroup_products: ProductCosts
+    #: Clocks of a block's start, of a turn of one that stays, and of a warp's set of pixels.
+    block_clocks: int
+    turn_clocks: int
+    set_clocks: int
+    #: Times as long that the warps of one small block alone take.
+    few_warps_slowness: float
+
+
+@dataclass(frozen=True)
+class BoxCosts:
+    """What depends on how boxes of inputs come to a multiprocessor."""
 
     bytes_per_clock: int
+    #: Clocks from the start of the copies of a tile to its products, of a block alone.
     copy_latency: int
+    #: Clocks of the epilogue of one block of 16 x 8 sums.
     epilogue_clocks: int
 
 
-#: Of boxes of swizzled positions, which come by tensor map, and of others, which threads copy.
-_MAPPED, _COPIED = Rates(20, 2500, 16), Rates(16, 1500, 12)
+_COSTS: Final = Costs(
+    products=ProductCosts(product_clocks=1.7, read_clocks=1.125),
+    warpgroup_products=ProductCosts(product_clocks=1.1, read_clocks=1.125),
+    block_clocks=3000,
+    turn_clocks=400,
+    set_clocks=12,
+    few_warps_slowness=1.35,
+)
+#: Lines of 128 bytes in a warp's fragments of 16 x 16 values, and those that wgmma seems to read of the filters for a
+#: product.
+_FRAGMENT_LINES, _WARPGROUP_FILTER_LINES = 4, 0.6 / 1.125
+#: Boxes of swizzled positions come by tensor map; threads copy others.
+_MAPPED: Final = BoxCosts(bytes_per_clock=20, copy_latency=2500, epilogue_clocks=16)
+_COPIED: Final = BoxCosts(bytes_per_clock=16, copy_latency=1500, epilogue_clocks=12)
 
 
 @dataclass(frozen=True)
@@ -148,7 +168,7 @@ class Slab:
         return pitch_bytes(self.chunks)
 
     @cached_property
-    def rates(self) -> Rates:
+    def box_costs(self) -> BoxCosts:
         return _MAPPED if is_swizzled(self.pitch_bytes) else _COPIED
 
     @cached_property
@@ -228,30 +248,30 @@ class Slab:
         """Of one tile: a box of ``inputs`` positions, the outputs of ``places`` of each residue."""
         stored = places * self.classes * self.groups * self.pack.outputs * (CHUNK_BYTES // self.pack.chunk)
         copied = self.chunks * CHUNK_BYTES if is_swizzled(self.pitch_bytes) else self.pitch_bytes
-        return (inputs * copied + stored) / self.rates.bytes_per_clock
+        return (inputs * copied + stored) / self.box_costs.bytes_per_clock
 
     def set_clocks(self, blocks_m: int) -> float:
         """Of one warp's instructions and fragments for so many blocks of 16 pixels of a unit."""
         pack = self.pack
         products = blocks_m * pack.unit_blocks
         if self.by_warpgroups:
-            reads = blocks_m * _READ_CLOCKS + products * _SHARED_READ_CLOCKS
-            step = max(reads, products * _WARPGROUP_PRODUCT_CLOCKS)
+            lines = blocks_m * _FRAGMENT_LINES + products * _WARPGROUP_FILTER_LINES
+            step = _COSTS.warpgroup_products.clocks(products, lines)
         else:
             fragments = pack.in_unit * blocks_m + (0 if self.keeps_filters else pack.unit_blocks / 2)
-            step = max(fragments * _READ_CLOCKS, products * _PRODUCT_CLOCKS)
-        return self.depth / 2 / self.classes * step + products * self.rates.epilogue_clocks + _SET_CLOCKS
+            step = _COSTS.products.clocks(products, fragments * _FRAGMENT_LINES)
+        return self.depth / 2 / self.classes * step + products * self.box_costs.epilogue_clocks + _COSTS.set_clocks
 
     def compute_clocks(self, sets: Count, set_clocks: Count, resident: Count) -> Count:
         """Of one tile with ``sets`` sets of each residue, by the slowest warps, of ``resident`` blocks at a time."""
         few, lone = self._turns(sets, _WARPS), self._turns(sets, _LONE_WARPS)
         if self.blocks_per_sm == 1:
             return few * set_clocks
-        return np.where(resident > 1, few, np.minimum(few * _FEW_WARPS_SLOWNESS, lone)) * set_clocks
+        return np.where(resident > 1, few, np.minimum(few * _COSTS.few_warps_slowness, lone)) * set_clocks
 
     def is_for_all_warps(self, sets: int) -> bool:
         """Whether a block that is alone on a multiprocessor is faster with all its warps: they may lack sets."""
-        is_faster = self._turns(sets, _LONE_WARPS) <= self._turns(sets, _WARPS) * _FEW_WARPS_SLOWNESS
+        is_faster = self._turns(sets, _LONE_WARPS) <= self._turns(sets, _WARPS) * _COSTS.few_warps_slowness
         return self.blocks_per_sm > 1 and bool(is_faster)
 
     def _turns(self, sets: Count, warps: int) -> Count:
@@ -379,7 +399,7 @@ class Boxes:
 
     def least(self, clocks: NDArray[np.float64]) -> tuple[int, tuple[int, ...]]:
         """Kind and extents of the fastest tile, of which ``clocks`` has a row of all boxes for each kind."""
-        box, kind = divmod(int(np.argmin(clocks.T)), len(clocks))
+        box, kind = place_of_least(clocks.T)
         return kind, tuple(self.extents[box].tolist())
 
 
@@ -420,12 +440,13 @@ def _clocks(
     set_clocks = np.array([[slab.set_clocks(blocks_m)] for blocks_m, _ in kinds])
     compute = slab.compute_clocks(sets, set_clocks, resident)
     memory = slab.memory_clocks(inputs, boxes.places)
-    first = slab.filter_bytes / slab.rates.bytes_per_clock + memory + compute
-    in_waves = -(-blocks // resident) * (_BLOCK_LATENCY + np.minimum(blocks, resident) * first)
+    first = slab.filter_bytes / slab.box_costs.bytes_per_clock + memory + compute
+    in_waves = -(-blocks // resident) * (_COSTS.block_clocks + np.minimum(blocks, resident) * first)
     turns = -(-boxes.tiles // lanes)
     # A tile comes while the one before it is multiplied: a block by itself waits for what takes longer than that.
-    turn = np.maximum(blocks * (np.maximum(compute, memory) + _TURN_CLOCKS), slab.rates.copy_latency + memory)
-    in_turns = _BLOCK_LATENCY + blocks * first + (turns - 1) * turn
+    busy = blocks * (slowest(compute, memory) + _COSTS.turn_clocks)
+    turn = slowest(busy, slab.box_costs.copy_latency + memory)
+    in_turns = _COSTS.block_clocks + blocks * first + (turns - 1) * turn
     clocks = np.where(stages == 1, in_waves, in_turns)
     return np.where(shared_bytes <= arch.shared_bytes_per_block, clocks, np.inf)
 

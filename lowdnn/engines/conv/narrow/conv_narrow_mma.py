@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Final
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
@@ -57,12 +58,22 @@ _THREADS = 512
 _WARPS = _THREADS // 32
 #: Bytes on their way to a multiprocessor at which the device memory is busy.
 _ENOUGH_BYTES = 40 << 10
-#: Of the filter: each thread's next 16 bytes, element by element; the first ones come while the first tiles do. Fitted
-#: on an H200 to filters of 4 to 42 KiB.
-_FILTER_ROUND_S = 1.8e-6
-#: Of the time of the last tiles' outputs, which no inputs come beside; of what an epilogue loads of the output's size,
-#: by plain loads that a warp waits for, relative to a copy of as many bytes. Fitted on an H200.
-_LAST_OUTPUTS_SHARE, _PLAIN_LOADS_SLOWNESS = 0.15, 2.5
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What ``conv_narrow_mma.cu`` makes of its bytes; fitted on an H200."""
+
+    #: Seconds for each thread's next 16 bytes of the filter, element by element; the first ones come while the first
+    #: tiles do. Fitted to filters of 4 to 42 KiB.
+    filter_round_s: float
+    #: Share of the time of the last tiles' outputs, which no inputs come beside, that is added.
+    last_outputs_share: float
+    #: Times as long that plain loads of the epilogue, which a warp waits for, take as a copy of as many bytes.
+    plain_loads_slowness: float
+
+
+_COSTS: Final = Costs(filter_round_s=1.8e-6, last_outputs_share=0.15, plain_loads_slowness=2.5)
 
 
 @dataclass(frozen=True)
@@ -161,10 +172,10 @@ class _Problem:
         """Of a multiprocessor whose warps all have the most tiles, after the filter."""
         at_once = tile.pixels * _WARPS * arch.sm_count
         copied = ceil_div(self.pixels, at_once) * at_once * (self._in_bytes + self._out_bytes)
-        last = at_once * self._out_bytes * _LAST_OUTPUTS_SHARE
-        loaded = bytes_of(full_loads(self.dag, self.output)) * _PLAIN_LOADS_SLOWNESS
+        last = at_once * self._out_bytes * _COSTS.last_outputs_share
+        loaded = bytes_of(full_loads(self.dag, self.output)) * _COSTS.plain_loads_slowness
         filter_rounds = self.filter_bytes / (_THREADS * _LANE_FILTER_BYTES) - 1
-        return (copied + last + loaded) / arch.copy_bytes_per_s + max(filter_rounds, 0) * _FILTER_ROUND_S
+        return (copied + last + loaded) / arch.copy_bytes_per_s + max(filter_rounds, 0) * _COSTS.filter_round_s
 
     @property
     def functor(self) -> Functor:
