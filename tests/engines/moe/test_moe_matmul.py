@@ -117,6 +117,11 @@ def test_mma_gathers_rows_of_no_whole_chunks(device: Runtime) -> None:
     assert len(check_case(device, MMA, text, MMA_TILE, SM_80).launches) == 2
 
 
+def test_mma_takes_many_tiles_of_a_group(device: Runtime) -> None:
+    text = "moe experts=3 rows=180 k=40 n=72 dtype=bf16 layout=nt sizes=130x1x49"
+    check_case(device, MMA, text, MMA_TILE, SM_80)
+
+
 def test_mma_leaves_room_for_its_table() -> None:
     graph = parse_case(f"moe experts={MAX_GROUPS} rows=100000 k=64 n=4096 dtype=bf16").graph()
     for knob in (64, 128, 256):

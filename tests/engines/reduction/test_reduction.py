@@ -119,6 +119,25 @@ def test_widths(device: Runtime, width: int, axes: tuple[int, ...]) -> None:
     check_exact(device, ENGINE, graph, length=77, choices=choices)
 
 
+@pytest.mark.parametrize("operator", [OPS.MAX, OPS.MUL])
+def test_rows_that_end_amid_a_vector(device: Runtime, operator: ReduceTensorOp) -> None:
+    """What is not there is neither larger than the negative elements nor a factor."""
+    builder = CaseBuilder()
+    x = builder.tensor((5, 21), DataType.FLOAT, strides=(24, 1))
+    builder.reduction(operator, x, (1,), store=DataType.FLOAT)
+    graph = builder.graph()
+    inputs = {x.uid: -np.ones((5, 21), np.float32)}
+    actual = run_plan(device, ENGINE.plan(graph, SM_90A, {}), graph, inputs)
+    (y,) = graph.outputs
+    assert_exact(actual[y.uid], evaluate(graph, inputs)[y.uid], DataType.FLOAT, operator.name)
+
+
+def test_uneven_slices_of_rows_in_two_axes(device: Runtime) -> None:
+    """The last slice has a group less than the others: behind it lies the row after."""
+    graph = reduction_graph(OPS.ADD, (3, 4, 21), (0, 2), data_type=DataType.HALF, store=DataType.FLOAT)
+    check_exact(device, ENGINE, graph, length=63, choices=slices(2))
+
+
 @pytest.mark.parametrize("unroll", [1, 2, 8])
 def test_long_rows_and_columns_leave_no_group_out(device: Runtime, unroll: int) -> None:
     for dims, axes in (((2, 6007), (1,)), ((6007, 2), (0,)), ((12014,), (0,)), ((3, 6008), (1,))):

@@ -71,6 +71,19 @@ def test_tiles_of_every_form(device: Runtime, lanes: int) -> None:
     check_exact(device, ENGINE, builder.graph(), choices={KnobType.THREADS_PER_ROW: lanes})
 
 
+@pytest.mark.parametrize(
+    ("data_type", "dims", "pitches"), [(DataType.FLOAT, (70, 66), (68, 72)), (DataType.DOUBLE, (35, 17), (17, 35))]
+)
+def test_tiles_that_end_amid_a_vector(
+    device: Runtime, data_type: DataType, dims: tuple[int, int], pitches: tuple[int, int]
+) -> None:
+    """Rows that begin with vectors and end within one, in x and in y; rows of an odd number of 8-byte elements."""
+    builder = CaseBuilder()
+    x = builder.tensor(dims, data_type, strides=(pitches[0], 1))
+    builder.reshape(x, dims, strides=(1, pitches[1]), store=data_type)
+    assert sources(check_exact(device, ENGINE, builder.graph())) == ["tiled.cu"]
+
+
 def test_the_tile_fits_narrow_tensors() -> None:
     def lanes(dims: tuple[int, int]) -> object:
         builder = CaseBuilder()
@@ -329,6 +342,7 @@ def test_equal_forms_share_a_kernel() -> None:
         "transform op=transpose dims=2x37x49 perm=0,2,1 dtype=int8",
         "transform op=transpose dims=133x131 perm=1,0 dtype=fp32",
         "transform op=concat dims=2x0x5x5 axis=1 parts=20,33 out_layout=nhwc dtype=fp32 out=bf16",
+        "transform op=transpose dims=96x72 perm=1,0 dtype=fp32",
     ],
 )
 def test_tiles_under_the_race_detector(line: str) -> None:
