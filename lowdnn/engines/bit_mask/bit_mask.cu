@@ -25,26 +25,25 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   u8* const mask = p.mask + byte * BITS;
   const bool is_whole = ALIGNED && left >= BITS;
   const int count = left < BITS ? int(left) : BITS;
-#if PACKS
   u64 elements = 0;
-  if (is_whole) {
-    elements = *reinterpret_cast<const u64*>(mask);
-  } else {
-    for (int i = 0; i < count; ++i) elements |= u64(mask[i]) << 8 * i;
-  }
-  u32 bits = 0;
+  if constexpr (PACKS) {
+    if (is_whole) {
+      elements = *reinterpret_cast<const u64*>(mask);
+    } else {
+      for (int i = 0; i < count; ++i) elements |= u64(mask[i]) << 8 * i;
+    }
+    u32 bits = 0;
 #pragma unroll
-  for (int i = 0; i < BITS; ++i) bits |= u32((elements >> 8 * i & 0xff) != 0) << i;
-  p.bits[byte] = u8(bits);
-#else
-  const u32 bits = p.bits[byte];
-  u64 elements = 0;
-#pragma unroll
-  for (int i = 0; i < BITS; ++i) elements |= u64(bits >> i & 1) << 8 * i;
-  if (is_whole) {
-    *reinterpret_cast<u64*>(mask) = elements;
+    for (int i = 0; i < BITS; ++i) bits |= u32((elements >> 8 * i & 0xff) != 0) << i;
+    p.bits[byte] = u8(bits);
   } else {
-    for (int i = 0; i < count; ++i) mask[i] = u8(elements >> 8 * i);
+    const u32 bits = p.bits[byte];
+#pragma unroll
+    for (int i = 0; i < BITS; ++i) elements |= u64(bits >> i & 1) << 8 * i;
+    if (is_whole) {
+      *reinterpret_cast<u64*>(mask) = elements;
+    } else {
+      for (int i = 0; i < count; ++i) mask[i] = u8(elements >> 8 * i);
+    }
   }
-#endif
 }

@@ -11,34 +11,38 @@
 
 #include "include/ptx/dependent_launch.cuh"
 #include "include/epilogue/output_map.cuh"
+#include "include/optional.cuh"
 #include "generated.cuh"
 
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 typedef Functor::Accumulator Accumulator;
 
-struct Params {
+struct Slices {
   const Accumulator* slices;
   i64 pitch, slice_stride;  // elements
   i32 splits, rows;
-  Divider groups;  // of VECTOR columns in a row
-#if PARTS
-  Divider part_columns;
-  i32 part_splits[PARTS];
-#endif
-  Map map;
-  Functor::Args epilogue;
 };
+struct Columns {
+  Divider groups;  // of VECTOR columns in a row
+};
+template <int COUNT> struct Parts {
+  Divider part_columns;
+  i32 part_splits[COUNT];
+};
+template <> struct Parts<0> {};
+struct Target {
+  Map map;
+};
+
+struct Params : Slices, Columns, Parts<PARTS>, Target, ArgsOf<Functor> {};
 
 constexpr int ITEMS = 256 / LANES;  // of a block
 typedef Vector<Accumulator, VECTOR> Part;
 
 // Slices of a column.
-__device__ __forceinline__ i32 splits_of(const Params& p, u32 column) {
-#if PARTS
-  return p.part_splits[p.part_columns.divide(column)];
-#else
-  return p.splits;
-#endif
+template <class Params> __device__ __forceinline__ i32 splits_of(const Params& p, u32 column) {
+  if constexpr (PARTS > 0) return p.part_splits[p.part_columns.divide(column)];
+  else return p.splits;
 }
 
 extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_constant__ Params p) {
@@ -60,23 +64,23 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_const
       for (int v = 0; v < VECTOR; ++v) sum[v] += part.v[v];
     }
   }
-#if LANES > 1
-  __shared__ Accumulator sums[LANES][VECTOR][ITEMS];
+  if constexpr (LANES > 1) {
+    __shared__ Accumulator sums[LANES][VECTOR][ITEMS];
 #pragma unroll
-  for (int v = 0; v < VECTOR; ++v) sums[lane][v][threadIdx.x % ITEMS] = sum[v];
-  __syncthreads();
-  if (lane > 0) return;
+    for (int v = 0; v < VECTOR; ++v) sums[lane][v][threadIdx.x % ITEMS] = sum[v];
+    __syncthreads();
+    if (lane > 0) return;
 #pragma unroll
-  for (int other = 1; other < LANES; ++other) {
+    for (int other = 1; other < LANES; ++other) {
 #pragma unroll
-    for (int v = 0; v < VECTOR; ++v) sum[v] += sums[other][v][threadIdx.x];
+      for (int v = 0; v < VECTOR; ++v) sum[v] += sums[other][v][threadIdx.x];
+    }
   }
-#endif
   if (!exists) return;
 
   // The epilogue.
   i64 at[OUTPUT_RANK] = {};
   const i64 along = p.map.locate(row, column, at);
-  const Functor::Cursor cursor = Functor::cursor(p.epilogue, at);
-  Functor::apply<VECTOR>(p.epilogue, cursor, along, VECTOR, sum);
+  const Functor::Cursor cursor = Functor::cursor(args_of<Functor>(p), at);
+  Functor::apply<VECTOR>(args_of<Functor>(p), cursor, along, VECTOR, sum);
 }

@@ -15,18 +15,20 @@
 #include "include/ptx/dependent_launch.cuh"
 #include "include/epilogue/epilogue_tile.cuh"
 #include "include/epilogue/output_map.cuh"
+#include "include/optional.cuh"
 #include "include/tile/raster.cuh"
 #include "include/tile/strided_operand.cuh"
-#if !SPLIT_K
 #include "generated.cuh"
-#endif
+
+// What the kernel is without where SPLIT_K is.
+struct Functor;
 
 typedef TileMma<TYPE, TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES, A_K_MAJOR, B_K_MAJOR> Product;
 typedef EpilogueTile<Product> Epilogue;
 typedef Epilogue::Exits<COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR> Exits;
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 
-struct Params : Exits::Output {
+struct Numbers : Exits::Output {
   const TYPE* a;
   const TYPE* b;
   Product::Accumulator* workspace;  // [splits][batches * m][workspace_pitch]
@@ -36,10 +38,19 @@ struct Params : Exits::Output {
   i32 m, n, k;
   i32 batches, tile_rows, tile_columns, split_tiles;
   Map map;
-#if !SPLIT_K
-  Functor::Args epilogue;
-#endif
 };
+
+struct Params : Numbers, ArgsOf<Functor, !SPLIT_K> {};
+
+template <class Params>
+__device__ __forceinline__ void finish(const Params& p, const Product& product, u8* shared, const TilePlace& place,
+                                       u32 split, const ExitSlices& slices) {
+  if constexpr (SPLIT_K) {
+    Epilogue::store(product, p.workspace + split * p.slice_stride, p.workspace_pitch, place);
+  } else {
+    Epilogue::run<Functor, VECTOR>(product, shared, place, p.map, args_of<Functor>(p), Exits(), p, slices);
+  }
+}
 
 extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 shared[];
@@ -77,10 +88,5 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   // The epilogue.
   const u32 first_row = batch * p.m;
   const TilePlace place = {first_row + row, column, first_row + p.m, u32(p.n)};
-#if SPLIT_K
-  Epilogue::store(product, p.workspace + split * p.slice_stride, p.workspace_pitch, place);
-#else
-  const ExitSlices slices = {batch * p.tile_rows + tile.row, tile.column};
-  Epilogue::run<Functor, VECTOR>(product, shared, place, p.map, p.epilogue, Exits(), p, slices);
-#endif
+  finish(p, product, shared, place, split, {batch * p.tile_rows + tile.row, tile.column});
 }

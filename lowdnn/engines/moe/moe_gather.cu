@@ -27,11 +27,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const u32 row = p.row_chunks.divide(u32(chunk)), first = (u32(chunk) - row * p.row_chunks.divisor) * CHUNK;
   const TYPE* from = p.token + p.index[row * p.index_stride] * p.row_stride + first * p.k_stride;
   Chunk copied;
-#if BY_CHUNK
-  copied = *reinterpret_cast<const Chunk*>(from);
-#else
+  if constexpr (BY_CHUNK) {
+    copied = *reinterpret_cast<const Chunk*>(from);
+  } else {
 #pragma unroll
-  for (int i = 0; i < CHUNK; ++i) copied.v[i] = first + i < p.depth ? from[i * p.k_stride] : TYPE{};
-#endif
+    for (int i = 0; i < CHUNK; ++i) copied.v[i] = first + i < p.depth ? from[i * p.k_stride] : TYPE{};
+  }
   p.gathered[chunk] = copied;
 }

@@ -1,33 +1,43 @@
-// The epilogue of a reduction: one functor over the outputs; with MOMENTS two, of the sums and of the sums of squares.
+// Where a reduction's totals go.
 
 #pragma once
 
 #include "include/math/reduction_operators.cuh"
+#include "include/optional.cuh"
 
-#if MOMENTS
-struct After {
-  Epilogue::Args sums;
-  SquaresEpilogue::Args squares;
+// Functors that a kernel may be without.
+struct Epilogue;
+struct SquaresEpilogue;
+
+// To [slices][outputs], for reduction_combine.cu.
+template <class Total> struct Partials {
+  Total* partials;
 };
 
-template <int V>
-__device__ __forceinline__ void finish_outputs(const After& after, const i64 (&kept)[Epilogue::RANK], i64 column,
-                                               int valid, const Moments<Epilogue::Accumulator> (&totals)[V]) {
-  Epilogue::Accumulator sums[V], squares[V];
-#pragma unroll
-  for (int v = 0; v < V; ++v) {
-    sums[v] = totals[v].sum;
-    squares[v] = totals[v].squares;
-  }
-  Epilogue::apply<V>(after.sums, Epilogue::cursor(after.sums, kept), column, valid, sums);
-  SquaresEpilogue::apply<V>(after.squares, SquaresEpilogue::cursor(after.squares, kept), column, valid, squares);
-}
-#else
-typedef Epilogue::Args After;
+// Through one functor over the outputs; with HAS_MOMENTS through two, of the sums and of the sums of squares.
+template <bool HAS_MOMENTS, class Sums = Epilogue, class Squares = SquaresEpilogue> struct Outputs {
+  typename Sums::Args sums;
 
-template <int V>
-__device__ __forceinline__ void finish_outputs(const After& after, const i64 (&kept)[Epilogue::RANK], i64 column,
-                                               int valid, const Epilogue::Accumulator (&totals)[V]) {
-  Epilogue::apply<V>(after, Epilogue::cursor(after, kept), column, valid, totals);
-}
-#endif
+  template <int V, class Total>
+  __device__ __forceinline__ void store(const i64 (&kept)[Sums::RANK], i64 column, int valid,
+                                        const Total (&totals)[V]) const {
+    Sums::template apply<V>(sums, Sums::cursor(sums, kept), column, valid, totals);
+  }
+};
+template <class Sums, class Squares> struct Outputs<true, Sums, Squares> {
+  typename Sums::Args sums;
+  typename Squares::Args squares;
+
+  template <int V, class Total>
+  __device__ __forceinline__ void store(const i64 (&kept)[Sums::RANK], i64 column, int valid,
+                                        const Total (&totals)[V]) const {
+    typename Sums::Accumulator sum[V], square[V];
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      sum[v] = totals[v].sum;
+      square[v] = totals[v].squares;
+    }
+    Sums::template apply<V>(sums, Sums::cursor(sums, kept), column, valid, sum);
+    Squares::template apply<V>(squares, Squares::cursor(squares, kept), column, valid, square);
+  }
+};

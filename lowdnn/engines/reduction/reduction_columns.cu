@@ -18,14 +18,12 @@
 #include "include/math/division.cuh"
 #include "include/math/reduction_operators.cuh"
 #include "generated.cuh"
-#if !SPLIT
 #include "epilogues.cuh"
-#endif
 
 typedef TotalVector<OPERATOR, Prologue::Result, VECTOR> Totals;  // of one thread, or of one chain of it
 typedef Totals::Total Total;
 
-struct Params {
+struct Numbers {
   i64 outputs;
   i64 groups;
   i64 extent;  // elements along the vector axis
@@ -35,12 +33,9 @@ struct Params {
   i64 count;                     // elements reduced into one output
   Divider axes[Prologue::RANK];  // the vector axis in groups
   Prologue::Args before;
-#if SPLIT
-  Total* partials;
-#else
-  After after;
-#endif
 };
+
+struct Params : Numbers, Either<SPLIT, Partials<Total>, Outputs<MOMENTS>>::Type {};
 
 constexpr int RANK = Prologue::RANK;
 constexpr int ROWS = THREADS / COLUMNS;
@@ -124,6 +119,23 @@ __device__ __forceinline__ void reduce_rows(Totals& totals) {
   }
 }
 
+template <class Params>
+__device__ __forceinline__ void store_totals(const Params& p, const i64 (&coordinate)[RANK], INDEX slice, INDEX group,
+                                             i64 column, int valid, Totals& totals) {
+  if constexpr (SPLIT) {
+    const i64 row = KEPT > 1 ? p.axes[KEPT - 1].divide(group) : 0;
+    Total* partials = p.partials + i64(slice) * p.outputs + row * p.extent + column;
+    store_strided(partials, totals.value, 1, valid);
+  } else {
+    i64 kept[KEPT];
+#pragma unroll
+    for (int axis = 0; axis < KEPT; ++axis) kept[axis] = coordinate[axis];
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) totals.value[v] = OPERATOR::finish(totals.value[v], p.count);
+    p.template store<VECTOR>(kept, column, valid, totals.value);
+  }
+}
+
 // The bound is less than fits: without one ptxas spills a few registers of some kernels to fit one more block.
 extern "C" __global__ void __launch_bounds__(THREADS, 2) KERNEL_NAME(const __grid_constant__ Params p) {
   const INDEX slice = SPLIT ? INDEX(blockIdx.x) % INDEX(p.slices) : 0;
@@ -147,16 +159,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) KERNEL_NAME(const __gri
   reduce_rows(totals);
   if (!exists || threadIdx.x >= COLUMNS) return;
 
-#if SPLIT
-  const i64 row = KEPT > 1 ? p.axes[KEPT - 1].divide(group) : 0;
-  Total* partials = p.partials + i64(slice) * p.outputs + row * p.extent + column;
-  store_strided(partials, totals.value, 1, valid);
-#else
-  i64 kept[KEPT];
-#pragma unroll
-  for (int axis = 0; axis < KEPT; ++axis) kept[axis] = coordinate[axis];
-#pragma unroll
-  for (int v = 0; v < VECTOR; ++v) totals.value[v] = OPERATOR::finish(totals.value[v], p.count);
-  finish_outputs<VECTOR>(p.after, kept, column, valid, totals.value);
-#endif
+  store_totals(p, coordinate, slice, group, column, valid, totals);
 }

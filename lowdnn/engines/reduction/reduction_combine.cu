@@ -9,9 +9,7 @@
 // before the one before it has ended (sm_90); INDEX: u32 where outputs are below 2^31, otherwise i64.
 
 #include "include/math/division.cuh"
-#if OVERLAPS
 #include "include/ptx/dependent_launch.cuh"
-#endif
 #include "include/math/reduction_operators.cuh"
 #include "generated.cuh"
 #include "epilogues.cuh"
@@ -24,7 +22,7 @@ struct Params {
   i64 count;  // elements reduced into one output
   Divider axes[Epilogue::RANK];
   const Total* partials;
-  After after;
+  Outputs<MOMENTS> after;
 };
 
 constexpr int RANK = Epilogue::RANK;
@@ -32,9 +30,7 @@ constexpr int ROWS = THREADS / COLUMNS;
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Total shared[THREADS];
-#if OVERLAPS
-  wait_for_previous_kernel();
-#endif
+  if constexpr (OVERLAPS) wait_for_previous_kernel();
   const i64 output = i64(blockIdx.x) * COLUMNS + threadIdx.x % COLUMNS;
   const int row = threadIdx.x / COLUMNS;
   const bool exists = output < p.outputs;
@@ -57,5 +53,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   i64 kept[RANK];
   digits<RANK>(p.axes, INDEX(output), kept);
   const Total result[1] = {OPERATOR::finish(total, p.count)};
-  finish_outputs<1>(p.after, kept, kept[RANK - 1], 1, result);
+  p.after.store<1>(kept, kept[RANK - 1], 1, result);
 }

@@ -17,14 +17,12 @@
 #include "include/math/division.cuh"
 #include "include/math/reduction_operators.cuh"
 #include "generated.cuh"
-#if !SPLIT
 #include "epilogues.cuh"
-#endif
 
 typedef TotalVector<OPERATOR, Prologue::Result, VECTOR> Chains;  // of one thread
 typedef Chains::Total Total;
 
-struct Params {
+struct Numbers {
   i64 outputs;
   i64 groups;        // of one output
   i64 whole_groups;  // leading groups of which each has VECTOR elements
@@ -34,12 +32,9 @@ struct Params {
   i64 count;                     // elements reduced into one output
   Divider axes[Prologue::RANK];  // the vector axis in groups
   Prologue::Args before;
-#if SPLIT
-  Total* partials;
-#else
-  After after;
-#endif
 };
+
+struct Params : Numbers, Either<SPLIT, Partials<Total>, Outputs<MOMENTS>>::Type {};
 
 constexpr int RANK = Prologue::RANK;
 constexpr int TEAMS = THREADS / TEAM;
@@ -135,6 +130,20 @@ __device__ __forceinline__ Total reduce_team(Total total) {
   return total;
 }
 
+template <class Params>
+__device__ __forceinline__ void store_total(const Params& p, const i64 (&coordinate)[RANK], INDEX slice, INDEX output,
+                                            Total total) {
+  if constexpr (SPLIT) {
+    p.partials[i64(slice) * p.outputs + output] = total;
+  } else {
+    i64 kept[KEPT];
+#pragma unroll
+    for (int axis = 0; axis < KEPT; ++axis) kept[axis] = coordinate[axis];
+    const Total result[1] = {OPERATOR::finish(total, p.count)};
+    p.template store<1>(kept, kept[KEPT - 1], 1, result);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   const INDEX slice = SPLIT ? INDEX(blockIdx.x) % INDEX(p.slices) : 0;
   const INDEX block = SPLIT ? INDEX(blockIdx.x) / INDEX(p.slices) : INDEX(blockIdx.x);
@@ -153,13 +162,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   total = reduce_team(total);
   if (!exists || threadIdx.x % TEAM != 0) return;
 
-#if SPLIT
-  p.partials[i64(slice) * p.outputs + output] = total;
-#else
-  i64 kept[KEPT];
-#pragma unroll
-  for (int axis = 0; axis < KEPT; ++axis) kept[axis] = coordinate[axis];
-  const Total result[1] = {OPERATOR::finish(total, p.count)};
-  finish_outputs<1>(p.after, kept, kept[KEPT - 1], 1, result);
-#endif
+  store_total(p, coordinate, slice, output, total);
 }

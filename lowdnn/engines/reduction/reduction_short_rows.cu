@@ -25,7 +25,7 @@ struct Params {
   i64 block_outputs;
   i64 count;  // elements reduced into one output
   Prologue::Args before;
-  After after;
+  Outputs<MOMENTS> after;
 };
 
 // The elements from `begin` on, a multiple of VECTOR, through the prologue; shared memory holds whole groups.
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     if (output < outputs && lane == 0) {
       const i64 kept[1] = {first_output + output};
       const Total result[1] = {OPERATOR::finish(total, p.count)};
-      finish_outputs<1>(p.after, kept, kept[0], 1, result);
+      p.after.store<1>(kept, kept[0], 1, result);
     }
   }
 }

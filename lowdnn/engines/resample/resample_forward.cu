@@ -17,22 +17,27 @@
 //   the first tap. ROW_WINDOWS, COLUMN_WINDOWS: the tile, see window_tile.cuh; where it is not IS_TILED, one window.
 //   INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
 
+#include "include/optional.cuh"
 #include "window_tile.cuh"
 #include "generated.cuh"
 
-struct Params {
+// Where HAS_INDEX: where the maxima lie.
+template <bool IS_THERE> struct IndexOutput {
+  INDEX_TYPE* index;
+  i64 index_strides[5];
+};
+template <> struct IndexOutput<false> {};
+
+struct Image {
   i64 groups;
   Divider radices[5];  // of groups, the first not used
   const X_TYPE* x;
   i64 x_strides[5];  // n, c, planes, rows, columns
   TapAxis axes[3];   // planes, rows, columns
   COMPUTE divisor;   // of every output where DIVISOR is ALL
-#if HAS_INDEX
-  INDEX_TYPE* index;
-  i64 index_strides[5];
-#endif
-  Functor::Args pointwise;
 };
+
+struct Params : Image, IndexOutput<HAS_INDEX>, ArgsOf<Functor> {};
 
 typedef RESULT Result;
 typedef ImagePlane<X_TYPE, CHANNELS, CHANNELS_LAST, CONTIGUOUS, ACCESS, SHIFT, PADDING> Plane;
@@ -87,9 +92,8 @@ __device__ __forceinline__ COMPUTE divided(COMPUTE sum, const Quotient<COMPUTE>&
   return DIVISOR == ALL ? all.of(sum) : Quotient<COMPUTE>(COMPUTE(max(count, 1))).of(sum);
 }
 
-#if HAS_INDEX
 // A row of the tile, of which `valid` columns exist.
-__device__ __forceinline__ void store_places(const Params& p, INDEX_TYPE* to,
+__device__ __forceinline__ void store_places(const IndexOutput<true>& p, INDEX_TYPE* to,
                                              const INDEX_TYPE (&places)[COLUMNS][CHANNELS], int valid) {
   if constexpr (CHANNELS_LAST) {
 #pragma unroll
@@ -117,7 +121,28 @@ __device__ __forceinline__ void store_places(const Params& p, INDEX_TYPE* to,
     }
   }
 }
-#endif
+
+// The places of maxima of a row of the tile, of which `valid` columns exist.
+template <class Result>
+__device__ __forceinline__ void store_maxima(const IndexOutput<true>& p, i64 n, i64 c, const i32 (&output)[3], i32 row,
+                                             const Result (&results)[COLUMNS], const i32 (&first_code)[COLUMNS],
+                                             int tile_row, int valid) {
+  INDEX_TYPE* index = p.index + n * p.index_strides[0] + c * p.index_strides[1] + output[0] * p.index_strides[2] +
+                      row * p.index_strides[3] + output[2] * p.index_strides[4];
+  INDEX_TYPE places[COLUMNS][CHANNELS];
+#pragma unroll
+  for (int j = 0; j < COLUMNS; ++j) {
+#pragma unroll
+    for (int v = 0; v < CHANNELS; ++v) {
+      const i32 code = results[j].place(v, first_code[j]);
+      places[j][v] = INDEX_TYPE(IS_TILED ? code - TileCodes::first(tile_row, j) : code);
+    }
+  }
+  store_places(p, index, places, valid);
+}
+template <class Result>
+__device__ __forceinline__ void store_maxima(const IndexOutput<false>&, i64, i64, const i32 (&)[3], i32,
+                                             const Result (&)[COLUMNS], const i32 (&)[COLUMNS], int, int) {}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   const i64 group = i64(blockIdx.x) * THREADS + threadIdx.x;
@@ -158,6 +183,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
   }
 
   // The results, to the functor and to the index.
+  const Functor::Args& pointwise = args_of<Functor>(p);
   const Quotient<COMPUTE> all(p.divisor);
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
@@ -174,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
 #pragma unroll
         for (int v = 0; v < CHANNELS; ++v) values[v] = divided(convert<COMPUTE>(results[i][j].number(v)), all, count);
         position[4] = output[2] + j;
-        Functor::apply<CHANNELS>(p.pointwise, Functor::cursor(p.pointwise, position), c, CHANNELS, values);
+        Functor::apply<CHANNELS>(pointwise, Functor::cursor(pointwise, position), c, CHANNELS, values);
       }
     } else {
       const int valid = min(columns.outputs - output[2], COLUMNS);
@@ -187,23 +213,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
           values[j] = divided(convert<COMPUTE>(results[i][j].number(v)), all, count);
         }
         position[1] = c + v;
-        Functor::apply<COLUMNS>(p.pointwise, Functor::cursor(p.pointwise, position), output[2], valid, values);
+        Functor::apply<COLUMNS>(pointwise, Functor::cursor(pointwise, position), output[2], valid, values);
       }
     }
-
-#if HAS_INDEX
-    INDEX_TYPE* index = p.index + n * p.index_strides[0] + c * p.index_strides[1] + output[0] * p.index_strides[2] +
-                        row * p.index_strides[3] + output[2] * p.index_strides[4];
-    INDEX_TYPE places[COLUMNS][CHANNELS];
-#pragma unroll
-    for (int j = 0; j < COLUMNS; ++j) {
-#pragma unroll
-      for (int v = 0; v < CHANNELS; ++v) {
-        const i32 code = results[i][j].place(v, first_code[i][j]);
-        places[j][v] = INDEX_TYPE(IS_TILED ? code - TileCodes::first(i, j) : code);
-      }
-    }
-    store_places(p, index, places, min(columns.outputs - output[2], COLUMNS));
-#endif
+    store_maxima(p, n, c, output, row, results[i], first_code[i], i, min(columns.outputs - output[2], COLUMNS));
   }
 }

@@ -17,9 +17,16 @@
 // (include/rows/next_row.cuh); LINE_GROUPS: groups of a memory line that warps begin at, or 1.
 
 #include "include/exponential.cuh"
+#include "include/optional.cuh"
 #include "include/rows/next_row.cuh"
 #include "include/rows/row_team.cuh"
 #include "generated.cuh"
+
+// Functors that the kernel may be without.
+struct Sink;
+struct Stats;
+struct Max;
+struct Sum;
 
 typedef RowTile<Prologue::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
                 CHUNKED, INDEX, LINE_GROUPS>
@@ -28,30 +35,34 @@ typedef RowChunk<Prologue, Tile, AS_READ> Chunk;
 typedef Prologue::Result Value;
 typedef RowTeam<Tile, Value, 2 * Tile::WIDTH, LOOKS_AHEAD == BY_THREADS> Team;
 
-struct Params {
+struct Numbers {
   RowSizes<Tile::RANK> sizes;
   Value stats_factor;
-  Prologue::Args before;
-  Epilogue::Args after;
-#if SINK
-  Sink::Args sink;
-#endif
-#if STATS
-  Stats::Args stats;
-#endif
-#if MAX
-  Max::Args max;
-#endif
-#if SUM
-  Sum::Args sum;
-#endif
 };
+
+struct Params : Numbers,
+                ArgsOf<Prologue>,
+                ArgsOf<Epilogue>,
+                ArgsOf<Sink, SINK>,
+                ArgsOf<Stats, STATS>,
+                ArgsOf<Max, MAX>,
+                ArgsOf<Sum, SUM> {};
 
 constexpr int WIDTH = Tile::WIDTH;
 // Whether lanes join largest elements and sums, and what is left joins both together.
 constexpr bool MEETS_ONCE = !Team::BY_NUMBER && Team::MEETS;
 // Whether a chunk's exponentials replace its elements.
-#define KEEPS_EXPONENTIALS (!CHUNKED && !IS_LOG && !AS_READ)
+constexpr bool KEEPS_EXPONENTIALS = !CHUNKED && !IS_LOG && !AS_READ;
+
+// A number of each row of this thread, where its functor is there.
+template <class Source, bool IS_THERE, class Params>
+__device__ __forceinline__ void load_number(const Params& p, const RowWalk<Tile>& walk, Value (&values)[WIDTH]) {
+  if constexpr (IS_THERE) load_of_row<Source>(args_of<Source>(p), walk, values);
+}
+template <class Target, bool IS_THERE, class Params>
+__device__ __forceinline__ void store_number(const Params& p, const RowWalk<Tile>& walk, const Value (&values)[WIDTH]) {
+  if constexpr (IS_THERE) store_of_row<Target>(args_of<Target>(p), walk, values);
+}
 
 // What a sum is relative to: the largest element, or 0 where all are minus infinity.
 __device__ __forceinline__ Value base_of(Value largest) { return largest == Value(-INFINITE) ? Value(0) : largest; }
@@ -73,26 +84,25 @@ __device__ __forceinline__ void add_largest(const Params& p, RowWalk<Tile>& walk
                                             Value (&largest)[WIDTH]) {
   walk.each(chunk, [&](auto group, i64) {
     Value x[group.SIZE];
-    held.get(p.before, group, x);
+    held.get(args_of<Prologue>(p), group, x);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) largest[v % WIDTH] = maximum(largest[v % WIDTH], x[v]);
   });
 }
 
 // Adds exp(x - base).
+template <class Chunk>
 __device__ __forceinline__ void add_exponentials(const Params& p, RowWalk<Tile>& walk, i64 chunk, Chunk& held,
                                                  const Value (&base)[WIDTH], Value (&sum)[WIDTH]) {
   walk.each(chunk, [&](auto group, i64) {
     Value x[group.SIZE];
-    held.get(p.before, group, x);
+    held.get(args_of<Prologue>(p), group, x);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) {
       x[v] = exponential(x[v] - base[v % WIDTH]);
       sum[v % WIDTH] += x[v];
     }
-#if KEEPS_EXPONENTIALS
-    held.replace(group, x);
-#endif
+    if constexpr (KEEPS_EXPONENTIALS) held.replace(group, x);
   });
 }
 
@@ -123,7 +133,6 @@ __device__ __forceinline__ void join_rest(Team& team, Value (&largest)[WIDTH], V
   }
 }
 
-#if CHUNKED
 // A chunk joined to the thread's largest elements and sums.
 __device__ __forceinline__ void add_chunk(const Params& p, RowWalk<Tile>& walk, i64 chunk, Chunk& held,
                                           Value (&largest)[WIDTH], Value (&sum)[WIDTH]) {
@@ -139,12 +148,11 @@ __device__ __forceinline__ void add_chunk(const Params& p, RowWalk<Tile>& walk, 
   held.begin_pass();
   add_exponentials(p, walk, chunk, held, base, sum);
 }
-#endif
 
 __device__ __forceinline__ void store_softmax(const Params& p, RowWalk<Tile>& walk, i64 chunk, const Chunk& held,
                                               const Value (&base)[WIDTH], const Value (&last)[WIDTH]) {
-  store_chunk<Epilogue, Value>(p.after, walk, chunk, [&](auto group, auto& y) {
-    held.get(p.before, group, y);
+  store_chunk<Epilogue, Value>(args_of<Epilogue>(p), walk, chunk, [&](auto group, auto& y) {
+    held.get(args_of<Prologue>(p), group, y);
 #pragma unroll
     for (int v = 0; v < group.SIZE; ++v) {
       const int w = v % WIDTH;
@@ -164,84 +172,80 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 
   ahead.begin();
   next.release();
-  next.copy(p.before, ahead);
+  next.copy(args_of<Prologue>(p), ahead);
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
     Chunk held;
     Value largest[WIDTH], base[WIDTH], sum[WIDTH] = {};
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) largest[w] = Value(-INFINITE);
-#if SINK
-    load_of_row<Sink>(p.sink, walk, largest);
+    load_number<Sink, SINK>(p, walk, largest);
     Value sink[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) sink[w] = largest[w];
-#endif
-    next.load(p.before, walk, held);
+    next.load(args_of<Prologue>(p), walk, held);
     ahead.next();
     next.release();
-    next.copy(p.before, ahead);
-#if CHUNKED
-    add_chunk(p, walk, 0, held, largest, sum);
+    next.copy(args_of<Prologue>(p), ahead);
+    if constexpr (CHUNKED) {
+      add_chunk(p, walk, 0, held, largest, sum);
 #pragma unroll 1
-    for (i64 chunk = 1; chunk < chunks; ++chunk) {
-      held.load(p.before, walk, chunk);
-      add_chunk(p, walk, chunk, held, largest, sum);
+      for (i64 chunk = 1; chunk < chunks; ++chunk) {
+        held.load(args_of<Prologue>(p), walk, chunk);
+        add_chunk(p, walk, chunk, held, largest, sum);
+      }
+      Value own[WIDTH];
+#pragma unroll
+      for (int w = 0; w < WIDTH; ++w) own[w] = largest[w];
+      join_first<Largest>(team, largest);
+#pragma unroll
+      for (int w = 0; w < WIDTH; ++w) {
+        base[w] = base_of(largest[w]);
+        sum[w] *= exponential(own[w] - base[w]);
+      }
+    } else {
+      add_largest(p, walk, 0, held, largest);
+      join_first<Largest>(team, largest);
+#pragma unroll
+      for (int w = 0; w < WIDTH; ++w) base[w] = base_of(largest[w]);
+      held.begin_pass();
+      add_exponentials(p, walk, 0, held, base, sum);
     }
-    Value own[WIDTH];
-#pragma unroll
-    for (int w = 0; w < WIDTH; ++w) own[w] = largest[w];
-    join_first<Largest>(team, largest);
-#pragma unroll
-    for (int w = 0; w < WIDTH; ++w) {
-      base[w] = base_of(largest[w]);
-      sum[w] *= exponential(own[w] - base[w]);
-    }
-#else
-    add_largest(p, walk, 0, held, largest);
-    join_first<Largest>(team, largest);
-#pragma unroll
-    for (int w = 0; w < WIDTH; ++w) base[w] = base_of(largest[w]);
-    held.begin_pass();
-    add_exponentials(p, walk, 0, held, base, sum);
-#endif
     join_first<Plus>(team, sum);
     Value factor[WIDTH];
     join_rest(team, largest, base, sum, factor);
-#if SINK
+    if constexpr (SINK) {
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) sum[w] += exponential(sink[w] - base[w]);
-#endif
+      for (int w = 0; w < WIDTH; ++w) sum[w] += exponential(sink[w] - base[w]);
+    }
 
     // A sum is at least 1, or 0 where all elements are minus infinity: y is 0 then (IS_LOG: minus infinity).
     Value last[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) last[w] = sum[w] == 0 ? Value(0) : IS_LOG ? log(sum[w]) : reciprocal(sum[w]);
-#if STATS
-    Value stats[WIDTH];
+    if constexpr (STATS) {
+      Value stats[WIDTH];
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) stats[w] = (base[w] + log(sum[w])) * p.stats_factor;
-    store_of_row<Stats>(p.stats, walk, stats);
-#endif
-#if MAX
-    // Not by way of `largest`, which would keep its registers.
-    Value max[WIDTH];
+      for (int w = 0; w < WIDTH; ++w) stats[w] = (base[w] + log(sum[w])) * p.stats_factor;
+      store_number<Stats, STATS>(p, walk, stats);
+    }
+    if constexpr (MAX) {
+      // Not by way of `largest`, which would keep its registers.
+      Value max[WIDTH];
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) max[w] = sum[w] == 0 ? Value(-INFINITE) : base[w];
-    store_of_row<Max>(p.max, walk, max);
-#endif
-#if SUM
-    store_of_row<Sum>(p.sum, walk, sum);
-#endif
-#if KEEPS_EXPONENTIALS
+      for (int w = 0; w < WIDTH; ++w) max[w] = sum[w] == 0 ? Value(-INFINITE) : base[w];
+      store_number<Max, MAX>(p, walk, max);
+    }
+    store_number<Sum, SUM>(p, walk, sum);
+    if constexpr (KEEPS_EXPONENTIALS) {
 #pragma unroll
-    for (int w = 0; w < WIDTH; ++w) last[w] *= factor[w];
-#endif
+      for (int w = 0; w < WIDTH; ++w) last[w] *= factor[w];
+    }
     held.begin_pass();
     store_softmax(p, walk, chunks - 1, held, base, last);
 #pragma unroll 1
     for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
-      held.load(p.before, walk, chunk);
+      held.load(args_of<Prologue>(p), walk, chunk);
       store_softmax(p, walk, chunk, held, base, last);
     }
   }

@@ -105,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) KERNEL_NAME(const __gri
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int column = (lane % 8 + warp % (LANES_U / 8) * 8) * X_VECTOR, first = lane / 8 + warp / (LANES_U / 8) * 4;
     const X* row = tile.x + (first - Y_VECTOR) * x_pitch - BEFORE;
-    begin_launch();
+    begin_launch<OVERLAPS_PREVIOUS>();
     if (tile.is_inside(part)) {
       Vector<X, X_VECTOR> in[UNROLL];
       int at[UNROLL];

@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   Vector<X, VECTOR>* square = tile + threadIdx.x * NARROW;
   X columns[NARROW][VECTOR];
 
-  begin_launch();
+  begin_launch<OVERLAPS_PREVIOUS>();
   if constexpr (JOINT_Y) {
 #pragma unroll
     for (int c = 0; c < NARROW; ++c) read(columns[c], x + own + c * p.apart_stride, remaining);

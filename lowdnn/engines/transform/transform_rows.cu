@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     if (first + u * THREADS < part.groups) groups[u] = locate(part, INDEX(first + u * THREADS));
   }
 
-  begin_launch();
+  begin_launch<OVERLAPS_PREVIOUS>();
   // All loads before the first store.
   Input in[UNROLL];
   const i64 stride = part.x_strides[COLUMN_AXIS];

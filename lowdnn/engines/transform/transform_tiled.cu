@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 384 / THREADS) KERNEL_NAME
     const int valid_u = clamped_count<MICRO>(part.extent_u - u), valid_v = clamped_count<MICRO>(part.x_extent_v - v);
     const i64 pitch = part.x_strides[OUTER + 1];
     const X* from = x + u + v * pitch;
-    begin_launch();
+    begin_launch<OVERLAPS_PREVIOUS>();
     Row read[MICRO];
     if (valid_u == MICRO && valid_v == MICRO) {
       read_square<true>(part, read, from, pitch, MICRO, MICRO);

@@ -27,10 +27,12 @@
 // SPLIT: 1 where sums go to slices[slice][map][place] and not through the epilogue.
 
 #include "include/numeric.cuh"
+#include "include/optional.cuh"
 #include "include/tile/tile_simt.cuh"
-#if !SPLIT
 #include "generated.cuh"
-#endif
+
+// What the kernel is without where it is SPLIT.
+struct Functor;
 
 typedef ACCUMULATOR Accumulator;
 typedef SimtTile<Accumulator, TILE_ROWS, TILE_COLUMNS, TILE_DEPTH> Tile;
@@ -42,7 +44,7 @@ constexpr int PLACE_RUN = PLACES_ARE_COLUMNS ? RUN : 1;
 constexpr int LAST = SPATIAL - 1;
 constexpr int OUTSIDE = -(1 << 30);  // a position from which no depth leads into the image
 
-struct Params {
+struct Numbers {
   const IMAGE_TYPE* image;
   const WEIGHTS_TYPE* weights;  // at tap 0, which is the last one in memory where the filter is flipped
   i64 image_strides[SPATIAL + 2];    // of n, channel, spatial axes
@@ -62,14 +64,14 @@ struct Params {
   i32 groups;
   i32 place_tiles;
   i32 map_tiles;
-#if SPLIT
+};
+struct Slices {
   i32 slice_depth;
   i64 pitch, slice_stride;  // elements
   Accumulator* slices;
-#else
-  Functor::Args epilogue;
-#endif
 };
+
+struct Params : Numbers, Either<SPLIT, Slices, ArgsOf<Functor>>::Type {};
 
 // One spatial axis as the block sees it: pixel j is start + j * step in the output, and tap t of it, which is
 // first_tap + t * tap_step in the filter, is first + j * stride + t * dilation in the image. Its fields fill whole
@@ -351,8 +353,15 @@ struct Target {
   }
 };
 
+template <int V, class Functor>
+__device__ __forceinline__ void store(const ArgsOf<Functor>& p, const Target& target, int valid,
+                                      const Accumulator (&values)[V]) {
+  const typename Functor::Cursor cursor = Functor::cursor(p.args, target.coordinate);
+  Functor::template apply<V>(p.args, cursor, target.column, valid, values);
+}
+
 // Hands RUN elements at a place and a map to the epilogue, or to the slice.
-template <class Place>
+template <class Params, class Place>
 __device__ __forceinline__ void finish(const Params& p, const Axis* axes, const Place& place, i32 map, i32 maps_left,
                                        u32 slice, const Accumulator* values) {
   const Target target(p, axes, place, map, maps_left);
@@ -360,17 +369,24 @@ __device__ __forceinline__ void finish(const Params& p, const Axis* axes, const 
   Accumulator run[RUN];
 #pragma unroll
   for (int i = 0; i < RUN; ++i) run[i] = values[i];
-#if SPLIT
-  Accumulator* to = p.slices + slice * p.slice_stride + map * p.pitch + place.index(p, axes);
+  if constexpr (SPLIT) {
+    Accumulator* to = p.slices + slice * p.slice_stride + map * p.pitch + place.index(p, axes);
 #pragma unroll
-  for (int i = 0; i < RUN; ++i) {
-    if (i < valid) to[i] = run[i];
+    for (int i = 0; i < RUN; ++i) {
+      if (i < valid) to[i] = run[i];
+    }
+  } else {
+    store<RUN, Functor>(p, target, valid, run);
   }
-#else
-  const Functor::Cursor cursor = Functor::cursor(p.epilogue, target.coordinate);
-  Functor::apply<RUN>(p.epilogue, cursor, target.column, valid, run);
-#endif
 }
+
+// Of the depths, those of a slice.
+__device__ __forceinline__ void take_slice(const Slices& p, u32 slice, u32& begin, u32& end) {
+  begin = slice * p.slice_depth;
+  end = min(end, begin + p.slice_depth);
+}
+template <class Functor>
+__device__ __forceinline__ void take_slice(const ArgsOf<Functor>&, u32, u32&, u32&) {}
 
 template <int D> struct PlaceOf { typedef Pixel Type; };
 template <> struct PlaceOf<FILTER> { typedef Tap Type; };
@@ -420,10 +436,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS) KERNEL_N
   u32 end = DIRECTION == FILTER ? p.images : p.group_channels;
 #pragma unroll
   for (int s = 0; s < SPATIAL; ++s) end *= DIRECTION == FILTER ? axes[s].extent : axes[s].taps;
-#if SPLIT
-  begin = part * p.slice_depth;
-  end = min(end, begin + p.slice_depth);
-#endif
+  take_slice(p, part, begin, end);
   Tile tile(thread);
   if (begin < end) multiply(p, image, weights, shared, begin, end, maps, thread, tile);
 

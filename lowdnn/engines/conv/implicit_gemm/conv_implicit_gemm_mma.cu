@@ -17,12 +17,14 @@
 #include "include/ptx/dependent_launch.cuh"
 #include "include/epilogue/epilogue_tile.cuh"
 #include "include/epilogue/output_map.cuh"
+#include "include/optional.cuh"
 #include "pixel_operand.cuh"
 #include "include/tile/raster.cuh"
 #include "include/tile/strided_operand.cuh"
-#if !SPLIT_K
 #include "generated.cuh"
-#endif
+
+// What the kernel is without where SPLIT_K is.
+struct Functor;
 
 typedef TileMma<TYPE, TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES, true, true> Product;
 typedef EpilogueTile<Product> Epilogue;
@@ -31,7 +33,7 @@ typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 template <class Tile> using Pixels = PixelOperand<TYPE, Tile, ALIGNMENT, Product::THREADS, SPATIAL, TAP_MASK>;
 template <class Tile> using Filters = StridedOperand<TYPE, Tile, ALIGNMENT, Product::THREADS>;
 
-struct Params : Exits::Output {
+struct Numbers : Exits::Output {
   const TYPE* x;
   const TYPE* w;
   Product::Accumulator* workspace;  // [splits][rows][workspace_pitch], rows and columns of all groups
@@ -41,10 +43,19 @@ struct Params : Exits::Output {
   i32 depth;                                   // of the product: taps * group_channels
   i32 groups, tile_rows, tile_columns, split_tiles;
   Map map;
-#if !SPLIT_K
-  Functor::Args epilogue;
-#endif
 };
+
+struct Params : Numbers, ArgsOf<Functor, !SPLIT_K> {};
+
+template <class Params>
+__device__ __forceinline__ void finish(const Params& p, const Product& product, u8* shared, const TilePlace& place,
+                                       u32 split, const ExitSlices& slices) {
+  if constexpr (SPLIT_K) {
+    Epilogue::store(product, p.workspace + split * p.slice_stride, p.workspace_pitch, place);
+  } else {
+    Epilogue::run<Functor, VECTOR>(product, shared, place, p.map, args_of<Functor>(p), Exits(), p, slices);
+  }
+}
 
 extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 shared[];
@@ -66,32 +77,28 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   const TYPE* w = p.w + i64(group * p.group_filters + filter) * p.depth + first_k;
   const i32 filters = p.group_filters - filter;
   Product product;
-#if PIXELS_ARE_COLUMNS
-  Filters<Product::TileA> load_a(w, p.depth, filters, end_k - first_k);
-  Pixels<Product::TileB> load_b(x, p.pixels, pixel, first_k / UNIT, end_k / UNIT, shared);
-#else
-  Pixels<Product::TileA> load_a(x, p.pixels, pixel, first_k / UNIT, end_k / UNIT, shared);
-  Filters<Product::TileB> load_b(w, p.depth, filters, end_k - first_k);
-#endif
-  wait_for_previous_kernel(load_a.place() ^ load_b.place());
-  allow_next_kernel();
-  product.run(load_a, load_b, shared_address(shared), k_tiles);
+  const auto multiply = [&](auto& load_a, auto& load_b) {
+    wait_for_previous_kernel(load_a.place() ^ load_b.place());
+    allow_next_kernel();
+    product.run(load_a, load_b, shared_address(shared), k_tiles);
+  };
+  if constexpr (PIXELS_ARE_COLUMNS) {
+    Filters<Product::TileA> load_a(w, p.depth, filters, end_k - first_k);
+    Pixels<Product::TileB> load_b(x, p.pixels, pixel, first_k / UNIT, end_k / UNIT, shared);
+    multiply(load_a, load_b);
+  } else {
+    Pixels<Product::TileA> load_a(x, p.pixels, pixel, first_k / UNIT, end_k / UNIT, shared);
+    Filters<Product::TileB> load_b(w, p.depth, filters, end_k - first_k);
+    multiply(load_a, load_b);
+  }
 
   // The epilogue.
   const u32 first_filter = group * p.group_filters, end_filter = first_filter + p.group_filters;
-#if PIXELS_ARE_COLUMNS
-  const TilePlace place = {first_filter + row, column, end_filter, u32(p.pixels.rows)};
-#else
-  const TilePlace place = {row, first_filter + column, u32(p.pixels.rows), end_filter};
-#endif
-#if SPLIT_K
-  Epilogue::store(product, p.workspace + split * p.slice_stride, p.workspace_pitch, place);
-#else
-#if PIXELS_ARE_COLUMNS
-  const ExitSlices slices = {group * p.tile_rows + tile.row, tile.column};
-#else
-  const ExitSlices slices = {tile.row, group * p.tile_columns + tile.column};
-#endif
-  Epilogue::run<Functor, VECTOR>(product, shared, place, p.map, p.epilogue, Exits(), p, slices);
-#endif
+  if constexpr (PIXELS_ARE_COLUMNS) {
+    finish(p, product, shared, {first_filter + row, column, end_filter, u32(p.pixels.rows)}, split,
+           {group * p.tile_rows + tile.row, tile.column});
+  } else {
+    finish(p, product, shared, {row, first_filter + column, u32(p.pixels.rows), end_filter}, split,
+           {tile.row, group * p.tile_columns + tile.column});
+  }
 }

@@ -11,10 +11,8 @@
 // (dependent_launch.cuh).
 
 #include "include/math/division.cuh"
-#include "include/vector.cuh"
-#if OVERLAPS_PREVIOUS
 #include "include/ptx/dependent_launch.cuh"
-#endif
+#include "include/vector.cuh"
 
 constexpr int AXES = 3;
 constexpr int CHUNK = 16 / int(sizeof(TYPE));  // elements
@@ -36,10 +34,10 @@ struct Params {
 };
 
 extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_constant__ Params p) {
-#if OVERLAPS_PREVIOUS
-  wait_for_previous_kernel();
-  allow_next_kernel();
-#endif
+  if constexpr (OVERLAPS_PREVIOUS) {
+    wait_for_previous_kernel();
+    allow_next_kernel();
+  }
   const u32 item = blockIdx.x * 256 + threadIdx.x;
   if (item >= u32(p.items)) return;
   const u32 position = item / POSITION_ITEMS, first_chunk = item % POSITION_ITEMS * ITEM_CHUNKS;

@@ -8,9 +8,7 @@
 // dependent launch (dependent_launch.cuh).
 
 #include "include/math/division.cuh"
-#if OVERLAPS_PREVIOUS
 #include "include/ptx/dependent_launch.cuh"
-#endif
 
 constexpr int AXES = 3;
 
@@ -27,10 +25,10 @@ struct Params {
 };
 
 extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_constant__ Params p) {
-#if OVERLAPS_PREVIOUS
-  wait_for_previous_kernel();
-  allow_next_kernel();
-#endif
+  if constexpr (OVERLAPS_PREVIOUS) {
+    wait_for_previous_kernel();
+    allow_next_kernel();
+  }
   constexpr i32 PHASES[AXES] = {PHASES_0, PHASES_1, PHASES_2};
   const u32 place = blockIdx.x * 256 + threadIdx.x;
   if (place >= u32(p.places)) return;

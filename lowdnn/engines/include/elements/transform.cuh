@@ -3,17 +3,15 @@
 #pragma once
 
 #include "include/math/division.cuh"
-#include "include/vector.cuh"
-#if OVERLAPS_PREVIOUS
 #include "include/ptx/dependent_launch.cuh"
-#endif
+#include "include/vector.cuh"
 
-// As a dependent launch (dependent_launch.cuh): waits for what is read, and makes room for the kernel that reads it.
-__device__ __forceinline__ void begin_launch() {
-#if OVERLAPS_PREVIOUS
-  wait_for_previous_kernel();
-  allow_next_kernel();
-#endif
+// Of a dependent launch (dependent_launch.cuh): waits for what is read, and makes room for the kernel that reads it.
+template <bool IS_DEPENDENT> __device__ __forceinline__ void begin_launch() {
+  if constexpr (IS_DEPENDENT) {
+    wait_for_previous_kernel();
+    allow_next_kernel();
+  }
 }
 
 // x as a To; equal types move their bits.

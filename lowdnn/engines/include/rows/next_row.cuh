@@ -8,17 +8,16 @@
 #pragma once
 
 #include "include/cp_async.cuh"
+#include "include/ptx/mbarrier.cuh"
+#include "include/ptx/tma.cuh"
 #include "include/rows/rows.cuh"
 
 // How the next row comes; with NOT_AHEAD each row is read when its turn comes.
-#define NOT_AHEAD 0
-#define BY_THREADS 1
-#define BY_COPY_ENGINE 2  // needs one team in a block, one contiguous tensor, and groups of whole 16 bytes
-
-#if LOOKS_AHEAD == BY_COPY_ENGINE
-#include "include/ptx/mbarrier.cuh"
-#include "include/ptx/tma.cuh"
-#endif
+enum : int {
+  NOT_AHEAD,
+  BY_THREADS,
+  BY_COPY_ENGINE  // needs one team in a block, one contiguous tensor, and groups of whole 16 bytes
+};
 
 // Of what a functor reads of rows of one chunk.
 template <class Source, class Tile, int HOW> struct NextRow {
@@ -30,12 +29,12 @@ template <class Source, class Tile, int HOW> struct NextRow {
   typename Source::template Loaded<1> singles[Tile::SINGLES > 0 ? Tile::SINGLES : 1];
 
   __device__ __forceinline__ explicit NextRow(void* memory) : first(static_cast<Loaded*>(memory)) {
-#if LOOKS_AHEAD == BY_COPY_ENGINE
-    if (threadIdx.x == 0) {
-      mbarrier_init(barrier(), 1);
-      mbarrier_fence_init();
+    if constexpr (HOW == BY_COPY_ENGINE) {
+      if (threadIdx.x == 0) {
+        mbarrier_init(barrier(), 1);
+        mbarrier_fence_init();
+      }
     }
-#endif
   }
 
   // Where the next area may begin.
@@ -57,15 +56,15 @@ template <class Source, class Tile, int HOW> struct NextRow {
       });
       cp_async_commit();
     }
-#if LOOKS_AHEAD == BY_COPY_ENGINE
-    if (threadIdx.x == 0) {
-      i64 column;
-      const u32 bytes = ahead.block_groups(0, column) * sizeof(Loaded);
-      mbarrier_expect(barrier(), bytes);
-      const void* const source = Source::address(args, Source::cursor(args, ahead.coordinate), column);
-      if (bytes > 0) bulk_load(shared_address(first + ahead.lead), source, bytes, barrier());
+    if constexpr (HOW == BY_COPY_ENGINE) {
+      if (threadIdx.x == 0) {
+        i64 column;
+        const u32 bytes = ahead.block_groups(0, column) * sizeof(Loaded);
+        mbarrier_expect(barrier(), bytes);
+        const void* const source = Source::address(args, Source::cursor(args, ahead.coordinate), column);
+        if (bytes > 0) bulk_load(shared_address(first + ahead.lead), source, bytes, barrier());
+      }
     }
-#endif
     if constexpr (HOW != NOT_AHEAD) {
       ahead.each_single(0, [&](auto group, i64 column) {
         Source::template load<1>(args, Source::cursor(args, ahead.coordinate), column, 1, singles[group.item]);
@@ -79,10 +78,10 @@ template <class Source, class Tile, int HOW> struct NextRow {
     if constexpr (HOW != NOT_AHEAD) {
       auto&& read = held.template reading<Source>();
       if constexpr (HOW == BY_THREADS) cp_async_wait<0>();
-#if LOOKS_AHEAD == BY_COPY_ENGINE
-      mbarrier_wait(barrier(), parity);
-      parity ^= 1;
-#endif
+      if constexpr (HOW == BY_COPY_ENGINE) {
+        mbarrier_wait(barrier(), parity);
+        parity ^= 1;
+      }
       walk.each_whole(0, [&](auto group, i64) {
         Source::template fetch<group.SIZE>(place(group.item), read.in[group]);
       });
