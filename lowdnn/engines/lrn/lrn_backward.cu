@@ -7,7 +7,7 @@
 // Shared memory: none.
 // Macros: X DY DX (types) X_WIDTH DY_WIDTH DX_WIDTH, and those of lrn.cuh.
 
-#include "lrn/lrn.cuh"
+#include "lrn.cuh"
 
 struct Params {
   const X* x;

@@ -5,7 +5,7 @@
 // again; y is written once. Shared memory: none.
 // Macros: X Y (types) X_WIDTH Y_WIDTH, and those of lrn.cuh.
 
-#include "lrn/lrn.cuh"
+#include "lrn.cuh"
 
 struct Params {
   const X* x;
