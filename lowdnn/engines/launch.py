@@ -25,9 +25,6 @@ BARRIER_BYTES = 8
 #: The greatest grid extent along x.
 MAX_GRID_X = 2**31 - 1
 
-#: Threads that a block can have.
-MAX_BLOCK_THREADS = 1024
-
 #: The greatest extent that a ``Divider`` divides by.
 MAX_EXTENT = 2**31 - 1
 

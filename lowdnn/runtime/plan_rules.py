@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NoReturn
 
+from lowdnn.arch.multiprocessor import MAX_BLOCK_THREADS
 from lowdnn.documents import place, shown
 from lowdnn.enums import DataType
 from lowdnn.plan import (
@@ -30,7 +31,6 @@ from lowdnn.status import BadParamError
 #: Limits of every device. Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 MAX_GRID = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 MAX_BLOCK = (1024, 1024, 64)
-MAX_BLOCK_THREADS = 1024
 #: The largest number that the driver takes; it refuses by itself what is more than the device has.
 MAX_SHARED_BYTES = 2**31 - 1
 #: Blocks of the largest cluster, for which a kernel needs permission.

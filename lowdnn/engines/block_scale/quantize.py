@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from lowdnn import dtypes
+from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.space import IndexSpace, collapsed, with_axis
 from lowdnn.engines.launch import (
@@ -28,7 +29,6 @@ from lowdnn.ops.tensor import TILE_COLUMNS, Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
 
 _THREADS = 128
-_WARP = 32
 #: Bytes of x in flight for a thread along rows: two accesses, whose elements are one access of y.
 _ROW_BYTES = 32
 #: By columns, bytes of x that a thread reads of a row, and rows that it keeps in registers.
@@ -188,7 +188,7 @@ class Quantization:
     @property
     def _threads(self) -> int:
         """Those of whole warps, where their items lie side by side."""
-        side = _WARP // self._lanes if self.by_columns else 1
+        side = WARP_SIZE // self._lanes if self.by_columns else 1
         return ceil_div(prod(self._radices), side) * side * self._lanes
 
     @property
@@ -224,7 +224,7 @@ def _rows_vector(operation: BlockScaleQuantize) -> int:
     """Elements of a thread where whole warps share out a block; 0 where its size is no power of two, or too great."""
     size = operation.block_size
     vector = min(_ROW_BYTES // operation.x.element_bytes, ACCESS_BYTES // operation.y.element_bytes, size)
-    return vector if size == ceil_power(size) and size // vector <= _WARP else 0
+    return vector if size == ceil_power(size) and size // vector <= WARP_SIZE else 0
 
 
 def _is_tiled(operation: BlockScaleQuantize) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowdnn import dtypes
+from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import ceil_div, ceil_power, floor_power
@@ -27,7 +28,7 @@ _HELD_REGISTERS, _SUM_REGISTERS = 96, 64
 #: Threads of a team, at least and at most: those that read a memory line, and what a block has registers for.
 _MIN_TEAM, _MAX_TEAM = 8, 512
 #: Threads of a block with short rows, the more of which it has, the fewer blocks' sums are joined; and at least.
-_BLOCK_THREADS, _WARP_THREADS = 512, 32
+_BLOCK_THREADS = 512
 #: Registers of a thread besides those of its groups.
 _REGISTERS = 48
 #: SCALES: where a thread has its scales.
@@ -109,8 +110,8 @@ class Summing:
     def _tile(self, team: int, items: int, cluster: int, places: int) -> SummingTile | None:
         most_slots, slots = self.layout.row_groups // (2 * self.arch.sm_count), 1
         if cluster == 1:
-            slots = floor_power(max(1, _WARP_THREADS // team, min(_BLOCK_THREADS // team, most_slots)))
-        team = max(team, _WARP_THREADS // slots)
+            slots = floor_power(max(1, WARP_SIZE // team, min(_BLOCK_THREADS // team, most_slots)))
+        team = max(team, WARP_SIZE // slots)
         shape = RowTile(team * slots, team, 1, items, cluster, cluster, 0, 1)
         if items > _MAX_ITEMS or shape.chunks(self.layout) > 1:
             return None

@@ -15,6 +15,7 @@ from functools import cached_property
 from math import prod
 
 from lowdnn import dtypes
+from lowdnn.arch.multiprocessor import SECTOR_BYTES
 from lowdnn.arch.specs import SM_80, ArchSpec
 from lowdnn.codegen.access import MAX_VECTOR
 from lowdnn.codegen.functor import Functor, generate
@@ -48,7 +49,6 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, Work
 from lowdnn.status import Status
 
-_SECTOR_BYTES = 32
 _THREADS = (64, 128, 256, 512)
 _UNROLLS = (1, 2, 4, 8)
 _BYTES_IN_FLIGHT = 32
@@ -146,7 +146,7 @@ class _Layout:
         functor = generate(dag, accumulator=None, vector_axis=vector_axis, space=space)
         vector = functor.vector
         if vector_axis != space.rank - 1:
-            vector = min(_SECTOR_BYTES // min(t.element_bytes for t in dag.stores), MAX_VECTOR)
+            vector = min(SECTOR_BYTES // min(t.element_bytes for t in dag.stores), MAX_VECTOR)
         return _Layout(space, vector_axis, min(vector, ceil_power(space.extents[vector_axis])), functor)
 
     @cached_property

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lowdnn import dtypes
+from lowdnn.arch.multiprocessor import MAX_BLOCK_THREADS
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.launch import MAX_BLOCK_THREADS, bytes_of, ceil_div
+from lowdnn.engines.launch import bytes_of, ceil_div
 from lowdnn.engines.model.occupancy import shared_room
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.rows.layout import RowLayout

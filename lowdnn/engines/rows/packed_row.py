@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lowdnn.arch.multiprocessor import WARP_SIZE
+
 #: Registers of a thread besides its groups and their operands, with a mean and without.
 _REGISTERS, _REGISTERS_WITHOUT_MEAN = 32, 16
 #: Registers of a thread in all: with so many groups, and with fewer, of which more threads are wanted.
 _SEVERAL_GROUPS, _ALLOTTED, ALLOTTED_TO_FEW = 3, 64, 40
 #: Groups of a thread that asks for operands before their turn, and elements of a wide type's group, at most.
 _MOST_ASKING, _WIDE_GROUP = 4, 4
-_WARP_THREADS = 32
 
 
 @dataclass(frozen=True)
@@ -69,4 +70,4 @@ class PackedRow:
 
     @property
     def _is_warp(self) -> bool:
-        return self.team <= _WARP_THREADS
+        return self.team <= WARP_SIZE

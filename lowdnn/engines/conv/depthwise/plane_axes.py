@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import gcd
 
+from lowdnn.arch.multiprocessor import SECTOR_BYTES
 from lowdnn.engines.conv.depthwise.axes import AxisGeometry
 from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
 from lowdnn.engines.launch import ceil_div, divider, i32
@@ -22,7 +23,6 @@ _LEAST_LINE_TAPS = 16
 #: Words of a block.
 _LEAST_LANES, _MOST_LANES = 12, 64
 _FEW_LANES = 8  # for fewer words
-SECTOR_BYTES = 32
 
 
 @dataclass(frozen=True)

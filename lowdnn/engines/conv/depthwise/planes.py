@@ -8,13 +8,13 @@ from functools import cached_property, lru_cache
 from math import prod
 
 from lowdnn import dtypes
+from lowdnn.arch.multiprocessor import SECTOR_BYTES
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, space_of, with_axis
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.depthwise.geometry import DataPass
 from lowdnn.engines.conv.depthwise.plane_axes import (
-    SECTOR_BYTES,
     StagedTensor,
     Staging,
     WindowAxis,

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.conv.grouped.axes import Axis
 from lowdnn.engines.conv.grouped.pixel_box import CHUNK_BYTES, LINE_BYTES, Box, Count, is_swizzled, pitch_bytes, places
@@ -34,7 +35,7 @@ BLOCK_N = 8
 
 #: Warps that compute together by wgmma, and the fewest blocks of outputs for which they are faster on an H200.
 _TEAM_WARPS, _MIN_TEAM_BLOCKS = 4, 6
-_WARPS, _LONE_WARPS = _THREADS // 32, _LONE_THREADS // 32
+_WARPS, _LONE_WARPS = _THREADS // WARP_SIZE, _LONE_THREADS // WARP_SIZE
 #: Chunks of a slab that make whole 128-byte lines.
 _SLAB_CHUNKS = 8
 _FILTER_CHUNK_BYTES = 128

@@ -13,6 +13,7 @@ from math import prod
 from typing import Final
 
 from lowdnn import dtypes
+from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import (
@@ -55,7 +56,7 @@ _MAX_PIXELS = 2**31 - 2**20
 #: Values of TILE_M and STAGES, the best first; threads of a block.
 _BLOCKS_M, _STAGES = (2, 1), (3, 2, 1)
 _THREADS = 512
-_WARPS = _THREADS // 32
+_WARPS = _THREADS // WARP_SIZE
 #: Bytes on their way to a multiprocessor at which the device memory is busy.
 _ENOUGH_BYTES = 40 << 10
 

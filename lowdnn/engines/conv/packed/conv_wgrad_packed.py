@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from lowdnn.arch.multiprocessor import SECTOR_BYTES
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import (
     Anchors,
@@ -40,8 +41,8 @@ from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.tensor import Tensor, channels_last_strides
 from lowdnn.status import Status
 
-#: Of addresses and strides in a tensor map; of the cache, the least that a copy reads.
-_PIECE_BYTES, _SECTOR_BYTES = 16, 32
+#: Bytes whose multiples addresses and strides of a tensor map are.
+_PIECE_BYTES = 16
 #: Pixels of whole halves of a line in both tensors are no slower alone; measured on an H200.
 _HALF_LINE_BYTES = 64
 #: Pixels of a pack.
@@ -60,7 +61,7 @@ class _Problem:
     @property
     def best_pack(self) -> int:
         """The fewest pixels whose rows are whole sectors, or else whole pieces; measured on an H200."""
-        return next((count for count in self.packs if _are_whole(self.operation, count, _SECTOR_BYTES)), self.packs[0])
+        return next((count for count in self.packs if _are_whole(self.operation, count, SECTOR_BYTES)), self.packs[0])
 
     @property
     def sums_uid(self) -> int:

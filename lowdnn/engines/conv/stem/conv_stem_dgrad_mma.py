@@ -14,6 +14,7 @@ from math import prod
 from typing import Final
 
 from lowdnn import dtypes
+from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.conv.refusals import refuse_nothing, refuse_operand_types
@@ -51,7 +52,7 @@ _BLOCK_M, _BLOCK_N, _LANE_BYTES, _CHUNK_BYTES = 16, 8, 16, 64
 _BLOCKS_M = (1, 2, 3, 4, 5)
 _GROUPS = (4, 8, 16, 32)
 _THREADS = 128
-_WARPS = _THREADS // 32
+_WARPS = _THREADS // WARP_SIZE
 #: Registers of a thread for sums and inputs, at most, and beside them; blocks of a multiprocessor, at most.
 _MOST_REGISTERS, _OTHER_REGISTERS, _MAX_BLOCKS_PER_SM = 190, 48, 5
 _MAX_FILTER_BYTES = 96 << 10

@@ -14,6 +14,7 @@ from math import prod
 from typing import Final
 
 from lowdnn import dtypes
+from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Anchors, Choices, Knob
@@ -55,7 +56,7 @@ _STEP_WORDS, _BLOCK_N, _BLOCK_M = 8, 8, 16
 #: Of a warp's unit, blocks of 16 pixels, the best first.
 _BLOCKS_M = (2, 4)
 _THREADS = 256
-_WARPS = _THREADS // 32
+_WARPS = _THREADS // WARP_SIZE
 _MAX_BLOCKS_PER_SM = 2
 _COSTS: Final = TileCosts(
     products=ProductCosts(product_clocks=2.2, read_clocks=1.5),

@@ -15,6 +15,7 @@ from math import prod
 from typing import Final
 
 from lowdnn import dtypes
+from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Anchors, Choices
 from lowdnn.engines.conv.stem.row_tiles import MAX_TILE_OUTPUTS, TILE_WIDTHS, RowTile, RowTiledMma, RowTiling, TileCosts
@@ -48,7 +49,7 @@ from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work, Workspac
 _RUN, _BLOCK_M, _BLOCK_WORDS = 16, 16, 8
 _SLABS = (128, 64)
 _THREADS = 256
-_WARPS = _THREADS // 32
+_WARPS = _THREADS // WARP_SIZE
 _SUM_BYTES = 4
 #: Accumulators of a thread with which two blocks share a multiprocessor, and the most.
 _MOST_SHARED_SUMS, _MOST_SUMS = 80, 128
