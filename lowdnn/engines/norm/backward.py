@@ -232,7 +232,8 @@ class BackwardRows:
     def _add_rows(self, chain: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
         """The launch for dx."""
         operation, shape = self.operation, tile_of(self.layout, chosen, self._held)
-        x, wanted = self.tensors["x"], chosen[KnobType.READ_AHEAD]
+        # Rows whose gradients may be summed on the way are not read ahead where they are not.
+        x, wanted = self.tensors["x"], chosen.get(KnobType.READ_AHEAD, 0)
         on_chip = OnChip(
             shape, self.layout, self.compute_type, arch, self.before, (x,), is_ring_wanted=wanted == RING
         ).fitted()
