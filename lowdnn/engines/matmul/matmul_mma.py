@@ -16,24 +16,20 @@ from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, ArchSpec
-from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
-from lowdnn.engines.gemm.output_space import OutputSpace, Slices, add_slice_sum, full_loads, functor_of
+from lowdnn.engines.gemm.mma_cut import MmaCut
+from lowdnn.engines.gemm.output_space import OutputSpace, full_loads
 from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.tiles import Product, Tiling
 from lowdnn.engines.launch import (
     MAX_GRID_X,
-    bytes_of,
     dependent_target,
     i32,
     i64,
     is_dependent,
-    macros,
-    moved_bytes,
-    target_label,
 )
 from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.mma_operand import MAX_ALIGNMENT, MAX_PACKED_AXES, Operand
@@ -51,8 +47,6 @@ from lowdnn.plan import (
     Argument,
     KernelRef,
     Launch,
-    Scalar,
-    ScalarType,
     Struct,
     WorkspacePointer,
 )
@@ -214,32 +208,25 @@ def _parts(problem: _Problem, tiling: Tiling, arch: ArchSpec) -> PlanParts:
     parts, overlaps = PlanParts(), is_dependent(arch)
     if 0 in problem.dag.dims:
         return parts
-    functor = functor_of(problem.dag, problem.product.data_type, problem.output, problem.exits.reduced)
-    vector = problem.output.vector(functor)
+    cut = MmaCut(problem.product, problem.dag, problem.output, problem.exits, tiling)
     rows = packed_operand(parts, problem.rows.tensor.uid, problem.rows.packing, overlaps=overlaps)
     columns = packed_operand(parts, problem.columns.tensor.uid, problem.columns.packing, overlaps=overlaps)
-    slices = Slices(tiling.splits, problem.output.rows, problem.output.columns)
-    slices_at = parts.reserve(slices.size_bytes if tiling.splits > 1 else 0)
+    slices_at = cut.reserve(parts)
     left = ExitSlices(problem.product.batches * tiling.rows, tiling.columns, tiling.block_count(problem.product))
     totals = problem.exits.reserve(parts, left)
-    stored_bytes = moved_bytes(problem.dag)
-    written_bytes = slices.size_bytes if tiling.splits > 1 else stored_bytes + problem.exits.totals_bytes(left)
-    arguments = _arguments(problem, tiling, functor, (rows, columns), slices, slices_at, totals)
-    moved = bytes_of((problem.rows.tensor, problem.columns.tensor)) + written_bytes
-    kernel = parts.kernel(_kernel(problem, tiling, functor, vector, dependent_target(arch)))
-    parts.launches.append(tiling.launch(kernel, problem.product, arguments, moved, arch))
+    arguments = _arguments(problem, cut, (rows, columns), slices_at, totals)
+    kernel, vector = _kernel(problem, cut, dependent_target(arch)), problem.output.vector(cut.functor)
+    operands = (problem.rows.tensor, problem.columns.tensor)
+    cut.add_to(parts, kernel, arguments, operands, left, slices_at, vector, arch)
     problem.exits.combine(parts, left, totals, overlaps=overlaps)
-    if tiling.splits > 1:
-        add_slice_sum(parts, problem.output, functor, vector, slices, slices_at, stored_bytes, overlaps=overlaps)
     return parts
 
 
-def _kernel(problem: _Problem, tiling: Tiling, functor: Functor, vector: int, target: str) -> KernelRef:
-    tile, shape, splits = tiling.tile, tiling.tile.shape, tiling.splits > 1
-    rows, columns = problem.rows, problem.columns
-    facts = dtypes.info(problem.product.data_type)
+def _kernel(problem: _Problem, cut: MmaCut, target: str) -> KernelRef:
+    tile, shape, rows, columns = cut.tiling.tile, cut.tiling.tile.shape, problem.rows, problem.columns
+    vector = cut.output.vector(cut.functor)
     params = Params(
-        TYPE=facts.c_type,
+        TYPE=dtypes.info(problem.product.data_type).c_type,
         TILE_M=shape.m,
         TILE_N=shape.n,
         TILE_K=tile.k,
@@ -250,49 +237,36 @@ def _kernel(problem: _Problem, tiling: Tiling, functor: Functor, vector: int, ta
         B_K_MAJOR=int(columns.is_k_major),
         A_ALIGNMENT=rows.alignment,
         B_ALIGNMENT=columns.alignment,
-        OUTPUT_RANK=problem.output.space.rank,
-        ROW_AXES=problem.output.row_axes,
-        VECTOR=1 if splits else vector,
-        SPLIT_K=int(splits),
+        OUTPUT_RANK=cut.output.space.rank,
+        ROW_AXES=cut.output.row_axes,
+        VECTOR=1 if cut.is_split else vector,
+        SPLIT_K=int(cut.is_split),
     )
     layout = f"{'mk'[params.A_K_MAJOR]}{params.A_ALIGNMENT}{'nk'[params.B_K_MAJOR]}{params.B_ALIGNMENT}"
-    label = target_label(target)
-    ending = f"partial_{label}" if splits else f"v{vector}{problem.exits.label}_{label}_{functor.digest}"
-    return KernelRef(
-        name=f"matmul_mma_{facts.short_name}_{tile.label}_{layout}_r{params.OUTPUT_RANK}_{ending}",
-        source="matmul/matmul_mma.cu",
-        target=target,
-        parameters=(*macros(params), *problem.exits.macros),
-        generated="" if splits else functor.text,
-    )
+    return cut.kernel("matmul/matmul_mma.cu", layout, params, vector, target)
 
 
 def _arguments(
     problem: _Problem,
-    tiling: Tiling,
-    functor: Functor,
+    cut: MmaCut,
     operands: tuple[Argument, Argument],
-    slices: Slices,
     slices_at: int,
     totals: tuple[WorkspacePointer, ...],
 ) -> Struct:
-    product, output = problem.product, problem.output
-    splits = tiling.splits > 1
-    batch_axes = len(problem.rows.batch_strides)
-    unused = (0,) * (output.space.rank - batch_axes)
+    product, tiling = problem.product, cut.tiling
+    unused = (0,) * (cut.output.space.rank - len(problem.rows.batch_strides))
     return Struct(
         (
             *problem.exits.arguments(totals),
             *operands,
-            WorkspacePointer(slices_at) if splits else Scalar(ScalarType.U64, 0),
+            cut.slices_pointer(slices_at),
             *i64((problem.rows.leading_stride, problem.columns.leading_stride)),
             *i64((*problem.rows.batch_strides, *unused)),
             *i64((*problem.columns.batch_strides, *unused)),
-            *i64((slices.pitch, slices.slice_elements)),
+            *i64((cut.slices.pitch, cut.slices.slice_elements)),
             *i32((product.m, product.n, product.k)),
             *i32((product.batches, tiling.rows, tiling.columns, tiling.split_tiles)),
-            output.map,
-            *(() if splits else (functor.arguments,)),
+            *cut.epilogue_arguments,
         )
     )
 

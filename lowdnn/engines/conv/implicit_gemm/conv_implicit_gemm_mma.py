@@ -19,7 +19,6 @@ from functools import cached_property
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import SM_80, ArchSpec
-from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.conv.implicit_gemm.data_gradient_views import class_count, data_gradient_views
 from lowdnn.engines.conv.implicit_gemm.filter_gradient_view import filter_gradient_view
@@ -28,14 +27,10 @@ from lowdnn.engines.conv.implicit_gemm.geometry import MmaGeometry
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
-from lowdnn.engines.gemm.output_space import (
-    Slices,
-    add_slice_sum,
-    functor_of,
-)
+from lowdnn.engines.gemm.mma_cut import MmaCut
 from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.tiles import Product, Tiling
-from lowdnn.engines.launch import bytes_of, dependent_target, i32, i64, is_dependent, macros, moved_bytes, target_label
+from lowdnn.engines.launch import dependent_target, i32, i64, is_dependent
 from lowdnn.engines.limits import reduced
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
@@ -58,10 +53,7 @@ from lowdnn.plan import (
     Argument,
     KernelRef,
     Launch,
-    Scalar,
-    ScalarType,
     Struct,
-    WorkspacePointer,
 )
 from lowdnn.status import Status
 
@@ -241,33 +233,25 @@ def _add_part(
     geometry, before, overlaps = part.geometry, len(parts.launches), is_dependent(arch)
     if not geometry.operation.y.element_count:
         return
-    functor = functor_of(geometry.dag, geometry.data_type, geometry.output, exits.reduced)
-    vector = geometry.vector(geometry.output.vector(functor))
+    cut = MmaCut(geometry.product, geometry.dag, geometry.output, exits, tiling)
+    vector = geometry.vector(geometry.output.vector(cut.functor))
     x = packed_operand(parts, geometry.operation.x.uid, geometry.x_packing, overlaps=overlaps)
     w = packed_operand(parts, geometry.operation.w.uid, geometry.w_packing, overlaps=overlaps)
-    slices = Slices(tiling.splits, geometry.output.rows, geometry.output.columns)
-    slices_at = parts.reserve(slices.size_bytes if tiling.splits > 1 else 0)
-    stored_bytes = moved_bytes(geometry.dag)
-    written_bytes = slices.size_bytes if tiling.splits > 1 else stored_bytes + exits.totals_bytes(left)
-    arguments = _arguments(geometry, tiling, functor, (x, w), slices, slices_at, totals)
-    moved = bytes_of((geometry.operation.x, geometry.operation.w)) + written_bytes
-    kernel = parts.kernel(_kernel(geometry, tiling, functor, vector, exits, dependent_target(arch)))
-    parts.launches.append(tiling.launch(kernel, geometry.product, arguments, moved, arch))
-    if tiling.splits > 1:
-        add_slice_sum(parts, geometry.output, functor, vector, slices, slices_at, stored_bytes, overlaps=overlaps)
+    slices_at = cut.reserve(parts)
+    arguments = _arguments(geometry, cut, (x, w), slices_at, totals)
+    kernel = _kernel(geometry, cut, vector, dependent_target(arch))
+    operands = (geometry.operation.x, geometry.operation.w)
+    cut.add_to(parts, kernel, arguments, operands, left, slices_at, vector, arch)
     parts.launches[before:] = [
         replace(launch, arguments=tuple(part.view.place(item) for item in launch.arguments))
         for launch in parts.launches[before:]
     ]
 
 
-def _kernel(
-    geometry: MmaGeometry, tiling: Tiling, functor: Functor, vector: int, exits: OutputExits, target: str
-) -> KernelRef:
-    tile, shape, splits = tiling.tile, tiling.tile.shape, tiling.splits > 1
-    facts = dtypes.info(geometry.data_type)
+def _kernel(geometry: MmaGeometry, cut: MmaCut, vector: int, target: str) -> KernelRef:
+    tile, shape = cut.tiling.tile, cut.tiling.tile.shape
     params = Params(
-        TYPE=facts.c_type,
+        TYPE=dtypes.info(geometry.data_type).c_type,
         TILE_M=shape.m,
         TILE_N=shape.n,
         TILE_K=tile.k,
@@ -278,33 +262,23 @@ def _kernel(
         SPATIAL=len(geometry.taps),
         TAP_MASK=geometry.mask_type,
         PIXELS_ARE_COLUMNS=int(geometry.pixels_are_columns),
-        OUTPUT_RANK=geometry.output.space.rank,
-        ROW_AXES=geometry.output.row_axes,
-        VECTOR=1 if splits else vector,
-        SPLIT_K=int(splits),
+        OUTPUT_RANK=cut.output.space.rank,
+        ROW_AXES=cut.output.row_axes,
+        VECTOR=1 if cut.is_split else vector,
+        SPLIT_K=int(cut.is_split),
     )
     layout = f"{params.SPATIAL}d_{params.TAP_MASK}_a{params.ALIGNMENT}{'_t' if geometry.pixels_are_columns else ''}"
-    label = target_label(target)
-    ending = f"partial_{label}" if splits else f"v{vector}{exits.label}_{label}_{functor.digest}"
-    return KernelRef(
-        name=f"conv_implicit_gemm_mma_{facts.short_name}_{tile.label}_{layout}_r{params.OUTPUT_RANK}_{ending}",
-        source="conv/implicit_gemm/conv_implicit_gemm_mma.cu",
-        target=target,
-        parameters=(*macros(params), *exits.macros),
-        generated="" if splits else functor.text,
-    )
+    return cut.kernel("conv/implicit_gemm/conv_implicit_gemm_mma.cu", layout, params, vector, target)
 
 
 def _arguments(
     geometry: MmaGeometry,
-    tiling: Tiling,
-    functor: Functor,
+    cut: MmaCut,
     operands: tuple[Argument, Argument],
-    slices: Slices,
     slices_at: int,
     totals: tuple[Argument, ...],
 ) -> Struct:
-    splits = tiling.splits > 1
+    tiling = cut.tiling
     extents = (
         geometry.group_filters,
         geometry.group_channels,
@@ -318,12 +292,11 @@ def _arguments(
         (
             *totals,
             *operands,
-            WorkspacePointer(slices_at) if splits else Scalar(ScalarType.U64, 0),
-            *i64((slices.pitch, slices.slice_elements)),
+            cut.slices_pointer(slices_at),
+            *i64((cut.slices.pitch, cut.slices.slice_elements)),
             geometry.pixel_struct,
             *i32(extents),
-            geometry.output.map,
-            *(() if splits else (functor.arguments,)),
+            *cut.epilogue_arguments,
         )
     )
 

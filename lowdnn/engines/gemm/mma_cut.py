@@ -1,0 +1,94 @@
+"""A product with its epilogue that is cut into tiles for a kernel on mma.sync."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.codegen.functor import Functor
+from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
+from lowdnn.engines.gemm.output_space import OutputSpace, Slices, add_slice_sum, functor_of
+from lowdnn.engines.gemm.tiles import Product, Tiling
+from lowdnn.engines.launch import bytes_of, is_dependent, macros, moved_bytes, target_label
+from lowdnn.engines.plan_parts import PlanParts
+from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Argument, KernelRef, Scalar, ScalarType, Struct, WorkspacePointer
+
+
+@dataclass(frozen=True)
+class MmaCut:
+    """``dag``: the epilogue, whose values in ``output`` go to memory and into ``exits``."""
+
+    product: Product
+    dag: PointwiseDag
+    output: OutputSpace
+    exits: OutputExits
+    tiling: Tiling
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the kernel stores sums of parts of k, and another launch adds them up."""
+        return self.tiling.splits > 1
+
+    @cached_property
+    def functor(self) -> Functor:
+        return functor_of(self.dag, self.product.data_type, self.output, self.exits.reduced)
+
+    @cached_property
+    def slices(self) -> Slices:
+        return Slices(self.tiling.splits, self.output.rows, self.output.columns)
+
+    def reserve(self, parts: PlanParts) -> int:
+        """Where the slices lie in the workspace."""
+        return parts.reserve(self.slices.size_bytes if self.is_split else 0)
+
+    def slices_pointer(self, slices_at: int) -> Argument:
+        return WorkspacePointer(slices_at) if self.is_split else Scalar(ScalarType.U64, 0)
+
+    @property
+    def epilogue_arguments(self) -> tuple[Argument, ...]:
+        """The output's map, and the functor's arguments where the kernel calls it."""
+        return (self.output.map,) if self.is_split else (self.output.map, self.functor.arguments)
+
+    def kernel(self, source: str, layout: str, params: object, vector: int, target: str) -> KernelRef:
+        """The kernel of the file ``source``, whose name it has.
+
+        layout: what the operands are like, as the kernel's name has it.  vector: elements of a call of the functor.
+        """
+        family, label = source.rpartition("/")[2].removesuffix(".cu"), target_label(target)
+        types = dtypes.info(self.product.data_type).short_name
+        ending = f"partial_{label}" if self.is_split else f"v{vector}{self.exits.label}_{label}_{self.functor.digest}"
+        rank = self.output.space.rank
+        return KernelRef(
+            name=f"{family}_{types}_{self.tiling.tile.label}_{layout}_r{rank}_{ending}",
+            source=source,
+            target=target,
+            parameters=(*macros(params), *self.exits.macros),
+            generated="" if self.is_split else self.functor.text,
+        )
+
+    def add_to(
+        self,
+        parts: PlanParts,
+        kernel: KernelRef,
+        arguments: Struct,
+        operands: Iterable[Tensor],
+        left: ExitSlices,
+        slices_at: int,
+        vector: int,
+        arch: ArchSpec,
+    ) -> None:
+        """The kernel's launch, and the one that sums the slices. left: what the kernel leaves of the exits."""
+        stored_bytes = moved_bytes(self.dag)
+        written_bytes = self.slices.size_bytes if self.is_split else stored_bytes + self.exits.totals_bytes(left)
+        moved = bytes_of(tuple(operands)) + written_bytes
+        parts.launches.append(self.tiling.launch(parts.kernel(kernel), self.product, arguments, moved, arch))
+        if self.is_split:
+            overlaps = is_dependent(arch)
+            add_slice_sum(
+                parts, self.output, self.functor, vector, self.slices, slices_at, stored_bytes, overlaps=overlaps
+            )
