@@ -23,25 +23,32 @@
 //   ROW_READERS, COLUMN_READERS: the tile, see window_tile.cuh; where it is not IS_TILED, one position.
 //   INDEX: u32 up to 2^31 groups, otherwise i64. THREADS.
 
+#include "include/optional.cuh"
 #include "window_tile.cuh"
 #include "generated.cuh"
 
-struct Params {
+// Where maxima are: nowhere, in the index, or in x, where they are looked for.
+struct NoMaxima {};
+struct IndexedMaxima {
+  const INDEX_TYPE* index;
+  i64 index_strides[5];
+};
+struct SearchedMaxima {
+  const X_TYPE* x;
+  i64 x_strides[5];
+};
+typedef Either<MAXIMUM, Either<HAS_INDEX, IndexedMaxima, SearchedMaxima>::Type, NoMaxima>::Type Maxima;
+
+struct Gradients {
   i64 groups;
   Divider radices[5];  // of groups, the first not used
   const DY_TYPE* dy;
   i64 dy_strides[5];  // n, c, planes, rows, columns
   TapAxis axes[3];    // planes, rows, columns
   COMPUTE divisor;    // of every output where DIVISOR is ALL
-#if MAXIMUM && HAS_INDEX
-  const INDEX_TYPE* index;
-  i64 index_strides[5];
-#elif MAXIMUM
-  const X_TYPE* x;
-  i64 x_strides[5];
-#endif
-  Functor::Args pointwise;
 };
+
+struct Params : Gradients, Maxima, ArgsOf<Functor> {};
 
 typedef ROW_READERS RowReaders;
 typedef COLUMN_READERS ColumnReaders;
@@ -51,44 +58,50 @@ constexpr bool HAS_OWN_DIVISORS = DIVISOR == TAPS || DIVISOR == INSIDE;
 typedef Sum<COMPUTE, CHANNELS> Gradient;
 typedef ImagePlane<DY_TYPE, CHANNELS, CHANNELS_LAST, CONTIGUOUS, ACCESS, SHIFT, SKIP> GradientPlane;
 
+// What a plane of outputs has of them, at the thread's channels.
+template <class Maxima> struct PlacePlane {
+  __device__ __forceinline__ PlacePlane(const Maxima&, const TapAxis (&)[3], i64, i64, i32) {}
+};
+template <> struct PlacePlane<IndexedMaxima> {
+  ImagePlane<INDEX_TYPE, CHANNELS, (CHANNELS_LAST && INDEX_WIDTH), CONTIGUOUS, ACCESS, SHIFT, SKIP> index;
+
+  __device__ __forceinline__ PlacePlane(const IndexedMaxima& maxima, const TapAxis (&axes)[3], i64 n, i64 c, i32 z) {
+    const i64(&strides)[5] = maxima.index_strides;
+    index = {maxima.index + n * strides[0] + c * strides[1] + z * strides[2],
+             strides[1], strides[3], strides[4], axes[1].outputs, axes[2].outputs, true};
+  }
+};
+template <> struct PlacePlane<SearchedMaxima> {
+  ImagePlane<X_TYPE, CHANNELS, CHANNELS_LAST, CONTIGUOUS, X_ACCESS, X_SHIFT, PADDING> x;  // without its own plane
+  i64 x_plane_stride;
+
+  __device__ __forceinline__ PlacePlane(const SearchedMaxima& maxima, const TapAxis (&axes)[3], i64 n, i64 c, i32) {
+    const i64(&strides)[5] = maxima.x_strides;
+    x = {maxima.x + n * strides[0] + c * strides[1], strides[1], strides[3], strides[4], axes[1].inputs,
+         axes[2].inputs, true};
+    x_plane_stride = strides[2];
+  }
+};
+
 // One plane of dy, with the places of maxima, at the thread's channels.
 struct OutputPlane {
   GradientPlane dy;
   i32 number;
-#if MAXIMUM && HAS_INDEX
-  ImagePlane<INDEX_TYPE, CHANNELS, (CHANNELS_LAST && INDEX_WIDTH), CONTIGUOUS, ACCESS, SHIFT, SKIP>
-      index;
-#elif MAXIMUM
-  ImagePlane<X_TYPE, CHANNELS, CHANNELS_LAST, CONTIGUOUS, X_ACCESS, X_SHIFT, PADDING> x;  // without its own plane
-  i64 x_plane_stride;
-#endif
+  PlacePlane<Maxima> maxima;
 
-  __device__ __forceinline__ OutputPlane(const Params& p, i64 n, i64 c, i32 z) : number(z) {
-    const TapAxis(&axes)[3] = p.axes;
-    dy = {p.dy + n * p.dy_strides[0] + c * p.dy_strides[1] + z * p.dy_strides[2],
-          p.dy_strides[1], p.dy_strides[3], p.dy_strides[4], axes[1].outputs, axes[2].outputs, true};
-#if MAXIMUM && HAS_INDEX
-    const i64(&strides)[5] = p.index_strides;
-    index = {p.index + n * strides[0] + c * strides[1] + z * strides[2],
-             strides[1], strides[3], strides[4], axes[1].outputs, axes[2].outputs, true};
-#elif MAXIMUM
-    const i64(&strides)[5] = p.x_strides;
-    x = {p.x + n * strides[0] + c * strides[1], strides[1], strides[3], strides[4], axes[1].inputs, axes[2].inputs,
-         true};
-    x_plane_stride = strides[2];
-#endif
-  }
+  __device__ __forceinline__ OutputPlane(const Params& p, i64 n, i64 c, i32 z)
+      : dy{p.dy + n * p.dy_strides[0] + c * p.dy_strides[1] + z * p.dy_strides[2],
+           p.dy_strides[1], p.dy_strides[3], p.dy_strides[4], p.axes[1].outputs, p.axes[2].outputs, true},
+        number(z), maxima(p, p.axes, n, c, z) {}
 };
 
-#if MAXIMUM && !HAS_INDEX
-typedef RESULT Result;
-
 // Where the maximum of one window lies, walking over its taps.
-__device__ __forceinline__ void find_maximum(const TapAxis (&axes)[3], const OutputPlane& plane, i32 row, i32 column,
-                                             i32 (&place)[CHANNELS]) {
-  const i32 output[3] = {plane.number, row, column};
-  const i32 first[3] = {axes[0].first(plane.number), axes[1].first(row), axes[2].first(column)};
-  const Range planes = axes[0].walked<PADDING>(plane.number), rows = axes[1].walked<PADDING>(row);
+template <class Result = RESULT>
+__device__ __forceinline__ void find_maximum(const TapAxis (&axes)[3], const PlacePlane<SearchedMaxima>& plane,
+                                             i32 number, i32 row, i32 column, i32 (&place)[CHANNELS]) {
+  const i32 output[3] = {number, row, column};
+  const i32 first[3] = {axes[0].first(number), axes[1].first(row), axes[2].first(column)};
+  const Range planes = axes[0].walked<PADDING>(number), rows = axes[1].walked<PADDING>(row);
   const Range columns = axes[2].walked<PADDING>(column);
   const i32 first_code = first_place<PADDING>(axes, output);
   Result result;
@@ -102,8 +115,8 @@ __device__ __forceinline__ void find_maximum(const TapAxis (&axes)[3], const Out
 #pragma unroll 4
       for (i32 k = columns.begin; k < columns.end; ++k) {
         const i32 code = place_of(axes, z - first[0], r - first[1], k - first[2]);
-        Result::Value values[1][Result::LANES];
-        x.read_row<Result>(values, r, 0, k, code);
+        typename Result::Value values[1][Result::LANES];
+        x.template read_row<Result>(values, r, 0, k, code);
         result.take(values[0], COMPUTE(1), code);
       }
     }
@@ -111,7 +124,12 @@ __device__ __forceinline__ void find_maximum(const TapAxis (&axes)[3], const Out
 #pragma unroll
   for (int v = 0; v < CHANNELS; ++v) place[v] = result.place(v, first_code);
 }
-#endif
+__device__ __forceinline__ void find_maximum(const TapAxis (&)[3], const PlacePlane<IndexedMaxima>& plane, i32, i32 row,
+                                             i32 column, i32 (&place)[CHANNELS]) {
+  plane.index.read_row<Sum<i32, CHANNELS>>(reinterpret_cast<i32(&)[1][CHANNELS]>(place), row, 0, column, 0);
+}
+__device__ __forceinline__ void find_maximum(const TapAxis (&)[3], const PlacePlane<NoMaxima>&, i32, i32, i32,
+                                             i32 (&)[CHANNELS]) {}
 
 // Whether a place of a window is one of these taps.
 __device__ __forceinline__ bool is_among(const TapAxis (&axes)[3], i32 place, Range planes, Range rows, Range columns) {
@@ -141,29 +159,25 @@ __device__ __forceinline__ void walk_plane(const Params& p, const OutputPlane& o
     for (i32 column = columns.begin; column < columns.end; ++column) {
       COMPUTE dy[1][CHANNELS];
       outputs.dy.read_row<Gradient>(dy, row, 0, column, 0);
-#if MAXIMUM
-      i32 place[1][CHANNELS];
-#if HAS_INDEX
-      outputs.index.template read_row<Sum<i32, CHANNELS>>(place, row, 0, column, 0);
-#else
-      find_maximum(axes, outputs, row, column, place[0]);
-#endif
-      const Range planes_read = axes[0].reading<PADDING>(outputs.number, position[0]);
-      const Range rows_read = axes[1].reading<PADDING>(row, position[1]);
-      const Range columns_read = axes[2].reading<PADDING>(column, position[2]);
+      if constexpr (MAXIMUM) {
+        i32 place[CHANNELS];
+        find_maximum(axes, outputs.maxima, outputs.number, row, column, place);
+        const Range planes_read = axes[0].reading<PADDING>(outputs.number, position[0]);
+        const Range rows_read = axes[1].reading<PADDING>(row, position[1]);
+        const Range columns_read = axes[2].reading<PADDING>(column, position[2]);
 #pragma unroll
-      for (int v = 0; v < CHANNELS; ++v) {
-        if (is_among(axes, place[0][v], planes_read, rows_read, columns_read)) sum[v] += dy[0][v];
-      }
-#else
-      const COMPUTE weight = row_weight * weight_of(axes[2], column, position[2]);
-      const Quotient<COMPUTE> own(COMPUTE(max(row_count * axes[2].divisor<DIVISOR>(column), 1)));
+        for (int v = 0; v < CHANNELS; ++v) {
+          if (is_among(axes, place[v], planes_read, rows_read, columns_read)) sum[v] += dy[0][v];
+        }
+      } else {
+        const COMPUTE weight = row_weight * weight_of(axes[2], column, position[2]);
+        const Quotient<COMPUTE> own(COMPUTE(max(row_count * axes[2].divisor<DIVISOR>(column), 1)));
 #pragma unroll
-      for (int v = 0; v < CHANNELS; ++v) {
-        const COMPUTE term = LINEAR || REPEATS ? weight * dy[0][v] : dy[0][v];
-        sum[v] += HAS_OWN_DIVISORS ? own.of(term) : term;
+        for (int v = 0; v < CHANNELS; ++v) {
+          const COMPUTE term = LINEAR || REPEATS ? weight * dy[0][v] : dy[0][v];
+          sum[v] += HAS_OWN_DIVISORS ? own.of(term) : term;
+        }
       }
-#endif
     }
   }
 }
@@ -175,90 +189,116 @@ __device__ __forceinline__ COMPUTE tap_weight(const TapAxis& axis, int k, int i,
   return Tile::template closeness<PADDING, COMPUTE>(k, i, position == 0, position == axis.inputs - 1);
 }
 
+// The places of the maxima of a tile's outputs, a row of outputs at a time. The index numbers them from the window's
+// first tap.
+template <class Maxima> struct TilePlaces {
+  __device__ __forceinline__ TilePlaces(const PlacePlane<Maxima>&, const i32 (&)[3]) {}
+  __device__ __forceinline__ void read(int, i32, i32, i32 (&)[ColumnReaders::OUTPUTS][CHANNELS]) const {}
+};
+template <> struct TilePlaces<IndexedMaxima> {
+  const PlacePlane<IndexedMaxima>& plane;
+
+  __device__ __forceinline__ TilePlaces(const PlacePlane<IndexedMaxima>& plane, const i32 (&)[3]) : plane(plane) {}
+
+  __device__ __forceinline__ void read(int o, i32 first_row, i32 first_column,
+                                       i32 (&place)[ColumnReaders::OUTPUTS][CHANNELS]) const {
+    plane.index.read_row<Sum<i32, CHANNELS>>(place, first_row, o, first_column, 0);
+  }
+};
+// Those that are looked for, numbered over the tile of windows.
+template <class Result, class Rows, class Columns> struct SearchedPlaces {
+  typedef typename Rows::OwnWindows RowWindows;
+  typedef typename Columns::OwnWindows ColumnWindows;
+  typedef Codes<RowWindows, ColumnWindows> TileCodes;
+
+  Result results[Rows::OUTPUTS][Columns::OUTPUTS];
+  i32 first_code[Rows::OUTPUTS][Columns::OUTPUTS];
+
+  __device__ __forceinline__ SearchedPlaces(const PlacePlane<SearchedMaxima>& plane, const i32 (&position)[3]) {
+    const i32 row = position[1] + Rows::ORIGIN, column = position[2] + Columns::ORIGIN;
+#pragma unroll
+    for (int o = 0; o < Rows::OUTPUTS; ++o) {
+#pragma unroll
+      for (int k = 0; k < Columns::OUTPUTS; ++k) {
+        first_code[o][k] = TileCodes::template first_that_counts<PADDING>(o, k, row, column);
+        results[o][k].begin(first_code[o][k]);
+      }
+    }
+    add_plane<RowWindows, ColumnWindows, false>(plane.x, row, column, COMPUTE(1), results);
+  }
+
+  __device__ __forceinline__ void read(int o, i32, i32, i32 (&place)[Columns::OUTPUTS][CHANNELS]) const {
+#pragma unroll
+    for (int k = 0; k < Columns::OUTPUTS; ++k) {
+#pragma unroll
+      for (int v = 0; v < CHANNELS; ++v) place[k][v] = results[o][k].place(v, first_code[o][k]);
+    }
+  }
+};
+
+typedef Either<MAXIMUM && !HAS_INDEX, SearchedPlaces<RESULT, RowReaders, ColumnReaders>, TilePlaces<Maxima>>::Type
+    Places;
+
 // Adds what the outputs of a plane have for the tile at `position`.
 __device__ __forceinline__ void add_tile(const Params& p, const OutputPlane& outputs, const i32 (&position)[3],
                                          COMPUTE (&sums)[ROWS][COLUMNS][CHANNELS]) {
   const TapAxis(&axes)[3] = p.axes;
   const i32 first_row = RowReaders::first(axes[1], position[1]);
   const i32 first_column = ColumnReaders::first(axes[2], position[2]);
-#if MAXIMUM && !HAS_INDEX
-  typedef RowReaders::OwnWindows RowWindows;
-  typedef ColumnReaders::OwnWindows ColumnWindows;
-  typedef Codes<RowWindows, ColumnWindows> TileCodes;
-  const i32 row = position[1] + RowReaders::ORIGIN, column = position[2] + ColumnReaders::ORIGIN;
-  Result results[RowReaders::OUTPUTS][ColumnReaders::OUTPUTS];
-  i32 first_code[RowReaders::OUTPUTS][ColumnReaders::OUTPUTS];
-#pragma unroll
-  for (int o = 0; o < RowReaders::OUTPUTS; ++o) {
-#pragma unroll
-    for (int k = 0; k < ColumnReaders::OUTPUTS; ++k) {
-      first_code[o][k] = TileCodes::first_that_counts<PADDING>(o, k, row, column);
-      results[o][k].begin(first_code[o][k]);
-    }
-  }
-  add_plane<RowWindows, ColumnWindows, false>(outputs.x, row, column, COMPUTE(1), results);
-#endif
+  const Places places(outputs.maxima, position);
 
 #pragma unroll
   for (int o = 0; o < RowReaders::OUTPUTS; ++o) {
     COMPUTE dy[ColumnReaders::OUTPUTS][CHANNELS];
     outputs.dy.read_row<Gradient>(dy, first_row, o, first_column, 0);
-#if MAXIMUM
-    i32 place[ColumnReaders::OUTPUTS][CHANNELS];  // numbered from the window's first tap, or over the tile of windows
-#if HAS_INDEX
-    outputs.index.template read_row<Sum<i32, CHANNELS>>(place, first_row, o, first_column, 0);
-#else
+    if constexpr (MAXIMUM) {
+      i32 place[ColumnReaders::OUTPUTS][CHANNELS];
+      places.read(o, first_row, first_column, place);
 #pragma unroll
-    for (int k = 0; k < ColumnReaders::OUTPUTS; ++k) {
+      for (int i = 0; i < ROWS; ++i) {
 #pragma unroll
-      for (int v = 0; v < CHANNELS; ++v) place[k][v] = results[o][k].place(v, first_code[o][k]);
-    }
-#endif
+        for (int j = 0; j < COLUMNS; ++j) {
 #pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
+          for (int k = 0; k < ColumnReaders::OUTPUTS; ++k) {
+            if (!RowReaders::has(o, i) || !ColumnReaders::has(k, j)) continue;
+            const int row = HAS_INDEX ? RowReaders::tap(o, i) : i - RowReaders::ORIGIN;
+            const int column = HAS_INDEX ? ColumnReaders::tap(k, j) : j - ColumnReaders::ORIGIN;
+            const i32 wanted = row * ColumnReaders::WINDOW + column;
 #pragma unroll
-      for (int j = 0; j < COLUMNS; ++j) {
-#pragma unroll
-        for (int k = 0; k < ColumnReaders::OUTPUTS; ++k) {
-          if (!RowReaders::has(o, i) || !ColumnReaders::has(k, j)) continue;
-          const int row = HAS_INDEX ? RowReaders::tap(o, i) : i - RowReaders::ORIGIN;
-          const int column = HAS_INDEX ? ColumnReaders::tap(k, j) : j - ColumnReaders::ORIGIN;
-          const i32 wanted = row * ColumnReaders::WINDOW + column;
-#pragma unroll
-          for (int v = 0; v < CHANNELS; ++v) {
-            if (place[k][v] == wanted) sums[i][j][v] += dy[k][v];
+            for (int v = 0; v < CHANNELS; ++v) {
+              if (place[k][v] == wanted) sums[i][j][v] += dy[k][v];
+            }
           }
         }
       }
-    }
-#else
-    if constexpr (HAS_OWN_DIVISORS) {
-      const i32 rows_counted = axes[0].divisor<DIVISOR>(outputs.number) * axes[1].divisor<DIVISOR>(first_row + o);
+    } else {
+      if constexpr (HAS_OWN_DIVISORS) {
+        const i32 rows_counted = axes[0].divisor<DIVISOR>(outputs.number) * axes[1].divisor<DIVISOR>(first_row + o);
 #pragma unroll
-      for (int k = 0; k < ColumnReaders::OUTPUTS; ++k) {
-        const Quotient<COMPUTE> own(COMPUTE(max(rows_counted * axes[2].divisor<DIVISOR>(first_column + k), 1)));
+        for (int k = 0; k < ColumnReaders::OUTPUTS; ++k) {
+          const Quotient<COMPUTE> own(COMPUTE(max(rows_counted * axes[2].divisor<DIVISOR>(first_column + k), 1)));
 #pragma unroll
-        for (int v = 0; v < CHANNELS; ++v) dy[k][v] = own.of(dy[k][v]);
+          for (int v = 0; v < CHANNELS; ++v) dy[k][v] = own.of(dy[k][v]);
+        }
+      }
+      const COMPUTE plane_weight = LINEAR ? axes[0].closeness<COMPUTE>(outputs.number, position[0]) : COMPUTE(1);
+#pragma unroll
+      for (int j = 0; j < COLUMNS; ++j) {
+        Gradient part;
+        part.begin(0);
+#pragma unroll
+        for (int k = 0; k < ColumnReaders::OUTPUTS; ++k) {
+          if (ColumnReaders::has(k, j)) part.take(dy[k], tap_weight<ColumnReaders>(axes[2], k, j, position[2] + j), 0);
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) {
+          if (!RowReaders::has(o, i)) continue;
+          const COMPUTE weight = plane_weight * tap_weight<RowReaders>(axes[1], o, i, position[1] + i);
+#pragma unroll
+          for (int v = 0; v < CHANNELS; ++v) sums[i][j][v] += weight * part.value[v];
+        }
       }
     }
-    const COMPUTE plane_weight = LINEAR ? axes[0].closeness<COMPUTE>(outputs.number, position[0]) : COMPUTE(1);
-#pragma unroll
-    for (int j = 0; j < COLUMNS; ++j) {
-      Gradient part;
-      part.begin(0);
-#pragma unroll
-      for (int k = 0; k < ColumnReaders::OUTPUTS; ++k) {
-        if (ColumnReaders::has(k, j)) part.take(dy[k], tap_weight<ColumnReaders>(axes[2], k, j, position[2] + j), 0);
-      }
-#pragma unroll
-      for (int i = 0; i < ROWS; ++i) {
-        if (!RowReaders::has(o, i)) continue;
-        const COMPUTE weight = plane_weight * tap_weight<RowReaders>(axes[1], o, i, position[1] + i);
-#pragma unroll
-        for (int v = 0; v < CHANNELS; ++v) sums[i][j][v] += weight * part.value[v];
-      }
-    }
-#endif
   }
 }
 
@@ -289,7 +329,7 @@ __device__ __forceinline__ void walk_columns(const Params& p, i64 n, i64 c, i32 
       for (int v = 0; v < CHANNELS; ++v) sum[v] = DIVISOR == ALL ? all.of(sum[v]) : sum[v];
     }
     const i64 at[5] = {n, c, position[0], position[1], position[2]};
-    Functor::apply<CHANNELS>(p.pointwise, Functor::cursor(p.pointwise, at), c, CHANNELS, sum);
+    Functor::apply<CHANNELS>(args_of<Functor>(p), Functor::cursor(args_of<Functor>(p), at), c, CHANNELS, sum);
   }
 }
 
@@ -322,6 +362,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
   }
 
   // To the functor.
+  const Functor::Args& pointwise = args_of<Functor>(p);
   const Quotient<COMPUTE> all(p.divisor);
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
@@ -335,7 +376,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
 #pragma unroll
         for (int v = 0; v < CHANNELS; ++v) values[v] = DIVISOR == ALL ? all.of(sums[i][j][v]) : sums[i][j][v];
         at[4] = position[2] + j;
-        Functor::apply<CHANNELS>(p.pointwise, Functor::cursor(p.pointwise, at), c, CHANNELS, values);
+        Functor::apply<CHANNELS>(pointwise, Functor::cursor(pointwise, at), c, CHANNELS, values);
       }
     } else {
       const int valid = min(p.axes[2].inputs - position[2], COLUMNS);
@@ -345,7 +386,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
 #pragma unroll
         for (int j = 0; j < COLUMNS; ++j) values[j] = DIVISOR == ALL ? all.of(sums[i][j][v]) : sums[i][j][v];
         at[1] = c + v;
-        Functor::apply<COLUMNS>(p.pointwise, Functor::cursor(p.pointwise, at), position[2], valid, values);
+        Functor::apply<COLUMNS>(pointwise, Functor::cursor(pointwise, at), position[2], valid, values);
       }
     }
   }
