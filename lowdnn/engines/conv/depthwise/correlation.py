@@ -9,27 +9,25 @@ from math import gcd, lcm, prod
 from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.codegen.space import IndexSpace, space_of, with_axis
 from lowdnn.engines.conv.depthwise.axes import Axis
-from lowdnn.engines.conv.depthwise.cost import (
+from lowdnn.engines.conv.depthwise.geometry import DataPass
+from lowdnn.engines.conv.depthwise.row_walk import (
+    MAX_CLASSES,
+    MAX_WINDOW,
+    PREFETCHES,
     ROWS,
+    THREADS,
     Step,
     row_instructions,
     sectors,
 )
-from lowdnn.engines.conv.depthwise.geometry import DataPass
 from lowdnn.engines.gemm.exits import NO_EXITS, ExitSlices, OutputExits
 from lowdnn.engines.launch import bytes_of, ceil_div, moved_bytes
 
-#: Choices of a thread's work; see ``RowsTile``.
-CHANNELS = (1, 2, 4, 8)
-STRIPS = (1, 2, 4, 7, 8, 14, 16)
-PREFETCHES = (1, 2, 3, 4, 6, 8)
+#: Choices of the threads of a block.
 BLOCK_SIZES = (64, 128, 256)
-#: Threads of a block, as the search takes them.
-THREADS = 128
 
 #: Registers that a thread's sums, weights and windows may take, so that ptxas needs no more than 255 of them.
 MAX_REGISTERS = 175
-_MAX_WINDOW = 64
 _MAX_SHARED_BYTES = 48 << 10
 
 #: Of weights that each thread loads for itself: bytes of an access, and accesses.
@@ -39,8 +37,6 @@ _MAX_OWN_LOADS = 25
 #: Multiply-adds of an unrolled loop's body.
 _MAX_UNROLLED = 1024
 
-#: Classes of one axis: they travel as kernel arguments.
-_MAX_CLASSES = 32
 _MAX_THREADS = 2**31 - 1024
 
 #: Source rows of the loop's body, as the search takes them.
@@ -223,7 +219,7 @@ class Correlation(DataPass):
         thread = self.thread(tile.channels, tile.strip)
         return (
             self.fits_ahead(thread, tile.prefetch)
-            and thread.window <= _MAX_WINDOW
+            and thread.window <= MAX_WINDOW
             and self.weights_bytes(tile) <= _MAX_SHARED_BYTES
         )
 
@@ -297,8 +293,8 @@ class Correlation(DataPass):
         """Why the kernel cannot take the shape, or an empty string."""
         label = self.geometry.operation.label
         classes = max(len(axis.classes) for axis in self.axes)
-        if classes > _MAX_CLASSES:
-            rule = f"expected strides and dilations with at most {_MAX_CLASSES} residue classes"
+        if classes > MAX_CLASSES:
+            rule = f"expected strides and dilations with at most {MAX_CLASSES} residue classes"
             return f"convolution.strides: {rule} along an axis, got {classes}"
         least = RowsTile(1, 1, self.axes[1].count, 1, THREADS)
         if not self.fits(least):

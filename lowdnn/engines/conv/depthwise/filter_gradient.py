@@ -11,17 +11,23 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.depthwise.axes import Axis
-from lowdnn.engines.conv.depthwise.cost import (
+from lowdnn.engines.conv.depthwise.cost import estimated_blocks, warps_of
+from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
+from lowdnn.engines.conv.depthwise.row_walk import (
+    CHANNELS,
+    HIDDEN_S,
+    MAX_CLASSES,
+    MAX_WINDOW,
+    PREFETCHES,
     ROWS,
+    STRIPS,
+    THREADS,
     Step,
-    estimated_blocks,
     latency_clocks,
     row_instructions,
     sectors,
     step_clocks,
-    warps_of,
 )
-from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
 from lowdnn.engines.launch import (
     bytes_of,
     ceil_div,
@@ -37,24 +43,17 @@ from lowdnn.engines.model.search import first_of_least
 from lowdnn.enums import KnobType
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
 
-#: Choices of a thread's work; see ``FilterTile``.
-CHANNELS = (1, 2, 4, 8)
-STRIPS = (1, 2, 4, 7, 8, 14, 16)
-PREFETCHES = (1, 2, 3, 4, 6, 8)
-_THREADS = 128
 _LANES = (32, 16, 8, 4, 2, 1)
 #: Lanes beyond the last channel, as a share of all: more are not worth wider accesses.
 _MAX_IDLE = 0.13
 
+#: Registers that a thread's sums, rows of dy and windows may take, and those that ptxas gives it beside them.
 _MAX_REGISTERS = 170
 _OTHER_REGISTERS = 62
-_MAX_WINDOW = 64
 #: Multiply-adds of an unrolled loop's body.
 _MAX_UNROLLED = 1536
-_MAX_CLASSES = 32
 _MAX_INDEX = 2**31 - 1024
-#: Of the search: the time that rows on their way should cover; tiles whose variants are looked at.
-_HIDDEN_S = 1e-6
+#: Tiles whose variants the search looks at.
 _VARIED = 5
 
 
@@ -182,7 +181,7 @@ class FilterGradient:
         return strips * segments * self._items_of_classes
 
     def slots(self, channels: int) -> int:
-        return _THREADS // self.lanes(channels)
+        return THREADS // self.lanes(channels)
 
     def share_blocks(self, channels: int) -> int:
         """Of one share."""
@@ -210,7 +209,7 @@ class FilterGradient:
     def fits(self, tile: FilterTile) -> bool:
         """Whether registers, window and the caches for instructions suffice."""
         thread = self.thread(tile.channels, tile.strip)
-        return thread.window <= _MAX_WINDOW and self.fits_ahead(thread, tile.prefetch)
+        return thread.window <= MAX_WINDOW and self.fits_ahead(thread, tile.prefetch)
 
     def fits_ahead(self, thread: Thread, prefetch: int) -> bool:
         """Whether registers and the caches for instructions suffice for so many rows ahead."""
@@ -221,8 +220,8 @@ class FilterGradient:
         """Why the kernel cannot take the shape, or an empty string."""
         label = self.geometry.operation.label
         classes = max(len(axis.classes) for axis in self.axes)
-        if classes > _MAX_CLASSES:
-            return f"convolution.dilations: expected at most {_MAX_CLASSES} residue classes, got {classes}"
+        if classes > MAX_CLASSES:
+            return f"convolution.dilations: expected at most {MAX_CLASSES} residue classes, got {classes}"
         least = FilterTile(1, 1, 1, 1, 1)
         if not self.fits(least):
             got = f"{self.axes[1].taps} x {self.axes[2].taps} taps"
@@ -340,7 +339,7 @@ def _seconds(gradient: FilterGradient, tile: FilterTile, step: Step, arch: ArchS
     start = ROWS.start_latencies * latency_clocks(arch)
 
     def wave_clocks(blocks: int) -> float:
-        warps = warps_of(blocks * _THREADS)
+        warps = warps_of(blocks * THREADS)
         item = start + ROWS.item_clocks * warps + steps * step_clocks(step, warps, arch)
         return rounds * item + start + ROWS.sum_clocks * sums * warps
 
@@ -377,11 +376,11 @@ def filter_kernel(gradient: FilterGradient, tile: FilterTile, target: str) -> Ke
         PREFETCH=tile.prefetch,
         UNROLL=gradient.unrolled(gradient.thread(tile.channels, tile.strip), tile.prefetch),
         LANES=gradient.lanes(tile.channels),
-        THREADS=_THREADS,
+        THREADS=THREADS,
     )
     types = "_".join(dtypes.info(t.data_type).short_name for t in (operation.image, operation.response))
     walk = f"{rows.taps}x{columns.taps}_s{rows.step}x{columns.step}_k{params.CLASSES}"
-    shape = f"c{tile.channels}w{tile.strip}_p{tile.prefetch}u{params.UNROLL}_x{front}x{back}_l{params.LANES}b{_THREADS}"
+    shape = f"c{tile.channels}w{tile.strip}_p{tile.prefetch}u{params.UNROLL}_x{front}x{back}_l{params.LANES}b{THREADS}"
     return KernelRef(
         name=f"conv_depthwise_filter_{types}_{walk}_{shape}_{target_label(target)}",
         source="conv/depthwise/conv_depthwise_filter.cu",
@@ -418,9 +417,9 @@ def filter_launch(gradient: FilterGradient, tile: FilterTile, offset_bytes: int)
     return Launch(
         kernel=0,
         grid=(gradient.block_count(tile), 1, 1),
-        block=(_THREADS, 1, 1),
+        block=(THREADS, 1, 1),
         arguments=(arguments,),
-        shared_bytes=taps * tile.channels * _THREADS // 2 * 4 if slots > 1 else 0,
+        shared_bytes=taps * tile.channels * THREADS // 2 * 4 if slots > 1 else 0,
         work=Work(products, bytes_of((x, dy)), MathUnit.FMA_F32),  # the slices stay in the L2 cache
     )
 
@@ -460,8 +459,8 @@ def _reading_ahead(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -
     """The tile with as many steps on their way as hide the latency, where they fit."""
     thread = gradient.thread(tile.channels, tile.strip)
     blocks = ceil_div(gradient.block_count(tile), arch.sm_count)
-    step_s = warps_of(blocks * _THREADS) * _step(gradient, tile).instructions / arch.clock_hz
-    wanted = (p for p in reversed(PREFETCHES) if (p - 1) * step_s < _HIDDEN_S and gradient.fits_ahead(thread, p))
+    step_s = warps_of(blocks * THREADS) * _step(gradient, tile).instructions / arch.clock_hz
+    wanted = (p for p in reversed(PREFETCHES) if (p - 1) * step_s < HIDDEN_S and gradient.fits_ahead(thread, p))
     ahead = next(p for p in wanted if gradient.unrolled(thread, p) <= max(gradient.depth, p))
     return FilterTile(tile.channels, tile.strip, tile.segment, ahead, tile.shares)
 
@@ -475,7 +474,7 @@ def _shares(gradient: FilterGradient, tile: FilterTile, blocks: int) -> int:
 
 
 def _resident(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> int:
-    return estimated_blocks(arch, _THREADS, gradient.registers(tile) + _OTHER_REGISTERS)
+    return estimated_blocks(arch, THREADS, gradient.registers(tile) + _OTHER_REGISTERS)
 
 
 def _class_room(gradient: FilterGradient) -> int:

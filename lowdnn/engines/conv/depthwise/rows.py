@@ -12,24 +12,24 @@ from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.conv.depthwise.correlation import (
     BLOCK_SIZES,
-    CHANNELS,
     MAX_REGISTERS,
-    PREFETCHES,
-    STRIPS,
-    THREADS,
     Correlation,
     RowsTile,
     is_dense,
     run_of,
 )
-from lowdnn.engines.conv.depthwise.cost import (
+from lowdnn.engines.conv.depthwise.cost import estimated_blocks, warps_of
+from lowdnn.engines.conv.depthwise.row_walk import (
+    CHANNELS,
+    HIDDEN_S,
+    PREFETCHES,
     ROWS,
+    STRIPS,
+    THREADS,
     Step,
     busy_clocks,
-    estimated_blocks,
     latency_clocks,
     step_clocks,
-    warps_of,
 )
 from lowdnn.engines.launch import bytes_of, ceil_div, ceil_power, divider, i32, i64, macros, target_label
 from lowdnn.engines.model.clock import overlap, waves
@@ -39,8 +39,6 @@ from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
 
 #: Registers that ptxas gives a thread beside those of its sums, weights and windows.
 _OTHER_REGISTERS = 30
-#: Seconds that rows on their way should cover.
-_HIDDEN_S = 1e-6
 #: Blocks of a multiprocessor past which segments are not cut.
 _ENOUGH_BLOCKS = 6
 
@@ -295,7 +293,7 @@ def _reading_ahead(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> 
     rows = min(tile.segment + correlation.depth - 1, correlation.axes[1].classes[0].end_step) * correlation.subrows
     possible = [p for p in correlation.prefetches if p == 1 or p <= rows]
     fitting = [p for p in possible if correlation.fits_ahead(thread, p)]
-    enough = max(p for p in fitting if (p - 1) * row_s < _HIDDEN_S)
+    enough = max(p for p in fitting if (p - 1) * row_s < HIDDEN_S)
     still = (p for p in fitting if p >= enough and correlation.unrolled(p) % correlation.depth == 0)
     return replace(tile, prefetch=next(still, enough))
 

@@ -86,9 +86,10 @@ _COSTS: Final = Costs(
     set_clocks=12,
     few_warps_slowness=1.35,
 )
-#: Lines of 128 bytes in a warp's fragments of 16 x 16 values, and those that wgmma seems to read of the filters for a
-#: product.
-_FRAGMENT_LINES, _WARPGROUP_FILTER_LINES = 4, 0.6 / 1.125
+#: Lines of 128 bytes in a warp's fragments of 16 x 16 values.
+_FRAGMENT_LINES: Final = 4
+#: Lines of 128 bytes of the filters that wgmma seems to read for a product. Fitted on an H200.
+_WARPGROUP_FILTER_LINES: Final = 0.53
 #: Boxes of swizzled positions come by tensor map; threads copy others.
 _MAPPED: Final = BoxCosts(bytes_per_clock=20, copy_latency=2500, epilogue_clocks=16)
 _COPIED: Final = BoxCosts(bytes_per_clock=16, copy_latency=1500, epilogue_clocks=12)
