@@ -99,6 +99,30 @@ ENGINES = Order(
     ),
 )
 
+EMULATED = Order(
+    "lowdnn.driver.emulated",
+    (
+        ("faults", "results", "values"),
+        ("parsing", "memory.arena"),
+        ("lanes",),
+        ("memory",),
+        ("copying",),
+        ("checking",),
+        ("running",),
+        ("generating",),
+        ("instructions",),
+        ("device", "options"),
+        ("program",),
+        ("reports",),
+        ("machine",),
+        ("graphs", "launching"),
+        ("state",),
+        ("streams",),
+        ("context",),
+        ("driver",),
+    ),
+)
+
 
 def names_imported(path: Path) -> list[str]:
     """The dotted names that a file imports; ``from lowdnn import x`` gives ``lowdnn.x``."""
@@ -117,7 +141,7 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-@pytest.mark.parametrize("order", [LIBRARY, ENGINES], ids=lambda order: order.package)
+@pytest.mark.parametrize("order", [LIBRARY, ENGINES, EMULATED], ids=lambda order: order.package)
 def test_imports_go_down(order: Order) -> None:
     wrong = order.wrong({module_of(path): names_imported(path) for path in sorted(PACKAGE.rglob("*.py"))})
     assert not wrong, "\n".join(wrong)
@@ -133,6 +157,16 @@ def test_imports_that_do_not_go_down_are_found() -> None:
         "p.low imports p.other"
     ]
     assert order.wrong({"p.other": []}) == ["p.other: no line of the order of p names it"]
+
+
+def test_imports_for_types_count(tmp_path: Path) -> None:
+    (tmp_path / "low.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.high.m import X\ndef f():\n    import p.high\n"
+    )
+    imports = {"p.low": names_imported(tmp_path / "low.py")}
+    assert imports == {"p.low": ["typing.TYPE_CHECKING", "p.high.m.X", "p.high"]}
+    assert Order("p", (("low",), ("high",))).wrong(imports) == ["p.low imports p.high"]
+    assert Order("p", (("high",), ("low",))).wrong(imports) == []
 
 
 def test_only_the_driver_imports_cuda() -> None:

@@ -68,6 +68,12 @@ block as Python over NumPy arrays (one element a thread, many CTAs at a time), a
 ``checking`` looks for data races. ``instructions`` has a row and an emitter for each opcode, ``values`` the arithmetic.
 ``machine`` puts them together, ``driver`` is the protocol over it.
 
+**The order of the packages.** Each imports only those before it, for types too; a test reads the imports: ``faults``,
+``results``, ``values``; ``parsing``; ``memory.arena``, ``lanes``, ``memory``; ``copying``, ``checking``, ``running``;
+``generating``, ``instructions``, ``program``; ``reports``, ``machine``; ``graphs``, ``launching``, ``state``,
+``streams``, ``context``, ``driver``. ``device`` and ``options`` come before ``program``. What memory, copies and the
+race detector ask of a batch, they say as protocols: ``lanes`` holds those of all, ``batch`` in each package its own.
+
 **Policies** say in which order warps run. A right kernel gives the same under each (``Policy``); a wrong one is found
 by the one that hurts it (lockstep hides every missing barrier):
 

@@ -18,12 +18,13 @@ from lowdnn.arch.targets import runs_on
 from lowdnn.driver.base import LaunchConfig
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.faults import Dim3, EmulationFault, FaultKind, FaultReport, LaneFault, RefusedPtx
+from lowdnn.driver.emulated.lanes import WARP, Geometry
 from lowdnn.driver.emulated.memory.arena import Arena, Array
 from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.parsing.ir import ModuleIR, Variable
 from lowdnn.driver.emulated.program import Kernel, compile_module
 from lowdnn.driver.emulated.reports import fault_of, report_of
-from lowdnn.driver.emulated.running.batch import WARP, Batch, Geometry, Unwritten
+from lowdnn.driver.emulated.running.batch import Batch, Unwritten
 from lowdnn.driver.emulated.running.clock import DeviceClock
 from lowdnn.driver.emulated.running.policy import Policy
 from lowdnn.driver.emulated.running.scheduler import BlockFault, BlockFunction, Scheduler

@@ -92,6 +92,11 @@ class Kernel:
     ptx_lines: tuple[str, ...]
     shared_variables: Mapping[str, int]
 
+    @property
+    def code_lines(self) -> dict[str, tuple[int, ...]]:
+        """By the file name of a block's code: the PTX line of each of its lines."""
+        return {code.file_name: code.lines for code in self.program.blocks}
+
     def functions(self, addresses: Mapping[str, int]) -> tuple[BlockFunction, ...]:
         """The function of each block, with the addresses of module variables bound."""
         names = base_namespace()
@@ -148,7 +153,7 @@ def _kernel(function: FunctionIR, ir: ModuleIR) -> Kernel:
         math.prod(limit) if limit else MAX_THREADS_PER_BLOCK,
         _extents(required) if required else None,
         _cluster_bounds(function),
-        traits_of(flow),
+        traits_of(i for block in flow.blocks for i in block.body),
         tuple(_step(block, slots, flow.homes) for block in flow.blocks),
         program,
         tuple(ir.lines),

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind
+from lowdnn.driver.emulated.lanes import Geometry
 from lowdnn.driver.emulated.memory.address import Address, shared_bytes
 from lowdnn.driver.emulated.memory.arena import SHARED_WINDOW, Arena
-from lowdnn.driver.emulated.running.batch import SHARED_START, Batch, Geometry, Group
+from lowdnn.driver.emulated.running.batch import SHARED_START, Batch, Group
 from lowdnn.driver.emulated.running.policy import Policy
 from tests.driver.emulated.conftest import POLICIES, Bench
 

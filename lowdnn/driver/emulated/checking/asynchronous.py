@@ -7,22 +7,19 @@ it, and to those who have learned from them. PTX ISA manual, "Async proxy", "mba
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from lowdnn.driver.emulated.checking.accesses import ASYNC_READER, ASYNC_READERS
+from lowdnn.driver.emulated.checking.batch import CheckedBatch
 from lowdnn.driver.emulated.checking.clocks import starts_of_runs
 from lowdnn.driver.emulated.checking.epochs import GPU, WEAK, stamp, timed
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.checking.order import Order
 from lowdnn.driver.emulated.checking.visits import Visit, Visits
+from lowdnn.driver.emulated.copying.async_work import BulkCopy
 from lowdnn.driver.emulated.copying.transfer import Places
+from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.arena import Array, Bytes
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.copying.async_work import BulkCopy
-    from lowdnn.driver.emulated.running.batch import Batch, Group
 
 _WARP = 32
 _WARPGROUP = 4
@@ -35,24 +32,24 @@ _MBARRIER_UNIT, _TILE_UNIT = 3, 4
 class AsyncRaces:
     """Hooks of mbarriers, of the queue of asynchronous work and of ``wgmma``."""
 
-    def __init__(self, batch: Batch, history: LaunchHistory, order: Order, visits: Visits) -> None:
+    def __init__(self, batch: CheckedBatch, history: LaunchHistory, order: Order, visits: Visits) -> None:
         self.batch = batch
         self._history = history
         self._order = order
         self._visits = visits
 
-    def fence_proxy(self, group: Group) -> None:
+    def fence_proxy(self, group: Lanes[object]) -> None:
         """``fence.proxy.async``: what the group's warps know is visible to the asynchronous work that they start."""
         self._order.clocks.fence_proxy(self._order.rows_of(group.lanes), self._history.tick())
 
     # -- mbarriers ----------------------------------------------------------------------------------------------------
-    def mbarrier_written(self, group: Group, place: Array) -> None:
+    def mbarrier_written(self, group: Lanes[object], place: Array) -> None:
         """``mbarrier.init`` and ``inval`` of the barriers at byte numbers ``place``, one for each lane."""
         visit = self._mbarrier_visit(group, place, write=True)
         self._visits.check(visit)
         self._visits.note(visit)
 
-    def mbarrier_used(self, group: Group, index: Array) -> None:
+    def mbarrier_used(self, group: Lanes[object], index: Array) -> None:
         """Any other operation on the barriers ``index``: they must have been initialised before."""
         self._visits.check(self._mbarrier_visit(group, self.batch.mbarriers.places(index), write=False))
 
@@ -72,7 +69,7 @@ class AsyncRaces:
         complete = self._order.held(_COMPLETE, count)
         complete[index, self._order.mbarrier_columns(slots, numbers)] = phases
 
-    def mbarrier_passed(self, group: Group, index: Array, complete: Array, acquires: bool) -> None:
+    def mbarrier_passed(self, group: Lanes[object], index: Array, complete: Array, acquires: bool) -> None:
         """Lanes have found, or not, a phase of the barriers ``index`` complete; ``acquires``: not ``.relaxed``."""
         self.mbarrier_used(group, index)
         if complete.any():
@@ -83,14 +80,14 @@ class AsyncRaces:
             else:
                 self._visits.lifetimes.mbarriers_passed(rows, self._order.held(_COMPLETE, count)[numbers])
 
-    def _mbarrier_visit(self, group: Group, place: Array, write: bool) -> Visit:
+    def _mbarrier_visit(self, group: Lanes[object], place: Array, write: bool) -> Visit:
         memory, accesses = self._visits.memory(in_global=False)
         rows = group.pick(self._order.row_of_lane)
         places = np.broadcast_to(place, rows.shape) >> _MBARRIER_UNIT
         return Visit(memory, accesses, places, _MBARRIER_UNIT, rows, None, WEAK, write)
 
     # -- bulk copies --------------------------------------------------------------------------------------------------
-    def bulk_issued(self, group: Group, copy: BulkCopy) -> None:
+    def bulk_issued(self, group: Lanes[object], copy: BulkCopy) -> None:
         """A copy is issued: its source is read and its target written from now until it completes."""
         transfer = copy.transfer
         rows = self._order.row_of_lane[transfer.lanes]
@@ -110,7 +107,7 @@ class AsyncRaces:
         for reads in (True,) if read else (True, False):
             order.note(rows, order.bulk_columns(rows, reads), limits)
 
-    def _check_signal(self, group: Group, copy: BulkCopy, place: Array, rows: Array) -> None:
+    def _check_signal(self, group: Lanes[object], copy: BulkCopy, place: Array, rows: Array) -> None:
         """The mbarriers have been initialised; for copies of the async proxy, which bring no registers, also fenced."""
         memory, accesses = self._visits.memory(in_global=False)
         places = place >> _MBARRIER_UNIT
@@ -121,7 +118,7 @@ class AsyncRaces:
             self._visits.check_fenced(visit)
 
     def _follow(
-        self, group: Group, copy: BulkCopy, side: tuple[Bytes, Places], rows: Array, scope: int, write: bool
+        self, group: Lanes[object], copy: BulkCopy, side: tuple[Bytes, Places], rows: Array, scope: int, write: bool
     ) -> None:
         memory, units = side[0], side[1].units
         in_global = memory is self.batch.arena
@@ -164,7 +161,7 @@ class AsyncRaces:
         return np.asarray(self._order.marked_columns(slots, columns) + timed(numbers) + base)
 
     # -- wgmma --------------------------------------------------------------------------------------------------------
-    def wgmma_reads(self, group: Group, warps: Array, places: Array) -> None:
+    def wgmma_reads(self, group: Lanes[object], warps: Array, places: Array) -> None:
         """A product reads tiles of shared memory: ``places`` [W, n] units of 16 bytes; ``warps`` [W]: the place, among
         the group's warps, of the first warp of each warpgroup."""
         lanes = group.lanes[warps * _WARP]
@@ -182,7 +179,7 @@ class AsyncRaces:
         per_tile = places.shape[1]
         accesses.read(np.repeat(row, per_tile), visit.places, _TILE_UNIT, np.repeat(made, per_tile))
 
-    def wgmma_waited(self, group: Group) -> None:
+    def wgmma_waited(self, group: Lanes[object]) -> None:
         """``wgmma.wait_group`` has been passed."""
         lanes = group.lanes[::_WARP]
         rows = self._order.row_of_lane[lanes]
@@ -200,5 +197,5 @@ def _pairs(rows: Array, numbers: Array, count: int) -> tuple[Array, Array]:
     return rows, numbers
 
 
-def _positions(group: Group, lanes: Array) -> Array:
+def _positions(group: Lanes[object], lanes: Array) -> Array:
     return np.searchsorted(group.lanes, lanes)

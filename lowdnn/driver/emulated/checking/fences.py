@@ -14,11 +14,11 @@ import numpy as np
 from lowdnn.driver.emulated.checking.epochs import CTA
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.checking.order import Order
+from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.arena import Array
 
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.checking.visits import Visit
-    from lowdnn.driver.emulated.running.batch import Group
 
 
 class Fences:
@@ -32,7 +32,7 @@ class Fences:
         self._fenced: dict[tuple[bool, int], Array] = {}
         self._seen: dict[tuple[bool, int], Array] = {}
 
-    def fence(self, group: Group, scope: int) -> None:
+    def fence(self, group: Lanes[object], scope: int) -> None:
         """``fence``, ``membar``, or that of a ``.release`` or ``.acquire``."""
         clocks = self._order.clocks
         rows = self._order.rows_of(group.lanes)
@@ -47,7 +47,7 @@ class Fences:
         for in_global in (False, True) if scope != CTA else (False,):
             self._fenced.update({(in_global, row): clock for row, clock in zip(rows.tolist(), passed, strict=True)})
 
-    def release_only(self, group: Group) -> None:
+    def release_only(self, group: Lanes[object]) -> None:
         """``fence.mbarrier_init``: what later arrivals without an order pass on."""
         rows = self._order.rows_of(group.lanes)
         passed = self._order.clocks.released(rows, self._history.tick())

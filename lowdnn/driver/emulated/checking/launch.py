@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from lowdnn.driver.emulated.checking.accesses import epoch_bytes, of_global
 from lowdnn.driver.emulated.checking.epochs import SITES
+from lowdnn.driver.emulated.checking.traits import Traits
 from lowdnn.driver.emulated.memory.arena import Arena, Array, lazy_map
 from lowdnn.driver.emulated.parsing.source_lines import source_line
 
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.program import Kernel
-
 #: Host memory for the epochs of the shared memory of one batch.
 _SHARED_EPOCH_BYTES = 256 << 20
+
+
+class KernelText(Protocol):
+    """A kernel's PTX, and where its generated code comes from: ``code_lines`` has, by the file name of a block's code,
+    the PTX line of each of its lines."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def traits(self) -> Traits: ...
+
+    @property
+    def ptx_lines(self) -> Sequence[str]: ...
+
+    @property
+    def code_lines(self) -> Mapping[str, Sequence[int]]: ...
 
 
 class LaunchHistory:
@@ -24,7 +39,7 @@ class LaunchHistory:
     ``previous``: the launch before, where this one may run beside it.
     """
 
-    def __init__(self, kernel: Kernel, arena: Arena, previous: LaunchHistory | None = None) -> None:
+    def __init__(self, kernel: KernelText, arena: Arena, previous: LaunchHistory | None = None) -> None:
         self.kernel_name = kernel.name
         self.previous = previous
         self.traits = kernel.traits
@@ -33,7 +48,7 @@ class LaunchHistory:
         #: Where threads synchronise through global memory -> what is known to who reads there.
         self.locations: dict[tuple[bool, int], Array] = {}
         self.accesses = of_global(arena.extent_bytes, self.traits.global_shift, lazy_map)
-        self._lines: Mapping[str, Sequence[int]] = {code.file_name: code.lines for code in kernel.program.blocks}
+        self._lines = kernel.code_lines
         self._ptx_lines = kernel.ptx_lines
         #: By block and place in its code: numbers of sites. Finding the line of a place takes long.
         self._sites: dict[tuple[str, int], int] = {}

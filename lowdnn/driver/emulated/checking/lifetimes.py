@@ -7,19 +7,16 @@ barriers and waits count that are relaxed. PTX ISA manual, "Cluster of Cooperati
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from lowdnn.driver.emulated.checking import epochs
+from lowdnn.driver.emulated.checking.batch import CheckedBatch
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.checking.order import Order
 from lowdnn.driver.emulated.checking.reports import Earlier
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.arena import Array
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.batch import Batch, Group
 
 #: Arrivals at cluster barriers, of whatever order, by phase.
 _ARRIVALS = "arrivals of clusters"
@@ -33,7 +30,7 @@ class Lifetimes:
     one up. ``shared``: a cluster has more than one CTA; otherwise there is nothing to do.
     """
 
-    def __init__(self, batch: Batch, history: LaunchHistory, order: Order) -> None:
+    def __init__(self, batch: CheckedBatch, history: LaunchHistory, order: Order) -> None:
         self.batch = batch
         self._history = history
         self._order = order
@@ -77,7 +74,7 @@ class Lifetimes:
             for row, clock in zip(rows.tolist(), held, strict=True):
                 self._learn(np.array([row // self._order.warps]), clock[None])
 
-    def lanes_exit(self, group: Group) -> None:
+    def lanes_exit(self, group: Lanes[object]) -> None:
         """Raises LaneFault where a CTA ends, of which another one may still use the shared memory."""
         if not self.shared:
             return
@@ -85,7 +82,7 @@ class Lifetimes:
         for slot in slots[~self.batch.running_ctas()[slots]].tolist():
             self._check_end(group, slot)
 
-    def _check_end(self, group: Group, slot: int) -> None:
+    def _check_end(self, group: Lanes[object], slot: int) -> None:
         warps = self._order.warps
         known = self._order.clocks.known[slot * warps : (slot + 1) * warps].max(axis=0)
         used = self._uses[slot]

@@ -7,19 +7,16 @@ map in the CTA that uses it. PTX ISA manual, "tensormap.replace", "membar/fence"
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from lowdnn.driver.emulated.checking import epochs, reports
+from lowdnn.driver.emulated.checking.batch import CheckedBatch
 from lowdnn.driver.emulated.checking.epochs import WEAK
 from lowdnn.driver.emulated.checking.order import Order
 from lowdnn.driver.emulated.checking.visits import Visit, Visits
+from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.arena import Array
 from lowdnn.tensor_map import TENSOR_MAP_BYTES
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.batch import Batch, Group
 
 _RELEASED = "tensor maps released"
 #: log2 of the bytes by which maps are followed.
@@ -32,38 +29,38 @@ class MapRaces:
     A release fence by any warp that knows of a change counts, and an acquire fence by any warp of the CTA.
     """
 
-    def __init__(self, batch: Batch, order: Order, visits: Visits) -> None:
+    def __init__(self, batch: CheckedBatch, order: Order, visits: Visits) -> None:
         self.batch = batch
         self._order = order
         self._visits = visits
         #: (CTA slot, first byte of a map) -> what was known at acquire fences for the map.
         self._acquired: dict[tuple[int, int], Array] = {}
 
-    def changed(self, group: Group, first: Array, in_global: bool) -> None:
+    def changed(self, group: Lanes[object], first: Array, in_global: bool) -> None:
         """A map is written."""
         visit = self._visit(group, first, in_global, write=True)
         self._visits.check(visit)
         self._visits.note(visit)
 
-    def copied(self, group: Group, first: Array) -> None:
+    def copied(self, group: Lanes[object], first: Array) -> None:
         """A map in shared memory is read through the generic proxy."""
         visit = self._visit(group, first, in_global=False, write=False)
         self._visits.check(visit)
         self._visits.note(visit)
 
-    def used(self, group: Group, first: Array) -> None:
+    def used(self, group: Lanes[object], first: Array) -> None:
         """A map in global memory is read through the tensormap proxy."""
         visit = self._visit(group, first, in_global=True, write=False)
         self._visits.check(visit)
         self._visits.check_changes(visit, self._is_fenced, reports.missing_map_fence)
         self._visits.note(visit)
 
-    def release(self, group: Group) -> None:
+    def release(self, group: Lanes[object]) -> None:
         """``fence.proxy.tensormap::generic.release``."""
         rows = self._order.rows_of(group.lanes)
         self._order.release(_RELEASED, self.batch.cta_count, rows, self._domains(rows))
 
-    def acquire(self, group: Group, first: Array) -> None:
+    def acquire(self, group: Lanes[object], first: Array) -> None:
         """``fence.proxy.tensormap::generic.acquire`` for maps."""
         rows = group.pick(self._order.row_of_lane)
         clocks = self._order.clocks.released(rows, self._order.history.tick())
@@ -98,7 +95,7 @@ class MapRaces:
             return np.zeros_like(rows)
         return np.asarray(rows // self._order.warps // self.batch.cluster_size)
 
-    def _visit(self, group: Group, first: Array, in_global: bool, write: bool) -> Visit:
+    def _visit(self, group: Lanes[object], first: Array, in_global: bool, write: bool) -> Visit:
         memory, accesses = self._visits.memory(in_global)
         rows = group.pick(self._order.row_of_lane)
         positions = np.unique(rows, return_index=True)[1] if first.size == 1 else np.arange(rows.size)

@@ -6,19 +6,17 @@ phases of an mbarrier or numbers of commit groups; last, one for the launch befo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lowdnn.driver.emulated.checking import epochs
 from lowdnn.driver.emulated.checking.accesses import READERS
+from lowdnn.driver.emulated.checking.batch import CheckedBatch
 from lowdnn.driver.emulated.checking.clocks import Clocks, joined
 from lowdnn.driver.emulated.checking.epochs import CLUSTER, CTA, GPU, MOST_COLUMNS, WEAK, stamp
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.memory.arena import Array
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.batch import Batch
 
 _WARP = 32
 _WARPGROUP = 4
@@ -31,7 +29,7 @@ _LARGEST_TABLE = 1 << 24
 class Order:
     """Clocks of the warps (rows) of a batch and of what they synchronise through."""
 
-    def __init__(self, batch: Batch, history: LaunchHistory) -> None:
+    def __init__(self, batch: CheckedBatch, history: LaunchHistory) -> None:
         self.batch = batch
         self.history = history
         traits = history.traits

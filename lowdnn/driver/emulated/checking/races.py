@@ -9,22 +9,21 @@ Consistency Model".
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lowdnn.driver.emulated.checking.asynchronous import AsyncRaces
+from lowdnn.driver.emulated.checking.batch import CheckedBatch
 from lowdnn.driver.emulated.checking.epochs import NEVER, WEAK, stamp
 from lowdnn.driver.emulated.checking.fences import Fences
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.checking.maps import MapRaces
 from lowdnn.driver.emulated.checking.order import Order
-from lowdnn.driver.emulated.checking.pending import PendingCopies, PendingCopy
 from lowdnn.driver.emulated.checking.visits import Visit, Visits
+from lowdnn.driver.emulated.copying.pending import PendingCopies, PendingCopy
+from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.arena import Array
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.batch import Batch, Group
 
 _WARP = 32
 
@@ -32,7 +31,7 @@ _WARP = 32
 class Races:
     """Follows the accesses of one batch. ``work``: those of the async proxy, and mbarriers, ``maps``: tensor maps."""
 
-    def __init__(self, batch: Batch, history: LaunchHistory) -> None:
+    def __init__(self, batch: CheckedBatch, history: LaunchHistory) -> None:
         self.batch = batch
         self.history = history
         self.order = Order(batch, history)
@@ -44,19 +43,21 @@ class Races:
         self._copies = PendingCopies()
 
     # -- accesses ---------------------------------------------------------------------------------------------------
-    def load(self, group: Group, space: str, places: Any, unit: int, words: int = 1, scope: int = WEAK) -> None:
+    def load(self, group: Lanes[object], space: str, places: Any, unit: int, words: int = 1, scope: int = WEAK) -> None:
         """A load of ``words`` units of ``1 << unit`` bytes at each lane's place."""
         self._access(group, space, places, unit, words, scope, write=False)
 
-    def store(self, group: Group, space: str, places: Any, unit: int, words: int = 1, scope: int = WEAK) -> None:
+    def store(
+        self, group: Lanes[object], space: str, places: Any, unit: int, words: int = 1, scope: int = WEAK
+    ) -> None:
         """A store, in the same terms."""
         self._access(group, space, places, unit, words, scope, write=True)
 
-    def update(self, group: Group, space: str, places: Any, unit: int, scope: int) -> None:
+    def update(self, group: Lanes[object], space: str, places: Any, unit: int, scope: int) -> None:
         """An atomic operation."""
         self._access(group, space, places, unit, 1, scope, write=True, reads=True)
 
-    def matrix_rows(self, group: Group, places: Array, write: bool) -> None:
+    def matrix_rows(self, group: Lanes[object], places: Array, write: bool) -> None:
         """``ldmatrix`` and ``stmatrix``: rows of 16 bytes at ``places`` [warps, matrices, 8]."""
         warps = group.pick(self.order.row_of_lane)[::_WARP]
         per_warp = places[0].size
@@ -69,7 +70,7 @@ class Races:
 
     def _access(
         self,
-        group: Group,
+        group: Lanes[object],
         space: str,
         places: Any,
         unit: int,
@@ -93,7 +94,7 @@ class Races:
         if not visit.write and visit.memory is self.batch.shared:
             self._visits.note_seen(visit)
 
-    def _visit(self, group: Group, space: str, places: Any, unit: int, scope: int, write: bool) -> Visit:
+    def _visit(self, group: Lanes[object], space: str, places: Any, unit: int, scope: int, write: bool) -> Visit:
         rows, positions = group.pick(self.order.row_of_lane), None
         if not places.ndim:
             positions = _one_of_each_warp(group)
@@ -119,12 +120,12 @@ class Races:
             self.order.cluster_passes(rows, phase)
             self._lifetimes.cluster_passes(rows, phase)
 
-    def lanes_exit(self, group: Group) -> None:
+    def lanes_exit(self, group: Lanes[object]) -> None:
         """Lanes have exited."""
         self._lifetimes.lanes_exit(group)
 
     # -- cp.async ---------------------------------------------------------------------------------------------------
-    def copy_issued(self, group: Group, copy: PendingCopy, source: Array, kept: Array | None) -> None:
+    def copy_issued(self, group: Lanes[object], copy: PendingCopy, source: Array, kept: Array | None) -> None:
         """Copies are issued from ``source`` (word numbers in the arena); each lane reads ``kept`` bytes (None: all)."""
         whole = np.arange(source.size) if kept is None else np.flatnonzero(kept == 1 << copy.unit)
         self._copy_reads(copy, whole, source[whole], copy.unit)
@@ -167,7 +168,7 @@ class Races:
             self._visits.shared.write(copy.places, copy.unit, made)
 
 
-def _one_of_each_warp(group: Group) -> Array:
+def _one_of_each_warp(group: Lanes[object]) -> Array:
     """Positions in the group of one lane for each of its warps."""
     if group.whole:
         return np.arange(0, group.count, _WARP)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
+from lowdnn.driver.emulated.lanes import Storage
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Bytes
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -39,20 +36,22 @@ class EarlierLaunch:
 
 
 #: (batch, memory, byte number in it, position in the group, does it write, the earlier access) -> the fault.
-Maker = Callable[["Batch", Bytes, int, int, bool, object], LaneFault]
+Maker = Callable[[Storage, Bytes, int, int, bool, object], LaneFault]
 
 
-def data_race(batch: Batch, memory: Bytes, byte: int, position: int, write: bool, earlier: object) -> LaneFault:
+def data_race(batch: Storage, memory: Bytes, byte: int, position: int, write: bool, earlier: object) -> LaneFault:
     message = f"nothing orders this {'write' if write else 'read'} after {earlier}"
     return _at(FaultKind.DATA_RACE, message, batch, memory, byte, position)
 
 
-def missing_fence(batch: Batch, memory: Bytes, byte: int, position: int, write: bool, earlier: object) -> LaneFault:
+def missing_fence(batch: Storage, memory: Bytes, byte: int, position: int, write: bool, earlier: object) -> LaneFault:
     message = f"no fence.proxy.async lies between {earlier} and its use by asynchronous work"
     return _at(FaultKind.MISSING_PROXY_FENCE, message, batch, memory, byte, position)
 
 
-def missing_map_fence(batch: Batch, memory: Bytes, byte: int, position: int, write: bool, earlier: object) -> LaneFault:
+def missing_map_fence(
+    batch: Storage, memory: Bytes, byte: int, position: int, write: bool, earlier: object
+) -> LaneFault:
     message = (
         f"no release and acquire fences of the tensormap proxy lie between {earlier} and the use of the tensor map "
         "(fence.proxy.tensormap::generic)"
@@ -60,7 +59,7 @@ def missing_map_fence(batch: Batch, memory: Bytes, byte: int, position: int, wri
     return _at(FaultKind.MISSING_PROXY_FENCE, message, batch, memory, byte, position)
 
 
-def _at(kind: FaultKind, message: str, batch: Batch, memory: Bytes, byte: int, position: int) -> LaneFault:
+def _at(kind: FaultKind, message: str, batch: Storage, memory: Bytes, byte: int, position: int) -> LaneFault:
     address = byte + ARENA_BASE if memory is batch.arena else byte % batch.shared_stride
     label, offset = memory.name_of(address)
     return LaneFault(kind, message, position, address, label, offset)

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lowdnn.driver.emulated.parsing.ir import TYPES, Imm, Instruction
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.generating.flow import Flow
 
 _LARGEST_SHIFT = 4
 _MBARRIER_SHIFT = 3
@@ -33,11 +29,9 @@ class Traits:
     asynchronous: bool
 
 
-def traits_of(flow: Flow) -> Traits:
+def traits_of(instructions: Iterable[Instruction]) -> Traits:
     """Reads the instructions of a kernel, each form once. The operands of ``cp`` alone say how much it moves."""
-    forms = {
-        (i.opcode, i.modifiers, i.operands if i.opcode == "cp" else ()): i for block in flow.blocks for i in block.body
-    }
+    forms = {(i.opcode, i.modifiers, i.operands if i.opcode == "cp" else ()): i for i in instructions}
     body = forms.values()
     return Traits(
         min((_shift(i) for i in body if _touches_shared(i)), default=_LARGEST_SHIFT),

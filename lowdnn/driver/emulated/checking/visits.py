@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lowdnn.driver.emulated.checking import accesses, epochs, reports
 from lowdnn.driver.emulated.checking.accesses import READER_ROWS, Accesses
+from lowdnn.driver.emulated.checking.batch import CheckedBatch
 from lowdnn.driver.emulated.checking.clocks import starts_of_runs
 from lowdnn.driver.emulated.checking.epochs import GPU, WEAK, stamp
 from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.checking.lifetimes import Lifetimes
 from lowdnn.driver.emulated.checking.order import Order
 from lowdnn.driver.emulated.memory.arena import Array, Bytes
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.batch import Batch
 
 
 class Visit(NamedTuple):
@@ -38,7 +36,7 @@ class Visit(NamedTuple):
 class Visits:
     """Checks visits against what has been noted, and notes them."""
 
-    def __init__(self, batch: Batch, history: LaunchHistory, order: Order) -> None:
+    def __init__(self, batch: CheckedBatch, history: LaunchHistory, order: Order) -> None:
         self.batch = batch
         self.history = history
         self.order = order

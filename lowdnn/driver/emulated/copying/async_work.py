@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from lowdnn.driver.emulated.copying.batch import CopyingBatch
 from lowdnn.driver.emulated.copying.transfer import UNITS, Places, Transfer, forget, put
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.lanes import Lanes, Storage
 from lowdnn.driver.emulated.memory.access import unwritten_fault
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, DTYPES, Array, Bytes
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.batch import Batch, Group
 
 #: ``update(view, element numbers, operands)``: a reduction in memory, as ``values.atomic.updater`` makes it.
 Update = Callable[..., Any]
@@ -35,10 +34,10 @@ class Operation(Protocol):
     @property
     def lanes(self) -> Array: ...
 
-    def slots(self, batch: Batch) -> Array:
+    def slots(self, batch: CopyingBatch) -> Array:
         """The CTAs whose shared memory it still needs: one or more times the rows."""
 
-    def land(self, batch: Batch) -> None:
+    def land(self, batch: CopyingBatch) -> None:
         """Does what is left to do."""
 
 
@@ -77,31 +76,31 @@ class BulkCopy:
         place, stage, content = picked
         return replace(self, transfer=self.transfer.part(rows), place=place, stage=stage, content=content)
 
-    def source(self, batch: Batch) -> tuple[Bytes, Places]:
+    def source(self, batch: Storage) -> tuple[Bytes, Places]:
         """(memory, units) that are read."""
         return (self.outer, self.transfer.outside) if self.inbound else (batch.shared, self.transfer.shared)
 
-    def target(self, batch: Batch) -> tuple[Bytes, Places]:
+    def target(self, batch: Storage) -> tuple[Bytes, Places]:
         """(memory, units) that are written."""
         return (batch.shared, self.transfer.shared) if self.inbound else (self.outer, self.transfer.outside)
 
-    def fetched(self, batch: Batch) -> BulkCopy:
+    def fetched(self, batch: CopyingBatch) -> BulkCopy:
         """The same with its content read."""
         return replace(self, content=self._content(batch, slice(None)))
 
-    def slots(self, batch: Batch) -> Array:
+    def slots(self, batch: CopyingBatch) -> Array:
         sides = [self.target(batch)] if self.content is not None else [self.target(batch), self.source(batch)]
         rows = [places.starts for memory, places in sides if memory is batch.shared and places.count]
         return np.concatenate([np.zeros(0, np.int64), *rows]) * self.transfer.unit // batch.shared_stride
 
-    def land(self, batch: Batch) -> None:
+    def land(self, batch: CopyingBatch) -> None:
         for rows in self.transfer.pieces():
             self._write(batch, rows)
         batch.stores += 1
         if self.place is not None:
             batch.mbarriers.complete_tx(self.place, self.transfer.nbytes)
 
-    def _write(self, batch: Batch, rows: slice) -> None:
+    def _write(self, batch: CopyingBatch, rows: slice) -> None:
         transfer = self.transfer
         memory, target = self.target(batch)
         places, content = target.part(rows), self._content(batch, rows)
@@ -111,7 +110,7 @@ class BulkCopy:
         else:
             put(memory, transfer.unit, places, content, inside)
 
-    def _content(self, batch: Batch, rows: slice) -> Array:
+    def _content(self, batch: CopyingBatch, rows: slice) -> Array:
         """The units to write of some rows."""
         if self.content is not None:
             return self.content[rows]
@@ -130,10 +129,10 @@ class CopiesArrival:
     serial: int
     place: Array
 
-    def slots(self, batch: Batch) -> Array:
+    def slots(self, batch: CopyingBatch) -> Array:
         return batch.slot[self.lanes]
 
-    def land(self, batch: Batch) -> None:
+    def land(self, batch: CopyingBatch) -> None:
         batch.copies.land_before(self.lanes, self.serial)
         if batch.races is not None:
             batch.races.copies_arrive(self.lanes, self.serial)
@@ -143,25 +142,30 @@ class CopiesArrival:
 class AsyncWork:
     """Everything under way in a batch, oldest first, and the bulk groups of its lanes."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: CopyingBatch) -> None:
         self.batch = batch
         self.pending: list[Operation] = []
         self._committed = np.zeros(batch.lane_count, dtype=np.int32)
 
     # -- issue ------------------------------------------------------------------------------------------------------
-    def load(self, group: Group, transfer: Transfer, place: Array, line: int) -> None:
+    def load(self, group: Lanes[CopyingBatch], transfer: Transfer, place: Array, line: int) -> None:
         """A copy from global to shared memory; row r completes at the mbarrier at byte ``place[r]``."""
         self._issue(group, BulkCopy(transfer, line, True, self.batch.arena, place))
 
     def exchange(
-        self, group: Group, transfer: Transfer, place: Array, line: int, reduction: Reduction | None = None
+        self,
+        group: Lanes[CopyingBatch],
+        transfer: Transfer,
+        place: Array,
+        line: int,
+        reduction: Reduction | None = None,
     ) -> None:
         """A copy within shared memory; ``outside`` counts units of ``batch.shared``, too."""
         self._issue(group, BulkCopy(transfer, line, True, self.batch.shared, place, reduction=reduction))
 
     def send(
         self,
-        group: Group,
+        group: Lanes[CopyingBatch],
         transfer: Transfer,
         content: Array,
         place: Array,
@@ -173,12 +177,14 @@ class AsyncWork:
             group, BulkCopy(transfer, line, True, self.batch.shared, place, reduction=reduction, content=content)
         )
 
-    def store(self, group: Group, transfer: Transfer, line: int, reduction: Reduction | None = None) -> None:
+    def store(
+        self, group: Lanes[CopyingBatch], transfer: Transfer, line: int, reduction: Reduction | None = None
+    ) -> None:
         """A copy from shared to global memory, in the current bulk group of each row's lane."""
         stage = self._committed[transfer.lanes]
         self._issue(group, BulkCopy(transfer, line, False, self.batch.arena, stage=stage, reduction=reduction))
 
-    def arrive_after_copies(self, group: Group, place: Array, counted: bool, line: int) -> None:
+    def arrive_after_copies(self, group: Lanes[CopyingBatch], place: Array, counted: bool, line: int) -> None:
         """``cp.async.mbarrier.arrive``: each lane arrives at the barrier at ``place`` when its copies have landed.
         ``counted`` (``.noinc``): the barrier's count holds this arrival; otherwise the phase waits for one more."""
         self.batch.mbarriers.check(place)
@@ -195,11 +201,11 @@ class AsyncWork:
         return True
 
     # -- bulk groups ------------------------------------------------------------------------------------------------
-    def commit(self, group: Group) -> None:
+    def commit(self, group: Lanes[CopyingBatch]) -> None:
         """``cp.async.bulk.commit_group``."""
         self._committed[slice(None) if group.index is None else group.index] += 1
 
-    def wait(self, group: Group, newest: int, read: bool) -> None:
+    def wait(self, group: Lanes[CopyingBatch], newest: int, read: bool) -> None:
         """``cp.async.bulk.wait_group``: all but the ``newest`` groups of each lane land; with ``read`` their sources
         are read only."""
         if self.batch.races is not None:
@@ -254,7 +260,7 @@ class AsyncWork:
                 lane = int(operation.lanes[row % operation.lanes.size])
                 raise LaneFault(FaultKind.ASYNC_MISUSE, message, line=operation.line, lane=lane)
 
-    def _issue(self, group: Group, copy: BulkCopy) -> None:
+    def _issue(self, group: Lanes[CopyingBatch], copy: BulkCopy) -> None:
         transfer, batch = copy.transfer, self.batch
         try:
             if copy.place is not None:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lowdnn.driver.emulated.copying.async_work import Reduction
+from lowdnn.driver.emulated.copying.batch import CopyingBatch
 from lowdnn.driver.emulated.copying.transfer import Places, Transfer, check_signal, multicast, run_of_units
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.address import Address, check, shared_bytes
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Array
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.batch import Group
 
 #: A base and an offset in bytes.
 Place = tuple[Address, int]
@@ -30,7 +29,7 @@ _BARRIER_BYTES = 8
 
 
 def load(
-    group: Group, to: Place, of: Place, size: Any, barrier: Place, space: str, ctas: Any | None, line: int
+    group: Lanes[CopyingBatch], to: Place, of: Place, size: Any, barrier: Place, space: str, ctas: Any | None, line: int
 ) -> None:
     """Global to shared memory of ``space`` (shared, cluster), completing at ``barrier``. With ``ctas``, a mask of ranks
     in the cluster, data and completion go to the same place in each of those CTAs."""
@@ -46,7 +45,13 @@ def load(
 
 
 def exchange(
-    group: Group, to: Place, of: Place, size: Any, barrier: Place, line: int, reduction: Reduction | None = None
+    group: Lanes[CopyingBatch],
+    to: Place,
+    of: Place,
+    size: Any,
+    barrier: Place,
+    line: int,
+    reduction: Reduction | None = None,
 ) -> None:
     """Own shared memory to that of any CTA of the cluster, completing at ``barrier`` there."""
     for part in _parts(group, size):
@@ -57,7 +62,9 @@ def exchange(
             part.group.batch.async_work.exchange(part.group, transfer, signal, line, reduction)
 
 
-def store(group: Group, to: Place, of: Place, size: Any, line: int, reduction: Reduction | None = None) -> None:
+def store(
+    group: Lanes[CopyingBatch], to: Place, of: Place, size: Any, line: int, reduction: Reduction | None = None
+) -> None:
     """Own shared to global memory, in the lane's bulk group."""
     for part in _parts(group, size):
         with part:
@@ -67,7 +74,7 @@ def store(group: Group, to: Place, of: Place, size: Any, line: int, reduction: R
             part.group.batch.async_work.store(part.group, transfer, line, reduction)
 
 
-def prefetch(group: Group, of: Place, size: Any) -> None:
+def prefetch(group: Lanes[CopyingBatch], of: Place, size: Any) -> None:
     """Changes nothing; the bytes must exist."""
     for part in _parts(group, size):
         with part:
@@ -75,7 +82,7 @@ def prefetch(group: Group, of: Place, size: Any) -> None:
 
 
 def send(
-    group: Group,
+    group: Lanes[CopyingBatch],
     to: Place,
     values: tuple[Any, ...],
     size: int,
@@ -100,7 +107,7 @@ class _Part:
     """The lanes of a group that copy ``nbytes`` bytes each. ``rows``: which of ``group``'s parent they are, None for
     all; used as a context, faults inside it name the parent's lane."""
 
-    group: Group
+    group: Lanes[CopyingBatch]
     nbytes: int
     rows: Array | None
 
@@ -118,7 +125,7 @@ class _Part:
         return values if self.rows is None else values[self.rows]
 
 
-def _parts(group: Group, size: Any) -> Iterator[_Part]:
+def _parts(group: Lanes[CopyingBatch], size: Any) -> Iterator[_Part]:
     """The group's lanes by size; those that copy nothing are left out."""
     sizes = np.atleast_1d(size)
     wrong = sizes % _UNIT != 0

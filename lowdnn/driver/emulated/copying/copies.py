@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.checking.pending import PendingCopy
+from lowdnn.driver.emulated.copying.batch import CopyingBatch
+from lowdnn.driver.emulated.copying.pending import PendingCopy
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.access import unwritten_fault
 from lowdnn.driver.emulated.memory.address import Address, check, resolve
 from lowdnn.driver.emulated.memory.arena import WRITTEN, Array, Bytes
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.batch import Group
 
 _WORDS = {4: "u4", 8: "u8", 16: "w16"}
 
@@ -53,7 +52,14 @@ class AsyncCopies:
         self.issued = 0
 
     def issue(
-        self, group: Group, to: Address, to_offset: int, of: Address, of_offset: int, size: int, kept: Any | None
+        self,
+        group: Lanes[CopyingBatch],
+        to: Address,
+        to_offset: int,
+        of: Address,
+        of_offset: int,
+        size: int,
+        kept: Any | None,
     ) -> None:
         """``size`` bytes for each lane; beyond ``kept`` bytes the target is filled with zeros."""
         shift = size.bit_length() - 1
@@ -75,11 +81,11 @@ class AsyncCopies:
         self._under_way.append(copy)
         self._shared.shadows[size][target] = self._shared.shadows[size].dtype.type(0)
 
-    def commit(self, group: Group) -> None:
+    def commit(self, group: Lanes[CopyingBatch]) -> None:
         """``cp.async.commit_group``."""
         self._committed[slice(None) if group.index is None else group.index] += 1
 
-    def wait(self, group: Group, pending: int) -> None:
+    def wait(self, group: Lanes[CopyingBatch], pending: int) -> None:
         """``cp.async.wait_group``: all but the last ``pending`` groups of each lane land. -1: uncommitted ones too."""
         limit = np.full(self._committed.size, -1, dtype=np.int32)
         index = slice(None) if group.index is None else group.index
@@ -121,7 +127,7 @@ class AsyncCopies:
             left.append(copy)
         self._under_way = left
 
-    def _limits(self, group: Group, size: int, kept: Any | None) -> Array | None:
+    def _limits(self, group: Lanes[CopyingBatch], size: int, kept: Any | None) -> Array | None:
         """Bytes that each lane keeps; None where all keep all."""
         if kept is None or (np.atleast_1d(kept) == size).all():
             return None
@@ -130,7 +136,7 @@ class AsyncCopies:
             raise LaneFault(FaultKind.OUT_OF_BOUNDS, f"src-size is above cp-size {size}", int(np.argmax(wrong)))
         return np.broadcast_to(kept, group.count)
 
-    def _source(self, group: Group, of: Address, offset: int, size: int, limits: Array | None) -> Array:
+    def _source(self, group: Lanes[CopyingBatch], of: Address, offset: int, size: int, limits: Array | None) -> Array:
         """Word number of each lane's source in the arena; lanes that keep nothing do not touch theirs."""
         if limits is None:
             return np.broadcast_to(self._checked(group, of, offset, size, size), group.count)
@@ -141,7 +147,7 @@ class AsyncCopies:
                 source[mask] = self._checked(group.subset(mask), of.subset(mask), offset, size, int(length))
         return source
 
-    def _checked(self, group: Group, of: Address, offset: int, size: int, length: int) -> Any:
+    def _checked(self, group: Lanes[CopyingBatch], of: Address, offset: int, size: int, length: int) -> Any:
         """Aligned to ``size``, with ``length`` bytes inside one allocation and written."""
         space, origin = resolve(group, "generic", of, offset)
         if space != "global":

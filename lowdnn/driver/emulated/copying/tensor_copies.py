@@ -8,23 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lowdnn.driver.emulated.copying.async_work import Reduction
+from lowdnn.driver.emulated.copying.batch import CopyingBatch
 from lowdnn.driver.emulated.copying.tensor_map import TensorMap, maps_of
 from lowdnn.driver.emulated.copying.transfer import Places, Transfer, check_signal, multicast
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.address import Address, shared_bytes
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, Array
 from lowdnn.driver.emulated.values import tma
 from lowdnn.driver.emulated.values.atomic import updater
 from lowdnn.status import NotSupportedError
 from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TiledMap
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.batch import Group
 
 #: A base and an offset in bytes.
 Place = tuple[Address, int]
@@ -77,7 +76,7 @@ class _Part:
 
 
 def load(
-    group: Group,
+    group: Lanes[CopyingBatch],
     form: TensorForm,
     to: Place,
     tensor_map: Place,
@@ -102,7 +101,9 @@ def load(
         group.batch.async_work.load(group, transfer, places, line)
 
 
-def store(group: Group, form: TensorForm, tensor_map: Place, coordinates: Numbers, of: Place, line: int) -> None:
+def store(
+    group: Lanes[CopyingBatch], form: TensorForm, tensor_map: Place, coordinates: Numbers, of: Place, line: int
+) -> None:
     """Shared to global memory, where the box lies in the tensor; belongs to the lane's bulk group."""
     for part in _parts(group, form, tensor_map, coordinates, ()):
         first = _shared_first(group, part, of, "shared", write=False)
@@ -110,7 +111,13 @@ def store(group: Group, form: TensorForm, tensor_map: Place, coordinates: Number
 
 
 def reduce(
-    group: Group, form: TensorForm, operation: str, tensor_map: Place, coordinates: Numbers, of: Place, line: int
+    group: Lanes[CopyingBatch],
+    form: TensorForm,
+    operation: str,
+    tensor_map: Place,
+    coordinates: Numbers,
+    of: Place,
+    line: int,
 ) -> None:
     """Like ``store``, but combines each element with the one in global memory."""
     for part in _parts(group, form, tensor_map, coordinates, ()):
@@ -125,7 +132,9 @@ def reduce(
         group.batch.async_work.store(group, _transfer(group, part, first, write=True), line, reduction)
 
 
-def prefetch(group: Group, form: TensorForm, tensor_map: Place, coordinates: Numbers, offsets: Numbers) -> None:
+def prefetch(
+    group: Lanes[CopyingBatch], form: TensorForm, tensor_map: Place, coordinates: Numbers, offsets: Numbers
+) -> None:
     """Changes nothing; the map and the form are checked."""
     for _ in _parts(group, form, tensor_map, coordinates, offsets):
         pass
@@ -150,7 +159,7 @@ _ELEMENTS = {
 
 
 def _parts(
-    group: Group, form: TensorForm, tensor_map: Place, coordinates: Numbers, offsets: Numbers
+    group: Lanes[CopyingBatch], form: TensorForm, tensor_map: Place, coordinates: Numbers, offsets: Numbers
 ) -> Iterator[_Part]:
     """The group's lanes by tensor map; faults where the map is not what the instruction says."""
     start, moved = _over_lanes(group, coordinates), _over_lanes(group, offsets)
@@ -167,7 +176,7 @@ def _parts(
         yield part
 
 
-def _over_lanes(group: Group, numbers: Numbers) -> Array:
+def _over_lanes(group: Lanes[CopyingBatch], numbers: Numbers) -> Array:
     """[lanes, numbers] int64."""
     table = np.empty((group.count, len(numbers)), dtype=np.int64)
     for column, number in enumerate(numbers):
@@ -175,7 +184,7 @@ def _over_lanes(group: Group, numbers: Numbers) -> Array:
     return table
 
 
-def _shared_first(group: Group, part: _Part, place: Place, space: str, write: bool) -> Array:
+def _shared_first(group: Lanes[CopyingBatch], part: _Part, place: Place, space: str, write: bool) -> Array:
     """Byte number in ``batch.shared`` where each of the part's boxes begins."""
     nbytes = tma.shared_bytes_of(part.tensor_map, _box_bytes(part.tensor_map))
     return part.pick(shared_bytes(group, *place, nbytes, write=write, align=_SHARED_ALIGN, space=space))
@@ -185,7 +194,7 @@ def _box_bytes(tensor_map: TensorMap) -> int:
     return tma.tile_bytes(tensor_map) if isinstance(tensor_map, TiledMap) else tma.column_bytes(tensor_map)
 
 
-def _transfer(group: Group, part: _Part, first: Array, write: bool) -> Transfer:
+def _transfer(group: Lanes[CopyingBatch], part: _Part, first: Array, write: bool) -> Transfer:
     """One row for each of the part's lanes, between the shared bytes at ``first`` and the tensor."""
     tensor_map = part.tensor_map
     units = _units(part, write)
@@ -226,7 +235,7 @@ def _check_start(part: _Part, wrong: Array, rule: str) -> None:
         raise part.fault(FaultKind.INVALID_TENSOR_COPY, f"coordinates {{{at}}}: {rule}", row)
 
 
-def _shared_units(group: Group, tensor_map: TensorMap, first: Array, unit: int, nbytes: int) -> Places:
+def _shared_units(group: Lanes[CopyingBatch], tensor_map: TensorMap, first: Array, unit: int, nbytes: int) -> Places:
     """Units in ``batch.shared``. The swizzle sees addresses in the CTA's window."""
     phases = (first % group.batch.shared_stride % _SWIZZLE_BYTES).tolist()
     shift = unit.bit_length() - 1
@@ -236,7 +245,7 @@ def _shared_units(group: Group, tensor_map: TensorMap, first: Array, unit: int, 
     return Places(first >> shift, pattern)
 
 
-def _check_outside(group: Group, part: _Part, units: tma.Units, write: bool) -> bool:
+def _check_outside(group: Lanes[CopyingBatch], part: _Part, units: tma.Units, write: bool) -> bool:
     """Faults where the box reaches beyond allocated memory. True where all of it is known to be written."""
     arena, base = group.batch.arena, part.tensor_map.address
     extent = units.extent()

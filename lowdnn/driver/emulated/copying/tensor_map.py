@@ -10,11 +10,12 @@ import struct
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lowdnn.driver.emulated.copying.batch import CopyingBatch
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.access import unwritten_fault
 from lowdnn.driver.emulated.memory.address import Address, check, resolve
 from lowdnn.driver.emulated.memory.arena import Array, Bytes
@@ -31,9 +32,6 @@ from lowdnn.tensor_map import (
     im2col_map_problem,
     tiled_map_problem,
 )
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.batch import Group
 
 TensorMap = TiledMap | Im2colMap
 
@@ -137,7 +135,7 @@ class StoredMaps:
         return LaneFault(FaultKind.INVALID_TENSOR_MAP, message, row, where, *self.memory.name_of(where))
 
 
-def maps_of(group: Group, address: Address, offset: int) -> list[tuple[TensorMap, Array | None]]:
+def maps_of(group: Lanes[CopyingBatch], address: Address, offset: int) -> list[tuple[TensorMap, Array | None]]:
     """The maps that the lanes' (generic) addresses name, each with the mask of its lanes; None stands for all of them.
 
     Faults: what is no map, or not aligned, or not written, or breaks a rule; a map outside global, constant and
@@ -158,7 +156,7 @@ def maps_of(group: Group, address: Address, offset: int) -> list[tuple[TensorMap
     return found
 
 
-def stored_maps(group: Group, space: str, address: Address, offset: int) -> StoredMaps:
+def stored_maps(group: Lanes[CopyingBatch], space: str, address: Address, offset: int) -> StoredMaps:
     """The bytes of the maps at ``address``, which must be 64-byte aligned and written."""
     memory, places = map_places(group, space, address, offset)
     written = memory.shadow[places].all(axis=1)
@@ -169,7 +167,9 @@ def stored_maps(group: Group, space: str, address: Address, offset: int) -> Stor
     return StoredMaps(memory, addresses, places, memory.data[places])
 
 
-def map_places(group: Group, space: str, address: Address, offset: int, write: bool = False) -> tuple[Bytes, Array]:
+def map_places(
+    group: Lanes[CopyingBatch], space: str, address: Address, offset: int, write: bool = False
+) -> tuple[Bytes, Array]:
     """(memory, byte numbers [rows, 128]) of maps at ``address``, checked; rows as in ``StoredMaps``."""
     space, origin = resolve(group, space, address, offset)
     for part in (0, TENSOR_MAP_ALIGN):

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from lowdnn.driver.emulated.copying.batch import CopyingBatch
 from lowdnn.driver.emulated.copying.tensor_map import encode, map_places, stored_maps
+from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.address import Address
 from lowdnn.tensor_map import (
     TensorMapDataType,
@@ -19,9 +21,6 @@ from lowdnn.tensor_map import (
     TensorMapSwizzle,
     TiledMap,
 )
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.batch import Group
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Field:
 
 
 def replace_field(
-    group: Group, space: str, tensor_map: tuple[Address, int], field: str, dimension: int, value: Any
+    group: Lanes[CopyingBatch], space: str, tensor_map: tuple[Address, int], field: str, dimension: int, value: Any
 ) -> None:
     """Writes ``value`` into a field of the tiled maps at ``tensor_map``.
 
@@ -67,7 +66,7 @@ def replace_field(
     group.batch.stores += 1
 
 
-def copy_map(group: Group, to: tuple[Address, int], of: tuple[Address, int]) -> None:
+def copy_map(group: Lanes[CopyingBatch], to: tuple[Address, int], of: tuple[Address, int]) -> None:
     """Copies maps from shared to global memory."""
     stored = stored_maps(group, "shared", *of)
     for row in range(len(stored.places)):
@@ -83,7 +82,7 @@ def copy_map(group: Group, to: tuple[Address, int], of: tuple[Address, int]) -> 
     group.batch.stores += 1
 
 
-def acquire_map(group: Group, of: tuple[Address, int]) -> None:
+def acquire_map(group: Lanes[CopyingBatch], of: tuple[Address, int]) -> None:
     """``fence.proxy.tensormap::generic.acquire``: copies see the map as the warp knows it."""
     _, places = map_places(group, "generic", *of)
     if group.batch.races is not None:

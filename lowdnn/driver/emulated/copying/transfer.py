@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.lanes import Storage
 from lowdnn.driver.emulated.memory.arena import WRITTEN, Array, Bytes
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.batch import Batch
+from lowdnn.driver.emulated.memory.batch import MemoryBatch
 
 #: Bytes of a unit -> value code of the view that its numbers count in.
 UNITS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "w16"}
@@ -136,7 +135,7 @@ class Transfer:
         return None
 
 
-def multicast(batch: Batch, transfer: Transfer, place: Array, masks: Array) -> tuple[Transfer, Array]:
+def multicast(batch: MemoryBatch, transfer: Transfer, place: Array, masks: Array) -> tuple[Transfer, Array]:
     """A row for each CTA in the mask of each row (bit r: rank r of the cluster), and the barrier's place for each.
 
     Data and completion go to the same offsets in every CTA. Raises LaneFault (position: row) for a mask that is empty
@@ -160,7 +159,7 @@ def multicast(batch: Batch, transfer: Transfer, place: Array, masks: Array) -> t
     return replace(spread, shared=shared), place[rows] % batch.shared_stride + slots * batch.shared_stride
 
 
-def check_signal(batch: Batch, signal: Array, first: Array) -> None:
+def check_signal(batch: Storage, signal: Array, first: Array) -> None:
     """Raises LaneFault (position: row) where a barrier lies in another CTA than the bytes at ``first``; both are byte
     numbers in ``batch.shared``."""
     apart = signal // batch.shared_stride != first // batch.shared_stride

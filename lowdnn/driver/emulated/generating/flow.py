@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from lowdnn.driver.emulated.faults import invalid, unsupported
 from lowdnn.driver.emulated.generating.loops import find_waiting_loops
-from lowdnn.driver.emulated.instructions.core import Effect, Row
+from lowdnn.driver.emulated.generating.rows import Effect, Row
 from lowdnn.driver.emulated.parsing.ir import (
     TYPES,
     FunctionIR,

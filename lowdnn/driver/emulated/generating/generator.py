@@ -20,9 +20,9 @@ import numpy as np
 
 from lowdnn.driver.emulated.faults import invalid, unsupported
 from lowdnn.driver.emulated.generating.flow import Block, Flow
+from lowdnn.driver.emulated.generating.rows import Modifiers, Row
+from lowdnn.driver.emulated.generating.special import special_value
 from lowdnn.driver.emulated.generating.wgmma_registers import wgmma_registers
-from lowdnn.driver.emulated.instructions.core import Modifiers, Row
-from lowdnn.driver.emulated.instructions.special import special_value
 from lowdnn.driver.emulated.memory.arena import DTYPES
 from lowdnn.driver.emulated.parsing.ir import (
     TYPES,

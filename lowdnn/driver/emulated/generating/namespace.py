@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lowdnn.driver.emulated.instructions.special import clock, special_array, timer
+from lowdnn.driver.emulated.generating.special import clock, special_array, timer
 from lowdnn.driver.emulated.memory.access import load, store
 from lowdnn.driver.emulated.memory.address import Address, own_shared
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, DTYPES, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lowdnn.driver.emulated.generating.flow import Block, Flow, registers_of
-from lowdnn.driver.emulated.instructions.core import Row
+from lowdnn.driver.emulated.generating.rows import Row
 from lowdnn.driver.emulated.parsing.ir import FunctionIR, Instruction, Reg, Vec
 
 #: Opcodes whose results stay matrices until an instruction reads them.

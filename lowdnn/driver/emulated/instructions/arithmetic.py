@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lowdnn.driver.emulated.generating.generator import Emitter
+from lowdnn.driver.emulated.generating.rows import Modifiers, Row
 from lowdnn.driver.emulated.instructions import floating, half, integer
-from lowdnn.driver.emulated.instructions.core import Modifiers, Row
 from lowdnn.driver.emulated.parsing.ir import Instruction
 
 FLOATS = ("f32", "f64")

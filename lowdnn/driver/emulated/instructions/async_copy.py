@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lowdnn.driver.emulated.generating.generator import Emitter
+from lowdnn.driver.emulated.generating.rows import Effect, Modifiers, Row
 from lowdnn.driver.emulated.instructions.bulk import bulk_copy
-from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row
 from lowdnn.driver.emulated.instructions.mbarrier import barrier_place
 from lowdnn.driver.emulated.instructions.memory import address_of, drop_hints
 from lowdnn.driver.emulated.instructions.tma import tensor_copy

@@ -5,13 +5,13 @@ f32 sums flush subnormals in global memory and keep them in shared memory, as th
 
 from __future__ import annotations
 
-from lowdnn.driver.emulated.checking import hooks
 from lowdnn.driver.emulated.checking.epochs import GPU
 from lowdnn.driver.emulated.generating.generator import SIZES, Emitter
-from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row, code_of
+from lowdnn.driver.emulated.generating.rows import Effect, Modifiers, Row, code_of
 from lowdnn.driver.emulated.instructions.memory import address_of, drop_hints, kind_name, scope_of, space_of
 from lowdnn.driver.emulated.memory.access import atomic
 from lowdnn.driver.emulated.parsing.ir import Instruction, Mem, Operand, Vec
+from lowdnn.driver.emulated.running import race_hooks
 from lowdnn.driver.emulated.values import atomic as values
 from lowdnn.status import NotSupportedError
 
@@ -61,7 +61,7 @@ def _atomic(e: Emitter, instruction: Instruction) -> None:
         targets = targets[0].items
     orders = set(instruction.modifiers)
     if orders & {"release", "acq_rel"}:
-        e.do(e.call(hooks.fence, "G", str(scope)))
+        e.do(e.call(race_hooks.fence, "G", str(scope)))
     for place in range(count):
         parts = [s.items[place] if count > 1 and isinstance(s, Vec) else s for s in sources]
         arguments = [repr(space), base, str(offset + place * SIZES[code]), kind_name(e, code, 1, scope)]
@@ -72,7 +72,7 @@ def _atomic(e: Emitter, instruction: Instruction) -> None:
         else:
             e.do(call)
     if orders & {"acquire", "acq_rel"}:
-        e.do(e.call(hooks.fence, "G", str(scope)))
+        e.do(e.call(race_hooks.fence, "G", str(scope)))
 
 
 def _type(m: Modifiers, operation: str, count: int, space: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowdnn.driver.emulated.generating.generator import Emitter
-from lowdnn.driver.emulated.instructions.core import Effect, Row
+from lowdnn.driver.emulated.generating.rows import Effect, Row
 from lowdnn.driver.emulated.parsing.ir import Instruction
 from lowdnn.driver.emulated.running.printing import fail_assertion, print_formatted
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from lowdnn.driver.emulated.copying import bulk_copies
 from lowdnn.driver.emulated.copying.async_work import Reduction
 from lowdnn.driver.emulated.generating.generator import SIZES, Emitter
-from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row, code_of
+from lowdnn.driver.emulated.generating.rows import Effect, Modifiers, Row, code_of
 from lowdnn.driver.emulated.instructions.memory import address_of
 from lowdnn.driver.emulated.parsing.ir import Imm, Instruction, Operand, Vec
 from lowdnn.driver.emulated.values.atomic import updater

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from lowdnn.driver.emulated.faults import unsupported
 from lowdnn.driver.emulated.generating.generator import Emitter
-from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row
+from lowdnn.driver.emulated.generating.rows import Effect, Modifiers, Row
 from lowdnn.driver.emulated.parsing.ir import Instruction, Reg
 from lowdnn.driver.emulated.running.barriers import BarrierOp
 

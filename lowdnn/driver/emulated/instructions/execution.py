@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lowdnn.driver.emulated.checking import hooks
 from lowdnn.driver.emulated.generating.generator import Emitter
-from lowdnn.driver.emulated.instructions.core import Effect, Row
+from lowdnn.driver.emulated.generating.rows import Effect, Row
 from lowdnn.driver.emulated.parsing.ir import Imm, Instruction
+from lowdnn.driver.emulated.running import race_hooks
 from lowdnn.driver.emulated.running.clock import nanosleep
 
 _FEWEST_REGISTERS, _MOST_REGISTERS = 24, 256
@@ -17,7 +17,7 @@ def _grid_dependency(e: Emitter, instruction: Instruction) -> None:
     action = m.need("wait", "launch_dependents")
     m.done()
     if action == "wait":
-        e.do(e.call(hooks.previous_launch_ended, "G"))
+        e.do(e.call(race_hooks.previous_launch_ended, "G"))
 
 
 def _nanosleep(e: Emitter, instruction: Instruction) -> None:

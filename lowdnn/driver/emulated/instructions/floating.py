@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lowdnn.driver.emulated.generating.generator import Emitter
-from lowdnn.driver.emulated.instructions.core import Modifiers, Row, code_of
+from lowdnn.driver.emulated.generating.rows import Modifiers, Row, code_of
 from lowdnn.driver.emulated.parsing.ir import Instruction
 from lowdnn.driver.emulated.values import approximate, floating
 

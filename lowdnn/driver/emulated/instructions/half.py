@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lowdnn.driver.emulated.generating.generator import Emitter
-from lowdnn.driver.emulated.instructions.core import Row, code_of
+from lowdnn.driver.emulated.generating.rows import Row, code_of
 from lowdnn.driver.emulated.instructions.floating import _approximate
 from lowdnn.driver.emulated.parsing.ir import Instruction
 from lowdnn.driver.emulated.values import half

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lowdnn.driver.emulated.generating.generator import Emitter
-from lowdnn.driver.emulated.instructions.core import Row, code_of, signed
+from lowdnn.driver.emulated.generating.rows import Row, code_of, signed
 from lowdnn.driver.emulated.parsing.ir import Imm, Instruction, Pair
 from lowdnn.driver.emulated.values import bitfield, integer
 

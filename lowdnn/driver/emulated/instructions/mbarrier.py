@@ -5,13 +5,12 @@ Memory orders and scopes change no value here; ``.shared::cluster`` forms reach 
 
 from __future__ import annotations
 
-from lowdnn.driver.emulated.checking import hooks
 from lowdnn.driver.emulated.generating.generator import Emitter
-from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row
+from lowdnn.driver.emulated.generating.rows import Effect, Modifiers, Row
 from lowdnn.driver.emulated.instructions.memory import address_of
 from lowdnn.driver.emulated.memory.address import shared_bytes
 from lowdnn.driver.emulated.parsing.ir import Instruction, Operand, Sink
-from lowdnn.driver.emulated.running import mbarriers
+from lowdnn.driver.emulated.running import mbarriers, race_hooks
 
 _BARRIERS = "G.batch.mbarriers"
 _OWN = ("shared", "shared::cta")
@@ -35,7 +34,7 @@ def _init(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> None
     _end(m)
     address, count = instruction.operands
     place = e.temp(barrier_place(e, address, "shared"))
-    e.do(e.call(hooks.mbarrier_written, "G", place))
+    e.do(e.call(race_hooks.mbarrier_written, "G", place))
     e.do(f"{_BARRIERS}.init({place},{e.use(count, 'u4')})")
 
 
@@ -43,7 +42,7 @@ def _invalidate(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -
     m.choice(*_OWN)
     _end(m)
     place = e.temp(barrier_place(e, instruction.operands[0], "shared"))
-    e.do(e.call(hooks.mbarrier_written, "G", place))
+    e.do(e.call(race_hooks.mbarrier_written, "G", place))
     e.do(f"{_BARRIERS}.invalidate({place})")
 
 
@@ -60,7 +59,7 @@ def _arrive(e: Emitter, m: Modifiers, instruction: Instruction, form: str) -> No
     if (expects or partial) and not more:
         raise e.refuse("needs a count")
     place = e.temp(barrier_place(e, address, "cluster" if remote else "shared"))
-    e.do(e.call(hooks.mbarrier_used, "G", place))
+    e.do(e.call(race_hooks.mbarrier_used, "G", place))
     count = e.use(more[0], "u4") if more and not expects else "None"
     tx = e.use(more[0], "u4") if expects else "None"
     releasing = "G.lanes" if releases else "None"
@@ -78,7 +77,7 @@ def _count_bytes(e: Emitter, m: Modifiers, instruction: Instruction, form: str) 
     _end(m)
     address, tx = instruction.operands
     place = e.temp(barrier_place(e, address, "cluster" if remote else "shared"))
-    e.do(e.call(hooks.mbarrier_used, "G", place))
+    e.do(e.call(race_hooks.mbarrier_used, "G", place))
     e.do(f"{_BARRIERS}.{form}({place},{e.use(tx, 'u4')})")
 
 

@@ -6,13 +6,13 @@ and listed in ``_NO_EFFECT``. Orders and scopes matter to the race detector.
 
 from __future__ import annotations
 
-from lowdnn.driver.emulated.checking import hooks
 from lowdnn.driver.emulated.checking.epochs import CLUSTER, CTA, GPU, WEAK
 from lowdnn.driver.emulated.copying import tensor_map_edits
 from lowdnn.driver.emulated.generating.generator import SIZES, Emitter
-from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row, code_of
+from lowdnn.driver.emulated.generating.rows import Effect, Modifiers, Row, code_of
 from lowdnn.driver.emulated.memory.access import kind_of
 from lowdnn.driver.emulated.parsing.ir import Instruction, Mem, Operand, Sink, Sym, Vec
+from lowdnn.driver.emulated.running import race_hooks
 
 _NO_EFFECT = frozenset({
     "ca", "cg", "cs", "lu", "cv", "wb", "wt", "weak", "volatile", "relaxed", "acquire", "release", "acq_rel", "mmio",
@@ -91,7 +91,7 @@ def _load(e: Emitter, instruction: Instruction) -> None:
     else:
         _load_from(e, space, target, source, code, count, scope)
     if "acquire" in instruction.modifiers:
-        e.do(e.call(hooks.fence, "G", str(scope)))
+        e.do(e.call(race_hooks.fence, "G", str(scope)))
 
 
 def _load_from(
@@ -145,7 +145,7 @@ def _store(e: Emitter, instruction: Instruction) -> None:
     else:
         raise e.refuse(f"expected {count} sources")
     if "release" in instruction.modifiers:
-        e.do(e.call(hooks.fence, "G", str(scope)))
+        e.do(e.call(race_hooks.fence, "G", str(scope)))
     e.do(f"store(G,{space!r},{base},{offset},{kind_name(e, code, count, scope)},{value})")
 
 
@@ -168,11 +168,11 @@ def _fence(e: Emitter, instruction: Instruction) -> None:
     m.left = [name for name in m.left if name not in _FENCES and name not in _NO_EFFECT]
     m.done()
     if not between_proxies:
-        e.do(e.call(hooks.fence, "G", str(scope)))
+        e.do(e.call(race_hooks.fence, "G", str(scope)))
     elif "mbarrier_init" in instruction.modifiers:
-        e.do(e.call(hooks.fence_mbarrier_init, "G"))
+        e.do(e.call(race_hooks.fence_mbarrier_init, "G"))
     elif "async" in instruction.modifiers:
-        e.do(e.call(hooks.fence_proxy, "G"))
+        e.do(e.call(race_hooks.fence_proxy, "G"))
     elif "tensormap::generic" in instruction.modifiers:
         _fence_maps(e, instruction)
 
@@ -180,7 +180,7 @@ def _fence(e: Emitter, instruction: Instruction) -> None:
 def _fence_maps(e: Emitter, instruction: Instruction) -> None:
     """fence.proxy.tensormap::generic.release.scope; .acquire.scope [map], 128."""
     if "release" in instruction.modifiers:
-        e.do(e.call(hooks.release_maps, "G"))
+        e.do(e.call(race_hooks.release_maps, "G"))
     elif len(instruction.operands) == 2:
         base, offset = address_of(e, instruction.operands[0])
         e.do(e.call(tensor_map_edits.acquire_map, "G", f"({base},{offset})"))

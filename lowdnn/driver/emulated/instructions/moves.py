@@ -4,7 +4,7 @@ Selection"."""
 from __future__ import annotations
 
 from lowdnn.driver.emulated.generating.generator import SIZES, Emitter
-from lowdnn.driver.emulated.instructions.core import Row, code_of
+from lowdnn.driver.emulated.generating.rows import Row, code_of
 from lowdnn.driver.emulated.memory.arena import LOCAL_WINDOW, SHARED_WINDOW
 from lowdnn.driver.emulated.parsing.ir import TYPES, Instruction, Operand, Pair, Reg, Vec
 from lowdnn.driver.emulated.values import convert, floating, half, wide

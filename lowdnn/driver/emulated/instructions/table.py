@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lowdnn.driver.emulated.generating.rows import Row
 from lowdnn.driver.emulated.instructions import (
     arithmetic,
     async_copy,
@@ -24,7 +25,6 @@ from lowdnn.driver.emulated.instructions import (
     warp,
     wgmma,
 )
-from lowdnn.driver.emulated.instructions.core import Row
 
 TABLE: Mapping[str, Row] = {
     **arithmetic.TABLE,

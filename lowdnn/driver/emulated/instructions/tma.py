@@ -9,7 +9,7 @@ from __future__ import annotations
 from lowdnn.driver.emulated.copying import tensor_copies, tensor_map_edits
 from lowdnn.driver.emulated.copying.tensor_copies import TensorForm
 from lowdnn.driver.emulated.generating.generator import Emitter
-from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row
+from lowdnn.driver.emulated.generating.rows import Effect, Modifiers, Row
 from lowdnn.driver.emulated.instructions.memory import address_of
 from lowdnn.driver.emulated.parsing.ir import Imm, Instruction, Mem, Operand, Vec
 

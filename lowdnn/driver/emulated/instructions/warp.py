@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowdnn.driver.emulated.generating.generator import Emitter
-from lowdnn.driver.emulated.instructions.core import Effect, Row, code_of
+from lowdnn.driver.emulated.generating.rows import Effect, Row, code_of
 from lowdnn.driver.emulated.parsing.ir import Instruction, Operand, Pair
 from lowdnn.driver.emulated.running import collective
 

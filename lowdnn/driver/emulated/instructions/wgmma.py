@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lowdnn.driver.emulated.generating.flow import registers_of
 from lowdnn.driver.emulated.generating.generator import Emitter
+from lowdnn.driver.emulated.generating.rows import Effect, Modifiers, Row
 from lowdnn.driver.emulated.generating.wgmma_registers import tuple_key
-from lowdnn.driver.emulated.instructions.core import Effect, Modifiers, Row
 from lowdnn.driver.emulated.parsing.ir import Imm, Instruction, Operand, Vec
 from lowdnn.driver.emulated.running import warpgroup
 from lowdnn.driver.emulated.values.wgmma import WarpgroupProduct, warpgroup_product

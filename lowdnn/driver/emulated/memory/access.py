@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.address import Address, check, resolve, split
 from lowdnn.driver.emulated.memory.arena import WRITTEN, Bytes
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.batch import Group
+from lowdnn.driver.emulated.memory.batch import MemoryBatch
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ def kind_of(code: str, size: int, count: int, scope: int = 0) -> Kind:
     return Kind(code, count, total, word, max(1, total // 16), min(total, 16).bit_length() - 1, scope)
 
 
-def load(group: Group, space: str, address: Address, offset: int, kind: Kind) -> Any:
+def load(group: Lanes[MemoryBatch], space: str, address: Address, offset: int, kind: Kind) -> Any:
     """The value of each lane; a tuple of values for a vector."""
     space, origin = resolve(group, space, address, offset)
     if not space:
@@ -61,7 +60,7 @@ def load(group: Group, space: str, address: Address, offset: int, kind: Kind) ->
     return tuple(np.ascontiguousarray(grid.T)) if place.ndim else tuple(grid[0])
 
 
-def store(group: Group, space: str, address: Address, offset: int, kind: Kind, values: Any) -> None:
+def store(group: Lanes[MemoryBatch], space: str, address: Address, offset: int, kind: Kind, values: Any) -> None:
     """``values`` is one value, or a tuple for a vector. Of lanes with one address the last one wins."""
     space, origin = resolve(group, space, address, offset)
     if not space:
@@ -86,7 +85,7 @@ def store(group: Group, space: str, address: Address, offset: int, kind: Kind, v
 
 
 def atomic(
-    group: Group,
+    group: Lanes[MemoryBatch],
     space: str,
     address: Address,
     offset: int,
@@ -119,7 +118,7 @@ def atomic(
     return old
 
 
-def _load_mixed(group: Group, address: Address, offset: int, kind: Kind) -> Any:
+def _load_mixed(group: Lanes[MemoryBatch], address: Address, offset: int, kind: Kind) -> Any:
     """Generic addresses into several spaces: one access for each."""
     full: list[Any] = []
     for mask in split(address, offset):
@@ -131,14 +130,14 @@ def _load_mixed(group: Group, address: Address, offset: int, kind: Kind) -> Any:
     return tuple(full) if kind.count > 1 else full[0]
 
 
-def _store_mixed(group: Group, address: Address, offset: int, kind: Kind, values: Any) -> None:
+def _store_mixed(group: Lanes[MemoryBatch], address: Address, offset: int, kind: Kind, values: Any) -> None:
     for mask in split(address, offset):
         parts = tuple(v[mask] if v.ndim else v for v in (values if kind.count > 1 else (values,)))
         part = parts if kind.count > 1 else parts[0]
         store(group.subset(mask), "generic", address.subset(mask), offset, kind, part)
 
 
-def _packed(group: Group, memory: Bytes, kind: Kind, values: tuple[Any, ...]) -> Any:
+def _packed(group: Lanes[MemoryBatch], memory: Bytes, kind: Kind, values: tuple[Any, ...]) -> Any:
     """Vector elements side by side, as words."""
     grid = np.empty((group.count, kind.count), dtype=memory.views[kind.code].dtype)
     for column, value in enumerate(values):

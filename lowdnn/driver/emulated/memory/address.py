@@ -11,15 +11,14 @@ Addressing", "mapa".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.lanes import Lanes
 from lowdnn.driver.emulated.memory.arena import ARENA_BASE, LOCAL_WINDOW, SHARED_WINDOW, WINDOW_BYTES, Array, Bytes
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.batch import Group
+from lowdnn.driver.emulated.memory.batch import MemoryBatch
 
 _I8 = np.int64
 #: The part of a shared address that is the offset in a CTA's window; what is above it names the CTA.
@@ -55,7 +54,7 @@ class Address:
     def subset(self, mask: Array) -> Address:
         return self if self.scalar else Address(self.value[mask])
 
-    def places(self, group: Group, space: str, origin: int, offset: int, shift: int) -> Any:
+    def places(self, group: Lanes[MemoryBatch], space: str, origin: int, offset: int, shift: int) -> Any:
         """Numbers of the elements of ``1 << shift`` bytes at address + offset - origin, in the batch's memory of
         ``space``."""
         if space == "cluster":
@@ -74,13 +73,13 @@ class Address:
         return base + (offset >> shift) if offset else base
 
 
-def _lane_base(group: Group, space: str) -> Any:
+def _lane_base(group: Lanes[MemoryBatch], space: str) -> Any:
     if space == "global" or (space == "shared" and group.batch.shared_single):
         return _I8(0)
     return group.shared_base if space == "shared" else group.local_base
 
 
-def resolve(group: Group, space: str, address: Address, offset: int) -> tuple[str, int]:
+def resolve(group: Lanes[MemoryBatch], space: str, address: Address, offset: int) -> tuple[str, int]:
     """(space, origin): the space that all addresses lie in, and what to take off them. ("", 0) where lanes differ.
 
     The space is ``cluster`` where an address names a CTA by its rank, and ``shared`` where all mean their own CTA.
@@ -102,7 +101,7 @@ def resolve(group: Group, space: str, address: Address, offset: int) -> tuple[st
 
 
 def shared_bytes(
-    group: Group,
+    group: Lanes[MemoryBatch],
     address: Address,
     offset: int,
     size: int,
@@ -122,12 +121,12 @@ def shared_bytes(
     return np.broadcast_to(address.places(group, space, origin, offset, 0), group.count)
 
 
-def cluster_places(group: Group, addresses: Any) -> Any:
+def cluster_places(group: Lanes[MemoryBatch], addresses: Any) -> Any:
     """Byte numbers in ``batch.shared`` of checked shared addresses, which may name CTAs by rank."""
     return (addresses & _I8(_OFFSET)) + _slots(group, addresses) * _I8(group.batch.shared_stride)
 
 
-def mapped(group: Group, address: Any, rank: Any) -> Any:
+def mapped(group: Lanes[MemoryBatch], address: Any, rank: Any) -> Any:
     """``mapa``: the address of the same variable in the CTA of ``rank``, for shared and for generic addresses."""
     size = group.batch.cluster_size
     wrong = np.atleast_1d(rank >= size)
@@ -140,7 +139,7 @@ def mapped(group: Group, address: Any, rank: Any) -> Any:
     return _window_base(address) + (address & kind(_OFFSET)) + ranks
 
 
-def cta_rank(group: Group, address: Any) -> Any:
+def cta_rank(group: Lanes[MemoryBatch], address: Any) -> Any:
     """``getctarank``: the rank (uint32) of the CTA that a shared or generic address lies in."""
     kind = address.dtype.type
     named = ((address - _window_base(address)) >> kind(RANK_SHIFT)).astype(np.uint32)
@@ -148,7 +147,7 @@ def cta_rank(group: Group, address: Any) -> Any:
     return np.where(named == 0, own, named - np.uint32(1))[()]
 
 
-def own_shared(group: Group, address: Any) -> Any:
+def own_shared(group: Lanes[MemoryBatch], address: Any) -> Any:
     """``isspacep.shared::cta``: which generic addresses lie in the window of the thread's own CTA (bool)."""
     kind = address.dtype.type
     inside = (address >= kind(SHARED_WINDOW)) & (address < kind(SHARED_WINDOW + WINDOW_BYTES))
@@ -165,7 +164,7 @@ def _window_base(address: Any) -> Any:
     return np.where(address >= kind(SHARED_WINDOW), kind(SHARED_WINDOW), kind(0))[()]
 
 
-def _slots(group: Group, addresses: Any) -> Any:
+def _slots(group: Lanes[MemoryBatch], addresses: Any) -> Any:
     """The CTA slot that each lane's address lies in."""
     own = group.pick(group.batch.slot)
     named = addresses >> RANK_SHIFT
@@ -173,7 +172,9 @@ def _slots(group: Group, addresses: Any) -> Any:
     return np.where(named == 0, own, first + named - 1)
 
 
-def _resolve_shared(group: Group, space: str, address: Address, offset: int, origin: int) -> tuple[str, int]:
+def _resolve_shared(
+    group: Lanes[MemoryBatch], space: str, address: Address, offset: int, origin: int
+) -> tuple[str, int]:
     """``cluster`` where ranks stand in the addresses; ``space`` ``shared`` takes the own rank only."""
     shift = offset - origin
     if address.high + shift <= _OFFSET or address.high + shift > _OFFSET + (group.batch.cluster_size << RANK_SHIFT):
@@ -198,7 +199,7 @@ def split(address: Address, offset: int) -> list[Array]:
 
 
 def check(
-    group: Group,
+    group: Lanes[MemoryBatch],
     space: str,
     origin: int,
     address: Address,
@@ -233,7 +234,7 @@ def check(
     return memory, unwritten
 
 
-def _check_cluster(group: Group, address: Address, shift: int, size: int, write: bool) -> None:
+def _check_cluster(group: Lanes[MemoryBatch], address: Address, shift: int, size: int, write: bool) -> None:
     """Shared addresses with ranks: the offset lies in the window, the CTA exists and has not exited."""
     batch = group.batch
     addresses = np.broadcast_to(address.signed(shift), group.count)
@@ -251,7 +252,7 @@ def _check_cluster(group: Group, address: Address, shift: int, size: int, write:
         raise LaneFault(FaultKind.USE_AFTER_FREE, message, position, int(addresses[position]))
 
 
-def _check_global(group: Group, address: Address, offset: int, size: int, write: bool) -> bool:
+def _check_global(group: Lanes[MemoryBatch], address: Address, offset: int, size: int, write: bool) -> bool:
     arena = group.batch.arena
     allocation = arena.around(address.low + offset, address.high + offset + size)
     if allocation is None:
@@ -262,7 +263,7 @@ def _check_global(group: Group, address: Address, offset: int, size: int, write:
     return not allocation.complete
 
 
-def _check_scattered(group: Group, address: Address, offset: int, size: int, write: bool) -> None:
+def _check_scattered(group: Lanes[MemoryBatch], address: Address, offset: int, size: int, write: bool) -> None:
     """Lanes that touch several allocations: each must lie inside one."""
     arena = group.batch.arena
     addresses = np.atleast_1d(address.signed(offset)).view(np.uint64)
@@ -285,14 +286,14 @@ def _check_alignment(memory: Bytes, address: Address, offset: int, size: int) ->
 
 
 def _window_fault(
-    group: Group, address: Address, offset: int, size: int, start: int, end: int, space: str
+    group: Lanes[MemoryBatch], address: Address, offset: int, size: int, start: int, end: int, space: str
 ) -> LaneFault:
     addresses = np.atleast_1d(address.signed(offset))
     position = int(np.argmax((addresses < start) | (addresses + size > end)))
     return _out_of_window(group, position, int(addresses[position]), size, space)
 
 
-def _out_of_window(group: Group, position: int, where: int, size: int, space: str) -> LaneFault:
+def _out_of_window(group: Lanes[MemoryBatch], position: int, where: int, size: int, space: str) -> LaneFault:
     batch = group.batch
     start, end = (batch.shared_start, batch.shared_end) if space == "shared" else (batch.local_start, batch.local_end)
     kind = FaultKind.SHARED_OUT_OF_BOUNDS if space == "shared" else FaultKind.LOCAL_OUT_OF_BOUNDS

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.lanes import WARP
 from lowdnn.driver.emulated.memory.arena import Array
-from lowdnn.driver.emulated.running.batch import WARP, Batch, Group
+from lowdnn.driver.emulated.running.batch import Batch, Group
 
 BARRIERS = 16
 _ALL = -1

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lowdnn.driver.emulated.checking.launch import LaunchHistory
 from lowdnn.driver.emulated.checking.races import Races
 from lowdnn.driver.emulated.copying.async_work import AsyncWork
 from lowdnn.driver.emulated.copying.copies import AsyncCopies
 from lowdnn.driver.emulated.faults import Dim3, FaultKind, LaneFault
+from lowdnn.driver.emulated.lanes import WARP, Geometry
 from lowdnn.driver.emulated.memory.arena import DTYPES, Arena, Array, Bytes
 from lowdnn.driver.emulated.running.accumulators import (
     CommitGroups,
@@ -31,14 +33,12 @@ from lowdnn.driver.emulated.running.accumulators import (
     merged_elements,
 )
 from lowdnn.driver.emulated.running.clock import DeviceClock
+from lowdnn.driver.emulated.running.fragments import Chains
 from lowdnn.driver.emulated.running.mbarriers import Mbarriers
 
 if TYPE_CHECKING:
-    from lowdnn.driver.emulated.checking.launch import LaunchHistory
     from lowdnn.driver.emulated.running.policy import Picker
-from lowdnn.driver.emulated.running.fragments import Chains
 
-WARP = 32
 #: The first user byte of shared and local memory is not at 0, so that null pointers and assumed offsets show.
 SHARED_START = 1024
 LOCAL_START = 64
@@ -65,33 +65,6 @@ class Unwritten:
     def _fault(self) -> LaneFault:
         message = f"register {self._register} is read, but nothing has written it"
         return LaneFault(FaultKind.UNWRITTEN_REGISTER, message, 0)
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Shape of a launch: blocks, threads and the CTAs (linear numbers) of one batch; the device's multiprocessors.
-
-    ``ctas`` holds whole clusters of ``cluster`` blocks each, one after the other, each in the order of its ranks.
-    """
-
-    grid: Dim3
-    block: Dim3
-    ctas: Array
-    sm_count: int
-    cluster: Dim3 = (1, 1, 1)
-
-    @property
-    def threads(self) -> int:
-        return self.block[0] * self.block[1] * self.block[2]
-
-    @property
-    def cta_lanes(self) -> int:
-        """Lanes of one CTA: its threads, rounded up to whole warps."""
-        return -(-self.threads // WARP) * WARP
-
-    @property
-    def cluster_size(self) -> int:
-        return self.cluster[0] * self.cluster[1] * self.cluster[2]
 
 
 @dataclass

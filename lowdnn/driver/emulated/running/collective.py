@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.lanes import WARP
 from lowdnn.driver.emulated.memory.access import unwritten_fault
 from lowdnn.driver.emulated.memory.address import Address, check, resolve
 from lowdnn.driver.emulated.memory.arena import WRITTEN, Array, all_written
 from lowdnn.driver.emulated.running.accumulators import Element, Held, part_of, same_registers, settled
-from lowdnn.driver.emulated.running.batch import WARP, Group
+from lowdnn.driver.emulated.running.batch import Group
 from lowdnn.driver.emulated.running.fragments import LoadedRows, Products, loaded_rows
 from lowdnn.driver.emulated.values import tensor_core, warp
 from lowdnn.driver.emulated.values.tensor_core import MatrixProduct

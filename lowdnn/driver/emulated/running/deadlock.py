@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.lanes import WARP
 from lowdnn.driver.emulated.memory.arena import Array
-from lowdnn.driver.emulated.running.batch import WARP, Batch
+from lowdnn.driver.emulated.running.batch import Batch
 
 if TYPE_CHECKING:
     from lowdnn.driver.emulated.running.scheduler import Scheduler

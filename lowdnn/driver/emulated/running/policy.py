@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowdnn.driver.emulated.lanes import WARP
 from lowdnn.driver.emulated.memory.arena import Array
-from lowdnn.driver.emulated.running.batch import WARP, Batch
+from lowdnn.driver.emulated.running.batch import Batch
 from lowdnn.status import BadParamError
 
 _FORM = re.compile(r"(lockstep|cta-reverse|(warp-serial|fuzz)\((\d{1,9})\))")

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.lanes import WARP
 from lowdnn.driver.emulated.memory.arena import DTYPES, Array
 from lowdnn.driver.emulated.running.accumulators import holds_elements, part_of
 from lowdnn.driver.emulated.running.barriers import BarrierOp, Barriers, Released
-from lowdnn.driver.emulated.running.batch import WARP, Batch, Group, merge_into
+from lowdnn.driver.emulated.running.batch import Batch, Group, merge_into
 from lowdnn.driver.emulated.running.cluster_barriers import ClusterBarriers, ClusterWait
 from lowdnn.driver.emulated.running.deadlock import deadlock
 from lowdnn.driver.emulated.running.time_limit import TimeLimit

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from lowdnn.driver.emulated.faults import FaultKind, LaneFault
+from lowdnn.driver.emulated.lanes import WARP
 from lowdnn.driver.emulated.memory.access import unwritten_fault
 from lowdnn.driver.emulated.memory.arena import WRITTEN, Array, all_written
 from lowdnn.driver.emulated.running.accumulators import Element, Factors, Held, Tile, same_registers, settled, warps_of
-from lowdnn.driver.emulated.running.batch import WARP, Group
+from lowdnn.driver.emulated.running.batch import Group
 from lowdnn.driver.emulated.values.wgmma import (
     RESERVED_BITS,
     ROWS,

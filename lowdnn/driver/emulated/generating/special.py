@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from lowdnn.driver.emulated.faults import unsupported
+from lowdnn.driver.emulated.lanes import WARP
 from lowdnn.driver.emulated.memory.arena import Array
-from lowdnn.driver.emulated.running.batch import SHARED_START, WARP, Batch, Group
+from lowdnn.driver.emulated.running.batch import SHARED_START, Batch, Group
 
 _AXES = {"x": 0, "y": 1, "z": 2}
 _LANE_MASKS = ("%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_gt", "%lanemask_ge")

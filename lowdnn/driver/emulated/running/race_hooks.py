@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lowdnn.driver.emulated.memory.arena import Array
-
-if TYPE_CHECKING:
-    from lowdnn.driver.emulated.running.batch import Group
+from lowdnn.driver.emulated.running.batch import Group
 
 
 def fence(group: Group, scope: int) -> None:

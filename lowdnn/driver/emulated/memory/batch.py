@@ -1,0 +1,38 @@
+"""What loads, stores and atomics ask of a batch."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from lowdnn.driver.emulated.lanes import Ctas, Lanes, Storage
+from lowdnn.driver.emulated.memory.arena import Bytes
+
+
+class AccessWatcher(Protocol):
+    """Is told of each access to ``words`` units of ``1 << unit`` bytes at each lane's place."""
+
+    def load(
+        self, group: Lanes[object], space: str, places: Any, unit: int, words: int = ..., scope: int = ...
+    ) -> None: ...
+
+    def store(
+        self, group: Lanes[object], space: str, places: Any, unit: int, words: int = ..., scope: int = ...
+    ) -> None: ...
+
+    def update(self, group: Lanes[object], space: str, places: Any, unit: int, scope: int) -> None: ...
+
+
+class MemoryBatch(Storage, Ctas, Protocol):
+    """The bounds of shared and local memory, and what an access is checked for and counted in."""
+
+    shared_start: int
+    shared_end: int
+    shared_single: bool
+    local: Bytes
+    local_start: int
+    local_end: int
+    checks: bool
+    stores: int
+
+    @property
+    def races(self) -> AccessWatcher | None: ...
