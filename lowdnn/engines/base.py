@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.limits import Limits
@@ -19,7 +19,6 @@ from lowdnn.status import BadParamError, Status
 
 Choices = Mapping[KnobType, int]
 Anchors = tuple[type[HasPorts], ...]
-ProblemT = TypeVar("ProblemT")
 
 #: Behaviour of every engine: kernels may have to be compiled at run time, and any plan can be captured.
 BEHAVIOR_NOTES: tuple[BehaviorNote, ...] = (

@@ -7,7 +7,7 @@ from math import prod
 
 from lowdnn.engines.launch import ACCESS_BYTES, MAX_EXTENT, MAX_GRID_X, ceil_div, divider
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import Scalar
+from lowdnn.plan import Launch, Scalar, Struct, Work
 
 #: Threads of a block.
 THREADS = 128
@@ -69,6 +69,16 @@ class RowMove:
     def axes(self) -> tuple[Scalar, ...]:
         """The kernels' dividers by ``radices``, of which the first is not used."""
         return tuple(field for radix in (1, *self.radices[1:]) for field in divider(radix))
+
+    def launch(self, arguments: Struct, moved_bytes: int) -> Launch:
+        """A thread for each group, with the kernel's one argument; ``moved_bytes``: read and written."""
+        return Launch(
+            kernel=0,
+            grid=(self.blocks, 1, 1),
+            block=(THREADS, 1, 1),
+            arguments=(arguments,),
+            work=Work(bytes=moved_bytes),
+        )
 
     def refuse(self) -> str:
         """Why the kernels cannot count the groups, or an empty string."""

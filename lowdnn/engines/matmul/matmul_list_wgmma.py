@@ -31,7 +31,7 @@ from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import Schedule
 from lowdnn.engines.launch import ceil_div, divider, i32, macros, moved_bytes
 from lowdnn.engines.limits import fused
-from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m
+from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m, refuse_nothing
 from lowdnn.engines.matmul.shared_batches import match_matmul
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand, operand_maps
 from lowdnn.engines.plan_parts import PlanParts
@@ -131,9 +131,7 @@ class _Product:
             got = f"{anchor.a.data_type.name} x {anchor.b.data_type.name}"
             reason = f"matmul.a, b: expected one of {known}, not summed in fp64, got {got}"
             return refused(reason, Status.NOT_SUPPORTED_DATA_TYPE)
-        if 0 in (*dag.dims, anchor.a.dims[-1]):
-            dims = [list(anchor.a.dims), list(anchor.b.dims)]
-            reason = f"matmul.a.dims, b.dims: expected no extent of 0, got {dims}"
+        if reason := refuse_nothing(anchor, dag.dims):
             return refused(reason, Status.NOT_SUPPORTED_SHAPE)
         last = len(dag.dims) - 1
         a, b = WgmmaOperand.of(anchor.a, last - 1, last, kind), WgmmaOperand.of(anchor.b, last, last - 1, kind)

@@ -31,7 +31,7 @@ from lowdnn.engines.gemm.wgmma_tiles import ROW_SWIZZLES
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
 from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.pixel_matmul import as_matmul
-from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m
+from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m, refuse_nothing
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
@@ -100,7 +100,7 @@ class MatmulPrologueWgmma(ProblemEngine["_Problem"]):
         matched = match_prologued(product, MatmulOperation)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
-        anchor, dims = matched.matched.anchor, matched.matched.epilogue.dims
+        anchor = matched.matched.anchor
         kind = wgmma_type(anchor.a.data_type, anchor.b.data_type)
         if kind is None or kind.element_bytes != 2:
             got = f"{anchor.a.data_type.name} x {anchor.b.data_type.name}"
@@ -109,8 +109,7 @@ class MatmulPrologueWgmma(ProblemEngine["_Problem"]):
         if anchor.matmul.compute_type is DataType.DOUBLE:
             reason = "matmul.compute_type: expected FLOAT or HALF, got DOUBLE"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
-        if 0 in (*dims, anchor.a.dims[-1]):
-            reason = f"matmul.a.dims, b.dims: expected no extent of 0, got {[list(anchor.a.dims), list(anchor.b.dims)]}"
+        if reason := refuse_nothing(anchor, matched.matched.epilogue.dims):
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
         problem = _Problem.of(matched, kind)
         if isinstance(problem, str):

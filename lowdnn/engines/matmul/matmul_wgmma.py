@@ -44,7 +44,7 @@ from lowdnn.engines.gemm.wgmma_tiles import WARPGROUP_ROWS, Schedule, TileStore
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
 from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.pixel_matmul import match_product
-from lowdnn.engines.matmul.product_space import MAX_COORDINATE, ProductSpace, is_contiguous_along_m
+from lowdnn.engines.matmul.product_space import MAX_COORDINATE, ProductSpace, is_contiguous_along_m, refuse_nothing
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand, operand_maps
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
@@ -134,9 +134,7 @@ class MatmulWgmma(ProblemEngine["_Problem"], Modelled):
         if anchor.matmul.compute_type is DataType.DOUBLE:
             reason = "matmul.compute_type: expected FLOAT, FAST_FLOAT_FOR_FP8, HALF or INT32, got DOUBLE"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
-        if 0 in (*matched.epilogue.dims, anchor.a.dims[-1]):
-            dims = [list(anchor.a.dims), list(anchor.b.dims)]
-            reason = f"matmul.a.dims, b.dims: expected no extent of 0, got {dims}"
+        if reason := refuse_nothing(anchor, matched.epilogue.dims):
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
         problem = _Problem.of(matched, kind)
         if isinstance(problem, str):

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, output_space
 from lowdnn.graph.pattern import PointwiseDag
+from lowdnn.ops.matmul import MatmulOperation
 
 #: Keys of the operands' strides in the index space; uids of a graph are not negative.
 _ROWS, _COLUMNS = -2, -3
@@ -113,6 +114,14 @@ class ProductSpace:
     @property
     def _has_rows(self) -> bool:
         return self.batch_axes < self.output.row_axes
+
+
+def refuse_nothing(product: MatmulOperation, dims: tuple[int, ...]) -> str:
+    """Why kernels on wgmma do not take a product whose epilogue has ``dims``: it has no terms or no results. Otherwise
+    an empty string."""
+    if 0 not in (*dims, product.a.dims[-1]):
+        return ""
+    return f"matmul.a.dims, b.dims: expected no extent of 0, got {[list(product.a.dims), list(product.b.dims)]}"
 
 
 def is_contiguous_along_m(dag: PointwiseDag) -> bool:

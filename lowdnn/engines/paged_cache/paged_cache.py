@@ -12,7 +12,7 @@ from lowdnn.engines.limits import alone
 from lowdnn.engines.row_moves import THREADS, RowMove
 from lowdnn.engines.single_operation import OneLaunch
 from lowdnn.ops.paged_cache_load import PagedCacheLoad
-from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
+from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,7 @@ class PagedCache(OneLaunch[PagedCacheLoad]):
                 *i32((operation.page_rows.bit_length() - 1,)),
             )
         )
-        return Launch(
-            kernel=0,
-            grid=(move.blocks, 1, 1),
-            block=(THREADS, 1, 1),
-            arguments=(arguments,),
-            work=Work(bytes=2 * bytes_of((y,))),
-        )
+        return move.launch(arguments, 2 * bytes_of((y,)))
 
 
 def _move(operation: PagedCacheLoad) -> RowMove:

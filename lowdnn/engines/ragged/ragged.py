@@ -15,7 +15,7 @@ from lowdnn.engines.limits import alone
 from lowdnn.engines.row_moves import THREADS, RowMove
 from lowdnn.engines.single_operation import OneLaunch
 from lowdnn.ops.ragged import RaggedMove, RaggedStore
-from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
+from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,7 @@ class Ragged(OneLaunch[RaggedMove]):
                 *rows.axes,
             )
         )
-        return Launch(
-            kernel=0,
-            grid=(rows.blocks, 1, 1),
-            block=(THREADS, 1, 1),
-            arguments=(arguments,),
-            work=Work(bytes=2 * bytes_of((padded,))),
-        )
+        return rows.launch(arguments, 2 * bytes_of((padded,)))
 
 
 def _rows(operation: RaggedMove) -> RowMove:
