@@ -4,8 +4,8 @@
     y[c] = x[c] * s[c]^-lrn_beta
     dx[c] = dy[c] * s[c]^-lrn_beta - 2 lrn_alpha lrn_beta / lrn_n * x[c] * (sum of dy[i] x[i] s[i]^(-lrn_beta - 1))
 
-The window of channel c is the lrn_n channels from c - floor((lrn_n - 1) / 2) on, as far as they exist; the last sum is
-over the channels i whose windows hold c. Computed in FLOAT, or in DOUBLE for an x in DOUBLE.
+The window of channel c is the lrn_n channels around it (``local_norm``); the last sum is over the channels i whose
+windows hold c. Computed in FLOAT, or in DOUBLE for an x in DOUBLE.
 Sources: cudnn_ops.h, cudnnSetLRNDescriptor, cudnnLRNCrossChannelForward and -Backward; Krizhevsky et al., "ImageNet
 classification with deep convolutional neural networks".
 """
@@ -13,7 +13,6 @@ classification with deep convolutional neural networks".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,15 +20,11 @@ from numpy.typing import NDArray
 
 from lowdnn.enums import DataType, DescriptorType
 from lowdnn.ops.base import Values
-from lowdnn.ops.norm import check_dims, check_float, compute_type_of
+from lowdnn.ops.local_norm import check, window, window_sums
+from lowdnn.ops.norm import compute_type_of
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import tensor_input, tensor_output
-from lowdnn.status import BadParamError, UnsupportedShapeError
-
-#: The limits of cudnn_ops.h: CUDNN_LRN_MIN_N, _MAX_N, _MIN_K, _MIN_BETA.
-MAX_N = 16
-MIN_K, MIN_BETA = 1e-5, 0.01
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ class LrnForward:
     lrn_k: float = 2.0
 
     def __post_init__(self) -> None:
-        _check("lrn", self, {"x": self.x, "y": self.y})
+        check("lrn", self, {"x": self.x, "y": self.y})
 
     @property
     def compute_type(self) -> DataType:
@@ -78,7 +73,7 @@ class LrnBackward:
     lrn_k: float = 2.0
 
     def __post_init__(self) -> None:
-        _check("lrn_backward", self, {"x": self.x, "dy": self.dy, "dx": self.dx})
+        check("lrn_backward", self, {"x": self.x, "dy": self.dy, "dx": self.dx})
 
     @property
     def compute_type(self) -> DataType:
@@ -93,46 +88,14 @@ class LrnBackward:
         before, after = window(self.lrn_n)
         with np.errstate(all="ignore"):
             scales = _scales(self, x)
-            sums = _window_sums(dy * x * scales ** (-beta - 1), after, before)
+            sums = window_sums(dy * x * scales ** (-beta - 1), 1, after, before)
             return {"dx": dy * scales**-beta - 2 * self.lrn_alpha * beta / self.lrn_n * x * sums}
 
 
 Lrn = LrnForward | LrnBackward
 
 
-def window(lrn_n: int) -> tuple[int, int]:
-    """The channels of a window before and after its own one."""
-    before = (lrn_n - 1) // 2
-    return before, lrn_n - 1 - before
-
-
 def _scales(operation: Lrn, x: NDArray[Any]) -> NDArray[Any]:
     """s of the module's docstring."""
-    squares = _window_sums(np.square(x, dtype=np.float64), *window(operation.lrn_n))
+    squares = window_sums(np.square(x, dtype=np.float64), 1, *window(operation.lrn_n))
     return operation.lrn_k + operation.lrn_alpha / operation.lrn_n * squares
-
-
-def _window_sums(values: NDArray[Any], before: int, after: int) -> NDArray[Any]:
-    """The sum over the channels from ``before`` before each one to ``after`` behind it."""
-    channels = values.shape[1]
-    padded = np.pad(values, [(before, after) if axis == 1 else (0, 0) for axis in range(values.ndim)])
-    sums = np.zeros(values.shape)
-    for start in range(before + after + 1):
-        sums += padded[:, start : start + channels]
-    return sums
-
-
-def _check(where: str, operation: Lrn, ports: dict[str, Tensor]) -> None:
-    x = operation.x
-    if x.rank not in (4, 5):
-        raise UnsupportedShapeError.at(f"{where}.x.dims", expected="rank 4 or 5", got=list(x.dims))
-    if not 1 <= operation.lrn_n <= MAX_N:
-        raise BadParamError.at(f"{where}.lrn_n", expected=f"1 to {MAX_N}", got=operation.lrn_n)
-    if not isfinite(operation.lrn_alpha):
-        raise BadParamError.at(f"{where}.lrn_alpha", expected="a finite number", got=operation.lrn_alpha)
-    for name, least in (("lrn_beta", MIN_BETA), ("lrn_k", MIN_K)):
-        value = getattr(operation, name)
-        if not (value >= least and isfinite(value)):
-            raise BadParamError.at(f"{where}.{name}", expected=f"a finite number >= {least}", got=value)
-    check_dims(where, x.dims, dict(ports))
-    check_float(where, ports)

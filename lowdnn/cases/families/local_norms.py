@@ -16,7 +16,8 @@ from lowdnn.cases.text import key
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.layouts import Layout
-from lowdnn.ops.lrn import MAX_N, LrnBackward, LrnForward
+from lowdnn.ops.local_norm import MAX_N
+from lowdnn.ops.lrn import LrnBackward, LrnForward
 
 
 @dataclass(frozen=True)
