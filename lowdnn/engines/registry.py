@@ -18,6 +18,7 @@ from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.divisive_normalization import DivisiveNormalizationBackward, DivisiveNormalizationForward
 from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.lrn import LrnBackward, LrnForward
@@ -139,6 +140,12 @@ _OWN_KERNELS = (
     ),
     EngineEntry(43, "ragged", "ragged.ragged.Ragged", (RaggedMove,)),
     EngineEntry(46, "lrn", "lrn.lrn.LrnEngine", (LrnForward, LrnBackward)),
+    EngineEntry(
+        47,
+        "divisive_normalization",
+        "lrn.divisive.DivisiveNormalization",
+        (DivisiveNormalizationForward, DivisiveNormalizationBackward),
+    ),
 )
 
 _SINGLE = (

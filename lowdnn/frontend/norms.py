@@ -19,6 +19,7 @@ from lowdnn.frontend.enums import backend_norm_phase, norm_forward_phase, scalar
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.nodes import PointwiseNode, PointwiseParameters
 from lowdnn.frontend.norm_nodes import AlikeNode, BnFinalizeNode, NormBackwardNode, NormForwardNode
+from lowdnn.ops.divisive_normalization import DivisiveNormalizationBackward, DivisiveNormalizationForward
 from lowdnn.ops.lrn import LrnBackward, LrnForward
 from lowdnn.status import BadParamError, NotSupportedError
 
@@ -327,6 +328,51 @@ class NormMethods(GraphBuilder):
         parameters = self._local(lrn_n, lrn_alpha, lrn_beta, lrn_k)
         node = AlikeNode({"x": input, "dy": grad}, ("dx",), LrnBackward, parameters)
         return self._add(node, compute_data_type, name)
+
+    @operation
+    def divisive_normalization(
+        self,
+        input: Tensor,
+        means: Tensor | None = None,
+        lrn_n: int = 5,
+        lrn_alpha: float = 1e-4,
+        lrn_beta: float = 0.75,
+        lrn_k: float = 2.0,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> Tensor:
+        """``input`` (N, C, spatial...) times (lrn_k + lrn_alpha / lrn_n^spatial * sum of (input - means)^2)^-lrn_beta.
+
+        The sum is over the lrn_n places along each spatial axis around an element (``ops.divisive_normalization``).
+        """
+        parameters = self._local(lrn_n, lrn_alpha, lrn_beta, lrn_k)
+        given = _present({"x": input, "means": means})
+        node = AlikeNode(given, ("y",), DivisiveNormalizationForward, parameters)
+        return self._add(node, compute_data_type, name)
+
+    @operation
+    def divisive_normalization_backward(
+        self,
+        grad: Tensor,
+        input: Tensor,
+        means: Tensor | None = None,
+        lrn_n: int = 5,
+        lrn_alpha: float = 1e-4,
+        lrn_beta: float = 0.75,
+        lrn_k: float = 2.0,
+        compute_data_type: DataTypeLike = NOT_SET,
+        name: str = "",
+    ) -> tuple[Tensor, Tensor | None]:
+        """(DX, DMeans): the gradients of ``divisive_normalization``'s input and means, None without means.
+
+        grad: that of its output. The other arguments are those that it had.
+        """
+        parameters = self._local(lrn_n, lrn_alpha, lrn_beta, lrn_k)
+        given = _present({"x": input, "dy": grad, "means": means})
+        made = ("dx",) if means is None else ("dx", "dmeans")
+        node = AlikeNode(given, made, DivisiveNormalizationBackward, parameters)
+        dx, *others = self._add_all(node, compute_data_type, name)
+        return dx, others[0] if others else None
 
     def _local(self, lrn_n: int, lrn_alpha: float, lrn_beta: float, lrn_k: float) -> dict[str, int | float]:
         """The parameters of a normalisation over neighbours, as numbers of Python."""
