@@ -52,5 +52,13 @@ def create(descriptor_type: DescriptorType) -> Descriptor:
             "create.descriptor_type",
             expected="one of " + ", ".join(known.name for known in declarations()),
             got=descriptor_type.name if isinstance(descriptor_type, DescriptorType) else f"{descriptor_type!r}"[:200],
+            hint=_hint(descriptor_type),
         )
     return Descriptor(declaration)
+
+
+def _hint(asked: object) -> str:
+    """Where operations are that cuDNN has no descriptor of."""
+    without = [cls for cls in catalog.operations() if cls not in catalog.descriptors()]
+    is_known = any(asked is cls or (isinstance(asked, str) and asked == cls.__name__) for cls in without)
+    return "cuDNN has no descriptor of this operation; write it with pygraph" if is_known else ""
