@@ -8,7 +8,7 @@ import pytest
 
 from lowdnn.backend import Descriptor, create
 from lowdnn.engines.registry import ENGINES, engine_named
-from lowdnn.enums import AttributeName, AttributeType, DescriptorType, HeurMode, KnobType
+from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, HeurMode, KnobType, ReduceTensorOp
 from lowdnn.status import (
     ArchMismatchError,
     BadParamError,
@@ -124,6 +124,29 @@ def test_a_chosen_knob_reaches_the_plan() -> None:
     (value,) = info.get_attribute(N.KNOB_INFO_MAXIMUM_VALUE, T.INT64)
     plan = plan_of(_configured(descriptor, (knob_type, value)))
     assert (knob_type, value) in plan.value.plan.choices
+
+
+def test_a_knob_type_of_its_own_goes_through_descriptors_and_json() -> None:
+    reduction = made(
+        DescriptorType.REDUCTION,
+        (N.REDUCTION_OPERATOR, T.REDUCTION_OPERATOR_TYPE, ReduceTensorOp.ADD),
+        (N.REDUCTION_COMP_TYPE, T.DATA_TYPE, DataType.FLOAT),
+    )
+    operation = made(
+        DescriptorType.OPERATION_REDUCTION,
+        (N.OPERATION_REDUCTION_DESC, T.BACKEND_DESCRIPTOR, reduction),
+        (N.OPERATION_REDUCTION_XDESC, T.BACKEND_DESCRIPTOR, tensor(1, (4, 4096), (4096, 1))),
+        (N.OPERATION_REDUCTION_YDESC, T.BACKEND_DESCRIPTOR, tensor(2, (4, 1), (1, 1))),
+    )
+    graph = made(DescriptorType.OPERATIONGRAPH, (N.OPERATIONGRAPH_OPS, T.BACKEND_DESCRIPTOR, operation))
+    descriptor = engine(engine_named("reduction").index, graph)
+    info = descriptor.get_attribute(N.ENGINE_KNOB_INFO, T.BACKEND_DESCRIPTOR)[0]
+    (knob_type,) = info.get_attribute(N.KNOB_INFO_TYPE, T.KNOB_TYPE)
+    assert knob_type is KnobType.THREADS_PER_ROW
+    plan = plan_of(_configured(descriptor, (10000, 64)))  # type: ignore[arg-type]
+    (text,) = plan.get_attribute(N.EXECUTION_PLAN_JSON_REPRESENTATION, T.CHAR)
+    restored = made(DescriptorType.EXECUTION_PLAN, (N.EXECUTION_PLAN_JSON_REPRESENTATION, T.CHAR, text))
+    assert (KnobType.THREADS_PER_ROW, 64) in restored.value.plan.choices
 
 
 def test_wrong_knobs() -> None:
