@@ -43,18 +43,18 @@ class PlanParts:
         return self._kernels.setdefault(kernel, len(self._kernels))
 
     def add(self, kernel: KernelRef, launch: Launch) -> None:
-        """A launch of ``kernel``."""
+        """Adds a launch of ``kernel``."""
         number = self.kernel(kernel)
         self.launches.append(launch if launch.kernel == number else replace(launch, kernel=number))
 
     def reserve(self, size_bytes: int) -> int:
-        """The offset of ``size_bytes`` of the workspace."""
+        """Reserves ``size_bytes`` of the workspace, and gives their offset."""
         offset_bytes = self.workspace_bytes
         self.workspace_bytes += aligned_bytes(size_bytes)
         return offset_bytes
 
     def add_plan(self, plan: Plan, at: Mapping[int, int]) -> None:
-        """The launches of ``plan``; ``at``: the offset in the workspace of each tensor that lies there, by uid."""
+        """Adds the launches of ``plan``; ``at``: the offset in the workspace of each tensor that lies there, by uid."""
         own_bytes = self.reserve(plan.workspace_bytes)
         for launch in plan.launches:
             arguments = tuple(moved(argument, at, own_bytes) for argument in launch.arguments)

@@ -18,7 +18,7 @@ ProblemT = TypeVar("ProblemT")
 
 
 class ProblemEngine(ABC, Generic[ProblemT]):
-    """An ``Engine`` by the problem that it finds in a graph, that problem's knobs, and its launches.
+    """An ``Engine`` whose subclasses say what problem a graph is, what knobs the problem has, and how it is launched.
 
     A problem is an immutable value that says what the kernels compute. It is found once for a graph and an
     architecture; its knobs, whose defaults may take a search, are found once as well.

@@ -21,7 +21,10 @@ from lowdnn.plan import Argument, KernelRef, Scalar, ScalarType, Struct, Workspa
 
 @dataclass(frozen=True)
 class MmaCut:
-    """``dag``: the epilogue, whose values in ``output`` go to memory and into ``exits``."""
+    """A product and its epilogue with the tiling of both.
+
+    dag: the epilogue, whose values in ``output`` go to memory and into ``exits``.
+    """
 
     product: Product
     dag: PointwiseDag
@@ -82,7 +85,7 @@ class MmaCut:
         vector: int,
         arch: ArchSpec,
     ) -> None:
-        """The kernel's launch, and the one that sums the slices. left: what the kernel leaves of the exits."""
+        """Adds the kernel's launch, and the one that sums the slices.  left: what the kernel leaves of the exits."""
         stored_bytes = moved_bytes(self.dag)
         written_bytes = self.slices.size_bytes if self.is_split else stored_bytes + self.exits.totals_bytes(left)
         moved = bytes_of(tuple(operands)) + written_bytes

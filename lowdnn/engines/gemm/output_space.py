@@ -175,7 +175,7 @@ def add_slice_sum(
     *,
     overlaps: bool = False,
 ) -> None:
-    """A launch that sums the slices at ``offset_bytes`` of the workspace and applies the epilogue.
+    """Adds a launch that sums the slices at ``offset_bytes`` of the workspace and applies the epilogue.
 
     overlaps: as a dependent launch, on sm_90a.
     """
