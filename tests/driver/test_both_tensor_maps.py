@@ -12,7 +12,7 @@ from lowdnn.driver import cuda
 from lowdnn.driver.base import Driver
 from lowdnn.tensor_map import Im2colMap, TensorMapSwizzle, TiledMap
 from tests.driver.board import Board, fails_with, line, opened
-from tests.driver.emulated.tensor_cases import (
+from tests.driver.emulated.copying.tensor_cases import (
     SWIZZLES,
     pixel_start,
     random_im2col,
@@ -20,8 +20,8 @@ from tests.driver.emulated.tensor_cases import (
     tensor_bytes,
     tile_start,
 )
-from tests.driver.emulated.tensor_kernels import load_kernel
-from tests.driver.emulated.test_tensor_copies import box_bytes, finite_bytes, loaded, shown_bytes, sources
+from tests.driver.emulated.copying.tensor_kernels import load_kernel
+from tests.driver.emulated.copying.test_tensor_copies import box_bytes, finite_bytes, loaded, shown_bytes, sources
 from tests.test_tensor_map import (
     BROKEN_IM2COL,
     BROKEN_TILED,

@@ -33,7 +33,7 @@ from lowdnn.runtime.tensor_maps import encode_map
 from lowdnn.runtime.workspace import Workspace
 from lowdnn.status import MisalignedPointerError
 from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapLayout, TensorMapSwizzle, TiledMap
-from tests.driver.emulated.tensor_cases import SWIZZLES, random_im2col, random_tiled
+from tests.driver.emulated.copying.tensor_cases import SWIZZLES, random_im2col, random_tiled
 from tests.support.data import fresh_seed
 from tests.support.runtime import download, open_runtime, upload, write_sources
 

@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.driver.emulated.exact_rounding import BF16, F16, F32, F64, as_fraction, rounded
 from tests.driver.emulated.instructions.lane_program import Lanes
+from tests.driver.emulated.values.exact_rounding import BF16, F16, F32, F64, as_fraction, rounded
 
 LANES = 128
 INTEGERS = {

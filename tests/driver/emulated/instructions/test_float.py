@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tests.driver.emulated.exact_rounding import F32, F64, Format, as_fraction, rounded
 from tests.driver.emulated.instructions.lane_program import Lanes
+from tests.driver.emulated.values.exact_rounding import F32, F64, Format, as_fraction, rounded
 
 LANES = 64
 KINDS: dict[str, tuple[type, Format]] = {"f32": (np.float32, F32), "f64": (np.float64, F64)}

@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.driver.emulated.exact_rounding import BF16, F16, Format, as_fraction, rounded
 from tests.driver.emulated.instructions.lane_program import Lanes
+from tests.driver.emulated.values.exact_rounding import BF16, F16, Format, as_fraction, rounded
 
 LANES = 64
 KINDS: dict[str, tuple[type, Format]] = {"f16": (np.float16, F16), "bf16": (ml_dtypes.bfloat16, BF16)}

@@ -11,7 +11,7 @@ import pytest
 
 from lowdnn.driver.emulated.values.convert import INTEGERS, converter, pack_saturated
 from lowdnn.status import NotSupportedError
-from tests.driver.emulated.exact_rounding import BF16, F16, F32, F64, Format, as_fraction, rounded
+from tests.driver.emulated.values.exact_rounding import BF16, F16, F32, F64, Format, as_fraction, rounded
 
 ALL_16 = np.arange(1 << 16, dtype=np.uint16)
 TF32 = Format(11, -126, Fraction(2047) * Fraction(2) ** 117)

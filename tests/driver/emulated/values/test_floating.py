@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lowdnn.driver.emulated.values import floating
-from tests.driver.emulated.exact_rounding import F32, F64, as_fraction, rounded
+from tests.driver.emulated.values.exact_rounding import F32, F64, as_fraction, rounded
 
 FORMATS = {"f32": (np.float32, np.uint32, F32), "f64": (np.float64, np.uint64, F64)}
 EXACT: dict[str, Callable[..., Fraction]] = {

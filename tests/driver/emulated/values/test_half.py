@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lowdnn.driver.emulated.values import half
-from tests.driver.emulated.exact_rounding import BF16, F16, as_fraction, rounded
+from tests.driver.emulated.values.exact_rounding import BF16, F16, as_fraction, rounded
 
 KINDS = {"f16": (np.float16, F16), "bf16": (ml_dtypes.bfloat16, BF16)}
 EXACT: dict[str, Callable[..., Fraction]] = {

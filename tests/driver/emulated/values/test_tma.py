@@ -9,8 +9,8 @@ import pytest
 
 from lowdnn.driver.emulated.values import tma
 from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, TensorMapSwizzle, TiledMap
-from tests.driver.emulated import tensor_oracle as oracle
-from tests.driver.emulated.tensor_cases import SWIZZLES, pixel_start, random_im2col, random_tiled, tile_start
+from tests.driver.emulated.copying import tensor_oracle as oracle
+from tests.driver.emulated.copying.tensor_cases import SWIZZLES, pixel_start, random_im2col, random_tiled, tile_start
 
 
 def elements(description: TiledMap | Im2colMap, units: tma.Units, row: int) -> list[int | None]:

@@ -12,9 +12,9 @@ import pytest
 from lowdnn.driver.emulated.copying.tensor_map import encode
 from lowdnn.driver.emulated.faults import EmulationFault
 from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, TensorMapSwizzle, TiledMap
-from tests.driver.emulated import tensor_oracle as oracle
 from tests.driver.emulated.conftest import POLICIES, Bench
-from tests.driver.emulated.tensor_cases import (
+from tests.driver.emulated.copying import tensor_oracle as oracle
+from tests.driver.emulated.copying.tensor_cases import (
     SWIZZLES,
     pixel_start,
     random_im2col,
@@ -22,7 +22,7 @@ from tests.driver.emulated.tensor_cases import (
     tensor_bytes,
     tile_start,
 )
-from tests.driver.emulated.tensor_kernels import MULTICAST, load_kernel, store_kernel
+from tests.driver.emulated.copying.tensor_kernels import MULTICAST, load_kernel, store_kernel
 
 ARCH = "compute_90a"
 Compile = Callable[..., str]

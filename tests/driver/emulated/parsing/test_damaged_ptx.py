@@ -12,7 +12,7 @@ from lowdnn.driver.base import DriverImageError
 from lowdnn.driver.emulated.driver import EmulatedDriver
 from tests.support.data import fresh_seed
 
-KERNELS = sorted((Path(__file__).parents[3] / "ptx" / "sm_80").glob("*.ptx"), key=lambda path: path.stat().st_size)[:40]
+KERNELS = sorted((Path(__file__).parents[4] / "ptx" / "sm_80").glob("*.ptx"), key=lambda path: path.stat().st_size)[:40]
 CHARACTERS = "%{}[];,.:@!+-0x9fru<>\"'\\$_ "
 MODULE = ".version 8.0\n.target sm_80\n.address_size 64\n"
 

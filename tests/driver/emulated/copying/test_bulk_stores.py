@@ -9,7 +9,7 @@ import pytest
 
 from lowdnn.driver.emulated.faults import EmulationFault, FaultKind
 from tests.driver.emulated.conftest import POLICIES, Bench
-from tests.driver.emulated.test_bulk import PRELUDE
+from tests.driver.emulated.copying.test_bulk import PRELUDE
 
 Compile = Callable[..., str]
 
