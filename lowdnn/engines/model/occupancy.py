@@ -36,9 +36,10 @@ def resident_blocks(arch: ArchSpec, threads: int, registers: int = 0, shared_byt
 
     registers, shared_bytes: static ones included; 0 where they do not limit the blocks.
     """
-    by_warps = arch.threads_per_sm // WARP_SIZE // -(-threads // WARP_SIZE)
-    by_registers = blocks_by_registers(registers, threads) if registers else by_warps
-    return min(by_warps, by_registers, blocks_by_shared(arch, shared_bytes), arch.max_blocks_per_sm)
+    blocks = min(arch.threads_per_sm // WARP_SIZE // -(-threads // WARP_SIZE), arch.max_blocks_per_sm)
+    if registers:
+        blocks = min(blocks, blocks_by_registers(registers, threads))
+    return min(blocks, blocks_by_shared(arch, shared_bytes)) if shared_bytes else blocks
 
 
 def blocks_by_registers(registers: int, threads: int) -> int:
