@@ -81,7 +81,7 @@ def test_a_difference_fails_with_the_line_that_repeats_it(
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [
-        (["fold n=2"], ["case", "conv, matmul"]),
+        (["fold n=2"], ["case", "matmul, matmuls"]),
         (["conv n=2"], ["conv"]),
         (["conv n=x c=4 hw=6x6 k=8 rs=3x3"], ["conv.n", "'x'"]),
         (["matmul m=4 n=4 k=4 dtype=fp99"], ["fp99"]),
