@@ -20,14 +20,9 @@ TABLES = frozenset({"lowdnn/enums.py"})
 #: Names of files that are too long themselves or have such functions and are still to be split; none may join them.
 PENDING = frozenset(
     {
-        "attention_backward_wgmma.cuh", "attention_forward.cuh",
-        "attention_forward_decode.cu", "conv_depthwise.cu", "conv_depthwise_filter.cu",
-        "conv_depthwise_filter_planes.cu", "conv_depthwise_lines_mma.cu", "conv_depthwise_planes.cu", "conv_direct.cu",
-        "conv_grouped_mma.cu", "conv_grouped_wgrad_mma.cu", "conv_narrow_mma.cu", "conv_stem_mma.cu",
-        "conv_stem_wgrad_mma.cu", "conv_wgrad_wgmma.cu", "filter_gradient.py",
-        "im2col_product.py", "matmul_simt.cu", "norm_forward.cu", "resample_backward.cu", "resample_forward.cu",
-        "rows.cuh", "rows.py", "softmax_forward.cu",
-        "wgmma_pipeline.cu", "wgrad_tiles.py",
+        "attention_backward_wgmma.cuh", "attention_forward.cuh", "conv_grouped_mma.cu", "conv_grouped_wgrad_mma.cu",
+        "im2col_product.py", "norm_forward.cu", "resample_forward.cu", "rows.cuh",
+        "softmax_forward.cu", "wgrad_tiles.py",
     }
 )  # fmt: skip
 

@@ -278,6 +278,55 @@ __device__ __forceinline__ void allow_next(bool has_asked_for_all) {
 #endif
 }
 
+// Asks for the tiles of a warp's share, and before that, where keys and values lie in pages, notes where these are.
+struct Copies {
+  const Params& params;
+  const Place& place;
+  const Share& share;
+  u32 ring;  // shared address of the warp's stages
+  i32 keys, values;  // that exist
+
+  __device__ __forceinline__ Copies(const Params& params, const Place& place, const Share& share, u32 ring)
+      : params(params), place(place), share(share), ring(ring),
+        keys(existing_rows(params.k, place.batch, place.band.keys)),
+        values(existing_rows(params.v, place.batch, place.band.keys)) {}
+
+  __device__ __forceinline__ Stage stage(int number) const { return Stage{ring + number * Stage::BYTES}; }
+
+  __device__ __forceinline__ void note(i32 tile, const Stage& stage, bool exists) const {
+    if (!Stage::HAS_NOTES || threadIdx.x % WARP_SIZE > 0) return;
+    note_rows(params.k, place.batch, tile * TILE_KV, exists, stage.note_of_keys());
+    note_rows(params.v, place.batch, tile * TILE_KV, exists, stage.note_of_values());
+  }
+
+  // The notes of the first tiles. The table goes as far as keys may: these need not wait for a length.
+  __device__ __forceinline__ void note_first(i32 first_tile) const {
+    for (int number = 0; number < STAGES; ++number) {
+      const i32 tile = first_tile + number * WARPS;
+      note(tile, stage(number), tile * TILE_KV < params.forward.keys);
+    }
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void copy(i32 tile, const Stage& stage) const {
+    const i32 first = tile * TILE_KV, tile_keys = keys - first, tile_values = values - first;
+    if (tile < share.end) {
+      const auto from = noted_rows(params.k, place.batch, place.head, first, tile_keys, stage.note_of_keys());
+      const auto from_v = noted_rows(params.v, place.batch, place.head, first, tile_values, stage.note_of_values());
+      stage.keys().copy_each<WARP_SIZE>(from, tile_keys, params.forward.size_qk);
+      stage.values().copy_each<WARP_SIZE>(from_v, tile_values, params.forward.size_v);
+    } else {
+      allow_next(true);
+    }
+    if (Stage::HAS_NOTES) __syncwarp();  // the notes have been read
+    const i32 later = tile + STAGES * WARPS;
+    note(later, stage, later < share.end);
+    cp_async_commit();
+  }
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     KERNEL_NAME(const __grid_constant__ Params params) {
 #if OVERLAPS_PREVIOUS
@@ -292,47 +341,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   const Rows rows = {place.block_row};
   const int warp = threadIdx.x / WARP_SIZE;
   const Share share(place);
-  const u32 ring = q.address + Queries::BYTES + warp * STAGES * Stage::BYTES;
-  const auto stage_at = [&](int stage) { return Stage{ring + stage * Stage::BYTES}; };
-
-  const i32 existing_keys = existing_rows(params.k, place.batch, place.band.keys);
-  const i32 existing_values = existing_rows(params.v, place.batch, place.band.keys);
+  const Copies copies(params, place, share, q.address + Queries::BYTES + warp * STAGES * Stage::BYTES);
   const i32 first_tile = share.begin + warp;
-  const auto note = [&](i32 tile, const Stage& stage, bool exists) {
-    if (!Stage::HAS_NOTES || threadIdx.x % WARP_SIZE > 0) return;
-    note_rows(params.k, place.batch, tile * TILE_KV, exists, stage.note_of_keys());
-    note_rows(params.v, place.batch, tile * TILE_KV, exists, stage.note_of_values());
-  };
-  const auto copy = [&](i32 tile, const Stage& stage) {
-    const i32 first = tile * TILE_KV, keys = existing_keys - first, values = existing_values - first;
-    if (tile < share.end) {
-      const auto from = noted_rows(params.k, place.batch, place.head, first, keys, stage.note_of_keys());
-      const auto from_v = noted_rows(params.v, place.batch, place.head, first, values, stage.note_of_values());
-      stage.keys().copy_each<WARP_SIZE>(from, keys, p.size_qk);
-      stage.values().copy_each<WARP_SIZE>(from_v, values, p.size_v);
-    } else {
-      allow_next(true);
-    }
-    if (Stage::HAS_NOTES) __syncwarp();  // the notes have been read
-    const i32 later = tile + STAGES * WARPS;
-    note(later, stage, later < share.end);
-    cp_async_commit();
-  };
-
-  if constexpr (Stage::HAS_NOTES) {
-    // The table goes as far as keys may: the first ones need not wait for a length.
-    for (int stage = 0; stage < STAGES; ++stage) {
-      const i32 tile = first_tile + stage * WARPS;
-      note(tile, stage_at(stage), tile * TILE_KV < p.keys);
-    }
-    cp_async_commit();
-    cp_async_wait<0>();
-    __syncwarp();
-  }
+  if constexpr (Stage::HAS_NOTES) copies.note_first(first_tile);
   const i32 existing_queries = existing_rows(params.q, place.batch, p.queries);
   q.copy_each<THREADS>(PackRows{params.q, place, p.queries}, existing_queries * PACK - place.block_row, p.size_qk);
 #pragma unroll
-  for (int stage = 0; stage < STAGES; ++stage) copy(first_tile + stage * WARPS, stage_at(stage));
+  for (int stage = 0; stage < STAGES; ++stage) copies.copy(first_tile + stage * WARPS, copies.stage(stage));
   constexpr int LATER = STAGES - 1;  // copies that were asked for behind the one that is waited for
   cp_async_wait<LATER>();            // the queries came with the first keys
   __syncthreads();
@@ -351,16 +366,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     cp_async_wait<LATER>();
     __syncwarp();
     ScoreTile scores;
-    multiply_rows(queries, 0, stage_at(stage).keys(), scores);
+    multiply_rows(queries, 0, copies.stage(stage).keys(), scores);
     make_scores(p, place, rows, tile, scores);
     f32 shrinking[PARTS][2];
     if (softmax.add(scores, shrinking)) scale_rows(o, shrinking);
     const auto weight = [&](int part, int block, int half) {
       return weights_of(p, place, rows, tile, part, half, block, scores[part][block] + half * 2);
     };
-    multiply_columns(weight, stage_at(stage).values(), 0, o);
+    multiply_columns(weight, copies.stage(stage).values(), 0, o);
     __syncwarp();  // the tiles are no longer read
-    copy(tile + STAGES * WARPS, stage_at(stage));
+    copies.copy(tile + STAGES * WARPS, copies.stage(stage));
     stage = stage + 1 < STAGES ? stage + 1 : 0;
   }
   softmax.end();

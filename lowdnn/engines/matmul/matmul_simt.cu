@@ -81,6 +81,28 @@ template <class T, int EXTENT, bool ALONG_DEPTH> struct Operand {
   }
 };
 
+// The epilogue, one run of GROUP columns at a time; `coordinate`: of the batch entry, whose last two are set here.
+__device__ __forceinline__ void finish(const Params& p, Tile& tile, i64 (&coordinate)[RANK], int first_row,
+                                       int first_column) {
+  const int row_count = p.extents[RANK - 2];
+  const int column_count = p.extents[RANK - 1];
+  tile.for_each_row([&](int row, const Accumulator(&values)[Tile::THREAD_COLUMNS]) {
+    if (first_row + row >= row_count) return;
+    coordinate[ROW_AXIS] = first_row + row;
+    coordinate[COLUMN_AXIS] = 0;
+    const Functor::Cursor cursor = Functor::cursor(p.epilogue, coordinate);
+#pragma unroll
+    for (int run = 0; run < Tile::RUNS; ++run) {
+      const int column = first_column + tile.column(run);
+      const int valid = min(column_count - column, Tile::GROUP);
+      Accumulator group[Tile::GROUP];
+#pragma unroll
+      for (int j = 0; j < Tile::GROUP; ++j) group[j] = values[run * Tile::GROUP + j];
+      if (valid > 0) Functor::apply<Tile::GROUP>(p.epilogue, cursor, column, valid, group);
+    }
+  });
+}
+
 extern "C" __global__ void __launch_bounds__(Tile::THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Tile::Shared shared;
   const int thread = threadIdx.x;
@@ -131,22 +153,5 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS) KERNEL_NAME(const __
     buffer ^= 1;
   }
 
-  // The epilogue, one run of GROUP columns at a time.
-  const int row_count = p.extents[RANK - 2];
-  const int column_count = p.extents[RANK - 1];
-  tile.for_each_row([&](int row, const Accumulator(&values)[Tile::THREAD_COLUMNS]) {
-    if (first_row + row >= row_count) return;
-    coordinate[ROW_AXIS] = first_row + row;
-    coordinate[COLUMN_AXIS] = 0;
-    const Functor::Cursor cursor = Functor::cursor(p.epilogue, coordinate);
-#pragma unroll
-    for (int run = 0; run < Tile::RUNS; ++run) {
-      const int column = first_column + tile.column(run);
-      const int valid = min(column_count - column, Tile::GROUP);
-      Accumulator group[Tile::GROUP];
-#pragma unroll
-      for (int j = 0; j < Tile::GROUP; ++j) group[j] = values[run * Tile::GROUP + j];
-      if (valid > 0) Functor::apply<Tile::GROUP>(p.epilogue, cursor, column, valid, group);
-    }
-  });
+  finish(p, tile, coordinate, first_row, first_column);
 }

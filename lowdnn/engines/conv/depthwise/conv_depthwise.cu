@@ -206,6 +206,27 @@ template <int DEPTH> struct Sums {
     }
   }
 
+  // Adds a row of the source times the rows of a plane of the filter that meet it. phase: its place between targets.
+  template <int WINDOW, int ROW_TAPS_, int COLUMN_TAPS_>
+  __device__ __forceinline__ void add(const f32 (&x)[WINDOW][CHANNELS],
+                                      const f32 (&w)[ROW_TAPS_][COLUMN_TAPS_][CHANNELS], int phase) {
+#pragma unroll
+    for (int i = DEPTH - 1; i >= 0; --i) {
+      const int r = i * ROW_STEP + phase;
+      if (r >= ROW_TAPS_) continue;
+#pragma unroll
+      for (int t = 0; t < COLUMN_TAPS_; ++t) {
+#pragma unroll
+        for (int o = 0; o < STRIP; ++o) {
+          const int j = o * COLUMN_STEP + t - CLIP_FRONT;
+          if (j < 0 || j >= WINDOW) continue;
+#pragma unroll
+          for (int v = 0; v < CHANNELS; ++v) values[i][o][v] += x[j][v] * w[r][t][v];
+        }
+      }
+    }
+  }
+
   // The next step: every row moves up, a new one begins.
   __device__ __forceinline__ void advance() {
 #pragma unroll
@@ -240,14 +261,47 @@ template <int DEPTH> struct Sums {
   }
 };
 
+// The weights of the thread's group: its own where they lie together in memory, otherwise those that the block copies.
+template <int ROW_TAPS_, int COLUMN_TAPS_>
+__device__ __forceinline__ auto weights_of(const Params& p, u32 thread, const Place& place, const AxisClass& plane,
+                                           const AxisClass& row, const AxisClass& column, f32* shared_weights) {
+  if constexpr (WEIGHT_ORDER != 0) {
+    return OwnWeights(p, place.group);
+  } else {
+    const u32 groups = p.threads.radices[COLUMNS_FIRST ? 3 : 0].divisor;
+    const u32 first_group = Place(p, thread - threadIdx.x).group;
+    copy_weights(p, first_group, shared_weights);
+    __syncthreads();
+    const u32 slot = place.group >= first_group ? place.group - first_group : place.group + groups - first_group;
+    return Weights<ROW_TAPS_, COLUMN_TAPS_>(p, plane, row, column,
+                                            shared_weights + slot * (p.group_weights.divisor | 1));
+  }
+}
+
+constexpr bool IS_PREDICATED = CHANNELS > 1;  // single elements of 16 bits take more instructions so
+constexpr bool IN_LINES = COLUMN_STEP > 1;    // measured: slower without strides, where rows are met again
+
+// Where a thread reads the source, from a step's rows on; nothing where it has no targets.
+template <class Source>
+__device__ __forceinline__ Source source_of(const Params& p, const Place& place, const AxisClass& plane,
+                                            const AxisClass& row, const AxisClass& column, i32 step,
+                                            bool has_targets) {
+  const i64 channel = i64(place.group * CHANNELS / p.fan) * SOURCES;
+  const i32 source_plane = plane.source + i32(place.plane) * p.planes.step * p.planes.spacing;
+  const i32 position = i32(place.strip) * (STRIP * COLUMN_STEP) + CLIP_FRONT;
+  Source source(p.source + place.image * p.source_strides[0] + channel * p.source_strides[1], p.source_strides);
+  source.set_planes(source_plane, p.planes.spacing, p.planes.extent, plane.taps);
+  source.set_rows(row.source + step * ROW_STEP * p.rows.spacing, p.rows.spacing, has_targets ? p.rows.extent : 0);
+  source.set_columns(column.source + position * p.columns.spacing, p.columns.spacing, p.columns.extent);
+  return source;
+}
+
 // The work of a thread of a block of the given classes; `thread` may be past the last one.
 template <int ROW_TAPS_, int COLUMN_TAPS_>
 __device__ __forceinline__ void correlate(const Params& p, u32 thread, const AxisClass& plane, const AxisClass& row,
                                           const AxisClass& column, f32* shared_weights, Exits& exits) {
   constexpr int DEPTH = (ROW_TAPS_ + ROW_STEP - 1) / ROW_STEP;  // rows of targets that a source row adds to
   constexpr int WINDOW = (STRIP - 1) * COLUMN_STEP + COLUMN_TAPS_ - CLIP_FRONT - CLIP_BACK;
-  constexpr bool IS_PREDICATED = CHANNELS > 1;  // single elements of 16 bits take more instructions so
-  constexpr bool IN_LINES = COLUMN_STEP > 1;    // measured: slower without strides, where rows are met again
   typedef RowReader<X_TYPE, WINDOW, CHANNELS, ROW_STEP, PLANE_TAPS, SOURCES, IS_PREDICATED, IN_LINES> Source;
 
   const Place place(p, thread);
@@ -261,40 +315,27 @@ __device__ __forceinline__ void correlate(const Params& p, u32 thread, const Axi
   const i32 end_of_source = has_taps ? min(row.end_step, end) : step;
 
   // The first rows, on their way while the weights arrive.
-  const i64 channel = i64(place.group * CHANNELS / p.fan) * SOURCES;
-  const i32 source_plane = plane.source + i32(place.plane) * p.planes.step * p.planes.spacing;
-  const i32 position = i32(place.strip) * (STRIP * COLUMN_STEP) + CLIP_FRONT;
-  Source source(p.source + place.image * p.source_strides[0] + channel * p.source_strides[1], p.source_strides);
-  source.set_planes(source_plane, p.planes.spacing, p.planes.extent, plane.taps);
-  source.set_rows(row.source + step * ROW_STEP * p.rows.spacing, p.rows.spacing, has_targets ? p.rows.extent : 0);
-  source.set_columns(column.source + position * p.columns.spacing, p.columns.spacing, p.columns.extent);
+  Source source = source_of<Source>(p, place, plane, row, column, step, has_targets);
   wait_for_previous_kernel();
   allow_next_kernel();
   typename Source::Window coming[PREFETCH];
 #pragma unroll
-  for (int i = 0; i < PREFETCH; ++i) {
-    source.load(coming[i], i % SUBROWS);
-  }
-
-  const auto weights = [&] {
-    if constexpr (WEIGHT_ORDER != 0) {
-      return OwnWeights(p, place.group);
-    } else {
-      const u32 groups = p.threads.radices[COLUMNS_FIRST ? 3 : 0].divisor;
-      const u32 first_group = Place(p, thread - threadIdx.x).group;
-      copy_weights(p, first_group, shared_weights);
-      __syncthreads();
-      const u32 slot = place.group >= first_group ? place.group - first_group : place.group + groups - first_group;
-      return Weights<ROW_TAPS_, COLUMN_TAPS_>(p, plane, row, column,
-                                              shared_weights + slot * (p.group_weights.divisor | 1));
-    }
-  }();
+  for (int i = 0; i < PREFETCH; ++i) source.load(coming[i], i % SUBROWS);
+  const auto weights = weights_of<ROW_TAPS_, COLUMN_TAPS_>(p, thread, place, plane, row, column, shared_weights);
   if (!has_targets) return;
   const Weights<ROW_TAPS_, COLUMN_TAPS_> w(weights);
 
   const Targets targets(p, place, plane, row, column);
   Functor::Cursor cursor = targets.first;
   Sums<DEPTH> sums = {};
+  const auto finish_step = [&] {
+    if (step >= begin + DEPTH - 1) {
+      sums.finish(p, targets, cursor, exits);
+      move(cursor, targets.next_row);
+    }
+    sums.advance();
+    ++step;
+  };
 #pragma unroll 1
   while (step < end_of_source) {
 #pragma unroll
@@ -308,40 +349,15 @@ __device__ __forceinline__ void correlate(const Params& p, u32 thread, const Axi
         source.load(arrived, (subrow + PREFETCH) % SUBROWS);
         const int phase = subrow / (PLANE_TAPS * SOURCES);
         const int filter_plane = subrow % SOURCES * PLANE_TAPS + subrow / SOURCES % PLANE_TAPS;
-#pragma unroll
-        for (int i = DEPTH - 1; i >= 0; --i) {
-          const int r = i * ROW_STEP + phase;
-          if (r >= ROW_TAPS_) continue;
-#pragma unroll
-          for (int t = 0; t < COLUMN_TAPS_; ++t) {
-#pragma unroll
-            for (int o = 0; o < STRIP; ++o) {
-              const int j = o * COLUMN_STEP + t - CLIP_FRONT;
-              if (j < 0 || j >= WINDOW) continue;
-#pragma unroll
-              for (int v = 0; v < CHANNELS; ++v) sums.values[i][o][v] += x[j][v] * w.values[filter_plane][r][t][v];
-            }
-          }
-        }
+        sums.add(x, w.values[filter_plane], phase);
       }
-      if (step >= begin + DEPTH - 1) {
-        sums.finish(p, targets, cursor, exits);
-        move(cursor, targets.next_row);
-      }
-      sums.advance();
-      ++step;
+      finish_step();
     }
   }
 
   // Targets whose last sources lie outside the tensor.
 #pragma unroll 1
-  for (; step < end; ++step) {
-    if (step >= begin + DEPTH - 1) {
-      sums.finish(p, targets, cursor, exits);
-      move(cursor, targets.next_row);
-    }
-    sums.advance();
-  }
+  while (step < end) finish_step();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {

@@ -89,33 +89,11 @@ struct Sums {
   }
 };
 
-// Adds one item's products.
-__device__ __forceinline__ void add_item(const Params& p, u32 item, i32 plane_tap, i32 filter, Sums& sums) {
-  u32 digits[7];
-  p.items.split(item, digits);
-  const AxisClass& column = p.columns.classes[digits[4]];
-  const AxisClass& row = p.rows.classes[digits[5]];
-  const AxisClass& plane = p.planes.classes[digits[6]];
-  const i32 first_column = i32(digits[0]) * STRIP, k = digits[2];
-  const i32 x_plane = plane.source + (k * p.planes.step + plane_tap) * p.planes.spacing;
-  const i32 begin = row.first_step + i32(digits[1]) * p.segment;
-  const i32 end = min(min(begin + p.segment, row.end_step), row.count + DEPTH - 1);
-  const bool exists = first_column < column.count && k < plane.count && u32(x_plane) < u32(p.planes.extent);
-  if (!exists || begin >= end) return;
+typedef RowReader<X_TYPE, WINDOW, CHANNELS, ROW_STEP, 1, 1> XReader;
+typedef RowReader<DY_TYPE, STRIP, CHANNELS, 1, 1, 1> DyReader;
 
-  // x from the segment's first step on; dy from DEPTH - 1 rows before it.
-  RowReader<X_TYPE, WINDOW, CHANNELS, ROW_STEP, 1, 1> x(
-      p.x + digits[3] * p.x_strides[0] + filter / p.fan * p.x_strides[1], p.x_strides);
-  x.set_planes(x_plane, 1, p.planes.extent, 1);
-  x.set_rows(row.source + begin * ROW_STEP * p.rows.spacing, p.rows.spacing, p.rows.extent);
-  const i32 position = first_column * COLUMN_STEP + CLIP_FRONT;
-  x.set_columns(column.source + position * p.columns.spacing, p.columns.spacing, p.columns.extent);
-  RowReader<DY_TYPE, STRIP, CHANNELS, 1, 1, 1> dy(
-      p.dy + digits[3] * p.dy_strides[0] + filter * p.dy_strides[1], p.dy_strides);
-  dy.set_planes(plane.target + k * p.planes.target_step, 1, p.dy_extents[0], 1);
-  dy.set_rows(row.target + (begin - DEPTH + 1) * p.rows.target_step, p.rows.target_step, p.dy_extents[1]);
-  dy.set_columns(column.target + first_column * p.columns.target_step, p.columns.target_step, p.dy_extents[2]);
-
+// Adds the products of the steps from `begin` to `end`; x is read from the first one on, dy from DEPTH - 1 rows before.
+__device__ __forceinline__ void add_steps(XReader& x, DyReader& dy, i32 begin, i32 end, Sums& sums) {
   RowWindow<DY_TYPE, STRIP, CHANNELS> before[DEPTH], coming_dy[PREFETCH];
   RowWindow<X_TYPE, WINDOW, CHANNELS> coming_x[PREFETCH * ROW_STEP];
 #pragma unroll
@@ -161,6 +139,36 @@ __device__ __forceinline__ void add_item(const Params& p, u32 item, i32 plane_ta
       ++step;
     }
   }
+}
+
+// Adds one item's products.
+__device__ __forceinline__ void add_item(const Params& p, u32 item, i32 plane_tap, i32 filter, Sums& sums) {
+  u32 digits[7];
+  p.items.split(item, digits);
+  const AxisClass& column = p.columns.classes[digits[4]];
+  const AxisClass& row = p.rows.classes[digits[5]];
+  const AxisClass& plane = p.planes.classes[digits[6]];
+  const i32 first_column = i32(digits[0]) * STRIP, k = digits[2];
+  const i32 x_plane = plane.source + (k * p.planes.step + plane_tap) * p.planes.spacing;
+  const i32 begin = row.first_step + i32(digits[1]) * p.segment;
+  const i32 end = min(min(begin + p.segment, row.end_step), row.count + DEPTH - 1);
+  const bool exists = first_column < column.count && k < plane.count && u32(x_plane) < u32(p.planes.extent);
+  if (!exists || begin >= end) return;
+
+  // x from the segment's first step on; dy from DEPTH - 1 rows before it.
+  XReader x(
+      p.x + digits[3] * p.x_strides[0] + filter / p.fan * p.x_strides[1], p.x_strides);
+  x.set_planes(x_plane, 1, p.planes.extent, 1);
+  x.set_rows(row.source + begin * ROW_STEP * p.rows.spacing, p.rows.spacing, p.rows.extent);
+  const i32 position = first_column * COLUMN_STEP + CLIP_FRONT;
+  x.set_columns(column.source + position * p.columns.spacing, p.columns.spacing, p.columns.extent);
+  DyReader dy(
+      p.dy + digits[3] * p.dy_strides[0] + filter * p.dy_strides[1], p.dy_strides);
+  dy.set_planes(plane.target + k * p.planes.target_step, 1, p.dy_extents[0], 1);
+  dy.set_rows(row.target + (begin - DEPTH + 1) * p.rows.target_step, p.rows.target_step, p.dy_extents[1]);
+  dy.set_columns(column.target + first_column * p.columns.target_step, p.columns.target_step, p.dy_extents[2]);
+
+  add_steps(x, dy, begin, end, sums);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {

@@ -116,6 +116,40 @@ struct Sums {
   }
 };
 
+// Adds up the units of a block; the sums of unit 0 are the result. shared: what stages no longer need.
+__device__ __forceinline__ void add_units(const Params& p, unsigned char* shared, Sums& sums) {
+  const u32 lane = threadIdx.x % LANES, number = threadIdx.x / LANES;
+  const u32 words = p.units / 2 * LANES;
+  f32* const exchanged = reinterpret_cast<f32*>(shared) + lane;
+#pragma unroll 1
+  for (u32 count = p.units; count > 1;) {
+    const u32 half = (count + 1) / 2;
+    f32* const mine = exchanged + number % half * LANES;
+    if (number >= half && number < count) sums.each([&](int i, f32& value) { mine[i * words] = value; });
+    __syncthreads();
+    if (number < count - half) sums.each([&](int i, f32& value) { value += mine[i * words]; });
+    __syncthreads();
+    count = half;
+  }
+}
+
+// Stores the sums of the taps into the slice of a share.
+__device__ __forceinline__ void store_taps(const Params& p, i64 share, i32 channel, const Sums& sums) {
+  f32* const slice = p.slices + share * (PLANE_TAPS * ROW_TAPS * COLUMN_TAPS) * p.x_box.channels + channel;
+#pragma unroll
+  for (int s = 0; s < PLANE_TAPS; ++s) {
+#pragma unroll
+    for (int r = 0; r < ROW_TAPS; ++r) {
+#pragma unroll
+      for (int t = 0; t < COLUMN_TAPS; ++t) {
+        const i32 plane = p.tap_first[0] + s * p.tap_steps[0], row = p.tap_first[1] + r * p.tap_steps[1];
+        const i32 tap = (plane * ROW_TAPS + row) * COLUMN_TAPS + p.tap_first[2] + t * p.tap_steps[2];
+        store<CHANNELS>(slice + i64(tap) * p.x_box.channels, sums.values[s][r][t]);
+      }
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) unsigned char shared[];
   unsigned char* const shared_dy = shared + STAGES * XPlanes::STAGE_BYTES;
@@ -169,37 +203,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
     }
   }
 
-  // Adds up the units; those of unit 0 are the result.
   cp_async_wait<0>();
   __syncthreads();
-  const u32 words = p.units / 2 * LANES;
-  f32* const exchanged = reinterpret_cast<f32*>(shared) + lane;
-#pragma unroll 1
-  for (u32 count = p.units; count > 1;) {
-    const u32 half = (count + 1) / 2;
-    f32* const mine = exchanged + number % half * LANES;
-    if (number >= half && number < count) sums.each([&](int i, f32& value) { mine[i * words] = value; });
-    __syncthreads();
-    if (number < count - half) sums.each([&](int i, f32& value) { value += mine[i * words]; });
-    __syncthreads();
-    count = half;
-  }
+  add_units(p, shared, sums);
   const i32 channel = first_channel + i32(lane) * CHANNELS;
   if (number > 0 || channel >= p.x_box.channels) return;
 
   const i64 tile = i64(place[3]) * p.blocks.radices[2].divisor + tile_row;
-  const i64 share = tile * p.blocks.radices[1].divisor + tile_column;
-  f32* const slice = p.slices + share * (PLANE_TAPS * ROW_TAPS * COLUMN_TAPS) * p.x_box.channels + channel;
-#pragma unroll
-  for (int s = 0; s < PLANE_TAPS; ++s) {
-#pragma unroll
-    for (int r = 0; r < ROW_TAPS; ++r) {
-#pragma unroll
-      for (int t = 0; t < COLUMN_TAPS; ++t) {
-        const i32 plane = p.tap_first[0] + s * p.tap_steps[0], row = p.tap_first[1] + r * p.tap_steps[1];
-        const i32 tap = (plane * ROW_TAPS + row) * COLUMN_TAPS + p.tap_first[2] + t * p.tap_steps[2];
-        store<CHANNELS>(slice + i64(tap) * p.x_box.channels, sums.values[s][r][t]);
-      }
-    }
-  }
+  store_taps(p, tile * p.blocks.radices[1].divisor + tile_column, channel, sums);
 }

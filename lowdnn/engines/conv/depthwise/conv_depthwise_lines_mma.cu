@@ -158,6 +158,43 @@ __device__ __forceinline__ f32 sum_by_taps(const X_TYPE* x, const X_TYPE* weight
   return sum;
 }
 
+// The sums of two neighbouring targets; step: samples from the one's first sample to the other's.
+__device__ __forceinline__ void sum_pair(const X_TYPE* x, const X_TYPE* weights, i32 step, i32 taps, f32 (&pair)[2]) {
+  pair[0] = sum_by_taps(x, weights, taps);
+  pair[1] = sum_by_taps(x + step, weights, taps);
+}
+
+// Two neighbouring targets to shared memory.
+__device__ __forceinline__ void write_pair(f32* to, const f32 (&pair)[2]) {
+  if constexpr (LANES > 1) {
+    to[0] = pair[0], to[SUMS_PITCH] = pair[1];
+  } else {
+    write_neighbours(to, pair);
+  }
+}
+
+// Shared addresses of the lane's rows of the operand in each tile; past the last strip, that of the last one.
+__device__ __forceinline__ void rows_of_tiles(const X_TYPE* line, i32 first_strip, i32 strips, i32 strip_samples,
+                                              u32 (&rows_at)[TILES]) {
+  const u32 lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int i = 0; i < TILES; ++i) {
+    const i32 strip = min(first_strip + i * M + i32(lane % M), strips - 1);
+    rows_at[i] = shared_address(line + strip * strip_samples + lane / M * (K / 2));
+  }
+}
+
+// Adds the products of K samples of each tile with the band, and moves on to the next ones.
+__device__ __forceinline__ void multiply(f32 (&d)[TILES][4], u32 (&rows_at)[TILES], u32 b0, u32 b1) {
+#pragma unroll
+  for (int i = 0; i < TILES; ++i) {
+    u32 a[4];
+    ldmatrix_x4(a, rows_at[i]);
+    Mma<X_TYPE>::apply(d[i], a, b0, b1);
+    rows_at[i] += K * sizeof(X_TYPE);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) unsigned char shared[];
   X_TYPE* const samples = reinterpret_cast<X_TYPE*>(shared);
@@ -167,9 +204,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) KERNEL_NAM
   const Axis& axis = p.line.axis;
   const Rows& rows = p.line.rows;
   const BlockTargets block = p.line.block();
-  for (i32 row = threadIdx.x; row < rows.count(); row += THREADS) {
+  for (i32 row = threadIdx.x; row < rows.count(); row += THREADS)
     offsets[row] = rows.offset(p.lines, block.first_batch, block.first_channel, row);
-  }
   wait_for_previous_kernel();
   allow_next_kernel();
   __syncthreads();
@@ -192,24 +228,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) KERNEL_NAM
     const X_TYPE* const line = samples + line_place(p, place[2], channel);
     const X_TYPE* const filter = weights + channel * p.weights_pitch + p.zeros;
     const X_TYPE* band = filter + 2 * t - i32(g) * axis.step - behind;
-    // Of each tile, where the lane's row of the operand lies; past the last strip, that of the last one.
     u32 rows_at[TILES];
-#pragma unroll
-    for (int i = 0; i < TILES; ++i) {
-      const i32 strip = min(first_strip + i * M + i32(lane % M), strips - 1);
-      rows_at[i] = shared_address(line + strip * strip_samples + lane / M * (K / 2));
-    }
+    rows_of_tiles(line, first_strip, strips, strip_samples, rows_at);
     f32 d[TILES][4] = {};
 #pragma unroll 2
     for (i32 k = 0; k < p.depth; ++k) {
       const u32 b0 = band_pair(band), b1 = band_pair(band + K / 2);
-#pragma unroll
-      for (int i = 0; i < TILES; ++i) {
-        u32 a[4];
-        ldmatrix_x4(a, rows_at[i]);
-        Mma<X_TYPE>::apply(d[i], a, b0, b1);
-        rows_at[i] += K * sizeof(X_TYPE);
-      }
+      multiply(d, rows_at, b0, b1);
       band += K;
     }
 
@@ -222,17 +247,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) KERNEL_NAM
       const i32 strip = first_strip + i * (M / 2) + i32(g);
       if (strip >= strips) break;
       f32 pair[2] = {d[i / 2][i % 2 * 2], d[i / 2][i % 2 * 2 + 1]};
-      if (is_nan(pair[0] + pair[1])) {
-        const X_TYPE* const x = line + strip * strip_samples + 2 * t * axis.step + behind;
-        pair[0] = sum_by_taps(x, filter, block.one.taps);
-        pair[1] = sum_by_taps(x + axis.step, filter, block.one.taps);
-      }
-      f32* const place_of_pair = to + i * (M / 2 * STRIP * SUMS_PITCH);
-      if constexpr (LANES > 1) {
-        place_of_pair[0] = pair[0], place_of_pair[SUMS_PITCH] = pair[1];
-      } else {
-        write_neighbours(place_of_pair, pair);
-      }
+      if (is_nan(pair[0] + pair[1]))
+        sum_pair(line + strip * strip_samples + 2 * t * axis.step + behind, filter, axis.step, block.one.taps, pair);
+      write_pair(to + i * (M / 2 * STRIP * SUMS_PITCH), pair);
     }
   }
   __syncthreads();

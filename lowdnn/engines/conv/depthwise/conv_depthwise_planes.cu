@@ -125,6 +125,12 @@ struct Sums {
     }
   }
 
+  // Hands the oldest plane to the epilogue, and moves the cursor to the next one.
+  __device__ __forceinline__ void finish_plane(const Params& p, const Targets& targets, Functor::Cursor& cursor) const {
+    finish(p, targets, cursor);
+    move(cursor, targets.next_plane);
+  }
+
   // The next plane: every sum moves up, a new one begins.
   __device__ __forceinline__ void advance() {
 #pragma unroll
@@ -184,17 +190,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const i32 first_plane = p.first[0] + begin, end_plane = min(p.first[0] + end + PLANE_TAPS - 1, p.planes);
   const X_TYPE* const image = p.source + place[4] * p.image_stride;
   const i32 box_row = p.first[1] + tile_row * p.box_steps[0];
-  const Planes planes(p.box, box_row, p.first[2] + tile_column * p.box_steps[1],
-                      first_channel, shared);
+  const Planes planes(p.box, box_row, p.first[2] + tile_column * p.box_steps[1], first_channel, shared);
   i32 coming = max(first_plane, 0);
-  wait_for_previous_kernel();
-  allow_next_kernel();
-#pragma unroll
-  for (int stage = 0; stage < STAGES - 1; ++stage) {
+  const auto copy_next = [&](int stage) {
     if (coming < end_plane) planes.copy(image + coming * p.plane_stride, stage);
     cp_async_commit();
     ++coming;
-  }
+  };
+  wait_for_previous_kernel();
+  allow_next_kernel();
+#pragma unroll
+  for (int stage = 0; stage < STAGES - 1; ++stage) copy_next(stage);
   copy_weights(p, first_channel, shared_weights);
   __syncthreads();
 
@@ -206,18 +212,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const i32 column = (tile_column * i32(p.unit_columns.divisor) + unit_column) * COLUMNS;
   const Targets targets(p, exists, place[4], first_channel + i32(lane) * CHANNELS, begin, row, column);
   const i32 row_of_box = (exists ? unit_row : 0) * (ROWS * ROW_STEP / ROW_UP), window_row = box_row + row_of_box;
-  const u32 window = planes.word(row_of_box,
-                                 unit_column * (COLUMNS * COLUMN_STEP / COLUMN_UP), lane);
+  const u32 window = planes.word(row_of_box, unit_column * (COLUMNS * COLUMN_STEP / COLUMN_UP), lane);
 
   const Weights w(shared_weights + lane * WEIGHTS_PITCH);
   Functor::Cursor cursor = targets.first;
   Sums sums = {};
   i32 plane = max(first_plane, 0), finished = plane - first_plane + begin - PLANE_TAPS + 1;
   const auto finish = [&] {
-    if (finished >= begin) {
-      sums.finish(p, targets, cursor);
-      move(cursor, targets.next_plane);
-    }
+    if (finished >= begin) sums.finish_plane(p, targets, cursor);
     sums.advance();
     ++finished;
   };
@@ -226,9 +228,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   for (; plane < end_plane; ++plane) {
     cp_async_wait<STAGES - 2>();
     __syncthreads();
-    if (coming < end_plane) planes.copy(image + coming * p.plane_stride, free_stage);
-    cp_async_commit();
-    ++coming;
+    copy_next(free_stage);
     sums.add(w, window + stage * Planes::STAGE_BYTES, planes.row_pitch, window_row, p.box.extents[0]);
     free_stage = stage;
     stage = Planes::next(stage);

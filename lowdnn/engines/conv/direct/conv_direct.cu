@@ -392,6 +392,30 @@ template <int D> struct PlaceOf { typedef Pixel Type; };
 template <> struct PlaceOf<FILTER> { typedef Tap Type; };
 typedef PlaceOf<DIRECTION>::Type Place;
 
+// The epilogue of a block's tile, RUN columns at a time.
+__device__ __forceinline__ void finish_tile(const Params& p, const Axis* axes, Tile& tile, u32 place_start,
+                                            i32 first_map, i32 maps, u32 part) {
+  tile.for_each_row([&](int row, const Accumulator(&values)[Tile::THREAD_COLUMNS]) {
+    if constexpr (PLACES_ARE_COLUMNS) {
+      if (row >= maps) return;
+#pragma unroll
+      for (int j = 0; j < Tile::THREAD_COLUMNS; j += RUN) {
+        const u32 number = place_start + tile.column(j / Tile::GROUP) + j % Tile::GROUP;
+        const Place place(p, axes, number, PLACE_RUN);
+        if (place.exists) finish(p, axes, place, first_map + row, maps - row, part, &values[j]);
+      }
+    } else {
+      const Place place(p, axes, place_start + row, PLACE_RUN);
+      if (!place.exists) return;
+#pragma unroll
+      for (int j = 0; j < Tile::THREAD_COLUMNS; j += RUN) {
+        const i32 column = tile.column(j / Tile::GROUP) + j % Tile::GROUP;
+        if (column < maps) finish(p, axes, place, first_map + column, maps - column, part, &values[j]);
+      }
+    }
+  });
+}
+
 // Registers that a thread may use. Left alone, ptxas aims at more blocks of a multiprocessor than they allow, and
 // spills.
 constexpr bool IS_NARROW = TILE_MAPS < 32 || sizeof(Accumulator) == 8;
@@ -440,24 +464,5 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS) KERNEL_N
   Tile tile(thread);
   if (begin < end) multiply(p, image, weights, shared, begin, end, maps, thread, tile);
 
-  // The epilogue, RUN columns at a time.
-  tile.for_each_row([&](int row, const Accumulator(&values)[Tile::THREAD_COLUMNS]) {
-    if constexpr (PLACES_ARE_COLUMNS) {
-      if (row >= maps) return;
-#pragma unroll
-      for (int j = 0; j < Tile::THREAD_COLUMNS; j += RUN) {
-        const u32 number = place_start + tile.column(j / Tile::GROUP) + j % Tile::GROUP;
-        const Place place(p, axes, number, PLACE_RUN);
-        if (place.exists) finish(p, axes, place, first_map + row, maps - row, part, &values[j]);
-      }
-    } else {
-      const Place place(p, axes, place_start + row, PLACE_RUN);
-      if (!place.exists) return;
-#pragma unroll
-      for (int j = 0; j < Tile::THREAD_COLUMNS; j += RUN) {
-        const i32 column = tile.column(j / Tile::GROUP) + j % Tile::GROUP;
-        if (column < maps) finish(p, axes, place, first_map + column, maps - column, part, &values[j]);
-      }
-    }
-  });
+  finish_tile(p, axes, tile, place_start, first_map, maps, part);
 }

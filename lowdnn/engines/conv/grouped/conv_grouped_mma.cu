@@ -521,6 +521,55 @@ __device__ __forceinline__ void replace_nans(const Params& p, const Shared& shar
   }
 }
 
+// Adds the products of a set's pixels with the filters of their class. rows: as `Sums::add` takes them.
+template <class Filters>
+__device__ __forceinline__ void add_class(const u32 (&rows)[BLOCKS_M], const Filters& filters,
+                                          const OutputClass& output, Sums& sums) {
+#if BY_WARPGROUPS
+  if constexpr (CLASSES == 1) {
+    sums.sum(rows[0], filters, 0, TAPS);
+  } else {
+    sums.sum(rows[0], filters, output.first_tap, output.end_tap);
+  }
+#else
+  if constexpr (CLASSES == 1) {
+    sums.add(rows, filters, 0, DEPTH / 2);
+  } else {
+    sums.add(rows, filters, output.first_tap * IN_CHUNKS / 2, output.end_tap * IN_CHUNKS / 2);
+  }
+#endif
+}
+
+// The sums of a set's pixels to the functor. places: of the lane's first pixel.
+__device__ __forceinline__ void finish(const Params& p, const Sums& sums, const Place* places, i32 slab,
+                                       u32 first_block) {
+  const u32 lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int i = 0; i < 2 * BLOCKS_M; ++i) {
+    const Place place = places[i * 8];
+    i64 coordinate[Map::RANK];
+    p.map.locate_row(place.row, coordinate);
+    coordinate[Map::RANK - 1] = 0;
+    const Functor::Cursor cursor = Functor::cursor(p.epilogue, coordinate);
+#pragma unroll
+    for (int pair = 0; pair < BLOCKS_N; pair += 2) {
+      Accumulator four[4];
+      sums.exchange(i / 2, i % 2, pair, four);
+      const u32 block = first_block + pair + lane % 2, column = lane % 4 / 2 * 4;
+      const i32 channel = (slab * SLAB_BLOCKS + block) * BLOCK_N + column;
+      if (place.row == OUTSIDE || channel >= p.out_channels) continue;
+#pragma unroll
+      for (int v = 0; v < 4; v += VECTOR) {
+        Accumulator part[VECTOR];
+#pragma unroll
+        for (int j = 0; j < VECTOR; ++j) part[j] = four[v + j];
+        const i32 valid = WHOLE ? VECTOR : min(p.out_channels - channel - v, VECTOR);
+        if (valid > 0) Functor::apply<VECTOR>(p.epilogue, cursor, channel + v, valid, part);
+      }
+    }
+  }
+}
+
 // ---- kernel ---------------------------------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(const __grid_constant__ Params p) {
@@ -573,48 +622,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
 #pragma unroll
       for (int i = 0; i < BLOCKS_M; ++i) rows[i] = unit_box + from.places[set + i * 16 + lane % 16].box;
       Sums sums = {};
-#if BY_WARPGROUPS
-      if constexpr (CLASSES == 1) {
-        sums.sum(rows[0], filters, 0, TAPS);
-      } else {
-        sums.sum(rows[0], filters, output.first_tap, output.end_tap);
-      }
-#else
-      if constexpr (CLASSES == 1) {
-        sums.add(rows, filters, 0, DEPTH / 2);
-      } else {
-        sums.add(rows, filters, output.first_tap * IN_CHUNKS / 2, output.end_tap * IN_CHUNKS / 2);
-      }
-#endif
+      add_class(rows, filters, output, sums);
       if constexpr (PACK > 1 || IN_CHUNKS % 2 != 0) {
         if (__any_sync(~0u, sums.may_have_nan()))  // of the warp: it stays together
           replace_nans(p, shared, output, from.box, from.places + set + lane / 4, first_block, sums);
       }
-
-#pragma unroll
-      for (int i = 0; i < 2 * BLOCKS_M; ++i) {
-        const Place place = from.places[set + i * 8 + lane / 4];
-        i64 coordinate[Map::RANK];
-        p.map.locate_row(place.row, coordinate);
-        coordinate[Map::RANK - 1] = 0;
-        const Functor::Cursor cursor = Functor::cursor(p.epilogue, coordinate);
-#pragma unroll
-        for (int pair = 0; pair < BLOCKS_N; pair += 2) {
-          Accumulator four[4];
-          sums.exchange(i / 2, i % 2, pair, four);
-          const u32 block = first_block + pair + lane % 2, column = lane % 4 / 2 * 4;
-          const i32 channel = (slab * SLAB_BLOCKS + block) * BLOCK_N + column;
-          if (place.row == OUTSIDE || channel >= p.out_channels) continue;
-#pragma unroll
-          for (int v = 0; v < 4; v += VECTOR) {
-            Accumulator part[VECTOR];
-#pragma unroll
-            for (int j = 0; j < VECTOR; ++j) part[j] = four[v + j];
-            const i32 valid = WHOLE ? VECTOR : min(p.out_channels - channel - v, VECTOR);
-            if (valid > 0) Functor::apply<VECTOR>(p.epilogue, cursor, channel + v, valid, part);
-          }
-        }
-      }
+      finish(p, sums, from.places + set + lane / 4, slab, first_block);
     }
     __syncthreads();
     stage_tile(number + STAGES * p.lanes, turn + STAGES);

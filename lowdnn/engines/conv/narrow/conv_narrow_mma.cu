@@ -168,6 +168,25 @@ __device__ __forceinline__ void put(const Params& p, const Accumulator (&sums)[R
   }
 }
 
+// Multiplies a tile by the filters in shared memory, and puts its outputs there.
+__device__ __forceinline__ void multiply(const Params& p, const Inputs& in, const u8* memory, i32 tile, i32 rows,
+                                         u32 lane, u32 outputs) {
+#pragma unroll 1
+  for (int run = 0; run < RUNS; ++run) {
+    Sums sums = {};
+    sums.add(in, shared_address(memory) + run * (FILTER_BYTES / RUNS));
+    const i32 column = run * 32 + lane % 4 * RUN;
+#pragma unroll
+    for (int half = 0; half < 2 * BLOCKS_M; ++half) {
+      Accumulator own[RUN];
+      sums.run(half / 2, half % 2, own);
+      const i32 row = half * 8 + lane / 4;
+      if (row < rows && column < OUT)
+        put(p, own, tile * PIXELS + row, column, outputs + (row * OUT + column) * u32(sizeof(Result)));
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) u8 memory[];
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0), lane = threadIdx.x % WARP_SIZE;
@@ -213,20 +232,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
     __syncwarp();
     if (++stage == STAGES) stage = 0, parity ^= 1;
 
-#pragma unroll 1
-    for (int run = 0; run < RUNS; ++run) {
-      Sums sums = {};
-      sums.add(in, shared_address(memory) + run * (FILTER_BYTES / RUNS));
-      const i32 column = run * 32 + lane % 4 * RUN;
-#pragma unroll
-      for (int half = 0; half < 2 * BLOCKS_M; ++half) {
-        Accumulator own[RUN];
-        sums.run(half / 2, half % 2, own);
-        const i32 row = half * 8 + lane / 4;
-        if (row < rows && column < OUT)
-          put(p, own, tile * PIXELS + row, column, outputs + (row * OUT + column) * u32(sizeof(Result)));
-      }
-    }
+    multiply(p, in, memory, tile, rows, lane, outputs);
     fence_async_shared();
     __syncwarp();
     if (lane == 0) {

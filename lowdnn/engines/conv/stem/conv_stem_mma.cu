@@ -200,6 +200,52 @@ __device__ __forceinline__ u32 pixel_of(int i, int half) {
   return CLASSES == 1 ? i * 16 + row : i / CLASSES * (16 * CLASSES) + row * CLASSES + i % CLASSES;
 }
 
+// The outputs of a unit in one pass over the filters, to `memory` where they are staged, otherwise to y.
+__device__ __forceinline__ void put(const Params& p, const Place& place, const Sums& sums, u32 unit, int pass,
+                                    u8* memory) {
+  const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int i = 0; i < 2 * BLOCKS_M; ++i) {
+    const u32 in_unit = pixel_of(i / 2, i % 2), pixel = unit * UNIT + in_unit;
+    if (!place.has(p, pixel)) continue;
+    const i32 output = place.output(p, pixel);
+    i64 coordinate[Map::RANK];
+    p.map.locate_row(output, coordinate);
+    coordinate[Map::RANK - 1] = 0;
+    const Functor::Cursor cursor = Functor::cursor(p.epilogue, coordinate);
+    Result* const staged = reinterpret_cast<Result*>(memory + OUTPUTS_AT + warp * OUT_BYTES) + in_unit * OUT;
+    Result* const to = IS_STAGED ? staged : p.y + i64(output) * OUT;
+#pragma unroll
+    for (int first = 0; first < PASS_RUNS * RUN; first += VECTOR) {
+      const i32 column = pass * PASS + first / RUN * (4 * RUN) + lane % 4 * RUN + first % RUN;
+      if (column >= OUT) continue;
+      Accumulator own[VECTOR];
+      Result results[VECTOR];
+      sums.part(i / 2, i % 2, first, own);
+      const i32 valid = OUT % VECTOR == 0 ? VECTOR : count_among<VECTOR>(OUT - column);
+      Functor::apply<VECTOR>(p.epilogue, cursor, column, valid, own, results);
+#pragma unroll
+      for (int v = 0; v < VECTOR; v += WRITE_WIDTH) {
+        Result part[WRITE_WIDTH];
+#pragma unroll
+        for (int j = 0; j < WRITE_WIDTH; ++j) part[j] = results[v + j];
+        if (v < valid) store<WRITE_WIDTH>(to + column + v, part);
+      }
+    }
+  }
+}
+
+// A unit's staged outputs to y.
+__device__ __forceinline__ void store_unit(const Params& p, const Place& place, u32 unit, u32 shared) {
+  const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+  __syncwarp();
+  const i32 bytes = min(place.pixels(p) - i32(unit * UNIT), UNIT) * (OUT * i32(sizeof(Result)));
+  u8* const to = reinterpret_cast<u8*>(p.y + i64(place.output(p, unit * UNIT)) * OUT);
+  for (i32 at = lane * 16; at < bytes; at += WARP_SIZE * 16)
+    store_whole(to + at, load_shared_128(shared + OUTPUTS_AT + warp * OUT_BYTES + at));
+  __syncwarp();
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) u8 memory[];
   const u32 shared = shared_address(memory);
@@ -248,44 +294,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
             sums.add<true>(rows, filters, shared);
           }
         }
-#pragma unroll
-        for (int i = 0; i < 2 * BLOCKS_M; ++i) {
-          const u32 in_unit = pixel_of(i / 2, i % 2), pixel = unit * UNIT + in_unit;
-          if (!place.has(p, pixel)) continue;
-          const i32 output = place.output(p, pixel);
-          i64 coordinate[Map::RANK];
-          p.map.locate_row(output, coordinate);
-          coordinate[Map::RANK - 1] = 0;
-          const Functor::Cursor cursor = Functor::cursor(p.epilogue, coordinate);
-          Result* const staged = reinterpret_cast<Result*>(memory + OUTPUTS_AT + warp * OUT_BYTES) + in_unit * OUT;
-          Result* const to = IS_STAGED ? staged : p.y + i64(output) * OUT;
-#pragma unroll
-          for (int first = 0; first < PASS_RUNS * RUN; first += VECTOR) {
-            const i32 column = pass * PASS + first / RUN * (4 * RUN) + lane % 4 * RUN + first % RUN;
-            if (column >= OUT) continue;
-            Accumulator own[VECTOR];
-            Result results[VECTOR];
-            sums.part(i / 2, i % 2, first, own);
-            const i32 valid = OUT % VECTOR == 0 ? VECTOR : count_among<VECTOR>(OUT - column);
-            Functor::apply<VECTOR>(p.epilogue, cursor, column, valid, own, results);
-#pragma unroll
-            for (int v = 0; v < VECTOR; v += WRITE_WIDTH) {
-              Result part[WRITE_WIDTH];
-#pragma unroll
-              for (int j = 0; j < WRITE_WIDTH; ++j) part[j] = results[v + j];
-              if (v < valid) store<WRITE_WIDTH>(to + column + v, part);
-            }
-          }
-        }
+        put(p, place, sums, unit, pass, memory);
       }
-      if constexpr (IS_STAGED) {
-        __syncwarp();
-        const i32 bytes = min(place.pixels(p) - i32(unit * UNIT), UNIT) * (OUT * i32(sizeof(Result)));
-        u8* const to = reinterpret_cast<u8*>(p.y + i64(place.output(p, unit * UNIT)) * OUT);
-        for (i32 at = lane * 16; at < bytes; at += WARP_SIZE * 16)
-          store_whole(to + at, load_shared_128(shared + OUTPUTS_AT + warp * OUT_BYTES + at));
-        __syncwarp();
-      }
+      if constexpr (IS_STAGED) store_unit(p, place, unit, shared);
     }
     __syncthreads();
     if (STAGES > 1) {

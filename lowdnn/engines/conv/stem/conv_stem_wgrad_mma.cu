@@ -128,6 +128,18 @@ __device__ __forceinline__ u32 place_of(u32 column) {
                  : column;
 }
 
+// Adds up the sums of all teams, in their order, into the slice of a split.
+__device__ __forceinline__ void store_slice(const Params& p, const f32* all, i32 split, i32 first_filter) {
+  f32* const slice = p.slices + split * p.slice_stride;
+  for (u32 index = threadIdx.x; index < SLAB * COLUMNS; index += THREADS) {
+    const i32 filter = first_filter + index / COLUMNS;
+    f32 sum = 0;
+#pragma unroll
+    for (int of_team = 0; of_team < TEAMS; ++of_team) sum += all[of_team * (SLAB * COLUMNS) + index];
+    if (filter < p.filters) slice[filter * p.pitch + place_of(index % COLUMNS)] = sum;
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) u8 memory[];
   const u32 shared = shared_address(memory);
@@ -175,19 +187,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
     }
   }
 
-  // The sums of both classes, then those of all teams, in their order.
+  // The sums of both classes, then those of all teams.
   f32* const all = reinterpret_cast<f32*>(memory);
 #pragma unroll
   for (int of_class = 0; of_class < CLASSES; ++of_class) {
     sums.put(all + team * (SLAB * COLUMNS), of_class, warp_filter, warp_word);
     __syncthreads();
   }
-  f32* const slice = p.slices + split * p.slice_stride;
-  for (u32 index = threadIdx.x; index < SLAB * COLUMNS; index += THREADS) {
-    const i32 filter = first_filter + index / COLUMNS;
-    f32 sum = 0;
-#pragma unroll
-    for (int of_team = 0; of_team < TEAMS; ++of_team) sum += all[of_team * (SLAB * COLUMNS) + index];
-    if (filter < p.filters) slice[filter * p.pitch + place_of(index % COLUMNS)] = sum;
-  }
+  store_slice(p, all, split, first_filter);
 }

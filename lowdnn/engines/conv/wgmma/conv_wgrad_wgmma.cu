@@ -121,6 +121,31 @@ __device__ __forceinline__ u32 walk_of(const ValidTap& tap, const i32 (&offset)[
 }
 #endif
 
+// Multiplies the tiles of a warpgroup. x_walks, x_boxes: what they are made of along pixels.
+template <int X_BOXES, class Walks, class Boxes>
+__device__ __forceinline__ void multiply(const Params& p, const Tile& tile, u32 warpgroup, const Walks& x_walks,
+                                         const Boxes& x_boxes, Epilogue& epilogue) {
+#if CONVERTED
+  constexpr int TEAM_THREADS = CONSUMER_WARPGROUPS * WARPGROUP_SIZE;
+  typedef ConvertedBoxes<Prologue, X_BOXES, WINDOW_PIXELS, TEAM_THREADS, X_AXES, HAS_TAIL> Converted;
+  const u32 barrier = Tile::FREE_BARRIER + warpgroup / CONSUMER_WARPGROUPS;
+  const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
+    Converted boxes(p.input, x_walks[0], p.x_extent, work, x_boxes, p.output.columns.group_channels);
+    const auto prepare = [&](u32 stage) { boxes.convert(stage + Tile::STAGE_A_BYTES, barrier); };
+    tile.plain_sum(d, work.blocks, first_row, at, Multiply<true, true>(), prepare, issued);
+  };
+  tile.consume_by(p.schedule, warpgroup, sum, epilogue);
+#elif MN_MAJOR_TYPES
+  tile.consume(p.schedule, warpgroup, Multiply<true, true>(), epilogue);
+#else
+  const PixelProduct<Tile, MultiplyTap> product(tile, warpgroup);
+  const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
+    product.sum(d, work.blocks, first_row, at, issued);
+  };
+  tile.consume_by(p.schedule, warpgroup, sum, epilogue);
+#endif
+}
+
 WGMMA_KERNEL(const __grid_constant__ Params p) {
   constexpr int DY_BOXES = TILE_M / 64, X_BOXES = TILE_N / 64 / TAP_RUN;
   const auto x_boxes = [&](const TileWork& work, PixelBox(&box)[X_BOXES]) -> u32 {
@@ -170,25 +195,7 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     tile.produce(p.schedule, load_a, load_b);
   };
   const auto consume = [&](const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
-#if CONVERTED
-    constexpr int TEAM_THREADS = CONSUMER_WARPGROUPS * WARPGROUP_SIZE;
-    typedef ConvertedBoxes<Prologue, X_BOXES, WINDOW_PIXELS, TEAM_THREADS, X_AXES, HAS_TAIL> Boxes;
-    const u32 barrier = Tile::FREE_BARRIER + warpgroup / CONSUMER_WARPGROUPS;
-    const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
-      Boxes boxes(p.input, x_walks[0], p.x_extent, work, x_boxes, p.output.columns.group_channels);
-      const auto prepare = [&](u32 stage) { boxes.convert(stage + Tile::STAGE_A_BYTES, barrier); };
-      tile.plain_sum(d, work.blocks, first_row, at, Multiply<true, true>(), prepare, issued);
-    };
-    tile.consume_by(p.schedule, warpgroup, sum, epilogue);
-#elif MN_MAJOR_TYPES
-    tile.consume(p.schedule, warpgroup, Multiply<true, true>(), epilogue);
-#else
-    const PixelProduct<Tile, MultiplyTap> product(tile, warpgroup);
-    const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
-      product.sum(d, work.blocks, first_row, at, issued);
-    };
-    tile.consume_by(p.schedule, warpgroup, sum, epilogue);
-#endif
+    multiply<X_BOXES>(p, tile, warpgroup, x_walks, x_boxes, epilogue);
   };
   run_roles<Tile, Epilogue>(p.output, produce, consume);
 }

@@ -16,6 +16,24 @@ constexpr int B_BYTES = BLOCK_N * 128;
 constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr int CONSUMERS = 128 * WARPGROUPS;
 
+// One thread brings the tiles of a block.
+__device__ __forceinline__ void produce(const TensorMap& a, const TensorMap& b, u32 ring, u32 full, u32 empty,
+                                        int tiles, int tiles_n, int steps) {
+  int turn = 0;
+  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    int row = tile / tiles_n * BLOCK_M, column = tile % tiles_n * BLOCK_N;
+#pragma unroll 1
+    for (int step = 0; step < steps; step++, turn++) {
+      u32 stage = turn % STAGES, at = ring + stage * STAGE_BYTES;
+      // In the first round the phase before the first counts as complete.
+      MBARRIER_WAIT("wait empty", empty + 8 * stage, turn / STAGES % 2 ^ 1);
+      MBARRIER_ARRIVE_EXPECT("expected", full + 8 * stage, STAGE_BYTES);
+      tma_load(at, a, step * 64, row, full + 8 * stage);
+      tma_load(at + A_BYTES, b, step * 64, column, full + 8 * stage);
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(CONSUMERS + 32)
     wgmma_pipeline(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
                    const __grid_constant__ TensorMap c, int m, int n, int k) {
@@ -34,21 +52,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32)
   BAR_SYNC("barriers made");
 
   if (threadIdx.x >= CONSUMERS) {
-    if (threadIdx.x == CONSUMERS) {
-      int turn = 0;
-      for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        int row = tile / tiles_n * BLOCK_M, column = tile % tiles_n * BLOCK_N;
-#pragma unroll 1
-        for (int step = 0; step < steps; step++, turn++) {
-          u32 stage = turn % STAGES, at = ring + stage * STAGE_BYTES;
-          // In the first round the phase before the first counts as complete.
-          MBARRIER_WAIT("wait empty", empty + 8 * stage, turn / STAGES % 2 ^ 1);
-          MBARRIER_ARRIVE_EXPECT("expected", full + 8 * stage, STAGE_BYTES);
-          tma_load(at, a, step * 64, row, full + 8 * stage);
-          tma_load(at + A_BYTES, b, step * 64, column, full + 8 * stage);
-        }
-      }
-    }
+    if (threadIdx.x == CONSUMERS) produce(a, b, ring, full, empty, tiles, tiles_n, steps);
     return;
   }
 
