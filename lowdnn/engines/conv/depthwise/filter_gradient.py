@@ -49,7 +49,7 @@ _MAX_IDLE = 0.13
 
 #: Registers that a thread's sums, rows of dy and windows may take, and those that ptxas gives it beside them.
 _MAX_REGISTERS = 170
-_OTHER_REGISTERS = 62
+_OTHER_REGISTERS = 65
 #: Multiply-adds of an unrolled loop's body.
 _MAX_UNROLLED = 1536
 _MAX_INDEX = 2**31 - 1024

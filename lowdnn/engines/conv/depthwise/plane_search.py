@@ -28,7 +28,7 @@ DEFAULT_STAGES = 3
 
 #: Of a thread: what it may hold as its own, and what it needs beside that.
 MAX_REGISTERS = 190
-_OTHER_REGISTERS, _LEAST_OTHER_REGISTERS = 38, 17
+_OTHER_REGISTERS, _LEAST_OTHER_REGISTERS = 40, 20
 _MAX_COPIES = 28
 #: Of a block.
 _MAX_THREADS = 512
