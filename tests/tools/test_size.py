@@ -64,13 +64,16 @@ def test_what_is_not(place: str, text: str, tmp_path: Path) -> None:
 def test_layers_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "PACKAGE", tmp_path)
     _write(tmp_path, "engines/a.py", "from lowdnn.graph import graph\nfrom lowdnn import status\n")
-    layers.test_imports_go_down()
+    layers.test_imports_go_down(layers.LIBRARY)
     _write(tmp_path, "graph/a.py", "def f():\n    from lowdnn.engines import registry\n")
-    with pytest.raises(AssertionError, match=r"graph/a.py imports lowdnn.engines"):
-        layers.test_imports_go_down()
+    with pytest.raises(AssertionError, match=r"lowdnn.graph.a imports lowdnn.engines"):
+        layers.test_imports_go_down(layers.LIBRARY)
     _write(tmp_path, "somewhere/a.py", "")
     with pytest.raises(AssertionError, match="somewhere"):
-        layers.test_every_part_has_a_layer()
+        layers.test_imports_go_down(layers.LIBRARY)
+    _write(tmp_path, "engines/gemm/a.py", "from lowdnn.engines.composite import composite\n")
+    with pytest.raises(AssertionError, match=r"lowdnn.engines.gemm.a imports lowdnn.engines.composite"):
+        layers.test_imports_go_down(layers.ENGINES)
 
 
 def test_literals() -> None:

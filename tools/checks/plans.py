@@ -34,7 +34,7 @@ from lowdnn.enums import HeurMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import rank
 from lowdnn.plan import KernelRef, Launch
-from tests.support.random_graphs.steps import random_graph
+from tests.support.random_graphs.steps import LISTED, random_graph
 from tests.sweeps import random_attention, random_cases, random_moves, random_ragged, random_resamples, random_rows
 from tests.sweeps import random_unfused_attention as unfused
 from tools.bench.network_layers import cases_of
@@ -77,7 +77,7 @@ def _line(arch: str, case: str) -> str:
 
 def _graph(case: str) -> OperationGraph:
     if case.startswith(_GRAPH):
-        return random_graph(int(case.removeprefix(_GRAPH).split()[0])).graph
+        return random_graph(int(case.removeprefix(_GRAPH).split()[0]), LISTED).graph
     return parse_case(case).graph()
 
 
@@ -106,7 +106,7 @@ def _random_lines(count: int, seed: int) -> Iterator[str]:
         elif number % 4 == 2:
             yield next(others)
         else:
-            yield f"{_GRAPH}{seed + number} key={random_graph(seed + number).graph.key[:12]}"
+            yield f"{_GRAPH}{seed + number} key={random_graph(seed + number, LISTED).graph.key[:12]}"
 
 
 def _contractions(count: int, seed: int) -> Iterator[str]:

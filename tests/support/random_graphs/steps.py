@@ -14,8 +14,9 @@ from tests.support.random_graphs.growth import Grown, Growth, UnfitError
 
 Step = Callable[[Growth], None]
 
-#: Steps of their own by name, each with its relative frequency and whether its results can be exact integers.
-_OWN: Mapping[str, tuple[Step, int, bool]] = {
+#: Steps that are written for their operations, by name, each with its relative frequency and whether its results can be
+#: exact integers.
+LISTED: Mapping[str, tuple[Step, int, bool]] = {
     "pointwise": (elementwise.pointwise, 12, True),
     "random_numbers": (elementwise.random_numbers, 1, False),
     "matmul": (contractions.matmul, 3, True),
@@ -60,7 +61,7 @@ _STEP_MODULES = (attention, contractions, elementwise, moves, packed, rows, sums
 _ALIKE = [kind for kind in operations() if not any(kind in vars(module).values() for module in _STEP_MODULES)]
 
 #: All steps.
-STEPS = {**_OWN, **{kind.__name__: (partial(alike.alike, kind), 1, False) for kind in _ALIKE}}
+STEPS = {**LISTED, **{kind.__name__: (partial(alike.alike, kind), 1, False) for kind in _ALIKE}}
 
 _MOST_OPERATIONS = 8
 #: One graph in so many has exact integers.
@@ -72,21 +73,21 @@ _EMPTY_SHARE = 0.1
 _MOST_ATTEMPTS = 200
 
 
-def random_graph(seed: int) -> Grown:
-    """The graph of this seed, of up to 8 operations (compound ones count once)."""
+def random_graph(seed: int, among: Mapping[str, tuple[Step, int, bool]] = STEPS) -> Grown:
+    """The graph of this seed, of up to 8 operations (compound ones count once), of steps ``among`` these."""
     rng = np.random.default_rng(seed)
     while True:
         try:
-            return _grown(rng, seed)
+            return _grown(rng, seed, among)
         except LowdnnError:  # rules that only the whole graph can break
             continue
 
 
-def _grown(rng: np.random.Generator, seed: int) -> Grown:
+def _grown(rng: np.random.Generator, seed: int, among: Mapping[str, tuple[Step, int, bool]]) -> Grown:
     empty_share = 0.0 if seed % _GRAPHS_BETWEEN_EMPTY else _EMPTY_SHARE
     growth = Growth(rng, is_exact=seed % _GRAPHS_BETWEEN_EXACT == 0, empty_share=empty_share)
     wanted = int(rng.integers(1, _MOST_OPERATIONS + 1))
-    steps = [(step, weight) for step, weight, is_exact in STEPS.values() if is_exact or not growth.is_exact]
+    steps = [(step, weight) for step, weight, is_exact in among.values() if is_exact or not growth.is_exact]
     weights = np.array([weight for _, weight in steps], float)
     for _ in range(_MOST_ATTEMPTS):
         step, _ = steps[int(rng.choice(len(steps), p=weights / weights.sum()))]
