@@ -8,6 +8,7 @@ import re
 from lowdnn.driver import emulated
 from lowdnn.driver.emulated.instructions.table import TABLE
 from lowdnn.driver.emulated.options import Options
+from tests.test_layers import EMULATED
 
 
 def test_the_example_runs() -> None:
@@ -31,3 +32,14 @@ def test_the_text_of_options_on_the_page_is_taken() -> None:
 
 def test_what_the_page_calls_refused_has_no_row() -> None:
     assert {"tex", "tld4", "suld", "vadd"}.isdisjoint(TABLE)
+
+
+def test_the_order_on_the_page_is_the_tested_one() -> None:
+    (text,) = re.findall(
+        r"\*\*The order of the packages\.\*\*[^:]*:(.*?)``device`` and ``options``", str(emulated.__doc__), re.DOTALL
+    )
+    ranks = {part: rank for rank, line in enumerate(EMULATED.lines) for part in line}
+    names = re.findall(r"``([a-z_.]+)``", text)
+    assert {*names, "device", "options"} == set(ranks)
+    assert [ranks[name] for name in names] == sorted(ranks[name] for name in names)
+    assert max(ranks["device"], ranks["options"]) < ranks["program"]
