@@ -240,7 +240,7 @@ class BackwardRows:
         shape = on_chip.tile
         ahead = NextRow(shape, self.layout, arch, self._read, wanted == NEXT_ROW)
         kernel = RowKernel(
-            source="norm/norm_backward.cu",
+            source="norm/norm_backward_turns.cu" if on_chip.is_in_turns else "norm/norm_backward.cu",
             data_type=operation.x.data_type,
             compute_type=self.compute_type,
             layout=self.layout,

@@ -1,4 +1,4 @@
-"""The forward pass of a norm as one launch over rows (``norm_forward.cu``).
+"""The forward pass of a norm as one launch over rows (``norm_forward.cu``, ``norm_forward_turns.cu``).
 
 Scale and bias of elements are the first pointwise operations behind the normalised value, and the running statistics of
 batch normalisation pointwise operations behind mean and variance: so every type, stride and repetition comes from the
@@ -116,7 +116,7 @@ class ForwardRows:
         is_whole = packed is not None and packed.may_be_whole and is_lone and shape.is_whole(self.layout)
         parameters = _row_parameters(operation, self.shape)
         kernel = RowKernel(
-            source="norm/norm_forward.cu",
+            source="norm/norm_forward_turns.cu" if on_chip.is_in_turns else "norm/norm_forward.cu",
             data_type=operation.x.data_type,
             compute_type=self.compute_type,
             layout=self.layout,

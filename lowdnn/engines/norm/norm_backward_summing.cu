@@ -19,41 +19,40 @@
 // row; AGAIN: whether what is read again has a functor of its own, since Prologue stores tensors.
 
 #include "include/cp_async.cuh"
+#include "include/optional.cuh"
 #include "include/rows/row_team.cuh"
 #include "generated.cuh"
 
-// Where a thread has its scales: nowhere (it reads them whenever it uses them), or in
-#define NOWHERE 0
-#define REGISTERS 1
-#define SHARED_MEMORY 2
+// Functors that a kernel may be without.
+struct Again;
+struct Mean;
+struct Scale;
+
+// Where a thread has its scales: nowhere (it reads them whenever it uses them), in registers, or in shared memory; and
+// that there are none.
+enum ScalePlace { NOWHERE, REGISTERS, SHARED_MEMORY, ABSENT };
 
 typedef RowTile<Data::RANK, KEPT, IS_ROW, HAS_SKEW, VECTOR, THREADS, TEAM, SIDE, JOINED, ITEMS, SHARING, CLUSTER,
                 CHUNKED, INDEX>
     Tile;
 typedef Data::Result Value;
 typedef RowTeam<Tile, Value, 1 + CENTRED> Team;
-#if !AGAIN
-typedef Prologue Again;
-#endif
+typedef Either<AGAIN, Again, Prologue>::Type Reread;
 
-struct Params {
+struct Numbers {
   RowSizes<Tile::RANK> sizes;
   Value share;  // 1 / elements of a row
   Value* gradients[GRADIENTS];
-  Data::Args x;
-  Prologue::Args dy;
-  Epilogue::Args dx;
-  Inverse::Args inverse;
-#if CENTRED
-  Mean::Args mean;
-#endif
-#if SCALED
-  Scale::Args scale;
-#endif
-#if AGAIN
-  Again::Args again;
-#endif
 };
+
+struct Params : Numbers,
+                ArgsOf<Data>,
+                ArgsOf<Prologue>,
+                ArgsOf<Epilogue>,
+                ArgsOf<Inverse>,
+                ArgsOf<Mean, CENTRED>,
+                ArgsOf<Scale, SCALED>,
+                ArgsOf<Again, AGAIN> {};
 
 // Whether x less the mean is formed first. xhat and dx take the mean off instead, an operation less for each element,
 // where x has 16 bits: that loses less than the rounding of such an x.
@@ -84,7 +83,7 @@ struct Row {
   // Less the mean where that is formed first.
   __device__ __forceinline__ void get_x(const Params& p, const RowWalk<Tile>& walk, int item, i64 column,
                                         Value (&values)[VECTOR]) const {
-    Data::finish<VECTOR>(p.x, Data::cursor(p.x, walk.coordinate), column, VECTOR, x.in.whole[item], values);
+    Data::finish<VECTOR>(args_of<Data>(p), Data::cursor(args_of<Data>(p), walk.coordinate), column, VECTOR, x.in.whole[item], values);
 #pragma unroll
     for (int v = 0; v < VECTOR && DEVIATES; ++v) values[v] -= mean;
   }
@@ -128,26 +127,36 @@ template <class Source, int SIZE, int COUNT> struct Places {
   }
 };
 
-// One number of each row; 0 of one that does not exist.
-template <class Source> struct Numbers {
+// One number of each row; 0 of one that does not exist, and where rows have none.
+template <class Source, bool IS_THERE = true> struct RowNumbers {
   const Places<Source, 1, 1> places;
 
-  __device__ __forceinline__ explicit Numbers(void* memory) : places(memory) {}
+  __device__ __forceinline__ explicit RowNumbers(void* memory) : places(memory) {}
+  __device__ __forceinline__ void* end() const { return places.end(); }
 
-  __device__ __forceinline__ void copy(const typename Source::Args& args, const RowWalk<Tile>& walk, int place) const {
+  __device__ __forceinline__ void copy(const Params& p, const RowWalk<Tile>& walk, int place) const {
     if (!walk.exists) return;
     i64 kept[KEPT];
     walk.locate_row(kept);
-    places.copy(args, kept, walk.kept_column, place, 0);
+    places.copy(args_of<Source>(p), kept, walk.kept_column, place, 0);
   }
-  __device__ __forceinline__ Value get(const typename Source::Args& args, const RowWalk<Tile>& walk, int place) const {
+  __device__ __forceinline__ Value get(const Params& p, const RowWalk<Tile>& walk, int place) const {
     Value number[1] = {};
     if (!walk.exists) return number[0];
     typename Source::template Loaded<1> in;
     places.fetch(place, 0, in);
-    Source::template finish<1>(args, {}, 0, 1, in, number);
+    Source::template finish<1>(args_of<Source>(p), {}, 0, 1, in, number);
     return number[0];
   }
+};
+template <class Source> struct RowNumbers<Source, false> {
+  void* const memory;
+
+  __device__ __forceinline__ explicit RowNumbers(void* memory) : memory(memory) {}
+  __device__ __forceinline__ void* end() const { return memory; }
+
+  __device__ __forceinline__ void copy(const Params&, const RowWalk<Tile>&, int) const {}
+  __device__ __forceinline__ Value get(const Params&, const RowWalk<Tile>&, int) const { return Value(0); }
 };
 
 // The rows on their way.
@@ -155,19 +164,13 @@ struct ComingRows {
   const Params& p;
   const Places<Data, VECTOR, ITEMS> x;
   const Places<Prologue, VECTOR, ITEMS> dy;
-  const Numbers<Inverse> inverse;
-#if CENTRED
-  const Numbers<Mean> mean;
-#endif
+  const RowNumbers<Inverse> inverse;
+  const RowNumbers<Mean, CENTRED> mean;
   RowWalk<Tile> ahead;  // the row that is asked for next
   int place = 0;        // where it will lie, and the row at hand lies
 
   __device__ __forceinline__ ComingRows(const Params& p, void* memory)
-      : p(p), x(memory), dy(x.end()), inverse(dy.end()),
-#if CENTRED
-        mean(inverse.places.end()),
-#endif
-        ahead(p.sizes) {
+      : p(p), x(memory), dy(x.end()), inverse(dy.end()), mean(inverse.end()), ahead(p.sizes) {
     ahead.begin();
 #pragma unroll 1
     for (int i = 0; i < PLACES; ++i) ask();
@@ -175,10 +178,8 @@ struct ComingRows {
 
   // The row at hand: its statistics, and a group of it.
   __device__ __forceinline__ void fetch_numbers(const RowWalk<Tile>& walk, Row& row) const {
-    row.inverse = inverse.get(p.inverse, walk, place);
-#if CENTRED
-    row.mean = mean.get(p.mean, walk, place);
-#endif
+    row.inverse = inverse.get(p, walk, place);
+    row.mean = mean.get(p, walk, place);
   }
   __device__ __forceinline__ void fetch_group(int item, Row& row) const {
     x.fetch(place, item, row.x.in.whole[item]);
@@ -186,81 +187,68 @@ struct ComingRows {
   }
 
   // Where the next area may begin.
-  __device__ __forceinline__ void* end() const {
-#if CENTRED
-    return mean.places.end();
-#else
-    return inverse.places.end();
-#endif
-  }
+  __device__ __forceinline__ void* end() const { return mean.end(); }
 
   // Asks for a row, in the place of the one at hand.
   __device__ __forceinline__ void ask() {
     each_group(ahead, [&](int item, i64 column) {
-      x.copy(p.x, ahead.coordinate, column, place, item);
-      dy.copy(p.dy, ahead.coordinate, column, place, item);
+      x.copy(args_of<Data>(p), ahead.coordinate, column, place, item);
+      dy.copy(args_of<Prologue>(p), ahead.coordinate, column, place, item);
     });
-    inverse.copy(p.inverse, ahead, place);
-#if CENTRED
-    mean.copy(p.mean, ahead, place);
-#endif
+    inverse.copy(p, ahead, place);
+    mean.copy(p, ahead, place);
     cp_async_commit();
     ahead.next();
     place = place + 1 == PLACES ? 0 : place + 1;
   }
 };
 
-// The scales of this thread's elements, the same of all rows.
-struct Scales {
-#if SCALED
-  typedef Scale::Loaded<VECTOR> Loaded;
-  typedef Word<sizeof(Loaded) < 16 ? sizeof(Loaded) : 16>::Type Piece;
-  static constexpr int PIECES = sizeof(Loaded) / sizeof(Piece);
+// The scales of a thread's elements, the same of all rows, from dy to g. `memory`: for SHARED_MEMORY.
+template <class Source, int PLACE> struct ElementScales;
 
-#if SCALES == REGISTERS
-  Loaded in[ITEMS] = {};
-#elif SCALES == SHARED_MEMORY
-  Piece* const first;  // [ITEMS][PIECES][THREADS]: neighbours have neighbouring words
-#endif
-
-  __device__ __forceinline__ Scales(const Params& p, RowWalk<Tile>& walk, void* memory)
-#if SCALES == SHARED_MEMORY
-      : first(static_cast<Piece*>(memory))
-#endif
-  {
-    if (SCALES == NOWHERE) return;
-    each_group(walk, [&](int item, i64 column) {
-      alignas(16) Loaded read = {};
-      Scale::load<VECTOR>(p.scale, Scale::cursor(p.scale, walk.coordinate), column, VECTOR, read);
-#if SCALES == REGISTERS
-      in[item] = read;
-#elif SCALES == SHARED_MEMORY
+template <class Source> struct ElementScales<Source, ABSENT> {
+  __device__ __forceinline__ ElementScales(const Params&, RowWalk<Tile>&, void*) {}
+  __device__ __forceinline__ void apply(const Params&, const RowWalk<Tile>&, int, i64, const Value (&dy)[VECTOR],
+                                        Value (&g)[VECTOR]) const {
 #pragma unroll
-      for (int i = 0; i < PIECES; ++i) piece(item, i) = reinterpret_cast<const Piece*>(&read)[i];
-#endif
-    });
+    for (int v = 0; v < VECTOR; ++v) g[v] = dy[v];
   }
+};
 
-  // g from dy.
-  __device__ __forceinline__ void apply(const Params& p, const RowWalk<Tile>& walk, int item, i64 column,
+template <class Source> struct ElementScales<Source, NOWHERE> {
+  __device__ __forceinline__ ElementScales(const Params&, RowWalk<Tile>&, void*) {}
+  __device__ __forceinline__ void apply(const Params& p, const RowWalk<Tile>& walk, int, i64 column,
                                         const Value (&dy)[VECTOR], Value (&g)[VECTOR]) const {
     Value scale[VECTOR];
-    const Scale::Cursor at = Scale::cursor(p.scale, walk.coordinate);
-#if SCALES == NOWHERE
-    Scale::apply<VECTOR>(p.scale, at, column, VECTOR, scale);
-#else
-    Scale::finish<VECTOR>(p.scale, at, column, VECTOR, fetched(item), scale);
-#endif
+    const typename Source::Args& args = args_of<Source>(p);
+    Source::template apply<VECTOR>(args, Source::cursor(args, walk.coordinate), column, VECTOR, scale);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) g[v] = dy[v] * scale[v];
   }
+};
 
- private:
-#if SCALES == REGISTERS
+// What is read of a thread's scales, group by group, in registers.
+template <class Source, int PLACE> struct KeptScales {
+  typedef typename Source::template Loaded<VECTOR> Loaded;
+
+  Loaded in[ITEMS] = {};
+
+  __device__ __forceinline__ explicit KeptScales(void*) {}
+  __device__ __forceinline__ void keep(int item, const Loaded& read) { in[item] = read; }
   __device__ __forceinline__ const Loaded& fetched(int item) const { return in[item]; }
-#elif SCALES == SHARED_MEMORY
-  __device__ __forceinline__ Piece& piece(int item, int i) const {
-    return first[(item * PIECES + i) * THREADS + threadIdx.x];
+};
+// The same in shared memory: [ITEMS][PIECES][THREADS], so that neighbours have neighbouring words.
+template <class Source> struct KeptScales<Source, SHARED_MEMORY> {
+  typedef typename Source::template Loaded<VECTOR> Loaded;
+  typedef typename Word<sizeof(Loaded) < 16 ? sizeof(Loaded) : 16>::Type Piece;
+  static constexpr int PIECES = sizeof(Loaded) / sizeof(Piece);
+
+  Piece* const first;
+
+  __device__ __forceinline__ explicit KeptScales(void* memory) : first(static_cast<Piece*>(memory)) {}
+  __device__ __forceinline__ void keep(int item, const Loaded& read) {
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) piece(item, i) = reinterpret_cast<const Piece*>(&read)[i];
   }
   __device__ __forceinline__ Loaded fetched(int item) const {
     alignas(16) Loaded read;
@@ -268,16 +256,36 @@ struct Scales {
     for (int i = 0; i < PIECES; ++i) reinterpret_cast<Piece*>(&read)[i] = piece(item, i);
     return read;
   }
-#endif
-#else
-  __device__ __forceinline__ Scales(const Params&, RowWalk<Tile>&, void*) {}
-  __device__ __forceinline__ void apply(const Params&, const RowWalk<Tile>&, int, i64, const Value (&dy)[VECTOR],
-                                        Value (&g)[VECTOR]) const {
-#pragma unroll
-    for (int v = 0; v < VECTOR; ++v) g[v] = dy[v];
+
+ private:
+  __device__ __forceinline__ Piece& piece(int item, int i) const {
+    return first[(item * PIECES + i) * THREADS + threadIdx.x];
   }
-#endif
 };
+
+template <class Source, int PLACE> struct ElementScales {
+  KeptScales<Source, PLACE> kept;
+
+  __device__ __forceinline__ ElementScales(const Params& p, RowWalk<Tile>& walk, void* memory) : kept(memory) {
+    each_group(walk, [&](int item, i64 column) {
+      alignas(16) typename Source::template Loaded<VECTOR> read = {};
+      const typename Source::Args& args = args_of<Source>(p);
+      Source::template load<VECTOR>(args, Source::cursor(args, walk.coordinate), column, VECTOR, read);
+      kept.keep(item, read);
+    });
+  }
+
+  __device__ __forceinline__ void apply(const Params& p, const RowWalk<Tile>& walk, int item, i64 column,
+                                        const Value (&dy)[VECTOR], Value (&g)[VECTOR]) const {
+    Value scale[VECTOR];
+    const typename Source::Args& args = args_of<Source>(p);
+    Source::template finish<VECTOR>(args, Source::cursor(args, walk.coordinate), column, VECTOR, kept.fetched(item),
+                                    scale);
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) g[v] = dy[v] * scale[v];
+  }
+};
+typedef ElementScales<Scale, SCALED ? SCALES : ABSENT> Scales;
 
 // Adds to the gradients, and to the sums over a row of g * xhat and (CENTRED) of g.
 __device__ __forceinline__ void add_row(const ComingRows& coming, RowWalk<Tile>& walk, Row& row, const Scales& scales,
@@ -288,7 +296,7 @@ __device__ __forceinline__ void add_row(const ComingRows& coming, RowWalk<Tile>&
     if (!HOLDS) coming.fetch_group(item, row);
     Value x[VECTOR], dy[VECTOR], g[VECTOR];
     row.get_x(p, walk, item, column, x);
-    row.get_dy<Prologue>(p.dy, walk, item, column, dy);
+    row.get_dy<Prologue>(args_of<Prologue>(p), walk, item, column, dy);
     scales.apply(p, walk, item, column, dy, g);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
@@ -308,22 +316,17 @@ __device__ __forceinline__ void store_row(const ComingRows& coming, RowWalk<Tile
   const Value inverse = row.inverse;
   const Value slope = -inverse * (sums[0] * p.share);
   const Value offset = CENTRED ? -slope * row.remaining_mean() - sums[CENTRED] * p.share : Value(0);
-#if AGAIN
-  const Again::Args& again = p.again;
-#else
-  const Again::Args& again = p.dy;
-#endif
   each_group(walk, [&](int item, i64 column) {
     if (!HOLDS) coming.fetch_group(item, row);
     Value x[VECTOR], dy[VECTOR], dx[VECTOR];
     row.get_x(p, walk, item, column, x);
-    row.get_dy<Again>(again, walk, item, column, dy);
+    row.get_dy<Reread>(args_of<Reread>(p), walk, item, column, dy);
     scales.apply(p, walk, item, column, dy, dx);
 #pragma unroll
     for (int v = 0; v < VECTOR; ++v) {
       dx[v] = (slope * x[v] + (CENTRED ? dx[v] + offset : dx[v])) * inverse;
     }
-    Epilogue::apply<VECTOR>(p.dx, Epilogue::cursor(p.dx, walk.coordinate), column, VECTOR, dx);
+    Epilogue::apply<VECTOR>(args_of<Epilogue>(p), Epilogue::cursor(args_of<Epilogue>(p), walk.coordinate), column, VECTOR, dx);
   });
 }
 

@@ -10,32 +10,42 @@
 // Macros: THREADS COLUMNS; GRADIENTS: 1 (dscale) or 2 (dscale and dbias); OVERLAPS_PREVIOUS: as a dependent launch
 // (dependent_launch.cuh); INDEX: u32 below 2^31 elements, else i64.
 
-#if OVERLAPS_PREVIOUS
-#include "include/ptx/dependent_launch.cuh"
-#endif
 #include "include/math/division.cuh"
+#include "include/optional.cuh"
+#include "include/ptx/dependent_launch.cuh"
 #include "generated.cuh"
+
+struct BiasGradient;  // which a kernel may be without
 
 typedef ScaleGradient::Accumulator Value;
 constexpr int RANK = ScaleGradient::RANK, ROWS = THREADS / COLUMNS;
 
-struct Params {
+struct Numbers {
   i64 elements;
   i64 count;
   Divider axes[RANK];
   const Value* partials[GRADIENTS];
-  ScaleGradient::Args scale;
-#if GRADIENTS > 1
-  BiasGradient::Args bias;
-#endif
 };
 
-template <class Target> __device__ __forceinline__ void finish(const Params& p, const typename Target::Args& args,
-                                                               i64 element, Value total) {
+struct Params : Numbers, ArgsOf<ScaleGradient>, ArgsOf<BiasGradient, (GRADIENTS > 1)> {};
+
+template <class Target> __device__ __forceinline__ void finish(const Params& p, i64 element, Value total) {
   i64 coordinate[RANK];
   digits<RANK>(p.axes, INDEX(element), coordinate);
   const Value result[1] = {total};
+  const typename Target::Args& args = args_of<Target>(p);
   Target::template apply<1>(args, Target::cursor(args, coordinate), coordinate[RANK - 1], 1, result);
+}
+
+// Of the gradient that this block has.
+template <class Bias> __device__ __forceinline__ void finish_own(const Params& p, i64 element, Value total) {
+  if constexpr (GRADIENTS > 1) {
+    if (blockIdx.y == 1) {
+      finish<Bias>(p, element, total);
+      return;
+    }
+  }
+  finish<ScaleGradient>(p, element, total);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
@@ -43,9 +53,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const i64 element = i64(blockIdx.x) * COLUMNS + threadIdx.x % COLUMNS;
   const int row = threadIdx.x / COLUMNS;
   const bool exists = element < p.elements;
-#if OVERLAPS_PREVIOUS
-  wait_for_previous_kernel();
-#endif
+  if constexpr (OVERLAPS_PREVIOUS) wait_for_previous_kernel();
 
   Value total = Value(0);
   if (exists) {
@@ -59,12 +67,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     __syncthreads();
     if (row < half) total += shared[threadIdx.x + half * COLUMNS];
   }
-  if (!exists || row != 0) return;
-#if GRADIENTS > 1
-  if (blockIdx.y == 1) {
-    finish<BiasGradient>(p, p.bias, element, total);
-    return;
-  }
-#endif
-  finish<ScaleGradient>(p, p.scale, element, total);
+  if (exists && row == 0) finish_own<BiasGradient>(p, element, total);
 }

@@ -212,3 +212,12 @@ template <class Team, int COUNT, bool TOGETHER> struct RowMeeting {
     } while (!are_there);
   }
 };
+
+// The meeting of all threads of a block, which they make together: what they have made before is there then.
+template <class Meeting, class Params> __device__ __forceinline__ Meeting meeting_of_block(const Params& p) {
+  __shared__ typename Meeting::Shared shared;
+  const Meeting meeting(shared, p.partials);
+  meeting.begin();
+  __syncthreads();
+  return meeting;
+}

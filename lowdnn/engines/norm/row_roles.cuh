@@ -16,6 +16,7 @@
 #include "include/ptx/warpgroup.cuh"
 
 enum Role { COPYING, FIRST_PASS, HEARING, SECOND_PASS, TELLING };
+constexpr int ROLES = 4;  // that have threads of a block each
 constexpr int TELLERS = WARP_SIZE;
 
 __device__ __forceinline__ Role role() {

@@ -32,7 +32,7 @@ _LEAST_THREADS = 64
 #: numbers.
 _AREAS, _RESULTS, _TOLD = 16, 4, 2
 #: Groups of a row that the estimate of its mean is taken over then, and rows whose groups there is room for: ``Sample``
-#: of ``norm_forward.cu``.
+#: of ``norm_forward_turns.cu``.
 _SAMPLED_MEMBERS, _SAMPLED_ROWS = 4, 8
 
 
@@ -62,11 +62,10 @@ class OnChip:
 
     @property
     def switches(self) -> tuple[tuple[str, int], ...]:
-        """The macros STAYS, IN_RING, IN_TURNS and AGAIN."""
+        """The macros STAYS, IN_RING and AGAIN."""
         return (
             ("STAYS", int(self.stays)),
             ("IN_RING", int(self.is_in_ring)),
-            ("IN_TURNS", int(self.is_in_turns)),
             ("AGAIN", int(self._has_again)),
         )
 

@@ -33,3 +33,8 @@ def check(device: Runtime, line: str, choices: dict[KnobType, int] | None = None
 
 def shape_of(plan: Plan) -> dict[str, int | str]:
     return dict(plan.kernels[0].parameters)
+
+
+def is_in_turns(plan: Plan) -> bool:
+    """Whether the blocks of a cooperative grid share one row after the other."""
+    return plan.kernels[0].source.endswith("_turns.cu")

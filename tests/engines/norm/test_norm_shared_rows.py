@@ -14,7 +14,7 @@ from lowdnn.graph.layouts import Layout
 from lowdnn.heuristics.ranking import rank
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import BadParamError
-from tests.engines.norm.rows import CLUSTER, COLUMNS, ENGINE, GRID, SMALL, check, shape_of
+from tests.engines.norm.rows import CLUSTER, COLUMNS, ENGINE, GRID, SMALL, check, is_in_turns, shape_of
 from tests.support.data import fresh_seed
 from tests.support.running import check_case, check_outputs, run_plan
 
@@ -127,7 +127,7 @@ def test_blocks_share_rows_in_turns(racing: Runtime, line: str, team: int) -> No
     """Threads of roles of their own copy rows, have the first pass over one and the second over another, and meet."""
     turns = GRID | {KnobType.THREADS_PER_ROW: team, KnobType.READ_AHEAD: 2}
     plan = check_case(racing, ENGINE, f"norm {line}", turns, SM_90A.with_sm_count(4))
-    assert shape_of(plan)["IN_TURNS"] == 1
+    assert is_in_turns(plan)
     assert plan.launches[0].grid[0] == 4
     assert plan.launches[0].block[1] == 4
 
@@ -137,7 +137,7 @@ def test_blocks_share_rows_in_turns_under_every_policy(scheduled: Runtime, direc
     turns = GRID | {KnobType.THREADS_PER_ROW: 16, KnobType.READ_AHEAD: 2}
     line = f"norm dims=3x80x9x19 mode=group groups=8 layout=nhwc dtype=fp16 dir={direction}"
     plan = check_case(scheduled, ENGINE, line, turns, SM_90A.with_sm_count(4))
-    assert shape_of(plan)["IN_TURNS"] == 1
+    assert is_in_turns(plan)
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
@@ -146,7 +146,7 @@ def test_many_blocks_share_rows_in_turns(device: Runtime, direction: str) -> Non
     turns = GRID | {KnobType.THREADS_PER_ROW: 32, KnobType.CTA_COUNT: 32, KnobType.READ_AHEAD: 2}
     line = f"norm dims=3x32x41x50 mode=instance layout=nhwc dtype=bf16 dir={direction}"
     plan = check_case(device, ENGINE, line, turns, SM_90A.with_sm_count(32))
-    assert shape_of(plan)["IN_TURNS"] == 1
+    assert is_in_turns(plan)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_many_blocks_share_rows_in_turns(device: Runtime, direction: str) -> Non
 )
 def test_rows_that_no_cluster_holds_are_shared_in_turns_and_read_once(line: str, sharing: int) -> None:
     plan = ENGINE.plan(parse_case(f"norm dims={line}").graph(), SM_90A, {})
-    assert (shape_of(plan)["IN_TURNS"], shape_of(plan)["SHARING"]) == (1, sharing)
+    assert (is_in_turns(plan), shape_of(plan)["SHARING"]) == (True, sharing)
     assert plan.launches[0].grid[0] <= SM_90A.sm_count
     assert plan.launches[0].work.bytes < 1.01 * sum(tensor.size_bytes for tensor in plan.tensors)
 

@@ -34,9 +34,7 @@
 
 // The bounds of a kernel over rows, by its macros: RESIDENT blocks of a multiprocessor, since ptxas by itself now and
 // then spills a few registers to fit one more.
-#if IN_TURNS
-#define ROW_KERNEL __launch_bounds__(4 * THREADS, RESIDENT)  // of each role: row_roles.cuh
-#elif CLUSTER > 1
+#if CLUSTER > 1
 #define ROW_KERNEL __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, RESIDENT)
 #else
 #define ROW_KERNEL __launch_bounds__(THREADS, RESIDENT)
