@@ -13,7 +13,6 @@ from lowdnn.graph.pattern import (
     PointwiseDag,
     dag_of,
     match_anchored_with_exits,
-    refuse_index_space,
 )
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.pointwise import PointwiseOperation
@@ -68,9 +67,6 @@ def _match_prologued(graph: OperationGraph, anchor_type: type[OperationT]) -> Pr
         readers = graph.consumers(op.output)
         if not op.output.is_virtual or any(id(reader) not in inside for reader in readers):
             return f"{op.output.label}: expected a virtual tensor that only {operand.label} depends on, got others"
-    refused = refuse_index_space(tuple(before), operand.dims)
-    if refused:
-        return refused
     rest = graph.subgraph(op for op in graph.operations if id(op) not in inside or op is anchors[0])
     matched = match_anchored_with_exits(rest, anchor_type)
     if isinstance(matched, str):
