@@ -44,7 +44,6 @@ def test_odd_rows(device: Runtime) -> None:
         ("dims=3x5x11x7 mode=instance scale=none dtype=fp16", NARROW, 8),
         ("dims=9x517 mode=layer mean=10000", CLUSTER, 4),
         ("dims=9x517 mode=layer mean=10000", NARROW, 4),
-        ("dims=9x67 mode=layer mean=10000", NARROW, 4),  # an estimate of the mean from 15 groups or 16
     ],
 )
 def test_rows_that_begin_beside_vectors(device: Runtime, line: str, choices: dict[KnobType, int], vector: int) -> None:

@@ -2,7 +2,7 @@
 //     target[n, c, o] = epilogue(sum over t of source[n, c, position(o, t)] * w[c, tap(t)])
 // as conv_depthwise_lines, on tensor cores: for operands of one type of 16 bits, summed in f32.
 //
-// Of one channel, eight neighbouring targets are a row of the product of samples and a band of weights:
+// Eight neighbouring targets of a channel are a row of the product of samples and a band of weights:
 //     sums[s, o] = sum over k of samples[8 * s * step + k] * band[k, o],   band[k, o] = w[k - o * step - behind],
 // s a strip of eight targets, `behind` how far the sample that tap 0 meets lies behind the first one, band 0 outside the
 // filter. Where a sample or a weight is not finite, a 0 of the band may make a NaN of a sum that does not meet it: sums
