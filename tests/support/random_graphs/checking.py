@@ -51,7 +51,8 @@ def problem_of(runtime: Runtime, grown: Grown, plan: Plan, unrounded: Collection
     """
     actual = run_plan(runtime, plan, grown.graph, grown.inputs)
     for op in grown.graph.operations:
-        if isinstance(op, RaggedStore):  # rows outside of sequences stay as they are, which the oracle has as zeros
+        # Rows outside of sequences stay as they are, which the oracle has as zeros; a virtual tensor has none.
+        if isinstance(op, RaggedStore) and op.y.uid in actual:
             actual[op.y.uid] = np.where(is_of_sequences(op, grown.inputs)[:, None], actual[op.y.uid], 0)
     expected = evaluate(grown.graph, grown.inputs)
     changed = [] if grown.is_exact else _changed(grown, plan.numerical_notes, unrounded)
