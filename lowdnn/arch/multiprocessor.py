@@ -1,4 +1,4 @@
-"""What a multiprocessor is like on every device since compute capability 8.0.
+"""Facts that every multiprocessor shares since compute capability 8.0.
 
 Source: CUDA Programming Guide, "Features and Technical Specifications"; granules of allocation as the driver has them,
 which ``tests/engines/model/test_occupancy.py`` asks on a GPU.

@@ -29,12 +29,12 @@ class Timings:
     l2_bytes_per_s: float = 114e9
     #: Bytes per second from device memory to one multiprocessor.
     read_bytes_per_s: float = 40e9
-    #: What a multiprocessor gets of these two rates whose neighbour has no block, as multiples: both share their way.
+    #: A multiprocessor whose neighbour has no block gets these multiples of the two rates: both share their way.
     lone_l2: float = 1.5
     lone_read: float = 2.0
     #: Clock in Hz of multiprocessors whose tensor cores are not the limit: these draw the power that lowers it.
     light_clock_hz: float = 1.75e9
 
 
-#: What other devices have as estimates.
+#: Measured on an H200; other devices take these as estimates.
 MEASURED_ON_H200: Final = Timings()

@@ -8,7 +8,7 @@ from statistics import geometric_mean, median
 
 from lowdnn.bench.table import Row
 
-#: What two measurements of one plan may differ by, whatever their spread.
+#: Two measurements of one plan may differ by this share, whatever their spread.
 NOISE = 0.01
 
 

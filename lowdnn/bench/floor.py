@@ -20,7 +20,7 @@ from lowdnn.status import NotSupportedError
 
 @dataclass(frozen=True)
 class Card:
-    """What a card sustains.
+    """The rates that a card sustains.
 
     name: as it is part of the driver's name of the device. flops: matrix products of random data (fp32: as TF32), each
     per second, by data type; fp64_flops: those of all other types. copy_bytes_per_s: read plus written.
@@ -46,7 +46,7 @@ H200 = Card(
     fp64_flops=33e12,
     copy_bytes_per_s=4.3e12,
 )
-#: The same multiprocessors beside a memory of 3.35 TB/s, of which a copy is taken to reach the H200's share, 0.88.
+#: An H100 has the H200's multiprocessors and a memory of 3.35 TB/s; a copy is taken to reach 0.88 of it, as there.
 H100 = replace(H200, name="H100", copy_bytes_per_s=2.95e12)
 CARDS = (H200, H100)
 

@@ -1,4 +1,4 @@
-"""What several samples of one time say."""
+"""Statistics of several samples of one time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmarks measure: suites of cases by class, the targets of the classes, and the choice of a part.
+"""Suites of benchmark cases by class, the targets of the classes, and the choice of a part.
 
 A suite is a file of ``cases/``. It has sections ``[class]`` of case lines; ``{a,b}`` in a line stands for each of its
 values, as in a shell.

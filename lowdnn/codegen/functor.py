@@ -114,7 +114,7 @@ def generate(
 
 
 def _read(writer: FunctorWriter, dag: PointwiseDag, accumulator: DataType | None, handed: Collection[int]) -> None:
-    """What comes from outside: the anchor's value, tensors, scalars, random numbers. handed: uids."""
+    """Writes the values from outside: the anchor's, tensors, scalars, random numbers. handed: uids."""
     if dag.anchor is not None:
         writer.take_accumulator(dag.anchor, accumulator if accumulator is not None else dag.anchor.data_type)
     for tensor in dag.loads:

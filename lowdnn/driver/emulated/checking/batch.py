@@ -1,4 +1,4 @@
-"""What the race detector asks of a batch."""
+"""The interface of a batch that the race detector uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What asynchronous copies ask of a batch: barriers to complete at, when to land, and who is told of them."""
+"""The interface of a batch that asynchronous copies use: barriers, times of landing, and watchers of the copies."""
 
 from __future__ import annotations
 

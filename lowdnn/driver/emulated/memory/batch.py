@@ -1,4 +1,4 @@
-"""What loads, stores and atomics ask of a batch."""
+"""The interface of a batch that loads, stores and atomics use."""
 
 from __future__ import annotations
 
