@@ -298,6 +298,9 @@ class Driver(Protocol):
 
     def module_get_function(self, module: int, name: str) -> int: ...
 
+    def function_parameter_bytes(self, function: int, index: int) -> int:
+        """The size of a kernel's parameter; 0 where the driver cannot say (before CUDA 12.4)."""
+
     def function_get_attribute(self, function: int, attribute: FunctionAttribute) -> int: ...
 
     def function_set_attribute(self, function: int, attribute: FunctionAttribute, value: int) -> None: ...

@@ -37,6 +37,8 @@ from lowdnn.tensor_map import (
 
 #: DLPack's kDLCUDA.
 _DLPACK_CUDA = 2
+#: The first version of the driver that has cuFuncGetParamInfo, as cuDriverGetVersion counts.
+_TELLS_PARAMETERS = 12040
 
 
 class CudaDriver:
@@ -236,6 +238,12 @@ class CudaDriver:
 
     def module_get_function(self, module: int, name: str) -> int:
         return int(self._call("cuModuleGetFunction", module, name.encode()))
+
+    def function_parameter_bytes(self, function: int, index: int) -> int:
+        if self.driver_version() < _TELLS_PARAMETERS:
+            return 0
+        _, size_bytes = self._call("cuFuncGetParamInfo", function, index)
+        return int(size_bytes)
 
     def function_get_attribute(self, function: int, attribute: FunctionAttribute) -> int:
         return int(self._call("cuFuncGetAttribute", self._cu.CUfunction_attribute(attribute), function))

@@ -75,6 +75,7 @@ CALLS: Mapping[str, str] = {
     "module_load_data": "cuModuleLoadDataEx",
     "module_unload": "cuModuleUnload",
     "module_get_function": "cuModuleGetFunction",
+    "function_parameter_bytes": "cuFuncGetParamInfo",
     "function_get_attribute": "cuFuncGetAttribute",
     "function_set_attribute": "cuFuncSetAttribute",
     "occupancy_max_active_blocks": "cuOccupancyMaxActiveBlocksPerMultiprocessor",

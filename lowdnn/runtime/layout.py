@@ -30,11 +30,13 @@ class ArgumentLayout:
     """Byte positions of one launch's arguments, counted from a multiple of ``ARGUMENT_ALIGNMENT_BYTES``.
 
     arguments: of each argument.  leaves: of each number, address and tensor map in the arguments, in their order.
+    sizes: of each argument, in bytes.
     pointers: of the ``void*[]`` of cuLaunchKernel, which follows the arguments.
     packer: packs all leaves, then the addresses of the arguments.
     """
 
     arguments: tuple[int, ...]
+    sizes: tuple[int, ...]
     leaves: tuple[int, ...]
     pointers: int
     packer: struct.Struct
@@ -48,17 +50,19 @@ class ArgumentLayout:
 def layout_of(arguments: tuple[CType, ...]) -> ArgumentLayout:
     """The layout of arguments of these types."""
     positions: list[int] = []
+    sizes = tuple(size_and_alignment(argument)[0] for argument in arguments)
     leaves: list[tuple[int, str]] = []
     end = 0
-    for argument in arguments:
+    for argument, size_bytes in zip(arguments, sizes, strict=True):
         start = aligned(end, ARGUMENT_ALIGNMENT_BYTES)
         positions.append(start)
         leaves.extend(_leaves(argument, start))
-        end = start + size_and_alignment(argument)[0]
+        end = start + size_bytes
     pointers = aligned(end, _POINTER_BYTES)
     addresses = [(pointers + _POINTER_BYTES * index, "Q") for index in range(len(arguments))]
     return ArgumentLayout(
         arguments=tuple(positions),
+        sizes=sizes,
         leaves=tuple(position for position, _ in leaves),
         pointers=pointers,
         packer=_packer([*leaves, *addresses]),

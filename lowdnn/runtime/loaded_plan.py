@@ -23,7 +23,7 @@ from lowdnn.runtime.plan_rules import check_plan
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.runtime.tensor_maps import encode_map
 from lowdnn.runtime.variant_pack import PackRules
-from lowdnn.status import CudaGraphMismatchError
+from lowdnn.status import BadParamError, CudaGraphMismatchError
 
 #: Addresses in the order of ``plan.tensors``, or by uid.
 Pointers = tuple[int, ...] | Mapping[int, int]
@@ -60,6 +60,7 @@ class LoadedPlan(ProcessBound):
                     self._functions, self._configs, self._block.launch_parameters, strict=True
                 )
             )
+            self._check_parameters()
         self._lock = Lock()
         self._annotate = annotate
         self._pack = PackRules(plan, context, checks_ranges=checks_ranges)
@@ -130,6 +131,21 @@ class LoadedPlan(ProcessBound):
                 for node, (function, config, parameters) in zip(nodes, self._prepared(), strict=True):
                     self.context.driver.graph_exec_kernel_node_set_params(
                         graph_exec, node, function, config, parameters
+                    )
+
+    def _check_parameters(self) -> None:
+        """Raises BadParamError where an argument has another size than the kernel's parameter.
+
+        The driver reads as many bytes as the parameter has, whatever lies there.
+        """
+        for index, (function, sizes) in enumerate(zip(self._functions, self._block.argument_bytes, strict=True)):
+            for place, size_bytes in enumerate(sizes):
+                wanted = self.context.driver.function_parameter_bytes(function, place)
+                if wanted not in (0, size_bytes):
+                    raise BadParamError.at(
+                        f"{self.plan.name}.launches[{index}].arguments[{place}]",
+                        expected=f"{wanted} bytes, as the kernel's parameter has",
+                        got=f"{size_bytes} bytes",
                     )
 
     def _prepared(self) -> list[tuple[int, LaunchConfig, int]]:

@@ -69,6 +69,7 @@ class ParameterBlock:
     workspace_slots: where the workspace's goes.  value_slots: where by-value tensors go.
     map_slots: tensor maps that hide their address from us; those that do not are among the former two.
     launch_parameters: for each launch, the address of its ``void*[]``.
+    argument_bytes: for each launch, the sizes of its arguments.
     """
 
     def __init__(self, plan: Plan, encode_map: MapEncoder) -> None:
@@ -101,6 +102,7 @@ class ParameterBlock:
         self.value_slots = _value_slots(plan, bound)
         self._value_writers = tuple((slot.tensor, _value_writer(self._bytes, slot)) for slot in self.value_slots)
         self.map_slots = _map_slots(plan, maps)
+        self.argument_bytes = tuple(part.layout.sizes for part in parts)
         self.launch_parameters = tuple(base + part.start + part.layout.pointers for part in parts)
 
     def patch_tensors(self, addresses: tuple[int, ...], last: tuple[object, ...]) -> None:

@@ -61,6 +61,12 @@ def test_values_come_back_as_plain_python() -> None:
     assert driver.device_attribute(0, DeviceAttribute.WARP_SIZE) == 10
 
 
+@pytest.mark.parametrize(("version", "size_bytes"), [(12030, 0), (12040, 72)])
+def test_sizes_of_parameters_are_asked_of_drivers_that_know_them(version: int, size_bytes: int) -> None:
+    driver = CudaDriver(Spy(cuDriverGetVersion=(SUCCESS, version), cuFuncGetParamInfo=(SUCCESS, 0, 72)))
+    assert driver.function_parameter_bytes(0x50, 0) == size_bytes
+
+
 def test_an_error_names_call_arguments_and_result() -> None:
     driver = CudaDriver(Spy(cuMemFree=(bindings.CUresult.CUDA_ERROR_INVALID_VALUE,)))
     with pytest.raises(DriverError, match=r"cuMemFree\(0x7f001000\): CUDA_ERROR_INVALID_VALUE \(1\)") as caught:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import DriverError
 from lowdnn.driver.emulated.driver import EmulatedDriver
-from lowdnn.plan import Plan
+from lowdnn.plan import Plan, Struct
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.loaded_plan import LoadedPlan
@@ -190,6 +190,16 @@ def test_debug_mode_finds_a_buffer_that_is_too_short(device: Runtime, tmp_path: 
         x, alpha = upload(runtime, np.ones(4, np.float32)), np.array([1.0])
         with pytest.raises(SizeInsufficientError, match=r"uid 11 \(x\)"):
             loaded.execute((x.address, x.address, alpha.ctypes.data))
+
+
+@pytest.mark.parametrize("fields", [slice(0, 4), slice(1, 6)])
+def test_arguments_of_another_size_than_the_parameter_are_refused(scale: Scale, fields: slice) -> None:
+    plan = scale_plan(COUNT)
+    (arguments,) = plan.launches[0].arguments
+    assert isinstance(arguments, Struct)
+    launch = replace(plan.launches[0], arguments=(Struct(arguments.fields[fields]),))
+    with pytest.raises(BadParamError, match=r"launches\[0\].arguments\[0\]: expected 40 bytes.*got 32 bytes"):
+        scale.load(replace(plan, launches=(launch,)))
 
 
 def test_an_empty_tensor_may_be_null(scale: Scale) -> None:

@@ -319,6 +319,15 @@ class EmulatedDriver:
                 known[name] = state.add(state.functions, LoadedFunction(function))
             return known[name]
 
+    def function_parameter_bytes(self, function: int, index: int) -> int:
+        call = "cuFuncGetParamInfo"
+        with self._context.entered(call, function, index) as state:
+            parameters = find(state.functions, call, function).function.kernel.parameters
+            if index >= len(parameters):
+                problem = f"the kernel has {len(parameters)} parameters"
+                raise driver_error(call, CuResult.INVALID_VALUE, f"{function:#x}, {index}", problem)
+            return parameters[index].size
+
     def function_get_attribute(self, function: int, attribute: FunctionAttribute) -> int:
         with self._context.entered("cuFuncGetAttribute", function) as state:
             return function_attribute(find(state.functions, "cuFuncGetAttribute", function), attribute, self._device)

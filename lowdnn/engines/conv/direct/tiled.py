@@ -20,7 +20,7 @@ from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import DataType
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
-from lowdnn.plan import Argument, KernelRef, Launch, Scalar, ScalarType, Struct, WorkspacePointer
+from lowdnn.plan import KernelRef, Launch, Scalar, ScalarType, Struct, WorkspacePointer
 
 #: Maps of one tile; fp64 accumulators of the largest tile would not fit the registers.
 _MAP_TILES = (8, 16, 32, 64, 128)
@@ -129,14 +129,16 @@ def add_parts(parts: PlanParts, geometry: DirectGeometry, maps: int, slices: int
     if slices == 1:
         functor = geometry.functor()
         kernel = parts.kernel(_kernel(geometry, maps, functor))
-        parts.launches.append(_launch(kernel, geometry, maps, slices, (functor.arguments,), None))
+        parts.launches.append(_launch(kernel, geometry, maps, slices, functor.arguments, None))
         return
     partial = _slices(geometry, slices)
     offset = parts.reserve(partial.size_bytes)
-    tail: tuple[Argument, ...] = (
-        Scalar(ScalarType.I32, _slice_depth(geometry, slices)),
-        *i64((partial.pitch, partial.slice_elements)),
-        WorkspacePointer(offset),
+    tail = Struct(
+        (
+            Scalar(ScalarType.I32, _slice_depth(geometry, slices)),
+            *i64((partial.pitch, partial.slice_elements)),
+            WorkspacePointer(offset),
+        )
     )
     kernel = parts.kernel(_kernel(geometry, maps, None))
     parts.launches.append(_launch(kernel, geometry, maps, slices, tail, partial.size_bytes))
@@ -178,7 +180,7 @@ def _launch(
     geometry: DirectGeometry,
     maps: int,
     slices: int,
-    tail: tuple[Argument, ...],
+    tail: Struct,
     slice_bytes: int | None,
 ) -> Launch:
     """``tail``: the epilogue's arguments, or those of the slices, which take ``slice_bytes``."""
@@ -192,7 +194,7 @@ def _launch(
         geometry.operation.groups,
         *_tile_counts(geometry, maps),
     )
-    arguments = Struct(
+    numbers = Struct(
         (
             *geometry.pointers(),
             *i64(geometry.image.strides),
@@ -200,13 +202,12 @@ def _launch(
             *i64(geometry.group_strides),
             *geometry.extents(),
             *i32(counts),
-            *tail,
         )
     )
     depth = ceil_div(geometry.depth, prod(geometry.classes()) * slices)
     terms = blocks * _place_tile(maps) * ceil_div(depth, tile.depth) * tile.depth
     work = geometry.work(round(terms * _place_cost(geometry, maps)), slice_bytes, steps=depth)
-    return Launch(kernel, (blocks, 1, 1), (tile.threads, 1, 1), (arguments,), work=work)
+    return Launch(kernel, (blocks, 1, 1), (tile.threads, 1, 1), (Struct((numbers, tail)),), work=work)
 
 
 def _params(geometry: DirectGeometry, tile: SimtTile, is_split: bool) -> Params:

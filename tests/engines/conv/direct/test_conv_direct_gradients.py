@@ -93,9 +93,10 @@ def test_tiles(device: Runtime, maps: int, direction: str) -> None:
     assert plan.launches[0].block[0] == {8: 32, 16: 64, 32: 128, 64: 256, 128: 256}[maps]
 
 
+@pytest.mark.parametrize("axes", ["hw=190 rs=3 pad=1", "hw=17x18 rs=2x3 pad=1", "hw=5x7x8 rs=1x3x2 pad=0x1x1"])
 @pytest.mark.parametrize("rest", ["dtype=fp16 beta=1", "dtype=fp64 layout=nchw", "epilogue=scale+store+bias"])
-def test_slices_of_the_filter_gradient(device: Runtime, rest: str) -> None:
-    line = f"n=3 c=10 hw=17x18 k=7 rs=2x3 pad=1 dir=wgrad {rest}"
+def test_slices_of_the_filter_gradient(device: Runtime, rest: str, axes: str) -> None:
+    line = f"n=3 c=10 {axes} k=7 dir=wgrad {rest}"
     plan = run(device, line, {KnobType.SPLIT_K_SLC: 2})
     assert len(plan.launches) == 2
     assert plan.workspace_bytes > 0
