@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +31,10 @@ MAX_SM_COUNT: Final = 4096
 
 #: The share of its memory's bandwidth that a copy reaches, where that is not measured. On an H200 it is 0.88.
 COPIED_SHARE: Final = 0.85
+
+#: The share of the multiprocessors that clusters of more than two blocks find room on at once, with one block on each:
+#: 120 of an H200's 132. A cluster has its blocks within one group of multiprocessors, and not all groups are as large.
+CLUSTERED_SHARE: Final = Fraction(120, 132)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, strides_over
 from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES
 from lowdnn.engines.launch import bytes_of, i32, macros
+from lowdnn.engines.model.clock import moving_s
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
@@ -192,7 +193,7 @@ def fusion_problem(operand: ConvertedOperand, fused_s: float, apart_s: float, ar
 
     fused_s, apart_s: of the product with the prologue, and behind that launch.
     """
-    apart_s += arch.timings.launch_s + (operand.moved_bytes + operand.converted_bytes) / arch.copy_bytes_per_s
+    apart_s += moving_s(arch, operand.moved_bytes + operand.converted_bytes)
     if fused_s <= apart_s:
         return ""
     got = f"{apart_s * 1e6:.1f} us apart, {fused_s * 1e6:.1f} us fused"

@@ -12,24 +12,14 @@ from lowdnn.engines.model.occupancy import shared_room
 
 @dataclass(frozen=True)
 class Machine:
-    """What the architecture gives products of one type.
-
-    flops: of one multiprocessor, operations per second.  copy_bytes_per_s: of the device.  launch_s: of a launch.
-    """
+    """What the architecture gives products of one type; flops: operations per second of one multiprocessor."""
 
     arch: ArchSpec
     flops: float
-    copy_bytes_per_s: float
-    launch_s: float
 
     @classmethod
     def of(cls, kind: WgmmaType, arch: ArchSpec) -> Machine:
-        return cls(
-            arch,
-            arch.attained_rate(kind.unit) / arch.sm_count,
-            arch.copy_bytes_per_s,
-            arch.timings.launch_s,
-        )
+        return cls(arch, arch.attained_rate(kind.unit) / arch.sm_count)
 
     @property
     def sm_count(self) -> int:

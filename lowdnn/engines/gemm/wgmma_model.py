@@ -26,7 +26,8 @@ from lowdnn.engines.gemm.wgmma_menu import (
 )
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import Schedule, WgmmaTile
-from lowdnn.engines.gemm.wgmma_times import Counts, Rates, Times, busy_times, total_times
+from lowdnn.engines.gemm.wgmma_times import Counts, Rates, busy_times, total_times
+from lowdnn.engines.model.clock import Times, moving_s
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.plan import Launch, MathUnit, Work
 from lowdnn.status import BadParamError
@@ -108,8 +109,7 @@ def busy_launch(product: WgmmaProduct, arch: ArchSpec) -> Launch:
 def exit_problem(product: WgmmaProduct, arch: ArchSpec) -> str:
     """Why its output is better reduced by itself than on the way out of ``product``, which is not split for that."""
     apart = replace(product, allows_split=not product.classes)
-    reread_s = arch.timings.launch_s + product.output_bytes / arch.copy_bytes_per_s
-    if least_seconds(apart, arch) + reread_s < least_seconds(product, arch):
+    if least_seconds(apart, arch) + moving_s(arch, product.output_bytes) < least_seconds(product, arch):
         return f"operations: expected a product that is not faster in parts of k, got {best(apart, arch).splits} parts"
     return ""
 
@@ -264,7 +264,7 @@ def _waits_for_memory(product: WgmmaProduct, machine: Machine) -> bool:
     k = product.k_blocks * product.type.stage_k
     arithmetic_s = 2 * product.batches * product.m * product.n * k / (machine.flops * machine.sm_count)
     has_pixels = product.is_a_pixels or product.is_b_pixels
-    return not has_pixels and product.moved_bytes / machine.copy_bytes_per_s > arithmetic_s
+    return not has_pixels and product.moved_bytes / machine.arch.copy_bytes_per_s > arithmetic_s
 
 
 def _first(seconds: Times, rates: Rates, telling_ratio: float) -> tuple[int, int]:

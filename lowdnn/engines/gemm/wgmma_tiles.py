@@ -7,8 +7,10 @@ from enum import IntEnum
 from functools import cached_property
 from itertools import accumulate
 
+from lowdnn.arch.multiprocessor import MAX_THREAD_REGISTERS, REGISTERS_PER_SM
 from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES
 from lowdnn.engines.launch import BARRIER_BYTES, MAX_EXTENT, ceil_div, divider, i32
+from lowdnn.engines.model.occupancy import clustered_sms
 from lowdnn.plan import Struct
 from lowdnn.tensor_map import TensorMapSwizzle
 
@@ -24,8 +26,6 @@ _MAX_BOX_ROWS = 256
 WARPGROUP_ROWS = 64
 
 WARPGROUP_THREADS = 128
-_REGISTERS_PER_SM = 65536
-_MAX_THREAD_REGISTERS = 255
 #: What the loading warpgroup keeps; and the most that a multiplying one can use.
 _PRODUCER_REGISTERS = 40
 _MAX_CONSUMER_REGISTERS = 240
@@ -33,9 +33,8 @@ _MAX_CONSUMER_REGISTERS = 240
 _STAGING_BUFFER_BYTES = 2048
 #: Of a chunk of the epilogue's operand and its barrier.
 _OPERAND_BUFFER_BYTES = 2048 + 8
-_ACCUMULATOR_BYTES = 4
-#: Clusters of more than two blocks find room at once on so many multiprocessors, of all that an H200 has.
-_SMALL_CLUSTER, _ROOM_OF_LARGE_CLUSTERS, _H200_SMS = 2, 120, 132
+#: Bytes of a sum.
+ACCUMULATOR_BYTES = 4
 
 
 def box_rows(own: int) -> int:
@@ -155,15 +154,9 @@ class WgmmaTile:
         """Blocks of a cluster."""
         return self.cluster_m * self.cluster_n * self.cluster_k
 
-    def usable_sms(self, sm_count: int) -> int:
-        """Multiprocessors that its clusters find room on: not every part of the device has some for large ones."""
-        if self.cluster <= _SMALL_CLUSTER:
-            return sm_count
-        return max(sm_count * _ROOM_OF_LARGE_CLUSTERS // _H200_SMS, 1)
-
     def resident_clusters(self, sm_count: int) -> int:
-        """That are resident at once."""
-        return max(self.usable_sms(sm_count) * self.blocks_per_sm // self.cluster, 1)
+        """Clusters that are resident at once; at least one."""
+        return max(clustered_sms(sm_count, self.cluster) * self.blocks_per_sm // self.cluster, 1)
 
     @property
     def stored_columns(self) -> int:
@@ -226,7 +219,7 @@ class WgmmaTile:
         """Of what a block gets from the others that share its k, and two barriers of each multiplying warp."""
         if self.cluster_k == 1:
             return 0
-        received = self.m * (self.n - self.stored_columns) * _ACCUMULATOR_BYTES
+        received = self.m * (self.n - self.stored_columns) * ACCUMULATOR_BYTES
         return self.teams * received + self.consumers * 4 * 2 * BARRIER_BYTES
 
     def stages_in(self, budget_bytes: int, store: TileStore) -> int:
@@ -245,7 +238,7 @@ class WgmmaTile:
     @property
     def launched_registers(self) -> int:
         """Of each thread at launch, and the most that ptxas hands out."""
-        return min(_REGISTERS_PER_SM // (self.threads * self.blocks_per_sm), _MAX_THREAD_REGISTERS) // 8 * 8
+        return min(REGISTERS_PER_SM // (self.threads * self.blocks_per_sm), MAX_THREAD_REGISTERS) // 8 * 8
 
     @cached_property
     def registers(self) -> Registers:

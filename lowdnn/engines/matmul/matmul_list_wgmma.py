@@ -263,13 +263,15 @@ class _Cut(WgmmaCut):
         )
         items = tuple(accumulate((schedule.items for schedule in self.schedules), initial=0))
         batches = Struct((Struct(divider(1)),))
-        resident = max(arch.sm_count * tile.blocks_per_sm // tile.cluster, 1)
         work = Work(
             sum(schedule.flops for schedule in self.schedules),
             sum(product.moved_bytes for product in self.products),
             self.products[0].kind.unit,
         )
-        kernel, grid = parts.kernel(self._kernel()), min(items[-1], resident) * tile.cluster
+        kernel, grid = (
+            parts.kernel(self._kernel()),
+            min(items[-1], tile.resident_clusters(arch.sm_count)) * tile.cluster,
+        )
         arguments = Struct((*products, *i32(items), batches))
         parts.launches.append(self.tile_launch(kernel, grid, arguments, self.stores[0].store, work))
 

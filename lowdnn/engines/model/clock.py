@@ -15,7 +15,7 @@ each may be an array with one element for each of many candidates.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import overload
+from typing import TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.plan import Work
 
 Times = NDArray[np.float64]
+TimeT = TypeVar("TimeT", float, Times)
 
 #: Of two things, the share of the shorter one that the longer one does not hide: in estimates that are to be no less
 #: than the time, and in bounds that are to be no more.
@@ -74,7 +75,17 @@ def work_s(work: Work, arch: ArchSpec, exposed: float, utilisation: float = 1.0,
     return overlap(arithmetic_s, work.bytes / (arch.copy_bytes_per_s * reach), exposed)
 
 
-def launch_s(arch: ArchSpec, busy_s: float, *, is_dependent: bool = False, is_cooperative: bool = False) -> float:
+def stage_latency_s(arch: ArchSpec, on_their_way: int, copy_s: float = 0.0) -> float:
+    """Seconds from one stage to the next where so many are on their way, each for the latency and its ``copy_s``."""
+    return (arch.timings.copy_latency_s + copy_s) / on_their_way
+
+
+def moving_s(arch: ArchSpec, moved_bytes: TimeT) -> TimeT:
+    """Seconds of a launch that reads and writes so many bytes in all, and does nothing else."""
+    return launch_s(arch, moved_bytes / arch.copy_bytes_per_s)
+
+
+def launch_s(arch: ArchSpec, busy_s: TimeT, *, is_dependent: bool = False, is_cooperative: bool = False) -> TimeT:
     """Seconds from the end of the kernel before to the end of this one."""
     timings = arch.timings
     saved_s = timings.dependent_launch_saves_s if is_dependent else 0.0

@@ -12,7 +12,7 @@ asks on a GPU.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,13 @@ from lowdnn.arch.multiprocessor import (
     WARP_SCHEDULERS,
     WARP_SIZE,
 )
-from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.specs import CLUSTERED_SHARE, ArchSpec
 
 #: A number, or one for each of many candidates.
 CountT = TypeVar("CountT", int, NDArray[np.int64])
+
+#: Blocks of a cluster up to which clusters find room on every multiprocessor.
+_SMALL_CLUSTER: Final = 2
 
 
 def resident_blocks(arch: ArchSpec, threads: int, registers: int = 0, shared_bytes: int = 0) -> int:
@@ -58,3 +61,8 @@ def shared_room(arch: ArchSpec, blocks: int) -> int:
     """The most bytes of shared memory with which a multiprocessor holds ``blocks`` blocks."""
     share = arch.shared_bytes_per_sm // blocks // SHARED_GRANULE_BYTES * SHARED_GRANULE_BYTES
     return min(arch.shared_bytes_per_block, share - RESERVED_SHARED_BYTES)
+
+
+def clustered_sms(sm_count: int, cluster: int) -> int:
+    """Multiprocessors that clusters of ``cluster`` blocks find room on at once, with one block on each."""
+    return sm_count if cluster <= _SMALL_CLUSTER else max(int(sm_count * CLUSTERED_SHARE), 1)

@@ -29,8 +29,7 @@ class GroupSchedule:
 
     def grid(self, sm_count: int) -> int:
         """Blocks that are resident at once, whole clusters of them, no more than there can be work for."""
-        resident = sm_count * self.tile.blocks_per_sm // self.tile.cluster
-        return min(self.most_items, max(resident, 1)) * self.tile.cluster
+        return min(self.most_items, self.tile.resident_clusters(sm_count)) * self.tile.cluster
 
     def argument(self, offsets: Tensor) -> Struct:
         """``GroupSchedule::Arguments``."""

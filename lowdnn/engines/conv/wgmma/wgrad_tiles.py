@@ -14,8 +14,8 @@ from lowdnn.engines.base import Knob
 from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
 from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType
 from lowdnn.engines.gemm.wgmma_menu import WARP_CONFIGS, fits_instruction
+from lowdnn.engines.gemm.wgmma_tile_costs import conversion_clocks
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, ClassSchedule, Schedule, TileStore, WgmmaTile
-from lowdnn.engines.gemm.wgmma_times import conversion_clocks
 from lowdnn.engines.launch import i32
 from lowdnn.engines.model.occupancy import shared_room
 from lowdnn.enums import KnobType
