@@ -52,7 +52,7 @@ class Order:
 LIBRARY = Order(
     "lowdnn",
     (
-        ("one_line",),
+        ("one_line", "mirrored"),
         ("status",),
         ("enums", "documents", "forking"),
         ("dtypes", "config", "codec", "tensor_map"),
@@ -68,7 +68,7 @@ LIBRARY = Order(
         ("heuristics",),
         ("backend",),
         ("cases",),
-        ("bench", "frontend"),
+        ("bench", "capi", "frontend"),
         ("cli",),
         ("__main__",),
     ),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle
+from lowdnn.mirrored import MIRRORED_CUDNN_VERSION, version_number
 from lowdnn.status import AttributeTypeError, BadParamError
-
-#: The cuDNN release whose API is mirrored. Programs compare it; ``lowdnn.__version__`` is the library's own version.
-MIRRORED_CUDNN_VERSION = (9, 28, 0)
 
 
 def create_handle(
@@ -44,8 +42,7 @@ def get_stream(handle: Handle) -> int:
 
 def backend_version() -> int:
     """major * 10000 + minor * 100 + patch of the cuDNN release whose API is mirrored."""
-    major, minor, patch = MIRRORED_CUDNN_VERSION
-    return major * 10000 + minor * 100 + patch
+    return version_number()
 
 
 def backend_version_string() -> str:

@@ -1,0 +1,1 @@
+"""Shared objects in the ELF format, written from their parts."""

@@ -1,0 +1,54 @@
+"""What a function of the library does where nothing stands behind it: versions are known even without Python."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from lowdnn.mirrored import CUDA_VERSION, MIRRORED_CUDNN_VERSION, version_number
+from lowdnn.status import Status
+
+#: cudnnGetMaxDeviceVersion: major * 100 + minor * 10 of the newest device.
+MAX_DEVICE_VERSION: Final = 1210
+
+_PROPERTIES = struct.pack("<3i", *MIRRORED_CUDNN_VERSION)
+_TEXT = (
+    b"CUDNN_STATUS_NOT_INITIALIZED lowdnn.capi: expected a loaded implementation, got none; call lowdnn.capi.load()\0"
+)
+
+#: The constants that fallbacks refer to.
+CONSTANTS: Final = _PROPERTIES + _TEXT
+
+
+class Action(Enum):
+    RETURN_NUMBER = auto()
+    """Returns ``value``."""
+    RETURN_ADDRESS = auto()
+    """Returns the address of the constant at offset ``value``."""
+    COPY_TEXT = auto()
+    """Copies the text at offset ``value`` to (char *argument 0), at most argument 1 bytes with the final zero."""
+    WRITE_PROPERTY = auto()
+    """Writes element argument 0 of the three integers at offset ``value`` to (int *argument 1); returns a status."""
+
+
+@dataclass(frozen=True)
+class Fallback:
+    action: Action
+    value: int
+
+
+def fallback_of(name: str) -> Fallback:
+    """The fallback of one function: a status for all but those of versions and texts."""
+    return _OTHERS.get(name, Fallback(Action.RETURN_NUMBER, Status.NOT_INITIALIZED))
+
+
+_OTHERS: Final = {
+    "cudnnGetVersion": Fallback(Action.RETURN_NUMBER, version_number()),
+    "cudnnGetCudartVersion": Fallback(Action.RETURN_NUMBER, CUDA_VERSION),
+    "cudnnGetMaxDeviceVersion": Fallback(Action.RETURN_NUMBER, MAX_DEVICE_VERSION),
+    "cudnnGetProperty": Fallback(Action.WRITE_PROPERTY, 0),
+    "cudnnGetErrorString": Fallback(Action.RETURN_ADDRESS, len(_PROPERTIES)),
+    "cudnnGetLastErrorString": Fallback(Action.COPY_TEXT, len(_PROPERTIES)),
+}
