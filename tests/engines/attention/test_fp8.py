@@ -54,11 +54,17 @@ def test_values_are_transposed_beside_everything_else(racing: Runtime, queries: 
 
 
 @pytest.mark.parametrize(
-    "words", ["stats=yes", "causal=bottom_right lengths=yes sink=yes", "lengths=both sink=yes stats=yes"]
+    "words",
+    [
+        "kv=150 stats=yes",
+        "kv=150 causal=bottom_right lengths=yes sink=yes",
+        "kv=150 lengths=both sink=yes stats=yes",
+        "kv=95 left=20 right=20",  # one key alone for rows of a tile that do not exist
+    ],
 )
 def test_largest_magnitudes(device: Runtime, words: str) -> None:
     """Of weights as they are without rounding; of outputs that are stored in FLOAT, before their scale."""
-    case = parse_case(f"sdpa b=2 h=2 q=90 kv=150 d=16 dtype=e4m3 out=fp32 {words}")
+    case = parse_case(f"sdpa b=2 h=2 q=90 d=16 dtype=e4m3 out=fp32 {words}")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
     results = run_plan(device, WGMMA.plan(graph, SM_90A, {}), graph, inputs)
     exact = evaluate(graph, inputs, rounds_virtual=False)

@@ -103,6 +103,15 @@ def test_columns_over_batches(device: Runtime, operator: ReduceTensorOp) -> None
     check_close(device, MATMUL, builder.graph(), length=140, choices=SMALL_TILES)
 
 
+def test_rows_behind_the_last_have_no_slice(raced: Runtime) -> None:
+    """Behind the 80th row a warp of the last tile has none: the slice that follows is the next batch's."""
+    builder = CaseBuilder()
+    a, b = builder.tensor((2, 80, 24), BF16), builder.tensor((2, 24, 60), BF16, layout=Layout.TRANSPOSED)
+    builder.reduction(ReduceTensorOp.MIN, builder.matmul(a, b, store=BF16), (0, 1), store=DataType.FLOAT)
+    plan = check_exact(raced, MATMUL, builder.graph(), length=LENGTH, choices=SMALL_TILES)
+    assert "functor_columns_min" in plan.kernels[0].name
+
+
 def test_rows_columns_and_everything(device: Runtime) -> None:
     builder = CaseBuilder()
     y = product(builder, (2, 70, 208), 24)

@@ -44,6 +44,7 @@ def test_odd_rows(device: Runtime) -> None:
         ("dims=3x5x11x7 mode=instance scale=none dtype=fp16", NARROW, 8),
         ("dims=9x517 mode=layer mean=10000", CLUSTER, 4),
         ("dims=9x517 mode=layer mean=10000", NARROW, 4),
+        ("dims=9x65 mode=layer mean=10000", NARROW, 4),  # 15 or 16 vectors, all in the estimate of the mean
     ],
 )
 def test_rows_that_begin_beside_vectors(device: Runtime, line: str, choices: dict[KnobType, int], vector: int) -> None:

@@ -203,6 +203,15 @@ def test_tiles_by_tensor_map_under_every_policy(scheduled: Runtime, direction: s
     check_exact(scheduled, ENGINE, case.graph(direction), length=case.length, choices=choices, arch=SMALL)
 
 
+@pytest.mark.parametrize("channels", [16, 64])
+def test_boxes_are_copied_over_when_no_warp_reads_them(racing: Runtime, channels: int) -> None:
+    """Without and with a tensor map, three and more tiles for each block, which holds two at a time."""
+    case, arch = Case((14, channels, 6, 5), (channels, 8, 3, 3), (1, 1)), SM_90A.with_sm_count(1)
+    choices = {KnobType.TILE_M: 64}
+    plan = check_exact(racing, ENGINE, case.graph("forward"), length=case.length, choices=choices, arch=arch)
+    assert plan.launches[0].grid == (2, 1, 1)  # of seven tiles
+
+
 #: Channels in pairs and alone, in several parts of a block, one task's taps in several sets, a half-empty task.
 SPLIT = (
     Case((4, 64, 6, 5), (64, 16, 3, 3), (1, 1)),
