@@ -33,7 +33,7 @@ class Timings:
     lone_l2: float = 1.5
     lone_read: float = 2.0
     #: Clock in Hz of multiprocessors whose tensor cores are not the limit: these draw the power that lowers it.
-    light_clock_hz: float = 1.75e9
+    light_clock_hz: float = 1.7e9
 
 
 #: Measured on an H200; other devices take these as estimates.

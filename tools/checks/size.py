@@ -22,7 +22,7 @@ PENDING = frozenset(
     {
         "attention_backward_wgmma.cuh", "attention_forward.cuh", "conv_grouped_mma.cu", "conv_grouped_wgrad_mma.cu",
         "im2col_product.py", "resample_forward.cu", "rows.cuh",
-        "softmax_forward.cu", "wgrad_tiles.py",
+        "softmax_forward.cu",
     }
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ from lowdnn.engines.base import (
     Knob,
     Refusal,
 )
-from lowdnn.engines.conv.wgmma import wgrad_tiles
+from lowdnn.engines.conv.wgmma import wgrad_model
 from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_last
 from lowdnn.engines.conv.wgmma.valid_pixels import valid_share
 from lowdnn.engines.conv.wgmma.wgrad_product import LEAST_PADDING, WgradProduct
@@ -95,16 +95,16 @@ class ConvWgradWgmma(ProblemEngine["_Problem"], Floored, Modelled):
         return Floor(Multipliers.FASTEST, waste=share if share <= 1 - LEAST_PADDING else 1.0)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
-        work = Work(busy_s=wgrad_tiles.busy_seconds(self.accepted(graph, arch).best, arch))
+        work = Work(busy_s=wgrad_model.busy_seconds(self.accepted(graph, arch).best, arch))
         return Launch(0, (1, 1, 1), (1, 1, 1), (), work=work, overlaps_previous=True)
 
     def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tile, ring, warps, cluster, windows, padding and parts of the pixels."""
-        return wgrad_tiles.knobs(problem.product, problem.best)
+        return wgrad_model.knobs(problem.product, problem.best)
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """Repacking launches where they are needed, the product, the sum of its parts where pixels are split."""
-        parts = _parts(wgrad_tiles.tiling_of(self.name, problem.product, arch, chosen), arch)
+        parts = _parts(wgrad_model.tiling_of(self.name, problem.product, arch, chosen), arch)
         parts.numerical_notes = tiles.numerical_notes(problem.product.instruction.a)
         return parts
 
@@ -156,7 +156,7 @@ class _Problem:
 
     @cached_property
     def best(self) -> WgradTiling:
-        return wgrad_tiles.best(self.product, self.arch)
+        return wgrad_model.best(self.product, self.arch)
 
 
 def _matched(
@@ -174,7 +174,7 @@ def _slowness(product: WgradProduct, arch: ArchSpec) -> str:
     """Why x is better converted in a launch of its own, or an empty string."""
     if product.converted is None:
         return ""
-    fused_s, apart_s = (wgrad_tiles.least_seconds(cut, arch) for cut in (product, replace(product, converted=None)))
+    fused_s, apart_s = (wgrad_model.least_seconds(cut, arch) for cut in (product, replace(product, converted=None)))
     return fusion_problem(product.converted, fused_s, apart_s, arch)
 
 
@@ -256,7 +256,7 @@ def _launch(
 ) -> Launch:
     product, tile, schedule = tiling.product, tiling.tile, tiling.schedule
     dy, x = operands
-    busy_s = wgrad_tiles.busy_seconds(tiling, arch)
+    busy_s = wgrad_model.busy_seconds(tiling, arch)
     dy_maps = product.dy.maps(product.instruction.map_type, tile.k // tile.cluster_n)
     x_maps = product.x.maps(product.x_map_type, product.window(tile.cluster_m) // tile.cluster_m)
     arguments = Struct(

@@ -1,0 +1,167 @@
+"""How long a filter gradient takes by wgmma: stages of the busiest cluster, and what all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lowdnn.arch.multiprocessor import SHARED_BYTES_PER_CLOCK
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
+from lowdnn.engines.conv.wgmma.wgrad_tiles import copied_bytes, transposed_bytes
+from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType
+from lowdnn.engines.gemm.wgmma_machine import Machine
+from lowdnn.engines.gemm.wgmma_tile_costs import conversion_clocks
+from lowdnn.engines.gemm.wgmma_tiles import ACCUMULATOR_BYTES, MN_MAJOR_BOX, WARPGROUP_ROWS, WgmmaTile
+from lowdnn.engines.model.clock import launch_s, overlap, stage_latency_s
+from lowdnn.engines.model.turns import busiest
+
+#: Measured on an H200. Share of the rate of the L2 cache at which all multiprocessors fill their shared memory.
+_L2_REACH = 0.69
+#: Seconds of transposing a stage that the multiplications of the one before do not hide.
+_TRANSPOSE_S = 0.09e-6
+#: Seconds from a kernel's start to its first multiplication, and from its last one to the end.
+_START_S = 1.1e-6
+#: Share of the shorter one of reading from memory and of what goes on meanwhile that the longer one does not hide.
+_EXPOSED = 0.085
+#: Seconds of the launch that adds up the slices until its first bytes have come, and of its end.
+_SUM_START_S = 1.6e-6
+#: Share of a copy's rate at which slices are written and read again.
+_SLICE_REACH = 0.93
+
+
+class StageTraits(NamedTuple):
+    """What the time of a tile's stages depends on, whatever the extents of a product are.
+
+    tap_run, window: taps of a window, and its pixels.  dy_clocks, x_clocks: to copy a pixel.
+    element_clocks: to convert an element of x; or 0.
+    """
+
+    instruction: WgmmaType
+    tap_run: int
+    window: int
+    dy_clocks: float
+    x_clocks: float
+    element_clocks: float
+
+    @classmethod
+    def of(cls, product: WgradProduct, cluster_m: int = 1) -> StageTraits:
+        element_clocks = conversion_clocks(product.converted.functions) if product.converted else 0.0
+        window = product.window(cluster_m)
+        return cls(product.instruction, product.tap_run, window, *product.pixel_clocks, element_clocks)
+
+
+class Extents(NamedTuple):
+    """What the model sees of a product beside them.
+
+    columns: of all taps, or of one where each has k_blocks of its own.  sum_bytes: of one slice of those.
+    """
+
+    filters: int
+    columns: int
+    k_blocks: tuple[int, ...]
+    groups: int
+    read_bytes: int
+    sum_bytes: int
+
+    @classmethod
+    def of(cls, product: WgradProduct) -> Extents:
+        k_blocks = product.tap_blocks if product.is_valid_only else (max(product.k_blocks, 1),)
+        sum_bytes = product.operation.dw.element_count * ACCUMULATOR_BYTES // len(k_blocks)
+        extents = (max(product.filters, 1), max(product.columns // len(k_blocks), 1), k_blocks)
+        return cls(*extents, product.groups, product.read_bytes, sum_bytes)
+
+
+@dataclass(frozen=True)
+class TimedTile:
+    """A tile with its stages: of each the bytes of its copies, its operations and its seconds on a multiprocessor.
+
+    resident: clusters that run at once.
+    """
+
+    tile: WgmmaTile
+    machine: Machine
+    copied_bytes: int
+    stage_flops: int
+    stage_s: float
+    resident: int
+
+    @classmethod
+    def of(cls, tile: WgmmaTile, traits: StageTraits, arch: ArchSpec) -> TimedTile:
+        stage_bytes = copied_bytes(tile, traits.tap_run, traits.window)
+        stage_s = _stage_seconds(tile, traits, stage_bytes, arch)
+        machine, resident = Machine.of(traits.instruction, arch), tile.resident_clusters(arch.sm_count)
+        return cls(tile, machine, stage_bytes, 2 * tile.m * tile.n * tile.k, stage_s, resident)
+
+    @property
+    def sustained_s(self) -> float:
+        """Seconds of a stage at the clock that the device's power leaves while all are busy: as measured, it does not
+        rise when a few have longer items than the others."""
+        sms = self.resident * self.tile.cluster / self.tile.blocks_per_sm
+        return max(self.stage_s, self.stage_flops * sms / self._flops)
+
+    def clusters(self, extents: Extents) -> int:
+        """Tiles of clusters, of each part of k."""
+        rows = -(-extents.filters // (self.tile.m * self.tile.cluster_m))
+        return rows * -(-extents.columns // (self.tile.n * self.tile.cluster_n)) * extents.groups
+
+    def seconds(self, extents: Extents, splits: Sequence[int]) -> float:
+        """Seconds from the start to the end of all launches, with k in so many parts."""
+        lengths = [-(-k // min(split, k)) for k, split in zip(extents.k_blocks, splits, strict=True)]
+        splits = [-(-k // length) for k, length in zip(extents.k_blocks, lengths, strict=True)]
+        sum_s = self._sum_seconds(extents, sum(splits)) if max(splits) > 1 else 0.0
+        return _START_S + self.busy_seconds(extents, splits) + sum_s
+
+    def busy_seconds(self, extents: Extents, splits: Sequence[int]) -> float:
+        """Seconds of the product's own launch without its start; splits: none of them empty."""
+        clusters = self.clusters(extents)
+        parts = [(-(-k // split), clusters * split) for k, split in zip(extents.k_blocks, splits, strict=True)]
+        return self._beside_copies(extents, busiest(parts, self.resident))
+
+    def bound_seconds(self, extents: Extents, least_stages: float) -> float:
+        """Seconds that no parts of k take less than: all clusters are busy to the end, and none has less than the
+        longest k, or than ``least_stages`` of it and the sum of slices beside."""
+        even, slices = self.clusters(extents) * sum(extents.k_blocks) / self.resident, len(extents.k_blocks)
+        whole_s = self._beside_copies(extents, max(even, max(extents.k_blocks)))
+        parts_s = self._beside_copies(extents, max(even, least_stages)) + self._sum_seconds(extents, slices)
+        return _START_S + min(whole_s, parts_s)
+
+    def slice_seconds(self, slice_bytes: int) -> float:
+        """Seconds for so many bytes of slices on their way there and back."""
+        return 2 * slice_bytes / (_SLICE_REACH * self.machine.arch.copy_bytes_per_s)
+
+    def _sum_seconds(self, extents: Extents, slices: int) -> float:
+        return launch_s(self.machine.arch, _SUM_START_S + self.slice_seconds(slices * extents.sum_bytes))
+
+    def _beside_copies(self, extents: Extents, busiest_stages: float) -> float:
+        """Seconds of the busiest cluster's stages, and of what all of them share: power, L2 cache and memory."""
+        tile, arch = self.tile, self.machine.arch
+        stage_s = self.stage_s if len(extents.k_blocks) == 1 else self.sustained_s
+        stages = self.clusters(extents) * sum(extents.k_blocks) * tile.cluster
+        power_s = stages * self.stage_flops / self._flops
+        l2_s = stages * self.copied_bytes / (_L2_REACH * arch.timings.l2_bytes_per_s * arch.sm_count)
+        busy_s = max(busiest_stages * tile.blocks_per_sm * stage_s, power_s, l2_s)
+        return overlap(busy_s, extents.read_bytes / arch.copy_bytes_per_s, _EXPOSED)
+
+    @property
+    def _flops(self) -> float:
+        """Operations per second of the whole device."""
+        return self.machine.flops * self.machine.sm_count
+
+
+def _stage_seconds(tile: WgmmaTile, traits: StageTraits, stage_bytes: int, arch: ArchSpec) -> float:
+    """Seconds of a stage on a multiprocessor: of its products, shared memory and pixels the slowest, no less than the
+    latency that stages share. stage_bytes: of its copies."""
+    multiply_clocks = 2 * tile.m * tile.n * tile.k / arch.flops_per_clock[traits.instruction.unit]
+    # Each 64 rows read all of x's columns again; the copies write both operands; transposing reads and writes.
+    read_bytes = tile.m // WARPGROUP_ROWS * (WARPGROUP_ROWS + tile.n) * STAGE_ROW_BYTES
+    shared_bytes = read_bytes + stage_bytes + 2 * transposed_bytes(tile, traits.tap_run)
+    x_pixels = stage_bytes // STAGE_ROW_BYTES - tile.m
+    copy_clocks = tile.m * traits.dy_clocks + x_pixels * traits.x_clocks
+    convert_clocks = x_pixels * MN_MAJOR_BOX * traits.element_clocks
+    clock_hz = arch.timings.light_clock_hz
+    products_s = max(multiply_clocks, shared_bytes / SHARED_BYTES_PER_CLOCK) / clock_hz
+    products_s = max(products_s, stage_latency_s(arch, tile.stages * tile.blocks_per_sm))
+    transpose_s = 0.0 if traits.instruction.has_mn_major else _TRANSPOSE_S
+    return max(products_s + transpose_s, max(copy_clocks, convert_clocks) / clock_hz)
