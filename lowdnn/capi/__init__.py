@@ -1,5 +1,13 @@
-"""cuDNN's C API: a library with the names of libcudnn.so.9, and what stands behind them."""
+"""cuDNN's C API: a library with the names of libcudnn.so.9, and what stands behind them.
+
+    library = lowdnn.capi.load()             # as ctypes.CDLL("libcudnn.so.9")
+    handle = ctypes.c_void_p()
+    library.cudnnCreate(ctypes.byref(handle))
+
+Every function returns a status and never raises; ``cudnnGetLastErrorString`` tells the thread's last error.
+"""
 
 from lowdnn.capi.library import write_library
+from lowdnn.capi.loading import load, reset
 
-__all__ = ["write_library"]
+__all__ = ["load", "reset", "write_library"]

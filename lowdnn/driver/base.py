@@ -216,6 +216,9 @@ class Driver(Protocol):
 
     def context_set_current(self, context: int) -> None: ...
 
+    def context_get_device(self) -> int:
+        """The ordinal of the device of the calling thread's current context."""
+
     def context_synchronize(self) -> None: ...
 
     # -- memory ---------------------------------------------------------------------------------------------

@@ -98,6 +98,9 @@ class CudaDriver:
     def context_set_current(self, context: int) -> None:
         self._call("cuCtxSetCurrent", context)
 
+    def context_get_device(self) -> int:
+        return int(self._call("cuCtxGetDevice"))
+
     def context_synchronize(self) -> None:
         self._call("cuCtxSynchronize")
 

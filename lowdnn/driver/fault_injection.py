@@ -42,6 +42,7 @@ CALLS: Mapping[str, str] = {
     "primary_context_release": "cuDevicePrimaryCtxRelease",
     "context_get_current": "cuCtxGetCurrent",
     "context_set_current": "cuCtxSetCurrent",
+    "context_get_device": "cuCtxGetDevice",
     "context_synchronize": "cuCtxSynchronize",
     "mem_get_info": "cuMemGetInfo",
     "mem_alloc": "cuMemAlloc",

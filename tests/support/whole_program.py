@@ -188,6 +188,7 @@ class WholeProgram:
         assert driver.device_name(0)
         assert driver.device_attribute(0, DeviceAttribute.WARP_SIZE) == 32
         with context.activated():
+            assert driver.context_get_device() == 0
             free_bytes, total_bytes = driver.mem_get_info()
             assert free_bytes <= total_bytes <= driver.device_total_memory_bytes(0)
 

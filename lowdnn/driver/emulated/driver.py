@@ -132,6 +132,10 @@ class EmulatedDriver:
     def context_set_current(self, context: int) -> None:
         self._context.set_current(context)
 
+    def context_get_device(self) -> int:
+        with self._context.entered("cuCtxGetDevice"):
+            return 0
+
     def context_synchronize(self) -> None:
         with self._context.entered("cuCtxSynchronize") as state:
             refuse_in_capture(next(iter(state.captures), None), "cuCtxSynchronize")

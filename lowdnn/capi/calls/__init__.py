@@ -1,0 +1,1 @@
+"""What stands behind the C functions, by subject; ``catalogue`` has all of it by name."""

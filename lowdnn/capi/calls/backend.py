@@ -1,0 +1,223 @@
+"""Backend descriptors: attributes go to and from C arrays, descriptors and handles by their pointers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from lowdnn.backend import Descriptor, create, execute
+from lowdnn.backend.handle import Handle
+from lowdnn.backend.plan_descriptors import ExecutionPlan, VariantPack
+from lowdnn.capi.errors import Call
+from lowdnn.capi.memory import Address, checked, read_array, write_array, write_outputs
+from lowdnn.capi.state import State
+from lowdnn.enums import AttributeName, AttributeType
+from lowdnn.status import AttributeTypeError, BadParamError, DescriptorTypeError
+
+_NAMES: Mapping[int, AttributeName] = {int(name): name for name in AttributeName}
+_TYPES: Mapping[int, AttributeType] = {int(kind): kind for kind in AttributeType}
+
+#: The format of one element of each attribute type; those left out are enums.
+_FORMATS: Mapping[AttributeType, str] = {
+    AttributeType.HANDLE: "Q",
+    AttributeType.BACKEND_DESCRIPTOR: "Q",
+    AttributeType.VOID_PTR: "Q",
+    AttributeType.BOOLEAN: "?",
+    AttributeType.INT64: "q",
+    AttributeType.INT32: "i",
+    AttributeType.FLOAT: "f",
+    AttributeType.DOUBLE: "d",
+}
+_SET, _GET = "cudnnBackendSetAttribute", "cudnnBackendGetAttribute"
+
+
+def create_descriptor(state: State, descriptor_type: int, descriptor: Address) -> None:
+    where = "cudnnBackendCreateDescriptor.descriptor"
+    checked(descriptor, where)
+    write_array(descriptor, "Q", (state.objects.add(create(descriptor_type)),), where)  # type: ignore[arg-type]
+
+
+def destroy_descriptor(state: State, descriptor: Address) -> None:
+    """The pointer ends; what other descriptors were made of lives on in them."""
+    state.objects.remove(descriptor, Descriptor, "cudnnBackendDestroyDescriptor.descriptor")
+
+
+def initialize(state: State, descriptor: Address) -> None:
+    """Makes the descriptor as empty as a new one."""
+    where = "cudnnBackendInitialize.descriptor"
+    found = state.objects.get(descriptor, Descriptor, where)
+    state.objects.replace(checked(descriptor, where), create(found.type))
+
+
+def finalize(state: State, descriptor: Address) -> None:
+    state.objects.get(descriptor, Descriptor, "cudnnBackendFinalize.descriptor").finalize()
+
+
+def set_attribute(
+    state: State, descriptor: Address, name: int, attribute_type: int, count: int, elements: Address
+) -> None:
+    found = state.objects.get(descriptor, Descriptor, f"{_SET}.descriptor")
+    kind = _attribute_type(attribute_type, _SET)
+    found.set_attribute(_NAMES.get(name, name), kind, _read(state, kind, count, elements))  # type: ignore[arg-type]
+
+
+def get_attribute(
+    state: State,
+    descriptor: Address,
+    name: int,
+    attribute_type: int,
+    requested: int,
+    count: Address,
+    elements: Address,
+) -> None:
+    """Writes how many elements there are to ``count``, and ``requested`` of them at most to ``elements``.
+
+    Nested descriptors are put behind the pointers that ``elements`` holds, which the caller has created. ``count`` may
+    be NULL, and ``elements`` where nothing is requested.
+    """
+    found = state.objects.get(descriptor, Descriptor, f"{_GET}.descriptor")
+    kind = _attribute_type(attribute_type, _GET)
+    values = found.get_attribute(_NAMES.get(name, name), kind)  # type: ignore[arg-type]
+    available = _WRITERS.get(kind, _write_plain)(state, kind, values, requested, elements)
+    if count:
+        write_array(count, "q", (available,), f"{_GET}.elementCount")
+
+
+def plan_workspace_size(state: State, handle: Address, plan: Address, pack: Address, size: Address) -> None:
+    """The workspace of one execute; it does not depend on the variant pack, which may be NULL."""
+    where = "cudnnGetExecutionPlanWorkspaceSize"
+    state.objects.get(handle, Handle, f"{where}.handle")
+    found = _value(state, plan, ExecutionPlan, f"{where}.executionPlan")
+    if pack:
+        _value(state, pack, VariantPack, f"{where}.variantPack")
+    write_outputs((size, "Q", found.workspace_size(), f"{where}.workspaceSizeInBytes"))
+
+
+def execute_plan(state: State, handle: Address, plan: Address, pack: Address) -> None:
+    get = state.objects.get
+    execute(
+        get(handle, Handle, "cudnnBackendExecute.handle"),
+        get(plan, Descriptor, "cudnnBackendExecute.executionPlan"),
+        get(pack, Descriptor, "cudnnBackendExecute.variantPack"),
+    )
+
+
+def populate_cuda_graph(state: State, handle: Address, plan: Address, pack: Address, graph: Address) -> None:
+    """Adds the plan's launches to ``graph`` as kernel nodes, one after the other."""
+    where = "cudnnBackendPopulateCudaGraph"
+    found = state.objects.get(handle, Handle, f"{where}.handle")
+    loaded = _value(state, plan, ExecutionPlan, f"{where}.executionPlan").loaded_for(found)
+    variant = _value(state, pack, VariantPack, f"{where}.variantPack")
+    pointers = variant.in_order(loaded.uids, found.runtime.counters)
+    loaded.add_to_graph(checked(graph, f"{where}.graph"), pointers, variant.workspace)
+
+
+def _attribute_type(number: int, where: str) -> AttributeType:
+    kind = _TYPES.get(number)
+    if kind is None:
+        raise AttributeTypeError.at(f"{where}.attributeType", expected="a number of AttributeType", got=number)
+    return kind
+
+
+def _value(state: State, address: Address, declaration: type[Any], where: str) -> Any:
+    descriptor = state.objects.get(address, Descriptor, where)
+    if descriptor.type is not declaration.descriptor_type:
+        raise DescriptorTypeError.at(where, expected=declaration.descriptor_type.name, got=descriptor.type.name)
+    return descriptor.value
+
+
+def _read(state: State, kind: AttributeType, count: int, elements: Address) -> Any:
+    """The elements of a caller's array as ``Descriptor.set_attribute`` takes them."""
+    where = f"{_SET}.arrayOfElements"
+    if kind is AttributeType.CHAR:
+        return b"".join(read_array(elements, "c", count, where)).split(b"\0", 1)[0].decode(errors="replace")
+    if kind is AttributeType.FRACTION:
+        numbers = read_array(elements, "q", 2 * count, where)
+        return [_fraction(*pair, where) for pair in zip(numbers[::2], numbers[1::2], strict=True)]
+    values = read_array(elements, _FORMATS.get(kind, "i"), count, where)
+    if kind is AttributeType.BACKEND_DESCRIPTOR:
+        return [state.objects.get(value, Descriptor, where) for value in values]
+    if kind is AttributeType.HANDLE:
+        return [state.objects.get(value, Handle, where) for value in values]
+    return values
+
+
+def _fraction(numerator: int, denominator: int, where: str) -> Fraction:
+    if denominator == 0:
+        raise BadParamError.at(where, expected="a denominator other than 0", got=f"{numerator}/0")
+    return Fraction(numerator, denominator)
+
+
+#: Writes some of the values (state, type, values, requested count, array); returns how many elements there are.
+_Writer = Callable[[State, AttributeType, Sequence[Any], int, Address], int]
+
+
+def _write_plain(_: State, kind: AttributeType, values: Sequence[Any], requested: int, elements: Address) -> int:
+    write_array(elements, _FORMATS.get(kind, "i"), values[: _bounded(requested)], f"{_GET}.arrayOfElements")
+    return len(values)
+
+
+def _write_text(_: State, kind: AttributeType, values: Sequence[Any], requested: int, elements: Address) -> int:
+    """Characters, with a zero byte behind them where there is room for it, which the count leaves out."""
+    text = "".join(values).encode()
+    content = (text + b"\0")[: _bounded(requested)]
+    if content:
+        ctypes.memmove(checked(elements, f"{_GET}.arrayOfElements"), content, len(content))
+    return len(text)
+
+
+def _write_fractions(_: State, kind: AttributeType, values: Sequence[Any], requested: int, elements: Address) -> int:
+    shown = values[: _bounded(requested)]
+    numbers = [number for value in shown for number in (value.numerator, value.denominator)]
+    write_array(elements, "q", numbers, f"{_GET}.arrayOfElements")
+    return len(values)
+
+
+def _write_descriptors(
+    state: State, kind: AttributeType, values: Sequence[Any], requested: int, elements: Address
+) -> int:
+    where = f"{_GET}.arrayOfElements"
+    shown = values[: _bounded(requested)]
+    pointers = read_array(elements, "Q", len(shown), where)
+    for pointer, value in zip(pointers, shown, strict=True):
+        target = state.objects.get(pointer, Descriptor, where)
+        if target.type is not value.type:
+            raise DescriptorTypeError.at(where, expected=value.type.name, got=target.type.name)
+    for pointer, value in zip(pointers, shown, strict=True):
+        state.objects.replace(pointer, value)
+    return len(values)
+
+
+def _write_handles(state: State, kind: AttributeType, values: Sequence[Any], requested: int, elements: Address) -> int:
+    shown = [state.objects.address_of(value) for value in values[: _bounded(requested)]]
+    write_array(elements, "Q", shown, f"{_GET}.arrayOfElements")
+    return len(values)
+
+
+_WRITERS: Mapping[AttributeType, _Writer] = {
+    AttributeType.CHAR: _write_text,
+    AttributeType.FRACTION: _write_fractions,
+    AttributeType.BACKEND_DESCRIPTOR: _write_descriptors,
+    AttributeType.HANDLE: _write_handles,
+}
+
+
+def _bounded(requested: int) -> int:
+    if requested < 0:
+        raise BadParamError.at(f"{_GET}.requestedElementCount", expected="0 or more", got=requested)
+    return requested
+
+
+CALLS: Mapping[str, Call] = {
+    "cudnnBackendCreateDescriptor": create_descriptor,
+    "cudnnBackendDestroyDescriptor": destroy_descriptor,
+    "cudnnBackendInitialize": initialize,
+    "cudnnBackendFinalize": finalize,
+    "cudnnBackendSetAttribute": set_attribute,
+    "cudnnBackendGetAttribute": get_attribute,
+    "cudnnGetExecutionPlanWorkspaceSize": plan_workspace_size,
+    "cudnnBackendExecute": execute_plan,
+    "cudnnBackendPopulateCudaGraph": populate_cuda_graph,
+}

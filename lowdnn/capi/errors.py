@@ -1,0 +1,72 @@
+"""From exceptions to statuses. Nothing that a call raises reaches C: it becomes a status, a text and a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lowdnn.capi.state import State
+from lowdnn.enums import Severity
+from lowdnn.status import LowdnnError, NotSupportedError, Status
+
+#: What stands behind a function that returns a status: the state, then the C arguments. Success returns nothing.
+Call = Callable[..., None]
+
+_SUCCESS = int(Status.SUCCESS)
+
+
+def guarded(name: str, call: Call, state: State) -> Callable[..., int]:
+    """The function in Python behind the C function ``name``: it returns the status of every call and never raises."""
+
+    def returned(*arguments: Any) -> int:
+        try:
+            call(state, *arguments)
+            if state.log.mask:
+                _tell_success(name, state)
+        except BaseException as error:
+            # An interrupt (KeyboardInterrupt) is a status, too: the caller's C frames cannot be unwound.
+            return failed(name, error, state)
+        return _SUCCESS
+
+    return returned
+
+
+def failed(name: str, error: BaseException, state: State) -> int:
+    """Remembers the error for the thread, tells the log of it, and returns its status."""
+    try:
+        status, text = status_of(error), _text_of(name, error)
+        state.last_error.remember(text.encode(errors="backslashreplace"))
+        if state.log.wants(Severity.ERROR):
+            state.log.tell(Severity.ERROR, status, text, state.since_s)
+    except BaseException:
+        return Status.INTERNAL_ERROR
+    return int(status)
+
+
+def status_of(error: BaseException) -> Status:
+    """The status that stands for an exception; Python's own are internal errors."""
+    if isinstance(error, LowdnnError):
+        return error.status
+    if isinstance(error, MemoryError):
+        return Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED
+    return Status.INTERNAL_ERROR
+
+
+def refused(name: str) -> Call:
+    """The call behind a function that is not there yet."""
+
+    def refuse(_: State, *arguments: object) -> None:
+        raise NotSupportedError.at(name, expected="a function that lowdnn has", got="one that it does not have yet")
+
+    return refuse
+
+
+def _text_of(name: str, error: BaseException) -> str:
+    if isinstance(error, LowdnnError):
+        return f"{name}: {error}"
+    return f"{name}: {Status.INTERNAL_ERROR.name} {type(error).__name__}: {error}"
+
+
+def _tell_success(name: str, state: State) -> None:
+    if state.log.wants(Severity.INFO):
+        state.log.tell(Severity.INFO, Status.SUCCESS, name, state.since_s)

@@ -1,0 +1,133 @@
+"""The library in this process: loaded once, its table filled with functions in Python, emptied at exit."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from lowdnn.capi.calls.catalogue import CALLS
+from lowdnn.capi.errors import guarded, refused
+from lowdnn.capi.library import LIBRARY_NAME, TABLE_NAME, write_library
+from lowdnn.capi.prototypes import prototype
+from lowdnn.capi.signatures import UNDOCUMENTED, exported_names, functions
+from lowdnn.capi.state import State
+from lowdnn.capi.texts import error_strings, last_error_string
+from lowdnn.status import BadParamError
+
+#: Functions that the library itself answers, from numbers that are part of it.
+_ANSWERED_BY_STUBS = frozenset({"cudnnGetVersion", "cudnnGetCudartVersion", "cudnnGetMaxDeviceVersion"})
+
+
+def load(path: str | os.PathLike[str] | None = None) -> ctypes.CDLL:
+    """The library, ready to be called: what ``ctypes.CDLL("libcudnn.so.9")`` would return.
+
+    path: a file from ``write_library`` that is to be loaded. Left out: the one of that SONAME that is loaded already,
+    else a new one, which then is the ``libcudnn.so.9`` of the process: other libraries that ask for it get this one.
+
+    Raises BadParamError for a file that is not such a library, OSError where it cannot be loaded.
+    """
+    return _process().library(path)
+
+
+def process_state() -> State:
+    """What C callers have made in this process."""
+    return _process().state
+
+
+def reset() -> None:
+    """Closes every handle; all pointers of C callers end. Functions stay callable."""
+    _process().state.close()
+
+
+class Binding:
+    """A state, the functions in Python that work on it, and the tables of libraries that lead to them."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._callbacks = _callbacks(state)
+        self._tables: dict[int, Any] = {}
+        self._own: ctypes.CDLL | None = None
+
+    def library(self, path: str | os.PathLike[str] | None) -> ctypes.CDLL:
+        """See ``load``."""
+        if path is not None:
+            return self._filled(_library_at(path))
+        if self._own is None:
+            self._own = self._filled(_library_in_process() or _new_library())
+        return self._own
+
+    def end(self) -> None:
+        """Empties the tables, so that later calls reach the stubs alone, and closes the handles."""
+        for table in self._tables.values():
+            ctypes.memset(table, 0, ctypes.sizeof(table))
+        self.state.close()
+
+    def _filled(self, library: ctypes.CDLL) -> ctypes.CDLL:
+        table = (ctypes.c_void_p * len(exported_names())).in_dll(library, TABLE_NAME)
+        for index, name in enumerate(exported_names()):
+            callback = self._callbacks.get(name)
+            if callback is not None:
+                table[index] = ctypes.cast(callback, ctypes.c_void_p)
+        self._tables[ctypes.addressof(table)] = table
+        return library
+
+
+def _callbacks(state: State) -> dict[str, Any]:
+    """A C function pointer for each name that does not answer by itself."""
+    texts: dict[str, Callable[..., Any]] = {
+        "cudnnGetErrorString": error_strings(),
+        "cudnnGetLastErrorString": last_error_string(state),
+    }
+    found = {}
+    for name, function in functions().items():
+        if name not in _ANSWERED_BY_STUBS:
+            behind = texts.get(name) or guarded(name, CALLS.get(name, refused(name)), state)
+            found[name] = prototype(function)(behind)
+    for name in UNDOCUMENTED:
+        found[name] = ctypes.CFUNCTYPE(ctypes.c_int)(guarded(name, refused(name), state))
+    return found
+
+
+def _library_at(path: str | os.PathLike[str]) -> ctypes.CDLL:
+    found = ctypes.CDLL(os.fspath(path))
+    if not _has_table(found):
+        got = f"{os.fspath(path)!r} without {TABLE_NAME}"
+        raise BadParamError.at("load.path", expected="a library of write_library", got=got)
+    return found
+
+
+def _library_in_process() -> ctypes.CDLL | None:
+    """The library of the SONAME that is loaded already, if it is one of ``write_library``."""
+    try:
+        found = ctypes.CDLL(LIBRARY_NAME, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except OSError:
+        return None
+    return found if _has_table(found) else None
+
+
+def _has_table(library: ctypes.CDLL) -> bool:
+    try:
+        ctypes.c_void_p.in_dll(library, TABLE_NAME)
+    except ValueError:
+        return False
+    return True
+
+
+def _new_library() -> ctypes.CDLL:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / LIBRARY_NAME
+        write_library(path)
+        return ctypes.CDLL(str(path))
+
+
+@cache
+def _process() -> Binding:
+    binding = Binding(State())
+    atexit.register(binding.end)
+    return binding

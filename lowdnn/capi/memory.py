@@ -1,0 +1,63 @@
+"""C memory of callers: pointers that are checked for NULL, arrays of fixed element types, texts."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from lowdnn.status import NullPointerError, OutOfBoundError
+
+#: An address as ctypes hands it over: None for NULL.
+Address = int | None
+
+#: The most bytes of one array that is read or written; more is a count that went wrong.
+_MAX_ARRAY_BYTES = 1 << 31
+
+
+def checked(address: Address, where: str) -> int:
+    """The address; raises NullPointerError for NULL."""
+    if not address:
+        raise NullPointerError.at(where, expected="a pointer", got="NULL")
+    return address
+
+
+def read_array(address: Address, element: str, count: int, where: str) -> tuple[Any, ...]:
+    """``count`` elements of a ``struct`` format (one letter); no pointer is needed for 0 elements.
+
+    Raises NullPointerError, and OutOfBoundError for a count below 0 or beyond any array.
+    """
+    size_bytes = _array_bytes(element, count, where)
+    if count == 0:
+        return ()
+    return struct.unpack(f"={count}{element}", ctypes.string_at(checked(address, where), size_bytes))
+
+
+def write_array(address: Address, element: str, values: Sequence[Any], where: str) -> None:
+    """Writes the elements; raises as ``read_array`` does."""
+    size_bytes = _array_bytes(element, len(values), where)
+    if values:
+        ctypes.memmove(checked(address, where), struct.pack(f"={len(values)}{element}", *values), size_bytes)
+
+
+def write_outputs(*outputs: tuple[Address, str, int | float, str]) -> None:
+    """Writes one value through each pointer, given as (address, format, value, name), or nothing where one is NULL."""
+    for address, _, _, where in outputs:
+        checked(address, where)
+    for address, element, value, where in outputs:
+        write_array(address, element, (value,), where)
+
+
+def write_text(address: Address, text: bytes, size_bytes: int) -> None:
+    """Writes the text with a zero byte behind it, cut off at ``size_bytes`` in all; nothing at NULL or size 0."""
+    if address and size_bytes > 0:
+        content = text[: size_bytes - 1] + b"\0"
+        ctypes.memmove(address, content, len(content))
+
+
+def _array_bytes(element: str, count: int, where: str) -> int:
+    size_bytes = struct.calcsize(f"={element}") * count
+    if not 0 <= size_bytes <= _MAX_ARRAY_BYTES:
+        raise OutOfBoundError.at(f"{where}.count", expected="0 or more, of at most 2 GiB", got=count)
+    return size_bytes

@@ -1,0 +1,66 @@
+"""Objects behind C pointers. No pointer is used twice, so that a stale one is always found out."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any, TypeVar
+
+from lowdnn.capi.memory import Address, checked
+from lowdnn.status import BadParamError, LowdnnError
+
+T = TypeVar("T")
+
+#: Pointers begin here and are this far apart, as those of allocations would be; nothing is mapped at them.
+_FIRST, _STEP = 0x10000, 16
+
+
+class Objects:
+    """Safe to use from several threads: each step on the table is one step for all of them."""
+
+    def __init__(self) -> None:
+        self._table: dict[int, Any] = {}
+        self._addresses = count(_FIRST, _STEP)
+
+    def add(self, value: object) -> int:
+        """The pointer of a new object."""
+        address = next(self._addresses)
+        self._table[address] = value
+        return address
+
+    def get(self, address: Address, kind: type[T], where: str) -> T:
+        """The object at ``address``; raises NullPointerError, and BadParamError where there is no such object."""
+        found = self._table.get(address)  # type: ignore[arg-type]
+        if isinstance(found, kind):
+            return found
+        raise _missing(checked(address, where), found, kind, where)
+
+    def replace(self, address: int, value: object) -> None:
+        """Puts another object behind a pointer that is there."""
+        if address in self._table:
+            self._table[address] = value
+
+    def remove(self, address: Address, kind: type[T], where: str) -> T:
+        """The object, whose pointer is not valid any more; raises as ``get`` does."""
+        found = self.get(address, kind, where)
+        if self._table.pop(checked(address, where), None) is None:
+            raise _missing(checked(address, where), None, kind, where)
+        return found
+
+    def address_of(self, value: object) -> int:
+        """The pointer of an object, 0 where there is none any more."""
+        return next((address for address, known in [*self._table.items()] if known is value), 0)
+
+    def clear(self) -> list[Any]:
+        """Ends all pointers; returns the objects."""
+        table, self._table = self._table, {}
+        return [*table.values()]
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+
+def _missing(address: int, found: object, kind: type, where: str) -> LowdnnError:
+    got = f"{address:#x}, where " + ("nothing is" if found is None else f"a {type(found).__name__} is")
+    return BadParamError.at(
+        where, expected=f"a pointer to a {kind.__name__}", got=got, hint="use what a create function returned"
+    )

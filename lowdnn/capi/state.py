@@ -1,0 +1,89 @@
+"""What C callers have made in this process: one ``State``, in ``loading``."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+
+from lowdnn.backend.handle import Handle
+from lowdnn.capi.logging import LogCallback
+from lowdnn.capi.objects import Objects
+from lowdnn.config import Config
+from lowdnn.driver import open_driver
+from lowdnn.driver.base import Driver, DriverError
+from lowdnn.runtime.runtime import Runtime
+
+#: Threads whose last error is kept; those that failed longest ago are forgotten first.
+_MAX_THREADS = 4096
+
+
+class LastErrors:
+    """The last error of each thread, by the number that the operating system gives it.
+
+    ``threading.local`` would forget it: Python knows a thread of C only while it is inside of a callback.
+    """
+
+    def __init__(self) -> None:
+        self._messages: OrderedDict[int, bytes] = OrderedDict()
+
+    @property
+    def message(self) -> bytes:
+        """Of the calling thread; empty where none of its calls has failed."""
+        return self._messages.get(threading.get_native_id(), b"")
+
+    def remember(self, message: bytes) -> None:
+        thread = threading.get_native_id()
+        self._messages[thread] = message
+        self._messages.move_to_end(thread)
+        if len(self._messages) > _MAX_THREADS:
+            self._messages.popitem(last=False)
+
+
+class State:
+    """objects: behind the pointers that callers hold.  last_error: of each thread.  log: where messages go.
+
+    All handles are on one driver, so that an address means the same memory for each.
+    """
+
+    def __init__(self, driver: Driver | None = None) -> None:
+        """``driver``: of all handles; by default the one that LOWDNN_DEVICE names, opened with the first handle."""
+        self.objects = Objects()
+        self.last_error = LastErrors()
+        self.log = LogCallback()
+        self.since_s = time.time()
+        self._driver = driver
+        self._lock = threading.Lock()
+
+    @property
+    def driver(self) -> Driver:
+        with self._lock:
+            if self._driver is None:
+                config = Config.from_environment()
+                self._driver = open_driver(config.device, arch=config.emulated_arch, policy=config.emulated_policy)
+            return self._driver
+
+    def open_handle(self) -> Handle:
+        """A handle on the device of the calling thread's current context, else on device 0."""
+        runtime = Runtime(self.driver, device=_current_device(self.driver))
+        try:
+            return Handle(runtime)
+        except BaseException:
+            runtime.close()
+            raise
+
+    def close(self) -> None:
+        """Closes every handle. Pointers of callers are not valid any more."""
+        for value in self.objects.clear():
+            if isinstance(value, Handle):
+                value.close()
+
+
+def _current_device(driver: Driver) -> int:
+    if not driver.context_get_current():
+        return 0
+    try:
+        return driver.context_get_device()
+    except DriverError:
+        # A primary context stays current in a thread when its last user has released it, and has no device then.
+        return 0
