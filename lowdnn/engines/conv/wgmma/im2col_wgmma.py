@@ -15,6 +15,7 @@ from lowdnn.engines.base import (
     Knob,
     Refusal,
 )
+from lowdnn.engines.conv.wgmma.im2col_choice import Im2colChoice
 from lowdnn.engines.conv.wgmma.im2col_product import LEAST_PADDING, Im2colProduct
 from lowdnn.engines.conv.wgmma.pixel_output import line_map, part_arguments
 from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_last
@@ -59,7 +60,7 @@ from lowdnn.status import BadParamError, Status
 _TARGET = "sm_90a"
 
 
-class Im2colWgmma(ProblemEngine["_Problem"], Floored, Modelled):
+class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
     """An engine; a subclass says which operation it computes."""
 
     name: str
@@ -73,13 +74,14 @@ class Im2colWgmma(ProblemEngine["_Problem"], Floored, Modelled):
         NumericalNote.REDUCED_PRECISION_REDUCTION,
     )
 
-    def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
+    def problem(self, graph: OperationGraph, arch: ArchSpec) -> Im2colChoice | Refusal:
         """Refuses other architectures, types without a wgmma instruction, geometry beyond tensor maps, slow exits."""
         product = self._matched(graph)
         if isinstance(product, Refusal):
             return product
-        slow = product.slowness(arch)
-        return Refusal(self.name, slow) if slow else _Problem(product, arch)
+        choice = Im2colChoice(product, arch)
+        slow = choice.slowness
+        return Refusal(self.name, slow) if slow else choice
 
     def floor(self, contraction: Contraction) -> Floor:
         """Channels that are summed fill half rows of a stage at least, those of the output the smallest tile; much
@@ -95,18 +97,16 @@ class Im2colWgmma(ProblemEngine["_Problem"], Floored, Modelled):
         return Floor(Multipliers.FASTEST, waste=waste * multiplied)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
-        problem = self.accepted(graph, arch)
-        way, is_transposed = problem.preferred
-        return wgmma_model.busy_launch(problem.cut.ways[way].product(is_transposed), arch)
+        return wgmma_model.busy_launch(self.accepted(graph, arch).cut.tiled, arch)
 
-    def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
+    def knobs_of(self, problem: Im2colChoice, arch: ArchSpec) -> tuple[Knob, ...]:
         """Tile, ring, warps, cluster, parts of k and raster of the product as the tiles see it; what their rows are."""
-        return _knobs(problem.product, problem.cut, problem.preferred, arch)
+        return _knobs(problem)
 
-    def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
+    def parts(self, problem: Im2colChoice, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
         parts = self._parts(problem.product, arch, chosen)
-        parts.numerical_notes = wgmma_model.sum_notes(problem.product.instruction, chosen)
+        parts.numerical_notes = wgmma_model.sum_notes(problem.product.operands.instruction, chosen)
         return parts
 
     @abstractmethod
@@ -138,7 +138,7 @@ class Im2colWgmma(ProblemEngine["_Problem"], Floored, Modelled):
 
     def _parts(self, product: Im2colProduct, arch: ArchSpec, chosen: Choices) -> PlanParts:
         parts = PlanParts()
-        if not product.pixels * product.filter.lines:
+        if not product.pixels * product.operands.filter.lines:
             return parts
         is_transposed = bool(chosen[KnobType.SWAP_AB])
         apart = product.with_edges_apart if chosen[KnobType.EDGE] else None
@@ -149,14 +149,16 @@ class Im2colWgmma(ProblemEngine["_Problem"], Floored, Modelled):
         product = replace(product.with_k(chosen[KnobType.TILEK]), is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE)))
         if way := chosen[KnobType.SPECFILT]:
             if way >= len(product.ways):
-                expected = f"at most {len(product.ways) - 1} with TILEK {product.stage_k}"
+                expected = f"at most {len(product.ways) - 1} with TILEK {product.operands.stage_k}"
                 raise BadParamError.at(f"{self.name}.SPECFILT", expected=expected, got=str(way))
             product, chosen = product.ways[way], {**chosen, **wgmma_model.WHOLE_K}
         if problem := product.swap_problem(is_transposed):
             raise BadParamError.at(f"{self.name}.SWAP_AB", expected=problem, got=int(is_transposed))
         tiling = wgmma_model.tiling_of(self.name, product.product(is_transposed), arch, chosen)
-        image = packed_operand(parts, product.image.tensor.uid, product.image.packing, overlaps=True)
-        weights = packed_operand(parts, product.filter.tensor.uid, product.filter.packing, overlaps=True)
+        image, weights = (
+            packed_operand(parts, operand.tensor.uid, operand.packing, overlaps=True)
+            for operand in (product.operands.image, product.operands.filter)
+        )
         cut = _Cut(tiling, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), product, is_transposed, image, weights)
         slices = Slices(cut.splits, product.output.rows, product.output.columns)
         slices_at = parts.reserve(slices.size_bytes if cut.splits > 1 else 0)
@@ -173,38 +175,20 @@ class Im2colWgmma(ProblemEngine["_Problem"], Floored, Modelled):
         return parts
 
 
-@dataclass(frozen=True)
-class _Problem:
-    """A product, and how the time model would have it done on an architecture."""
-
-    product: Im2colProduct
-    arch: ArchSpec
-
-    @cached_property
-    def cut(self) -> Im2colProduct:
-        """The product, or the one with the pixels near the edges apart."""
-        return self.product.best_cut(self.arch)
-
-    @cached_property
-    def preferred(self) -> tuple[int, bool]:
-        """Which of the ways of ``cut``; whether the tile's rows are the output's columns."""
-        return self.cut.preferred(self.arch)
-
-
 def _padding(extent: int, unit: int) -> float:
     """What ``extent`` takes in whole units, as a multiple of it."""
     return ceil_div(extent, unit) * unit / extent
 
 
-def _knobs(product: Im2colProduct, cut: Im2colProduct, preferred: tuple[int, bool], arch: ArchSpec) -> tuple[Knob, ...]:
-    """cut: of the product, the one that the defaults are of; preferred: of its ways."""
-    way, is_transposed = preferred
-    tiling = wgmma_model.best(cut.ways[way].product(is_transposed), arch)
-    whole_k = product.instruction.stage_k
+def _knobs(choice: Im2colChoice) -> tuple[Knob, ...]:
+    product, operands, cut = choice.product, choice.product.operands, choice.cut
+    way, is_transposed = cut.preferred
+    tiling = wgmma_model.best(cut.tiled, choice.arch)
+    whole_k = operands.instruction.stage_k
     is_fixed = bool(product.reductions and product.steps)
     stores = (1,) if is_fixed else (0, 1)
-    swaps = (int(is_transposed),) if is_fixed or (product.converted and len(product.ways) == 1) else (0, 1)
-    depths = (whole_k,) if product.converted else (whole_k // 2, whole_k)
+    swaps = (int(is_transposed),) if is_fixed or (operands.converted and len(product.ways) == 1) else (0, 1)
+    depths = (whole_k,) if operands.converted else (whole_k // 2, whole_k)
     return (
         *wgmma_model.knobs(product.product(is_transposed), tiling),
         Knob(
@@ -219,14 +203,14 @@ def _knobs(product: Im2colProduct, cut: Im2colProduct, preferred: tuple[int, boo
             "edge",
             KnobType.EDGE,
             (0, 1) if product.with_edges_apart else (0,),
-            int(cut is not product),
+            int(cut is not choice),
             "1: pixels near the edges are computed apart, without the taps that see padding there; k in one part, "
             "without windows",
         ),
-        Knob("tile_k", KnobType.TILEK, depths, product.stage_k, "channels of a k block"),
+        Knob("tile_k", KnobType.TILEK, depths, operands.stage_k, "channels of a k block"),
         Knob("swap", KnobType.SWAP_AB, swaps, int(is_transposed), "1: the tile's rows are the output's columns"),
         Knob("store", KnobType.OUTPUT_TMA_ENABLE, stores, 1, "1: store by tensor map where the output has one"),
-        *wgmma_model.promotion_knobs(product.instruction, product.compute_type),
+        *wgmma_model.promotion_knobs(operands.instruction, product.compute_type),
     )
 
 
@@ -279,7 +263,7 @@ class _Cut(WgmmaCut):
     def stored(self) -> OutputStore:
         """Of a product that is not split; of a split one, what the reduction stores."""
         product = self.product
-        dag, output, accumulator = product.dag, product.output, product.instruction.accumulator
+        dag, output, accumulator = product.dag, product.output, product.operands.instruction.accumulator
         by_map = self.allows_map and self.splits == 1 and not (self.is_transposed or product.pixels_are_columns)
         if by_map and product.steps and self._go_out_as_pixels:
             return OutputStore.of_pixels(dag, output, accumulator, product.rows, self.exits)
@@ -303,21 +287,22 @@ class _Cut(WgmmaCut):
     @property
     def kernel(self) -> KernelRef:
         product, tile, stored = self.product, self.tiling.tile, self.stored
+        operands, converted = product.operands, product.operands.converted
         instruction = product.kind(self.is_transposed)
         distance = tile.window.distance if tile.window else 0
         params = Params(
-            FILTER_MN_MAJOR=int(product.filter.is_mn_major),
+            FILTER_MN_MAJOR=int(operands.filter.is_mn_major),
             PIXELS_ARE_ROWS=int(product.pixels_are_rows(self.is_transposed)),
             TRANSPOSED=int(self.is_transposed),
             SPATIAL=len(product.filter_taps),
             PIXEL_CLASSES=len(product.classes),
-            MAPS=len(product.image.corners(product.classes)),
+            MAPS=len(operands.image.corners(product.classes)),
             TAP_RUN=tile.taps,
             TAP_DISTANCE=distance,
             WINDOW_PIXELS=self._stage_pixels,
             RESIDENT_BLOCKS=tile.resident_blocks,
             CHANNEL_BYTES=tile.row_bytes,
-            CONVERTED=int(product.converted is not None),
+            CONVERTED=int(converted is not None),
         )
         layout = (
             f"{params.SPATIAL}d{'fp'[params.PIXELS_ARE_ROWS]}{'km'[params.FILTER_MN_MAJOR]}{'t' * params.TRANSPOSED}"
@@ -331,14 +316,12 @@ class _Cut(WgmmaCut):
             ending = "slice_sm90a"
         texts = [] if self.splits > 1 else [stored.functor.text]
         operand: tuple[tuple[str, int | str], ...] = ()
-        if product.converted is not None:
-            texts.insert(0, product.converted.functor.text)
-            operand = (
-                *product.converted.macros(has_tail=product.has_tail),
-                ("HAS_PADDING", int(product.has_padding)),
-            )
-            label = product.converted.label(has_tail=product.has_tail)
-            classes += f"_{label}{'z' * product.has_padding}_{product.converted.functor.digest}"
+        if converted is not None:
+            texts.insert(0, converted.functor.text)
+            has_tail, has_padding = operands.has_tail(product.classes), operands.has_padding(product.classes)
+            operand = (*converted.macros(has_tail=has_tail), ("HAS_PADDING", int(has_padding)))
+            label = converted.label(has_tail=has_tail)
+            classes += f"_{label}{'z' * has_padding}_{converted.functor.digest}"
         return KernelRef(
             name=f"conv_im2col_wgmma_{instruction.label}_{tile.label}_{layout}{classes}_{space}_{ending}",
             source="conv/wgmma/conv_im2col_wgmma.cu",
@@ -361,8 +344,8 @@ class _Cut(WgmmaCut):
         product = self.product
         work = Work(
             flops=self.schedule.flops,
-            bytes=product.read_bytes + written_bytes,
-            unit=product.instruction.unit,
+            bytes=product.operands.read_bytes + written_bytes,
+            unit=product.operands.instruction.unit,
             busy_s=wgmma_model.busy_seconds(product.product(self.is_transposed), self.tiling, arch),
         )
         schedule = self.schedule.argument(arch.sm_count)
@@ -372,16 +355,16 @@ class _Cut(WgmmaCut):
 
     @property
     def _operands(self) -> tuple[Argument, ...]:
-        product, tile = self.product, self.tiling.tile
+        product, operands, tile = self.product, self.product.operands, self.tiling.tile
         if product.pixels_are_rows(self.is_transposed):
             pixels, lines, sharers = self._stage_pixels // tile.cluster_n, tile.n, tile.cluster_m
         else:
             pixels, lines, sharers = self._stage_pixels // tile.cluster_m, tile.m, tile.cluster_n
         image = (
-            TensorMap(self.image, product.image_map(pixel_class, pixels))
-            for pixel_class in product.image.corners(product.classes)
+            TensorMap(self.image, operands.image_map(pixel_class, pixels))
+            for pixel_class in operands.image.corners(product.classes)
         )
-        return (*image, TensorMap(self.weights, product.filter_map(lines, sharers)))
+        return (*image, TensorMap(self.weights, operands.filter_map(lines, sharers)))
 
     def outputs(self, slices: Slices, slices_at: int, totals: tuple[WorkspacePointer, ...]) -> tuple[Argument, ...]:
         """``Epilogue::Output``, one for each class; ``totals``: of the exits."""
@@ -403,7 +386,7 @@ class _Cut(WgmmaCut):
 
     def _part(self, part: OutputSpace, firsts: Mapping[int, int], totals: tuple[WorkspacePointer, ...]) -> Struct:
         product, dag = self.product, self.product.dag
-        accumulator, stored = product.instruction.accumulator, self.stored.stored
+        accumulator, stored = product.operands.instruction.accumulator, self.stored.stored
         maps: tuple[Argument, ...] = ()
         if stored is None:
             functor = generate(dag, accumulator=accumulator, vector_axis=part.space.rank - 1, space=part.space)
@@ -412,17 +395,18 @@ class _Cut(WgmmaCut):
             target = TensorPointer(stored.uid, firsts[stored.uid] * stored.element_bytes)
             # The second map is that of an operand, which is not read.
             maps = (TensorMap(target, pixel_layout(stored, part, self.tiling.tile.n)),) * 2
-        extents = i32((part.rows // product.groups, part.columns))
+        extents = i32((part.rows // product.operands.groups, part.columns))
         exits = self.exits.arguments(totals)
         return Struct((*exits, *maps, *extents, part.map, part_arguments(dag, functor, firsts)))
 
     @property
     def _geometry(self) -> tuple[Argument, ...]:
         """Classes and groups."""
-        product = self.product
-        extents = [corner.extents for corner in product.image.corners(product.classes)]
+        product, operands = self.product, self.product.operands
+        extents = [corner.extents for corner in operands.image.corners(product.classes)]
         # A whole k block, since a copy's rows begin at a multiple of 16 bytes.
-        channels_end = ceil_div(product.groups * product.image.group_channels, product.stage_k) * product.stage_k
+        channels = operands.groups * operands.image.group_channels
+        channels_end = ceil_div(channels, operands.stage_k) * operands.stage_k
         return (
             *(
                 pixel_class.struct(
@@ -430,13 +414,13 @@ class _Cut(WgmmaCut):
                 )
                 for pixel_class in product.classes
             ),
-            *i32((product.image.group_channels, product.filter.group_lines, product.filter.group_depth)),
+            *i32((operands.image.group_channels, operands.filter.group_lines, operands.filter.group_depth)),
         )
 
     @property
     def _converted(self) -> tuple[Argument, ...]:
         """The operand that goes through registers, and the image's extents."""
-        product = self.product
-        if product.converted is None:
+        operands = self.product.operands
+        if operands.converted is None:
             return ()
-        return (product.converted.argument, *i32(product.image.tensor.dims[2:]))
+        return (operands.converted.argument, *i32(operands.image.tensor.dims[2:]))

@@ -6,7 +6,7 @@ from lowdnn.arch.specs import SM_80, SM_90A
 from lowdnn.cases import parse_case
 from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.conv.wgmma.conv_prologue_wgmma import ConvPrologueWgmma
-from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
+from lowdnn.engines.conv.wgmma.im2col_choice import Im2colChoice
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import DataType, HeurMode, KnobType, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
@@ -39,7 +39,7 @@ def tile(m: int, n: int, warps: int, stages: int = 2) -> dict[str, int]:
 @pytest.fixture
 def any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small products are taken, however much faster they are apart."""
-    monkeypatch.setattr(Im2colProduct, "slowness", lambda self, arch: "")
+    monkeypatch.setattr(Im2colChoice, "slowness", "")
 
 
 @pytest.mark.usefixtures("any_speed")

@@ -1,0 +1,116 @@
+"""How the time model would have a convolution done by ``conv_im2col_wgmma.cu``: edges, way, and what the rows are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
+
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
+from lowdnn.engines.gemm import wgmma_model
+from lowdnn.engines.gemm.converted_operand import fusion_problem
+from lowdnn.engines.gemm.exits import OutputExits
+from lowdnn.engines.gemm.wgmma_output import exits_go_by_map
+from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
+
+#: The model's error: windows must look better by this factor.
+_WINDOW_MARGIN = 1.06
+#: The model does not see that all blocks read the same lines of the cache of a small filter, for each tile, unless it
+#: stays. That tells where a multiprocessor has many pixels.
+_KEPT_MARGIN, _MANY_PIXELS = 0.95, 1024
+#: The model's error: edges apart must look better by this factor.
+_EDGE_MARGIN = 1.02
+#: Columns of the output up to which a tile may lie across it.
+_MAX_TRANSPOSED_COLUMNS = 64
+
+
+@dataclass(frozen=True)
+class Im2colChoice:
+    """A product, and how it is best done on an architecture."""
+
+    product: Im2colProduct
+    arch: ArchSpec
+
+    @cached_property
+    def cut(self) -> Im2colChoice:
+        """The choice for the product, or for itself with its edges apart where that looks better."""
+        product = self.product.with_edges_apart
+        if product is None:
+            return self
+        apart = Im2colChoice(product, self.arch)
+        return self if self._seconds < _EDGE_MARGIN * apart._seconds else apart
+
+    @cached_property
+    def preferred(self) -> tuple[int, bool]:
+        """Which of the product's ``ways``; and whether few columns of the output are better the rows of the tiles."""
+        product = self.product
+        if product.has_mapped_operand and product.operands.converted is None:
+            return 0, False  # elsewhere the functor loads it, at half the speed
+        choices = [(place, False) for place, way in enumerate(self._ways) if not way.keeps_filter or way.keeps_columns]
+        if self._may_be_transposed and self._has_few_columns:
+            # What loads the least comes first: the model may not tell the ways apart.
+            choices += [(place, True) for place, way in reversed([*enumerate(self._ways)]) if not way.keeps_columns]
+        elif self._may_be_transposed and wgmma_model.may_turn(product.product(False)):
+            choices.append((0, True))
+        if product.operands.converted is not None:
+            choices = [(0, product.converts_columns), *(choice for choice in choices if choice[0])]
+        return min(choices, key=lambda choice: self._least_seconds(*choice))
+
+    @property
+    def tiled(self) -> WgmmaProduct:
+        """The product in the preferred way, as its tiles see it."""
+        way, is_transposed = self.preferred
+        return self._ways[way].product(is_transposed)
+
+    @property
+    def slowness(self) -> str:
+        """Why reductions or the converted operand are better in a launch of their own, or an empty string."""
+        product, converted = self.product, self.product.operands.converted
+        if product.reductions:
+            _, is_transposed = self.preferred
+            if slow := wgmma_model.exit_problem(product.product(is_transposed), self.arch):
+                return slow
+        if converted is None:
+            return ""
+        apart = Im2colChoice(replace(product, operands=product.operands.without_converted), self.arch)
+        return fusion_problem(converted, self._seconds, apart._seconds, self.arch)
+
+    @property
+    def _ways(self) -> tuple[Im2colProduct, ...]:
+        # A window's stage sums several taps, of which promoted sums would be less precise.
+        return self.product.ways[:1] if self.product.is_promoted else self.product.ways
+
+    @property
+    def _seconds(self) -> float:
+        return self._least_seconds(*self.preferred)
+
+    @property
+    def _may_be_transposed(self) -> bool:
+        """Whether the default may be: what goes out by tensor map with its exits is faster as it is."""
+        product, exits = self.product, self.product.exits
+        assert isinstance(exits, OutputExits), exits
+        return not (product.steps or exits_go_by_map(exits, product.dag, product.output, product.rows))
+
+    @property
+    def _has_few_columns(self) -> bool:
+        return self.product.output.columns <= _MAX_TRANSPOSED_COLUMNS
+
+    def _least_seconds(self, way: int, is_transposed: bool) -> float:
+        """Of the product in one of the ways, with the margin that the model's error asks for."""
+        chosen = self._ways[way]
+        product = chosen.product(is_transposed)
+        if chosen.keeps_columns and not _has_several_turns(product, self.arch):
+            return inf
+        margin = 1.0 if product.window is None else _WINDOW_MARGIN
+        if is_transposed and not self._has_few_columns:
+            margin *= wgmma_model.TURN_MARGIN
+        if chosen.keeps_columns:
+            margin = _KEPT_MARGIN if chosen.pixels >= _MANY_PIXELS * self.arch.sm_count else _WINDOW_MARGIN
+        return margin * wgmma_model.least_seconds(product, self.arch)
+
+
+def _has_several_turns(product: WgmmaProduct, arch: ArchSpec) -> bool:
+    """Whether blocks have more than one tile each, for which what stays in shared memory is loaded once."""
+    schedule = wgmma_model.best(product, arch).schedule(product)
+    return schedule.items > schedule.grid(arch.sm_count)

@@ -1,0 +1,135 @@
+"""Image and filter of a convolution together: k blocks, tensor maps, and the operand that is converted on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from lowdnn.engines.conv.wgmma.im2col import PixelClass
+from lowdnn.engines.conv.wgmma.im2col_operands import FilterOperand, ImageOperand
+from lowdnn.engines.gemm.converted_operand import ConvertedOperand
+from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType
+from lowdnn.engines.launch import bytes_of, ceil_div
+from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TiledMap, tensor_map_problem
+
+#: Half rows of a stage up to which channels get k blocks of half a row, where their number is odd.
+_MAX_HALVES = 9
+#: Rows of the smallest tile, whose boxes show whether the rules of tensor maps are kept.
+_SMALLEST_TILE = 64
+
+
+@dataclass(frozen=True)
+class OperandPair:
+    """The two operands of ``conv_im2col_wgmma.cu``.
+
+    instruction: for their types, the image's first.  row_bytes: of channels in a k block.
+    converted: the operand that is a function of what lies in memory, or None: windows of the image are converted in
+    place, otherwise it goes through registers and makes up the rows of the tiles.
+    converts_image: the converted operand is the image, otherwise the filter.
+    """
+
+    instruction: WgmmaType
+    image: ImageOperand
+    filter: FilterOperand
+    row_bytes: int
+    converted: ConvertedOperand | None = None
+    converts_image: bool = False
+
+    @classmethod
+    def of(cls, instruction: WgmmaType, image: ImageOperand, weights: FilterOperand) -> OperandPair:
+        """Both as they lie in memory.
+
+        Channels past the end take a copy longer than those that are there: no k block of few has half a row of them.
+        """
+        half = STAGE_ROW_BYTES // 2
+        halves = ceil_div(weights.depth * instruction.element_bytes, half)
+        row_bytes = half if halves % 2 and halves <= _MAX_HALVES else STAGE_ROW_BYTES
+        return cls(instruction, image, weights, row_bytes)
+
+    def with_converted(self, converted: ConvertedOperand | None, converts_image: bool) -> OperandPair:
+        if converted is None:
+            return self
+        return replace(self, converted=converted, converts_image=converts_image, row_bytes=STAGE_ROW_BYTES)
+
+    @property
+    def without_converted(self) -> OperandPair:
+        """The pair after a launch of its own has converted the operand."""
+        return OperandPair.of(self.instruction, self.image, self.filter)
+
+    def with_k(self, stage_k: int) -> OperandPair:
+        """The pair with ``stage_k`` channels in a k block."""
+        row_bytes = stage_k * self.instruction.element_bytes
+        return self if row_bytes == self.row_bytes else replace(self, row_bytes=row_bytes)
+
+    @property
+    def groups(self) -> int:
+        return self.image.groups
+
+    @property
+    def stage_k(self) -> int:
+        """Channels of a k block."""
+        return self.row_bytes // self.instruction.element_bytes
+
+    @cached_property
+    def chunks(self) -> int:
+        """k blocks of one tap."""
+        return ceil_div(self.filter.depth, self.stage_k)
+
+    def k_blocks(self, pixel_class: PixelClass) -> int:
+        """Stages of one tile; a class without taps has one of zeros."""
+        return pixel_class.runs * self.chunks or 1
+
+    @property
+    def image_bytes(self) -> int:
+        """What is read for the image."""
+        return self.converted.moved_bytes if self.converted and self.converts_image else bytes_of((self.image.tensor,))
+
+    @property
+    def filter_bytes(self) -> int:
+        """What is read for the filter."""
+        if self.converted and not self.converts_image:
+            return self.converted.moved_bytes
+        return bytes_of((self.filter.tensor,))
+
+    @property
+    def read_bytes(self) -> int:
+        return self.image_bytes + self.filter_bytes
+
+    def image_map(self, pixel_class: PixelClass, pixels: int) -> Im2colMap:
+        """The map of the class's pixels, ``pixels`` of them in a copy."""
+        map_type, row_bytes = self._box_of(self.converted if self.converts_image else None)
+        return self.image.map(pixel_class, map_type, pixels, row_bytes)
+
+    def filter_map(self, lines: int, sharers: int = 1) -> TiledMap:
+        """The map for the ``lines`` of a tile, of which ``sharers`` blocks load a part each."""
+        map_type, row_bytes = self._box_of(None if self.converts_image else self.converted)
+        return self.filter.map(map_type, lines, row_bytes, sharers)
+
+    def _box_of(self, converted: ConvertedOperand | None) -> tuple[TensorMapDataType, int]:
+        if converted is None:
+            return self.instruction.map_type, self.row_bytes
+        return converted.map_type, converted.row_bytes
+
+    def map_problem(self, classes: Sequence[PixelClass]) -> str:
+        """Why no tensor maps describe the operands, or an empty string."""
+        for pixel_class in self.image.corners(classes):
+            problem = tensor_map_problem(self.image_map(pixel_class, _SMALLEST_TILE))
+            if problem:
+                return f"{self.image.tensor.label}.{problem}"
+        problem = tensor_map_problem(self.filter_map(_SMALLEST_TILE))
+        return f"{self.filter.tensor.label}.{problem}" if problem else ""
+
+    def has_padding(self, classes: Iterable[PixelClass]) -> bool:
+        """Whether taps see places outside of the image."""
+        extents = self.image.tensor.dims[2:]
+        return any(
+            axis.lower + axis.first_offset < 0 or axis.upper + axis.reach >= extent
+            for pixel_class in classes
+            for axis, extent in zip(pixel_class.axes, extents, strict=True)
+            if axis.taps
+        )
+
+    def has_tail(self, classes: Iterable[PixelClass]) -> bool:
+        """Whether some k block has channels past the last one."""
+        return self.filter.depth % self.stage_k != 0 or any(not pixel_class.taps for pixel_class in classes)
