@@ -10,6 +10,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
+
+#: The target of kernels that run on every device.
+BASE_TARGET: Final = "sm_80"
+#: The target of kernels that use what came with 9.0: dependent launches, clusters, tensor maps and wgmma.
+WGMMA_TARGET: Final = "sm_90a"
 
 _TARGET = re.compile(r"sm_(\d+)(\d)([af]?)")
 
@@ -36,10 +42,10 @@ class Generation:
 #: Oldest first; each has what the ones before it have. The kernels for ``sm_89`` are those for ``sm_80``, which convert
 #: fp8 by instructions there.
 GENERATIONS: tuple[Generation, ...] = (
-    Generation("sm_80"),
+    Generation(BASE_TARGET),
     Generation("sm_89", has_fp8_conversions=True),
     Generation(
-        "sm_90a",
+        WGMMA_TARGET,
         has_fp8_conversions=True,
         has_dependent_launches=True,
         has_clusters=True,

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import BASE_TARGET, WGMMA_TARGET
 from lowdnn.engines.model.occupancy import shared_room
 from lowdnn.enums import DataType
 from lowdnn.graph.pattern import PointwiseDag
@@ -38,7 +39,7 @@ def conversion_target(data_types: Iterable[DataType], arch: ArchSpec) -> str:
     """``KernelRef.target`` of a kernel that runs everywhere and converts these types, by instructions where ``arch``
     has them."""
     converts_fp8 = any(data_type in dtypes.FP8_TYPES for data_type in data_types)
-    return arch.generation.target if converts_fp8 and arch.has_fp8_conversions else "sm_80"
+    return arch.generation.target if converts_fp8 and arch.has_fp8_conversions else BASE_TARGET
 
 
 def is_dependent(arch: ArchSpec) -> bool:
@@ -58,7 +59,13 @@ def uncrowded_bytes(arch: ArchSpec, blocks: int, shared_bytes: int) -> int:
 def dependent_target(arch: ArchSpec) -> str:
     """``KernelRef.target`` of a kernel that runs everywhere, and waits for the one before where ``arch`` lets it start
     early (``include/ptx/dependent_launch.cuh``)."""
-    return arch.generation.target if is_dependent(arch) else "sm_80"
+    return arch.generation.target if is_dependent(arch) else BASE_TARGET
+
+
+def target_of_form(*, is_newer: bool) -> str:
+    """``KernelRef.target`` of a kernel that runs everywhere, in the form for every device or in the newer one, which
+    has dependent launches, clusters or bulk copies."""
+    return WGMMA_TARGET if is_newer else BASE_TARGET
 
 
 def target_label(target: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -62,3 +64,25 @@ def test_nothing_asks_a_device_for_its_name_or_capability() -> None:
         if asks.search(line)
     ]
     assert found == []
+
+
+def test_engines_name_no_architecture() -> None:
+    """Targets stand once, in ``arch/targets.py``, by what the kernels for them use; names of kernels are only names."""
+    package = Path(lowdnn.__file__).parent
+    found = [
+        f"{path.relative_to(package)}:{node.lineno}: {named}"
+        for path in sorted((package / "engines").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for named in _named_by(node)
+        if re.fullmatch(r"(sm|compute)_\d+[af]?", named, re.IGNORECASE)
+    ]
+    assert found == []
+
+
+def _named_by(node: ast.AST) -> Iterator[str]:
+    """The text of a literal, or the names of a reference or an import."""
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+            yield name

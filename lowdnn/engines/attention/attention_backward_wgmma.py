@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.engines.attention.backward import AttentionBackward, seen_pairs
 from lowdnn.engines.attention.backward_wgmma_launches import BackwardLaunches
 from lowdnn.engines.attention.backward_wgmma_policy import IN_ORDER, BackwardPolicy
@@ -47,7 +48,7 @@ class AttentionBackwardWgmma(ProblemEngine[BackwardProblem], Floored):
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.NONDETERMINISTIC)
     anchors: Anchors = (SdpaBackward,)
     limits = BACKWARD_LIMITS
-    target = "sm_90a"
+    target = WGMMA_TARGET
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> BackwardProblem | Refusal:
         """Refuses other architectures, what ``AttentionBackward.match`` does, heads shared in two ways, operands

@@ -11,6 +11,7 @@ Kernel: ``attention_forward_mma.cu``.
 from __future__ import annotations
 
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.engines.attention.forward import AttentionForward
 from lowdnn.engines.attention.forward_kernel import ForwardKernel, ForwardTile
 from lowdnn.engines.attention.heads import pitch_bytes
@@ -81,4 +82,4 @@ def _launch(problem: AttentionForward, queries: int) -> tuple[KernelRef, Launch]
     shared_bytes = (tile.queries + tile.keys) * pitch + tile.keys * pitch_v
     kernel = ForwardKernel(problem, tile)
     launch = kernel.launch(operands, tile.warps * 32, shared_bytes, MathUnit.MMA_F16)
-    return kernel.kernel("mma", "sm_80", ()), launch
+    return kernel.kernel("mma", BASE_TARGET, ()), launch

@@ -16,7 +16,8 @@ from math import gcd
 
 import numpy as np
 
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.engines.attention.forward import AttentionForward
 from lowdnn.engines.attention.forward_kernel import ForwardKernel, ForwardTile
 from lowdnn.engines.attention.heads import Heads
@@ -110,7 +111,7 @@ class AttentionWgmma(ProblemEngine[AttentionForward], Modelled):
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     anchors: Anchors = (Softmax,)
     limits = FORWARD_LIMITS
-    target = "sm_90a"
+    target = WGMMA_TARGET
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> AttentionForward | Refusal:
         """Refuses other architectures, what ``AttentionForward.match`` does, operands without a tensor map."""
@@ -136,32 +137,32 @@ class AttentionWgmma(ProblemEngine[AttentionForward], Modelled):
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
         problem = self.accepted(graph, arch)
         queries, keys, _ = (knob.default for knob in self.knobs(graph, arch))
-        tile = _tile(problem, queries, keys)
+        tile = _tile(problem, queries, keys, arch)
         grid = _grid(problem, tile, arch)
         work = ForwardKernel(problem, tile).work(math_unit(problem.data_type))
         return Launch(0, grid, (1, 1, 1), (), work=work, overlaps_previous=True)
 
     def knobs_of(self, problem: AttentionForward, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N, WARP_SPEC_CFG."""
-        return _knobs(problem)
+        return _knobs(problem, arch)
 
     def parts(self, problem: AttentionForward, arch: ArchSpec, chosen: Choices) -> PlanParts:
         """One launch; one before it where largest magnitudes are stored."""
-        tile = _tile(problem, chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
+        tile = _tile(problem, chosen[KnobType.TILE_M], chosen[KnobType.TILE_N], arch)
         step = _launch(problem, tile, arch, bool(chosen[KnobType.WARP_SPEC_CFG]))
         return PlanParts([_clear(problem.largest_arguments), step] if problem.largest_arguments else [step])
 
 
-def _knobs(problem: AttentionForward) -> tuple[Knob, ...]:
+def _knobs(problem: AttentionForward, arch: ArchSpec) -> tuple[Knob, ...]:
     tiles = _TILES if _is_light(problem) else _TILES[:2]
     is_full = problem.keys_seen == problem.keys
     many = _MANY_QUERIES // 2 if is_full else _MANY_QUERIES
     queries = _most_queries(problem, tiles) if problem.queries >= many else _TILES[problem.queries > WARPGROUP_ROWS]
-    of_keys = _keys_that_fit(problem, tiles[1])
+    of_keys = _keys_that_fit(problem, tiles[1], arch)
     most = _MANY_KEYS_WITHOUT_MASK if is_full else _MANY_KEYS_AT_A_TIME
     if problem.is_fp8 and problem.keys_seen >= _MANY_KEYS:
         most = of_keys[0]
-    fitting = _keys_that_fit(problem, queries)
+    fitting = _keys_that_fit(problem, queries, arch)
     candidates = [keys for keys in of_keys if keys <= most and keys in fitting] or of_keys[-1:]
     keys = min(candidates, key=lambda keys: ceil_div(problem.keys, keys) * (keys + _KEYS_BESIDE))
     # Of heads that are not larger, a tile's softmax takes as long as its multiplications.
@@ -210,15 +211,15 @@ def _box_rows(heads: Heads, tile_rows: int) -> int:
     return tile_rows if heads.load is None else gcd(heads.load.page_rows, tile_rows)
 
 
-def _tile(problem: AttentionForward, queries: int, most_keys: int) -> ForwardTile:
-    """With as many keys as fit."""
-    fitting = _keys_that_fit(problem, queries)
+def _tile(problem: AttentionForward, queries: int, most_keys: int, arch: ArchSpec) -> ForwardTile:
+    """The tile with the most keys that fit, ``most_keys`` at most."""
+    fitting = _keys_that_fit(problem, queries, arch)
     keys = next((keys for keys in fitting if keys <= most_keys), fitting[-1])
     return ForwardTile(queries, keys, _WARP_QUERIES)
 
 
-def _keys_that_fit(problem: AttentionForward, queries: int) -> tuple[int, ...]:
-    """Those that shared memory has room for, and registers for scores, weights and outputs; if none, the fewest."""
+def _keys_that_fit(problem: AttentionForward, queries: int, arch: ArchSpec) -> tuple[int, ...]:
+    """Keys that shared memory has room for, and registers for scores, weights and outputs; if none, the fewest."""
     is_large = problem.padded_v > _LARGE_SIZE and not problem.is_fp8
     most = _MAX_VALUES_OF_LARGE if is_large else _MAX_VALUES
     if not _is_plain(problem):
@@ -228,15 +229,15 @@ def _keys_that_fit(problem: AttentionForward, queries: int) -> tuple[int, ...]:
 
     def fits(keys: int) -> bool:
         values = keys // 2 + keys * problem.element_bytes // 8 + problem.padded_v // 2
-        return values <= most and _rings(problem, ForwardTile(queries, keys, _WARP_QUERIES)) is not None
+        return values <= most and _rings(problem, ForwardTile(queries, keys, _WARP_QUERIES), arch) is not None
 
     tiles = _tiles_of_keys(problem)
     return tuple(dropwhile(lambda keys: not fits(keys), tiles)) or tiles[-1:]
 
 
-def _rings(problem: AttentionForward, tile: ForwardTile) -> tuple[int, int] | None:
+def _rings(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple[int, int] | None:
     """Stages of queries and of keys and values that there is room for."""
-    room = shared_room(SM_90A, _blocks_per_sm(problem, tile))
+    room = shared_room(arch, _blocks_per_sm(problem, tile))
     return next((rings for rings in _RINGS if _shared_bytes(problem, tile, *rings) <= room), None)
 
 
@@ -261,7 +262,7 @@ def _launch(
     problem: AttentionForward, tile: ForwardTile, arch: ArchSpec, takes_turns: bool
 ) -> tuple[KernelRef, Launch]:
     warpgroups, blocks_per_sm = tile.queries // WARPGROUP_ROWS, _blocks_per_sm(problem, tile)
-    query_stages, stages = _rings(problem, tile) or _RINGS[-1]
+    query_stages, stages = _rings(problem, tile, arch) or _RINGS[-1]
     kept = _TRANSPOSING_REGISTERS if problem.is_fp8 else _PRODUCER_REGISTERS[warpgroups > 2]
     registers = consumer_registers(warpgroups, kept, blocks_per_sm)
     k_box, v_box = _box_rows(problem.k, tile.keys), _box_rows(problem.v, tile.keys)
@@ -277,7 +278,7 @@ def _launch(
     if problem.k.load or problem.v.load:
         variant += f"b{k_box}x{v_box}"
     forward = ForwardKernel(problem, tile)
-    kernel = forward.kernel("wgmma", "sm_90a", tuple(vars(params).items()), variant)
+    kernel = forward.kernel("wgmma", WGMMA_TARGET, tuple(vars(params).items()), variant)
     threads, shared_bytes = (warpgroups + 1) * WARPGROUP_THREADS, _shared_bytes(problem, tile, query_stages, stages)
     launch = forward.launch(operands, threads, shared_bytes, math_unit(problem.data_type))
     return kernel, replace(launch, grid=_grid(problem, tile, arch), overlaps_previous=True)
@@ -291,7 +292,7 @@ def _grid(problem: AttentionForward, tile: ForwardTile, arch: ArchSpec) -> tuple
 def _clear(numbers: tuple[Argument, ...]) -> tuple[KernelRef, Launch]:
     """Makes them 0."""
     source, count = "attention/attention_forward_amax.cu", len(numbers)
-    kernel = KernelRef(f"attention_forward_amax_{count}_sm90a", source, "sm_90a", (("NUMBERS", count),))
+    kernel = KernelRef(f"attention_forward_amax_{count}_sm90a", source, WGMMA_TARGET, (("NUMBERS", count),))
     return kernel, Launch(kernel=0, grid=(1, 1, 1), block=(32, 1, 1), arguments=(Struct(numbers),))
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from lowdnn import dtypes
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.attention.fp8_backward import Fp8Operands
 from lowdnn.engines.attention.heads import (
@@ -286,7 +287,7 @@ class AttentionBackward:
             name=f"attention_backward_terms_{_types_name(operation.o, operation.d_o)}_{lanes}{self.rows_name}"
             f"{'_grouped' * self.has_groups}_sm80",
             source="attention/attention_backward_terms.cu",
-            target="sm_80",
+            target=BASE_TARGET,
             parameters=macros(
                 TermsParams(
                     o.c_type,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.engines.attention.backward_wgmma_tiles import SUM_BYTES, WARPGROUPS, BackwardProblem
 from lowdnn.engines.attention.mapped import WARPGROUP_THREADS, consumer_registers, map_of, math_unit
 from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, macros
@@ -62,13 +63,14 @@ class BackwardLaunches:
 
     def gradients(self, arch: ArchSpec) -> tuple[KernelRef, Launch]:
         """The kernel of dk, dv, and the sums of dq."""
-        backward, params = self.problem.backward, self._params
+        backward, output_stages = self.problem.backward, self.problem.output_stages(arch)
+        params = self._params(output_stages)
         order = "ordered" if self.is_in_order else "unordered"
         kernel = KernelRef(
             name=f"attention_backward_{backward.types_name}_{params.TILE_Q}x{params.TILE_KV}"
             f"_d{params.HEAD_QK}v{params.HEAD_V}_{order}{'_split' * params.IS_SPLIT}_sm90a",
             source=f"attention/attention_backward_{self.problem.kind.source}.cu",
-            target="sm_90a",
+            target=WGMMA_TARGET,
             parameters=macros(params),
         )
         kind = self.problem.kind
@@ -92,7 +94,7 @@ class BackwardLaunches:
             grid=(min(arch.sm_count, self.problem.shares), 1, 1),
             block=((WARPGROUPS + 1) * WARPGROUP_THREADS, 1, 1),
             arguments=(Struct(arguments),),
-            shared_bytes=self.problem.shared_bytes_with(self.problem.output_stages),
+            shared_bytes=self.problem.shared_bytes_with(output_stages),
             work=Work(
                 flops=backward.flops(3 * backward.size_qk + 2 * backward.size_v),
                 bytes=moved + self.problem.turns_offset + self.problem.sums_bytes,
@@ -117,7 +119,7 @@ class BackwardLaunches:
             name=f"attention_backward_sums_{'fp8_' * params.IS_FP8}{params.OUT}_{params.TILE_Q}"
             f"_d{params.HEAD_QK}v{params.HEAD_V}{'_split' * params.IS_SPLIT}_sm90a",
             source="attention/attention_backward_sums.cu",
-            target="sm_90a",
+            target=WGMMA_TARGET,
             parameters=macros(params),
         )
         threads, blocks = self.problem.tile_sum_bytes // _THREAD_SUM_BYTES, self.problem.all_query_tiles
@@ -161,8 +163,7 @@ class BackwardLaunches:
         counts = (problem.key_heads, problem.key_tiles, self.heads_at_once, whole_tiles, problem.splits)
         return Struct(i32(counts))
 
-    @property
-    def _params(self) -> Params:
+    def _params(self, output_stages: int) -> Params:
         return Params(
             *self.problem.backward.c_types,
             TILE_Q=self.problem.kind.queries,
@@ -171,7 +172,7 @@ class BackwardLaunches:
             HEAD_V=self.problem.head_v,
             KEY_STAGES=self.problem.kind.key_stages,
             STAGES=self.problem.kind.stages,
-            OUTPUT_STAGES=self.problem.output_stages,
+            OUTPUT_STAGES=output_stages,
             SUM_PIECES=self.problem.kind.sum_pieces,
             WEIGHT_BYTES=self.problem.kind.weight_bytes,
             IN_ORDER=int(self.is_in_order),

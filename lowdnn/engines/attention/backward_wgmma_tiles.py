@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, ClearedWords
 from lowdnn.engines.attention.heads import kernel_bounds, padded
 from lowdnn.engines.attention.mapped import boxed_bytes
@@ -226,9 +226,9 @@ class BackwardProblem:
     def sums_offset(self) -> int:
         return self.turns_offset + aligned_bytes((self.all_query_tiles + 1) * _WORD_BYTES)
 
-    @property
-    def output_stages(self) -> int:
-        fits = self.shared_bytes_with(_OUTPUT_STAGES) <= SM_90A.shared_bytes_per_block
+    def output_stages(self, arch: ArchSpec) -> int:
+        """Tiles of gradients of the output that there is room for."""
+        fits = self.shared_bytes_with(_OUTPUT_STAGES) <= arch.shared_bytes_per_block
         return _OUTPUT_STAGES if fits else 1
 
     def shared_bytes_with(self, output_stages: int) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowdnn import dtypes
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.engines.attention.heads import Heads
 from lowdnn.engines.launch import (
     MAX_EXTENT,
@@ -93,7 +94,7 @@ class Fp8Operands:
         kernel = KernelRef(
             name=f"attention_backward_widen_{kinds[0].short_name}_{kinds[1].short_name}_sm80",
             source="attention/attention_backward_widen.cu",
-            target="sm_80",
+            target=BASE_TARGET,
             parameters=macros(WidenParams(kinds[0].c_type, kinds[1].c_type, _THREADS)),
         )
         tensors = [self.heads[port].tensor for port in _PORTS]

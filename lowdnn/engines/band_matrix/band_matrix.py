@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.codegen.space import IndexSpace, collapsed
 from lowdnn.engines.base import Anchors
 from lowdnn.engines.launch import (
@@ -141,6 +142,6 @@ def _kernel(params: Params, operation: BandOperation) -> KernelRef:
     return KernelRef(
         name=f"band_matrix_{verb}_{x}_{y}_{shape}_sm80",
         source="band_matrix/band_matrix.cu",
-        target="sm_80",
+        target=BASE_TARGET,
         parameters=macros(params),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.engines.base import Anchors
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, i64, macros, target_label
 from lowdnn.engines.limits import alone
@@ -14,7 +15,6 @@ from lowdnn.ops.bit_mask import BitMove, PackBits, UnpackBits
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
 
 _THREADS = 256
-_TARGET = "sm_80"
 #: Bytes of a mask, elements of one byte of bits, that a thread reads or writes at a time.
 _ACCESS_BYTES = 8
 
@@ -74,8 +74,8 @@ def _blocks(operation: BitMove) -> int:
 def _kernel_of(params: Params) -> KernelRef:
     direction, access = ("unpack", "pack")[params.PACKS], ("1", "8")[params.ALIGNED]
     return KernelRef(
-        name=f"bit_mask_{direction}_v{access}_{target_label(_TARGET)}",
+        name=f"bit_mask_{direction}_v{access}_{target_label(BASE_TARGET)}",
         source="bit_mask/bit_mask.cu",
-        target=_TARGET,
+        target=BASE_TARGET,
         parameters=macros(params),
     )

@@ -12,7 +12,17 @@ from math import gcd, prod
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, space_of, with_axis
 from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS
-from lowdnn.engines.launch import aligned_bytes, ceil_div, divider, floor_power, i32, i64, macros, target_label
+from lowdnn.engines.launch import (
+    aligned_bytes,
+    ceil_div,
+    divider,
+    floor_power,
+    i32,
+    i64,
+    macros,
+    target_label,
+    target_of_form,
+)
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.pattern import PointwiseDag
@@ -193,7 +203,7 @@ def reduction_kernel(
     """
     vector = slices.vector(vector)
     lanes = _reduction_lanes(slices, vector)
-    target = "sm_90a" if overlaps else "sm_80"
+    target = target_of_form(is_newer=overlaps)
     parts = len(slices.part_splits)
     label = f"_p{parts}" if parts else ""
     ending = f"v{vector}_l{lanes}{label}_{target_label(target)}_{functor.digest}"

@@ -16,6 +16,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.engines.base import (
     Anchors,
     Choices,
@@ -71,7 +72,7 @@ class MatmulListWgmma(ProblemEngine["tuple[_Product, ...]"]):
     numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
     anchors: Anchors = (MatmulOperation,)
     limits = replace(fused(MatmulOperation), are_apart=True)
-    target = "sm_90a"
+    target = WGMMA_TARGET
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> tuple[_Product, ...] | Refusal:
         """Refuses other architectures, graphs of one part, parts that are no product or differ."""
@@ -290,7 +291,7 @@ class _Cut(WgmmaCut):
             name=f"matmul_list_wgmma_{product.kind.label}_{self.tile.label}_{layout}_{space}_v{store.vector}_sm90a_"
             f"{store.functor.digest}",
             source="matmul/matmul_list_wgmma.cu",
-            target="sm_90a",
+            target=WGMMA_TARGET,
             parameters=(*product.kind.macros, *self.tile.macros, *macros(params), *store.macros),
             generated=store.functor.text,
         )

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_80, ArchSpec
+from lowdnn.arch.specs import ArchSpec, spec_named
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
@@ -278,4 +279,4 @@ def _plain_kernel(data_type: DataType, transposes_b: bool) -> KernelRef:
     if transposes_b:
         b = Tensor(2, data_type, dims, packed_strides(dims, (0, 2, 1)), alignment_bytes=16)
     graph = OperationGraph([MatmulOperation(Matmul(DataType.FLOAT), a, b, c)])
-    return MatmulMma().plan(graph, SM_80, {}).kernels[0]
+    return MatmulMma().plan(graph, spec_named(BASE_TARGET), {}).kernels[0]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.codegen.space import strides_over
 from lowdnn.engines.base import (
     Anchors,
@@ -69,7 +70,7 @@ class MatmulPrologueWgmma(ProblemEngine["_Problem"]):
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
     anchors: Anchors = (ConvolutionOperation, MatmulOperation)
     limits = reduced(*anchors)
-    target = "sm_90a"
+    target = WGMMA_TARGET
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses other architectures, types and layouts, and products that are faster behind a pointwise launch."""
@@ -287,7 +288,7 @@ class _Cut(WgmmaCut):
         return KernelRef(
             name=f"matmul_prologue_wgmma_{types}_{self.tile.label}_{layout}_{space}_sm90a_{digests}",
             source="matmul/matmul_prologue_wgmma.cu",
-            target="sm_90a",
+            target=WGMMA_TARGET,
             parameters=(
                 *problem.kind.macros,
                 *self.tile.macros,

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from math import prod
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_80, ArchSpec
+from lowdnn.arch.specs import ArchSpec, spec_named
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT, SimtTile, vector_axis
@@ -87,7 +88,7 @@ class MatmulSimt(ProblemEngine["_Problem"]):
         """The kernel of a packed product of ``data_type`` at tile x tile; its extents are run-time values."""
         dims = (1, tile, tile)
         a, b, c = (Tensor(uid, data_type, dims, packed_strides(dims), alignment_bytes=16) for uid in (1, 2, 3))
-        problem = self.accepted(OperationGraph([MatmulOperation(Matmul(data_type), a, b, c)]), SM_80)
+        problem = self.accepted(OperationGraph([MatmulOperation(Matmul(data_type), a, b, c)]), spec_named(BASE_TARGET))
         return problem.kernel(problem.tile(tile, tile), problem.functor())
 
 
@@ -181,7 +182,7 @@ class _Problem:
         return KernelRef(
             name=f"matmul_simt_{types}_{tile.rows}x{tile.columns}x{tile.depth}_{layout}_sm80_{functor.digest}",
             source="matmul/matmul_simt.cu",
-            target="sm_80",
+            target=BASE_TARGET,
             parameters=macros(params),
             generated=functor.text,
         )

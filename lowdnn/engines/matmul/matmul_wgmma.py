@@ -16,7 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec, spec_named
+from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.engines.base import (
     Anchors,
     Choices,
@@ -81,7 +82,7 @@ class MatmulWgmma(ProblemEngine["_Problem"], Modelled):
     numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
     anchors: Anchors = (ConvolutionOperation, MatmulOperation)
     limits = reduced(*anchors)
-    target = "sm_90a"
+    target = WGMMA_TARGET
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses other architectures, types without a wgmma instruction, empty extents, odd batches, slow exits."""
@@ -345,7 +346,7 @@ class _Cut(WgmmaCut):
         return KernelRef(
             name=f"matmul_wgmma_{kind.label}_{self.tile.label}_{layout}_{space}_{ending}",
             source="matmul/matmul_wgmma.cu",
-            target="sm_90a",
+            target=WGMMA_TARGET,
             parameters=(*kind.macros, *self.tile.macros, *macros(params), *stores),
             generated="" if self.is_split else output.functor.text,
         )
@@ -364,4 +365,4 @@ def _plain_kernel(data_type: DataType, transposes_b: bool) -> KernelRef:
     if transposes_b:
         b = Tensor(2, data_type, dims, packed_strides(dims, (0, 2, 1)), alignment_bytes=16)
     graph = OperationGraph([MatmulOperation(Matmul(DataType.FLOAT), a, b, c)])
-    return MatmulWgmma().plan(graph, SM_90A, {}).kernels[0]
+    return MatmulWgmma().plan(graph, spec_named(WGMMA_TARGET), {}).kernels[0]

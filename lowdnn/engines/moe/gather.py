@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowdnn import dtypes
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.engines.launch import aligned_bytes, bytes_touched, ceil_div, divider, i32, i64
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import MoeGroupedMatmulMode
@@ -76,7 +77,7 @@ class Gather:
         return KernelRef(
             name=f"moe_gather_{facts.short_name}_{ending}_sm80",
             source="moe/moe_gather.cu",
-            target="sm_80",
+            target=BASE_TARGET,
             parameters=(("TYPE", facts.c_type), ("BY_CHUNK", int(self.has_chunks))),
         )
 

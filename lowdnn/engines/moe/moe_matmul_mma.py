@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
@@ -223,7 +224,7 @@ def _kernel(problem: _Problem, tile: MmaTile, text: str, digest: str, vector: in
     return KernelRef(
         name=f"moe_matmul_mma_{facts.short_name}_{tile.label}_{layout}_v{vector}_sm80_{digest}",
         source="moe/moe_matmul_mma.cu",
-        target="sm_80",
+        target=BASE_TARGET,
         parameters=macros(params),
         generated=text,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowdnn import dtypes
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import Anchors
 from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT, SimtTile
@@ -121,7 +122,7 @@ class _Problem:
             name=f"moe_matmul_simt_{'_'.join(names)}_{tile.rows}x{tile.columns}x{tile.depth}_{layout}_sm80_"
             f"{functor.digest}",
             source="moe/moe_matmul_simt.cu",
-            target="sm_80",
+            target=BASE_TARGET,
             parameters=macros(params),
             generated=functor.text,
         )

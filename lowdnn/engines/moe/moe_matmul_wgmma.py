@@ -14,6 +14,7 @@ from functools import cached_property
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.codegen.space import space_of
 from lowdnn.engines.base import (
     Anchors,
@@ -70,7 +71,7 @@ class MoeMatmulWgmma(ProblemEngine["_Problem"]):
     numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
     anchors: Anchors = (MoeGroupedMatmul,)
     limits = fused(MoeGroupedMatmul)
-    target = "sm_90a"
+    target = WGMMA_TARGET
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses other architectures, types without a wgmma instruction, empty extents, more than it can count."""
@@ -260,7 +261,7 @@ class _Cut(WgmmaCut):
         return KernelRef(
             name=f"moe_matmul_wgmma_{kind.label}_{self.tile.label}_{layout}_{ending}_{store.functor.digest}",
             source="moe/moe_matmul_wgmma.cu",
-            target="sm_90a",
+            target=WGMMA_TARGET,
             parameters=(*kind.macros, *self.tile.macros, *macros(params), ("OUTPUT_TYPE", stored)),
             generated=store.functor.text,
         )

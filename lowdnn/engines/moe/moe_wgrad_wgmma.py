@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.codegen.space import space_of
 from lowdnn.engines.base import (
     Anchors,
@@ -59,7 +60,7 @@ class MoeWgradWgmma(ProblemEngine["_Problem"]):
     numerical_notes: tuple[NumericalNote, ...] = tiles.NUMERICAL_NOTES
     anchors: Anchors = (MoeGroupedMatmulBackward,)
     limits = fused(MoeGroupedMatmulBackward)
-    target = "sm_90a"
+    target = WGMMA_TARGET
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses other architectures, types that wgmma takes K-major only, empty extents, rows not contiguous."""
@@ -194,7 +195,7 @@ class _Cut(WgmmaCut):
         return KernelRef(
             name=f"moe_wgrad_wgmma_{kind.label}_{self.tile.label}_{params.OFFSET_TYPE}_{ending}",
             source="moe/moe_wgrad_wgmma.cu",
-            target="sm_90a",
+            target=WGMMA_TARGET,
             parameters=(*kind.macros, *self.tile.macros, *macros(params), *output.macros),
             generated=output.functor.text,
         )

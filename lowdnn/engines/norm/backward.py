@@ -259,7 +259,7 @@ class BackwardRows:
                 *i64((on_chip.slots,)),
                 *on_chip.partials(chain),
             ),
-            needs_sm_90a=on_chip.is_in_turns,
+            needs_newer=on_chip.is_in_turns,
             roles=on_chip.roles,
         )
         moved = self._moved_bytes + bytes_of(self._row_sums.values()) + on_chip.bytes_read_again

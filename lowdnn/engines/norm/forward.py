@@ -133,7 +133,7 @@ class ForwardRows:
                 ("OPERANDS_AHEAD", 0 if packed is None else packed.ahead),
                 ("OVERLAPS_PREVIOUS", int(overlaps)),
             ),
-            needs_sm_90a=overlaps or on_chip.is_in_turns,
+            needs_newer=overlaps or on_chip.is_in_turns,
             functors=(
                 self.space.functor(self.before, "Prologue", None, self.compute_type, copies),
                 *on_chip.again(),

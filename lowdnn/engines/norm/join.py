@@ -20,6 +20,7 @@ from lowdnn.engines.launch import (
     i64,
     macros,
     target_label,
+    target_of_form,
 )
 from lowdnn.enums import DataType
 from lowdnn.graph.pattern import dag_of
@@ -77,7 +78,7 @@ class Join:
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         index = "u32" if self._elements < 2**31 else "i64"
         params = Params(_THREADS, self._columns, len(self.gradients), int(self.overlaps), index)
-        target = "sm_90a" if self.overlaps else "sm_80"
+        target = target_of_form(is_newer=self.overlaps)
         short = dtypes.info(self.gradients[0].data_type).short_name
         kernel = KernelRef(
             name=f"norm_join_{short}_w{self._columns}g{params.GRADIENTS}_{index}_{target_label(target)}_{digest}",

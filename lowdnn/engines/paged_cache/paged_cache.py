@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.engines.base import Anchors
 from lowdnn.engines.launch import bytes_of, i32, i64, macros
 from lowdnn.engines.limits import alone
@@ -48,7 +49,7 @@ class PagedCache(OneLaunch[PagedCacheLoad]):
         return KernelRef(
             name=f"paged_cache_load_{move.integer}_w{move.width}_{lengths}_{move.index}_sm80",
             source="paged_cache/paged_cache_load.cu",
-            target="sm_80",
+            target=BASE_TARGET,
             parameters=macros(Params(move.integer, lengths, move.vector, move.width, THREADS, move.index)),
         )
 

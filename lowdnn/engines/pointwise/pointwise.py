@@ -16,7 +16,8 @@ from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.multiprocessor import SECTOR_BYTES
-from lowdnn.arch.specs import SM_80, ArchSpec
+from lowdnn.arch.specs import ArchSpec, spec_named
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.codegen.access import MAX_VECTOR
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, space_of, with_axis
@@ -110,7 +111,7 @@ class PointwiseEngine(ProblemEngine["_Problem"]):
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """Copies and sums with ReLU over packed tensors in fp32, fp16 and bf16."""
-        return tuple(kernel for graph in samples() for kernel in self.plan(graph, SM_80, {}).kernels)
+        return tuple(kernel for graph in samples() for kernel in self.plan(graph, spec_named(BASE_TARGET), {}).kernels)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.engines.base import Anchors
 from lowdnn.engines.launch import bytes_of, i64, macros
 from lowdnn.engines.limits import alone
@@ -53,7 +54,7 @@ class Ragged(OneLaunch[RaggedMove]):
         return KernelRef(
             name=f"ragged_{way}_{rows.integer}_w{rows.width}_{offsets}_{rows.index}_sm80",
             source="ragged/ragged_move.cu",
-            target="sm_80",
+            target=BASE_TARGET,
             parameters=macros(
                 Params(rows.integer, offsets, int(is_store), rows.vector, rows.width, THREADS, rows.index)
             ),

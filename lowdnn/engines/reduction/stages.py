@@ -7,6 +7,7 @@ from functools import cached_property
 from math import prod
 
 from lowdnn import dtypes
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.engines.launch import (
     MAX_EXTENT,
     ceil_div,
@@ -17,6 +18,7 @@ from lowdnn.engines.launch import (
     macros,
     moved_bytes,
     target_label,
+    target_of_form,
 )
 from lowdnn.engines.reduction.layout import ReductionLayout
 from lowdnn.enums import DataType, ReduceTensorOp
@@ -252,7 +254,7 @@ class Combination:
             operator_of(fused.operation), THREADS, self._width, moments_of(fused), int(self.overlaps), _index(layout)
         )
         functors = tuple((f.text, f.digest) for f in layout.after)
-        target = "sm_90a" if self.overlaps else "sm_80"
+        target = target_of_form(is_newer=self.overlaps)
         shape = f"w{self._width}_{_index(layout)}"
         return kernel_ref("combine", fused.operation.x.data_type, shape, params, functors, target)
 
@@ -308,7 +310,7 @@ def kernel_ref(
     shape: str,
     params: Params,
     functors: tuple[tuple[str, str], ...],
-    target: str = "sm_80",
+    target: str = BASE_TARGET,
 ) -> KernelRef:
     digests = "_".join(digest for _, digest in functors)
     short = dtypes.info(data_type).short_name

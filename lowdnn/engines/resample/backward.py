@@ -7,6 +7,7 @@ from math import gcd, prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.engines.launch import macros
 from lowdnn.engines.resample.axes import Readers, has_inside_taps, reader_period, readers, shares_taps
 from lowdnn.engines.resample.problem import Problem, neighbours
@@ -154,7 +155,7 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
         name=f"resample_backward_{rules_name(problem, problem.padding)}{places}_{walk}_{shape}_sm80_"
         f"{problem.functor.digest}",
         source="resample/resample_backward.cu",
-        target="sm_80",
+        target=BASE_TARGET,
         parameters=macros(params),
         generated=problem.functor.text,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from lowdnn import dtypes
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.engines.launch import macros
 from lowdnn.engines.resample.axes import (
     Pattern,
@@ -112,7 +113,7 @@ def kernel(problem: Problem, tile: Tile) -> KernelRef:
     return KernelRef(
         name=f"resample_forward_{rules_name(problem, padding)}{places}_{walk}_{shape}_sm80_{problem.functor.digest}",
         source="resample/resample_forward.cu",
-        target="sm_80",
+        target=BASE_TARGET,
         parameters=macros(params),
         generated=problem.functor.text,
     )

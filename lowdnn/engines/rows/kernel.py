@@ -10,7 +10,7 @@ import numpy as np
 
 from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.launch import fma_unit, macros, target_label
+from lowdnn.engines.launch import fma_unit, macros, target_label, target_of_form
 from lowdnn.engines.rows.layout import RowLayout
 from lowdnn.engines.rows.tile import RowTile
 from lowdnn.enums import DataType
@@ -24,6 +24,7 @@ class RowKernel:
 
     switches: further macros.  functors: in the order of the kernel's parameters.
     scalars: the parameters between the sizes and the functors'.
+    needs_newer: it waits for the launch before it, or copies in bulk.
     roles: of a block's threads, as many as the tile's each.
     """
 
@@ -35,12 +36,13 @@ class RowKernel:
     switches: tuple[tuple[str, int], ...]
     functors: tuple[Functor, ...]
     scalars: tuple[Argument, ...] = ()
-    needs_sm_90a: bool = False
+    needs_newer: bool = False
     roles: int = 1
 
     @property
     def kernel(self) -> KernelRef:
-        layout, target = self.layout, "sm_90a" if self.tile.CLUSTER > 1 or self.needs_sm_90a else "sm_80"
+        layout = self.layout
+        target = target_of_form(is_newer=self.tile.CLUSTER > 1 or self.needs_newer)
         is_chunked = self.tile.chunks(layout) > 1
         text = "\n".join(functor.text for functor in self.functors)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]

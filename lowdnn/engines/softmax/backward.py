@@ -59,7 +59,7 @@ class BackwardSoftmax:
             compute_type=found.compute_type,
             layout=self.layout,
             tile=shape,
-            needs_sm_90a=ahead.is_by_engine,
+            needs_newer=ahead.is_by_engine,
             switches=(("IS_LOG", int(found.is_log)), *ahead.switches),
             functors=(
                 self.space.load(found.y, found.compute_type, "Data", ahead.is_ahead),

@@ -73,7 +73,7 @@ class ForwardSoftmax:
             compute_type=self.compute_type,
             layout=self.layout,
             tile=shape,
-            needs_sm_90a=ahead.is_by_engine,
+            needs_newer=ahead.is_by_engine,
             switches=(
                 ("IS_LOG", int(operation.is_log)),
                 ("SINK", int(operation.sink is not None)),

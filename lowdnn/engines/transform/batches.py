@@ -9,7 +9,7 @@ from itertools import accumulate, groupby
 from math import gcd, prod
 
 from lowdnn import dtypes
-from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, ceil_div, divider, i64, macros, target_label
+from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, ceil_div, divider, i64, macros, target_label, target_of_form
 from lowdnn.engines.transform.layout import Axis, access_width, common_axes
 from lowdnn.engines.transform.matching import Copy, Moves
 from lowdnn.engines.transform.views import View
@@ -141,7 +141,7 @@ class Turns:
 
 def kernel_ref(idea: str, types: str, shape: str, params: object, *, overlaps: bool) -> KernelRef:
     """``transform_<idea>.cu`` with ``params``; overlaps: as a dependent launch, on sm_90a."""
-    target = "sm_90a" if overlaps else "sm_80"
+    target = target_of_form(is_newer=overlaps)
     name = f"transform_{idea}_{types}_{shape}_{target_label(target)}"
     return KernelRef(name, f"transform/transform_{idea}.cu", target, macros(params))
 

@@ -7,6 +7,7 @@ from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.conv.direct.geometry import DirectGeometry, Direction
 from lowdnn.engines.launch import ceil_div, ceil_power, i32, i64, macros
@@ -75,7 +76,7 @@ def kernel(geometry: DirectGeometry, threads: int, functor: Functor) -> KernelRe
     return KernelRef(
         name=f"conv_grouped_{geometry.types}_{params.SPATIAL}d_{patch}_{walk}_sm80_{functor.digest}",
         source="conv/direct/conv_grouped.cu",
-        target="sm_80",
+        target=BASE_TARGET,
         parameters=macros(params),
         generated=functor.text,
     )

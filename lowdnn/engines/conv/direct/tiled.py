@@ -11,6 +11,7 @@ from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.conv.direct.geometry import DirectGeometry, Direction
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, add_slice_sum, output_space
@@ -169,7 +170,7 @@ def _kernel(geometry: DirectGeometry, maps: int, functor: Functor | None) -> Ker
     return KernelRef(
         name=f"{family}_{params.SPATIAL}d_{size}_{layout}_{walk}_{ending}",
         source="conv/direct/conv_direct.cu",
-        target="sm_80",
+        target=BASE_TARGET,
         parameters=macros(params),
         generated="" if functor is None else functor.text,
     )

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec, spec_named
+from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.conv.grouped.filter_gradient import FilterGeometry
 from lowdnn.engines.conv.grouped.geometry import GroupedGeometry, pack_of
@@ -106,7 +107,7 @@ class ConvGroupedMma(ProblemEngine["_Problem"], Floored, Modelled):
     def precompiled(self) -> tuple[KernelRef, ...]:
         """3x3 channels-last convolutions of bf16, as in ResNeXt: 4 to 32 channels in a group, both directions."""
         return tuple(
-            self.plan(_plain_graph(channels, is_backward), SM_90A, {}).kernels[0]
+            self.plan(_plain_graph(channels, is_backward), spec_named(WGMMA_TARGET), {}).kernels[0]
             for channels in (4, 8, 16, 32)
             for is_backward in (False, True)
         )

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowdnn import dtypes
-from lowdnn.arch.specs import SM_80, ArchSpec
+from lowdnn.arch.specs import ArchSpec, spec_named
+from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.conv.implicit_gemm.data_gradient_views import class_count, data_gradient_views
 from lowdnn.engines.conv.implicit_gemm.filter_gradient_view import filter_gradient_view
@@ -310,4 +311,4 @@ def _plain_kernel(data_type: DataType, channels: int) -> KernelRef:
         for uid, dims in ((1, image), (2, filters), (3, image))
     )
     graph = OperationGraph([ConvolutionForward(convolution, x, w, y)])
-    return ConvImplicitGemmMma().plan(graph, SM_80, {}).kernels[0]
+    return ConvImplicitGemmMma().plan(graph, spec_named(BASE_TARGET), {}).kernels[0]

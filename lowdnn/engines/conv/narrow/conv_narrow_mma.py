@@ -15,6 +15,7 @@ from typing import Final
 from lowdnn import dtypes
 from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import (
     Anchors,
@@ -206,7 +207,7 @@ class ConvNarrowMma(ProblemEngine["_Problem"], Floored):
     numerical_notes = tiles.NUMERICAL_NOTES
     anchors: Anchors = (ConvolutionForward, ConvolutionBackwardData)
     limits = reduced(ConvolutionOperation)
-    target = "sm_90a"
+    target = WGMMA_TARGET
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses several taps or groups, steps, pixels that are not dense, and filters that do not fit."""
@@ -294,7 +295,7 @@ def _kernel(problem: _Problem, tile: _Tile, functor: Functor) -> KernelRef:
     return KernelRef(
         name=f"conv_narrow_mma_{facts.short_name}_{shape}_r{params.OUTPUT_RANK}_sm90a_{functor.digest}",
         source="conv/narrow/conv_narrow_mma.cu",
-        target="sm_90a",
+        target=WGMMA_TARGET,
         parameters=macros(params),
         generated=functor.text,
     )

@@ -25,7 +25,17 @@ from itertools import product
 from math import gcd, prod
 
 from lowdnn import dtypes
-from lowdnn.engines.launch import aligned_bytes, bytes_touched, ceil_div, divider, i32, i64, macros, target_label
+from lowdnn.engines.launch import (
+    aligned_bytes,
+    bytes_touched,
+    ceil_div,
+    divider,
+    i32,
+    i64,
+    macros,
+    target_label,
+    target_of_form,
+)
 from lowdnn.enums import ConvolutionMode
 from lowdnn.ops.convolution import Convolution, ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
@@ -194,7 +204,7 @@ class FoldedTensor:
         facts, axes = dtypes.info(self.tensor.data_type), self._three
         phases = (axes[0].phases, axes[1].phases, axes[2].phases)
         params = Params(facts.c_type, self.tensor.dims[1], *phases, self.channels, int(self.overlaps))
-        target = "sm_90a" if self.overlaps else "sm_80"
+        target = target_of_form(is_newer=self.overlaps)
         pieces = f"c{params.CHANNELS}p{'x'.join(map(str, phases))}to{params.FOLDED}"
         variant = f"{facts.short_name}_{pieces}_{target_label(target)}"
         return KernelRef(f"{name}_{variant}", f"conv/stem/{name}.cu", target, macros(params))

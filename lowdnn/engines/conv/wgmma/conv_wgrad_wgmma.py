@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec, spec_named
+from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.base import (
     Anchors,
@@ -48,7 +49,6 @@ from lowdnn.ops.tensor import Tensor, channels_last_strides
 from lowdnn.plan import Argument, KernelRef, Launch, Pointer, Struct, TensorMap, Work, WorkspacePointer
 from lowdnn.status import Status
 
-_TARGET = "sm_90a"
 _TYPES = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT)
 
 
@@ -79,7 +79,7 @@ class ConvWgradWgmma(ProblemEngine["_Problem"], Floored, Modelled):
     numerical_notes: tuple[NumericalNote, ...] = tiles.NUMERICAL_NOTES
     anchors: Anchors = (ConvolutionBackwardFilter,)
     limits = reduced(*anchors)
-    target = _TARGET
+    target = WGMMA_TARGET
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
         """Refuses other architectures, other types, geometry beyond tensor maps, and slow prologues."""
@@ -235,7 +235,7 @@ def _kernel(tiling: WgradTiling, functor: Functor, vector: int) -> KernelRef:
     return KernelRef(
         name=f"conv_wgrad_wgmma_{product.instruction.label}_{tile.label}_{walks}{taps}{prologue}_{ending}",
         source="conv/wgmma/conv_wgrad_wgmma.cu",
-        target=_TARGET,
+        target=WGMMA_TARGET,
         parameters=(
             *product.instruction.macros,
             *tile.macros,
@@ -292,4 +292,4 @@ def _plain_kernel(data_type: DataType, channels: int) -> KernelRef:
         for uid, dims in ((1, image), (2, image), (3, filters))
     )
     graph = OperationGraph([ConvolutionBackwardFilter(convolution, x, dy, dw)])
-    return ConvWgradWgmma().plan(graph, SM_90A, {}).kernels[0]
+    return ConvWgradWgmma().plan(graph, spec_named(WGMMA_TARGET), {}).kernels[0]

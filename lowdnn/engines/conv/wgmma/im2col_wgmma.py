@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import (
     Anchors,
@@ -57,8 +58,6 @@ from lowdnn.plan import (
 )
 from lowdnn.status import BadParamError, Status
 
-_TARGET = "sm_90a"
-
 
 class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
     """An engine; a subclass says which operation it computes."""
@@ -67,7 +66,7 @@ class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
     index: int
     anchors: Anchors
     limits = reduced(ConvolutionOperation)
-    target = _TARGET
+    target = WGMMA_TARGET
     numerical_notes: tuple[NumericalNote, ...] = (
         NumericalNote.TENSOR_CORE,
         NumericalNote.DOWN_CONVERT_INPUTS,
@@ -325,7 +324,7 @@ class _Cut(WgmmaCut):
         return KernelRef(
             name=f"conv_im2col_wgmma_{instruction.label}_{tile.label}_{layout}{classes}_{space}_{ending}",
             source="conv/wgmma/conv_im2col_wgmma.cu",
-            target=_TARGET,
+            target=WGMMA_TARGET,
             parameters=(
                 *instruction.macros,
                 *tile.macros,
