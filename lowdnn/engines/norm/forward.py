@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.base import Choices, Knob
 from lowdnn.engines.launch import bytes_of, i64, is_dependent, moved_bytes
+from lowdnn.engines.norm.running import carried_on
 from lowdnn.engines.norm.split import (
     is_of_rows,
     row_shapes,
@@ -44,7 +46,7 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument
 
 #: uids of values inside the kernel; graphs cannot have negative ones.
-_NORMALISED, _SCALED, _VARIANCE, _STEP, _SHARE, _EXACT = -1, -2, -3, -4, -5, -6
+_NORMALISED, _SCALED, _VARIANCE, _EXACT = -1, -2, -3, -4
 #: Of a thread, where more than one tensor is read behind a row's elements; for the sample of a row.
 _BEHIND_REGISTERS, _SAMPLE_REGISTERS = 8, 8
 
@@ -232,25 +234,14 @@ class ForwardRows:
         operations: tuple[PointwiseOperation, ...] = ()
         factor, exact = self.operation.exp_avg_factor, value
         if before is not None and after is not None and factor is not None:
-            step, share, unrounded = (
-                replace(value, uid=uid, data_type=self.compute_type, alignment_bytes=16, is_virtual=True)
-                for uid in (_STEP, _SHARE, _EXACT)
-            )
             if value.data_type is not self.compute_type:
-                exact = unrounded
+                exact = replace(value, uid=_EXACT, data_type=self.compute_type, alignment_bytes=16, is_virtual=True)
                 rounding = Pointwise(PointwiseMode.IDENTITY, self.compute_type)
                 operations = (PointwiseOperation(rounding, x=exact, y=value),)
-            operations += (
-                self._pointwise(PointwiseMode.SUB, exact, before, step),
-                self._pointwise(PointwiseMode.MUL, step, factor, share),
-                self._pointwise(PointwiseMode.ADD, before, share, after),
-            )
+            operations += carried_on(exact, factor, before, after, self.compute_type, count(_EXACT - 1, -1))
         dag = dag_of(value.dims, operations, anchor=exact)
         axis, space = self.space.kept - 1, self.space.kept_space
         return generate(dag, accumulator=self.compute_type, vector_axis=axis, space=space, name=name)
-
-    def _pointwise(self, mode: PointwiseMode, x: Tensor, b: Tensor, y: Tensor) -> PointwiseOperation:
-        return PointwiseOperation(Pointwise(mode, self.compute_type), x=x, b=b, y=y)
 
 
 def _row_parameters(operation: NormForward, shape: NormShape) -> dict[str, Tensor]:

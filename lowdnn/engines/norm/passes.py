@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import count
 
 from lowdnn.engines.base import Engine
+from lowdnn.engines.norm.running import carried_on
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.engines.reduction.reduction import ReductionEngine
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
@@ -97,10 +99,11 @@ class PassBuilder:
         self._operations.append(PointwiseOperation(select, x=value, b=zero, t=is_finite, y=output))
 
     def carry_on(self, value: Tensor, factor: Tensor | None, before: Tensor | None, after: Tensor | None) -> None:
-        """Running statistics, where there are any: after = before + factor * (value - before)."""
+        """Running statistics, where there are any."""
         if factor is not None and before is not None and after is not None:
-            share = self.pointwise(PointwiseMode.MUL, self.pointwise(PointwiseMode.SUB, value, before), factor)
-            self.pointwise(PointwiseMode.ADD, before, share, output=after)
+            uids = count(self._last_uid + 1)
+            self._operations += carried_on(value, factor, before, after, self._compute_type, uids)
+            self._last_uid = next(uids)
 
     def exact(self, wanted: Tensor | None, dims: tuple[int, ...]) -> Tensor:
         """A tensor in memory in the type of the arithmetic: ``wanted`` itself, or one in the workspace."""
