@@ -52,7 +52,7 @@ def special_values(data_type: DataType) -> NDArray[Any]:
     return dtypes.from_float64(np.array([*numbers, *(-n for n in numbers), np.inf, -np.inf, np.nan]), data_type)
 
 
-def poison(count: int, data_type: DataType) -> NDArray[Any]:
-    """What outputs hold before a run: bytes 0xCD, which no test expects as a result."""
+def poison(count: int, data_type: DataType, byte: int = 0xCD) -> NDArray[Any]:
+    """What outputs hold before a run: bytes which no test expects as a result."""
     storage = dtypes.info(data_type).storage
-    return np.full(count * storage.itemsize, 0xCD, np.uint8).view(storage)
+    return np.full(count * storage.itemsize, byte, np.uint8).view(storage)

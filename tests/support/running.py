@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Plan
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.runtime import Runtime
-from lowdnn.runtime.workspace import Workspace
 from tests.support.data import fresh_seed, poison
 from tests.support.runtime import download, upload
 from tests.support.tolerance import assert_close
@@ -129,23 +128,60 @@ def run_plan(runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays
     they were, and is aligned to as much as it says and no more. Of packed tensors there is memory up to the end that
     their offsets say; of outputs, rows behind it are poison.
     """
-    ends = _packed_ends(graph, inputs)
-    tensors = [graph.tensors[item.uid] for item in plan.tensors]
-    before = {tensor.uid: _memory_of(tensor, inputs, ends) for tensor in tensors}
-    stored = {t.uid: _with_address(before[t.uid]) if t.uid in ends else before[t.uid] for t in tensors}
-    buffers = {t.uid: _at_end(runtime, stored[t.uid], t) for t in tensors if not t.is_by_value}
-    pointers = {
-        tensor.uid: before[tensor.uid].ctypes.data
-        if tensor.is_by_value
-        else buffers[tensor.uid].address + tensor.alignment_bytes
-        for tensor in tensors
-    }
-    with Workspace(runtime.context, plan.workspace_bytes) as workspace:
-        runtime.load(plan).execute(pointers, workspace.address)
-        after = {t.uid: _behind_zone(buffers[t.uid], before[t.uid], t) for t in tensors if not t.is_by_value}
-    for buffer in buffers.values():
-        buffer.close()
-    return {t.uid: _result(t, before[t.uid], after[t.uid], ends) for t in graph.outputs}
+    with HeldPlan(runtime, plan, graph, inputs) as held:
+        return held.run()
+
+
+class HeldPlan:
+    """A plan and its tensors on a device, as ``run_plan`` lays them out, for several runs; used with ``with``."""
+
+    def __init__(self, runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays) -> None:
+        self._loaded = runtime.load(plan)
+        self._graph, self._inputs, self._ends = graph, inputs, _packed_ends(graph, inputs)
+        tensors = [graph.tensors[item.uid] for item in plan.tensors]
+        self._in_memory = [tensor for tensor in tensors if not tensor.is_by_value]
+        self._before = {tensor.uid: _memory_of(tensor, inputs, self._ends) for tensor in tensors}
+        self._buffers = {t.uid: upload(runtime, self._with_zone(t), t.label) for t in self._in_memory}
+        self._pointers = {
+            tensor.uid: self._before[tensor.uid].ctypes.data
+            if tensor.is_by_value
+            else self._buffers[tensor.uid].address + tensor.alignment_bytes
+            for tensor in tensors
+        }
+        self._workspace = DeviceBuffer.allocate(runtime.context, plan.workspace_bytes, label="workspace")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for memory in (self._workspace, *self._buffers.values()):
+            memory.close()
+
+    def run(self) -> dict[int, NDArray[Any]]:
+        """The outputs; looks at the memory around each tensor."""
+        return self._run(self._in_memory)
+
+    def run_again(self, byte: int) -> dict[int, NDArray[Any]]:
+        """The outputs of another run, before which they and the workspace are bytes ``byte``: neither has what a run
+        before has left. Looks at the memory around outputs alone."""
+        if self._workspace.size_bytes:
+            self._workspace.fill_bytes(byte)
+        for tensor in self._graph.outputs:
+            self._before[tensor.uid] = _memory_of(tensor, self._inputs, self._ends, byte)
+            self._buffers[tensor.uid].copy_from_host(self._with_zone(tensor))
+        return self._run(self._graph.outputs)
+
+    def _run(self, looked_at: Iterable[Tensor]) -> dict[int, NDArray[Any]]:
+        self._loaded.execute(self._pointers, self._workspace.address)
+        after = {t.uid: _behind_zone(self._buffers[t.uid], self._before[t.uid], t) for t in looked_at}
+        return {t.uid: _result(t, self._before[t.uid], after[t.uid], self._ends) for t in self._graph.outputs}
+
+    def _with_zone(self, tensor: Tensor) -> NDArray[np.uint8]:
+        """The tensor's memory behind a zone of as many bytes as it is aligned to."""
+        memory = self._before[tensor.uid]
+        if tensor.uid in self._ends:
+            memory = _with_address(memory)
+        return np.concatenate([np.full(tensor.alignment_bytes, _ZONE_BYTE, np.uint8), memory.view(np.uint8)])
 
 
 def read_tensors(graph: OperationGraph) -> list[Tensor]:
@@ -208,20 +244,14 @@ def _with_address(memory: NDArray[Any]) -> NDArray[Any]:
     return memory if memory.size else np.zeros(1, memory.dtype)
 
 
-def _memory_of(tensor: Tensor, inputs: Arrays, ends: Mapping[int, int]) -> NDArray[Any]:
+def _memory_of(tensor: Tensor, inputs: Arrays, ends: Mapping[int, int], byte: int = 0xCD) -> NDArray[Any]:
     """The tensor's memory: poison, with its values, where it has some, at its elements."""
     existing = _in_memory(tensor, ends)
-    background = poison(existing.span_bytes // tensor.element_bytes, tensor.data_type)
+    background = poison(existing.span_bytes // tensor.element_bytes, tensor.data_type, byte)
     if tensor.uid not in inputs:
         return background
     values = inputs[tensor.uid]
     return to_memory(values[:, :, : existing.dims[2]] if tensor.uid in ends else values, existing, background)
-
-
-def _at_end(runtime: Runtime, memory: NDArray[Any], tensor: Tensor) -> DeviceBuffer:
-    """A buffer with ``memory`` behind a zone of as many bytes as the tensor is aligned to."""
-    zone = np.full(tensor.alignment_bytes, _ZONE_BYTE, np.uint8)
-    return upload(runtime, np.concatenate([zone, memory.view(np.uint8)]), tensor.label)
 
 
 def _behind_zone(buffer: DeviceBuffer, before: NDArray[Any], tensor: Tensor) -> NDArray[Any]:

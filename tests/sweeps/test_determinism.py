@@ -14,7 +14,7 @@ from lowdnn.enums import HeurMode, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import rank
 from tests.support.data import fresh_seed
-from tests.support.running import run_plan
+from tests.support.running import HeldPlan
 
 _RUNS = 100
 
@@ -48,20 +48,30 @@ def cuda() -> Iterator[Handle]:
 @pytest.mark.gpu
 @pytest.mark.parametrize("text", _CASES)
 def test_runs_give_the_same_bits(cuda: Handle, text: str) -> None:
+    _check(cuda, text, _RUNS)
+
+
+def test_few_runs_without_a_gpu() -> None:
+    with Handle.open("emulated", policy="fuzz(7),early,races") as handle:
+        _check(handle, "norm dims=6x64 mode=layer dir=bwd", 3)
+
+
+def _check(handle: Handle, text: str, runs: int) -> None:
     case = parse_case(text)
     graph = case.graph()
     seed = fresh_seed()
     inputs = case.inputs(seed, exact=False)
-    for candidate in rank(graph, cuda.arch, HeurMode.A, cuda.engines).candidates:
+    for candidate in rank(graph, handle.arch, HeurMode.A, handle.engines).candidates:
         if NumericalNote.NONDETERMINISTIC in candidate.plan.numerical_notes:
             continue
-        for choices in _splits(candidate.engine, graph, cuda.arch):
-            plan = candidate.engine.plan(graph, cuda.arch, choices)
-            first = run_plan(cuda.runtime, plan, graph, inputs)
-            for run in range(1, _RUNS):
-                again = run_plan(cuda.runtime, plan, graph, inputs)
-                same = all(again[uid].tobytes() == values.tobytes() for uid, values in first.items())
-                assert same, f"run {run} of {plan.name}, seed {seed}: {case}"
+        for choices in _splits(candidate.engine, graph, handle.arch):
+            plan = candidate.engine.plan(graph, handle.arch, choices)
+            with HeldPlan(handle.runtime, plan, graph, inputs) as held:
+                first = held.run()
+                for run in range(1, runs):
+                    again = held.run_again(run)
+                    same = all(again[uid].tobytes() == values.tobytes() for uid, values in first.items())
+                    assert same, f"run {run} of {plan.name}, seed {seed}: {case}"
 
 
 def _splits(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> Iterator[Choices]:
