@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from argparse import ArgumentTypeError
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import cast
 from zlib import crc32
@@ -17,11 +17,15 @@ from lowdnn.driver import open_driver
 from lowdnn.driver.base import Driver
 from lowdnn.runtime.runtime import Runtime
 from tests.support.guarded import GuardedDriver
+from tests.support.lost_context import fault_of_gpu
 from tests.support.runtime import open_runtime
 
 #: New containers, and collections of the younger generation, before the garbage collector looks at one: Python's own
 #: 700, 10 and 10 cost a twelfth of the tests' time, in which kernels become millions of objects that stay.
 _GC_THRESHOLDS = (50_000, 20, 20)
+
+#: What tests on the GPU fail with once one has lost its context.
+_LOST = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,6 +41,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if crc32(item.nodeid.encode()) % count == number - 1]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keeps which test has lost the GPU's context."""
+    report = yield
+    if report.failed and _LOST not in item.config.stash and _is_on_gpu(item) and (fault := fault_of_gpu()):
+        item.config.stash[_LOST] = f"not run: {fault} in {item.nodeid} has taken the GPU's context"
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A process cannot have another context: what is left of its tests on the GPU fails in a line."""
+    if _LOST in item.config.stash and _is_on_gpu(item):
+        pytest.fail(item.config.stash[_LOST], pytrace=False)
 
 
 def pytest_collection_finish() -> None:
@@ -107,6 +127,10 @@ def handle(device: Runtime) -> Iterator[Handle]:
     """A handle on the device of the test."""
     with Handle(device) as opened:
         yield opened
+
+
+def _is_on_gpu(item: pytest.Item) -> bool:
+    return item.get_closest_marker("gpu") is not None
 
 
 def _shard(text: str) -> tuple[int, int]:
