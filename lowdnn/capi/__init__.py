@@ -7,7 +7,8 @@
 Every function returns a status and never raises; ``cudnnGetLastErrorString`` tells the thread's last error.
 """
 
+from lowdnn.capi.header import write_header
 from lowdnn.capi.library import write_library
 from lowdnn.capi.loading import load, reset
 
-__all__ = ["load", "reset", "write_library"]
+__all__ = ["load", "reset", "write_header", "write_library"]

@@ -70,8 +70,11 @@ def test_error_strings(caller: Caller) -> None:
 
 def test_null_pointers(caller: Caller) -> None:
     """Every call that works, with zeros alone: no call takes a NULL handle, descriptor or output."""
+    destroys = {name for name in CALLS if name.startswith("cudnnDestroy") and name != "cudnnDestroy"}
     takes_null = {"cudnnSetCallback", *(name for name in CALLS if name.endswith("VersionCheck"))}
-    for name in sorted(CALLS.keys() - takes_null):
+    for name in destroys:
+        caller.call(name, 0)
+    for name in sorted(CALLS.keys() - takes_null - destroys):
         status = caller.status(name, *[0] * len(functions()[name].arguments))
         assert status is Status.BAD_PARAM_NULL_POINTER, f"{name}: {status.name} {caller.last_error()}"
         assert caller.last_error().startswith(f"{name}: BAD_PARAM_NULL_POINTER {name}.")
@@ -178,12 +181,14 @@ def test_random_pointers_are_refused(caller: Caller, binding: Binding) -> None:
     room = ctypes.create_string_buffer(1 << 12)
     names = [name for name in CALLS if any(is_opaque(argument.type.base) for argument in functions()[name].arguments)]
     for _ in range(2000):
-        name = rng.choice(
-            [name for name in names if name not in ("cudnnCreate", "cudnnSetCallback", "cudnnGetCallback")]
-        )
-        numbers = [argument.type.pointers == 0 for argument in functions()[name].arguments]
-        arguments: list[Any] = [rng.choice((0, 8, handle + 8, 2**40)) if known else room for known in numbers]
+        name = rng.choice([name for name in names if name not in ("cudnnSetCallback", "cudnnGetCallback")])
+        kinds = [argument.type for argument in functions()[name].arguments]
+        arguments: list[Any] = [
+            room if kind.pointers else rng.choice((0, 8, handle + 8, 2**40)) if is_opaque(kind.base) else 1
+            for kind in kinds
+        ]
         status = caller.status(name, *arguments)
-        makes_one = name.startswith("cudnnBackendCreate")
-        assert makes_one or status.category is Status.BAD_PARAM, (name, arguments, status)
+        # Creating needs no pointer to anything known, and destroying NULL does nothing.
+        is_free = name.startswith(("cudnnCreate", "cudnnBackendCreate")) or arguments == [0]
+        assert is_free or status.category is Status.BAD_PARAM, (name, arguments, status)
     assert isinstance(binding.state.objects.get(handle, Handle, ""), Handle)

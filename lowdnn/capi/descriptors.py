@@ -1,0 +1,238 @@
+"""The classic descriptors: tensors, filters, convolutions, activations, pooling, binary operations, reductions.
+
+Each is an immutable value; a C pointer leads to the value that was set last. Without arguments it is a descriptor that
+was created and not set yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from lowdnn import dtypes
+from lowdnn.capi.classic_enums import IndicesType, OpTensorOp, PoolingMode, ReduceTensorIndices
+from lowdnn.enums import (
+    DIM_MAX,
+    ActivationMode,
+    ConvolutionMode,
+    DataType,
+    MathType,
+    NanPropagation,
+    ReduceTensorOp,
+    ReorderType,
+    TensorFormat,
+)
+from lowdnn.status import BadParamError, NotSupportedError, UnsupportedLayoutError
+
+_MIN_DIMS: Final = 3
+_MAX_INT: Final = 2**31 - 1
+#: Elements of the widest type whose bytes a 64-bit integer can count.
+_MAX_ELEMENTS: Final = 2**63 // 16
+
+
+@dataclass(frozen=True)
+class TensorDescriptor:
+    """strides: in elements, one for each extent of ``dims``."""
+
+    data_type: DataType = DataType.FLOAT
+    dims: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, where: str, data_type: DataType, dims: Sequence[int], strides: Sequence[int]) -> TensorDescriptor:
+        """Raises BadParamError for extents below 1 or strides below 0, NotSupportedError for other ranks."""
+        _check_rank(where, len(dims))
+        _check_each(f"{where}.dims", dims, 1)
+        _check_each(f"{where}.strides", strides, 0)
+        _check_span(where, 1 + sum((extent - 1) * stride for extent, stride in zip(dims, strides, strict=True)))
+        return cls(data_type, tuple(dims), tuple(strides))
+
+    @property
+    def is_set(self) -> bool:
+        return bool(self.dims)
+
+    @property
+    def size_bytes(self) -> int:
+        """From the first byte to the last one."""
+        last = sum((extent - 1) * stride for extent, stride in zip(self.dims, self.strides, strict=True))
+        return (last + 1) * dtypes.info(self.data_type).size_bytes
+
+
+@dataclass(frozen=True)
+class FilterDescriptor:
+    """dims: K, C / groups, taps..., whatever the format; NHWC has the channels of a tap behind each other."""
+
+    data_type: DataType = DataType.FLOAT
+    format: TensorFormat = TensorFormat.NCHW
+    dims: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, where: str, data_type: DataType, layout: TensorFormat, dims: Sequence[int]) -> FilterDescriptor:
+        """Raises as ``TensorDescriptor.of``, and UnsupportedLayoutError for NCHW_VECT_C."""
+        _check_rank(where, len(dims))
+        _check_each(f"{where}.dims", dims, 1)
+        _check_span(where, prod(dims))
+        packed_strides(where, layout, dims)
+        return cls(data_type, layout, tuple(dims))
+
+    @property
+    def is_set(self) -> bool:
+        return bool(self.dims)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return packed_strides("filter", self.format, self.dims)
+
+    @property
+    def size_bytes(self) -> int:
+        return prod(self.dims) * dtypes.info(self.data_type).size_bytes
+
+
+@dataclass(frozen=True)
+class ConvolutionDescriptor:
+    """Paddings, strides and dilations for each spatial dimension; paddings count on both sides."""
+
+    paddings: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    mode: ConvolutionMode = ConvolutionMode.CONVOLUTION
+    compute_type: DataType = DataType.FLOAT
+    math_type: MathType = MathType.DEFAULT_MATH
+    group_count: int = 1
+    reorder_type: ReorderType = ReorderType.DEFAULT_REORDER
+
+    @property
+    def is_set(self) -> bool:
+        return bool(self.paddings)
+
+    def check(self, where: str) -> None:
+        """Raises BadParamError for paddings below 0, strides and dilations below 1; NotSupportedError for a rank."""
+        if not 1 <= len(self.paddings) <= DIM_MAX - 2:
+            expected = f"1 to {DIM_MAX - 2} spatial dimensions"
+            raise NotSupportedError.at(f"{where}.arrayLength", expected=expected, got=len(self.paddings))
+        _check_each(f"{where}.padA", self.paddings, 0)
+        _check_each(f"{where}.filterStrideA", self.strides, 1)
+        _check_each(f"{where}.dilationA", self.dilations, 1)
+
+    def output_dims(self, where: str, image: TensorDescriptor, filters: FilterDescriptor) -> tuple[int, ...]:
+        """N, K, 1 + (image + 2 * padding - (1 + (taps - 1) * dilation)) // stride.
+
+        Raises BadParamError where ranks or channels do not fit together, or the filter is larger than the image.
+        """
+        if not len(image.dims) == len(filters.dims) == len(self.paddings) + 2:
+            got = f"{len(image.dims)}, {len(filters.dims)} and {len(self.paddings)}"
+            rule = "tensor and filter of one rank, two more than the convolution's"
+            raise BadParamError.at(f"{where}.nbDims", expected=rule, got=got)
+        if image.dims[1] != filters.dims[1] * self.group_count:
+            expected = f"{filters.dims[1]} * {self.group_count} groups"
+            raise BadParamError.at(f"{where}.inputTensorDesc.dims[1]", expected=expected, got=image.dims[1])
+        geometry = zip(image.dims[2:], filters.dims[2:], self.paddings, self.strides, self.dilations, strict=True)
+        outputs = tuple(
+            1 + (extent + 2 * padding - 1 - (taps - 1) * dilation) // stride
+            for extent, taps, padding, stride, dilation in geometry
+        )
+        if min(outputs) < 1:
+            expected = "a filter that fits the padded image"
+            raise BadParamError.at(f"{where}.filterDesc.dims", expected=expected, got=list(filters.dims))
+        _check_each(f"{where}.output", outputs, 1)
+        return (image.dims[0], filters.dims[0], *outputs)
+
+
+@dataclass(frozen=True)
+class ActivationDescriptor:
+    """coefficient: the bound of CLIPPED_RELU, the alpha of ELU; swish_beta: of SWISH."""
+
+    mode: ActivationMode = ActivationMode.IDENTITY
+    nan_propagation: NanPropagation = NanPropagation.NOT_PROPAGATE_NAN
+    coefficient: float = 0.0
+    swish_beta: float = 1.0
+    is_set: bool = False
+
+
+@dataclass(frozen=True)
+class PoolingDescriptor:
+    """Windows, paddings (on both sides) and strides for each spatial dimension."""
+
+    mode: PoolingMode = PoolingMode.MAX
+    nan_propagation: NanPropagation = NanPropagation.NOT_PROPAGATE_NAN
+    window: tuple[int, ...] = ()
+    paddings: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+
+    @property
+    def is_set(self) -> bool:
+        return bool(self.window)
+
+    def check(self, where: str) -> None:
+        """Raises BadParamError for windows and strides below 1 or paddings below 0; NotSupportedError for a rank."""
+        if not 1 <= len(self.window) <= DIM_MAX - 2:
+            expected = f"1 to {DIM_MAX - 2} spatial dimensions"
+            raise NotSupportedError.at(f"{where}.nbDims", expected=expected, got=len(self.window))
+        _check_each(f"{where}.windowDimA", self.window, 1)
+        _check_each(f"{where}.paddingA", self.paddings, 0)
+        _check_each(f"{where}.strideA", self.strides, 1)
+
+    def output_dims(self, where: str, image: TensorDescriptor) -> tuple[int, ...]:
+        """N, C, 1 + (image + 2 * padding - window) // stride; raises BadParamError where ranks or sizes do not fit."""
+        if len(image.dims) != len(self.window) + 2:
+            expected = f"a tensor of rank {len(self.window) + 2}"
+            raise BadParamError.at(f"{where}.inputTensorDesc.dims", expected=expected, got=list(image.dims))
+        geometry = zip(image.dims[2:], self.window, self.paddings, self.strides, strict=True)
+        outputs = tuple(1 + (extent + 2 * padding - window) // stride for extent, window, padding, stride in geometry)
+        if min(outputs) < 1:
+            expected = "a window that fits the padded tensor"
+            raise BadParamError.at(f"{where}.poolingDesc.window", expected=expected, got=list(self.window))
+        _check_each(f"{where}.output", outputs, 1)
+        return (*image.dims[:2], *outputs)
+
+
+@dataclass(frozen=True)
+class OpTensorDescriptor:
+    operation: OpTensorOp = OpTensorOp.ADD
+    compute_type: DataType = DataType.FLOAT
+    nan_propagation: NanPropagation = NanPropagation.NOT_PROPAGATE_NAN
+    is_set: bool = False
+
+
+@dataclass(frozen=True)
+class ReduceTensorDescriptor:
+    operation: ReduceTensorOp = ReduceTensorOp.ADD
+    compute_type: DataType = DataType.FLOAT
+    nan_propagation: NanPropagation = NanPropagation.NOT_PROPAGATE_NAN
+    indices: ReduceTensorIndices = ReduceTensorIndices.NO_INDICES
+    indices_type: IndicesType = IndicesType.BITS_32
+    is_set: bool = False
+
+
+def packed_strides(where: str, layout: TensorFormat, dims: Sequence[int]) -> tuple[int, ...]:
+    """Strides without gaps: the last dimension inside, or for NHWC the second one.
+
+    Raises UnsupportedLayoutError for NCHW_VECT_C.
+    """
+    if layout is TensorFormat.NCHW_VECT_C:
+        raise UnsupportedLayoutError.at(f"{where}.format", expected="NCHW or NHWC", got=layout.name)
+    order = [*range(len(dims))]
+    if layout is TensorFormat.NHWC:
+        order.append(order.pop(1))
+    strides, step = [0] * len(dims), 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= dims[axis]
+    return tuple(strides)
+
+
+def _check_rank(where: str, rank: int) -> None:
+    if not _MIN_DIMS <= rank <= DIM_MAX:
+        raise NotSupportedError.at(f"{where}.nbDims", expected=f"{_MIN_DIMS} to {DIM_MAX}", got=rank)
+
+
+def _check_span(where: str, elements: int) -> None:
+    if elements > _MAX_ELEMENTS:
+        raise NotSupportedError.at(f"{where}.dims", expected=f"at most {_MAX_ELEMENTS} elements", got=elements)
+
+
+def _check_each(where: str, values: Sequence[int], least: int) -> None:
+    if any(not least <= value <= _MAX_INT for value in values):
+        raise BadParamError.at(where, expected=f"integers of {least} or more", got=list(values))
