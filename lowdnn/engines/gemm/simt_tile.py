@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.launch import ceil_div
 from lowdnn.graph.pattern import PointwiseDag
 
 #: Extents are 32-bit in the kernels; a tile past the last element must not overflow them.
@@ -37,6 +39,13 @@ class SimtTile:
     def efficiency(self) -> float:
         """The share of the multiply-add peak that the tile's shared-memory traffic leaves, roughly."""
         return {64: 1.0, 32: 0.85, 16: 0.7}[self.thread_rows * self.thread_columns]
+
+    def busiest(self, blocks: int, arch: ArchSpec, beside: float = 0.0) -> float:
+        """Multiply-adds at the full rate that take as long as a step along k of all blocks of one multiprocessor.
+
+        beside: what each block's step takes beside its products.
+        """
+        return ceil_div(blocks, arch.sm_count) * (self.rows * self.columns / self.efficiency + beside)
 
 
 def vector_axis(dag: PointwiseDag, candidates: tuple[int, ...]) -> int:

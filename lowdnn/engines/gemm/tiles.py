@@ -15,6 +15,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
 from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS, MMA_UNITS
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, is_dependent
+from lowdnn.engines.model.clock import moving_s, stage_latency_s, waves
 from lowdnn.engines.model.occupancy import shared_room
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.plan import Launch, Struct, Work
@@ -35,19 +36,19 @@ _SMALLEST = 64
 #: Elements of a row of a tile of the few are whole chunks of a swizzle; beyond this depth its latency counts no more.
 _MIN_ELEMENT_BYTES_OF_FEW, _MAX_DEPTH_BYTES_OF_FEW = 2, 2048
 _MAX_ACCUMULATORS_WITH_SMALL_PIECES = 64
-#: Time of a block before its first and after its last multiplication.
-_BLOCK_OVERHEAD_S = 2.5e-6
-#: Measured on an H200. Of the blocks that a multiprocessor has at a time, before the first copy and after the last one,
-#: and the share of it that the launch's own overhead has for the first of them; before the first copy of what gathers;
-#: from a copy's start to its end; bytes of one multiprocessor's copies, and of what its epilogues load; share of the
-#: device memory's time that is not hidden.
-_WAVE_OVERHEAD_S = 2.5e-6
+#: Measured on an H200. Seconds before the first multiplication of the blocks that a multiprocessor has at a time, and
+#: after the last one.
+_OVERHEAD_S = 2.5e-6
+#: Share of it that the launch's own overhead hides for the first of those blocks.
 _LAUNCH_HIDES = 0.7
+#: Seconds before the first copy of a kernel that gathers.
 _PLACES_S = 0.25e-6
-_COPY_LATENCY_S = 0.85e-6
-_COPIED_BYTES_PER_S = 55e9
+#: Share of the L2 cache's rate at which a multiprocessor copies, and stores.
+_L2_REACH = 0.48
+#: Bytes per second of one multiprocessor that epilogues load.
 _OPERAND_BYTES_PER_S = 7e9
-_OVERLAP_LOSS = 0.2
+#: Share of the device memory's time that is not hidden.
+_EXPOSED = 0.2
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ class Tiling:
                 flops=round(self.flops(product) * product.slowdown(self.split_tiles)),
                 bytes=moved_bytes,
                 unit=MMA_UNITS[product.data_type],
-                busy_s=self._busy_s(product, arch) + _OVERLAP_LOSS * moved_bytes / arch.copy_bytes_per_s,
+                busy_s=self._busy_s(product, arch) + _EXPOSED * moved_bytes / arch.copy_bytes_per_s,
             ),
             overlaps_previous=is_dependent(arch),
         )
@@ -222,14 +223,15 @@ class Tiling:
         The launch hides the overhead of a wave that leaves room for more blocks.
         """
         tile, shape, blocks = self.tile, self.tile.shape, self.block_count(product)
+        bytes_per_s = _L2_REACH * arch.timings.l2_bytes_per_s
         together = min(shape.blocks_per_sm, ceil_div(blocks, arch.sm_count))
-        stage_s = max(_COPY_LATENCY_S / (tile.stages - 1), together * tile.stage_bytes / _COPIED_BYTES_PER_S)
+        stage_s = max(stage_latency_s(arch, tile.stages - 1), together * tile.stage_bytes / bytes_per_s)
         tile_bytes = together * shape.m * shape.n * product.element_bytes
-        stored_s = tile_bytes / _COPIED_BYTES_PER_S + product.operands * tile_bytes / _OPERAND_BYTES_PER_S
-        waves = blocks / (arch.sm_count * shape.blocks_per_sm)
-        exposed = max(waves, together / shape.blocks_per_sm) - _LAUNCH_HIDES
+        stored_s = tile_bytes / bytes_per_s + product.operands * tile_bytes / _OPERAND_BYTES_PER_S
+        full_waves = blocks / (arch.sm_count * shape.blocks_per_sm)
+        exposed = max(full_waves, together / shape.blocks_per_sm) - _LAUNCH_HIDES
         wave_s = self.split_tiles * stage_s + stored_s
-        return max(exposed, 0.0) * _WAVE_OVERHEAD_S + max(waves, 1.0) * wave_s + product.gathers * _PLACES_S
+        return max(exposed, 0.0) * _OVERHEAD_S + max(full_waves, 1.0) * wave_s + product.gathers * _PLACES_S
 
     def flops(self, product: Product) -> int:
         """Operations with the tails of tiles counted in full."""
@@ -364,12 +366,11 @@ def _seconds(product: Product, tiling: Tiling, rate: float, arch: ArchSpec) -> f
     flops = 2 * shape.m * shape.n * tiling.tile.k * tiling.split_tiles
     block_s = flops / (rate * shape.efficiency)
 
-    def wave(blocks_per_sm: int) -> float:
-        return max(blocks_per_sm * block_s, block_s + _BLOCK_OVERHEAD_S)
+    def wave_s(blocks: int) -> float:
+        return max(blocks * block_s, block_s + _OVERHEAD_S)
 
-    full, rest = divmod(tiling.block_count(product), arch.sm_count * shape.blocks_per_sm)
-    seconds = full * wave(shape.blocks_per_sm) + (wave(ceil_div(rest, arch.sm_count)) if rest else 0.0)
+    seconds = waves(ceil_div(tiling.block_count(product), arch.sm_count), shape.blocks_per_sm, wave_s)
     if tiling.splits > 1:
-        moved = 2 * tiling.splits * product.batches * product.m * product.n * _ACCUMULATOR_BYTES
-        seconds += moved / arch.copy_bytes_per_s + arch.timings.launch_s
+        outputs = product.batches * product.m * product.n
+        seconds += moving_s(arch, 2 * tiling.splits * outputs * _ACCUMULATOR_BYTES)
     return seconds

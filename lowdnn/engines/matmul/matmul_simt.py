@@ -8,6 +8,7 @@ compute type says so). One kernel (``matmul_simt.cu``) serves all of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 from lowdnn import dtypes
@@ -144,14 +145,13 @@ class _Problem:
         return SimtTile(rows, columns, 8 if max(rows, columns) == _TILES[-1] else 16)
 
     def best_tile(self, arch: ArchSpec) -> tuple[int, int]:
-        """(TILE_M, TILE_N) with the least multiply-adds on the busiest multiprocessor, weighed by efficiency."""
+        """(TILE_M, TILE_N) with the least work on the busiest multiprocessor; the largest ones where they tie."""
 
-        def cost(tile_m: int, tile_n: int) -> float:
-            tile = self.tile(tile_m, tile_n)
-            return ceil_div(self.block_count(tile), arch.sm_count) * tile.rows * tile.columns / tile.efficiency
+        def cost(extents: tuple[int, int]) -> float:
+            tile = self.tile(*extents)
+            return tile.busiest(self.block_count(tile), arch)
 
-        candidates = [(tile_m, tile_n) for tile_m in reversed(self.tiles) for tile_n in reversed(self.tiles)]
-        return min(candidates, key=lambda candidate: cost(*candidate))
+        return min(product(reversed(self.tiles), reversed(self.tiles)), key=cost)
 
     def grid(self, tile: SimtTile) -> tuple[int, int]:
         """Tiles along r and s."""

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
 from lowdnn.engines.gemm.simt_tile import SimtTile
-from lowdnn.engines.launch import ceil_div
 from lowdnn.enums import DataType, KnobType
 
 _TILES = (32, 64, 128)
@@ -23,12 +22,8 @@ def knobs(accumulator: DataType, blocks: Callable[[SimtTile], int], arch: ArchSp
     fp64 accumulators of the largest tile would not fit the registers.
     """
     extents = _TILES[:2] if accumulator is DataType.DOUBLE else _TILES
-
-    def cost(tile: SimtTile) -> float:
-        return ceil_div(blocks(tile), arch.sm_count) * tile.rows * tile.columns / tile.efficiency
-
     candidates = [tile_of(rows, columns) for rows in reversed(extents) for columns in reversed(extents)]
-    best = min(candidates, key=cost)
+    best = min(candidates, key=lambda tile: tile.busiest(blocks(tile), arch))
     return (
         Knob("tile_m", KnobType.TILE_M, extents, best.rows, "rows of the product that one thread block computes"),
         Knob("tile_n", KnobType.TILE_N, extents, best.columns, "columns of it that one thread block computes"),

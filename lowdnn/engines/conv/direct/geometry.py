@@ -44,10 +44,6 @@ _DIRECTIONS: Mapping[type[ConvolutionOperation], Direction] = {
     ConvolutionBackwardFilter: Direction.FILTER,
 }
 
-#: Measured on an H200: of a block's sum, its first loads and its stores, and from one term to the next, where nothing
-#: else is in its way.
-_START_S, _STEP_S = 1.6e-6, 0.1e-6
-
 
 @dataclass(frozen=True)
 class DirectGeometry:
@@ -207,16 +203,11 @@ class DirectGeometry:
         strides = zip(self.operation.convolution.strides, self.pixels, strict=True)
         return tuple(min(stride, extent) for stride, extent in strides)
 
-    def work(self, products: int, written_bytes: int | None = None, *, steps: int = 0) -> Work:
+    def work(self, products: int, written_bytes: int | None = None, busy_s: float = 0.0) -> Work:
         """``products``: multiply-adds, with all that takes their time. ``written_bytes``: where not the outputs.
 
-        steps: terms of a sum that one block adds up.
+        busy_s: see ``Work``.
         """
         read = (self.image, self.weights, *(self.epilogue.loads if written_bytes is None else ()))
         written = bytes_of(self.epilogue.stores) if written_bytes is None else written_bytes
-        return Work(
-            flops=2 * products,
-            bytes=bytes_of(read) + written,
-            unit=fma_unit(self.accumulator),
-            busy_s=_START_S + steps * _STEP_S if steps else 0.0,
-        )
+        return Work(2 * products, bytes_of(read) + written, fma_unit(self.accumulator), busy_s)
