@@ -17,9 +17,9 @@
 
 #include "block_team.cuh"
 #include "include/rows/next_row.cuh"
+#include "include/rows/row_numbers.cuh"
 #include "resident_chunks.cuh"
 #include "generated.cuh"
-#include "row_numbers.cuh"
 
 // Functors that a kernel may be without.
 struct Again;

@@ -20,6 +20,7 @@
 
 #include "include/cp_async.cuh"
 #include "include/optional.cuh"
+#include "include/rows/row_chunks.cuh"
 #include "include/rows/row_team.cuh"
 #include "generated.cuh"
 

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "include/cp_async.cuh"
-#include "include/rows/rows.cuh"
+#include "include/rows/row_chunks.cuh"
 
 // Slots for the first chunks of a row, which are copied there all at once. Where a row has more chunks than slots, the
 // last RING slots are used again and again: by the later chunks on the way to the last one, and by those that did not

@@ -144,6 +144,56 @@ template <class Result>
 __device__ __forceinline__ void store_maxima(const IndexOutput<false>&, i64, i64, const i32 (&)[3], i32,
                                              const Result (&)[COLUMNS], const i32 (&)[COLUMNS], int, int) {}
 
+// Adds the taps of all planes, one plane after the other.
+__device__ __forceinline__ void add_planes(const Params& p, i64 n, i64 c, const i32 (&output)[3], i32 first_row,
+                                           i32 first_column, Result (&results)[ROWS][COLUMNS]) {
+  const TapAxis& planes = p.axes[0];
+  const Range range = HAS_PLANES ? planes.walked<PADDING>(output[0]) : Range{0, 1};
+  for (i32 z = range.begin; z < range.end; ++z) {
+    const Plane plane = plane_of(p, n, c, z);
+    const COMPUTE weight = LINEAR ? planes.weight<COMPUTE>(output[0], z) : COMPUTE(1);
+    if constexpr (IS_TILED) {
+      add_plane<RowWindows, ColumnWindows, LINEAR>(plane, first_row, first_column, weight, results);
+    } else {
+      walk_plane(p, plane, output, weight, z - planes.first(output[0]), results[0][0]);
+    }
+  }
+}
+
+// Hands the values of a row of the tile to the functor. rows_counted: what planes and the row have of the divisor.
+__device__ __forceinline__ void store_values(const Params& p, i64 n, i64 c, const i32 (&output)[3], i32 row,
+                                             const Quotient<COMPUTE>& all, i32 rows_counted,
+                                             const Result (&results)[COLUMNS]) {
+  const Functor::Args& pointwise = args_of<Functor>(p);
+  const TapAxis& columns = p.axes[2];
+  i64 position[5] = {n, c, output[0], row, output[2]};
+  if constexpr (CHANNELS_LAST) {
+#pragma unroll
+    for (int j = 0; j < COLUMNS; ++j) {
+      if (output[2] + j >= columns.outputs) break;
+      const i32 count = rows_counted * columns.divisor<DIVISOR>(output[2] + j);
+      COMPUTE values[CHANNELS];
+#pragma unroll
+      for (int v = 0; v < CHANNELS; ++v) values[v] = divided(convert<COMPUTE>(results[j].number(v)), all, count);
+      position[4] = output[2] + j;
+      Functor::apply<CHANNELS>(pointwise, Functor::cursor(pointwise, position), c, CHANNELS, values);
+    }
+  } else {
+    const int valid = min(columns.outputs - output[2], COLUMNS);
+#pragma unroll
+    for (int v = 0; v < CHANNELS; ++v) {
+      COMPUTE values[COLUMNS];
+#pragma unroll
+      for (int j = 0; j < COLUMNS; ++j) {
+        const i32 count = rows_counted * columns.divisor<DIVISOR>(output[2] + j);
+        values[j] = divided(convert<COMPUTE>(results[j].number(v)), all, count);
+      }
+      position[1] = c + v;
+      Functor::apply<COLUMNS>(pointwise, Functor::cursor(pointwise, position), output[2], valid, values);
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   const i64 group = i64(blockIdx.x) * THREADS + threadIdx.x;
   if (group >= p.groups) return;
@@ -154,10 +204,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
   constexpr int C = CHANNELS_LAST ? 4 : 1, PLANE = CHANNELS_LAST ? 1 : 2;
   const i64 n = digit[0], c = digit[C] * CHANNELS;
   const i32 output[3] = {i32(digit[PLANE]), i32(digit[PLANE + 1]) * ROWS, i32(digit[PLANE + 2]) * COLUMNS};
-  const TapAxis& planes = p.axes[0];
   const TapAxis& rows = p.axes[1];
-  const TapAxis& columns = p.axes[2];
-  const i32 first_row = rows.first(output[1]), first_column = columns.first(output[2]);
+  const i32 first_row = rows.first(output[1]), first_column = p.axes[2].first(output[2]);
 
   Result results[ROWS][COLUMNS];
   i32 first_code[ROWS][COLUMNS];
@@ -169,53 +217,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
       results[i][j].begin(first_code[i][j]);
     }
   }
+  add_planes(p, n, c, output, first_row, first_column, results);
 
-  // Plane by plane.
-  const Range plane_range = HAS_PLANES ? planes.walked<PADDING>(output[0]) : Range{0, 1};
-  for (i32 z = plane_range.begin; z < plane_range.end; ++z) {
-    const Plane plane = plane_of(p, n, c, z);
-    const COMPUTE weight = LINEAR ? planes.weight<COMPUTE>(output[0], z) : COMPUTE(1);
-    if constexpr (IS_TILED) {
-      add_plane<RowWindows, ColumnWindows, LINEAR>(plane, first_row, first_column, weight, results);
-    } else {
-      walk_plane(p, plane, output, weight, z - planes.first(output[0]), results[0][0]);
-    }
-  }
-
-  // The results, to the functor and to the index.
-  const Functor::Args& pointwise = args_of<Functor>(p);
   const Quotient<COMPUTE> all(p.divisor);
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
     const i32 row = output[1] + i;
     if (row >= rows.outputs) break;
-    const i32 rows_counted = planes.divisor<DIVISOR>(output[0]) * rows.divisor<DIVISOR>(row);
-    i64 position[5] = {n, c, output[0], row, output[2]};
-    if constexpr (CHANNELS_LAST) {
-#pragma unroll
-      for (int j = 0; j < COLUMNS; ++j) {
-        if (output[2] + j >= columns.outputs) break;
-        const i32 count = rows_counted * columns.divisor<DIVISOR>(output[2] + j);
-        COMPUTE values[CHANNELS];
-#pragma unroll
-        for (int v = 0; v < CHANNELS; ++v) values[v] = divided(convert<COMPUTE>(results[i][j].number(v)), all, count);
-        position[4] = output[2] + j;
-        Functor::apply<CHANNELS>(pointwise, Functor::cursor(pointwise, position), c, CHANNELS, values);
-      }
-    } else {
-      const int valid = min(columns.outputs - output[2], COLUMNS);
-#pragma unroll
-      for (int v = 0; v < CHANNELS; ++v) {
-        COMPUTE values[COLUMNS];
-#pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) {
-          const i32 count = rows_counted * columns.divisor<DIVISOR>(output[2] + j);
-          values[j] = divided(convert<COMPUTE>(results[i][j].number(v)), all, count);
-        }
-        position[1] = c + v;
-        Functor::apply<COLUMNS>(pointwise, Functor::cursor(pointwise, position), output[2], valid, values);
-      }
-    }
-    store_maxima(p, n, c, output, row, results[i], first_code[i], i, min(columns.outputs - output[2], COLUMNS));
+    const i32 rows_counted = p.axes[0].divisor<DIVISOR>(output[0]) * rows.divisor<DIVISOR>(row);
+    store_values(p, n, c, output, row, all, rows_counted, results[i]);
+    store_maxima(p, n, c, output, row, results[i], first_code[i], i, min(p.axes[2].outputs - output[2], COLUMNS));
   }
 }

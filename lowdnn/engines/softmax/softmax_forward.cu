@@ -19,6 +19,7 @@
 #include "include/exponential.cuh"
 #include "include/optional.cuh"
 #include "include/rows/next_row.cuh"
+#include "include/rows/row_numbers.cuh"
 #include "include/rows/row_team.cuh"
 #include "generated.cuh"
 
@@ -53,16 +54,6 @@ constexpr int WIDTH = Tile::WIDTH;
 constexpr bool MEETS_ONCE = !Team::BY_NUMBER && Team::MEETS;
 // Whether a chunk's exponentials replace its elements.
 constexpr bool KEEPS_EXPONENTIALS = !CHUNKED && !IS_LOG && !AS_READ;
-
-// A number of each row of this thread, where its functor is there.
-template <class Source, bool IS_THERE, class Params>
-__device__ __forceinline__ void load_number(const Params& p, const RowWalk<Tile>& walk, Value (&values)[WIDTH]) {
-  if constexpr (IS_THERE) load_of_row<Source>(args_of<Source>(p), walk, values);
-}
-template <class Target, bool IS_THERE, class Params>
-__device__ __forceinline__ void store_number(const Params& p, const RowWalk<Tile>& walk, const Value (&values)[WIDTH]) {
-  if constexpr (IS_THERE) store_of_row<Target>(args_of<Target>(p), walk, values);
-}
 
 // What a sum is relative to: the largest element, or 0 where all are minus infinity.
 __device__ __forceinline__ Value base_of(Value largest) { return largest == Value(-INFINITE) ? Value(0) : largest; }
@@ -162,6 +153,87 @@ __device__ __forceinline__ void store_softmax(const Params& p, RowWalk<Tile>& wa
   });
 }
 
+// Reduces a row in chunks, the first of which is `held`, to the largest element of the threads that join first, the
+// base that follows from it, and the thread's own sum relative to that.
+__device__ __forceinline__ void add_chunks(const Params& p, RowWalk<Tile>& walk, i64 chunks, Team& team, Chunk& held,
+                                           Value (&largest)[WIDTH], Value (&base)[WIDTH], Value (&sum)[WIDTH]) {
+  add_chunk(p, walk, 0, held, largest, sum);
+#pragma unroll 1
+  for (i64 chunk = 1; chunk < chunks; ++chunk) {
+    held.load(args_of<Prologue>(p), walk, chunk);
+    add_chunk(p, walk, chunk, held, largest, sum);
+  }
+  Value own[WIDTH];
+#pragma unroll
+  for (int w = 0; w < WIDTH; ++w) own[w] = largest[w];
+  join_first<Largest>(team, largest);
+#pragma unroll
+  for (int w = 0; w < WIDTH; ++w) {
+    base[w] = base_of(largest[w]);
+    sum[w] *= exponential(own[w] - base[w]);
+  }
+}
+
+// Reduces a row that the threads hold whole to these.
+__device__ __forceinline__ void add_row(const Params& p, RowWalk<Tile>& walk, Team& team, Chunk& held,
+                                        Value (&largest)[WIDTH], Value (&base)[WIDTH], Value (&sum)[WIDTH]) {
+  add_largest(p, walk, 0, held, largest);
+  join_first<Largest>(team, largest);
+#pragma unroll
+  for (int w = 0; w < WIDTH; ++w) base[w] = base_of(largest[w]);
+  held.begin_pass();
+  add_exponentials(p, walk, 0, held, base, sum);
+}
+
+// Reduces a row to its largest element, its base, its sum with that of the sink, and the `factor` of join_rest. At
+// first `largest` is the sink, or minus infinity.
+__device__ __forceinline__ void reduce_row(const Params& p, RowWalk<Tile>& walk, i64 chunks, Team& team, Chunk& held,
+                                           Value (&largest)[WIDTH], Value (&base)[WIDTH], Value (&sum)[WIDTH],
+                                           Value (&factor)[WIDTH]) {
+  Value sink[WIDTH];
+#pragma unroll
+  for (int w = 0; w < WIDTH; ++w) sink[w] = largest[w];
+  if constexpr (CHUNKED) add_chunks(p, walk, chunks, team, held, largest, base, sum);
+  else add_row(p, walk, team, held, largest, base, sum);
+  join_first<Plus>(team, sum);
+  join_rest(team, largest, base, sum, factor);
+  if constexpr (SINK) {
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) sum[w] += exponential(sink[w] - base[w]);
+  }
+}
+
+// Stores the statistics that have a functor.
+__device__ __forceinline__ void store_statistics(const Params& p, const RowWalk<Tile>& walk,
+                                                 const Value (&base)[WIDTH], const Value (&sum)[WIDTH]) {
+  if constexpr (STATS) {
+    Value stats[WIDTH];
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) stats[w] = (base[w] + log(sum[w])) * p.stats_factor;
+    store_number<Stats, STATS>(p, walk, stats);
+  }
+  if constexpr (MAX) {
+    // Not by way of `largest`, which would keep its registers.
+    Value max[WIDTH];
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w) max[w] = sum[w] == 0 ? Value(-INFINITE) : base[w];
+    store_number<Max, MAX>(p, walk, max);
+  }
+  store_number<Sum, SUM>(p, walk, sum);
+}
+
+// Stores the results of a row whose last chunk is `held`; the other chunks are read again, backwards.
+__device__ __forceinline__ void store_row(const Params& p, RowWalk<Tile>& walk, i64 chunks, Chunk& held,
+                                          const Value (&base)[WIDTH], const Value (&last)[WIDTH]) {
+  held.begin_pass();
+  store_softmax(p, walk, chunks - 1, held, base, last);
+#pragma unroll 1
+  for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
+    held.load(args_of<Prologue>(p), walk, chunk);
+    store_softmax(p, walk, chunk, held, base, last);
+  }
+}
+
 extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Team::Shared shared;
   extern __shared__ __align__(16) u8 memory[];
@@ -176,78 +248,26 @@ extern "C" __global__ void ROW_KERNEL KERNEL_NAME(const __grid_constant__ Params
 #pragma unroll 1
   for (walk.begin(); walk.is_within(); walk.next()) {
     Chunk held;
-    Value largest[WIDTH], base[WIDTH], sum[WIDTH] = {};
+    Value largest[WIDTH], base[WIDTH], sum[WIDTH] = {}, factor[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) largest[w] = Value(-INFINITE);
     load_number<Sink, SINK>(p, walk, largest);
-    Value sink[WIDTH];
-#pragma unroll
-    for (int w = 0; w < WIDTH; ++w) sink[w] = largest[w];
     next.load(args_of<Prologue>(p), walk, held);
     ahead.next();
     next.release();
     next.copy(args_of<Prologue>(p), ahead);
-    if constexpr (CHUNKED) {
-      add_chunk(p, walk, 0, held, largest, sum);
-#pragma unroll 1
-      for (i64 chunk = 1; chunk < chunks; ++chunk) {
-        held.load(args_of<Prologue>(p), walk, chunk);
-        add_chunk(p, walk, chunk, held, largest, sum);
-      }
-      Value own[WIDTH];
-#pragma unroll
-      for (int w = 0; w < WIDTH; ++w) own[w] = largest[w];
-      join_first<Largest>(team, largest);
-#pragma unroll
-      for (int w = 0; w < WIDTH; ++w) {
-        base[w] = base_of(largest[w]);
-        sum[w] *= exponential(own[w] - base[w]);
-      }
-    } else {
-      add_largest(p, walk, 0, held, largest);
-      join_first<Largest>(team, largest);
-#pragma unroll
-      for (int w = 0; w < WIDTH; ++w) base[w] = base_of(largest[w]);
-      held.begin_pass();
-      add_exponentials(p, walk, 0, held, base, sum);
-    }
-    join_first<Plus>(team, sum);
-    Value factor[WIDTH];
-    join_rest(team, largest, base, sum, factor);
-    if constexpr (SINK) {
-#pragma unroll
-      for (int w = 0; w < WIDTH; ++w) sum[w] += exponential(sink[w] - base[w]);
-    }
+    reduce_row(p, walk, chunks, team, held, largest, base, sum, factor);
 
     // A sum is at least 1, or 0 where all elements are minus infinity: y is 0 then (IS_LOG: minus infinity).
     Value last[WIDTH];
 #pragma unroll
     for (int w = 0; w < WIDTH; ++w) last[w] = sum[w] == 0 ? Value(0) : IS_LOG ? log(sum[w]) : reciprocal(sum[w]);
-    if constexpr (STATS) {
-      Value stats[WIDTH];
-#pragma unroll
-      for (int w = 0; w < WIDTH; ++w) stats[w] = (base[w] + log(sum[w])) * p.stats_factor;
-      store_number<Stats, STATS>(p, walk, stats);
-    }
-    if constexpr (MAX) {
-      // Not by way of `largest`, which would keep its registers.
-      Value max[WIDTH];
-#pragma unroll
-      for (int w = 0; w < WIDTH; ++w) max[w] = sum[w] == 0 ? Value(-INFINITE) : base[w];
-      store_number<Max, MAX>(p, walk, max);
-    }
-    store_number<Sum, SUM>(p, walk, sum);
+    store_statistics(p, walk, base, sum);
     if constexpr (KEEPS_EXPONENTIALS) {
 #pragma unroll
       for (int w = 0; w < WIDTH; ++w) last[w] *= factor[w];
     }
-    held.begin_pass();
-    store_softmax(p, walk, chunks - 1, held, base, last);
-#pragma unroll 1
-    for (i64 chunk = chunks - 2; chunk >= 0; --chunk) {
-      held.load(args_of<Prologue>(p), walk, chunk);
-      store_softmax(p, walk, chunk, held, base, last);
-    }
+    store_row(p, walk, chunks, held, base, last);
   }
   team.leave();
 }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "include/epilogue/exit_reductions.cuh"
+#include "include/optional.cuh"
 
 // Totals of the output's columns, or of its rows (IS_ROW).
 template <class Operator, bool IS_ROW> struct StagedTotals {
@@ -40,8 +41,6 @@ struct StagedExits {
   typedef StagedTotals<ColumnOperator, false> Columns;
   typedef StagedTotals<RowOperator, true> Rows;
   typedef WholeExit<Tile, WholeOperator> Whole;
-  template <bool FIRST, class A, class B> struct Either { typedef A Type; };
-  template <class A, class B> struct Either<false, A, B> { typedef B Type; };
   typedef typename Either<IS_TRANSPOSED, Columns, Rows>::Type Along;
   typedef typename Either<IS_TRANSPOSED, Rows, Columns>::Type Down;
   static constexpr bool EXIST = Columns::EXISTS || Rows::EXISTS || Whole::EXISTS;

@@ -10,7 +10,7 @@
 #include "include/cp_async.cuh"
 #include "include/ptx/mbarrier.cuh"
 #include "include/ptx/tma.cuh"
-#include "include/rows/rows.cuh"
+#include "include/rows/row_chunks.cuh"
 
 // How the next row comes; with NOT_AHEAD each row is read when its turn comes.
 enum : int {

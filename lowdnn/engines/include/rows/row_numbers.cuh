@@ -1,12 +1,71 @@
-// Numbers of rows (include/rows/rows.cuh) that a norm may be without: statistics, scales, biases and their gradients. Each has
-// a functor over the kept axes where it is there; p: Params that inherit its ArgsOf.
+// Numbers of rows (rows.cuh), read and stored by functors over the kept axes: statistics, scales, biases, gradients.
 
 #pragma once
 
 #include "include/optional.cuh"
 #include "include/rows/rows.cuh"
 
-// One number of each row of this thread, or of ROWS joined ones together. Values stay as they are where none is there.
+// One number of each row of this thread, from a functor over the kept axes; or of ROWS joined ones together.
+template <class Source, int ROWS = 1, class Tile, class Value>
+__device__ __forceinline__ void load_of_row(const typename Source::Args& args, const RowWalk<Tile>& walk,
+                                            Value (&values)[Tile::WIDTH]) {
+  if (!walk.exists) return;
+  i64 kept[Tile::KEPT_AXES];
+  walk.locate_row(kept);
+  if constexpr (ROWS == 1) {
+    Source::template apply<Tile::WIDTH>(args, Source::cursor(args, kept), walk.kept_column, Tile::WIDTH, values);
+  } else {
+    Value one[1];
+#pragma unroll
+    for (int w = 0; w < Tile::WIDTH; ++w) {
+      const typename Tile::Index row = walk.kept_column + w;
+      if (w == 0 || row % ROWS == 0) Source::template apply<1>(args, Source::cursor(args, kept), row / ROWS, 1, one);
+      values[w] = one[0];
+    }
+  }
+}
+
+// Stores one number of each row, or of ROWS joined ones together, by a functor over the kept axes.
+template <class Target, int ROWS = 1, class Tile, class Value>
+__device__ __forceinline__ void store_of_row(const typename Target::Args& args, const RowWalk<Tile>& walk,
+                                             const Value (&values)[Tile::WIDTH]) {
+  if (!walk.is_first_member()) return;
+  i64 kept[Tile::KEPT_AXES];
+  walk.locate_row(kept);
+  if constexpr (ROWS == 1) {
+    Target::template apply<Tile::WIDTH>(args, Target::cursor(args, kept), walk.kept_column, Tile::WIDTH, values);
+  } else {
+#pragma unroll
+    for (int w = 0; w < Tile::WIDTH; ++w) {
+      const typename Tile::Index row = walk.kept_column + w;
+      const Value one[1] = {values[w]};
+      if (row % ROWS == 0) Target::template apply<1>(args, Target::cursor(args, kept), row / ROWS, 1, one);
+    }
+  }
+}
+
+// Load and store the value of one of the thread's WIDTH rows; ROWS as above.
+template <class Source, class Tile, class Value>
+__device__ __forceinline__ void load_of_one_row(const typename Source::Args& args, const RowWalk<Tile>& walk, int row,
+                                                Value& value) {
+  i64 kept[Tile::KEPT_AXES];
+  Value one[1];
+  walk.locate_row(kept);
+  Source::template apply<1>(args, Source::cursor(args, kept), walk.kept_column + row, 1, one);
+  value = one[0];
+}
+template <class Target, int ROWS, class Tile, class Value>
+__device__ __forceinline__ void store_of_one_row(const typename Target::Args& args, const RowWalk<Tile>& walk, int row,
+                                                 Value value) {
+  i64 kept[Tile::KEPT_AXES];
+  walk.locate_row(kept);
+  const typename Tile::Index number = walk.kept_column + row;
+  const Value one[1] = {value};
+  if (number % ROWS == 0) Target::template apply<1>(args, Target::cursor(args, kept), number / ROWS, 1, one);
+}
+
+// The same numbers where a kernel may be without them (include/optional.cuh); p: Params that inherit the functor's
+// ArgsOf. Values stay as they are where none is there.
 template <class Source, bool IS_THERE, int ROWS = 1, class Params, class Tile, class Value>
 __device__ __forceinline__ void load_number(const Params& p, const RowWalk<Tile>& walk, Value (&values)[Tile::WIDTH]) {
   if constexpr (IS_THERE) load_of_row<Source, ROWS>(args_of<Source>(p), walk, values);
