@@ -78,6 +78,16 @@ def test_tiles_of_queries(racing: Runtime, engine: Engine, queries: int) -> None
     check_case(racing, engine, line, {KnobType.TILE_M: queries})
 
 
+@pytest.mark.parametrize("kib", [100, 160])
+def test_tiles_fit_a_device_with_less_shared_memory(racing: Runtime, kib: int) -> None:
+    arch = SM_90A.with_shared_bytes(kib << 10, (kib + 1) << 10)
+    graph = parse_case("sdpa b=1 h=1 q=80 kv=150 d=128").graph()
+    (launch,) = WGMMA.plan(graph, arch, {}).launches
+    (usual,) = WGMMA.plan(graph, SM_90A, {}).launches
+    assert launch.shared_bytes <= kib << 10 < usual.shared_bytes
+    check_case(racing, WGMMA, "sdpa b=1 h=1 q=80 kv=150 d=128", {}, arch)
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "e4m3"])
 def test_tiles_without_a_mask_lie_between_those_with_one(racing: Runtime, dtype: str) -> None:
     """Of several tiles of queries of a block; of one of them keys at its band's end do not exist."""
