@@ -6,7 +6,7 @@ import pytest
 
 from lowdnn.arch import specs
 from lowdnn.arch.multiprocessor import RESERVED_SHARED_BYTES
-from lowdnn.arch.specs import SM_80, SM_87, SM_89, SM_90A, SM_121, ArchSpec, all_specs, spec_for, spec_named
+from lowdnn.arch.specs import SM_80, SM_87, SM_89, SM_90A, SM_100, SM_121, ArchSpec, all_specs, spec_for, spec_named
 from lowdnn.driver import nvrtc
 from lowdnn.plan import MathUnit
 from lowdnn.status import ArchMismatchError
@@ -44,6 +44,28 @@ def test_limits_are_the_published_ones(capability: str) -> None:
 
 
 @pytest.mark.parametrize("spec", all_specs(), ids=lambda spec: spec.name)
+def test_limits_are_those_of_the_assembler(spec: ArchSpec) -> None:
+    """ptxas refuses more blocks on a multiprocessor and more threads there than the device holds."""
+    threads, blocks = spec.threads_per_sm, spec.max_blocks_per_sm
+    assert assembles(spec, threads=32, blocks=blocks)
+    assert not assembles(spec, threads=32, blocks=blocks + 1)
+    assert assembles(spec, threads=threads // blocks, blocks=blocks)
+    assert not assembles(spec, threads=threads // blocks + 32, blocks=blocks)
+
+
+def assembles(spec: ArchSpec, threads: int, blocks: int) -> bool:
+    """Whether ptxas heeds the launch bounds on the device."""
+    compiled = nvrtc.compile_program(
+        f'extern "C" __global__ void __launch_bounds__({threads}, {blocks}) k() {{}}',
+        name="k",
+        headers={},
+        options=("--gpu-architecture=sm_{}{}".format(*spec.compute_capability), "--ptxas-options=-v"),
+        output=nvrtc.Output.CUBIN,
+    )
+    return "minnctapersm will be ignored" not in compiled.log
+
+
+@pytest.mark.parametrize("spec", all_specs(), ids=lambda spec: spec.name)
 def test_rates_are_possible(spec: ArchSpec) -> None:
     assert spec.attained.keys() == spec.flops_per_clock.keys()
     assert all(0 < share < 1 for share in spec.attained.values())
@@ -78,7 +100,7 @@ def test_a_device_is_found_by_capability_and_by_name(spec: ArchSpec) -> None:
 
 @pytest.mark.parametrize(
     ("capability", "nearest"),
-    [((13, 0), SM_121), ((12, 9), SM_121), ((8, 8), SM_87), ((9, 1), SM_89), ((8, 5), SM_80), ((8, 7), SM_87)],
+    [((13, 0), SM_121), ((12, 9), SM_121), ((10, 1), SM_100), ((9, 1), SM_89), ((8, 5), SM_80), ((8, 7), SM_87)],
 )
 def test_an_unknown_device_has_the_facts_of_the_nearest_older_one_whose_kernels_it_runs(
     capability: tuple[int, int], nearest: ArchSpec
