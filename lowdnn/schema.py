@@ -24,6 +24,7 @@ from lowdnn.enums import (
     BehaviorNote,
     BnFinalizeStatsMode,
     ConvolutionMode,
+    CudaGraphRetention,
     DataType,
     DescriptorType,
     GenStatsMode,
@@ -35,12 +36,14 @@ from lowdnn.enums import (
     NormFwdPhase,
     NormMode,
     NumericalNote,
+    OperationGraphMode,
     PaddingMode,
     PointwiseMode,
     ReduceTensorOp,
     ResampleMode,
     ReshapeMode,
     RngDistribution,
+    SignalMode,
     TensorReordering,
 )
 
@@ -79,6 +82,10 @@ ELEMENT_TYPES: Mapping[AttributeType, type] = {
     AttributeType.MOE_GROUPED_MATMUL_MODE: MoeGroupedMatmulMode,
     AttributeType.RNG_DISTRIBUTION: RngDistribution,
     AttributeType.RESHAPE_MODE: ReshapeMode,
+    AttributeType.SIGNAL_MODE: SignalMode,
+    AttributeType.ATTRIB_NAME: AttributeName,
+    AttributeType.OPERATIONGRAPH_MODE: OperationGraphMode,
+    AttributeType.CUDA_GRAPH_RETENTION: CudaGraphRetention,
 }
 
 

@@ -1,11 +1,21 @@
-"""Spot values; the whole table was compared with cudnn_graph.h of cuDNN 9.28 when it was written."""
+"""The enums have the names and numbers of cuDNN 9.28; descriptor types and attributes: ``backend/test_inventory``."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from lowdnn import enums
-from lowdnn.enums import AttributeName, AttributeType, CudnnEnum, DataType, DescriptorType, PointwiseMode
+from lowdnn.enums import (
+    OWN_KNOB_TYPES,
+    AttributeName,
+    AttributeType,
+    CudnnEnum,
+    DataType,
+    DescriptorType,
+    PointwiseMode,
+)
 
 ENUMS = [
     cls for cls in vars(enums).values() if isinstance(cls, type) and issubclass(cls, CudnnEnum) and cls is not CudnnEnum
@@ -34,6 +44,32 @@ ENUMS = [
 def test_values_and_names(member: CudnnEnum, value: int, c_name: str) -> None:
     assert member == value
     assert member.c_name == c_name
+
+
+def numbers() -> dict[str, dict[str, int]]:
+    """By C type, the numbers by C name."""
+    found: dict[str, dict[str, int]] = {}
+    c_type = ""
+    for line in Path(__file__).with_name("enum_numbers.txt").read_text().splitlines():
+        if line.startswith(" "):
+            pairs = (item.split("=") for item in line.split())
+            found[c_type] |= {f"CUDNN_{name}": int(number) for name, number in pairs}
+        elif not line.startswith("#"):
+            c_type = line
+            found[c_type] = {}
+    return found
+
+
+@pytest.mark.parametrize("c_type", numbers())
+def test_every_enum_has_cudnns_names_and_numbers(c_type: str) -> None:
+    (cls,) = [cls for cls in ENUMS if (cls.__doc__ or "").startswith(c_type)]
+    own = {f"{cls.c_prefix}{name}": member for name, member in cls.__members__.items() if member < OWN_KNOB_TYPES}
+    assert own == numbers()[c_type]
+
+
+def test_every_enum_is_in_the_table() -> None:
+    named = {(cls.__doc__ or "").split(".")[0].split(",")[0].split(":")[0].split(";")[0] for cls in ENUMS}
+    assert named == {*numbers(), "cudnnBackendDescriptorType_t", "cudnnBackendAttributeName_t"}
 
 
 def test_sizes() -> None:

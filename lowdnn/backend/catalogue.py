@@ -16,7 +16,9 @@ from lowdnn.backend.engine_descriptors import (
     LayoutInfo,
 )
 from lowdnn.backend.graph_descriptors import DeviceProperties, GraphDescription
+from lowdnn.backend.kernel_cache import KernelCache
 from lowdnn.backend.plan_descriptors import ExecutionPlan, VariantPack
+from lowdnn.backend.uncomputed import Signal
 from lowdnn.backend.values import is_enum_number
 from lowdnn.enums import DescriptorType
 from lowdnn.ops import catalog
@@ -34,6 +36,8 @@ _MACHINERY: tuple[type, ...] = (
     IntermediateInfo,
     ExecutionPlan,
     VariantPack,
+    Signal,
+    KernelCache,
 )
 
 

@@ -2,8 +2,8 @@
 
 A descriptor is created, its attributes are set, it is finalized, and from then on it is read. What attributes it has
 comes from one declaring dataclass: fields made with ``schema.attribute`` are settable, methods made with
-``read_only`` are computed; ``inert`` lists those that are taken without an effect. ``finalize`` makes the dataclass
-instance, whose own checks are the descriptor's checks.
+``read_only`` are computed; ``inert`` lists those that are taken without an effect, ``uncomputed`` those that no engine
+computes. ``finalize`` makes the dataclass instance, whose own checks are the descriptor's checks.
 
 A call that fails changes nothing: the descriptor can be corrected and used on.
 """
@@ -15,7 +15,8 @@ from typing import Any
 
 from lowdnn.backend.inert import InertAttribute, inert_of
 from lowdnn.backend.read_only import read_only_of
-from lowdnn.backend.values import as_sequence, check_count, checked, is_enum_number, returned
+from lowdnn.backend.uncomputed import Uncomputed, finalized, uncomputed_attributes
+from lowdnn.backend.values import HostAddress, as_sequence, check_count, checked, is_enum_number, returned
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.schema import Attribute, attributes_of
 from lowdnn.status import (
@@ -45,7 +46,7 @@ class Descriptor:
     @classmethod
     def of(cls, value: Any) -> Descriptor:
         """A finalized descriptor of a declared value, as ``get_attribute`` returns for nested descriptors."""
-        descriptor = cls(type(value))
+        descriptor = cls(value.declaration if isinstance(value, Uncomputed) else type(value))
         descriptor._value = value
         return descriptor
 
@@ -81,7 +82,7 @@ class Descriptor:
         if not is_enum_number(attribute_type) or attribute_type not in declared.types:
             raise AttributeTypeError.at(where, expected=_names(declared.types), got=_text(attribute_type))
         elements = as_sequence(where, attribute_type, values, count)
-        _check_count(where, len(elements), declared.max_count)
+        _check_count(where, len(elements), _least_count(declared), declared.max_count)
         if attribute_type is AttributeType.BACKEND_DESCRIPTOR:
             converted = tuple(_nested(where, declared, element) for element in elements)
         else:
@@ -103,15 +104,19 @@ class Descriptor:
         inert = self._inert_of(name)
         if inert is not None:
             _check_type(where, inert, attribute_type)
-            return [self._inert.get(name, inert.values[0])][:requested_count]
+            default = inert.values[:1]
+            return [*((self._inert[name],) if name in self._inert else default)][:requested_count]
         computed = read_only_of(self._declaration).get(name) if is_enum_number(name) else None
         types = (computed.type,) if computed else self._declared(name).types
         if not is_enum_number(attribute_type) or attribute_type not in types:
             raise AttributeTypeError.at(where, expected=_names(types), got=_text(attribute_type))
-        found = getattr(value, computed.method)() if computed else getattr(value, self._declared(name).field)
+        found = getattr(value, computed.method)() if computed else self._found(self._declared(name), attribute_type)
         elements = returned(where, attribute_type, _elements(found))
         is_nested = attribute_type is AttributeType.BACKEND_DESCRIPTOR
         if AttributeType.BACKEND_DESCRIPTOR in types and any(isinstance(e, int) == is_nested for e in elements):
+            raise AttributeTypeError.at(where, expected="the type that was set", got=attribute_type.name)
+        is_address = attribute_type is AttributeType.VOID_PTR
+        if len(types) > 1 and any(isinstance(element, HostAddress) != is_address for element in elements):
             raise AttributeTypeError.at(where, expected="the type that was set", got=attribute_type.name)
         if is_nested:
             elements = [Descriptor.of(element) for element in elements]
@@ -139,7 +144,7 @@ class Descriptor:
             raise BadParamError.at(
                 self._label, expected="every required attribute", got="none for " + ", ".join(missing)
             )
-        self._value = self._declaration(**{declared[name].field: value for name, value in self._draft.items()})
+        self._value = finalized(self._declaration, self._draft)
 
     def __repr__(self) -> str:
         return f"<{self._label}: {self._value if self.is_finalized else 'not finalized'}>"
@@ -153,14 +158,22 @@ class Descriptor:
 
     def _declared(self, name: AttributeName) -> Attribute:
         """The settable attribute ``name``, or the error that says why there is none."""
-        found = attributes_of(self._declaration).get(name) if is_enum_number(name) else None
+        own = {**attributes_of(self._declaration), **uncomputed_attributes(self.type)}
+        found = own.get(name) if is_enum_number(name) else None
         if found is not None:
             return found
         where = f"{self._label}.{_text(name)}"
-        if isinstance(name, AttributeName) and name.name.startswith(f"{self.type.name}_"):
-            raise NotSupportedError.at(where, expected="an attribute that lowdnn has", got="one that it has not")
         owned = [item.name for item in (*attributes_of(self._declaration), *read_only_of(self._declaration))]
         raise BadParamError.at(where, expected="one of " + ", ".join(owned), got=_text(name))
+
+    def _found(self, declared: Attribute, attribute_type: AttributeType) -> Any:
+        """The value of a settable attribute: as it was set here, otherwise of the finalized object."""
+        set_here = self._draft.get(declared.name) if declared.name is not None else None
+        if set_here is not None and isinstance(set_here, HostAddress) == (attribute_type is AttributeType.VOID_PTR):
+            return set_here
+        if isinstance(self._value, Uncomputed):
+            return self._value.value_of(declared)
+        return getattr(self._value, declared.field) if declared.field else None
 
     def _settable(self, name: AttributeName) -> Attribute:
         is_known = is_enum_number(name) and name in read_only_of(self._declaration)
@@ -177,9 +190,9 @@ def _inert_value(
     """The one element of an inert attribute; raises NotSupportedError where it asks for something else."""
     _check_type(where, inert, attribute_type)
     elements = as_sequence(where, attribute_type, values, count)
-    _check_count(where, len(elements), 1)
+    _check_count(where, len(elements), 1, 1)
     (value,) = checked(where, attribute_type, elements)
-    if value not in inert.values:
+    if inert.values and value not in inert.values:
         expected = " or ".join(getattr(known, "name", str(known)) for known in inert.values)
         raise NotSupportedError.at(where, expected=expected, got=getattr(value, "name", value))
     return value
@@ -190,8 +203,13 @@ def _check_type(where: str, inert: InertAttribute, attribute_type: AttributeType
         raise AttributeTypeError.at(where, expected=inert.type.name, got=_text(attribute_type))
 
 
-def _check_count(where: str, count: int, most: int) -> None:
-    if count == 0:
+def _least_count(declared: Attribute) -> int:
+    """An optional array may be set to nothing, which is what it is when it is not set."""
+    return 0 if declared.max_count > 1 and not declared.required else 1
+
+
+def _check_count(where: str, count: int, least: int, most: int) -> None:
+    if count < least:
         raise SizeInsufficientError.at(f"{where}.count", expected="at least 1 element", got=0)
     if count > most:
         raise OutOfBoundError.at(f"{where}.count", expected=f"at most {most} elements", got=count)
@@ -208,6 +226,8 @@ def _nested(where: str, declared: Attribute, element: object) -> Any:
 def _field_value(attribute_type: AttributeType, declared: Attribute, elements: tuple[Any, ...]) -> Any:
     if attribute_type is AttributeType.CHAR:
         return "".join(elements)
+    if attribute_type is AttributeType.VOID_PTR and len(declared.types) > 1:
+        elements = tuple(map(HostAddress, elements))
     return elements if declared.max_count > 1 else elements[0]
 
 

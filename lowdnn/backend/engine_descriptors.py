@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd
@@ -22,8 +23,16 @@ from lowdnn.enums import (
     NumericalNote,
 )
 from lowdnn.heuristics.ranking import Candidate, Ranking, candidate_for, rank
+from lowdnn.heuristics.shared_memory import shared_memory_of, within
+from lowdnn.plan import Plan
 from lowdnn.schema import attribute
-from lowdnn.status import EXCEPTIONS, DuplicatedEntriesError, NotSupportedError
+from lowdnn.status import (
+    EXCEPTIONS,
+    BadParamError,
+    DuplicatedEntriesError,
+    NotSupportedError,
+    SharedMemoryInsufficientError,
+)
 
 _MANY = 2**31 - 1
 
@@ -102,12 +111,22 @@ class IntermediateInfo:
     def size(self) -> int:
         return self.intermediate_bytes
 
+    @read_only(AttributeName.INTERMEDIATE_INFO_DEPENDENT_DATA_UIDS, AttributeType.INT64)
+    def dependent_data_uids(self) -> tuple[int, ...]:
+        return ()
+
+    @read_only(AttributeName.INTERMEDIATE_INFO_DEPENDENT_ATTRIBUTES, AttributeType.ATTRIB_NAME)
+    def dependent_attributes(self) -> tuple[AttributeName, ...]:
+        return ()
+
 
 @dataclass(frozen=True)
 class EngineChoice:
     """One engine for one graph on one device.
 
-    sm_count_target: plan for this many multiprocessors; 0 for all.
+    sm_count_target: plan for this many multiprocessors; 0 for all.  shared_memory_limit: bytes of dynamic shared memory
+    that a block may have; None for what the device has.  disable_cluster_cooperative: no launch has clusters, nor
+    blocks that wait for one another.
     Raises NotSupportedError for an index without an engine, and the refusal's status where the engine refuses.
     """
 
@@ -126,8 +145,15 @@ class EngineChoice:
         descriptor=DescriptorType.DEVICEPROP,
         default=None,
     )
+    shared_memory_limit: int | None = attribute(
+        AttributeName.ENGINE_SHARED_MEMORY_LIMIT, AttributeType.INT32, default=None
+    )
+    disable_cluster_cooperative: bool = attribute(
+        AttributeName.ENGINE_DISABLE_CLUSTER_COOPERATIVE, AttributeType.BOOLEAN, default=False
+    )
 
     def __post_init__(self) -> None:
+        check_limit("ENGINE descriptor.ENGINE_SHARED_MEMORY_LIMIT", self.shared_memory_limit)
         refusal = self.engine.refuse(self.description.graph, self.arch)
         if refusal is not None:
             raise EXCEPTIONS[refusal.status](f"ENGINE descriptor: {refusal}")
@@ -145,6 +171,28 @@ class EngineChoice:
         raise NotSupportedError.at(
             "ENGINE descriptor.ENGINE_GLOBAL_INDEX", expected=f"0 to {len(engines) - 1}", got=self.global_index
         )
+
+    def check_limits(self, plan: Plan) -> None:
+        """Raises for a plan that needs what was switched off, or more shared memory than was allowed."""
+        shared_bytes = shared_memory_of(plan)
+        if self.shared_memory_limit is not None and shared_bytes > self.shared_memory_limit:
+            raise SharedMemoryInsufficientError.at(
+                "ENGINE descriptor.ENGINE_SHARED_MEMORY_LIMIT",
+                expected=f"at least {shared_bytes} bytes for {plan.name}",
+                got=self.shared_memory_limit,
+            )
+        if self.disable_cluster_cooperative and any(
+            launch.cooperative or launch.cluster != (1, 1, 1) for launch in plan.launches
+        ):
+            raise NotSupportedError.at(
+                "ENGINE descriptor.ENGINE_DISABLE_CLUSTER_COOPERATIVE",
+                expected=f"false for {plan.name} with these knobs",
+                got=True,
+            )
+
+    @property
+    def has_limits(self) -> bool:
+        return self.shared_memory_limit is not None or self.disable_cluster_cooperative
 
     @read_only(AttributeName.ENGINE_KNOB_INFO, AttributeType.BACKEND_DESCRIPTOR)
     def knob_info(self) -> tuple[KnobInfo, ...]:
@@ -166,6 +214,8 @@ class EngineChoice:
 @dataclass(frozen=True)
 class EngineConfig:
     """An engine with knob choices; knobs left out take the engine's defaults.
+
+    Without any, a limit of shared memory is met with the nearest knobs (``heuristics.shared_memory``).
 
     Raises DuplicatedEntriesError for a knob chosen twice, BadParamError for a knob or value that the engine has not.
     """
@@ -191,8 +241,8 @@ class EngineConfig:
                 raise DuplicatedEntriesError.at(
                     "ENGINECFG descriptor.ENGINECFG_KNOB_CHOICES", expected="each knob once", got=knob_type.name
                 )
-        if types:
-            _ = self.candidate
+        if types or self.engine.has_limits:
+            self.engine.check_limits(self.candidate.plan)
 
     @cached_property
     def candidate(self) -> Candidate:
@@ -200,7 +250,9 @@ class EngineConfig:
         if self.ranked is not None:
             return self.ranked
         choices = {choice.knob_type: choice.knob_value for choice in self.knob_choices}
-        return candidate_for(self.engine.engine, self.engine.description.graph, self.engine.arch, choices)
+        found = candidate_for(self.engine.engine, self.engine.description.graph, self.engine.arch, choices)
+        limit = self.engine.shared_memory_limit
+        return found if choices or limit is None else within(found, limit) or found
 
     @read_only(AttributeName.ENGINECFG_WORKSPACE_SIZE, AttributeType.INT64)
     def workspace_size(self) -> int:
@@ -208,7 +260,7 @@ class EngineConfig:
 
     @read_only(AttributeName.ENGINECFG_SHARED_MEMORY_USED, AttributeType.INT32)
     def shared_memory_used(self) -> int:
-        return max((launch.shared_bytes for launch in self.candidate.plan.launches), default=0)
+        return shared_memory_of(self.candidate.plan)
 
     @read_only(AttributeName.ENGINECFG_INTERMEDIATE_INFO, AttributeType.BACKEND_DESCRIPTOR)
     def intermediate_info(self) -> tuple[IntermediateInfo, ...]:
@@ -234,8 +286,12 @@ class EngineHeuristics:
         descriptor=DescriptorType.DEVICEPROP,
         default=None,
     )
+    shared_memory_limit: int | None = attribute(
+        AttributeName.ENGINEHEUR_SHARED_MEMORY_LIMIT, AttributeType.INT32, default=None
+    )
 
     def __post_init__(self) -> None:
+        check_limit("ENGINEHEUR descriptor.ENGINEHEUR_SHARED_MEMORY_LIMIT", self.shared_memory_limit)
         _ = self.ranking
 
     @cached_property
@@ -246,10 +302,22 @@ class EngineHeuristics:
 
     @read_only(AttributeName.ENGINEHEUR_RESULTS, AttributeType.BACKEND_DESCRIPTOR)
     def results(self) -> tuple[EngineConfig, ...]:
+        limit = self.shared_memory_limit
+        candidates: Iterable[Candidate | None] = self.ranking.candidates
+        if limit is not None:
+            candidates = (within(candidate, limit) for candidate in self.ranking.candidates)
         return tuple(
             EngineConfig(
-                EngineChoice(self.description, candidate.engine.index, self.sm_count_target, self.device_properties),
+                EngineChoice(
+                    self.description, candidate.engine.index, self.sm_count_target, self.device_properties, limit
+                ),
                 ranked=candidate,
             )
-            for candidate in self.ranking.candidates
+            for candidate in candidates
+            if candidate is not None
         )
+
+
+def check_limit(where: str, limit_bytes: int | None) -> None:
+    if limit_bytes is not None and limit_bytes < 0:
+        raise BadParamError.at(where, expected="0 or more bytes", got=limit_bytes)

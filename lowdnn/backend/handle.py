@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 from lowdnn.arch.specs import ArchSpec, spec_for
 from lowdnn.config import Config
+from lowdnn.driver import open_driver
 from lowdnn.driver.base import DeviceAttribute
 from lowdnn.engines.base import Engine
 from lowdnn.engines.engine_set import EngineSet
 from lowdnn.engines.registry import ENGINES
 from lowdnn.plan import Plan
 from lowdnn.runtime.dlpack import CUDA_DEVICE_TYPES
+from lowdnn.runtime.kernel_images import KernelImages
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
-from lowdnn.status import ArchMismatchError, BadParamError, LowdnnError, NotInitializedError
+from lowdnn.status import ArchMismatchError, BadParamError, InvalidValueError, LowdnnError, NotInitializedError
 
 #: Loaded plans that a handle keeps; the least recently used one goes first.
 MAX_LOADED_PLANS = 256
@@ -44,7 +47,7 @@ class Handle(ProcessBound):
         """Takes over ``runtime``, which ``close`` closes. ``engine_set``: all of the registry by default."""
         self.runtime = runtime
         self.engines = ENGINES if engine_set is None else EngineSet.of(engine_set)
-        self.arch = _arch_of(runtime)
+        self.arch = _arch_from(runtime.context.attribute)
         self.cuda_device = _cuda_device(runtime)
         self.stream = 0
         self._borrowed_stream = Stream.borrow(runtime.context, 0)
@@ -100,25 +103,33 @@ class Handle(ProcessBound):
         self.check_open("stream")
         return self._borrowed_stream
 
-    def load(self, plan: Plan) -> LoadedPlan:
+    def load(self, plan: Plan, kept: KernelImages | None = None) -> LoadedPlan:
         """``plan`` on this handle's device: compiled and loaded at the first call, taken from the cache afterwards.
 
+        kept: gets the images of its kernels, and saves compiling them.
         Raises ArchMismatchError for a plan made for a newer architecture.
         """
+        if kept is not None:
+            self.check_open("load")
+            self._check_target(plan)
+            self.runtime.modules.load(plan.kernels, kept)
         found = self._loaded.get(plan)
         if found is not None:
             self._loaded.move_to_end(plan)
             return found
         with self.entered("load"):
-            if plan.target_arch != self.arch.name:
-                raise ArchMismatchError.at(
-                    "plan.target_arch", expected=self.arch.name, got=plan.target_arch, hint="make the plan again"
-                )
+            self._check_target(plan)
             loaded = self.runtime.load(plan)
             self._loaded[plan] = loaded
             if len(self._loaded) > MAX_LOADED_PLANS:
                 self._loaded.popitem(last=False)
         return loaded
+
+    def _check_target(self, plan: Plan) -> None:
+        if plan.target_arch != self.arch.name:
+            raise ArchMismatchError.at(
+                "plan.target_arch", expected=self.arch.name, got=plan.target_arch, hint="make the plan again"
+            )
 
     def synchronize(self) -> None:
         """Waits for all work in the handle's stream."""
@@ -167,9 +178,21 @@ class Handle(ProcessBound):
         return f"<Handle {self.arch.name}, {state}>"
 
 
-def _arch_of(runtime: Runtime) -> ArchSpec:
-    major, minor = runtime.context.compute_capability
-    ask = runtime.context.attribute
+def arch_of_device(ordinal: int) -> ArchSpec:
+    """The facts of a device by its number, of the driver that the environment chooses; no context is made."""
+    config = Config.from_environment()
+    driver = open_driver(config.device, arch=config.emulated_arch, policy=config.emulated_policy)
+    count = driver.device_count()
+    if not 0 <= ordinal < count:
+        raise InvalidValueError.at("device_id", expected=f"0 to {count - 1}", got=ordinal)
+    return _arch_from(partial(driver.device_attribute, ordinal))
+
+
+def _arch_from(ask: Callable[[DeviceAttribute], int]) -> ArchSpec:
+    major, minor = (
+        ask(DeviceAttribute.COMPUTE_CAPABILITY_MAJOR),
+        ask(DeviceAttribute.COMPUTE_CAPABILITY_MINOR),
+    )
     spec = spec_for(major, minor).with_sm_count(ask(DeviceAttribute.MULTIPROCESSOR_COUNT))
     return spec.with_shared_bytes(
         per_block=ask(DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),

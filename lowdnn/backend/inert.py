@@ -14,10 +14,13 @@ from lowdnn.enums import AttributeName, AttributeType, DescriptorType, NanPropag
 
 @dataclass(frozen=True)
 class InertAttribute:
-    """values: those that ask for what happens anyway, the default first; any other value is refused."""
+    """values: those that ask for what happens anyway, the default first; none: any value does, and none is the default.
+
+    Another value is refused.
+    """
 
     type: AttributeType
-    values: tuple[Any, ...]
+    values: tuple[Any, ...] = ()
 
 
 _INERT: Mapping[DescriptorType, Mapping[AttributeName, InertAttribute]] = {
@@ -27,11 +30,21 @@ _INERT: Mapping[DescriptorType, Mapping[AttributeName, InertAttribute]] = {
         )
     },
     DescriptorType.OPERATIONGRAPH: {
-        AttributeName.OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED: InertAttribute(AttributeType.BOOLEAN, (False,))
+        AttributeName.OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED: InertAttribute(AttributeType.BOOLEAN, (False,)),
+        # A kernel cache finds kernels by what they are, whatever graphs they were compiled for.
+        AttributeName.OPERATIONGRAPH_IS_SAME_TOPOLOGY: InertAttribute(AttributeType.BOOLEAN, (False, True)),
     },
     DescriptorType.OPERATION_SDPA_FWD: {
         # The attribute asks cuDNN on Blackwell for kernels that round products and sums separately.
         AttributeName.OPERATION_SDPA_FWD_UNFUSE_FMA: InertAttribute(AttributeType.BOOLEAN, (False, True))
+    },
+    DescriptorType.OPERATION_SDPA_BWD: {
+        # No workspace depends on them: rows past a sequence's length are not read.
+        AttributeName.OPERATION_SDPA_BWD_MAX_TOTAL_SEQ_LEN_Q: InertAttribute(AttributeType.INT64),
+        AttributeName.OPERATION_SDPA_BWD_MAX_TOTAL_SEQ_LEN_KV: InertAttribute(AttributeType.INT64),
+    },
+    DescriptorType.OPERATION_MATMUL: {
+        AttributeName.OPERATION_MATMUL_IRREGULARLY_STRIDED_BATCH_COUNT: InertAttribute(AttributeType.INT64, (1,))
     },
 }
 

@@ -12,16 +12,17 @@ from weakref import WeakKeyDictionary
 from lowdnn.backend.engine_descriptors import EngineConfig
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle
+from lowdnn.backend.kernel_cache import KernelCache
 from lowdnn.backend.read_only import read_only
 from lowdnn.engines.registry import ENGINES
-from lowdnn.enums import AttributeName, AttributeType, DescriptorType
+from lowdnn.enums import AttributeName, AttributeType, CudaGraphRetention, DescriptorType
 from lowdnn.events import Counters, emit, event_logger
 from lowdnn.heuristics.ranking import Candidate
 from lowdnn.heuristics.stored_plans import Reading, read_plan, write_plan
 from lowdnn.plan import Plan
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.schema import attribute
-from lowdnn.status import ArchMismatchError, BadParamError, DuplicatedEntriesError
+from lowdnn.status import ArchMismatchError, BadParamError, DuplicatedEntriesError, NotSupportedError
 
 _MANY = 2**31 - 1
 
@@ -29,6 +30,9 @@ _MANY = 2**31 - 1
 @dataclass(frozen=True)
 class ExecutionPlan:
     """A plan, from an engine configuration or from the JSON of another plan, which is made again and compared.
+
+    Kernels stay loaded as long as the handle is open, so CUDA graphs of launches, captured or populated, outlive the
+    plan under either value of ``cuda_graph_retention``, and never the handle.
 
     With a handle, the plan's kernels are loaded when the descriptor is finalized; otherwise at the first execute.
     """
@@ -51,6 +55,23 @@ class ExecutionPlan:
         descriptor=DescriptorType.DEVICEPROP,
         default=None,
     )
+    kernel_cache: KernelCache | None = attribute(
+        AttributeName.EXECUTION_PLAN_KERNEL_CACHE,
+        AttributeType.BACKEND_DESCRIPTOR,
+        descriptor=DescriptorType.KERNEL_CACHE,
+        default=None,
+    )
+    cuda_graph_retention: CudaGraphRetention = attribute(
+        AttributeName.EXECUTION_PLAN_CUDA_GRAPH_RETENTION,
+        AttributeType.CUDA_GRAPH_RETENTION,
+        default=CudaGraphRetention.PER_GRAPH,
+    )
+    computed_intermediate_uids: tuple[int, ...] = attribute(
+        AttributeName.EXECUTION_PLAN_COMPUTED_INTERMEDIATE_UIDS, AttributeType.INT64, max_count=_MANY, default=()
+    )
+    run_only_intermediate_uids: tuple[int, ...] = attribute(
+        AttributeName.EXECUTION_PLAN_RUN_ONLY_INTERMEDIATE_UIDS, AttributeType.INT64, max_count=_MANY, default=()
+    )
 
     def __post_init__(self) -> None:
         if (self.engine_config is None) == (not self.json):
@@ -59,6 +80,11 @@ class ExecutionPlan:
                 expected="either an ENGINECFG or JSON",
                 got="neither" if self.engine_config is None else "both",
             )
+        _check_no_intermediates(
+            "EXECUTION_PLAN descriptor",
+            EXECUTION_PLAN_COMPUTED_INTERMEDIATE_UIDS=self.computed_intermediate_uids,
+            EXECUTION_PLAN_RUN_ONLY_INTERMEDIATE_UIDS=self.run_only_intermediate_uids,
+        )
         self._check_device(self.plan.target_arch)
         if self.handle is not None:
             self.loaded_for(self.handle)
@@ -72,7 +98,15 @@ class ExecutionPlan:
         """The plan on the handle's device; found again without a look at the plan."""
         loaded = self._loaded.get(handle)
         if loaded is None:
-            loaded = self._loaded[handle] = handle.load(self.plan)
+            loaded = self._loaded[handle] = self._load(handle)
+        return loaded
+
+    def _load(self, handle: Handle) -> LoadedPlan:
+        if self.kernel_cache is None:
+            return handle.load(self.plan)
+        loaded = handle.load(self.plan, self.kernel_cache.images)
+        if self.engine_config is not None:
+            self.kernel_cache.add_config(self.engine_config)
         return loaded
 
     @cached_property
@@ -121,8 +155,33 @@ class VariantPack:
         AttributeName.VARIANT_PACK_DATA_POINTERS, AttributeType.VOID_PTR, max_count=_MANY
     )
     workspace: int = attribute(AttributeName.VARIANT_PACK_WORKSPACE, AttributeType.VOID_PTR, default=0)
+    override_uids: tuple[int, ...] = attribute(
+        AttributeName.VARIANT_PACK_OVERRIDE_UNIQUE_IDS, AttributeType.INT64, max_count=_MANY, default=()
+    )
+    override_shapes: tuple[int, ...] = attribute(
+        AttributeName.VARIANT_PACK_OVERRIDE_SHAPES,
+        AttributeType.INT64,
+        AttributeType.VOID_PTR,
+        max_count=_MANY,
+        default=(),
+    )
+    override_strides: tuple[int, ...] = attribute(
+        AttributeName.VARIANT_PACK_OVERRIDE_STRIDES,
+        AttributeType.INT64,
+        AttributeType.VOID_PTR,
+        max_count=_MANY,
+        default=(),
+    )
+    intermediates: tuple[int, ...] = attribute(
+        AttributeName.VARIANT_PACK_INTERMEDIATES, AttributeType.VOID_PTR, max_count=_MANY, default=()
+    )
 
     def __post_init__(self) -> None:
+        _check_no_intermediates("VARIANT_PACK descriptor", VARIANT_PACK_INTERMEDIATES=self.intermediates)
+        if self.override_uids or self.override_shapes or self.override_strides:
+            where = "VARIANT_PACK descriptor.VARIANT_PACK_OVERRIDE_UNIQUE_IDS"
+            hint = "make a graph of the other shapes; its kernels are compiled already"
+            raise NotSupportedError.at(where, expected="none", got=list(self.override_uids), hint=hint)
         if len(self.uids) != len(self.pointers):
             raise BadParamError.at(
                 "VARIANT_PACK descriptor.VARIANT_PACK_DATA_POINTERS",
@@ -160,3 +219,10 @@ class VariantPack:
     @cached_property
     def _orders(self) -> dict[tuple[int, ...], tuple[int, ...]]:
         return {}
+
+
+def _check_no_intermediates(where: str, **given: tuple[int, ...]) -> None:
+    """Intermediates lie in the workspace: no engine has one that callers could provide or compute alone."""
+    for name, elements in given.items():
+        if elements:
+            raise NotSupportedError.at(f"{where}.{name}", expected="none", got=f"{len(elements)} elements")

@@ -22,6 +22,10 @@ _LIMITS = {
 }
 
 
+class HostAddress(int):
+    """The host address of a number, where the number itself may be given too."""
+
+
 def is_enum_number(value: object) -> bool:
     """True for a member of an enum and for its number, as C passes them; anything else cannot be looked up."""
     return isinstance(value, int) and not isinstance(value, bool)

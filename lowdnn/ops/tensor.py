@@ -54,7 +54,14 @@ class Tensor:
     ragged_offset_multiplier: int = attribute(
         AttributeName.TENSOR_RAGGED_OFFSET_MULTIPLIER, AttributeType.INT64, default=1
     )
-    constant_value: float | int | None = None
+    constant_value: float | int | None = attribute(
+        AttributeName.TENSOR_CONSTANT_VALUE,
+        AttributeType.DOUBLE,
+        AttributeType.FLOAT,
+        AttributeType.INT64,
+        AttributeType.VOID_PTR,
+        default=None,
+    )
     name: str = ""
 
     def __post_init__(self) -> None:

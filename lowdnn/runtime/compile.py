@@ -1,4 +1,4 @@
-"""Kernels to images: the store of precompiled PTX, then the disk cache, then NVRTC.
+"""Kernels to images: the store of precompiled PTX, then what a caller keeps, the disk cache, NVRTC.
 
 A device that takes machine code gets it from NVRTC, whole, for its own architecture, as the tests assemble it; the disk
 cache keeps it, so that later processes neither compile nor assemble. The driver's linker (cuLinkAddData) would make it
@@ -22,6 +22,7 @@ from lowdnn.driver.nvrtc import Output
 from lowdnn.events import Counters, emit, event_logger
 from lowdnn.plan import KernelRef
 from lowdnn.runtime.cache import DiskCache
+from lowdnn.runtime.kernel_images import KernelImages
 from lowdnn.runtime.module_store import ModuleStore
 from lowdnn.runtime.sources import KernelSource, SourceTree
 
@@ -47,7 +48,7 @@ class Image:
 class KernelCompiler:
     """Gives the images of a kernel. Safe to share between threads.
 
-    Counts ``store_hits``, ``cache_hits``, ``cache_misses``, ``compiles``, and ``images_refused``.
+    Counts ``store_hits``, ``kept_hits``, ``cache_hits``, ``cache_misses``, ``compiles``, and ``images_refused``.
     """
 
     def __init__(self, *, sources: SourceTree, store: ModuleStore, cache: DiskCache | None, counters: Counters) -> None:
@@ -58,10 +59,11 @@ class KernelCompiler:
         self._logger = event_logger("compile")
         self._build = ""
 
-    def images(self, kernel: KernelRef, machine_arch: str = "") -> Iterator[Image]:
+    def images(self, kernel: KernelRef, machine_arch: str = "", kept: KernelImages | None = None) -> Iterator[Image]:
         """Images of ``kernel``, the best first; each is made when the driver has refused those before it.
 
-        machine_arch: what the device takes machine code for, or an empty string.
+        machine_arch: what the device takes machine code for, or an empty string.  kept: is asked before the disk cache,
+        and gets what is not of the store.
         The order is: PTX of the store, where it has the kernel; machine code, where the device takes it and NVRTC knows
         the architecture; PTX of the disk cache or of NVRTC.
         Raises CompilationFailedError with NVRTC's log, SublibraryLoadingFailedError where NVRTC is needed and missing.
@@ -72,26 +74,41 @@ class KernelCompiler:
             self.counters.add("store_hits")
             yield Image(stored)
         if machine_arch and nvrtc.assembles_for(machine_arch):
-            yield self._image(source, kernel, machine_arch)
+            yield self._image(source, kernel, machine_arch, kept)
         if stored is None:
-            ptx = self._image(source, kernel)
+            ptx = self._image(source, kernel, "", kept)
             yield ptx
             if ptx.is_cached:
-                yield self._image(source, kernel)
+                yield self._image(source, kernel, "", kept)
 
-    def refuse(self, kernel: KernelRef, image: Image, error: Exception) -> None:
-        """Drops an image that the driver refuses from the disk cache."""
+    def refuse(self, kernel: KernelRef, image: Image, error: Exception, kept: KernelImages | None = None) -> None:
+        """Drops an image that the driver refuses from the disk cache and from ``kept``."""
         kind = image.machine_arch or "ptx"
         emit(self._logger, logging.WARNING, "image_refused", {"kernel": kernel.name, "image": kind, "reason": error})
         self.counters.add("images_refused")
         if self._cache is not None and image.key:
             self._cache.discard(image.key)
+        if kept is not None and image.key:
+            kept.discard(image.key)
 
-    def _image(self, source: KernelSource, kernel: KernelRef, machine_arch: str = "") -> Image:
+    def _image(self, source: KernelSource, kernel: KernelRef, machine_arch: str, kept: KernelImages | None) -> Image:
+        """An image that is kept, or one of the disk cache or of NVRTC, which is then kept."""
+        if kept is None and self._cache is None:
+            return Image(self._compile(source, machine_arch), machine_arch)
+        key = cache_key(source, machine_arch, self._compiler_build())
+        held = None if kept is None else kept.get(key)
+        if held is not None:
+            self.counters.add("kept_hits")
+            return Image(held, machine_arch, key, is_cached=True)
+        image = self._cached_image(source, kernel, machine_arch, key)
+        if kept is not None:
+            kept.put(key, image.data)
+        return image
+
+    def _cached_image(self, source: KernelSource, kernel: KernelRef, machine_arch: str, key: str) -> Image:
         """An image from the disk cache, or one that is compiled and put there."""
         if self._cache is None:
-            return Image(self._compile(source, machine_arch), machine_arch)
-        key = cache_key(source, machine_arch, self._compiler_build(self._cache))
+            return Image(self._compile(source, machine_arch), machine_arch, key)
         cached = self._cache.get(key)
         if cached is not None:
             self.counters.add("cache_hits")
@@ -101,15 +118,15 @@ class KernelCompiler:
         self._cache.put(key, data, {".cuh": kernel.generated} if kernel.generated else None)
         return Image(data, machine_arch, key)
 
-    def _compiler_build(self, cache: DiskCache) -> str:
+    def _compiler_build(self) -> str:
         """The build of NVRTC, which is asked once for each of its files: that takes much longer than an entry."""
         if not self._build:
-            file = nvrtc.library_file()
+            file = nvrtc.library_file() if self._cache is not None else ""
             key = hashlib.sha256(f"NVRTC {file}".encode()).hexdigest()
-            known = cache.get(key) if file else None
+            known = self._cache.get(key) if self._cache is not None and file else None
             self._build = nvrtc.build() if known is None else known.decode()
-            if file and known is None:
-                cache.put(key, self._build.encode())
+            if self._cache is not None and file and known is None:
+                self._cache.put(key, self._build.encode())
         return self._build
 
     def _compile(self, source: KernelSource, machine_arch: str) -> bytes:

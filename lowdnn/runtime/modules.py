@@ -15,6 +15,7 @@ from lowdnn.events import Counters, emit, event_logger
 from lowdnn.plan import KernelRef
 from lowdnn.runtime.compile import Image, KernelCompiler, machine_arch_of
 from lowdnn.runtime.context import Context
+from lowdnn.runtime.kernel_images import KernelImages
 from lowdnn.runtime.process_bound import ProcessBound
 
 #: Blocks of the largest cluster that a kernel gets without being asked for.
@@ -37,14 +38,19 @@ class ModuleCache(ProcessBound):
         self._modules: list[int] = []
         self._shared_bytes: dict[int, int] = {}
 
-    def load(self, kernels: Sequence[KernelRef]) -> None:
-        """Compiles and loads what is not loaded yet; several kernels are compiled side by side."""
+    def load(self, kernels: Sequence[KernelRef], kept: KernelImages | None = None) -> None:
+        """Compiles and loads what is not loaded yet; several kernels are compiled side by side.
+
+        kept: gets the images of all ``kernels``, those loaded before included, and saves compiling them.
+        """
         self._context.liveness.check()
         with self._lock:
-            missing = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._functions]
-            images = [self._compiler.images(kernel, self._machine_arch(kernel)) for kernel in missing]
-            for kernel, first, others in zip(missing, self._first(images), images, strict=True):
-                self._functions[kernel] = self._load_kernel(kernel, chain((first,), others))
+            wanted = dict.fromkeys(kernels)
+            asked = [kernel for kernel in wanted if kept is not None or kernel not in self._functions]
+            images = [self._compiler.images(kernel, self._machine_arch(kernel), kept) for kernel in asked]
+            for kernel, first, others in zip(asked, self._first(images), images, strict=True):
+                if kernel not in self._functions:
+                    self._functions[kernel] = self._load_kernel(kernel, chain((first,), others), kept)
 
     def function(self, kernel: KernelRef, *, shared_bytes: int = 0, cluster_blocks: int = 1) -> int:
         """The CUfunction of ``kernel``, allowed to use this much dynamic shared memory and clusters of this size.
@@ -90,7 +96,7 @@ class ModuleCache(ProcessBound):
             return ""
         return machine_arch_of(kernel, self._context.compute_capability)
 
-    def _load_kernel(self, kernel: KernelRef, images: Iterable[Image]) -> int:
+    def _load_kernel(self, kernel: KernelRef, images: Iterable[Image], kept: KernelImages | None) -> int:
         """The function of the first of the images that the driver does not refuse."""
         for image in images:
             size_bytes = len(image.data)
@@ -98,7 +104,7 @@ class ModuleCache(ProcessBound):
             try:
                 module, function = self._load_function(image.data, kernel.name)
             except DriverImageError as error:
-                self._compiler.refuse(kernel, image, error)
+                self._compiler.refuse(kernel, image, error, kept)
                 refused = error
                 continue
             self._modules.append(module)

@@ -137,10 +137,10 @@ def test_machine_code_is_kept_and_dropped_where_the_driver_refuses_it(tmp_path: 
 
 def test_a_module_that_does_not_load_is_not_kept(runtime: Runtime) -> None:
     class BrokenCompiler:
-        def images(self, kernel: KernelRef, machine_arch: str) -> Iterator[Image]:
+        def images(self, kernel: KernelRef, machine_arch: str, kept: object) -> Iterator[Image]:
             yield Image(b".version 8.0\n.target sm_80\n.address_size 64\nnonsense")
 
-        def refuse(self, kernel: KernelRef, image: Image, error: Exception) -> None:
+        def refuse(self, kernel: KernelRef, image: Image, error: Exception, kept: object) -> None:
             pass
 
     modules = ModuleCache(runtime.context, BrokenCompiler(), runtime.counters)  # type: ignore[arg-type]

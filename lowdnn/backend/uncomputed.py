@@ -1,0 +1,234 @@
+"""What can be described and no engine computes.
+
+Such an attribute or data type is set, checked, finalized and read back like any other. The finalized descriptor is an
+``Uncomputed``, as is every operation that it is nested in. A plan of a graph with one is refused, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar
+
+from lowdnn import dtypes
+from lowdnn.backend.values import HostAddress
+from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, SignalMode, TensorReordering
+from lowdnn.ops import catalog
+from lowdnn.ops.tensor import Tensor
+from lowdnn.runtime.parameters import read_host_value
+from lowdnn.schema import MAX_TENSORS, Attribute, attribute, attributes_of, tensor_input, tensor_output
+from lowdnn.status import BadParamError, LowdnnError, NotSupportedError, NullPointerError, UnsupportedDataTypeError
+
+N, T, D = AttributeName, AttributeType, DescriptorType
+
+#: Data types that no engine has, each with one of the same size in bytes, or of 1 byte for smaller ones.
+_STAND_INS: Mapping[DataType, DataType] = {
+    DataType.FP4_E2M1: DataType.UINT8,
+    DataType.INT4: DataType.INT8,
+    DataType.UINT4: DataType.UINT8,
+    DataType.UINT32: DataType.INT32,
+    DataType.COMPLEX_FP32: DataType.INT64,
+    DataType.COMPLEX_FP64: DataType.DOUBLE,
+    DataType.BYTE_BOOLEAN: DataType.UINT8,
+    DataType.FP8_E5M3: DataType.UINT8,
+}
+#: INT8 elements of a vector, beside 1.
+_VECTOR_COUNTS = (4, 32)
+
+
+@dataclass(frozen=True)
+class Signal:
+    """Sets a flag in device memory to ``value``, or waits until it has it; y is x, for the order of operations."""
+
+    descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATION_SIGNAL
+
+    mode: SignalMode = attribute(AttributeName.OPERATION_SIGNAL_MODE, AttributeType.SIGNAL_MODE)
+    flag: Tensor = tensor_input(AttributeName.OPERATION_SIGNAL_FLAGDESC)
+    value: int = attribute(AttributeName.OPERATION_SIGNAL_VALUE, AttributeType.INT64)
+    x: Tensor = tensor_input(AttributeName.OPERATION_SIGNAL_XDESC)
+    y: Tensor | None = tensor_output(AttributeName.OPERATION_SIGNAL_YDESC, default=None)
+
+
+@dataclass(frozen=True)
+class Uncomputed:
+    """A finalized descriptor that no engine computes.
+
+    given: the values that were set, by attribute.  error: why plans with it are refused.
+    """
+
+    declaration: type
+    given: Mapping[AttributeName, Any]
+    error: LowdnnError
+
+    @property
+    def descriptor_type(self) -> DescriptorType:
+        kind: DescriptorType = self.declaration.descriptor_type  # type: ignore[attr-defined]
+        return kind
+
+    def value_of(self, declared: Attribute) -> Any:
+        """What was set, otherwise the declaration's default; None where there is neither."""
+        if declared.name is not None and declared.name in self.given:
+            return self.given[declared.name]
+        default = {item.name: item.default for item in fields(self.declaration)}.get(declared.field)
+        return None if default is MISSING else default
+
+
+def uncomputed_attributes(descriptor_type: DescriptorType) -> Mapping[AttributeName, Attribute]:
+    """The attributes of a descriptor type that may be set and no engine computes."""
+    return {declared.name: declared for declared, _ in _TABLE.get(descriptor_type, ()) if declared.name is not None}
+
+
+def finalized(declaration: type, given: Mapping[AttributeName, Any]) -> Any:
+    """The instance of ``declaration`` with the values of ``given``, or an ``Uncomputed`` with them.
+
+    What can be checked of the latter is checked: all but the values that no engine knows, and what is said about them.
+    """
+    declared = attributes_of(declaration)
+    is_part_of_graphs = declaration in (*catalog.declared(), Signal)
+    error = next(_errors(declaration, given), None) if is_part_of_graphs else None
+    known = {declared[name].field: value for name, value in given.items() if name in declared}
+    if isinstance(known.get("constant_value"), HostAddress) and known["data_type"] not in _STAND_INS:
+        known["constant_value"] = _number_at(known["constant_value"], known["data_type"])
+    if error is None:
+        return declaration(**known)
+    if declaration is Tensor:
+        _check_tensor(known)
+    elif first_error(_flat(known.values())) is None:
+        declaration(**known)
+    return Uncomputed(declaration, given, error)
+
+
+def first_error(values: Iterable[Any]) -> LowdnnError | None:
+    """The reason of the first of ``values``, operations or graphs of them, that no engine computes."""
+    errors: Iterator[LowdnnError | None] = (getattr(value, "error", None) for value in values)
+    return next((error for error in errors if error is not None), None)
+
+
+def _number_at(address: int, data_type: DataType) -> int | float:
+    if not address:
+        where = "TENSOR descriptor.TENSOR_CONSTANT_VALUE"
+        raise NullPointerError.at(where, expected="the address of a number", got="a null pointer")
+    return read_host_value(address, data_type)
+
+
+def _errors(declaration: type, given: Mapping[AttributeName, Any]) -> Iterator[LowdnnError]:
+    """Why no engine computes this, if so."""
+    nested = first_error(_flat(given.values()))
+    if nested is not None:
+        yield nested
+    kind: DescriptorType = declaration.descriptor_type  # type: ignore[attr-defined]
+    if declaration is Signal:
+        yield NotSupportedError.at(
+            f"{kind.name} descriptor", expected="an operation of one device", got="a signal to other work"
+        )
+    reasons = {declared.name: reason for declared, reason in _TABLE.get(kind, ())}
+    for name in given:
+        if name in reasons:
+            where, reason = f"{kind.name} descriptor.{name.name}", reasons[name]
+            yield NotSupportedError.at(where, expected="none", got="one that is set", hint=reason)
+    if declaration is Tensor:
+        yield from _tensor_errors(given)
+
+
+def _tensor_errors(given: Mapping[AttributeName, Any]) -> Iterator[LowdnnError]:
+    where = f"tensor uid {given[N.TENSOR_UNIQUE_ID]}"
+    data_type = given[N.TENSOR_DATA_TYPE]
+    if data_type in _STAND_INS:
+        expected = "one of " + ", ".join(known.name for known in dtypes.supported())
+        yield UnsupportedDataTypeError.at(f"{where}.data_type", expected=expected, got=data_type.name)
+    count = given.get(N.TENSOR_VECTOR_COUNT, 1)
+    if count in _VECTOR_COUNTS and data_type in (DataType.INT8, DataType.UINT8):
+        hint = "use NHWC strides instead"
+        yield UnsupportedDataTypeError.at(f"{where}.vector_count", expected=1, got=count, hint=hint)
+    reordering = given.get(N.TENSOR_REORDERING_MODE, TensorReordering.NONE)
+    if reordering in (TensorReordering.INT8x32, TensorReordering.F16x16):
+        yield NotSupportedError.at(f"{where}.reordering", expected="NONE or F8_128x4", got=reordering.name)
+
+
+def _check_tensor(known: Mapping[str, Any]) -> None:
+    """Checks dims, strides, alignment and placement, with what engines know in the place of what they do not."""
+    count, rank = known.get("vector_count", 1), len(known["dims"])
+    axis = known.get("vectorized_dimension", -1)
+    if count in _VECTOR_COUNTS and not 0 <= axis < rank:
+        where = f"tensor uid {known['uid']}.vectorized_dimension"
+        raise BadParamError.at(where, expected=f"0 to {rank - 1} with a vector count", got=axis)
+    changes: dict[str, Any] = {
+        "data_type": _STAND_INS.get(known["data_type"], known["data_type"]),
+        "vector_count": 1 if count in _VECTOR_COUNTS else count,
+    }
+    if known.get("reordering") in (TensorReordering.INT8x32, TensorReordering.F16x16):
+        changes["reordering"] = TensorReordering.NONE
+    Tensor(**{**known, **changes})
+
+
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values:
+        yield from value if isinstance(value, tuple) else (value,)
+
+
+def _plain(name: AttributeName, *types: AttributeType, many: bool = False) -> Attribute:
+    return Attribute(name, types, MAX_TENSORS if many else 1, required=False)
+
+
+def _tensor(name: AttributeName, *others: AttributeType, many: bool = False) -> Attribute:
+    return Attribute(name, (T.BACKEND_DESCRIPTOR, *others), MAX_TENSORS if many else 1, (D.TENSOR,), required=False)
+
+
+_NO_EXTENTS = "mask a, b and c by pointwise operations, or use a grouped product"
+_NO_GROUPS = "reduce each group by an operation of its own"
+_NO_SUBGRAPH = "use one of the operators, and pointwise operations before and behind it"
+_NO_PEERS = "add up the statistics of the devices between genstats and the finalising of batch normalisation"
+_NO_FP8 = "pygraph.sdpa_fp8 writes attention in FP8 as a graph of operations"
+_NO_BACKWARD = "pygraph.sdpa_backward offers it"
+
+#: By descriptor type: the attributes, each with what to do instead.
+_TABLE: Mapping[DescriptorType, tuple[tuple[Attribute, str], ...]] = {
+    D.OPERATION_MATMUL: (
+        (_tensor(N.OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC), _NO_EXTENTS),
+        (_tensor(N.OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC), _NO_EXTENTS),
+        (_tensor(N.OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC), _NO_EXTENTS),
+    ),
+    D.OPERATION_REDUCTION: (
+        (_tensor(N.OPERATION_REDUCTION_GROUP_OFFSET_DESC), _NO_GROUPS),
+        (_plain(N.OPERATION_REDUCTION_DIMS, T.INT64, many=True), _NO_SUBGRAPH),
+        (_plain(N.OPERATION_REDUCTION_INIT_VALUES, T.DOUBLE, T.FLOAT, T.VOID_PTR, many=True), _NO_SUBGRAPH),
+        (
+            Attribute(N.OPERATION_REDUCTION_SUBGRAPH, (T.BACKEND_DESCRIPTOR,), 1, (D.OPERATIONGRAPH,), required=False),
+            _NO_SUBGRAPH,
+        ),
+        (_plain(N.OPERATION_REDUCTION_SUBGRAPH_ACCUMULATOR_UIDS, T.INT64, many=True), _NO_SUBGRAPH),
+        (_plain(N.OPERATION_REDUCTION_SUBGRAPH_CURRENT_UIDS, T.INT64, many=True), _NO_SUBGRAPH),
+        (_plain(N.OPERATION_REDUCTION_SUBGRAPH_OUTPUT_UIDS, T.INT64, many=True), _NO_SUBGRAPH),
+        (_plain(N.OPERATION_REDUCTION_SUBGRAPH_COMPUTE_TYPES, T.DATA_TYPE, many=True), _NO_SUBGRAPH),
+    ),
+    D.OPERATION_NORM_FORWARD: ((_tensor(N.OPERATION_NORM_FWD_PEER_STAT_DESCS, many=True), _NO_PEERS),),
+    D.OPERATION_NORM_BACKWARD: ((_tensor(N.OPERATION_NORM_BWD_PEER_STAT_DESCS, many=True), _NO_PEERS),),
+    D.OPERATION_EXPAND_BAND_MATRIX: (
+        (_tensor(N.OPERATION_EXPAND_BAND_MATRIX_KV_TOKEN_OFFSET_DESC), "slice y from the first token on"),
+        (_tensor(N.OPERATION_EXPAND_BAND_MATRIX_SPECULATIVE_MASK_DESC), "select by the mask behind the operation"),
+    ),
+    D.OPERATION_CONTRACT_BAND_MATRIX: (
+        (_tensor(N.OPERATION_CONTRACT_BAND_MAX_TOKEN_VALUE, T.INT64), "slice x to the tokens that there are"),
+    ),
+    D.OPERATION_SDPA_FWD: (
+        (_tensor(N.OPERATION_SDPA_FWD_DESCALE_QDESC), _NO_FP8),
+        (_tensor(N.OPERATION_SDPA_FWD_DESCALE_KDESC), _NO_FP8),
+        (_tensor(N.OPERATION_SDPA_FWD_DESCALE_VDESC), _NO_FP8),
+        (_tensor(N.OPERATION_SDPA_FWD_DESCALE_SDESC), _NO_FP8),
+        (_tensor(N.OPERATION_SDPA_FWD_SCALE_SDESC), _NO_FP8),
+        (_tensor(N.OPERATION_SDPA_FWD_SCALE_ODESC), _NO_FP8),
+        (_tensor(N.OPERATION_SDPA_FWD_AMAX_SDESC), _NO_FP8),
+        (_tensor(N.OPERATION_SDPA_FWD_AMAX_ODESC), _NO_FP8),
+    ),
+    D.OPERATION_SDPA_BWD: (
+        (_tensor(N.OPERATION_SDPA_BWD_SINK_DESC), _NO_BACKWARD),
+        (_tensor(N.OPERATION_SDPA_BWD_DSINK_DESC), _NO_BACKWARD),
+        (_plain(N.OPERATION_SDPA_BWD_SUBGRAPH_INPUT_UID, T.INT64), _NO_BACKWARD),
+        (_plain(N.OPERATION_SDPA_BWD_SUBGRAPH_OUTPUT_UID, T.INT64), _NO_BACKWARD),
+        (_tensor(N.OPERATION_SDPA_BWD_CU_SEQ_LEN_QDESC), "give the lengths of each batch"),
+        (_tensor(N.OPERATION_SDPA_BWD_CU_SEQ_LEN_KVDESC), "give the lengths of each batch"),
+        (_tensor(N.OPERATION_SDPA_BWD_DROPOUT_SEED_DESC), _NO_BACKWARD),
+        (_tensor(N.OPERATION_SDPA_BWD_DROPOUT_OFFSET_DESC), _NO_BACKWARD),
+        (_plain(N.OPERATION_SDPA_BWD_DROPOUT_PROBABILITY, T.FLOAT, T.DOUBLE), _NO_BACKWARD),
+    ),
+}
