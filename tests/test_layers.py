@@ -78,7 +78,7 @@ ENGINES = Order(
     "lowdnn.engines",
     (
         # The model of the machine, and what all engines share.
-        ("model", "limits"),
+        ("indices", "model", "limits"),
         ("base",),
         ("launch", "relocation"),
         ("engine_set", "plan_parts", "row_moves"),

@@ -8,6 +8,7 @@ from functools import lru_cache
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.arch.targets import BASE_TARGET, WGMMA_TARGET
+from lowdnn.engines.indices import INT32_MAX
 from lowdnn.engines.model.occupancy import shared_room
 from lowdnn.enums import DataType
 from lowdnn.graph.pattern import PointwiseDag
@@ -24,10 +25,10 @@ WORKSPACE_ALIGNMENT_BYTES = 256
 BARRIER_BYTES = 8
 
 #: The greatest grid extent along x.
-MAX_GRID_X = 2**31 - 1
+MAX_GRID_X = INT32_MAX
 
 #: The greatest extent that a ``Divider`` divides by.
-MAX_EXTENT = 2**31 - 1
+MAX_EXTENT = INT32_MAX
 
 
 def macros(params: object) -> tuple[tuple[str, int | str], ...]:

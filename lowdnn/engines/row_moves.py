@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from lowdnn.engines.indices import counter_type
 from lowdnn.engines.launch import ACCESS_BYTES, MAX_EXTENT, MAX_GRID_X, ceil_div, divider
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Launch, Scalar, Struct, Work
@@ -53,7 +54,7 @@ class RowMove:
     @property
     def index(self) -> str:
         """The C type that counts groups."""
-        return "u32" if self.groups < 2**31 else "i64"
+        return counter_type(self.groups)
 
     @property
     def width(self) -> int:

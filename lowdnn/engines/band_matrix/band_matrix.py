@@ -11,6 +11,7 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.codegen.space import IndexSpace, collapsed
 from lowdnn.engines.base import Anchors
+from lowdnn.engines.indices import counter_type
 from lowdnn.engines.launch import (
     ACCESS_BYTES,
     MAX_EXTENT,
@@ -86,7 +87,7 @@ class Skew:
             THREADS=_THREADS,
             VECTOR=self.vector,
             Y_WIDTH=self._width if self.space.strides[self.operation.y.uid][-1] == 1 else 0,
-            INDEX="u32" if prod(self.radices) < 2**31 else "i64",
+            INDEX=counter_type(prod(self.radices)),
         )
 
     def launch(self) -> Launch:

@@ -11,6 +11,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.access import contiguous_elements
 from lowdnn.engines.base import Anchors
+from lowdnn.engines.indices import counter_type
 from lowdnn.engines.launch import (
     ACCESS_BYTES,
     MAX_EXTENT,
@@ -74,7 +75,7 @@ class BlockMaskEngine(OneLaunch[BlockMask]):
             VECTOR=vector,
             X_WIDTH=_width(operation.x, vector),
             Y_WIDTH=_width(operation.y, vector),
-            INDEX="u32" if prod(_radices(operation)) < 2**31 else "i64",
+            INDEX=counter_type(prod(_radices(operation))),
         )
         target = conversion_target(types, arch)
         shape = f"v{vector}x{params.X_WIDTH}y{params.Y_WIDTH}_{params.INDEX}"

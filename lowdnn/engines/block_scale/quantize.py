@@ -9,6 +9,7 @@ from lowdnn import dtypes
 from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.space import IndexSpace, collapsed, with_axis
+from lowdnn.engines.indices import counter_type
 from lowdnn.engines.launch import (
     ACCESS_BYTES,
     MAX_EXTENT,
@@ -120,7 +121,7 @@ class Quantization:
             TILED=int(_is_tiled(operation)),
             SCALE_ROW=self._axis_of(operation.x.rank - 2),
             SCALE_COLUMN=self._axis_of(operation.x.rank - 1),
-            INDEX="u32" if self._threads < 2**31 else "i64",
+            INDEX=counter_type(self._threads),
         )
 
     def launch(self, params: Params) -> Launch:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.indices import MAX_TILED_EXTENT
 from lowdnn.engines.launch import ceil_div
 from lowdnn.graph.pattern import PointwiseDag
-
-#: Extents are 32-bit in the kernels; a tile past the last element must not overflow them.
-MAX_TILED_EXTENT = 2**31 - 1024
 
 _GROUP = 4
 _LARGE = 128

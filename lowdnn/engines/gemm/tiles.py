@@ -14,6 +14,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
 from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS, MMA_UNITS
+from lowdnn.engines.indices import MAX_INDEX
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, is_dependent
 from lowdnn.engines.model.clock import moving_s, stage_latency_s, waves
 from lowdnn.engines.model.occupancy import shared_room
@@ -31,7 +32,6 @@ _DEFAULT_STAGES = 4
 #: All of a shallow product is on its way at once to a tile of the few.
 _MAX_STAGES_OF_FEW = 9
 _MAX_SPLITS = 32
-_MAX_SPLIT_OUTPUTS = 2**31 - 2**20
 _SMALLEST = 64
 #: Elements of a row of a tile of the few are whole chunks of a swizzle; beyond this depth its latency counts no more.
 _MIN_ELEMENT_BYTES_OF_FEW, _MAX_DEPTH_BYTES_OF_FEW = 2, 2048
@@ -175,7 +175,7 @@ class Product:
     @property
     def may_split(self) -> bool:
         """Whether k may be split: the reduction counts outputs, and the grid blocks, in 32 bits."""
-        fits = self.batches * self.m * self.n <= _MAX_SPLIT_OUTPUTS
+        fits = self.batches * self.m * self.n <= MAX_INDEX
         return self.allows_split and fits and self.smallest_tiles * _MAX_SPLITS <= MAX_GRID_X
 
 

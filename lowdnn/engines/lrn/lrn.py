@@ -14,6 +14,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.access import contiguous_elements
 from lowdnn.engines.base import Anchors, Choices, Knob
+from lowdnn.engines.indices import counter_type
 from lowdnn.engines.launch import (
     MAX_EXTENT,
     MAX_GRID_X,
@@ -101,7 +102,7 @@ class _Problem:
             RUN=run,
             THREADS=_THREADS,
             CHANNEL_AXIS=_DIGITS - len(self.axes) + self.axes.index(1),
-            INDEX="u32" if prod(self.radices(run)) < 2**31 else "i64",
+            INDEX=counter_type(prod(self.radices(run))),
         )
         types = "_".join(found.short_name for found in facts.values())
         shape = f"n{params.WINDOW}r{run}a{params.CHANNEL_AXIS}w{'x'.join(map(str, widths.values()))}_{params.INDEX}"

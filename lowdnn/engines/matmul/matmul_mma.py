@@ -25,6 +25,7 @@ from lowdnn.engines.gemm.mma_cut import MmaCut
 from lowdnn.engines.gemm.output_space import OutputSpace, full_loads
 from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.tiles import Product, Tiling
+from lowdnn.engines.indices import MAX_TILED_EXTENT
 from lowdnn.engines.launch import (
     MAX_GRID_X,
     dependent_target,
@@ -52,10 +53,6 @@ from lowdnn.plan import (
     WorkspacePointer,
 )
 from lowdnn.status import Status
-
-#: Bytes of one row along k, and rows of all batches together, are 32-bit in the kernel.
-_MAX_DEPTH_BYTES = 2**31 - 1024
-_MAX_ROWS = 2**31 - 1024
 
 
 @dataclass(frozen=True)
@@ -194,9 +191,9 @@ class _Problem:
 
     def refuse_extents(self) -> str:
         limits = (
-            ("rows of all batches", self.output.rows, _MAX_ROWS),
-            ("columns", self.product.n, _MAX_ROWS),
-            ("bytes along k", self.product.k * self.product.element_bytes, _MAX_DEPTH_BYTES),
+            ("rows of all batches", self.output.rows, MAX_TILED_EXTENT),
+            ("columns", self.product.n, MAX_TILED_EXTENT),
+            ("bytes along k", self.product.k * self.product.element_bytes, MAX_TILED_EXTENT),
             ("tiles of 64 x 64", self.product.smallest_tiles, MAX_GRID_X),
         )
         for what, got, limit in limits:

@@ -42,10 +42,11 @@ from lowdnn.engines.gemm.wgmma_output import (
 )
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import WARPGROUP_ROWS, Schedule, TileStore
+from lowdnn.engines.indices import MAX_TILED_EXTENT
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
 from lowdnn.engines.limits import reduced
 from lowdnn.engines.matmul.pixel_matmul import match_product
-from lowdnn.engines.matmul.product_space import MAX_COORDINATE, ProductSpace, is_contiguous_along_m, refuse_nothing
+from lowdnn.engines.matmul.product_space import ProductSpace, is_contiguous_along_m, refuse_nothing
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand, operand_maps
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
@@ -227,7 +228,7 @@ class _Problem:
             output_bytes=moved_bytes(self.dag),
             is_a_mn_major=p.is_mn_major,
             is_b_mn_major=q.is_mn_major,
-            allows_split=not self.exits.exist and self.space.output.rows * self.space.columns <= MAX_COORDINATE,
+            allows_split=not self.exits.exist and self.space.output.rows * self.space.columns <= MAX_TILED_EXTENT,
             column_unit=MAP_COLUMNS if self.exits.exist else 8,
             is_promoted=wgmma_model.is_promoted(kind, self.compute_type),
             has_operand=has_operand,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lowdnn.engines.gemm.packing import Packing
+from lowdnn.engines.indices import MAX_INDEX
 from lowdnn.ops.tensor import Tensor
 
 #: Bytes of the largest copy; a packed operand is aligned to them.
@@ -15,7 +16,6 @@ MAX_PACKED_AXES = 4
 #: Below this alignment the kernel copies element by element, which is worth a repacking launch from this much work on.
 _MIN_ALIGNMENT = 4
 _MIN_MULTIPLICATIONS = 2**24
-_MAX_POSITIONS = 2**31 - 2**20
 #: Rows of a packed operand that are long enough begin at lines of the cache.
 _LINE_BYTES = 128
 _MIN_ALIGNED_ROW_BYTES = 1024
@@ -119,7 +119,7 @@ def packed_matrix(tensor: Tensor, along: int, other: int) -> tuple[Packing, tupl
     )
     is_long = tensor.dims[along] * tensor.element_bytes >= _MIN_ALIGNED_ROW_BYTES
     packing = Packing(view, 1, MAX_ALIGNMENT, _LINE_BYTES if is_long else 0)
-    if packing.positions > _MAX_POSITIONS:
+    if packing.positions > MAX_INDEX:
         return None
     packed = dict(zip(order, packing.strides, strict=True))
     return packing, tuple(packed.get(axis, 0) for axis in range(tensor.rank))

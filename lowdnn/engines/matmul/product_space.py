@@ -8,13 +8,12 @@ from math import prod
 from typing import Protocol
 
 from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, output_space
+from lowdnn.engines.indices import MAX_TILED_EXTENT
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.matmul import MatmulOperation
 
 #: Keys of the operands' strides in the index space; uids of a graph are not negative.
 _ROWS, _COLUMNS = -2, -3
-#: Coordinates, rows of all batches and work items are 32-bit in the wgmma kernels.
-MAX_COORDINATE = 2**31 - 2**10
 _SMALLEST_TILE = 64 * 8
 
 
@@ -107,8 +106,8 @@ class ProductSpace:
             (f"tiles of {_SMALLEST_TILE} elements", self.batches * self.rows * self.columns // _SMALLEST_TILE),
         )
         for what, got in limits:
-            if got > MAX_COORDINATE:
-                return f"matmul.c.dims: expected at most {MAX_COORDINATE} {what}, got {got}"
+            if got > MAX_TILED_EXTENT:
+                return f"matmul.c.dims: expected at most {MAX_TILED_EXTENT} {what}, got {got}"
         return ""
 
     @property

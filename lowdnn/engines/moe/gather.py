@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lowdnn import dtypes
 from lowdnn.arch.targets import BASE_TARGET
+from lowdnn.engines.indices import INT32_MAX
 from lowdnn.engines.launch import aligned_bytes, bytes_touched, ceil_div, divider, i32, i64
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.enums import MoeGroupedMatmulMode
@@ -15,8 +16,6 @@ from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work, Workspac
 
 _THREADS = 256
 _CHUNK_BYTES = 16
-#: Of a copy, counted in 31 bits.
-_MAX_CHUNKS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,8 @@ class Gather:
     def problem(self) -> str:
         """Why the kernel cannot count its chunks; empty where it can."""
         chunks = self.rows * self.row_chunks
-        if chunks > _MAX_CHUNKS:
-            return f"moe_grouped_matmul.token_index: expected at most {_MAX_CHUNKS} pieces of 16 bytes, got {chunks}"
+        if chunks > INT32_MAX:
+            return f"moe_grouped_matmul.token_index: expected at most {INT32_MAX} pieces of 16 bytes, got {chunks}"
         return ""
 
     def add_to(self, parts: PlanParts) -> WorkspacePointer:

@@ -20,6 +20,7 @@ from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS, MMA_UNITS
 from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.tiles import MmaTile, Product, Tiling
+from lowdnn.engines.indices import MAX_TILED_EXTENT
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, i32, i64, macros, moved_bytes
 from lowdnn.engines.limits import fused
 from lowdnn.engines.matmul.mma_operand import MAX_ALIGNMENT, Operand
@@ -41,8 +42,6 @@ from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
 from lowdnn.plan import KernelRef, Launch, Struct, Work
 from lowdnn.status import Status
 
-#: Rows, columns and bytes along k are 32-bit in the kernel.
-_MAX_EXTENT_BYTES = 2**31 - 1024
 _MAX_VECTOR = 8
 
 
@@ -236,8 +235,8 @@ def _extent_problem(operation: MoeGroupedMatmul) -> str:
     if 0 in (rows, columns, operation.token.dims[2]):
         return f"moe_grouped_matmul.dims: expected no extent of 0, got {[rows, columns, operation.token.dims[2]]}"
     largest = max(rows, columns, operation.token.dims[2] * operation.token.element_bytes)
-    if largest > _MAX_EXTENT_BYTES:
-        return f"moe_grouped_matmul.dims: expected at most {_MAX_EXTENT_BYTES} rows, columns, bytes of k, got {largest}"
+    if largest > MAX_TILED_EXTENT:
+        return f"moe_grouped_matmul.dims: expected at most {MAX_TILED_EXTENT} rows, columns, bytes of k, got {largest}"
     blocks = most_tiles(operation.groups, 64) * ceil_div(columns, 64)
     if blocks > MAX_GRID_X:
         return f"moe_grouped_matmul.output.dims: expected at most {MAX_GRID_X} tiles of 64 x 64, got {blocks}"

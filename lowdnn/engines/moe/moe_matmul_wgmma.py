@@ -29,9 +29,9 @@ from lowdnn.engines.gemm.wgmma_cut import WgmmaCut
 from lowdnn.engines.gemm.wgmma_output import MAP_COLUMNS, OutputStore
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import TileStore
+from lowdnn.engines.indices import MAX_TILED_EXTENT
 from lowdnn.engines.launch import ceil_div, divider, i32, i64, macros, moved_bytes
 from lowdnn.engines.limits import fused
-from lowdnn.engines.matmul.product_space import MAX_COORDINATE
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand, operand_maps
 from lowdnn.engines.moe.arguments import groups_problem, offset_type, routed_map, table_bytes
 from lowdnn.engines.moe.gather import Gather
@@ -281,11 +281,11 @@ def _extent_problem(operation: MoeGroupedMatmul) -> str:
     if 0 in dims:
         return f"moe_grouped_matmul.dims: expected no extent of 0, got {list(operation.token.dims)}"
     largest = max(*dims, operation.weight.dims[0])
-    if largest > MAX_COORDINATE:
-        return f"moe_grouped_matmul.dims: expected extents of at most {MAX_COORDINATE}, got {largest}"
+    if largest > MAX_TILED_EXTENT:
+        return f"moe_grouped_matmul.dims: expected extents of at most {MAX_TILED_EXTENT}, got {largest}"
     rows, columns = operation.output.dims[1:]
     tiles_least = (ceil_div(rows, 64) + operation.groups.count) * ceil_div(columns, 8)
-    if tiles_least > MAX_COORDINATE:
-        return f"moe_grouped_matmul.output.dims: expected at most {MAX_COORDINATE} tiles of 64 x 8, got {tiles_least}"
+    if tiles_least > MAX_TILED_EXTENT:
+        return f"moe_grouped_matmul.output.dims: expected at most {MAX_TILED_EXTENT} tiles of 64 x 8, got {tiles_least}"
     gather = Gather.of(operation)
     return (gather.problem if gather else "") or groups_problem("moe_grouped_matmul", operation.groups)

@@ -12,7 +12,8 @@ from lowdnn import dtypes
 from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.codegen.functor import generate
 from lowdnn.engines.base import Anchors
-from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT, SimtTile, vector_axis
+from lowdnn.engines.gemm.simt_tile import SimtTile, vector_axis
+from lowdnn.engines.indices import MAX_TILED_EXTENT
 from lowdnn.engines.launch import MAX_GRID_X, bytes_of, ceil_div, fma_unit, i32, i64, macros
 from lowdnn.engines.limits import fused
 from lowdnn.engines.moe import simt_tiles

@@ -28,9 +28,9 @@ from lowdnn.engines.gemm.wgmma_cut import WgmmaCut
 from lowdnn.engines.gemm.wgmma_output import OutputStore, mapped_operand
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import Schedule
+from lowdnn.engines.indices import MAX_TILED_EXTENT
 from lowdnn.engines.launch import ceil_div, divider, macros, moved_bytes
 from lowdnn.engines.limits import fused
-from lowdnn.engines.matmul.product_space import MAX_COORDINATE
 from lowdnn.engines.matmul.wgmma_operand import WgmmaOperand, operand_maps
 from lowdnn.engines.moe.arguments import groups_argument, offset_type
 from lowdnn.engines.plan_parts import PlanParts
@@ -216,6 +216,6 @@ def _extent_problem(operation: MoeGroupedMatmulBackward) -> str:
     if 0 in dims:
         return f"moe_grouped_matmul_bwd.dims: expected no extent of 0, got {list(dims)} (E, rows, K, N)"
     largest = max(operation.groups.rows, experts * max(depth, columns), experts * depth * columns // (64 * 8))
-    if largest > MAX_COORDINATE:
-        return f"moe_grouped_matmul_bwd.dweight.dims: expected at most {MAX_COORDINATE} rows and tiles, got {largest}"
+    if largest > MAX_TILED_EXTENT:
+        return f"moe_grouped_matmul_bwd.dweight.dims: expected at most {MAX_TILED_EXTENT} rows and tiles, got {largest}"
     return ""

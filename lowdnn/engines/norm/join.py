@@ -10,6 +10,7 @@ from math import prod
 from lowdnn import dtypes
 from lowdnn.codegen.functor import generate
 from lowdnn.codegen.space import IndexSpace
+from lowdnn.engines.indices import counter_type
 from lowdnn.engines.launch import (
     MAX_EXTENT,
     bytes_of,
@@ -76,7 +77,7 @@ class Join:
         ]
         text = "\n".join(functor.text for functor in functors)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
-        index = "u32" if self._elements < 2**31 else "i64"
+        index = counter_type(self._elements)
         params = Params(_THREADS, self._columns, len(self.gradients), int(self.overlaps), index)
         target = target_of_form(is_newer=self.overlaps)
         short = dtypes.info(self.gradients[0].data_type).short_name

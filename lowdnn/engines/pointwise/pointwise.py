@@ -22,6 +22,7 @@ from lowdnn.codegen.access import MAX_VECTOR
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, space_of, with_axis
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
+from lowdnn.engines.indices import counter_type
 from lowdnn.engines.launch import (
     MAX_EXTENT,
     MAX_GRID_X,
@@ -101,7 +102,7 @@ class PointwiseEngine(ProblemEngine["_Problem"]):
             UNROLL=chosen[KnobType.MULTIPLY],
             VECTOR=layout.vector,
             VECTOR_AXIS=layout.vector_axis,
-            INDEX="u32" if layout.groups < 2**31 else "i64",
+            INDEX=counter_type(layout.groups),
         )
         if not layout.groups:
             return PlanParts()

@@ -8,6 +8,7 @@ from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.targets import BASE_TARGET
+from lowdnn.engines.indices import counter_type
 from lowdnn.engines.launch import (
     MAX_EXTENT,
     ceil_div,
@@ -326,7 +327,7 @@ def kernel_ref(
 
 
 def _index(layout: ReductionLayout) -> str:
-    return "u32" if max(layout.outputs, layout.kept_groups, layout.reduced_groups) < 2**31 else "i64"
+    return counter_type(max(layout.outputs, layout.kept_groups, layout.reduced_groups))
 
 
 def _axes(radices: tuple[int, ...]) -> tuple[Argument, ...]:

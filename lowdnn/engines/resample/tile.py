@@ -9,6 +9,7 @@ from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.indices import counter_type
 from lowdnn.engines.launch import bytes_of, ceil_div, divider, fma_unit, i64, moved_bytes
 from lowdnn.engines.resample.axes import axis_struct
 from lowdnn.engines.resample.problem import Problem, strides
@@ -50,7 +51,7 @@ class Tile:
 
     def index_type(self, problem: Problem) -> str:
         """The type of the number of a thread's group."""
-        return "u32" if prod(problem.radices(self.channels, self.rows, self.columns)) < 2**31 else "i64"
+        return counter_type(prod(problem.radices(self.channels, self.rows, self.columns)))
 
 
 def counts(problem: Problem, periods: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -13,6 +13,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.access import contiguous_elements
 from lowdnn.engines.base import Anchors, Choices, Knob
+from lowdnn.engines.indices import counter_type
 from lowdnn.engines.launch import (
     ACCESS_BYTES,
     MAX_EXTENT,
@@ -114,7 +115,7 @@ class _Problem:
             X_WIDTH=self._width(self.rotation.source),
             Y_WIDTH=self._width(self.rotation.target),
             FREQ_WIDTH=self._width(self.rotation.freqs),
-            INDEX="u32" if prod(self.radices(heads)) < 2**31 else "i64",
+            INDEX=counter_type(prod(self.radices(heads))),
         )
         target = conversion_target((tensor.data_type for tensor in tensors), arch)
         widths = f"x{params.X_WIDTH}y{params.Y_WIDTH}f{params.FREQ_WIDTH}"

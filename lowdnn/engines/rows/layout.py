@@ -10,6 +10,7 @@ from math import prod
 from lowdnn.codegen.access import contiguous_elements
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.codegen.space import IndexSpace, collapsed, strides_over, with_axis
+from lowdnn.engines.indices import counter_type
 from lowdnn.engines.launch import MAX_EXTENT, bytes_touched, ceil_div, divider, i64
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.pattern import PointwiseDag, dag_of
@@ -236,7 +237,7 @@ class RowLayout:
     @property
     def index(self) -> str:
         """The type of indices."""
-        return "u32" if max(self.row_groups, self.groups) < 2**31 else "i64"
+        return counter_type(max(self.row_groups, self.groups))
 
     def read_bytes(self, tensors: Iterable[Tensor]) -> int:
         """The size of ``Loaded`` of a functor that copies a group of ``tensors``."""

@@ -7,6 +7,7 @@ from math import prod
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Choices
+from lowdnn.engines.indices import counter_type
 from lowdnn.engines.launch import ceil_div, ceil_power, divider, i64, is_dependent
 from lowdnn.engines.transform.batches import Batch, KernelIndex, Turns, kernel_ref, refuse_size
 from lowdnn.enums import KnobType
@@ -88,7 +89,7 @@ class Rows:
             VECTOR=self.vector,
             X_WIDTH=self.batch.x_width(self.column, self.vector) if set(column.x_strides) == {1} else 0,
             Y_WIDTH=self.batch.y_width(self.column, self.vector) if set(column.y_strides) == {1} else 0,
-            INDEX="u32" if all(prod(self._radices(part)) < 2**31 for part in parts) else "i64",
+            INDEX=counter_type(max(prod(self._radices(part)) for part in parts)),
             HAS_TAIL=int(any(extent % self.vector for extent in column.y_extents)),
             OVERLAPS_PREVIOUS=int(overlaps),
         )

@@ -21,6 +21,7 @@ from lowdnn.engines.conv.depthwise.row_walk import (
     sectors,
 )
 from lowdnn.engines.gemm.exits import NO_EXITS, ExitSlices, OutputExits
+from lowdnn.engines.indices import MAX_TILED_EXTENT
 from lowdnn.engines.launch import bytes_of, ceil_div, moved_bytes
 
 #: Choices of the threads of a block.
@@ -37,7 +38,6 @@ _MAX_OWN_LOADS = 25
 #: Multiply-adds of an unrolled loop's body.
 _MAX_UNROLLED = 1024
 
-_MAX_THREADS = 2**31 - 1024
 
 #: Source rows of the loop's body, as the search takes them.
 _MAX_BODY_ROWS = 20
@@ -299,11 +299,11 @@ class Correlation(DataPass):
         least = RowsTile(1, 1, self.axes[1].count, 1, THREADS)
         if not self.fits(least):
             return f"{label}.w.dims: expected a filter that fits a thread's registers, got {self.tap_count} taps"
-        if self.block_count(least) * least.threads > _MAX_THREADS:
-            return f"{label}.{self.target.label}: expected at most {_MAX_THREADS} threads, got more"
+        if self.block_count(least) * least.threads > MAX_TILED_EXTENT:
+            return f"{label}.{self.target.label}: expected at most {MAX_TILED_EXTENT} threads, got more"
         weights = self.geometry.operation.filter.element_count
-        if weights > _MAX_THREADS:
-            return f"{label}.w.dims: expected at most {_MAX_THREADS} weights, got {weights}"
+        if weights > MAX_TILED_EXTENT:
+            return f"{label}.w.dims: expected at most {MAX_TILED_EXTENT} weights, got {weights}"
         return ""
 
 

@@ -28,6 +28,7 @@ from lowdnn.engines.conv.depthwise.row_walk import (
     sectors,
     step_clocks,
 )
+from lowdnn.engines.indices import MAX_TILED_EXTENT
 from lowdnn.engines.launch import (
     bytes_of,
     ceil_div,
@@ -52,7 +53,6 @@ _MAX_REGISTERS = 170
 _OTHER_REGISTERS = 65
 #: Multiply-adds of an unrolled loop's body.
 _MAX_UNROLLED = 1536
-_MAX_INDEX = 2**31 - 1024
 #: Tiles whose variants the search looks at.
 _VARIED = 5
 
@@ -226,8 +226,8 @@ class FilterGradient:
         if not self.fits(least):
             got = f"{self.axes[1].taps} x {self.axes[2].taps} taps"
             return f"{label}.dw.dims: expected a filter that fits a thread's registers, got {got}"
-        if self.item_count(least) > _MAX_INDEX:
-            return f"{label}.dy.dims: expected at most {_MAX_INDEX} pixels, got {self.item_count(least)}"
+        if self.item_count(least) > MAX_TILED_EXTENT:
+            return f"{label}.dy.dims: expected at most {MAX_TILED_EXTENT} pixels, got {self.item_count(least)}"
         return ""
 
     @cached_property

@@ -35,6 +35,7 @@ from lowdnn.engines.conv.depthwise.plane_search import (
     unit_knobs,
     units_of,
 )
+from lowdnn.engines.indices import INT32_MAX
 from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, i64, macros, target_label
 from lowdnn.enums import KnobType
 from lowdnn.ops.tensor import Tensor
@@ -44,7 +45,6 @@ from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
 _SUM = 6
 #: Registers for two rings of planes and the images.
 _ADDRESSES = 4
-_MAX_INDEX = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class PlaneFilterGradient:
             return "expected sums that fit registers"
         for tensor, extents in ((image, [a.sources for a in self.axes]), (response, [a.targets for a in self.axes])):
             strides = geometry.spatial_strides(tensor)[1:]
-            if max(abs(s) * e for s, e in zip(strides, extents[1:], strict=True)) > _MAX_INDEX // 8:
+            if max(abs(s) * e for s, e in zip(strides, extents[1:], strict=True)) > INT32_MAX // 8:
                 return "expected planes of less than 2^28 elements"
         return ""
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from math import prod
 
 from lowdnn.engines.conv.depthwise.axes import AxisGeometry
+from lowdnn.engines.indices import INT32_MAX
 from lowdnn.enums import ConvolutionMode, DataType
 from lowdnn.graph.pattern import Anchored, PointwiseDag
 from lowdnn.ops.convolution import ConvolutionOperation
@@ -21,7 +22,6 @@ _MAX_LINE_ROWS = 32
 
 #: Positions are 32-bit in the kernels, with room for a window past the end.
 _MAX_POSITION = 2**29
-_MAX_OFFSET = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ class DepthwiseGeometry:
                 return f"{image}.dims: expected padded spatial extents of at most {_MAX_POSITION}, got {reach}"
         for name, tensor in ((image, operation.image), (response, operation.response)):
             step = self.spatial_strides(tensor)[2] * tensor.element_bytes * self.axes[2].dilation
-            if step > _MAX_OFFSET:
-                return f"{name}.strides: expected at most {_MAX_OFFSET} bytes between taps, got {step}"
+            if step > INT32_MAX:
+                return f"{name}.strides: expected at most {INT32_MAX} bytes between taps, got {step}"
         return ""
 
 

@@ -23,6 +23,7 @@ from lowdnn.engines.conv.depthwise.line_cost import (
     whole_warps,
 )
 from lowdnn.engines.conv.depthwise.line_pass import MAX_RUN, BlockShape, LinePass
+from lowdnn.engines.indices import INT32_MAX
 from lowdnn.engines.launch import ceil_div, divider, i32, i64, macros, target_label
 from lowdnn.enums import KnobType
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer
@@ -31,7 +32,6 @@ from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer
 STRIPS = (4, 12, 20, 28)
 UNITS = tuple(range(1, MAX_THREADS + 1))
 
-_MAX_INDEX = 2**31 - 1
 
 #: The measured times as multiples of the estimated ones; with lanes of 16 bits.
 _SLOWER, _SLOWER_LANES = 1.3, 1.6
@@ -109,8 +109,8 @@ class LineCorrelation(LinePass):
         least = self.least_tile
         if self.shared_bytes(least) > MAX_SHARED_BYTES:
             return f"expected a filter that fits shared memory, got {self.axis.taps} taps"
-        if prod(self.digits(least.shape)) > _MAX_INDEX:
-            return f"expected at most {_MAX_INDEX} blocks, got more"
+        if prod(self.digits(least.shape)) > INT32_MAX:
+            return f"expected at most {INT32_MAX} blocks, got more"
         return ""
 
     @property

@@ -39,6 +39,7 @@ from lowdnn.engines.conv.depthwise.plane_search import (
     unit_knobs,
     units_of,
 )
+from lowdnn.engines.indices import INT32_MAX
 from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, i64, macros, target_label
 from lowdnn.enums import DataType, KnobType
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
@@ -48,7 +49,6 @@ PARTS = (1, 2, 3, 4, 6, 8, 16, 32, 64)
 
 #: Blocks of a multiprocessor past which planes are not shared.
 _ENOUGH_BLOCKS = 3
-_MAX_INDEX = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class PlaneCorrelation(DataPass):
         if self.least_registers > MAX_REGISTERS:
             return "expected weights and sums that fit registers"
         extents = zip(geometry.spatial_strides(self.source), self.axes, strict=True)
-        if max(abs(stride) * axis.sources for stride, axis in extents) > _MAX_INDEX // 4:
+        if max(abs(stride) * axis.sources for stride, axis in extents) > INT32_MAX // 4:
             return "expected planes of less than 2^29 elements"
         return ""
 

@@ -13,7 +13,7 @@ from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.conv.direct import grouped, tiled
 from lowdnn.engines.conv.direct.geometry import DirectGeometry
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
-from lowdnn.engines.gemm.simt_tile import MAX_TILED_EXTENT
+from lowdnn.engines.indices import MAX_TILED_EXTENT
 from lowdnn.engines.launch import MAX_GRID_X
 from lowdnn.engines.limits import reduced
 from lowdnn.engines.plan_parts import PlanParts

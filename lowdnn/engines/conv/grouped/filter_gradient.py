@@ -19,6 +19,7 @@ from lowdnn.engines.conv.grouped.tiles import (
 from lowdnn.engines.gemm.instructions import MMA_UNITS
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, add_slice_sum, functor_of, output_space
 from lowdnn.engines.gemm.packing import packed_operand
+from lowdnn.engines.indices import MAX_INDEX
 from lowdnn.engines.launch import (
     bytes_of,
     ceil_div,
@@ -43,7 +44,6 @@ from lowdnn.tensor_map import TiledMap
 _SLAB_CHANNELS = (64, 32)
 _MAX_PACK = 128
 _MAX_TAPS = 128
-_MAX_INDEX = 2**31 - 2**20
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,10 @@ class FilterGeometry:
         limits = (
             ("at most {} channels in a block of groups", slab.pack * max(slab.inputs, slab.outputs), _MAX_PACK),
             ("at most {} taps", slab.taps, _MAX_TAPS),
-            ("at most {} positions in x", image.element_count // max(image.dims[1], 1), _MAX_INDEX),
-            ("at most {} positions in dy", response.element_count // max(response.dims[1], 1), _MAX_INDEX),
-            ("at most {} padded positions", max(axis.farthest for axis in self.axes), _MAX_INDEX),
-            ("at most {} elements", self.operation.filter.element_count, _MAX_INDEX),
+            ("at most {} positions in x", image.element_count // max(image.dims[1], 1), MAX_INDEX),
+            ("at most {} positions in dy", response.element_count // max(response.dims[1], 1), MAX_INDEX),
+            ("at most {} padded positions", max(axis.farthest for axis in self.axes), MAX_INDEX),
+            ("at most {} elements", self.operation.filter.element_count, MAX_INDEX),
         )
         for rule, got, limit in limits:
             if got > limit:

@@ -25,6 +25,7 @@ from lowdnn.engines.conv.implicit_gemm.geometry import is_krsc
 from lowdnn.engines.gemm.instructions import MMA_UNITS
 from lowdnn.engines.gemm.output_space import OutputSpace, functor_of, output_space
 from lowdnn.engines.gemm.packing import Packing, packed_operand
+from lowdnn.engines.indices import MAX_INDEX
 from lowdnn.engines.launch import (
     MAX_GRID_X,
     bytes_of,
@@ -50,7 +51,6 @@ from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Struct, TensorMap
 _MAX_PACK = 64
 _MAX_TAPS = 128
 _MAX_CLASSES = 16
-_MAX_INDEX = 2**31 - 2**20
 _MAX_FUNCTOR_VECTOR = 4
 _MIN_COPY_BYTES = 4
 _UNIT_BYTES = 8
@@ -199,12 +199,12 @@ class GroupedGeometry:
             ("filter.dims: expected at most {} channels on either side of a block of groups", widest, _MAX_PACK),
             ("filter.dims: expected at most {} taps", self.slab.taps, _MAX_TAPS),
             ("convolution.strides: expected at most {} residues", len(self.classes), _MAX_CLASSES),
-            ("image.dims: expected at most {} positions", self._positions(self.operation.image), _MAX_INDEX),
-            ("response.dims: expected at most {} positions", self._positions(self.operation.response), _MAX_INDEX),
+            ("image.dims: expected at most {} positions", self._positions(self.operation.image), MAX_INDEX),
+            ("response.dims: expected at most {} positions", self._positions(self.operation.response), MAX_INDEX),
             (
                 "convolution: expected padded extents of at most {}",
                 max(axis.farthest for axis in self.axes),
-                _MAX_INDEX,
+                MAX_INDEX,
             ),
             ("image.dims: expected at most {} blocks", self._positions(self.operation.image) * self.slabs, MAX_GRID_X),
         )

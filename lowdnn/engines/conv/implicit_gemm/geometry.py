@@ -10,6 +10,7 @@ from lowdnn import dtypes
 from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, full_loads, output_space
 from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.gemm.tiles import Product
+from lowdnn.engines.indices import MAX_INDEX
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, divider, i32
 from lowdnn.enums import ConvolutionMode, DataType
 from lowdnn.graph.pattern import Anchored, PointwiseDag
@@ -17,8 +18,6 @@ from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct
 
-#: Indices of rows, columns, k and units are 32-bit in the kernel, with room for a tile past the end.
-_MAX_INDEX = 2**31 - 2**20
 #: Groups with fewer channels or filters would leave most of a tile empty.
 _MIN_GROUP_EXTENT = 8
 _MIN_UNIT_BYTES, _MAX_UNIT_BYTES = 8, 16
@@ -160,11 +159,11 @@ class MmaGeometry:
         padded = tuple(extent + 2 * (before + after) for extent, before, after in positions)
         reach = strides[0] * self.operation.x.dims[0] + sum(s * e for s, e in zip(strides[2:], padded, strict=True))
         limits = (
-            ("output pixels", self.pixels, _MAX_INDEX),
-            ("input positions", self.operation.x.element_count // self.operation.x.dims[1], _MAX_INDEX),
-            ("filters", self.operation.w.dims[0], _MAX_INDEX),
-            ("bytes along k", self.depth * self.operation.x.element_bytes, _MAX_INDEX),
-            (f"units of {self.unit_bytes} bytes in x", reach // unit, _MAX_INDEX),
+            ("output pixels", self.pixels, MAX_INDEX),
+            ("input positions", self.operation.x.element_count // self.operation.x.dims[1], MAX_INDEX),
+            ("filters", self.operation.w.dims[0], MAX_INDEX),
+            ("bytes along k", self.depth * self.operation.x.element_bytes, MAX_INDEX),
+            (f"units of {self.unit_bytes} bytes in x", reach // unit, MAX_INDEX),
             ("tiles of 64 x 64", self.product.smallest_tiles, MAX_GRID_X),
         )
         for what, got_count, limit in limits:

@@ -30,6 +30,7 @@ from lowdnn.engines.gemm import tiles
 from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS, MMA_UNITS
 from lowdnn.engines.gemm.output_space import OutputSpace, full_loads
 from lowdnn.engines.gemm.wgmma_output import handing_back
+from lowdnn.engines.indices import MAX_INDEX
 from lowdnn.engines.launch import BARRIER_BYTES, bytes_of, ceil_div, i32, i64, macros, moved_bytes
 from lowdnn.engines.limits import reduced
 from lowdnn.engines.plan_parts import PlanParts
@@ -53,7 +54,6 @@ _BLOCK_M = 16
 _LANE_FILTER_BYTES = 16
 #: Registers of a thread for its inputs.
 _MAX_INPUT_WORDS = 64
-_MAX_PIXELS = 2**31 - 2**20
 #: Values of TILE_M and STAGES, the best first; threads of a block.
 _BLOCKS_M, _STAGES = (2, 1), (3, 2, 1)
 _THREADS = 512
@@ -268,8 +268,8 @@ def _refuse_shape(problem: _Problem) -> str:
     operation = problem.operation
     if refused := refuse_several_taps(operation):
         return refused
-    if problem.pixels > _MAX_PIXELS:
-        return f"image.dims: expected at most {_MAX_PIXELS} pixels, got {problem.pixels}"
+    if problem.pixels > MAX_INDEX:
+        return f"image.dims: expected at most {MAX_INDEX} pixels, got {problem.pixels}"
     for tensor in (problem.source, problem.target):
         if refused := refuse_pixels(tensor, _PIECE_BYTES):
             return refused

@@ -21,10 +21,11 @@ from lowdnn.engines.base import (
 )
 from lowdnn.engines.conv.stem.exchanged import with_few_channels
 from lowdnn.engines.conv.stem.fold import FoldedConvolution, FoldedTensor
-from lowdnn.engines.conv.stem.rows import MAX_CHANNELS, MAX_INDEX
+from lowdnn.engines.conv.stem.rows import MAX_CHANNELS
 from lowdnn.engines.delegation import fastest_plan, refusals
 from lowdnn.engines.floor import Contraction, Floor, Floored, Multipliers
 from lowdnn.engines.gemm import tiles
+from lowdnn.engines.indices import MAX_INDEX
 from lowdnn.engines.launch import is_dependent
 from lowdnn.engines.limits import reduced
 from lowdnn.engines.plan_parts import PlanParts

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from lowdnn.engines.indices import MAX_INDEX
 from lowdnn.engines.launch import ceil_div, divider, i32, i64
 from lowdnn.enums import ConvolutionMode
 from lowdnn.ops.convolution import ConvolutionOperation
@@ -15,7 +16,6 @@ from lowdnn.plan import Struct, TensorPointer
 AXES = 3
 MAX_CHANNELS = 4
 WORD_BYTES, PIECE_BYTES = 4, 16
-MAX_INDEX = 2**31 - 2**20
 
 
 @dataclass(frozen=True)

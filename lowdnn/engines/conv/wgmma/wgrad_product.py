@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from lowdnn.arch.multiprocessor import SECTOR_BYTES
 from lowdnn.engines.conv.wgmma.valid_pixels import ValidTap, valid_share, valid_taps
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand
 from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType
 from lowdnn.engines.gemm.output_space import OutputSpace, output_space
 from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX
+from lowdnn.engines.indices import MAX_INDEX
 from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32
 from lowdnn.enums import ConvolutionMode
 from lowdnn.graph.pattern import PointwiseDag
@@ -29,8 +31,6 @@ from lowdnn.tensor_map import (
 
 #: Of addresses and strides in a tensor map, bytes.
 _UNIT_BYTES = 16
-#: Indices of positions, rows and columns are 32-bit in the kernel, with room for a tile past the end.
-_MAX_INDEX = 2**31 - 2**20
 #: By spatial axes: how far a copy's filter offsets reach.
 _MAX_OFFSET = {1: (1 << 16) - 1, 2: (1 << 8) - 1, 3: (1 << 5) - 1}
 #: Columns of the widest wgmma instruction.
@@ -44,13 +44,17 @@ LEAST_PADDING = 0.2
 #: Groups with fewer channels or filters would leave most of a tile empty.
 _MIN_GROUP_EXTENT = 32
 
-#: Measured on an H200: see ``WgradProduct.pixel_clocks``; by spatial axes, and more where pixels are skipped; of pixels
-#: that are no whole sectors of the cache, where a sum has so many k blocks that copies decide.
+#: Measured on an H200, as are the next: clocks of a pixel by spatial axes (``WgradProduct.pixel_clocks``).
 _PIXEL_CLOCKS = {1: 1.0, 2: 1.0, 3: 2.9}
+#: Clocks that are added where pixels are skipped.
 _STRIDED_PIXEL_CLOCKS = 0.8
-_SECTOR_BYTES, _ODD_PIXEL_CLOCKS, _MANY_BLOCKS = 32, 5.5, 1024
-#: Of those that lie in two lines of the cache, and of whole lines of which some groups lie in two.
-_ASKEW_PIXEL_CLOCKS, _ASKEW_GROUP_CLOCKS = 3.6, 3.3
+#: Clocks of a pixel that is no whole sectors of the cache, where a sum has so many k blocks that copies decide.
+_ODD_PIXEL_CLOCKS = 5.5
+_MANY_BLOCKS = 1024
+#: Clocks of a pixel that lies in two lines of the cache.
+_ASKEW_PIXEL_CLOCKS = 3.6
+#: Clocks of a pixel of whole lines, where some groups lie in two.
+_ASKEW_GROUP_CLOCKS = 3.3
 
 
 @dataclass(frozen=True)
@@ -277,7 +281,7 @@ class WgradProduct:
         """Of a multiprocessor's copies of 64 channels of a pixel of dy and of x, where x goes through an im2col map or
         a pixel begins amid a sector or a line; 0 elsewhere."""
         operands = (self.dy, self.x)
-        has_odd = self.k_blocks >= _MANY_BLOCKS and any(operand.begins_amid(_SECTOR_BYTES) for operand in operands)
+        has_odd = self.k_blocks >= _MANY_BLOCKS and any(operand.begins_amid(SECTOR_BYTES) for operand in operands)
         least = _ODD_PIXEL_CLOCKS if has_odd else 0.0
         if self.x.walks:
             is_strided = max(self.operation.convolution.strides) > 1
@@ -376,8 +380,8 @@ class WgradProduct:
             got = f"{self.channels} and {self.filters}"
             return f"dw.dims: expected at least {_MIN_GROUP_EXTENT} channels and filters in a group, got {got}"
         largest = max(self.positions, self.operation.dw.element_count)
-        if largest > _MAX_INDEX:
-            return f"dims: expected at most {_MAX_INDEX} output pixels and weights, got {largest}"
+        if largest > MAX_INDEX:
+            return f"dims: expected at most {MAX_INDEX} output pixels and weights, got {largest}"
         for axis in range(len(self.taps)):
             if self._reach(axis) > _MAX_OFFSET[len(self.taps)]:
                 return f"dw.dims[{2 + axis}]: expected taps that reach at most {_MAX_OFFSET[len(self.taps)]} pixels"

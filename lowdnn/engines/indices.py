@@ -1,0 +1,17 @@
+"""How far kernels count in 32 bits, and in which type they count."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: The greatest signed 32-bit number.
+INT32_MAX: Final = 2**31 - 1
+#: The greatest extent of a product in tiles, with room for the rest of the last tile.
+MAX_TILED_EXTENT: Final = 2**31 - 2**10
+#: The greatest index of positions, elements and bytes, with room for tiles and strides past the end.
+MAX_INDEX: Final = 2**31 - 2**20
+
+
+def counter_type(count: int) -> str:
+    """The macro INDEX of a kernel that counts up to ``count``, which 31 bits hold or not."""
+    return "u32" if count <= INT32_MAX else "i64"
