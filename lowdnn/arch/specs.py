@@ -67,6 +67,7 @@ class ArchSpec:
     Units that no kernel for the device uses are in neither table.
     spills_early: whether ptxas gives a kernel more registers than on the other devices, as tests/assembly shows.
     shared_bytes_per_block: the opt-in limit.  copy_bytes_per_s: device memory, read plus written.
+    cluster_groups: multiprocessors of each group (GPC) that holds clusters; empty where that is not known.
     timings: latencies and rates whatever kernel runs.
     """
 
@@ -84,6 +85,7 @@ class ArchSpec:
     threads_per_sm: int
     max_blocks_per_sm: int
     spills_early: bool = False
+    cluster_groups: tuple[int, ...] = ()
     timings: Timings = MEASURED_ON_H200
 
     def __hash__(self) -> int:

@@ -15,10 +15,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec, spec_named
 from lowdnn.documents import shown
 from lowdnn.engines.base import Choices
 from lowdnn.enums import KnobType
@@ -31,7 +31,6 @@ _LINE = re.compile(
     r"(?P<case>[^|]+) \| (?P<engine>[a-z0-9_]+)(?P<knobs>( [A-Z0-9_]+=-?[0-9]{1,18})*) ?"
     r"\| (?P<us>[0-9]{1,12}(\.[0-9]{1,6})?)"
 )
-_MEASURED = (SM_90A,)
 _HEADER = "# Tuning records of plans timed on a device with these facts; made by tools/tune.py --record."
 
 
@@ -63,9 +62,7 @@ class TuningRecord:
 
 def record_of(graph: OperationGraph, arch: ArchSpec) -> TuningRecord | None:
     """What was fastest for ``graph`` where it was measured; None where it was not, or not on such a device."""
-    if arch not in _MEASURED:
-        return None
-    text = _shipped(arch.name).get(short_key(graph))
+    text = _measured_on(arch).get(short_key(graph))
     return TuningRecord.of(text) if text else None
 
 
@@ -90,10 +87,16 @@ def short_key(graph: OperationGraph) -> str:
     return graph.key[:_KEY_DIGITS]
 
 
+@lru_cache(maxsize=64)
+def _measured_on(arch: ArchSpec) -> Mapping[str, str]:
+    """What is shipped for a device with all of these facts."""
+    return _shipped(arch.name) if arch == spec_named(arch.name) else {}
+
+
 @cache
 def _shipped(arch_name: str) -> Mapping[str, str]:
     path = files("lowdnn") / "heuristics" / "records" / f"{arch_name}.txt"
-    return _texts(path.read_text(encoding="utf-8"))
+    return _texts(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def _texts(text: str) -> dict[str, str]:

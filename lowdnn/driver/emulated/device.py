@@ -21,10 +21,8 @@ MAX_BLOCK = (1024, 1024, 64)
 #: Blocks of a cluster, without and with NON_PORTABLE_CLUSTER_SIZE_ALLOWED.
 MAX_PORTABLE_CLUSTER = 8
 MAX_CLUSTER = 16
-#: Multiprocessors of the groups (GPCs) that hold clusters, as the answers of an H200 tell them; clusters of two fit on
-#: the pairs beside them as well. What other devices would answer is not known: they have whole groups of 16.
-_GROUP = 16
-_CLUSTER_GROUPS = {"sm_90a": (*(_GROUP,) * 7, 12)}
+#: Multiprocessors of a GPC, where it is not known how many there are of each.
+_GPC = 16
 #: Blocks of clusters that lie on one multiprocessor at a time.
 MAX_CLUSTER_BLOCKS_PER_SM = 8
 
@@ -78,6 +76,6 @@ def emulated_device(arch: str) -> EmulatedDevice:
         memory_bytes=board.memory_bytes,
         attributes=attributes,
         max_blocks_per_sm=spec.max_blocks_per_sm,
-        cluster_groups=_CLUSTER_GROUPS.get(arch) or (_GROUP,) * (spec.sm_count // _GROUP),
+        cluster_groups=spec.cluster_groups or (_GPC,) * (spec.sm_count // _GPC),
         copy_bytes_per_ns=int(spec.copy_bytes_per_s / 1e9),
     )
