@@ -30,7 +30,7 @@
 #include "include/epilogue/output_map.cuh"
 #include "pixel_box.cuh"
 #if MAPPED
-#include "mapped_box.cuh"
+#include "box_source.cuh"
 #endif
 #if BY_WARPGROUPS
 #include "include/ptx/tma.cuh"
@@ -158,7 +158,7 @@ __device__ __forceinline__ void stage_box(const Params& p, const Shared& shared,
 #if MAPPED
   if (threadIdx.x > 0) return;
   mbarrier_expect(shared.barrier(turn), copied_bytes<Box>(p.box));
-  load_box<Box>(p.in, p.box, tile, channel, to, shared.barrier(turn));
+  copy_box<Box>(p.in, p.box, tile, channel, to, shared.barrier(turn));
 #else
   Box::copy(p.in, p.box, tile, channel, to);
 #endif

@@ -18,20 +18,18 @@
 // Launch: 32 * TASK_WARPS * PARTS threads. It may be a dependent launch (dependent_launch.cuh).
 // Macros: TYPE; IN, OUT channels and filters of a group; PACK groups of a pack, the fewest whose channels and filters
 // are multiples of 16, or one of 8 channels; UNITS; TASK_BLOCKS, TASK_WARPS, PARTS; STAGES; MIN_BLOCKS of a
-// multiprocessor; TAPS, SET_TAPS; HALVED: boxes of x (pixel_box.cuh); MAPPED: boxes come by tensor map, for sm_90a;
+// multiprocessor; TAPS, SET_TAPS; HALVED: boxes of x (pixel_box.cuh); MAPPED: boxes come by map (box_source.cuh);
 // FINISHES, with OUTPUT_RANK, ROW_AXES, VECTOR: neighbouring channels that the epilogue takes, 1 or 2.
 
+#include "box_source.cuh"
+#include "include/epilogue/output_map.cuh"
 #include "include/ptx/dependent_launch.cuh"
 #include "include/ptx/ldmatrix.cuh"
 #include "include/ptx/mma.cuh"
-#include "pixel_box.cuh"
-#if MAPPED
-#include "mapped_box.cuh"
-#endif
-#if FINISHES
-#include "include/epilogue/output_map.cuh"
 #include "generated.cuh"
-#endif
+
+// What the kernel is without where a slice takes the sums.
+struct Functor;
 
 typedef Mma<TYPE> Product;
 typedef Product::Accumulator Accumulator;
@@ -87,17 +85,52 @@ __device__ __forceinline__ Task task_at(int index) {
   return task;
 }
 
-struct Params {
-#if MAPPED
-  TensorMap x, dy;
-#else
-  const TYPE* x;
-  const TYPE* dy;
-#endif
-#if !FINISHES
+// Takes a task's sums as they are: the slice of this split.
+struct SliceTarget {
   Accumulator* slices;
   i64 pitch, slice_stride;
-#endif
+
+  typedef Accumulator* Row;  // of a filter
+  __device__ __forceinline__ Row row(i32 filter) const {
+    return slices + i32(blockIdx.y) * slice_stride + filter * pitch;
+  }
+
+  // Stores two neighbouring columns. is_ours: whether they are channels of the filter's group.
+  __device__ __forceinline__ void store(Row row, i32 column, const bool (&is_ours)[2], const Pair& sum) const {
+    if constexpr (IN % 2 == 0) {
+      *reinterpret_cast<Pair*>(row + column) = sum;
+    } else {
+      if (is_ours[0]) row[column] = sum.v[0];
+      if (is_ours[1]) row[column + 1] = sum.v[1];
+    }
+  }
+};
+
+// Takes them through the epilogue, of WIDTH neighbouring columns at a time: the output.
+template <class Functor, int RANK, int LEADING, int WIDTH> struct OutputTarget {
+  OutputMap<RANK, LEADING> output;
+  typename Functor::Args epilogue;
+
+  typedef i32 Row;
+  __device__ __forceinline__ Row row(i32 filter) const { return filter; }
+
+  __device__ __forceinline__ void store(Row row, i32 column, const bool (&is_ours)[2], const Pair& sum) const {
+#pragma unroll
+    for (int v = 0; v < 2; v += WIDTH) {
+      if (!is_ours[v]) continue;
+      i64 at[RANK] = {};
+      const i64 along = output.locate(row, column + v, at);
+      Accumulator values[WIDTH];
+#pragma unroll
+      for (int i = 0; i < WIDTH; ++i) values[i] = sum.v[v + i];
+      Functor::template apply<WIDTH>(epilogue, Functor::cursor(epilogue, at), along, WIDTH, values);
+    }
+  }
+};
+typedef Either<FINISHES, OutputTarget<Functor, OUTPUT_RANK, ROW_AXES, VECTOR>, SliceTarget>::Type Target;
+
+struct Params {
+  BoxSource<TYPE, MAPPED> x, dy;
   BoxGeometry image, response;
   i32 step[BOX_AXES];  // in places of the box of x, from output to output
   i32 groups;
@@ -105,10 +138,7 @@ struct Params {
   i32 turns, longer_splits;  // tiles of a split; so many splits have one more
   i32 places;                // of a tile, in whole instructions
   u32 offsets[TAP_SETS * SET_TAPS];  // of the taps in the box, in bytes
-#if FINISHES
-  OutputMap<OUTPUT_RANK, ROW_AXES> output;
-  Functor::Args epilogue;
-#endif
+  Target target;
 };
 
 // A task's sums over the pixels that its warp has seen.
@@ -181,88 +211,64 @@ struct Sums {
   }
 };
 
-// A filter's sums: its row of the slice, or of the output, into which they go through the epilogue.
-#if FINISHES
-typedef i32 Row;
-__device__ __forceinline__ Row row_of(const Params&, i32 filter) { return filter; }
-#else
-typedef Accumulator* Row;
-__device__ __forceinline__ Row row_of(const Params& p, i32 filter) {
-  return p.slices + i32(blockIdx.y) * p.slice_stride + filter * p.pitch;
-}
-#endif
+// ---- staging --------------------------------------------------------------------------------------------------------
 
-// Stores the sums of two neighbouring columns of a row. is_ours: whether they are channels of the filter's group.
-__device__ __forceinline__ void store(const Params& p, Row row, i32 column, const bool (&is_ours)[2], const Pair& sum) {
-#if FINISHES
-#pragma unroll
-  for (int v = 0; v < 2; v += VECTOR) {
-    if (!is_ours[v]) continue;
-    i64 at[OUTPUT_RANK] = {};
-    const i64 along = p.output.locate(row, column + v, at);
-    Accumulator values[VECTOR];
-#pragma unroll
-    for (int i = 0; i < VECTOR; ++i) values[i] = sum.v[v + i];
-    Functor::apply<VECTOR>(p.epilogue, Functor::cursor(p.epilogue, at), along, VECTOR, values);
+// Where things lie in shared memory.
+struct Shared {
+  u32 image_bytes, response_bytes;  // of a stage
+  u32 images;                       // offset of the stages of x
+  u32* places;                      // offsets of a tile's places in the box of x
+  u32 start, barriers;              // shared addresses
+
+  __device__ __forceinline__ Shared(const Params& p, u8* memory) {
+    image_bytes = Image::bytes(p.image);
+    response_bytes = p.places * Response::PITCH;
+    images = STAGES * response_bytes;
+    places = reinterpret_cast<u32*>(memory + images + STAGES * image_bytes);
+    barriers = shared_address(places + p.places);
+    start = shared_address(memory);
   }
-#else
-  if constexpr (IN % 2 == 0) {
-    *reinterpret_cast<Pair*>(row + column) = sum;
+
+  __device__ __forceinline__ u32 response(u32 stage) const { return start + stage * response_bytes; }
+  __device__ __forceinline__ u32 image(u32 stage) const { return start + images + stage * image_bytes; }
+  __device__ __forceinline__ u32 barrier(u32 stage) const { return barriers + stage * MBARRIER_BYTES; }
+};
+
+// Makes the stages' barriers, by one thread.
+__device__ __forceinline__ void make_barriers(const Params& p, const Shared& shared) {
+  prefetch_source(p.x);
+  prefetch_source(p.dy);
+#pragma unroll
+  for (int stage = 0; stage < STAGES; ++stage) mbarrier_init(shared.barrier(stage), 1);
+  mbarrier_fence_init();
+}
+
+// Starts the copies of a tile of x and dy to a stage: all threads do, or the first one by tensor map.
+__device__ __forceinline__ void stage_tile(const Params& p, const Shared& shared, u32 number, i32 slab, u32 stage) {
+  i32 tile[1 + BOX_AXES];
+  digits<1 + BOX_AXES>(p.tiles, number, tile);
+  const u32 x_to = shared.image(stage), dy_to = shared.response(stage);
+  const i32 channel = slab * (UNITS * CHANNELS), filter = slab * (UNITS * FILTER_BLOCKS * BLOCK);
+  if (MAPPED && threadIdx.x > 0) return;
+  const u32 barrier = shared.barrier(stage);
+  if constexpr (MAPPED) mbarrier_expect(barrier, copied_bytes<Image>(p.image) + copied_bytes<Response>(p.response));
+  copy_box<Image>(p.x, p.image, tile, channel, x_to, barrier);
+  copy_box<Response>(p.dy, p.response, tile, filter, dy_to, barrier);
+}
+
+// Waits for the tile of a turn.
+__device__ __forceinline__ void await_tile(const Shared& shared, u32 turn) {
+  if constexpr (MAPPED) {
+    mbarrier_wait(shared.barrier(turn % STAGES), turn / STAGES % 2);
   } else {
-    if (is_ours[0]) row[column] = sum.v[0];
-    if (is_ours[1]) row[column + 1] = sum.v[1];
+    cp_async_wait<STAGES - 1>();
+    __syncthreads();
   }
-#endif
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(const __grid_constant__ Params p) {
-  extern __shared__ __align__(1024) u8 memory[];
-  allow_next_kernel();
-  const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
-  const i32 set = blockIdx.x % TASK_SETS, slab = blockIdx.x / TASK_SETS, split = blockIdx.y;
-
-  // Shared memory; places past the tile's last one have zeros of dy.
-  const u32 image_bytes = Image::bytes(p.image);
+// Writes where the places of a tile lie in the box of x, and zeros of dy for those past the tile's last one.
+__device__ __forceinline__ void stage_places(const Params& p, const Shared& shared) {
   const u32 tile_places = p.response.rows * p.response.box[BOX_AXES].divisor;
-  const u32 response_bytes = p.places * Response::PITCH, images = STAGES * response_bytes;
-  u32* places = reinterpret_cast<u32*>(memory + images + STAGES * image_bytes);
-#if MAPPED
-  const u32 barriers = shared_address(places + p.places);
-#endif
-
-  // The tiles of this split; where they come by tensor map, one thread starts the first ones before all else.
-  const u32 first = split * p.turns + min(split, p.longer_splits), turns = p.turns + (split < p.longer_splits);
-  const u32 responses = shared_address(memory);
-  const auto stage = [&](u32 turn) {
-    if (turn >= turns) return;
-    i32 tile[1 + BOX_AXES];
-    digits<1 + BOX_AXES>(p.tiles, first + turn, tile);
-    const u32 of_turn = turn % STAGES;
-    const u32 x_to = responses + images + of_turn * image_bytes, dy_to = responses + of_turn * response_bytes;
-    const i32 channel = slab * (UNITS * CHANNELS), filter = slab * (UNITS * FILTER_BLOCKS * BLOCK);
-#if MAPPED
-    if (threadIdx.x > 0) return;
-    const u32 barrier = barriers + of_turn * MBARRIER_BYTES;
-    mbarrier_expect(barrier, copied_bytes<Image>(p.image) + copied_bytes<Response>(p.response));
-    load_box<Image>(p.x, p.image, tile, channel, x_to, barrier);
-    load_box<Response>(p.dy, p.response, tile, filter, dy_to, barrier);
-#else
-    Image::copy(p.x, p.image, tile, channel, x_to);
-    Response::copy(p.dy, p.response, tile, filter, dy_to);
-#endif
-  };
-#if MAPPED
-  if (threadIdx.x == 0) {
-    prefetch(p.x);
-    prefetch(p.dy);
-#pragma unroll
-    for (int of_turn = 0; of_turn < STAGES; ++of_turn) mbarrier_init(barriers + of_turn * MBARRIER_BYTES, 1);
-    mbarrier_fence_init();
-    wait_for_previous_kernel();
-#pragma unroll 1
-    for (u32 turn = 0; turn < STAGES; ++turn) stage(turn);
-  }
-#endif
   for (u32 place = threadIdx.x; place < u32(p.places); place += THREADS) {
     i32 at[1 + BOX_AXES];
     digits<1 + BOX_AXES>(p.response.box, place, at);
@@ -271,106 +277,160 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
     for (int axis = 0; axis < BOX_AXES; ++axis)
       position = position * (axis + 1 < BOX_AXES ? p.image.box[1 + axis].divisor : p.image.row_places) +
                  at[1 + axis] * p.step[axis];
-    places[place] = place < tile_places ? position * Image::PITCH : 0;
+    shared.places[place] = place < tile_places ? position * Image::PITCH : 0;
   }
-  for (u32 at = tile_places * Response::PITCH + threadIdx.x * 16; at < response_bytes; at += THREADS * 16) {
+  for (u32 at = tile_places * Response::PITCH + threadIdx.x * 16; at < shared.response_bytes; at += THREADS * 16) {
 #pragma unroll
-    for (u32 to = 0; to < STAGES; ++to) store_shared_16(responses + to * response_bytes + at, 0, 0, 0, 0);
+    for (u32 to = 0; to < STAGES; ++to) store_shared_16(shared.response(to) + at, 0, 0, 0, 0);
+  }
+}
+
+// ---- tasks ----------------------------------------------------------------------------------------------------------
+
+// A warp's task: blocks of filters and channels of a unit for a set of taps.
+struct Assigned {
+  u32 part;  // of the tile's places, which this warp adds up
+  u32 unit;
+  Task blocks;
+  i32 first_group, first_tap;
+  bool exists;
+
+  __device__ __forceinline__ Assigned(const Params& p, u32 warp, i32 set, i32 slab) {
+    const u32 task = set * TASK_WARPS + warp % TASK_WARPS, pair = task / TAP_SETS;
+    part = warp / TASK_WARPS;
+    unit = pair / TASKS.count;
+    blocks = task_at(pair % TASKS.count);
+    first_group = (slab * UNITS + unit) * PACK;
+    first_tap = TAP_SETS == 1 ? 0 : task % TAP_SETS * SET_TAPS;
+    exists = task < TASK_COUNT && first_group < p.groups;
   }
 
-  // This warp's task and its taps.
-  const u32 task = set * TASK_WARPS + warp % TASK_WARPS, part = warp / TASK_WARPS;
-  const u32 pair = task / TAP_SETS, unit = pair / TASKS.count;
-  const Task blocks = task_at(pair % TASKS.count);
-  const i32 first_group = (slab * UNITS + unit) * PACK;
-  const bool has_task = task < TASK_COUNT && first_group < p.groups;
-  const u32 filters = (unit * FILTER_BLOCKS + blocks.filters) * BLOCK_BYTES;
-  const u32 channels = images + (unit * CHANNEL_BLOCKS + blocks.channels) * BLOCK_BYTES;
-  const i32 first_tap = TAP_SETS == 1 ? 0 : task % TAP_SETS * SET_TAPS;
+  // Bytes from a position's channels in a stage to the task's: filters of dy, channels of x.
+  __device__ __forceinline__ u32 filters() const { return (unit * FILTER_BLOCKS + blocks.filters) * BLOCK_BYTES; }
+  __device__ __forceinline__ u32 channels() const { return (unit * CHANNEL_BLOCKS + blocks.channels) * BLOCK_BYTES; }
+};
 
+// What the parts of a task hand over to each other in shared memory: each adds up a share of the task's pairs.
+struct Handed {
+  Pair* all;  // [part][task][pair][lane]
+  u32 warp, lane;
+
+  static constexpr __device__ __forceinline__ int begin(int share) { return Sums::PAIRS * share / PARTS; }
+
+  // The lane's pairs of a part of the task.
+  __device__ __forceinline__ Pair* of(u32 part) const {
+    return all + (part * TASK_WARPS + warp % TASK_WARPS) * (Sums::PAIRS * WARP_SIZE) + lane;
+  }
+
+  // Hands over a part's sums of the others' shares.
+  __device__ __forceinline__ void put(u32 part, const Sums& own) const {
+#pragma unroll
+    for (int share = 0; share < PARTS; ++share) {
+      if (u32(share) == part) continue;
+#pragma unroll
+      for (int number = begin(share); number < begin(share + 1); ++number)
+        of(part)[number * WARP_SIZE] = own.pair(number);
+    }
+  }
+
+  // A pair of the part's own share, with what the other parts add to it in their order.
+  __device__ __forceinline__ Pair joined(int part, int number, const Sums& own) const {
+    Pair all = own.pair(number);
+#pragma unroll
+    for (int other = 0; other < PARTS; ++other) {
+      if (other == part) continue;
+      const Pair one = of(other)[number * WARP_SIZE];
+      all.v[0] += one.v[0];
+      all.v[1] += one.v[1];
+    }
+    return all;
+  }
+};
+
+// Stores the pairs of the part's share.
+__device__ __forceinline__ void finish(const Params& p, const Assigned& task, const Handed& handed, const Sums& sums,
+                                       u32 lane) {
+  const Task blocks = task.blocks;
+  i32 groups[Sums::LINES];  // of the pack
+  Target::Row rows[Sums::LINES];
+#pragma unroll
+  for (int line = 0; line < Sums::LINES; ++line) {
+    const i32 filter = blocks.filters * BLOCK + line * 8 + i32(lane / 4);
+    groups[line] = filter / OUT;
+    rows[line] = p.target.row(task.first_group * OUT + filter);
+  }
+  const auto put = [&](int number, const Pair& sum) {
+    const int line = number / (2 * STEPS), step = number / 2 % STEPS, half = number % 2;
+    const i32 channel = blocks.channels * BLOCK + (TAPS_ABREAST == 1 ? half * 8 : 0) + i32(lane % 4 * 2);
+    const i32 tap = task.first_tap + step * TAPS_ABREAST + (TAPS_ABREAST == 1 ? 0 : half), group = groups[line];
+    const bool is_ours[2] = {PACK == 1 || channel / IN == group, PACK == 1 || (channel + 1) / IN == group};
+    if (PACK > 1 && (task.first_group + group >= p.groups || !(is_ours[0] || is_ours[1]))) return;
+    if (TAPS % SET_TAPS != 0 && tap >= TAPS) return;
+    p.target.store(rows[line], tap * IN + channel - group * IN, is_ours, sum);
+  };
+#pragma unroll
+  for (int share = 0; share < PARTS; ++share) {
+    if (u32(share) != task.part) continue;
+#pragma unroll
+    for (int number = Handed::begin(share); number < Handed::begin(share + 1); ++number)
+      put(number, handed.joined(share, number, sums));
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) u8 memory[];
+  allow_next_kernel();
+  const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+  const i32 set = blockIdx.x % TASK_SETS, slab = blockIdx.x / TASK_SETS, split = blockIdx.y;
+  const Shared shared(p, memory);
+
+  // The tiles of this split; where they come by tensor map, one thread starts the first ones before all else.
+  const u32 first = split * p.turns + min(split, p.longer_splits), turns = p.turns + (split < p.longer_splits);
+  const auto stage = [&](u32 turn) {
+    if (turn < turns) stage_tile(p, shared, first + turn, slab, turn % STAGES);
+  };
+  if (MAPPED && threadIdx.x == 0) {
+    make_barriers(p, shared);
+    wait_for_previous_kernel();
+#pragma unroll 1
+    for (u32 turn = 0; turn < STAGES; ++turn) stage(turn);
+  }
+  stage_places(p, shared);
+
+  const Assigned task(p, warp, set, slab);
+  // In shared memory, from where it starts on: the task's first blocks in the first stages.
+  const u32 filters = task.filters(), channels = shared.images + task.channels();
   Sums sums = {};
   wait_for_previous_kernel();
-#if !MAPPED
+  if constexpr (!MAPPED) {
 #pragma unroll 1
-  for (u32 turn = 0; turn < STAGES; ++turn) {
-    stage(turn);
-    cp_async_commit();
+    for (u32 turn = 0; turn < STAGES; ++turn) {
+      stage(turn);
+      cp_async_commit();
+    }
   }
-#endif
   __syncthreads();
 #pragma unroll 1
   for (u32 turn = 0; turn < turns; ++turn) {
-    const u32 of_turn = turn % STAGES;
-#if MAPPED
-    mbarrier_wait(barriers + of_turn * MBARRIER_BYTES, turn / STAGES % 2);
-#else
-    cp_async_wait<STAGES - 1>();
-    __syncthreads();
-#endif
-    const u32 dy = responses + of_turn * response_bytes + filters, x = responses + of_turn * image_bytes + channels;
-    if (has_task) {
-      for (i32 place = part * PIXELS; place < p.places; place += PARTS * PIXELS)
-        sums.add(dy + place * Response::PITCH, x, places + place, p.offsets + first_tap);
+    await_tile(shared, turn);
+    const u32 dy = shared.start + turn % STAGES * shared.response_bytes + filters;
+    const u32 x = shared.start + turn % STAGES * shared.image_bytes + channels;
+    if (task.exists) {
+      for (i32 place = task.part * PIXELS; place < p.places; place += PARTS * PIXELS)
+        sums.add(dy + place * Response::PITCH, x, shared.places + place, p.offsets + task.first_tap);
     }
     if (turn + STAGES < turns) {
       __syncthreads();
       stage(turn + STAGES);
     }
-#if !MAPPED
-    cp_async_commit();
-#endif
+    if constexpr (!MAPPED) cp_async_commit();
   }
 
-  // Each part adds up a share of the pairs, which the other parts hand over.
-  const auto share_begin = [](int share) { return Sums::PAIRS * share / PARTS; };
-  Pair* all_sums = reinterpret_cast<Pair*>(memory);
-  const auto handed_over = [&](u32 part) {
-    return all_sums + (part * TASK_WARPS + warp % TASK_WARPS) * (Sums::PAIRS * WARP_SIZE) + lane;
-  };
+  const Handed handed{reinterpret_cast<Pair*>(memory), warp, lane};
   if constexpr (PARTS > 1) {
     __syncthreads();
-#pragma unroll
-    for (int share = 0; share < PARTS; ++share) {
-      if (u32(share) == part) continue;
-#pragma unroll
-      for (int number = share_begin(share); number < share_begin(share + 1); ++number)
-        handed_over(part)[number * WARP_SIZE] = sums.pair(number);
-    }
+    handed.put(task.part, sums);
     __syncthreads();
   }
-  if (!has_task) return;
-
-  i32 groups[Sums::LINES];  // of the pack
-  Row rows[Sums::LINES];
-#pragma unroll
-  for (int line = 0; line < Sums::LINES; ++line) {
-    const i32 filter = blocks.filters * BLOCK + line * 8 + i32(lane / 4);
-    groups[line] = filter / OUT;
-    rows[line] = row_of(p, first_group * OUT + filter);
-  }
-  const auto put = [&](int number, const Pair& sum) {
-    const int line = number / (2 * STEPS), step = number / 2 % STEPS, half = number % 2;
-    const i32 channel = blocks.channels * BLOCK + (TAPS_ABREAST == 1 ? half * 8 : 0) + i32(lane % 4 * 2);
-    const i32 tap = first_tap + step * TAPS_ABREAST + (TAPS_ABREAST == 1 ? 0 : half), group = groups[line];
-    const bool is_ours[2] = {PACK == 1 || channel / IN == group, PACK == 1 || (channel + 1) / IN == group};
-    if (PACK > 1 && (first_group + group >= p.groups || !(is_ours[0] || is_ours[1]))) return;
-    if (TAPS % SET_TAPS != 0 && tap >= TAPS) return;
-    store(p, rows[line], tap * IN + channel - group * IN, is_ours, sum);
-  };
-#pragma unroll
-  for (int share = 0; share < PARTS; ++share) {
-    if (u32(share) != part) continue;
-#pragma unroll
-    for (int number = share_begin(share); number < share_begin(share + 1); ++number) {
-      Pair all = sums.pair(number);
-#pragma unroll
-      for (int other = 0; other < PARTS; ++other) {
-        if (other == share) continue;
-        const Pair one = handed_over(other)[number * WARP_SIZE];
-        all.v[0] += one.v[0];
-        all.v[1] += one.v[1];
-      }
-      put(number, all);
-    }
-  }
+  if (task.exists) finish(p, task, handed, sums, lane);
 }

@@ -269,14 +269,13 @@ class FilterGeometry:
         return Struct(
             (
                 *pointers,
-                *(where if slices.splits > 1 else ()),
                 image.geometry(tile.box, pace, tuple(axis.lowest for axis in self.axes)),
                 response.geometry(tile.response_box, tile.extents),
                 *i32((*steps[1:-1], tile.box.place_step, self.operation.groups)),
                 *(Struct(divider(count)) for count in counts),
                 *i32((*divmod(prod(counts), slices.splits), tile.places)),
                 *self._offsets(tile),
-                *(finish if slices.splits == 1 else ()),
+                Struct(where if slices.splits > 1 else finish),
             )
         )
 

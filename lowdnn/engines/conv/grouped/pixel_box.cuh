@@ -1,5 +1,5 @@
 // Boxes of positions of a channels-last tensor, copied to shared memory: with cp.async by all threads of a block, or, in
-// whole lines, by tensor map (mapped_box.cuh).
+// whole lines, by tensor map (box_source.cuh).
 //
 // Positions have an image and BOX_AXES spatial axes. A tile numbered (t0, t1, ...) lies over the box that begins at
 // t * pace + origin in every axis. In shared memory position follows position, so that ldmatrix meets no bank twice in

@@ -1,4 +1,4 @@
-"""Host side of ``pixel_box.cuh`` and ``mapped_box.cuh``: boxes of positions, channels last."""
+"""Host side of ``pixel_box.cuh`` and ``box_source.cuh``: boxes of positions, channels last."""
 
 from __future__ import annotations
 
