@@ -16,6 +16,11 @@ WARP_SCHEDULERS: Final = 4
 REGISTERS_PER_SM: Final = 65536
 #: Registers that a thread may have.
 MAX_THREAD_REGISTERS: Final = 255
+#: Registers by multiples of which a thread has them, at launch and where warpgroups hand some over (PTX ISA,
+#: ``setmaxnreg``).
+THREAD_REGISTER_GRANULE: Final = 8
+#: Registers that a thread of a warpgroup can use after that, at most.
+MAX_HANDED_REGISTERS: Final = 240
 #: Registers by multiples of which a warp gets its own.
 WARP_REGISTER_GRANULE: Final = 256
 #: Threads that a block may have.

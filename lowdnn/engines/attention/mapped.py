@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from lowdnn.arch.multiprocessor import MAX_HANDED_REGISTERS
 from lowdnn.engines.attention.heads import Heads, offsets_argument, padded, table_arguments
 from lowdnn.engines.gemm.instructions import WGMMA_TYPES
 from lowdnn.engines.launch import i32
+from lowdnn.engines.model import occupancy
 from lowdnn.enums import DataType
 from lowdnn.ops.ragged import RaggedMove
 from lowdnn.plan import MathUnit, Struct, TensorMap
@@ -22,9 +24,6 @@ _PACKED_END = 1 << 30
 _MOST_PACKED_ROWS = 1 << 31
 #: Bytes behind which addresses begin again.
 _ADDRESS_BYTES = 1 << 64
-_REGISTERS_PER_SM = 65536
-#: The most that a multiplying warpgroup can use.
-_MAX_CONSUMER_REGISTERS = 240
 
 
 def math_unit(data_type: DataType) -> MathUnit:
@@ -61,9 +60,9 @@ def boxed_bytes(size: int, element_bytes: int = 2) -> int:
 def consumer_registers(warpgroups: int, producer_registers: int, blocks_per_sm: int = 1) -> int:
     """Of a thread of each of ``warpgroups`` beside a loading one, whose threads keep ``producer_registers``; 0 where
     there are enough for all as launched."""
-    launched = _REGISTERS_PER_SM // ((warpgroups + 1) * WARPGROUP_THREADS * blocks_per_sm) // 8 * 8
-    left = (launched * (warpgroups + 1) - producer_registers) // warpgroups // 8 * 8
-    return 0 if launched > _MAX_CONSUMER_REGISTERS else min(left, _MAX_CONSUMER_REGISTERS)
+    launched = occupancy.launched_registers((warpgroups + 1) * WARPGROUP_THREADS, blocks_per_sm)
+    handed = occupancy.consumer_registers(launched, warpgroups, producer_registers)
+    return 0 if launched > MAX_HANDED_REGISTERS else handed
 
 
 def _layout(heads: Heads, rows: int) -> TiledMap:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from lowdnn import dtypes
+from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Knob
 from lowdnn.engines.gemm.instructions import MMA_ACCUMULATORS, MMA_UNITS
@@ -68,7 +69,7 @@ class TileShape:
 
     @cached_property
     def threads(self) -> int:
-        return 32 * self.warps_m * self.warps_n
+        return WARP_SIZE * self.warps_m * self.warps_n
 
     @cached_property
     def accumulators(self) -> int:

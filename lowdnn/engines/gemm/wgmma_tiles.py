@@ -7,10 +7,9 @@ from enum import IntEnum
 from functools import cached_property
 from itertools import accumulate
 
-from lowdnn.arch.multiprocessor import MAX_THREAD_REGISTERS, REGISTERS_PER_SM
 from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES
 from lowdnn.engines.launch import BARRIER_BYTES, MAX_EXTENT, ceil_div, divider, i32
-from lowdnn.engines.model.occupancy import clustered_sms
+from lowdnn.engines.model.occupancy import clustered_sms, consumer_registers, launched_registers
 from lowdnn.plan import Struct
 from lowdnn.tensor_map import TensorMapSwizzle
 
@@ -26,9 +25,8 @@ _MAX_BOX_ROWS = 256
 WARPGROUP_ROWS = 64
 
 WARPGROUP_THREADS = 128
-#: What the loading warpgroup keeps; and the most that a multiplying one can use.
+#: Registers that a thread of the loading warpgroup keeps.
 _PRODUCER_REGISTERS = 40
-_MAX_CONSUMER_REGISTERS = 240
 #: Of each multiplying warp, where the accumulators leave through shared memory.
 _STAGING_BUFFER_BYTES = 2048
 #: Of a chunk of the epilogue's operand and its barrier.
@@ -238,13 +236,13 @@ class WgmmaTile:
     @property
     def launched_registers(self) -> int:
         """Of each thread at launch, and the most that ptxas hands out."""
-        return min(REGISTERS_PER_SM // (self.threads * self.blocks_per_sm), MAX_THREAD_REGISTERS) // 8 * 8
+        return launched_registers(self.threads, self.blocks_per_sm)
 
     @cached_property
     def registers(self) -> Registers:
         """How the block's registers are handed out once its warpgroups have parted."""
-        left = self.launched_registers * (1 + self.consumers) - _PRODUCER_REGISTERS
-        return Registers(_PRODUCER_REGISTERS, min(left // self.consumers // 8 * 8, _MAX_CONSUMER_REGISTERS))
+        consumer = consumer_registers(self.launched_registers, self.consumers, _PRODUCER_REGISTERS)
+        return Registers(_PRODUCER_REGISTERS, consumer)
 
     @property
     def macros(self) -> tuple[tuple[str, int | str], ...]:

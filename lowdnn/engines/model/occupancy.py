@@ -18,9 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn.arch.multiprocessor import (
+    MAX_HANDED_REGISTERS,
+    MAX_THREAD_REGISTERS,
     REGISTERS_PER_SM,
     RESERVED_SHARED_BYTES,
     SHARED_GRANULE_BYTES,
+    THREAD_REGISTER_GRANULE,
     WARP_REGISTER_GRANULE,
     WARP_SCHEDULERS,
     WARP_SIZE,
@@ -51,6 +54,17 @@ def blocks_by_registers(registers: int, threads: int) -> int:
     return REGISTERS_PER_SM // WARP_SCHEDULERS // of_warp * WARP_SCHEDULERS // -(-threads // WARP_SIZE)
 
 
+def launched_registers(threads: int, blocks: int = 1) -> int:
+    """The most registers of a thread with which a multiprocessor holds ``blocks`` blocks of ``threads`` threads."""
+    return _whole(min(REGISTERS_PER_SM // (threads * blocks), MAX_THREAD_REGISTERS))
+
+
+def consumer_registers(launched: int, consumers: int, kept: int) -> int:
+    """Registers of a thread of each of ``consumers`` warpgroups, all as large as the producer beside them, whose
+    threads keep ``kept`` of the ``launched`` registers."""
+    return min(_whole((launched * (1 + consumers) - kept) // consumers), MAX_HANDED_REGISTERS)
+
+
 def blocks_by_shared(arch: ArchSpec, shared_bytes: CountT) -> CountT:
     """Blocks for which a multiprocessor has shared memory; none where a block has more than it may have."""
     taken = -(-(shared_bytes + RESERVED_SHARED_BYTES) // SHARED_GRANULE_BYTES) * SHARED_GRANULE_BYTES
@@ -66,3 +80,7 @@ def shared_room(arch: ArchSpec, blocks: int) -> int:
 def clustered_sms(sm_count: int, cluster: int) -> int:
     """Multiprocessors that clusters of ``cluster`` blocks find room on at once, with one block on each."""
     return sm_count if cluster <= _SMALL_CLUSTER else max(int(sm_count * CLUSTERED_SHARE), 1)
+
+
+def _whole(registers: int) -> int:
+    return registers // THREAD_REGISTER_GRANULE * THREAD_REGISTER_GRANULE

@@ -9,7 +9,7 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.arch.timings import Timings
-from lowdnn.engines.model.clock import launch_s, overlap, slowest, waves, work_s
+from lowdnn.engines.model.clock import launch_s, moving_s, overlap, slowest, stage_latency_s, waves, work_s
 from lowdnn.engines.model.search import place_of_least
 from lowdnn.plan import MathUnit, Work
 
@@ -43,6 +43,18 @@ def test_a_launch_may_save_overhead_and_blocks_may_meet() -> None:
     assert launch_s(ARCH, 1.0) == 3.0
     assert launch_s(ARCH, 1.0, is_dependent=True) == 2.5
     assert launch_s(ARCH, 1.0, is_cooperative=True) == 3.25
+
+
+def test_a_launch_that_moves_bytes_takes_overhead_and_their_time() -> None:
+    moved = np.array([0.0, 3 * ARCH.copy_bytes_per_s])
+    assert moving_s(ARCH, moved).tolist() == [2.0, 5.0]
+    assert moving_s(ARCH, ARCH.copy_bytes_per_s) == 3.0
+
+
+def test_stages_on_their_way_share_the_latency() -> None:
+    arch = replace(ARCH, timings=Timings(copy_latency_s=3.0))
+    assert stage_latency_s(arch, 2) == 1.5
+    assert stage_latency_s(arch, 4, copy_s=1.0) == 1.0
 
 
 def test_work_takes_arithmetic_and_bytes() -> None:

@@ -12,11 +12,20 @@ from lowdnn.arch.multiprocessor import (
     MAX_THREAD_REGISTERS,
     REGISTERS_PER_SM,
     RESERVED_SHARED_BYTES,
+    THREAD_REGISTER_GRANULE,
     WARP_SIZE,
 )
 from lowdnn.arch.specs import SM_80, SM_86, SM_90A, ArchSpec, all_specs, spec_named
 from lowdnn.driver.base import Driver
-from lowdnn.engines.model.occupancy import blocks_by_registers, blocks_by_shared, resident_blocks, shared_room
+from lowdnn.engines.model.occupancy import (
+    blocks_by_registers,
+    blocks_by_shared,
+    clustered_sms,
+    consumer_registers,
+    launched_registers,
+    resident_blocks,
+    shared_room,
+)
 from lowdnn.engines.registry import ENGINES
 from tests.support.data import fresh_seed
 from tests.support.occupancy import differences
@@ -53,6 +62,35 @@ def test_whole_warps_share_the_registers_of_a_scheduler() -> None:
     """Three warps of 176 registers take 3/11 of the registers, and two schedulers have two warps of them at most."""
     assert blocks_by_registers(176, 3 * WARP_SIZE) == 2
     assert REGISTERS_PER_SM // (176 * 3 * WARP_SIZE) == 3
+
+
+@pytest.mark.parametrize("warps", [4, 8, 12, 16])
+def test_a_thread_has_registers_up_to_the_share_of_as_many_blocks(warps: int) -> None:
+    threads = warps * WARP_SIZE
+    for blocks in range(1, 2048 // threads + 1):
+        registers = launched_registers(threads, blocks)
+        assert blocks_by_registers(registers, threads) >= blocks
+        most = registers + THREAD_REGISTER_GRANULE > MAX_THREAD_REGISTERS
+        assert most or blocks_by_registers(registers + THREAD_REGISTER_GRANULE, threads) < blocks
+
+
+@pytest.mark.parametrize(
+    ("consumers", "blocks", "kept", "registers"), [(2, 1, 40, 232), (1, 2, 40, 216), (3, 1, 40, 152), (1, 1, 40, 240)]
+)
+def test_warpgroups_hand_over_what_the_producer_does_not_keep(
+    consumers: int, blocks: int, kept: int, registers: int
+) -> None:
+    launched = launched_registers((1 + consumers) * 4 * WARP_SIZE, blocks)
+    assert consumer_registers(launched, consumers, kept) == registers
+    assert registers * consumers + kept <= launched * (1 + consumers)
+
+
+@pytest.mark.parametrize(
+    ("sm_count", "cluster", "found"),
+    [(132, 1, 132), (132, 2, 132), (132, 3, 120), (132, 8, 120), (114, 4, 103), (1, 4, 1)],
+)
+def test_large_clusters_do_not_find_room_everywhere(sm_count: int, cluster: int, found: int) -> None:
+    assert clustered_sms(sm_count, cluster) == found
 
 
 @pytest.mark.parametrize("arch", all_specs(), ids=lambda arch: arch.name)

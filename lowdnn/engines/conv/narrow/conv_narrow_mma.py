@@ -148,7 +148,7 @@ class _Problem:
     @cached_property
     def filter_bytes(self) -> int:
         runs = ceil_div(self.outputs, _RUN)
-        return runs * (_RUN // 8) * self.chunks * 32 * _LANE_FILTER_BYTES
+        return runs * (_RUN // 8) * self.chunks * WARP_SIZE * _LANE_FILTER_BYTES
 
     def tiles(self, arch: ArchSpec) -> tuple[_Tile, ...]:
         """Those whose inputs fit the registers and all of which fits shared memory, the best first."""

@@ -171,7 +171,7 @@ class _Problem:
     @property
     def filter_bytes(self) -> int:
         taps_0, taps_1, _ = self.rows.taps
-        return taps_0 * self.chunks * self.shifts * taps_1 * self.column_blocks * 32 * _LANE_BYTES
+        return taps_0 * self.chunks * self.shifts * taps_1 * self.column_blocks * WARP_SIZE * _LANE_BYTES
 
     def registers(self, blocks_m: int) -> int:
         """Of a thread, for sums and inputs."""

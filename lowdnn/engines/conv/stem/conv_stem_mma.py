@@ -163,7 +163,7 @@ class _Problem(RowTiling[_Tile]):
     def filter_bytes(self) -> int:
         """As all classes' lanes read them."""
         blocks = self.rows.classes * self.filters.passes * self.filters.pass_blocks
-        return self.steps * blocks // 2 * 32 * _LANE_BYTES
+        return self.steps * blocks // 2 * WARP_SIZE * _LANE_BYTES
 
     def refuse_shape(self) -> str:
         if refused := self.rows.refuse_shape():
