@@ -6,12 +6,10 @@
 // Launch: WARPS warps in a block, a block for each row.
 // Macros: those of attention_forward.cuh, WARPS; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
 
-#include "generated.cuh"
 #include "attention_forward.cuh"
+#include "attention_forward_store.cuh"
 #include "attention_partials.cuh"
-#if OVERLAPS_PREVIOUS
 #include "include/ptx/dependent_launch.cuh"
-#endif
 
 constexpr int PAIRS = (HEAD_V + 2 * WARP_SIZE - 1) / (2 * WARP_SIZE);
 
@@ -47,12 +45,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) KERNEL_NAME(cons
   const i64 coordinate[4] = {batch, head - batch * params.heads.divisor, row - head * params.queries.divisor, 0};
   const auto column = [&](int pair) { return i32(lane + pair * WARP_SIZE) * 2; };
 
-#if OVERLAPS_PREVIOUS
-  wait_for_previous_kernel();
-  allow_next_kernel();
-#endif
+  if constexpr (OVERLAPS_PREVIOUS) {
+    wait_for_previous_kernel();
+    allow_next_kernel();
+  }
 
-  const f32 unit = p.scale * LOG2_E;
+  const f32 unit = p.score_scale() * LOG2_E;
   Joined joined;
 #pragma unroll 4
   for (i32 part = i32(warp); part < params.parts; part += WARPS) {

@@ -20,21 +20,21 @@
 // whether blocks of the next one find no room before those of this one end.
 // Source: Dao et al., "Flash-Decoding for long-context inference".
 
-#include "generated.cuh"
 #include "attention_forward.cuh"
+#include "attention_forward_scores.cuh"
+#include "attention_forward_store.cuh"
+#include "attention_forward_weights.cuh"
 #include "attention_mma.cuh"
 #include "attention_partials.cuh"
 #include "attention_places.cuh"
-#if IN_CLUSTER
 #include "include/ptx/cluster.cuh"
-#endif
-#if OVERLAPS_PREVIOUS
 #include "include/ptx/dependent_launch.cuh"
-#endif
 
 typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;
 typedef HeadRows<T, TILE_KV, HEAD_QK> Keys;
 typedef HeadRows<T, TILE_KV, HEAD_V> Values;
+// Queries as the multiplications take them: a warp holds as many as there are registers for.
+typedef Either<TILE_Q * HEAD_QK <= 16 * 128, HeldRows<PARTS, HEAD_QK>, Queries>::Type QueryOperand;
 
 constexpr int THREADS = WARPS * WARP_SIZE;
 
@@ -52,13 +52,13 @@ struct Stage {
   __device__ __forceinline__ u32 note_of_values() const { return address + NOTES + 4; }
 };
 
-struct Params {
+struct Operands {
   QueryHeads q;
   KeyHeads k;
   ValueHeads v;
-#if IS_SPLIT && !IN_CLUSTER
-  Partials partials;
-#endif
+};
+
+struct Params : Operands, PartialsOf<IS_SPLIT && !IN_CLUSTER> {
   Forward forward;
 };
 
@@ -164,9 +164,9 @@ struct Meeting {
   }
 };
 
-#if IS_SPLIT && !IN_CLUSTER
 // What the block has found of its part of the keys: two blocks of columns from `first` on, with the first ones the
-// extremes.
+// extremes.  Params: those of a kernel that has partials.
+template <class Params>
 __device__ __forceinline__ void store_partial(const Params& p, const Place& place, const Rows& rows,
                                               const RunningSoftmax& softmax, const OutputPair& o, int first) {
 #pragma unroll
@@ -188,7 +188,7 @@ __device__ __forceinline__ void store_partial(const Params& p, const Place& plac
     }
   }
 }
-#else
+
 // Two blocks of columns of the output from `first` on, with the first ones the statistics.
 __device__ __forceinline__ void store_pair(const Forward& p, const Place& place, const Rows& rows,
                                            const RunningSoftmax& softmax, OutputPair& o, int first) {
@@ -203,7 +203,6 @@ __device__ __forceinline__ void store_pair(const Forward& p, const Place& place,
   scale_rows(o, shares);
   store_output(p, to, place, rows, o, first * 8);
 }
-#endif
 
 // Joins what the warps of the block have found, in their order, and then what the blocks of a cluster have, in theirs:
 // each warp some columns.
@@ -214,37 +213,36 @@ __device__ __forceinline__ void join_found(const Params& params, const Place& pl
   const auto load = [](const f32& here) { return here; };
 #pragma unroll 1
   for (int first = warp * 2; first < OUTPUT_BLOCKS; first += WARPS * 2) {
-    RunningSoftmax softmax(p.scale);
+    RunningSoftmax softmax(p.score_scale());
     OutputPair o = {};
 #pragma unroll
     for (int other = 0; other < WARPS; ++other) meeting.of_warp(other).join_to(softmax, o, first, load);
-#if IN_CLUSTER
-    if (first == 0) meeting.of_block().store_extremes(softmax);
-    meeting.of_block().store(o, first);
-#elif IS_SPLIT
-    store_partial(params, place, rows, softmax, o, first);
-#else
-    store_pair(p, place, rows, softmax, o, first);
-#endif
-  }
-#if IN_CLUSTER
-  cluster_sync();
-#pragma unroll 1
-  for (int first = (warp * gridDim.y + blockIdx.y) * 2; first < OUTPUT_BLOCKS; first += WARPS * gridDim.y * 2) {
-    RunningSoftmax softmax(p.scale);
-    OutputPair o = {};
-#pragma unroll 2
-    for (u32 block = 0; block < gridDim.y; ++block) {
-      const auto load_there = [&](const f32& here) { return load_of_block(&here, block); };
-      meeting.of_block().join_to(softmax, o, first, load_there);
+    if constexpr (IN_CLUSTER) {
+      if (first == 0) meeting.of_block().store_extremes(softmax);
+      meeting.of_block().store(o, first);
+    } else if constexpr (IS_SPLIT) {
+      store_partial(params, place, rows, softmax, o, first);
+    } else {
+      store_pair(p, place, rows, softmax, o, first);
     }
-    store_pair(p, place, rows, softmax, o, first);
   }
-  cluster_sync();  // others have read what is here
-#endif
+  if constexpr (IN_CLUSTER) {
+    cluster_sync();
+#pragma unroll 1
+    for (int first = (warp * gridDim.y + blockIdx.y) * 2; first < OUTPUT_BLOCKS; first += WARPS * gridDim.y * 2) {
+      RunningSoftmax softmax(p.score_scale());
+      OutputPair o = {};
+#pragma unroll 2
+      for (u32 block = 0; block < gridDim.y; ++block) {
+        const auto load_there = [&](const f32& here) { return load_of_block(&here, block); };
+        meeting.of_block().join_to(softmax, o, first, load_there);
+      }
+      store_pair(p, place, rows, softmax, o, first);
+    }
+    cluster_sync();  // others have read what is here
+  }
 }
 
-#if OVERLAPS_PREVIOUS
 // Brings to the L2 cache, while the kernel before this one ends, what must be read to know where the first keys are,
 // and, where no block of this launch is there long before, the first tile of each warp: of sequences and their parts as
 // if all were the longest ones. More tiles would take the memory from the kernel before.
@@ -252,30 +250,26 @@ __device__ __forceinline__ void ask_ahead(const Params& params) {
   const Forward& p = params.forward;
   const u32 packs_before = p.tiles.divide(blockIdx.x);
   const i32 batch = i32(p.packs.divide(packs_before));
-#if HAS_LENGTHS
-  if (threadIdx.x == 0) prefetch_to_l2(p.lengths + batch * p.length_stride);
-#endif
+  if constexpr (HAS_LENGTHS) {
+    if (threadIdx.x == 0) args_of<KeyLengths>(p.parts).prefetch(batch);
+  }
   const i32 noted = blockIdx.y * (p.keys / gridDim.y) + threadIdx.x * TILE_KV;
   if (noted < p.keys) {
     prefetch_note(params.k, batch, noted);
     prefetch_note(params.v, batch, noted);
   }
-#if FILLS_DEVICE && !HAS_BLOCKS
+  if (!FILLS_DEVICE || HAS_BLOCKS) return;
   const Place place(p, packs_before, blockIdx.x - packs_before * p.tiles.divisor, {p.queries, p.keys});
   const Share share(place);
   const i32 tile = share.begin + i32(threadIdx.x / WARP_SIZE), row = tile * TILE_KV;
   if (tile >= share.end) return;
   prefetch_rows<Keys>(params.k, batch, place.head, row, p.keys - row);
   prefetch_rows<Values>(params.v, batch, place.head, row, p.keys - row);
-#endif
 }
-#endif
 
 // Lets the next launch in: before the first copy, or when a warp has asked for its last tile.
 __device__ __forceinline__ void allow_next(bool has_asked_for_all) {
-#if OVERLAPS_PREVIOUS
-  if (has_asked_for_all == FILLS_DEVICE) allow_next_kernel();
-#endif
+  if (OVERLAPS_PREVIOUS && has_asked_for_all == FILLS_DEVICE) allow_next_kernel();
 }
 
 // Asks for the tiles of a warp's share, and before that, where keys and values lie in pages, notes where these are.
@@ -329,10 +323,10 @@ struct Copies {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     KERNEL_NAME(const __grid_constant__ Params params) {
-#if OVERLAPS_PREVIOUS
-  ask_ahead(params);
-  wait_for_previous_kernel();
-#endif
+  if constexpr (OVERLAPS_PREVIOUS) {
+    ask_ahead(params);
+    wait_for_previous_kernel();
+  }
   allow_next(false);
   const Forward& p = params.forward;
   extern __shared__ __align__(128) u8 memory[];
@@ -351,14 +345,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   constexpr int LATER = STAGES - 1;  // copies that were asked for behind the one that is waited for
   cp_async_wait<LATER>();            // the queries came with the first keys
   __syncthreads();
-#if TILE_Q * HEAD_QK <= 16 * 128
-  const HeldRows<PARTS, HEAD_QK> queries(q);
-#else
-  const Queries& queries = q;
-#endif
+  const QueryOperand queries(q);
 
   OutputTile o = {};
-  RunningSoftmax softmax(p.scale);
+  RunningSoftmax softmax(p.score_scale());
   if (warp == 0 && blockIdx.y == 0) softmax.add_sink(p, place, rows);
   int stage = 0;
 #pragma unroll 1
@@ -371,7 +361,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     f32 shrinking[PARTS][2];
     if (softmax.add(scores, shrinking)) scale_rows(o, shrinking);
     const auto weight = [&](int part, int block, int half) {
-      return weights_of(p, place, rows, tile, part, half, block, scores[part][block] + half * 2);
+      return weights_of<Weights>(p, place, rows, tile, part, half, block, scores[part][block] + half * 2);
     };
     multiply_columns(weight, copies.stage(stage).values(), 0, o);
     __syncwarp();  // the tiles are no longer read

@@ -13,8 +13,10 @@
 // Macros: HEAD_QK, and those of attention_forward.cuh and attention_places.cuh.
 // Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", algorithm 1.
 
-#include "generated.cuh"
 #include "attention_forward.cuh"
+#include "attention_forward_scores.cuh"
+#include "attention_forward_store.cuh"
+#include "attention_forward_weights.cuh"
 #include "attention_mma.cuh"
 #include "attention_places.cuh"
 
@@ -55,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
   };
 
   OutputTile o = {};
-  RunningSoftmax softmax(p.scale);
+  RunningSoftmax softmax(p.score_scale());
   softmax.add_sink(p, place, rows);
   if (place.begin < place.end) {
     const i32 queries = existing_rows(params.q, place.batch, p.queries) - place.block_row;
@@ -78,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
     f32 shrinking[PARTS][2];
     if (softmax.add(scores, shrinking)) scale_rows(o, shrinking);
     const auto weight = [&](int part, int block, int half) {
-      return weights_of(p, place, rows, tile, part, half, block, scores[part][block] + half * 2);
+      return weights_of<Weights>(p, place, rows, tile, part, half, block, scores[part][block] + half * 2);
     };
     multiply_columns(weight, v, 0, o);
   }

@@ -2,8 +2,8 @@
 // scores in memory.
 //
 // Block: tiles of TILE_Q queries of one head, one after the other, warps specialised: warpgroups with 64 queries each
-// multiply, the last warpgroup's warps load, a thread of each. What becomes of each query is attention_forward.cuh's;
-// keys outside of the band are passed over.
+// multiply, the last warpgroup's warps load, a thread of each. Scores, softmax and outputs are those of the headers of
+// attention forward; keys outside of the band are passed over.
 // Tiles of queries go through a ring of QUERY_STAGES stages (attention_order.cuh says which ones), those of TILE_KV
 // keys and values through rings of STAGES: a ring's producer waits until a stage is empty and starts its copies, which
 // arrive at its `full` barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next
@@ -22,8 +22,9 @@
 // QUERY_STAGES, STAGES, BLOCKS_PER_SM, PRODUCER_REGISTERS, CONSUMER_REGISTERS (0: as launched).
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", algorithm 2.
 
-#include "generated.cuh"
 #include "attention_forward.cuh"
+#include "attention_forward_scores.cuh"
+#include "attention_forward_store.cuh"
 #include "attention_mapped_places.cuh"
 #include "attention_order.cuh"
 #include "include/ptx/dependent_launch.cuh"
@@ -46,11 +47,7 @@ struct Params {
   MappedIn<Q_PLACE, TILE_Q>::Type q;
   MappedIn<K_PLACE, K_BOX>::Type k;
   MappedIn<V_PLACE, V_BOX>::Type v;
-#if STORES_PACKED
-  PackedOrder::Batches batches;
-#else
-  Order order;
-#endif
+  Either<STORES_PACKED, PackedOrder, Order>::Type::Args order;  // which tiles of queries the block takes
   Forward forward;
 };
 
@@ -185,19 +182,10 @@ struct Memory {
   __device__ __forceinline__ u32 end() const { return values.full + values.BARRIER_BYTES; }
 };
 
-// Which tiles of queries the block takes.
-#if STORES_PACKED
-__device__ __forceinline__ PackedOrder order_of(const Params& p, const Memory& memory) {
-  return PackedOrder(p.forward, p.batches, memory.end());
-}
-#else
-__device__ __forceinline__ const Order& order_of(const Params& p, const Memory& memory) { return p.order; }
-#endif
-
 // f(work, place) of each of them, one after the other.
 template <class F>
 __device__ __forceinline__ void for_each_tile_of_queries(const Params& p, const Memory& memory, const F& f) {
-  const auto& order = order_of(p, memory);
+  const auto& order = order_of(p.forward, p.order, memory.end());
 #pragma unroll 1
   for (u32 turn = 0; turn < order.turns; ++turn) {
     const Work work = order.at(turn);
@@ -464,9 +452,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) KERNEL_NAME
   Memory memory(shared_address(shared));
   wait_for_previous_kernel();
   allow_next_kernel();
-#if STORES_PACKED
-  PackedOrder::make(p.forward, p.batches, memory.end());
-#endif
+  make_order(p.forward, p.order, memory.end());
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0);
   if (warp >= CONSUMER_WARPS) {
     if constexpr (CONSUMER_REGISTERS > 0) release_registers<PRODUCER_REGISTERS>();

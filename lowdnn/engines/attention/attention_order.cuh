@@ -1,11 +1,10 @@
 // Which tiles of queries a block takes, one each turn.
 //
 // Tiles are counted from the last one of as many as a head may have (`Place`).
-// Before it, the kernel includes attention_forward.cuh.
 
 #pragma once
 
-#include "attention_forward.cuh"
+#include "attention_forward_place.cuh"
 #include "include/math/search.cuh"
 #include "include/ptx/shared_memory.cuh"
 
@@ -18,6 +17,8 @@ struct Work {
 // come first, and blocks take them in turns, forth and back. In pairs, one tile from either end of a head, they come
 // head by head.
 struct Order {
+  typedef Order Args;
+
   u32 turns;          // of a block
   u32 tiles, heads;   // of a head, of all batches
   u32 section_heads;  // 0: in pairs
@@ -52,18 +53,18 @@ struct SharedWords {
 // ones, cost about as much within a sequence; the sequences where they cost the most come first, each head by head, and
 // blocks take units in turns, forth and back. What pairs leave, a tile in the middle, comes behind all of them.
 struct PackedOrder {
-  struct Batches {
+  struct Args {
     u32 count, heads;  // heads of each
     u32 unit_tiles;    // 1 or 2
   };
 
   const Forward& p;
-  const Batches& batches;
+  const Args& batches;
   const SharedWords batch_at, units_before, rests_before;  // by rank, the latter two with the sum of all behind them
   const u32 tiles, turns;
 
   // `shared`: 20 bytes for each batch, and 8, where `make` has been.
-  __device__ __forceinline__ PackedOrder(const Forward& p, const Batches& batches, u32 shared)
+  __device__ __forceinline__ PackedOrder(const Forward& p, const Args& batches, u32 shared)
       : p(p),
         batches(batches),
         batch_at{shared},
@@ -73,7 +74,7 @@ struct PackedOrder {
         turns(rounds() * batches.unit_tiles) {}
 
   // All threads, which meet here.
-  static __device__ __forceinline__ void make(const Forward& p, const Batches& batches, u32 shared) {
+  static __device__ __forceinline__ void make(const Forward& p, const Args& batches, u32 shared) {
     const SharedWords batch_at = {shared}, units_before = {batch_at.behind(batches.count)};
     const SharedWords rests_before = {units_before.behind(batches.count + 1)};
     const SharedWords tiles_each = {rests_before.behind(batches.count + 1)};
@@ -127,3 +128,15 @@ struct PackedOrder {
     return (p.stored_queries(batch) + TILE_Q - 1) / TILE_Q;
   }
 };
+
+// The order that a kernel's parameters stand for.  shared: the address of its memory, where `make_order` has been.
+__device__ __forceinline__ const Order& order_of(const Forward&, const Order& order, u32) { return order; }
+__device__ __forceinline__ PackedOrder order_of(const Forward& p, const PackedOrder::Args& batches, u32 shared) {
+  return PackedOrder(p, batches, shared);
+}
+
+// All threads call it.
+__device__ __forceinline__ void make_order(const Forward&, const Order&, u32) {}
+__device__ __forceinline__ void make_order(const Forward& p, const PackedOrder::Args& batches, u32 shared) {
+  PackedOrder::make(p, batches, shared);
+}

@@ -21,3 +21,9 @@ struct Partials {
     return reinterpret_cast<float2*>(outputs + (part * rows + row) * HEAD_V + column);
   }
 };
+
+// The parameters of a kernel that may have partials.
+template <bool IS_THERE> struct PartialsOf {
+  Partials partials;
+};
+template <> struct PartialsOf<false> {};

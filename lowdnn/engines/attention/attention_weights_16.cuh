@@ -4,7 +4,7 @@
 
 #pragma once
 
-#include "attention_forward.cuh"
+#include "attention_forward_weights.cuh"
 #include "attention_wgmma.cuh"
 
 typedef SwizzledRows<TILE_KV, HEAD_V> LoadedValues;
@@ -32,7 +32,7 @@ __device__ __forceinline__ void make_weights(const Forward& p, const Place& plac
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int block = step * 2 + i / 2, half = i % 2;
-      weights[step][i] = weights_of(p, place, rows, tile, 0, half, block, scores[0][block] + half * 2);
+      weights[step][i] = weights_of<Weights>(p, place, rows, tile, 0, half, block, scores[0][block] + half * 2);
       make_ready(weights[step][i]);
     }
   }

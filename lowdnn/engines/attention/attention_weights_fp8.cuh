@@ -9,7 +9,7 @@
 
 #pragma once
 
-#include "attention_forward.cuh"
+#include "attention_forward_place.cuh"
 #include "attention_wgmma.cuh"
 #include "include/math/fp8_pairs.cuh"
 #include "include/ptx/ldmatrix.cuh"

@@ -297,7 +297,7 @@ def _clear(numbers: tuple[Argument, ...]) -> tuple[KernelRef, Launch]:
 
 
 def _order(problem: AttentionForward, tile: ForwardTile, blocks: int) -> Struct:
-    """The kernel's ``Order``; of packed sequences ``PackedOrder::Batches``, in pairs where a head's tiles differ."""
+    """The kernel's ``Order``; of packed sequences ``PackedOrder::Args``, in pairs where a head's tiles differ."""
     batch, heads, queries, keys = problem.attention.first.c.dims
     left, right = problem.bounds
     first = np.arange(ceil_div(queries, tile.queries))[::-1] * tile.queries

@@ -158,7 +158,7 @@ class ForwardKernel:
 
     @property
     def argument(self) -> Struct:
-        """The kernels' ``Forward``."""
+        """The kernels' ``Forward``, the parts as members in the order of its bases."""
         _, heads, queries, keys = self.problem.attention.first.c.dims
         return Struct(
             (
