@@ -13,7 +13,8 @@ def execute(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
     """Launches ``plan`` with the variant pack's addresses into the handle's stream; does not wait.
 
     Raises NotInitializedError for a closed handle, DescriptorTypeError, NotFinalizedError, BadParamError (a tensor
-    missing), NullPointerError, MisalignedPointerError, SizeInsufficientError (no workspace), DriverError.
+    missing), NullPointerError, MisalignedPointerError, SizeInsufficientError (no workspace), DriverError; with other
+    shapes in the variant pack also NotSupportedError, and ShapeMismatchError where they do not fit each other.
     Every object stays usable after each.
     """
     if not isinstance(handle, Handle):
@@ -34,7 +35,7 @@ def _launch(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
     _check_type("variant_pack", variant_pack, DescriptorType.VARIANT_PACK)
     description: ExecutionPlan = plan.value
     pack: VariantPack = variant_pack.value
-    loaded = description.loaded_for(handle)
+    loaded = description.loaded_with(handle, pack) if pack.override_uids else description.loaded_for(handle)
     pointers = pack.in_order(loaded.uids, handle.runtime.counters)
     loaded.execute(pointers, pack.workspace, handle.stream)
 

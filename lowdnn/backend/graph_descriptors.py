@@ -102,7 +102,7 @@ class GraphDescription:
     A graph with what no engine computes (``uncomputed``) is finalized, and refused where a plan is asked for.
 
     Every kernel of lowdnn takes extents at run time, so that graphs of new shapes reuse compiled kernels whether
-    ``is_dynamic_shape_enabled`` is set or not.
+    ``is_dynamic_shape_enabled`` is set or not. ``is_override_shape_enabled`` allows variant packs with other shapes.
     """
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATIONGRAPH
@@ -113,6 +113,9 @@ class GraphDescription:
     handle: Handle | None = attribute(AttributeName.OPERATIONGRAPH_HANDLE, AttributeType.HANDLE, default=None)
     is_dynamic_shape_enabled: bool = attribute(
         AttributeName.OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED, AttributeType.BOOLEAN, default=False
+    )
+    is_override_shape_enabled: bool = attribute(
+        AttributeName.OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED, AttributeType.BOOLEAN, default=False
     )
     mode: OperationGraphMode = attribute(
         AttributeName.OPERATIONGRAPH_MODE, AttributeType.OPERATIONGRAPH_MODE, default=OperationGraphMode.AUTO

@@ -30,7 +30,6 @@ _INERT: Mapping[DescriptorType, Mapping[AttributeName, InertAttribute]] = {
         )
     },
     DescriptorType.OPERATIONGRAPH: {
-        AttributeName.OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED: InertAttribute(AttributeType.BOOLEAN, (False,)),
         # A kernel cache finds kernels by what they are, whatever graphs they were compiled for.
         AttributeName.OPERATIONGRAPH_IS_SAME_TOPOLOGY: InertAttribute(AttributeType.BOOLEAN, (False, True)),
     },

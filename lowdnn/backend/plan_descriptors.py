@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,10 +14,12 @@ from lowdnn.backend.engine_descriptors import EngineConfig
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.kernel_cache import KernelCache
+from lowdnn.backend.override_shapes import Shapes, per_tensor, plan_with
 from lowdnn.backend.read_only import read_only
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import AttributeName, AttributeType, CudaGraphRetention, DescriptorType
 from lowdnn.events import Counters, emit, event_logger
+from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate
 from lowdnn.heuristics.stored_plans import Reading, read_plan, write_plan
 from lowdnn.plan import Plan
@@ -25,6 +28,8 @@ from lowdnn.schema import attribute
 from lowdnn.status import ArchMismatchError, BadParamError, DuplicatedEntriesError, NotSupportedError
 
 _MANY = 2**31 - 1
+#: Shapes for which a plan descriptor keeps a loaded plan, beside the graph's own; the least recently used go first.
+MAX_SHAPES = 64
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,28 @@ class ExecutionPlan:
             loaded = self._loaded[handle] = self._load(handle)
         return loaded
 
+    def loaded_with(self, handle: Handle, pack: VariantPack) -> LoadedPlan:
+        """The plan for the shapes that ``pack`` overrides: made at the first call with them, without compiling.
+
+        It needs no more workspace than the plan itself. Raises NotSupportedError for a graph that does not allow it.
+        """
+        if self.engine_config is not None and not self.engine_config.engine.description.is_override_shape_enabled:
+            where = "OPERATIONGRAPH descriptor.OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED"
+            raise NotSupportedError.at(where, expected="true for a variant pack with other shapes", got=False)
+        shapes = pack.shapes(self._candidate.graph)
+        known = self._reshaped.setdefault(handle, OrderedDict())
+        if shapes not in known:
+            plan = plan_with(self._candidate, shapes, handle.engines)
+            known[shapes] = handle.load(plan, None if self.kernel_cache is None else self.kernel_cache.images)
+            if len(known) > MAX_SHAPES:
+                known.popitem(last=False)
+        known.move_to_end(shapes)
+        return known[shapes]
+
+    @cached_property
+    def _reshaped(self) -> WeakKeyDictionary[Handle, OrderedDict[Shapes, LoadedPlan]]:
+        return WeakKeyDictionary()
+
     def _load(self, handle: Handle) -> LoadedPlan:
         if self.kernel_cache is None:
             return handle.load(self.plan)
@@ -146,6 +173,9 @@ class VariantPack:
     """Addresses for one execute: ``pointers[i]`` is that of tensor ``uids[i]``.
 
     A by-value tensor's pointer is the host address of its value. ``workspace`` may be 0 for a plan that needs none.
+
+    Tensors ``override_uids`` have other dims and strides than in the graph: those of all tensors in a row (INT64), or
+    the address of a std::vector<int64_t> for each of them (VOID_PTR), which are read at execute.
     """
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.VARIANT_PACK
@@ -178,10 +208,7 @@ class VariantPack:
 
     def __post_init__(self) -> None:
         _check_no_intermediates("VARIANT_PACK descriptor", VARIANT_PACK_INTERMEDIATES=self.intermediates)
-        if self.override_uids or self.override_shapes or self.override_strides:
-            where = "VARIANT_PACK descriptor.VARIANT_PACK_OVERRIDE_UNIQUE_IDS"
-            hint = "make a graph of the other shapes; its kernels are compiled already"
-            raise NotSupportedError.at(where, expected="none", got=list(self.override_uids), hint=hint)
+        self._check_overrides()
         if len(self.uids) != len(self.pointers):
             raise BadParamError.at(
                 "VARIANT_PACK descriptor.VARIANT_PACK_DATA_POINTERS",
@@ -193,6 +220,26 @@ class VariantPack:
             raise DuplicatedEntriesError.at(
                 "VARIANT_PACK descriptor.VARIANT_PACK_UNIQUE_IDS", expected="each uid once", got=repeated
             )
+
+    def shapes(self, graph: OperationGraph) -> Shapes:
+        """The shapes that tensors of ``graph`` have in the place of its own; raises BadParamError for others."""
+        where = "VARIANT_PACK descriptor.VARIANT_PACK_OVERRIDE"
+        unknown = [uid for uid in self.override_uids if uid not in graph.tensors]
+        if unknown:
+            raise BadParamError.at(f"{where}_UNIQUE_IDS", expected="uids of the graph", got=unknown)
+        ranks = [graph.tensors[uid].rank for uid in self.override_uids]
+        dims = per_tensor(f"{where}_SHAPES", self.override_shapes, ranks)
+        strides = per_tensor(f"{where}_STRIDES", self.override_strides, ranks)
+        return tuple(zip(self.override_uids, dims, strides, strict=True))
+
+    def _check_overrides(self) -> None:
+        where = "VARIANT_PACK descriptor.VARIANT_PACK_OVERRIDE"
+        if len(set(self.override_uids)) != len(self.override_uids):
+            got = list(self.override_uids)
+            raise DuplicatedEntriesError.at(f"{where}_UNIQUE_IDS", expected="each uid once", got=got)
+        for name, values in (("SHAPES", self.override_shapes), ("STRIDES", self.override_strides)):
+            if self.override_uids and not values:
+                raise BadParamError.at(f"{where}_{name}", expected="numbers for each of the uids", got="none")
 
     def in_order(self, uids: tuple[int, ...], counters: Counters) -> tuple[int, ...] | Mapping[int, int]:
         """The pointers in the order of ``uids``; all of them by uid where one is missing, which ``LoadedPlan`` refuses.

@@ -17,7 +17,7 @@ from lowdnn.graph.gathering import gathered
 from lowdnn.ops.base import HasPorts, Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
 from lowdnn.ops.norm import compute_type_of
-from lowdnn.ops.ragged import RaggedLoad, RaggedStore
+from lowdnn.ops.ragged import RaggedLoad, RaggedStore, packed_shape
 from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.sdpa import Lengths
 from lowdnn.ops.sdpa_forward import SdpaForward
@@ -67,10 +67,7 @@ def _packed(tensor: Tensor) -> tuple[Tensor, Tensor, int]:
     if offsets is None or tensor.rank != 4 or tensor.is_virtual:
         got = f"dims {list(tensor.dims)}{', virtual' if tensor.is_virtual else ''}"
         raise NotSupportedError.at(where, expected="a tensor [batch, heads, rows, size] in device memory", got=got)
-    batch, heads, rows, size = tensor.dims
-    _, head, row, element = tensor.strides
-    strides = (batch * rows * row, head, row, element)
-    dims = (1, heads, batch * rows, size)
+    dims, strides = packed_shape(tensor.dims, tensor.strides)
     packed = replace(tensor, dims=dims, strides=strides, ragged_offset=None, ragged_offset_multiplier=1)
     return packed, offsets, tensor.ragged_offset_multiplier
 

@@ -137,3 +137,10 @@ class RaggedStore(RaggedMove):
         for batch, (rows, place) in enumerate(self.sequences(inputs)):
             y[0, :, place] = inputs["x"][batch, :, :rows]
         return {"y": y}
+
+
+def packed_shape(dims: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Dims and strides of the packed form of a ragged tensor (batch, heads, rows, size), of as many rows as may be."""
+    batch, heads, rows, size = dims
+    _, head, row, element = strides
+    return (1, heads, batch * rows, size), (batch * rows * row, head, row, element)

@@ -209,7 +209,7 @@ def test_the_representation_shows_the_state() -> None:
     ("descriptor", "name", "kind", "taken", "refused"),
     [
         (D.POINTWISE, N.POINTWISE_NAN_PROPAGATION, T.NAN_PROPOGATION, [NanPropagation.PROPAGATE_NAN], 0),
-        (D.OPERATIONGRAPH, N.OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED, T.BOOLEAN, [False], True),
+        (D.OPERATION_MATMUL, N.OPERATION_MATMUL_IRREGULARLY_STRIDED_BATCH_COUNT, T.INT64, [1], 2),
         (D.OPERATION_SDPA_FWD, N.OPERATION_SDPA_FWD_UNFUSE_FMA, T.BOOLEAN, [False, True], None),
     ],
 )
