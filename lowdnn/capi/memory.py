@@ -41,6 +41,12 @@ def write_array(address: Address, element: str, values: Sequence[Any], where: st
         ctypes.memmove(checked(address, where), struct.pack(f"={len(values)}{element}", *values), size_bytes)
 
 
+def write_bytes(address: Address, content: bytes, where: str) -> None:
+    """Raises NullPointerError for NULL, unless there is nothing to write."""
+    if content:
+        ctypes.memmove(checked(address, where), content, len(content))
+
+
 def write_outputs(*outputs: tuple[Address, str, int | float, str]) -> None:
     """Writes one value through each pointer, given as (address, format, value, name), or nothing where one is NULL."""
     for address, _, _, where in outputs:

@@ -7,7 +7,8 @@ import time
 from collections import OrderedDict
 
 from lowdnn.backend.handle import Handle
-from lowdnn.capi.logging import LogCallback
+from lowdnn.capi.graphs import Graphs
+from lowdnn.capi.log_callback import LogCallback
 from lowdnn.capi.objects import Objects
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
@@ -43,12 +44,15 @@ class LastErrors:
 class State:
     """objects: behind the pointers that callers hold.  last_error: of each thread.  log: where messages go.
 
+    graphs: of classic calls.
+
     All handles are on one driver, so that an address means the same memory for each.
     """
 
     def __init__(self, driver: Driver | None = None) -> None:
         """``driver``: of all handles; by default the one that LOWDNN_DEVICE names, opened with the first handle."""
         self.objects = Objects()
+        self.graphs = Graphs()
         self.last_error = LastErrors()
         self.log = LogCallback()
         self.since_s = time.time()
@@ -72,11 +76,15 @@ class State:
             runtime.close()
             raise
 
+    def close_handle(self, handle: Handle) -> None:
+        self.graphs.forget(handle)
+        handle.close()
+
     def close(self) -> None:
         """Closes every handle. Pointers of callers are not valid any more."""
         for value in self.objects.clear():
             if isinstance(value, Handle):
-                value.close()
+                self.close_handle(value)
 
 
 def _current_device(driver: Driver) -> int:

@@ -14,7 +14,7 @@ from lowdnn.backend.handle import Handle
 from lowdnn.capi import errors
 from lowdnn.capi.calls.catalogue import CALLS
 from lowdnn.capi.loading import Binding
-from lowdnn.capi.logging import CALLBACK
+from lowdnn.capi.log_callback import CALLBACK
 from lowdnn.capi.memory import Address
 from lowdnn.capi.prototypes import is_opaque
 from lowdnn.capi.signatures import UNDOCUMENTED, exported_names, functions

@@ -5,8 +5,14 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, HeurMode, PointwiseMode
+from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import Status
+from tests.support.runtime import download, upload
 
 N, T, D = AttributeName, AttributeType, DescriptorType
 
@@ -138,3 +144,42 @@ def _argument(value: Any) -> Any:
     if isinstance(value, int):
         return ctypes.c_int64(value)
     return ctypes.c_double(value) if isinstance(value, float) else value
+
+
+class Memory:
+    """Arrays on the device of a test, kept as long as the object lives."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._buffers: dict[int, tuple[DeviceBuffer, Any]] = {}
+
+    def put(self, array: NDArray[Any]) -> int:
+        """The address of a copy of ``array``, whose elements lie as in C order."""
+        buffer = upload(self._runtime, array)
+        self._buffers[buffer.address] = (buffer, array)
+        return buffer.address
+
+    def get(self, address: int) -> NDArray[Any]:
+        """What is in memory now, in the shape and type of what was put there."""
+        buffer, array = self._buffers[address]
+        return np.asarray(download(buffer, array.dtype)).reshape(array.shape)
+
+
+DTYPES = {
+    np.dtype(np.float32): DataType.FLOAT,
+    np.dtype(np.float64): DataType.DOUBLE,
+    np.dtype(np.float16): DataType.HALF,
+}
+
+
+def tensor_descriptor(caller: Caller, array: NDArray[Any]) -> int:
+    """A descriptor of an array in C order."""
+    descriptor = int(caller.output("cudnnCreateTensorDescriptor"))
+    dims = (ctypes.c_int * array.ndim)(*array.shape)
+    caller.call("cudnnSetTensorNdDescriptorEx", descriptor, 0, DTYPES[array.dtype], array.ndim, dims)
+    return descriptor
+
+
+def scale(value: float, dtype: Any = np.float32) -> Any:
+    """alpha or beta in memory of the host."""
+    return (ctypes.c_double if dtype == np.float64 else ctypes.c_float)(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -11,7 +10,7 @@ from lowdnn.backend import Descriptor, create, execute
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.plan_descriptors import ExecutionPlan, VariantPack
 from lowdnn.capi.errors import Call
-from lowdnn.capi.memory import Address, checked, read_array, write_array, write_outputs
+from lowdnn.capi.memory import Address, checked, read_array, write_array, write_bytes, write_outputs
 from lowdnn.capi.state import State
 from lowdnn.enums import AttributeName, AttributeType
 from lowdnn.status import AttributeTypeError, BadParamError, DescriptorTypeError
@@ -162,9 +161,7 @@ def _write_plain(_: State, kind: AttributeType, values: Sequence[Any], requested
 def _write_text(_: State, kind: AttributeType, values: Sequence[Any], requested: int, elements: Address) -> int:
     """Characters, with a zero byte behind them where there is room for it, which the count leaves out."""
     text = "".join(values).encode()
-    content = (text + b"\0")[: _bounded(requested)]
-    if content:
-        ctypes.memmove(checked(elements, f"{_GET}.arrayOfElements"), content, len(content))
+    write_bytes(elements, (text + b"\0")[: _bounded(requested)], f"{_GET}.arrayOfElements")
     return len(text)
 
 

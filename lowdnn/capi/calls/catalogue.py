@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lowdnn.capi.calls import (
+    activations,
     backend,
     convolution_descriptors,
+    convolutions,
+    elementwise,
     handles,
     operation_descriptors,
+    pooling,
+    reductions,
     tensor_descriptors,
 )
 from lowdnn.capi.errors import Call
@@ -18,5 +23,10 @@ CALLS: Mapping[str, Call] = {
     **backend.CALLS,
     **tensor_descriptors.CALLS,
     **convolution_descriptors.CALLS,
+    **convolutions.CALLS,
     **operation_descriptors.CALLS,
+    **activations.CALLS,
+    **elementwise.CALLS,
+    **pooling.CALLS,
+    **reductions.CALLS,
 }

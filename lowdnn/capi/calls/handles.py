@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from lowdnn.backend.handle import Handle
 from lowdnn.capi.errors import Call
-from lowdnn.capi.logging import LogCallback
+from lowdnn.capi.log_callback import LogCallback
 from lowdnn.capi.memory import Address, checked, write_array, write_outputs
 from lowdnn.capi.state import State
 from lowdnn.enums import ErrQueryMode
@@ -26,7 +26,7 @@ def destroy(state: State, handle: Address) -> None:
     try:
         closed.runtime.context.synchronize()
     finally:
-        closed.close()
+        state.close_handle(closed)
 
 
 def set_stream(state: State, handle: Address, stream: Address) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from lowdnn.capi.errors import Call
 from lowdnn.capi.memory import Address, checked, read_array, write_array
 from lowdnn.capi.state import State
-from lowdnn.enums import DIM_MAX, CudnnEnum
+from lowdnn.enums import DIM_MAX, CudnnEnum, DataType
 from lowdnn.status import BadParamError, NotSupportedError
 
 
@@ -77,3 +77,9 @@ def write_integers(requested: int, *outputs: tuple[Address, Sequence[int], str])
             checked(address, where)
     for address, values, where in outputs:
         write_array(address, "i", values[:requested], where)
+
+
+def read_scale(address: Address, data_type: DataType, where: str) -> float:
+    """alpha or beta: a double on the host for DOUBLE data, otherwise a float."""
+    (value,) = read_array(address, "d" if data_type is DataType.DOUBLE else "f", 1, where)
+    return float(value)

@@ -1,0 +1,332 @@
+"""Convolutions in three directions: algorithms, workspaces, execution.
+
+An algorithm stands for a plan: the k-th number of a direction's order for the k-th candidate of the heuristics. The
+first two numbers always work, so that programs which name one without asking run.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from lowdnn.backend.handle import Handle
+from lowdnn.capi.calls.shared import member, read_scale, was_set
+from lowdnn.capi.classic_enums import (
+    ConvolutionBwdDataAlgo,
+    ConvolutionBwdFilterAlgo,
+    ConvolutionFwdAlgo,
+    Determinism,
+)
+from lowdnn.capi.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
+from lowdnn.capi.errors import Call
+from lowdnn.capi.graphs import Builder, Planned
+from lowdnn.capi.memory import Address, checked, write_array, write_bytes, write_outputs
+from lowdnn.capi.state import State
+from lowdnn.enums import CudnnEnum, HeurMode, MathType, NumericalNote
+from lowdnn.heuristics.ranking import Candidate
+from lowdnn.ops.convolution import Convolution
+from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
+from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
+from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.event import Event
+from lowdnn.status import BadParamError, LowdnnError, Status
+
+#: An address with all alignment that an engine could ask for, where a call has none.
+_ALIGNED: Final = 256
+#: algorithm, status, time, memory, determinism, mathType, reserved: the three structures of results.
+_PERFORMANCE = struct.Struct("=iif4xQii3i4x")
+
+
+@dataclass(frozen=True)
+class Direction:
+    """name: in the functions' names.  ports: of the two operands and the result, as the functions order them.
+
+    order: the algorithm of each candidate, best first.
+    """
+
+    name: str
+    operation: Any
+    ports: tuple[str, str, str]
+    order: Sequence[CudnnEnum]
+
+    @property
+    def algorithms(self) -> type[CudnnEnum]:
+        return type(self.order[0])
+
+    def place(self, algorithm: int, planned: Planned, where: str) -> int:
+        """The candidate that an algorithm's number stands for."""
+        number = member(self.algorithms, algorithm, where)
+        if number not in self.order:
+            raise BadParamError.at(where, expected="an algorithm", got=number.name)
+        place = self.order.index(number)
+        return 0 if place == 1 and len(planned.candidates) == 1 else place
+
+
+F, D, W = ConvolutionFwdAlgo, ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo
+
+FORWARD = Direction(
+    "Forward",
+    ConvolutionForward,
+    ("x", "w", "y"),
+    (
+        F.IMPLICIT_PRECOMP_GEMM, F.IMPLICIT_GEMM, F.GEMM, F.WINOGRAD, F.WINOGRAD_NONFUSED, F.DIRECT, F.FFT,
+        F.FFT_TILING,
+    ),
+)  # fmt: skip
+BACKWARD_DATA = Direction(
+    "BackwardData",
+    ConvolutionBackwardData,
+    ("w", "dy", "dx"),
+    (D.ALGO_1, D.ALGO_0, D.ALGO_WINOGRAD, D.ALGO_WINOGRAD_NONFUSED, D.ALGO_FFT, D.ALGO_FFT_TILING),
+)
+BACKWARD_FILTER = Direction(
+    "BackwardFilter",
+    ConvolutionBackwardFilter,
+    ("x", "dy", "dw"),
+    (
+        W.ALGO_1, W.ALGO_0, W.ALGO_3, W.ALGO_WINOGRAD, W.ALGO_WINOGRAD_NONFUSED, W.ALGO_FFT, W.ALGO_FFT_TILING,
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The convolution of one call: its descriptors in the order of the direction's ports, and their addresses."""
+
+    direction: Direction
+    convolution: ConvolutionDescriptor
+    tensors: tuple[TensorDescriptor | FilterDescriptor, ...]
+    addresses: tuple[Address, ...]
+
+    @classmethod
+    def of(
+        cls, state: State, where: str, direction: Direction, convolution: Address, descriptors: tuple[Address, ...],
+        addresses: tuple[Address, ...] = (_ALIGNED,) * 3,
+    ) -> Problem:  # fmt: skip
+        tensors = tuple(
+            was_set(state, address, FilterDescriptor, f"{where}.{port}Desc")
+            if port in ("w", "dw")
+            else was_set(state, address, TensorDescriptor, f"{where}.{port}Desc")
+            for address, port in zip(descriptors, direction.ports, strict=True)
+        )
+        found = was_set(state, convolution, ConvolutionDescriptor, f"{where}.convDesc")
+        return cls(direction, found, tensors, addresses)
+
+    @property
+    def mode(self) -> HeurMode:
+        """FMA_MATH asks for true fp32, without tensor cores."""
+        return HeurMode.FALLBACK if self.convolution.math_type is MathType.FMA_MATH else HeurMode.A
+
+    def built(self, where: str, alpha: float = 1.0, beta: float = 0.0) -> Builder:
+        """The graph: c = alpha * convolution(a, b) + beta * c."""
+        builder = Builder()
+        ports = {
+            port: builder.tensor(tensor, address, f"{where}.{port}")
+            for port, tensor, address in zip(self.direction.ports, self.tensors, self.addresses, strict=True)
+        }
+        operation = self.direction.operation(geometry(self.convolution), **ports, alpha=alpha, beta=beta)
+        self.check_groups(where)
+        builder.operations.append(operation)
+        return builder
+
+    def check_groups(self, where: str) -> None:
+        """Raises BadParamError where the filter's channels are not those of a group."""
+        by_port = dict(zip(self.direction.ports, self.tensors, strict=True))
+        image = by_port.get("x") or by_port["dx"]
+        filters = by_port.get("w") or by_port["dw"]
+        if image.dims[1] != filters.dims[1] * self.convolution.group_count:
+            expected = f"{filters.dims[1]} * {self.convolution.group_count} groups"
+            raise BadParamError.at(f"{where}.channels", expected=expected, got=image.dims[1])
+
+    def planned(self, state: State, handle: Handle, where: str) -> Planned:
+        return state.graphs.planned(handle, self.built(where), self.mode)
+
+
+def geometry(of: ConvolutionDescriptor) -> Convolution:
+    """The same as an attribute of operations."""
+    return Convolution(of.compute_type, len(of.paddings), of.paddings, of.paddings, of.strides, of.dilations, of.mode)
+
+
+def _calls_of(direction: Direction) -> dict[str, Call]:
+    """The six functions of a direction."""
+    get, find = (f"cudnn{verb}Convolution{direction.name}" for verb in ("Get", "Find"))
+    makers: dict[str, Callable[[Direction, str], Call]] = {
+        f"cudnnConvolution{direction.name}": _run,
+        f"{get}WorkspaceSize": _workspace_size,
+        f"{get}AlgorithmMaxCount": _max_count,
+        f"{get}Algorithm_v7": _get_algorithms,
+        f"{find}Algorithm": _find_algorithms,
+        f"{find}AlgorithmEx": _find_algorithms_ex,
+    }
+    return {name: make(direction, name) for name, make in makers.items()}
+
+
+def _run(direction: Direction, name: str) -> Call:
+    def run(
+        state: State, handle: Address, alpha: Address, a_desc: Address, a: Address, b_desc: Address, b: Address,
+        convolution: Address, algorithm: int, workspace: Address, workspace_bytes: int, beta: Address,
+        c_desc: Address, c: Address,
+    ) -> None:  # fmt: skip
+        user = state.objects.get(handle, Handle, f"{name}.handle")
+        problem = Problem.of(state, name, direction, convolution, (a_desc, b_desc, c_desc), (a, b, c))
+        data_type = problem.tensors[2].data_type
+        scales = (read_scale(alpha, data_type, f"{name}.alpha"), read_scale(beta, data_type, f"{name}.beta"))
+        builder = problem.built(name, *scales)
+        planned = state.graphs.planned(user, builder, problem.mode)
+        place = direction.place(algorithm, planned, f"{name}.algo")
+        state.graphs.run(user, builder, name, (workspace, workspace_bytes), place, problem.mode)
+
+    return run
+
+
+def _workspace_size(direction: Direction, name: str) -> Call:
+    def workspace_size(
+        state: State, handle: Address, a_desc: Address, b_desc: Address, convolution: Address, c_desc: Address,
+        algorithm: int, size: Address,
+    ) -> None:  # fmt: skip
+        user = state.objects.get(handle, Handle, f"{name}.handle")
+        problem = Problem.of(state, name, direction, convolution, (a_desc, b_desc, c_desc))
+        planned = problem.planned(state, user, name)
+        candidate = planned.candidate(direction.place(algorithm, planned, f"{name}.algo"), f"{name}.algo")
+        write_outputs((size, "Q", candidate.plan.workspace_bytes, f"{name}.sizeInBytes"))
+
+    return workspace_size
+
+
+def _max_count(direction: Direction, name: str) -> Call:
+    def max_count(state: State, handle: Address, count: Address) -> None:
+        state.objects.get(handle, Handle, f"{name}.handle")
+        write_outputs((count, "i", len(direction.order), f"{name}.count"))
+
+    return max_count
+
+
+def _get_algorithms(direction: Direction, name: str) -> Call:
+    def get_algorithms(
+        state: State, handle: Address, a_desc: Address, b_desc: Address, convolution: Address, c_desc: Address,
+        requested: int, returned: Address, results: Address,
+    ) -> None:  # fmt: skip
+        user = state.objects.get(handle, Handle, f"{name}.handle")
+        problem = Problem.of(state, name, direction, convolution, (a_desc, b_desc, c_desc))
+        candidates = problem.planned(state, user, name).candidates
+        rows = [_row(direction, place, candidate) for place, candidate in _numbered(direction, candidates)]
+        _write_rows(name, rows, requested, returned, results)
+
+    return get_algorithms
+
+
+def _find_algorithms(direction: Direction, name: str) -> Call:
+    def find_algorithms(
+        state: State, handle: Address, a_desc: Address, b_desc: Address, convolution: Address, c_desc: Address,
+        requested: int, returned: Address, results: Address,
+    ) -> None:  # fmt: skip
+        user = state.objects.get(handle, Handle, f"{name}.handle")
+        given = Problem.of(state, name, direction, convolution, (a_desc, b_desc, c_desc))
+        _check_results(name, requested, returned, results)
+        with ExitStack() as memory:
+            addresses = []
+            for tensor in given.tensors:
+                buffer = memory.enter_context(DeviceBuffer.allocate(user.runtime.context, tensor.size_bytes))
+                buffer.fill_bytes(0)
+                addresses.append(buffer.address)
+            rows = _timed(state, user, replace(given, addresses=tuple(addresses)), name, None)
+            user.synchronize()
+        _write_rows(name, rows, requested, returned, results)
+
+    return find_algorithms
+
+
+def _find_algorithms_ex(direction: Direction, name: str) -> Call:
+    def find_algorithms_ex(
+        state: State, handle: Address, a_desc: Address, a: Address, b_desc: Address, b: Address, convolution: Address,
+        c_desc: Address, c: Address, requested: int, returned: Address, results: Address, workspace: Address,
+        workspace_bytes: int,
+    ) -> None:  # fmt: skip
+        user = state.objects.get(handle, Handle, f"{name}.handle")
+        problem = Problem.of(state, name, direction, convolution, (a_desc, b_desc, c_desc), (a, b, c))
+        _check_results(name, requested, returned, results)
+        rows = _timed(state, user, problem, name, (workspace, workspace_bytes))
+        _write_rows(name, rows, requested, returned, results)
+
+    return find_algorithms_ex
+
+
+def _numbered(direction: Direction, candidates: Sequence[Candidate]) -> list[tuple[int, Candidate]]:
+    return [*enumerate(candidates[: len(direction.order)])]
+
+
+def _timed(
+    state: State, handle: Handle, problem: Problem, where: str, workspace: tuple[Address, int] | None
+) -> list[bytes]:
+    """Each candidate's time, fastest first; then those that do not run, with their statuses."""
+    builder = problem.built(where)
+    planned = state.graphs.planned(handle, builder, problem.mode)
+    timed, failed = [], []
+    for place, candidate in _numbered(problem.direction, planned.candidates):
+        try:
+            # The first run compiles and loads.
+            state.graphs.run(handle, builder, where, workspace, place, problem.mode)
+            milliseconds = _milliseconds(state, handle, problem, builder, where, workspace, place)
+        except LowdnnError as error:
+            failed.append(_row(problem.direction, place, candidate, status=error.status))
+            continue
+        timed.append((milliseconds, _row(problem.direction, place, candidate, milliseconds)))
+    return [row for _, row in sorted(timed, key=lambda found: found[0])] + failed
+
+
+def _milliseconds(
+    state: State, handle: Handle, problem: Problem, builder: Builder, where: str,
+    workspace: tuple[Address, int] | None, place: int,
+) -> float:  # fmt: skip
+    context, stream = handle.runtime.context, handle.borrowed_stream()
+    with Event.create(context) as start, Event.create(context) as end:
+        start.record(stream)
+        state.graphs.run(handle, builder, where, workspace, place, problem.mode)
+        end.record(stream)
+        end.synchronize()
+        return end.elapsed_ms(start)
+
+
+def _row(
+    direction: Direction, place: int, candidate: Candidate, milliseconds: float = -1.0, status: Status = Status.SUCCESS
+) -> bytes:
+    """One structure of results; a time of -1 says that nothing was measured."""
+    notes = candidate.engine.numerical_notes
+    is_ordered = NumericalNote.NONDETERMINISTIC not in notes
+    math_type = MathType.TENSOR_OP_MATH if NumericalNote.TENSOR_CORE in notes else MathType.FMA_MATH
+    return _PERFORMANCE.pack(
+        direction.order[place],
+        status,
+        milliseconds,
+        candidate.plan.workspace_bytes,
+        Determinism.DETERMINISTIC if is_ordered else Determinism.NON_DETERMINISTIC,
+        math_type,
+        0,
+        0,
+        0,
+    )
+
+
+def _check_results(where: str, requested: int, returned: Address, results: Address) -> None:
+    if requested < 1:
+        raise BadParamError.at(f"{where}.requestedAlgoCount", expected="1 or more", got=requested)
+    checked(returned, f"{where}.returnedAlgoCount")
+    checked(results, f"{where}.perfResults")
+
+
+def _write_rows(where: str, rows: Sequence[bytes], requested: int, returned: Address, results: Address) -> None:
+    _check_results(where, requested, returned, results)
+    shown = rows[:requested]
+    write_bytes(results, b"".join(shown), f"{where}.perfResults")
+    write_array(returned, "i", (len(shown),), f"{where}.returnedAlgoCount")
+
+
+CALLS: Mapping[str, Call] = {
+    **_calls_of(FORWARD),
+    **_calls_of(BACKWARD_DATA),
+    **_calls_of(BACKWARD_FILTER),
+}

@@ -1,0 +1,207 @@
+"""Graphs of the classic calls: built from descriptors, planned once for each handle, run on the caller's memory."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from lowdnn import dtypes
+from lowdnn.backend.handle import Handle
+from lowdnn.capi.descriptors import FilterDescriptor, TensorDescriptor
+from lowdnn.capi.memory import Address, checked
+from lowdnn.enums import DataType, HeurMode, PointwiseMode
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.ranking import Candidate, rank
+from lowdnn.ops.pointwise import Pointwise, PointwiseOperation, is_backward
+from lowdnn.ops.tensor import Tensor
+from lowdnn.runtime.loaded_plan import LoadedPlan
+from lowdnn.runtime.workspace import Workspace
+from lowdnn.status import MisalignedPointerError, NotSupportedError, SizeInsufficientError
+
+#: Graphs that a handle keeps; the least recently used one goes first.
+_MAX_GRAPHS = 512
+#: No engine asks for more than this.
+_MAX_ALIGNMENT = 16
+
+
+class Builder:
+    """Tensors and operations of one call, with the addresses of what lies in memory."""
+
+    def __init__(self) -> None:
+        self.operations: list[Any] = []
+        self.pointers: dict[int, int] = {}
+        self._uid = 0
+
+    def tensor(self, of: TensorDescriptor | FilterDescriptor, address: Address, where: str) -> Tensor:
+        """A tensor in memory. Raises NullPointerError, MisalignedPointerError below the element's size."""
+        known = checked(address, where)
+        size_bytes = dtypes.info(of.data_type).size_bytes
+        if known % size_bytes:
+            raise MisalignedPointerError.at(where, expected=f"a multiple of {size_bytes}", got=f"{known:#x}")
+        alignment = min(known & -known, _MAX_ALIGNMENT)
+        tensor = Tensor(self._next(), of.data_type, of.dims, of.strides, max(alignment, size_bytes))
+        self.pointers[tensor.uid] = known
+        return tensor
+
+    def virtual(self, dims: tuple[int, ...], data_type: DataType) -> Tensor:
+        """A tensor that no address has."""
+        strides = [1] * len(dims)
+        for axis in range(len(dims) - 2, -1, -1):
+            strides[axis] = strides[axis + 1] * dims[axis + 1]
+        return Tensor(self._next(), data_type, dims, tuple(strides), _MAX_ALIGNMENT, is_virtual=True)
+
+    def constant(self, value: float, rank: int, data_type: DataType) -> Tensor:
+        """A number as a tensor of one element."""
+        ones = (1,) * rank
+        return Tensor(self._next(), data_type, ones, ones, _MAX_ALIGNMENT, constant_value=value)
+
+    def pointwise(
+        self,
+        mode: PointwiseMode,
+        y: Tensor,
+        *inputs: Tensor,
+        alphas: tuple[float, ...] = (),
+        parameters: Mapping[str, float] = MappingProxyType({}),
+    ) -> Tensor:
+        """Adds y = mode(alphas[0] * inputs[0], ...), or dx = mode(dy, x) for a gradient; returns y.
+
+        parameters: fields of ``Pointwise`` beside mode and compute type.
+        """
+        compute = compute_type_of(y.data_type, *(tensor.data_type for tensor in inputs))
+        names = ("dy", "x") if is_backward(mode) else ("x", "b")
+        ports: dict[str, Any] = dict(zip(names, inputs, strict=False)) | {"dx" if is_backward(mode) else "y": y}
+        scales: dict[str, Any] = dict(zip(("alpha1", "alpha2"), alphas, strict=False))
+        arguments: dict[str, Any] = dict(parameters)
+        self.operations.append(PointwiseOperation(Pointwise(mode, compute, **arguments), **ports, **scales))
+        return y
+
+    def store(
+        self,
+        write: Callable[[Tensor], None],
+        of: TensorDescriptor | FilterDescriptor,
+        address: Address,
+        scales: tuple[float, float],
+        where: str,
+    ) -> None:
+        """Adds y = alpha * result + beta * y. ``write`` adds what writes the result to the tensor that it is given."""
+        alpha, beta = scales
+        y = self.tensor(of, address, where)
+        if scales == (1.0, 0.0):
+            write(y)
+            return
+        result = self.virtual(of.dims, compute_type_of(of.data_type))
+        write(result)
+        if beta == 0:
+            self.pointwise(PointwiseMode.IDENTITY, y, result, alphas=(alpha,))
+        else:
+            old = self.tensor(of, address, where)
+            self.pointwise(PointwiseMode.ADD, y, result, old, alphas=(alpha, beta))
+
+    def _next(self) -> int:
+        self._uid += 1
+        return self._uid
+
+
+class Planned:
+    """One graph on one handle: its candidates, and those that were loaded, by their place."""
+
+    def __init__(self, handle: Handle, operations: tuple[Any, ...], mode: HeurMode) -> None:
+        self._ranking = rank(OperationGraph(operations), handle.arch, mode, handle.engines)
+        self._loaded: dict[int, LoadedPlan] = {}
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Best first."""
+        return self._ranking.candidates
+
+    def candidate(self, place: int, where: str) -> Candidate:
+        """Raises NotSupportedError where there are not so many."""
+        best = self._ranking.best if place == 0 else None
+        if best is not None:
+            return best
+        if place >= len(self.candidates):
+            raise NotSupportedError.at(
+                where,
+                expected=f"one of {len(self.candidates)} plans for this problem",
+                got=f"number {place + 1}",
+                hint=self._ranking.explain(),
+            )
+        return self.candidates[place]
+
+    def loaded(self, handle: Handle, place: int, where: str) -> LoadedPlan:
+        """The candidate's plan on the device of ``handle``, for which it was planned."""
+        found = self._loaded.get(place)
+        if found is None:
+            found = self._loaded[place] = handle.load(self.candidate(place, where).plan)
+        return found
+
+
+class Graphs:
+    """The planned graphs of all handles, and the memory that calls without a workspace of the caller's use."""
+
+    def __init__(self) -> None:
+        self._planned: WeakKeyDictionary[Handle, OrderedDict[Any, Planned]] = WeakKeyDictionary()
+        self._workspaces: WeakKeyDictionary[Handle, dict[int, Workspace]] = WeakKeyDictionary()
+
+    def planned(self, handle: Handle, builder: Builder, mode: HeurMode = HeurMode.A) -> Planned:
+        """The graph's candidates; worked out at the first call with equal operations."""
+        known = self._planned.setdefault(handle, OrderedDict())
+        key = (tuple(builder.operations), mode)
+        found = known.get(key)
+        if found is None:
+            found = known[key] = Planned(handle, *key)
+            if len(known) > _MAX_GRAPHS:
+                known.popitem(last=False)
+        else:
+            known.move_to_end(key)
+        return found
+
+    def run(
+        self,
+        handle: Handle,
+        builder: Builder,
+        where: str,
+        workspace: tuple[Address, int] | None = None,
+        place: int = 0,
+        mode: HeurMode = HeurMode.A,
+    ) -> None:
+        """Launches the candidate at ``place`` into the handle's stream.
+
+        workspace: the caller's address and its bytes; the handle's own memory where it is left out, which grows at the
+        first call that needs more, and is apart for each stream.
+        """
+        loaded = self.planned(handle, builder, mode).loaded(handle, place, where)
+        needed = loaded.plan.workspace_bytes
+        pointers = tuple(builder.pointers[uid] for uid in loaded.uids)
+        loaded.execute(pointers, self._workspace(handle, needed, workspace, where), handle.stream)
+
+    def forget(self, handle: Handle) -> None:
+        """Gives back what is kept for a handle that is about to be closed."""
+        self._planned.pop(handle, None)
+        for workspace in self._workspaces.pop(handle, {}).values():
+            workspace.close()
+
+    def _workspace(self, handle: Handle, needed: int, given: tuple[Address, int] | None, where: str) -> int:
+        if needed == 0:
+            return 0
+        if given is not None:
+            address, size_bytes = given
+            if size_bytes < needed:
+                raise SizeInsufficientError.at(
+                    f"{where}.workSpaceSizeInBytes", expected=f"at least {needed}", got=size_bytes
+                )
+            return checked(address, f"{where}.workSpace")
+        own = self._workspaces.setdefault(handle, {})
+        if handle.stream not in own:
+            own[handle.stream] = Workspace(handle.runtime.context, 0)
+        own[handle.stream].grow(needed)
+        return own[handle.stream].address
+
+
+def compute_type_of(*data_types: DataType) -> DataType:
+    """DOUBLE where FLOAT would round a value that is read or written, else FLOAT."""
+    wide = (DataType.DOUBLE, DataType.INT32, DataType.INT64)
+    return DataType.DOUBLE if any(data_type in wide for data_type in data_types) else DataType.FLOAT

@@ -1,0 +1,176 @@
+"""The classic convolutions against NumPy: three directions, algorithms, workspaces, alpha and beta."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lowdnn.capi.calls.convolutions import BACKWARD_DATA, BACKWARD_FILTER, FORWARD, Direction, geometry
+from lowdnn.capi.descriptors import ConvolutionDescriptor
+from lowdnn.enums import ConvolutionMode, DataType, MathType
+from lowdnn.ops.tensor import Tensor
+from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import Status
+from tests.support.capi import DTYPES, Caller, Memory, scale, tensor_descriptor
+
+PERFORMANCE = struct.Struct("=iif4xQii3i4x")
+
+
+class Case:
+    """A random convolution of small integers: descriptors, arrays on the device, the exact result."""
+
+    def __init__(
+        self, caller: Caller, device: Runtime, direction: Direction, *, dtype: Any = np.float32, groups: int = 1
+    ) -> None:
+        rng = random.Random()
+        self.caller, self.direction, self.memory = caller, direction, Memory(device)
+        self.handle = caller.handle()
+        values = np.random.default_rng()
+        of = ConvolutionDescriptor(
+            (rng.randint(0, 1), 1), (1, rng.randint(1, 2)), (1, 1), ConvolutionMode(rng.randint(0, 1))
+        )
+        x, w = ((2, 2 * groups, 6, 7), (3 * groups, 2, 3, 2))
+        y = geometry(of).output_dims(x, w)
+        shapes = {"x": x, "dx": x, "w": w, "dw": w, "y": y, "dy": y}
+        self.arrays = [values.integers(-3, 4, shapes[port]).astype(dtype) for port in direction.ports]
+        self.addresses = [self.memory.put(array) for array in self.arrays]
+        self.descriptors = [
+            _filter(caller, array) if "w" in port else tensor_descriptor(caller, array)
+            for port, array in zip(direction.ports, self.arrays, strict=True)
+        ]
+        self.convolution = caller.output("cudnnCreateConvolutionDescriptor")
+        compute = DataType.DOUBLE if dtype == np.float64 else DataType.FLOAT
+        numbers = (*of.paddings, *of.strides, *of.dilations)
+        caller.call("cudnnSetConvolution2dDescriptor", self.convolution, *numbers, of.mode, compute)
+        caller.call("cudnnSetConvolutionGroupCount", self.convolution, groups)
+        tensors = {
+            port: Tensor(index, DTYPES[array.dtype], array.shape, _strides(array.shape), 16)
+            for index, (port, array) in enumerate(zip(direction.ports, self.arrays, strict=True))
+        }
+        operation = direction.operation(geometry(of), **tensors)
+        inputs = dict(zip(direction.ports[:2], (array.astype(np.float64) for array in self.arrays), strict=False))
+        (self.product,) = operation.reference(inputs).values()
+
+    @property
+    def result(self) -> NDArray[Any]:
+        return self.memory.get(self.addresses[2])
+
+    @property
+    def problem(self) -> tuple[int, ...]:
+        """The descriptors as queries take them."""
+        a, b, c = self.descriptors
+        return (self.handle, a, b, self.convolution, c)
+
+    def run(self, algorithm: int, alpha: float = 1.0, beta: float = 0.0, workspace: tuple[int, int] = (0, 0)) -> Status:
+        (a, b, c), (pa, pb, pc) = self.descriptors, self.addresses
+        kind = self.arrays[2].dtype
+        scales = ctypes.byref(scale(alpha, kind)), ctypes.byref(scale(beta, kind))
+        return self.caller.status(
+            f"cudnnConvolution{self.direction.name}", self.handle, scales[0], a, pa, b, pb, self.convolution,
+            algorithm, *workspace, scales[1], c, pc,
+        )  # fmt: skip
+
+    def workspace_bytes(self, algorithm: int) -> int:
+        name = f"cudnnGetConvolution{self.direction.name}WorkspaceSize"
+        return int(self.caller.output(name, *self.problem, algorithm, kind=ctypes.c_size_t))
+
+    def listed(self, name: str, requested: int, *more: Any) -> list[tuple[Any, ...]]:
+        """The structures that a function of algorithms writes."""
+        room = ctypes.create_string_buffer(b"\xaa" * (PERFORMANCE.size * requested + 8))
+        count = ctypes.c_int(-1)
+        self.caller.call(name, *self.problem, requested, ctypes.byref(count), room, *more)
+        assert 1 <= count.value <= requested
+        assert room.raw[PERFORMANCE.size * count.value :].strip(b"\xaa\0") == b""
+        return [PERFORMANCE.unpack_from(room.raw, PERFORMANCE.size * index) for index in range(count.value)]
+
+
+def _filter(caller: Caller, array: NDArray[Any]) -> int:
+    descriptor = int(caller.output("cudnnCreateFilterDescriptor"))
+    caller.call("cudnnSetFilter4dDescriptor", descriptor, DTYPES[array.dtype], 0, *array.shape)
+    return descriptor
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
+
+
+DIRECTIONS = pytest.mark.parametrize("direction", [FORWARD, BACKWARD_DATA, BACKWARD_FILTER], ids=lambda d: d.name)
+
+
+@DIRECTIONS
+@pytest.mark.parametrize(("dtype", "groups"), [(np.float32, 1), (np.float16, 2), (np.float64, 1)])
+def test_a_convolution(caller: Caller, device: Runtime, direction: Direction, dtype: Any, groups: int) -> None:
+    case = Case(caller, device, direction, dtype=dtype, groups=groups)
+    algorithm = int(direction.order[0])
+    size = case.workspace_bytes(algorithm)
+    room = case.memory.put(np.zeros(max(size, 1), np.uint8))
+    assert case.run(algorithm, workspace=(room, size)) is Status.SUCCESS, caller.last_error()
+    np.testing.assert_array_equal(case.result, case.product.astype(dtype))
+    before = case.result.astype(np.float64)
+    assert case.run(algorithm, 2.0, -1.0, (room, 1 << 20)) is Status.SUCCESS, caller.last_error()
+    np.testing.assert_array_equal(case.result, (2 * case.product - before).astype(dtype))
+    if size:
+        assert case.run(algorithm, workspace=(room, size - 1)) is Status.BAD_PARAM_SIZE_INSUFFICIENT
+
+
+@DIRECTIONS
+def test_algorithms(caller: Caller, device: Runtime, direction: Direction) -> None:
+    """Each listed algorithm gives the exact result in the workspace that it says; the others refuse."""
+    case = Case(caller, device, direction)
+    count = caller.output(f"cudnnGetConvolution{direction.name}AlgorithmMaxCount", case.handle, kind=ctypes.c_int)
+    assert count == len(direction.algorithms) - 1
+    rows = case.listed(f"cudnnGetConvolution{direction.name}Algorithm_v7", count)
+    assert [row[0] for row in rows] == [int(number) for number in direction.order[: len(rows)]]
+    for algorithm, status, milliseconds, memory, determinism, math_type, *reserved in rows:
+        assert (status, milliseconds, determinism, reserved) == (0, -1.0, 1, [0, 0, 0])
+        assert math_type in (MathType.TENSOR_OP_MATH, MathType.FMA_MATH)
+        assert memory == case.workspace_bytes(algorithm)
+        room = case.memory.put(np.zeros(max(memory, 1), np.uint8))
+        case.memory._buffers[case.addresses[2]][0].fill_bytes(0x7F)
+        assert case.run(algorithm, workspace=(room, memory)) is Status.SUCCESS, caller.last_error()
+        np.testing.assert_array_equal(case.result, case.product)
+    assert case.run(int(direction.order[1])).category in (Status.SUCCESS, Status.BAD_PARAM)
+    if len(rows) < count:
+        assert case.run(int(direction.order[len(rows) if len(rows) > 1 else 2])) is Status.NOT_SUPPORTED
+    assert case.run(count) is Status.BAD_PARAM
+    assert case.run(99) is Status.BAD_PARAM
+    caller.call("cudnnSetConvolutionMathType", case.convolution, MathType.FMA_MATH)
+    precise = case.listed(f"cudnnGetConvolution{direction.name}Algorithm_v7", count)
+    assert {row[5] for row in precise} == {MathType.FMA_MATH}
+
+
+@DIRECTIONS
+def test_finding_algorithms(caller: Caller, device: Runtime, direction: Direction) -> None:
+    case = Case(caller, device, direction)
+    name, count = f"cudnnFindConvolution{direction.name}Algorithm", len(direction.order)
+    heuristic = case.listed(f"cudnnGetConvolution{direction.name}Algorithm_v7", count)
+    rows = case.listed(name, count)
+    assert sorted(row[0] for row in rows) == sorted(row[0] for row in heuristic)
+    times = [row[2] for row in rows if row[1] == 0]
+    assert times == sorted(times)
+    assert min(times) >= 0
+    assert len(case.listed(name, 1)) == 1
+    (a, b, c), (pa, pb, pc) = case.descriptors, case.addresses
+    room, found = ctypes.create_string_buffer(PERFORMANCE.size * count), ctypes.c_int()
+    caller.call(f"{name}Ex", case.handle, a, pa, b, pb, case.convolution, c, pc, count, ctypes.byref(found), room, 0, 0)
+    for row in (PERFORMANCE.unpack_from(room.raw, PERFORMANCE.size * index) for index in range(found.value)):
+        assert (row[1], row[2] >= 0) == ((0, True) if row[3] == 0 else (Status.BAD_PARAM_SIZE_INSUFFICIENT, False))
+    np.testing.assert_array_equal(case.result, case.product)
+
+
+def test_wrong_groups_and_shapes(caller: Caller, device: Runtime) -> None:
+    case = Case(caller, device, FORWARD)
+    caller.call("cudnnSetConvolutionGroupCount", case.convolution, 2)
+    assert case.run(1) is Status.BAD_PARAM
+    assert "channels: expected 2 * 2 groups, got 2" in caller.last_error()
+    caller.call("cudnnSetConvolutionGroupCount", case.convolution, 1)
+    caller.call("cudnnSetTensor4dDescriptor", case.descriptors[2], 0, DataType.FLOAT, 2, 3, 1, 1)
+    assert case.run(1) is Status.BAD_PARAM_SHAPE_MISMATCH
+    case.addresses[0] += 2
+    assert case.run(1) is Status.BAD_PARAM_MISALIGNED_POINTER
