@@ -21,7 +21,7 @@ from math import prod
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine
 from lowdnn.engines.floor import Floor, Modelled, floor_of, least_time
-from lowdnn.engines.model.clock import launch_s, overlap, work_s
+from lowdnn.engines.model.clock import launch_s, overlap, utilisation, work_s
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.plan import Launch, Plan
 
@@ -41,14 +41,6 @@ def launch_us(launch: Launch, arch: ArchSpec) -> float:
     shares = utilisation(blocks, arch.sm_count), _reach(blocks, arch.sm_count)
     busy_s = max(work_s(work, arch, _EXPOSED, *shares), work.busy_s)
     return 1e6 * launch_s(arch, busy_s, is_dependent=launch.overlaps_previous, is_cooperative=launch.cooperative)
-
-
-def utilisation(blocks: int, sm_count: int) -> float:
-    """Share of the multiprocessors kept busy by ``blocks`` equal blocks, in (0, 1]."""
-    if blocks <= 0:
-        return 1.0
-    waves = -(-blocks // sm_count)
-    return blocks / (sm_count * waves)
 
 
 def _reach(blocks: int, sm_count: int) -> float:

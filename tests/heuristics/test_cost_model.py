@@ -17,7 +17,7 @@ from lowdnn.engines.matmul.matmul_simt import MatmulSimt
 from lowdnn.engines.matmul.matmul_wgmma import MatmulWgmma
 from lowdnn.engines.pointwise.pointwise import PointwiseEngine
 from lowdnn.enums import DataType, PointwiseMode
-from lowdnn.heuristics.cost_model import bound_us, launch_us, plan_us, utilisation
+from lowdnn.heuristics.cost_model import bound_us, launch_us, plan_us
 from lowdnn.plan import Launch, MathUnit, Plan, Work
 from tests.support.builders import convolution_graph, matmul_graph, pointwise_graph
 
@@ -46,13 +46,6 @@ def test_the_longer_of_arithmetic_and_memory_counts() -> None:
     arithmetic_us = 1e6 * 6e8 / (1e12 * 0.6)
     assert launch_us(launch(100, flops=6 * 10**8, size_bytes=10**6), ARCH) == pytest.approx(2 + arithmetic_us + 0.1)
     assert launch_us(launch(100, flops=10**3, size_bytes=10**6), ARCH) == pytest.approx(2 + 1, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("blocks", "expected"), [(1, 0.01), (50, 0.5), (100, 1.0), (101, 0.505), (150, 0.75), (1000, 1.0), (0, 1.0)]
-)
-def test_utilisation_is_the_share_of_full_waves(blocks: int, expected: float) -> None:
-    assert utilisation(blocks, 100) == pytest.approx(expected)
 
 
 def test_a_plan_is_the_sum_of_its_launches() -> None:

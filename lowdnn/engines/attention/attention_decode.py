@@ -21,6 +21,7 @@ from lowdnn.engines.attention.heads import Place, pitch_bytes
 from lowdnn.engines.attention.limits import FORWARD_LIMITS
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.launch import aligned_bytes, ceil_div, dependent_target, divider, i32, i64, is_dependent, macros
+from lowdnn.engines.model.clock import utilisation
 from lowdnn.engines.model.occupancy import shared_room
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
@@ -168,7 +169,7 @@ class _Shape:
 
         def attained(splits: int) -> float:
             blocks = self._blocks * splits
-            return min(1.0, blocks / (sm_count if blocks <= slots else slots * ceil_div(blocks, slots)))
+            return min(1.0, blocks / sm_count) if blocks <= slots else utilisation(blocks, slots)
 
         best = max(map(attained, values))
         default = next(splits for splits in values if attained(splits) >= _WAVES_ATTAINED * best)

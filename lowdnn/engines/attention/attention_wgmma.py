@@ -23,8 +23,6 @@ from lowdnn.engines.attention.forward_kernel import ForwardKernel, ForwardTile
 from lowdnn.engines.attention.heads import Heads
 from lowdnn.engines.attention.limits import FORWARD_LIMITS
 from lowdnn.engines.attention.mapped import (
-    WARPGROUP_ROWS,
-    WARPGROUP_THREADS,
     boxed_bytes,
     consumer_registers,
     mapped,
@@ -39,6 +37,7 @@ from lowdnn.engines.base import (
     Refusal,
 )
 from lowdnn.engines.floor import Modelled
+from lowdnn.engines.gemm.wgmma_tiles import WARPGROUP_ROWS, WARPGROUP_THREADS
 from lowdnn.engines.launch import BARRIER_BYTES, ceil_div, i32
 from lowdnn.engines.model.occupancy import shared_room
 from lowdnn.engines.plan_parts import PlanParts

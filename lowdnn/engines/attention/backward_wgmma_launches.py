@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.engines.attention.backward_wgmma_tiles import SUM_BYTES, WARPGROUPS, BackwardProblem
-from lowdnn.engines.attention.mapped import WARPGROUP_THREADS, consumer_registers, map_of, math_unit
+from lowdnn.engines.attention.mapped import consumer_registers, map_of, math_unit
+from lowdnn.engines.gemm.wgmma_tiles import WARPGROUP_THREADS
 from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, macros
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, KernelRef, Launch, MathUnit, Struct, Work, WorkspacePointer

@@ -5,16 +5,13 @@ from __future__ import annotations
 from lowdnn.arch.multiprocessor import MAX_HANDED_REGISTERS
 from lowdnn.engines.attention.heads import Heads, offsets_argument, padded, table_arguments
 from lowdnn.engines.gemm.instructions import WGMMA_TYPES
+from lowdnn.engines.gemm.wgmma_tiles import WARPGROUP_ROWS, WARPGROUP_THREADS
 from lowdnn.engines.launch import i32
 from lowdnn.engines.model import occupancy
 from lowdnn.enums import DataType
 from lowdnn.ops.ragged import RaggedMove
 from lowdnn.plan import MathUnit, Struct, TensorMap
 from lowdnn.tensor_map import TensorMapL2Promotion, TensorMapSwizzle, TiledMap, tensor_map_problem
-
-WARPGROUP_THREADS = 128
-#: Rows of a multiplying warpgroup.
-WARPGROUP_ROWS = 64
 
 #: Bytes of a row of the box, as the swizzle needs them.
 _BOX_ROW_BYTES = 128

@@ -66,6 +66,11 @@ def waves(blocks: int, resident: int, wave: Callable[[int], float]) -> float:
     return (full * wave(resident) if full else 0.0) + (wave(rest) if rest else 0.0)
 
 
+def utilisation(blocks: int, resident: int) -> float:
+    """The share of the time of equal blocks in which all ``resident`` places of a block are taken, in (0, 1]."""
+    return blocks / (resident * -(-blocks // resident)) if blocks > 0 else 1.0
+
+
 def work_s(work: Work, arch: ArchSpec, exposed: float, utilisation: float = 1.0, reach: float = 1.0) -> float:
     """Seconds of a launch's operations and bytes at the rates that the device attains.
 

@@ -9,7 +9,7 @@ import pytest
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.arch.timings import Timings
-from lowdnn.engines.model.clock import launch_s, moving_s, overlap, slowest, stage_latency_s, waves, work_s
+from lowdnn.engines.model.clock import launch_s, moving_s, overlap, slowest, stage_latency_s, utilisation, waves, work_s
 from lowdnn.engines.model.search import place_of_least
 from lowdnn.plan import MathUnit, Work
 
@@ -55,6 +55,13 @@ def test_stages_on_their_way_share_the_latency() -> None:
     arch = replace(ARCH, timings=Timings(copy_latency_s=3.0))
     assert stage_latency_s(arch, 2) == 1.5
     assert stage_latency_s(arch, 4, copy_s=1.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("blocks", "expected"), [(1, 0.01), (50, 0.5), (100, 1.0), (101, 0.505), (150, 0.75), (1000, 1.0), (0, 1.0)]
+)
+def test_utilisation_is_the_share_of_full_waves(blocks: int, expected: float) -> None:
+    assert utilisation(blocks, 100) == pytest.approx(expected)
 
 
 def test_work_takes_arithmetic_and_bytes() -> None:

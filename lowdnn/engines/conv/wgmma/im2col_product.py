@@ -33,6 +33,7 @@ from lowdnn.engines.gemm.wgmma_output import (
 )
 from lowdnn.engines.gemm.wgmma_product import Conversion, WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import WARPGROUP_ROWS, ClassSchedule, TapWindow
+from lowdnn.engines.indices import MAX_INDEX
 from lowdnn.engines.launch import ceil_div, moved_bytes
 from lowdnn.enums import DataType
 from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag
@@ -40,8 +41,6 @@ from lowdnn.graph.reduction_pattern import AnyReduction
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_forward import ConvolutionForward
 
-#: Indices of pixels and columns are 32-bit in the kernel, with room for a tile past the end.
-_MAX_INDEX = 2**31 - 2**20
 #: Tensor maps, schedules and taps of every class are parameters of the kernel.
 _MAX_CLASSES = 64
 #: Tensor maps of the output are parameters as well, where it goes out by them.
@@ -229,7 +228,7 @@ class Im2colProduct:
             return None
         windows = self.classes[0].with_windows(self.operands.image.tensor.dims[-1])
         found = replace(self, classes=(windows,), output=line_rows(self.dag, self.operands.groups))
-        return None if found.walked_pixels > _MAX_INDEX or found._map_problem() else found
+        return None if found.walked_pixels > MAX_INDEX or found._map_problem() else found
 
     @property
     def _converts_windows(self) -> bool:
@@ -405,7 +404,7 @@ class Im2colProduct:
             return self.exits
         if self.reductions and self.operands.converted and self.converts_columns:
             return f"{type(self.reductions[0]).__name__}.x: expected no prologue before {weights.tensor.label}"
-        limits = (("output pixels", self.pixels, _MAX_INDEX), ("output channels", self.dag.dims[1], _MAX_INDEX))
+        limits = (("output pixels", self.pixels, MAX_INDEX), ("output channels", self.dag.dims[1], MAX_INDEX))
         for what, got, limit in limits:
             if got > limit:
                 return f"dims: expected at most {limit} {what}, got {got}"

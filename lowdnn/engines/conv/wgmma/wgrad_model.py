@@ -141,6 +141,24 @@ def tiling_of(engine: str, product: WgradProduct, arch: ArchSpec, chosen: Mappin
     return tiling
 
 
+@lru_cache(maxsize=256)
+def menu(traits: StageTraits, arch: ArchSpec) -> tuple[TimedTile, ...]:
+    """Every tile of the menu that exists for runs of taps and windows of pixels, with as many stages as fit."""
+    found = []
+    for m, n, config in _MENU:
+        if traits.tap_run > 1 and n != traits.tap_run * MN_MAJOR_BOX:
+            continue
+        tile = WgmmaTile(m, n, 0, *WARP_CONFIGS[config], 1, 1, traits.instruction.element_bytes)
+        if tile.accumulators > most_accumulators(tile, traits.element_clocks > 0):
+            continue
+        stage_bytes = copied_bytes(tile, traits.tap_run, traits.window) + added_bytes(tile, traits.tap_run)
+        room = shared_room(arch, tile.blocks_per_sm) - tile.staging_bytes(TileStore.FUNCTOR)
+        stages = min(room // (stage_bytes + STAGE_BARRIER_BYTES), MAX_STAGES)
+        if stages >= _MIN_STAGES:
+            found.append(TimedTile.of(replace(tile, stages=stages), traits, arch))
+    return tuple(found)
+
+
 def _splits(product: WgradProduct, tile: WgmmaTile, most: int, arch: ArchSpec) -> tuple[int, ...]:
     """Parts of all taps, or of each tap, the longest one's being ``most``."""
     if not product.is_valid_only:
@@ -189,23 +207,5 @@ def _bounded(product: WgradProduct, arch: ArchSpec) -> Iterator[tuple[float, _Ca
     """Candidates with a bound of their time."""
     for cut in filter(None, (product, product.with_windows, product.with_valid_only)):
         extents = Extents.of(cut)
-        for timed in _menu(StageTraits.of(cut), arch):
+        for timed in menu(StageTraits.of(cut), arch):
             yield bound_seconds(timed, extents), _Candidate(cut, extents, timed)
-
-
-@lru_cache(maxsize=256)
-def _menu(traits: StageTraits, arch: ArchSpec) -> tuple[TimedTile, ...]:
-    """Every tile of the menu that exists for runs of taps and windows of pixels, with as many stages as fit."""
-    found = []
-    for m, n, config in _MENU:
-        if traits.tap_run > 1 and n != traits.tap_run * MN_MAJOR_BOX:
-            continue
-        tile = WgmmaTile(m, n, 0, *WARP_CONFIGS[config], 1, 1, traits.instruction.element_bytes)
-        if tile.accumulators > most_accumulators(tile, traits.element_clocks > 0):
-            continue
-        stage_bytes = copied_bytes(tile, traits.tap_run, traits.window) + added_bytes(tile, traits.tap_run)
-        room = shared_room(arch, tile.blocks_per_sm) - tile.staging_bytes(TileStore.FUNCTOR)
-        stages = min(room // (stage_bytes + STAGE_BARRIER_BYTES), MAX_STAGES)
-        if stages >= _MIN_STAGES:
-            found.append(TimedTile.of(replace(tile, stages=stages), traits, arch))
-    return tuple(found)
