@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -33,6 +34,8 @@ class Builder:
     def __init__(self) -> None:
         self.operations: list[Any] = []
         self.pointers: dict[int, int] = {}
+        # What by-value tensors point to must live until the launch.
+        self._values: list[ctypes.c_float | ctypes.c_double] = []
         self._uid = 0
 
     def tensor(self, of: TensorDescriptor | FilterDescriptor, address: Address, where: str) -> Tensor:
@@ -57,6 +60,15 @@ class Builder:
         """A number as a tensor of one element."""
         ones = (1,) * rank
         return Tensor(self._next(), data_type, ones, ones, _MAX_ALIGNMENT, constant_value=value)
+
+    def value(self, value: float, rank: int, data_type: DataType) -> Tensor:
+        """A number of type FLOAT or DOUBLE that travels with the launch: other ones need no other plan."""
+        ones = (1,) * rank
+        tensor = Tensor(self._next(), data_type, ones, ones, _MAX_ALIGNMENT, is_by_value=True)
+        held = ctypes.c_double(value) if data_type is DataType.DOUBLE else ctypes.c_float(value)
+        self._values.append(held)
+        self.pointers[tensor.uid] = ctypes.addressof(held)
+        return tensor
 
     def pointwise(
         self,
@@ -167,15 +179,19 @@ class Graphs:
         workspace: tuple[Address, int] | None = None,
         place: int = 0,
         mode: HeurMode = HeurMode.A,
+        is_workspace_enough: bool = True,
     ) -> None:
         """Launches the candidate at ``place`` into the handle's stream.
 
         workspace: the caller's address and its bytes; the handle's own memory where it is left out, which grows at the
-        first call that needs more, and is apart for each stream.
+        first call that needs more, and is apart for each stream. is_workspace_enough: whether too small a workspace is
+        an error; otherwise the handle's own memory stands in for it.
         """
         loaded = self.planned(handle, builder, mode).loaded(handle, place, where)
         needed = loaded.plan.workspace_bytes
         pointers = tuple(builder.pointers[uid] for uid in loaded.uids)
+        if not is_workspace_enough and workspace is not None and workspace[1] < needed:
+            workspace = None
         loaded.execute(pointers, self._workspace(handle, needed, workspace, where), handle.stream)
 
     def forget(self, handle: Handle) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from lowdnn.capi.calls import (
     activations,
     backend,
+    batch_norms,
     convolution_descriptors,
     convolutions,
     elementwise,
@@ -29,4 +30,5 @@ CALLS: Mapping[str, Call] = {
     **elementwise.CALLS,
     **pooling.CALLS,
     **reductions.CALLS,
+    **batch_norms.CALLS,
 }

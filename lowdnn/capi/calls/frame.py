@@ -42,8 +42,13 @@ class Frame:
         """alpha and beta of a call whose result is ``of``."""
         return self.scale(alpha, of.data_type, "alpha"), self.scale(beta, of.data_type, "beta")
 
-    def run(self, workspace: tuple[Address, int] | None = None) -> None:
-        self.state.graphs.run(self.handle, self.builder, self.name, workspace)
+    def run(self, workspace: tuple[Address, int] | None = None, *, is_workspace_enough: bool = True) -> None:
+        """See ``Graphs.run``."""
+        self.state.graphs.run(self.handle, self.builder, self.name, workspace, is_workspace_enough=is_workspace_enough)
+
+    def workspace_bytes(self) -> int:
+        """Of the graph as it is."""
+        return self.state.graphs.planned(self.handle, self.builder).candidate(0, self.name).plan.workspace_bytes
 
     def check_dims(self, one: TensorDescriptor, other: TensorDescriptor, argument: str) -> None:
         """Raises ShapeMismatchError where the extents differ."""
