@@ -43,8 +43,12 @@ _MACHINERY: tuple[type, ...] = (
 
 @cache
 def declarations() -> Mapping[DescriptorType, type]:
-    """The declaring class of each descriptor type, in the order of the types' numbers."""
-    classes: dict[DescriptorType, type] = {cls.descriptor_type: cls for cls in (*catalog.descriptors(), *_MACHINERY)}  # type: ignore[attr-defined]
+    """The declaring class of each descriptor type, in the order of the types' numbers.
+
+    A compound operation comes before the one that it may stand for.
+    """
+    listed = (*catalog.descriptors(), *catalog.compounds(), *_MACHINERY)
+    classes: dict[DescriptorType, type] = {cls.descriptor_type: cls for cls in listed}  # type: ignore[attr-defined]
     return dict(sorted(classes.items()))
 
 

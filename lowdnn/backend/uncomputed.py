@@ -174,7 +174,6 @@ def _tensor(name: AttributeName, *others: AttributeType, many: bool = False) -> 
     return Attribute(name, (T.BACKEND_DESCRIPTOR, *others), MAX_TENSORS if many else 1, (D.TENSOR,), required=False)
 
 
-_NO_EXTENTS = "mask a, b and c by pointwise operations, or use a grouped product"
 _NO_GROUPS = "reduce each group by an operation of its own"
 _NO_SUBGRAPH = "use one of the operators, and pointwise operations before and behind it"
 _NO_PEERS = "add up the statistics of the devices between genstats and the finalising of batch normalisation"
@@ -183,11 +182,6 @@ _NO_BACKWARD = "pygraph.sdpa_backward offers it"
 
 #: By descriptor type: the attributes, each with what to do instead.
 _TABLE: Mapping[DescriptorType, tuple[tuple[Attribute, str], ...]] = {
-    D.OPERATION_MATMUL: (
-        (_tensor(N.OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC), _NO_EXTENTS),
-        (_tensor(N.OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC), _NO_EXTENTS),
-        (_tensor(N.OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC), _NO_EXTENTS),
-    ),
     D.OPERATION_REDUCTION: (
         (_tensor(N.OPERATION_REDUCTION_GROUP_OFFSET_DESC), _NO_GROUPS),
         (_plain(N.OPERATION_REDUCTION_DIMS, T.INT64, many=True), _NO_SUBGRAPH),

@@ -16,6 +16,8 @@ from lowdnn.graph.expansion_writer import ExpansionWriter, free_uid
 from lowdnn.graph.gathering import gathered
 from lowdnn.ops.base import HasPorts, Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
+from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.ops.matmul_extents import MatmulWithExtents
 from lowdnn.ops.norm import compute_type_of
 from lowdnn.ops.ragged import RaggedLoad, RaggedStore, packed_shape
 from lowdnn.ops.rng import Rng, RngOperation
@@ -115,6 +117,8 @@ class _Expansion:
             self._add_attention(operation)
         elif isinstance(operation, DiagonalBandMask):
             self._add_band_mask(operation)
+        elif isinstance(operation, MatmulWithExtents):
+            self._add_product(operation)
         elif isinstance(operation, Operation):
             self._builder.add(operation)
 
@@ -148,6 +152,28 @@ class _Expansion:
             left = self._builder.moved(row, (1, keys), (-1, queries), (1, op.shift_right_bound))
             right = column
         self._builder.give(self._masked(op.x, op.mode, left, right, op.b), op.y)
+
+    def _add_product(self, op: MatmulWithExtents) -> None:
+        arithmetic = replace(op.matmul, padding_value=0.0)
+        if not op.has_extents:
+            self._builder.add(MatmulOperation(arithmetic, op.a, op.b, op.c))
+            return
+        rank = op.c.rank
+        a, b = self._before(op.a, rank - 1, op.k, 0), self._before(op.b, rank - 2, op.k, 0)
+        product = self._builder.matmul(a, b, compute_type=arithmetic.compute_type)
+        padding = op.matmul.padding_value
+        rows = self._before(product, rank - 2, op.m, padding)
+        self._builder.give(self._before(rows, rank - 1, op.n, padding), op.c)
+
+    def _before(self, x: Tensor, axis: int, extent: Tensor | None, other: float) -> Tensor:
+        """``x`` where its index along ``axis`` is less than ``extent``, elsewhere ``other``."""
+        if extent is None:
+            return x
+        builder, compute_type = self._builder, compute_type_of(x)
+        is_inside = builder.compared(PointwiseMode.CMP_LT, builder.index(x, axis), extent)
+        rest = builder.constant(x.rank, compute_type, other)
+        select = PointwiseMode.BINARY_SELECT
+        return builder.pointwise(select, x, rest, is_inside, compute_type=compute_type, virtual=x.data_type)
 
     def _modified(self, op: SdpaForward, scores: Tensor) -> Tensor:
         """What the sub-graph makes of ``scores``, which become what it reads."""

@@ -3,7 +3,7 @@
 a is (batch..., M, K), b is (batch..., K, N), c is (batch..., M, N). A batch extent of a or b may be a divisor of the
 other's: with n batches in one and n / g in the other, batch i of the first goes with matrix i // g of the second, so
 that groups of g share one (grouped-query attention; an extent of 1 repeats).
-Source: cudnn_graph.h, CUDNN_BACKEND_MATMUL_DESCRIPTOR, OPERATION_MATMUL.
+Source: cudnn_graph.h, CUDNN_BACKEND_MATMUL_DESCRIPTOR, OPERATION_MATMUL (which ``matmul_extents`` declares whole).
 """
 
 from __future__ import annotations
@@ -25,16 +25,12 @@ from lowdnn.status import ShapeMismatchError, UnsupportedPaddingError, Unsupport
 
 @dataclass(frozen=True)
 class Matmul:
-    """Arithmetic of a matrix product. ``padding_value`` belongs to ragged products and must be 0 here."""
+    """Arithmetic of a matrix product. padding_value: of ``matmul_extents``; a plain product has 0."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.MATMUL
 
     compute_type: DataType = attribute(AttributeName.MATMUL_COMP_TYPE, AttributeType.DATA_TYPE)
     padding_value: float = attribute(AttributeName.MATMUL_PADDING_VALUE, AttributeType.DOUBLE, default=0.0)
-
-    def __post_init__(self) -> None:
-        if self.padding_value != 0.0:
-            raise UnsupportedPaddingError.at("matmul.padding_value", expected="0.0", got=self.padding_value)
 
 
 @dataclass(frozen=True)
@@ -52,10 +48,9 @@ class MatmulOperation:
     c: Tensor = tensor_output(AttributeName.OPERATION_MATMUL_CDESC)
 
     def __post_init__(self) -> None:
-        expected = output_dims(self.a.dims, self.b.dims)
-        if self.c.dims != expected:
-            raise ShapeMismatchError.at("matmul.c.dims", expected=list(expected), got=list(self.c.dims))
-        check_compute_type("matmul", self.matmul.compute_type, (self.a, self.b))
+        if self.matmul.padding_value != 0.0:
+            raise UnsupportedPaddingError.at("matmul.padding_value", expected="0.0", got=self.matmul.padding_value)
+        check_product(self.matmul, self.a, self.b, self.c)
 
     @property
     def compute_type(self) -> DataType:
@@ -68,6 +63,14 @@ class MatmulOperation:
     def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
         a, b = (_repeated(inputs[port], self.c.dims[:-2]) for port in ("a", "b"))
         return {"c": wrap_accumulator(np.matmul(a, b), self.matmul.compute_type)}
+
+
+def check_product(matmul: Matmul, a: Tensor, b: Tensor, c: Tensor) -> None:
+    """Raises ShapeMismatchError, UnsupportedShapeError, UnsupportedDataTypeError."""
+    expected = output_dims(a.dims, b.dims)
+    if c.dims != expected:
+        raise ShapeMismatchError.at("matmul.c.dims", expected=list(expected), got=list(c.dims))
+    check_compute_type("matmul", matmul.compute_type, (a, b))
 
 
 def output_dims(a_dims: tuple[int, ...], b_dims: tuple[int, ...]) -> tuple[int, ...]:

@@ -49,16 +49,6 @@ def operation(kind: DescriptorType) -> Descriptor:
     """An operation, not finalized, with every required attribute set; shapes need not fit."""
     descriptor = create(kind)
     given: dict[DescriptorType, tuple[tuple[AttributeName, AttributeType, object], ...]] = {
-        D.OPERATION_MATMUL: (
-            (
-                N.OPERATION_MATMUL_DESC,
-                T.BACKEND_DESCRIPTOR,
-                made(D.MATMUL, (N.MATMUL_COMP_TYPE, T.DATA_TYPE, DataType.FLOAT)),
-            ),
-            (N.OPERATION_MATMUL_ADESC, T.BACKEND_DESCRIPTOR, tensor(1, (4, 4), (4, 1))),
-            (N.OPERATION_MATMUL_BDESC, T.BACKEND_DESCRIPTOR, tensor(2, (4, 4), (4, 1))),
-            (N.OPERATION_MATMUL_CDESC, T.BACKEND_DESCRIPTOR, tensor(3, (4, 4), (4, 1))),
-        ),
         D.OPERATION_REDUCTION: (
             (
                 N.OPERATION_REDUCTION_DESC,
@@ -84,11 +74,11 @@ VALUES: dict[AttributeType, object] = {
     T.FLOAT: 0.5,
     T.DATA_TYPE: DataType.FLOAT,
 }
-CASES = [(kind, name) for kind in (D.OPERATION_MATMUL, D.OPERATION_REDUCTION) for name in uncomputed_attributes(kind)]
 
 
-@pytest.mark.parametrize(("kind", "name"), CASES)
-def test_an_attribute_is_kept_and_refused_with_its_name(kind: DescriptorType, name: AttributeName) -> None:
+@pytest.mark.parametrize("name", uncomputed_attributes(D.OPERATION_REDUCTION))
+def test_an_attribute_is_kept_and_refused_with_its_name(name: AttributeName) -> None:
+    kind = D.OPERATION_REDUCTION
     declared = uncomputed_attributes(kind)[name]
     attribute_type = declared.types[0]
     nested = {D.TENSOR: tensor(9), D.OPERATIONGRAPH: add_graph()}
@@ -105,8 +95,8 @@ def test_an_attribute_is_kept_and_refused_with_its_name(kind: DescriptorType, na
     assert again.get_attribute_count(name, attribute_type) == 1
 
 
-@pytest.mark.parametrize("kind", [D.OPERATION_MATMUL, D.OPERATION_REDUCTION])
-def test_unset_they_are_empty_and_change_nothing(kind: DescriptorType) -> None:
+def test_unset_they_are_empty_and_change_nothing() -> None:
+    kind = D.OPERATION_REDUCTION
     plain = operation(kind)
     plain.finalize()
     for name, declared in uncomputed_attributes(kind).items():
@@ -115,10 +105,10 @@ def test_unset_they_are_empty_and_change_nothing(kind: DescriptorType) -> None:
 
 
 def test_what_is_known_is_still_checked() -> None:
-    descriptor = operation(D.OPERATION_MATMUL)
-    descriptor.set_attribute(N.OPERATION_MATMUL_BDESC, T.BACKEND_DESCRIPTOR, tensor(2, (5, 4), (4, 1)))
-    descriptor.set_attribute(N.OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, T.BACKEND_DESCRIPTOR, tensor(9))
-    with pytest.raises(BadParamError, match=r"matmul\.b\.dims"):
+    descriptor = operation(D.OPERATION_REDUCTION)
+    descriptor.set_attribute(N.OPERATION_REDUCTION_YDESC, T.BACKEND_DESCRIPTOR, tensor(3, (4, 3), (3, 1)))
+    descriptor.set_attribute(N.OPERATION_REDUCTION_GROUP_OFFSET_DESC, T.BACKEND_DESCRIPTOR, tensor(9))
+    with pytest.raises(BadParamError, match=r"reduction\.y\.dims"):
         descriptor.finalize()
 
 

@@ -93,7 +93,8 @@ def test_the_output_s_dims_are_checked() -> None:
 
 def test_arithmetic_is_checked() -> None:
     with raises(UnsupportedPaddingError, "matmul.padding_value", expected="0.0", got="1.0"):
-        Matmul(DataType.FLOAT, padding_value=1.0)
+        product = Matmul(DataType.FLOAT, padding_value=1.0)
+        MatmulOperation(product, a=tensor(1, (3, 4)), b=tensor(2, (4, 5)), c=tensor(3, (3, 5)))
     with raises(UnsupportedDataTypeError, "matmul.compute_type", expected="INT32 for integer operands", got="FLOAT"):
         operation((3, 4), (4, 5), DataType.FLOAT, DataType.INT8)
     operation((3, 4), (4, 5), DataType.FAST_FLOAT_FOR_FP8, DataType.FP8_E5M2)
