@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lowdnn.capi.calls.convolutions import BACKWARD_DATA, BACKWARD_FILTER, FORWARD, Direction, geometry
 from lowdnn.capi.descriptors import ConvolutionDescriptor
-from lowdnn.enums import ConvolutionMode, DataType, MathType
+from lowdnn.enums import ActivationMode, ConvolutionMode, DataType, MathType
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import Status
@@ -174,3 +174,27 @@ def test_wrong_groups_and_shapes(caller: Caller, device: Runtime) -> None:
     assert case.run(1) is Status.BAD_PARAM_SHAPE_MISMATCH
     case.addresses[0] += 2
     assert case.run(1) is Status.BAD_PARAM_MISALIGNED_POINTER
+
+
+@pytest.mark.parametrize(("mode", "alpha2"), [(ActivationMode.RELU, 2.0), (ActivationMode.IDENTITY, 0.0)])
+def test_bias_and_activation(caller: Caller, device: Runtime, mode: ActivationMode, alpha2: float) -> None:
+    case = Case(caller, device, FORWARD)
+    activation = caller.output("cudnnCreateActivationDescriptor")
+    caller.call("cudnnSetActivationDescriptor", activation, mode, 0, 0.0)
+    z = np.random.default_rng().integers(-3, 4, case.product.shape).astype(np.float32)
+    bias = np.random.default_rng().integers(-9, 9, (1, z.shape[1], 1, 1)).astype(np.float32)
+    (x_desc, w_desc, y_desc), (x, w, y) = case.descriptors, case.addresses
+    given_z = (y_desc, case.memory.put(z)) if alpha2 else (0, 0)
+    given_bias = (tensor_descriptor(caller, bias), case.memory.put(bias))
+    scales = [ctypes.byref(scale(value)) for value in (3.0, alpha2)]
+    arguments = [
+        case.handle, scales[0], x_desc, x, w_desc, w, case.convolution, 1, 0, 0, scales[1], *given_z, *given_bias,
+        activation, y_desc, y,
+    ]  # fmt: skip
+    caller.call("cudnnConvolutionBiasActivationForward", *arguments)
+    expected = 3 * case.product + alpha2 * z + bias
+    np.testing.assert_array_equal(case.result, np.maximum(expected, 0) if mode is ActivationMode.RELU else expected)
+    caller.call("cudnnSetActivationDescriptor", activation, ActivationMode.TANH, 0, 0.0)
+    assert caller.status("cudnnConvolutionBiasActivationForward", *arguments) is Status.NOT_SUPPORTED
+    arguments[7] = 8
+    assert caller.status("cudnnConvolutionBiasActivationForward", *arguments) is Status.BAD_PARAM

@@ -57,12 +57,16 @@ class Direction:
     def algorithms(self) -> type[CudnnEnum]:
         return type(self.order[0])
 
-    def place(self, algorithm: int, planned: Planned, where: str) -> int:
-        """The candidate that an algorithm's number stands for."""
+    def check(self, algorithm: int, where: str) -> CudnnEnum:
+        """The algorithm with this number; raises BadParamError where there is none."""
         number = member(self.algorithms, algorithm, where)
         if number not in self.order:
             raise BadParamError.at(where, expected="an algorithm", got=number.name)
-        place = self.order.index(number)
+        return number
+
+    def place(self, algorithm: int, planned: Planned, where: str) -> int:
+        """The candidate that an algorithm's number stands for."""
+        place = self.order.index(self.check(algorithm, where))
         return 0 if place == 1 and len(planned.candidates) == 1 else place
 
 
