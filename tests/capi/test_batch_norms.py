@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lowdnn.capi.classic_enums import BatchNormMode, BatchNormOps
+from lowdnn.capi.classic_enums import BatchNormMode, BatchNormOps, NormAlgo, NormMode, NormOps
 from lowdnn.enums import ActivationMode
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import Status
@@ -170,3 +170,52 @@ def test_other_activations_are_refused(caller: Caller, device: Runtime) -> None:
     arguments = (*[case.descriptor] * 3, case.parameters, case.activation, ctypes.byref(ctypes.c_size_t()))
     assert caller.status(name, case.handle, case.mode, case.operations, *arguments) is Status.NOT_SUPPORTED
     assert "activationDesc.mode: expected RELU, got TANH" in caller.last_error()
+
+
+@pytest.mark.parametrize("mode", NormMode, ids=lambda mode: mode.name)
+def test_normalisation_is_the_same_under_other_names(caller: Caller, device: Runtime, mode: NormMode) -> None:
+    batch_mode = BatchNormMode.PER_ACTIVATION if mode is NormMode.PER_ACTIVATION else BatchNormMode.SPATIAL
+    case = Case(caller, device, batch_mode, BatchNormOps.BN_ADD_ACTIVATION)
+    mean, variance = case.batch()
+    inv_variance = 1 / np.sqrt(variance + EPSILON)
+    xhat = (case.x - mean) * inv_variance
+    rows = [caller.output("cudnnCreateTensorDescriptor") for _ in range(2)]
+    caller.call("cudnnDeriveNormTensorDescriptor", *rows, case.descriptor, mode, 1)
+    head, d, one = (case.handle, mode, NormOps.NORM_ADD_ACTIVATION, NormAlgo.STANDARD), case.descriptor, (1.0, 0.0)
+    x, z, y, dz, dy, dx = case.put(case.x, case.z, case.old, case.old, case.dy, case.old)
+    weight, bias, *running = case.put(case.scale, case.bias, case.mean, case.variance)
+    mean_at, inv_variance_at, dscale_at, dbias_at = case.put(*[np.zeros_like(case.old_row)] * 4)
+    sizes = (*head, *[d] * 3, rows[0], case.activation, rows[1])
+    size, bytes_at = ctypes.c_size_t(), case.memory.put(np.zeros(1 << 14, np.uint8))
+    caller.call("cudnnGetNormalizationForwardTrainingWorkspaceSize", *sizes, ctypes.byref(size), 1)
+    assert size.value <= 1 << 14
+    caller.call(
+        "cudnnNormalizationForwardTraining", *head, *pointers(*one), d, x, rows[0], weight, bias, FACTOR, rows[1],
+        *running, EPSILON, mean_at, inv_variance_at, case.activation, d, z, d, y, bytes_at, size.value, 0, 0, 1,
+    )  # fmt: skip
+    expected = case.finished(xhat * case.scale + case.bias)
+    close(case.memory.get(y), expected)
+    close(case.memory.get(running[0]), (1 - FACTOR) * case.mean + FACTOR * mean)
+    sizes = (*head, *[d] * 5, rows[0], case.activation, rows[1])
+    caller.call("cudnnGetNormalizationBackwardWorkspaceSize", *sizes, ctypes.byref(size), 1)
+    caller.call(
+        "cudnnNormalizationBackward", *head, *pointers(*one, *one), d, x, d, y, d, dy, d, dz, d, dx, rows[0], weight,
+        bias, dscale_at, dbias_at, EPSILON, rows[1], mean_at, inv_variance_at, case.activation, bytes_at, size.value,
+        0, 0, 1,
+    )  # fmt: skip
+    gradient = case.dy.astype(np.float64) * (expected > 0)
+    close(case.memory.get(dz), gradient)
+    close(case.memory.get(dscale_at), (gradient * xhat).sum(case.axes, keepdims=True))
+    close(case.memory.get(dbias_at), gradient.sum(case.axes, keepdims=True))
+    given = case.put(case.mean, case.variance)
+    inference = (
+        "cudnnNormalizationForwardInference", *head, *pointers(*one), d, x, rows[0], weight, bias, rows[1], *given, d,
+        z, case.activation, d, y, EPSILON,
+    )  # fmt: skip
+    caller.call(*inference, 1)
+    normalised = (case.x - case.mean) / np.sqrt(case.variance + EPSILON) * case.scale + case.bias
+    close(case.memory.get(y), case.finished(normalised))
+    assert caller.status(*inference, 2) is Status.NOT_SUPPORTED
+    reserve = (*head, case.activation, d, ctypes.byref(size), 1)
+    caller.call("cudnnGetNormalizationTrainingReserveSpaceSize", *reserve)
+    assert size.value == 0

@@ -18,7 +18,7 @@ from lowdnn.enums import DataType, TensorFormat
 #: Descriptor and address of a tensor that the call does not have.
 _NONE = (None, None)
 #: An address with all alignment that an engine could ask for, where a call has none.
-_ALIGNED = 256
+ALIGNED = 256
 
 
 def forward_training(
@@ -105,11 +105,7 @@ def forward_workspace_size(
     """Of a call with alpha 1, beta 0, running and saved statistics; where others need more, the handle's own does."""
     frame = Frame.of(state, handle, "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize")
     norm = _normalisation(frame, mode, operations, parameters, activation)
-    both = (_ALIGNED, _ALIGNED)
-    norm.train(
-        (1.0, 0.0), (x_desc, _ALIGNED), (z_desc, _ALIGNED), (y_desc, _ALIGNED), _ALIGNED, _ALIGNED, 1.0, both, 1.0, both
-    )
-    write_outputs((size, "Q", frame.workspace_bytes(), f"{frame.name}.sizeInBytes"))
+    write_outputs((size, "Q", norm.training_bytes(x_desc, z_desc, y_desc, ALIGNED), f"{frame.name}.sizeInBytes"))
 
 
 def backward_workspace_size(
@@ -119,10 +115,8 @@ def backward_workspace_size(
     """Of a call with alpha 1 and beta 0; where others need more, the handle's own memory does."""
     frame = Frame.of(state, handle, "cudnnGetBatchNormalizationBackwardExWorkspaceSize")
     norm = _normalisation(frame, mode, operations, parameters, activation)
-    both = (_ALIGNED, _ALIGNED)
-    x, y, dy, dz, dx = ((descriptor, _ALIGNED) for descriptor in (x_desc, y_desc, dy_desc, dz_desc, dx_desc))
-    norm.differentiate((1.0, 0.0, 1.0, 0.0), x, y, dy, dz, dx, _ALIGNED, both, both)
-    write_outputs((size, "Q", frame.workspace_bytes(), f"{frame.name}.sizeInBytes"))
+    descriptors = (x_desc, y_desc, dy_desc, dz_desc, dx_desc)
+    write_outputs((size, "Q", norm.gradient_bytes(descriptors, ALIGNED), f"{frame.name}.sizeInBytes"))
 
 
 def reserve_space_size(
@@ -137,18 +131,22 @@ def reserve_space_size(
     write_outputs((size, "Q", 0, f"{name}.sizeInBytes"))
 
 
-def derive_descriptor(state: State, derived: Address, x_desc: Address, mode: int) -> None:
+def derive_descriptor(state: State, descriptor: Address, x_desc: Address, mode: int) -> None:
     """The descriptor of scale, bias and statistics: FLOAT, or DOUBLE as x."""
     name = "cudnnDeriveBNTensorDescriptor"
 
     def new(_: TensorDescriptor) -> TensorDescriptor:
         x = was_set(state, x_desc, TensorDescriptor, f"{name}.xDesc")
-        per_activation = member(BatchNormMode, mode, f"{name}.mode") is BatchNormMode.PER_ACTIVATION
-        dims = (1, *x.dims[1:]) if per_activation else (1, x.dims[1], *(1,) * (len(x.dims) - 2))
-        kind = DataType.DOUBLE if x.data_type is DataType.DOUBLE else DataType.FLOAT
-        return TensorDescriptor(kind, dims, packed_strides(name, TensorFormat.NCHW, dims))
+        return derived(name, x, member(BatchNormMode, mode, f"{name}.mode") is BatchNormMode.PER_ACTIVATION)
 
-    change(state, derived, TensorDescriptor, f"{name}.derivedBnDesc", new)
+    change(state, descriptor, TensorDescriptor, f"{name}.derivedBnDesc", new)
+
+
+def derived(name: str, x: TensorDescriptor, is_per_activation: bool) -> TensorDescriptor:
+    """The descriptor of scale, bias and statistics."""
+    dims = (1, *x.dims[1:]) if is_per_activation else (1, x.dims[1], *(1,) * (len(x.dims) - 2))
+    kind = DataType.DOUBLE if x.data_type is DataType.DOUBLE else DataType.FLOAT
+    return TensorDescriptor(kind, dims, packed_strides(name, TensorFormat.NCHW, dims))
 
 
 def _normalisation(

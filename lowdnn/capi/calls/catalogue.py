@@ -13,6 +13,7 @@ from lowdnn.capi.calls import (
     convolutions,
     elementwise,
     handles,
+    norms,
     operation_descriptors,
     pooling,
     reductions,
@@ -33,4 +34,5 @@ CALLS: Mapping[str, Call] = {
     **pooling.CALLS,
     **reductions.CALLS,
     **batch_norms.CALLS,
+    **norms.CALLS,
 }

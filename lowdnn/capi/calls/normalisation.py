@@ -118,6 +118,22 @@ class Normalisation:
         )
         builder.operations.append(operation)
 
+    def training_bytes(self, x: Address, z: Address, y: Address, address: int) -> int:
+        """The workspace of a training call with alpha 1, beta 0, running and saved statistics.
+
+        Descriptors of the tensors, and an address that stands for all of theirs.
+        """
+        both = (address, address)
+        self.train((1.0, 0.0), (x, address), (z, address), (y, address), address, address, 1.0, both, 1.0, both)
+        return self.frame.workspace_bytes()
+
+    def gradient_bytes(self, descriptors: tuple[Address, ...], address: int) -> int:
+        """The workspace of the gradients with alpha 1 and beta 0. Descriptors of x, y, dy, dz and dx."""
+        both = (address, address)
+        x, y, dy, dz, dx = ((descriptor, address) for descriptor in descriptors)
+        self.differentiate((1.0, 0.0, 1.0, 0.0), x, y, dy, dz, dx, address, both, both)
+        return self.frame.workspace_bytes()
+
     @property
     def _parameters(self) -> TensorDescriptor:
         return self._descriptor(self.parameters, "bnScaleBiasMeanVar")
