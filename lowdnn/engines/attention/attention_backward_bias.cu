@@ -9,8 +9,7 @@
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV PARTS HEAD_QK HEAD_V (multiples of 16), and those of
 // attention_backward_mma.cuh.
 
-#define ROW_AXIS 2
-#include "attention_backward_mma.cuh"
+#include "attention_backward_query_rows.cuh"
 
 typedef TYPE T;
 typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;

@@ -35,25 +35,31 @@ typedef ScoreSteps<PARTS, BLOCKS> Steps;
 typedef f32 KeyGradients[PARTS][HEAD_QK / SPLIT / 8][4];
 typedef f32 ValueGradients[PARTS][HEAD_V / SPLIT / 8][4];
 
-struct Params {
+struct ProblemParams {
   Problem problem;
-#if HAS_DK
-  Rows<OUT> dk;
-#endif
-#if HAS_DV
-  Rows<OUT> dv;
-#endif
-  Divider tiles, heads;  // of keys of a head; of k, or of v, in a batch
-
-  // Heads of q that share one of those.
-  __device__ __forceinline__ i32 sharing() const {
-#if HAS_DK
-    return ::sharing(dk);
-#else
-    return ::sharing(dv);
-#endif
-  }
 };
+
+template <bool IS_THERE> struct KeyResults {
+  Rows<OUT> dk;
+};
+template <> struct KeyResults<false> {};
+
+template <bool IS_THERE> struct ValueResults {
+  Rows<OUT> dv;
+};
+template <> struct ValueResults<false> {};
+
+struct KeyTiles {
+  Divider tiles, heads;  // of keys of a head; of k, or of v, in a batch
+};
+
+struct Params : ProblemParams, KeyResults<HAS_DK>, ValueResults<HAS_DV>, KeyTiles {};
+
+// Heads of q that share one of k, or of v.
+template <class Params> __device__ __forceinline__ i32 heads_together(const Params& p) {
+  if constexpr (HAS_DK) return sharing(p.dk);
+  else return sharing(p.dv);
+}
 
 // Where the block's keys are, and this warp's.
 struct Place {
@@ -65,7 +71,7 @@ struct Place {
   __device__ __forceinline__ Place(const Params& p) {
     const u32 heads_before = p.tiles.divide(blockIdx.x), tile = blockIdx.x - heads_before * p.tiles.divisor;
     batch = i32(p.heads.divide(heads_before));
-    head = i32(heads_before - batch * p.heads.divisor) * p.sharing();
+    head = i32(heads_before - batch * p.heads.divisor) * heads_together(p);
     block_key = i32(tile) * TILE_KV;
     const i32 warp = threadIdx.x / WARP_SIZE;
     warp_key = warp % KEY_WARPS * (PARTS * 16);
@@ -107,16 +113,32 @@ __device__ __forceinline__ void add_queries(const Problem& p, const Keys& k, con
   Steps steps;
   multiply_rows(k, place.warp_key, stage.q, steps.weights);
   steps.make_weights(p, place.band, corner, stage.terms, scaling);
-#if HAS_DV
-  const auto dropped = [&steps](int part, int block, int half) { return steps.operand(part, block, half); };
-  multiply_columns(dropped, stage.d_o, place.split * (HEAD_V / SPLIT), dv);
-#endif
-#if HAS_DK
-  Steps::Tile ds;
-  multiply_rows(v, place.warp_key, stage.d_o, ds);
-  steps.make_gradients(p, place.band, corner, stage.terms, scaling, ds);
-  multiply_columns(operand_of(ds), stage.q, place.split * (HEAD_QK / SPLIT), dk);
-#endif
+  if constexpr (HAS_DV) {
+    const auto dropped = [&steps](int part, int block, int half) { return steps.operand(part, block, half); };
+    multiply_columns(dropped, stage.d_o, place.split * (HEAD_V / SPLIT), dv);
+  }
+  if constexpr (HAS_DK) {
+    Steps::Tile ds;
+    multiply_rows(v, place.warp_key, stage.d_o, ds);
+    steps.make_gradients(p, place.band, corner, stage.terms, scaling, ds);
+    multiply_columns(operand_of(ds), stage.q, place.split * (HEAD_QK / SPLIT), dk);
+  }
+}
+
+// Stores what the launch gives of the warp's keys.
+template <class Params>
+__device__ __forceinline__ void store_keys(const Params& p, const Place& place, const KeyGradients& dk,
+                                           const ValueGradients& dv) {
+  const Problem& problem = p.problem;
+  const i32 row = place.block_key + place.warp_key;
+  if constexpr (HAS_DK) {
+    store_results(problem, OF_K, p.dk, place.batch, place.head, row, problem.keys, place.split * (HEAD_QK / SPLIT),
+                  problem.size_qk, dk);
+  }
+  if constexpr (HAS_DV) {
+    store_results(problem, OF_V, p.dv, place.batch, place.head, row, problem.keys, place.split * (HEAD_V / SPLIT),
+                  problem.size_v, dv);
+  }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
@@ -136,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     if (HAS_DK) copy_rows<THREADS>(v, problem.v, place.batch, head, row, end, problem.size_v);
   };
   i32 head = place.head, tile = place.begin;
-  const i32 steps = (place.end - place.begin) * p.sharing();
+  const i32 steps = (place.end - place.begin) * heads_together(p);
   if (steps > 0) {
     copy_keys(head);
     Stage(stages).copy(problem, place, head, tile);
@@ -162,14 +184,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     const Stage stage(stages + step % 2 * Stage::BYTES);
     add_queries(problem, k, v, stage, place, own_head, own_tile, scaling, dk, dv);
   }
-
-  const i32 row = place.block_key + place.warp_key;
-#if HAS_DK
-  store_results(problem, OF_K, p.dk, place.batch, place.head, row, problem.keys, place.split * (HEAD_QK / SPLIT),
-                problem.size_qk, dk);
-#endif
-#if HAS_DV
-  store_results(problem, OF_V, p.dv, place.batch, place.head, row, problem.keys, place.split * (HEAD_V / SPLIT),
-                problem.size_v, dv);
-#endif
+  store_keys(p, place, dk, dv);
 }

@@ -11,25 +11,22 @@
 
 #pragma once
 
-#if HAS_SCORES || HAS_GRADIENT || HAS_FACTORS
-#include "generated.cuh"
-#endif
 #include "attention_backward_rows.cuh"
 #include "attention_backward_scaling.cuh"
 #include "attention_mma.cuh"
+#include "include/optional.cuh"
+#include "generated.cuh"
 
-struct Problem : Backward {
+// Functors that a kernel may be without.
+struct Scores;
+struct Gradient;
+struct Factors;
+
+struct Operands : Backward {
   Rows<const TYPE> q, k, v, d_o;
-#if HAS_SCORES
-  Scores::Args scores;
-#endif
-#if HAS_GRADIENT
-  Gradient::Args gradient;
-#endif
-#if HAS_FACTORS
-  Factors::Args factors;
-#endif
 };
+
+struct Problem : Operands, ArgsOf<Scores, HAS_SCORES>, ArgsOf<Gradient, HAS_GRADIENT>, ArgsOf<Factors, HAS_FACTORS> {};
 
 // Starts copies of a tile's rows from `row` on, of those before `end` that exist in the batch.
 template <int THREADS, class Tile, class From>
@@ -41,7 +38,7 @@ __device__ __forceinline__ void copy_rows(const Tile& tile, const From& from, i3
 
 // Whether queries that do not exist, which are zeros, are masked: Scores may make anything of them, and of the
 // gradients of scores along the rows the largest magnitude is stored.
-#define MASKS_QUERIES (HAS_SCORES || (IS_FP8 && ROW_AXIS == 2))
+constexpr bool MASKS_QUERIES = HAS_SCORES || (IS_FP8 && ROW_AXIS == 2);
 
 // f(part, block, i) for each accumulator.
 template <int ROW_PARTS, int COLUMN_BLOCKS, class Function>
@@ -55,8 +52,8 @@ __device__ __forceinline__ void for_each(const Function& f) {
 }
 
 // Stores the gradients that the sums of products are, of rows from `row` on.
-template <class Out, int ROW_PARTS, int COLUMN_BLOCKS>
-__device__ __forceinline__ void store_results(const Problem& p, Result result, const Rows<Out>& to, i32 batch, i32 head,
+template <class To, int ROW_PARTS, int COLUMN_BLOCKS>
+__device__ __forceinline__ void store_results(const Problem& p, Result result, const To& to, i32 batch, i32 head,
                                               i32 row, i32 rows, i32 column, i32 size,
                                               const f32 (&sums)[ROW_PARTS][COLUMN_BLOCKS][4]) {
   const f32 factor = factor_of(p, result, sums);
@@ -74,8 +71,9 @@ struct Corner {
 
 // results = what the functor makes of the operands, which may be the same.
 template <class Functor, int ROW_PARTS, int COLUMN_BLOCKS, class... Operands>
-__device__ __forceinline__ void apply(const Problem& p, const typename Functor::Args& args, const Corner& corner,
+__device__ __forceinline__ void apply(const Problem& p, const Corner& corner,
                                       f32 (&results)[ROW_PARTS][COLUMN_BLOCKS][4], const Operands&... operands) {
+  const typename Functor::Args& args = args_of<Functor>(p);
   const i32 rows = ROW_AXIS == 2 ? p.queries : p.keys, columns = ROW_AXIS == 2 ? p.keys : p.queries;
 #pragma unroll
   for (int part = 0; part < ROW_PARTS; ++part) {
@@ -97,40 +95,45 @@ __device__ __forceinline__ void apply(const Problem& p, const typename Functor::
   }
 }
 
+// What is kept of the scores for Gradient, and what weights are multiplied by.
+template <class Tile, bool IS_THERE> struct KeptScores {
+  Tile scores;
+};
+template <class Tile> struct KeptScores<Tile, false> {};
+
+template <class Tile, bool IS_THERE> struct KeptFactors {
+  Tile factors;
+};
+template <class Tile> struct KeptFactors<Tile, false> {};
+
+template <int ROW_PARTS, int COLUMN_BLOCKS> using ScoreTile = f32[ROW_PARTS][COLUMN_BLOCKS][4];
+
 // The scores of a warp on the way to their gradients.
-template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
-  typedef f32 Tile[ROW_PARTS][COLUMN_BLOCKS][4];
+template <int ROW_PARTS, int COLUMN_BLOCKS>
+struct ScoreSteps : KeptScores<ScoreTile<ROW_PARTS, COLUMN_BLOCKS>, HAS_GRADIENT>,
+                    KeptFactors<ScoreTile<ROW_PARTS, COLUMN_BLOCKS>, HAS_FACTORS> {
+  typedef ScoreTile<ROW_PARTS, COLUMN_BLOCKS> Tile;
 
   Tile weights;  // at first, products of queries and keys
-#if HAS_GRADIENT
-  Tile scores;
-#endif
-#if HAS_FACTORS
-  Tile factors;
-#endif
 
   template <class Terms>
   __device__ __forceinline__ void make_weights(const Problem& p, const Band& band, const Corner& corner,
                                                const Terms& terms, const Scaling& scaling) {
     f32 scale = scaling.scores;
-#if HAS_SCORES || HAS_GRADIENT
-    for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) {
-      weights[part][block][i] *= scale;
-#if HAS_GRADIENT
-      scores[part][block][i] = weights[part][block][i];
-#endif
-    });
-    scale = 1;
-#endif
-#if HAS_SCORES
-    apply<Scores>(p, p.scores, corner, weights, weights);
-#endif
+    if constexpr (HAS_SCORES || HAS_GRADIENT) {
+      for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) {
+        weights[part][block][i] *= scale;
+        if constexpr (HAS_GRADIENT) this->scores[part][block][i] = weights[part][block][i];
+      });
+      scale = 1;
+    }
+    if constexpr (HAS_SCORES) apply<Scores>(p, corner, weights, weights);
     terms.make_weights(scale * LOG2_E, weights);
     mask<ROW_AXIS == 2, MASKS_QUERIES>(band, corner.query, corner.key, weights);
-#if HAS_FACTORS
-    for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) { factors[part][block][i] = 1; });
-    apply<Factors>(p, p.factors, corner, factors, factors);
-#endif
+    if constexpr (HAS_FACTORS) {
+      for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) { this->factors[part][block][i] = 1; });
+      apply<Factors>(p, corner, this->factors, this->factors);
+    }
   }
 
   // Turns products of values and gradients of the output into gradients of the scaled products.
@@ -138,14 +141,12 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
   __device__ __forceinline__ void make_gradients(const Problem& p, const Band& band, const Corner& corner,
                                                  const Terms& terms, const Scaling& scaling, Tile& ds) const {
     multiply_all(ds, scaling.of_d_weights());
-#if HAS_FACTORS
-    for_each<ROW_PARTS, COLUMN_BLOCKS>(
-        [&](int part, int block, int i) { ds[part][block][i] *= factors[part][block][i]; });
-#endif
+    if constexpr (HAS_FACTORS) {
+      for_each<ROW_PARTS, COLUMN_BLOCKS>(
+          [&](int part, int block, int i) { ds[part][block][i] *= this->factors[part][block][i]; });
+    }
     terms.make_gradients(weights, ds);
-#if HAS_GRADIENT
-    apply<Gradient>(p, p.gradient, corner, ds, ds, scores);
-#endif
+    if constexpr (HAS_GRADIENT) apply<Gradient>(p, corner, ds, ds, this->scores);
     // Once more: what a query that sees no key has as its centre may be NaN.
     mask<ROW_AXIS == 2, MASKS_QUERIES>(band, corner.query, corner.key, ds);
   }
@@ -153,13 +154,13 @@ template <int ROW_PARTS, int COLUMN_BLOCKS> struct ScoreSteps {
   // Two neighbouring weights, multiplied by their factors.
   __device__ __forceinline__ u32 operand(int part, int block, int half) const {
     const f32* const pair = weights[part][block] + half * 2;
-#if HAS_FACTORS
-    const f32* const own_factors = factors[part][block] + half * 2;
-    const f32 dropped[2] = {pair[0] * own_factors[0], pair[1] * own_factors[1]};
-    return operand_word<WEIGHT_TYPE>(dropped);
-#else
-    return operand_word<WEIGHT_TYPE>(pair);
-#endif
+    if constexpr (HAS_FACTORS) {
+      const f32* const own_factors = this->factors[part][block] + half * 2;
+      const f32 dropped[2] = {pair[0] * own_factors[0], pair[1] * own_factors[1]};
+      return operand_word<WEIGHT_TYPE>(dropped);
+    } else {
+      return operand_word<WEIGHT_TYPE>(pair);
+    }
   }
 };
 
@@ -168,48 +169,3 @@ template <int ROW_PARTS, int COLUMN_BLOCKS>
 __device__ __forceinline__ auto operand_of(const f32 (&ds)[ROW_PARTS][COLUMN_BLOCKS][4]) {
   return [&ds](int part, int block, int half) { return operand_word<GRADIENT_TYPE>(ds[part][block] + half * 2); };
 }
-
-#if ROW_AXIS == 2
-// The terms of a warp's queries.
-template <int ROW_PARTS> struct RowTerms {
-  Term terms[ROW_PARTS][2];
-
-  // Of rows from `row` on, of which `rows` exist.
-  __device__ __forceinline__ void load(const Term* head, i32 row, i32 rows) {
-#pragma unroll
-    for (int i = 0; i < ROW_PARTS * 2; ++i)
-      terms[i / 2][i % 2] = head[min(row + i * 8 + i32(threadIdx.x) % WARP_SIZE / 4, rows - 1)];
-  }
-
-  // As of TermTile.
-  template <int COLUMN_BLOCKS>
-  __device__ __forceinline__ void make_weights(f32 factor, f32 (&scores)[ROW_PARTS][COLUMN_BLOCKS][4]) const {
-    for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) {
-      f32& score = scores[part][block][i];
-      score = power_of_two(score * factor - terms[part][i / 2].exponent);
-    });
-  }
-  template <int COLUMN_BLOCKS>
-  __device__ __forceinline__ void make_gradients(const f32 (&weights)[ROW_PARTS][COLUMN_BLOCKS][4],
-                                                 f32 (&products)[ROW_PARTS][COLUMN_BLOCKS][4]) const {
-    for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) {
-      f32& product = products[part][block][i];
-      product = weights[part][block][i] * (product - terms[part][i / 2].centre);
-    });
-  }
-};
-
-// The gradients of the scores of a warp's queries, rows of q and d_o from `row` on, with all keys that lie there.
-template <class Queries, class OutputGradients, class Keys, class Values, int ROW_PARTS, int COLUMN_BLOCKS>
-__device__ __forceinline__ void make_score_gradients(const Problem& p, const Band& band, const Corner& corner,
-                                                     const Queries& q, const OutputGradients& d_o, int row,
-                                                     const Keys& k, const Values& v, const RowTerms<ROW_PARTS>& terms,
-                                                     const Scaling& scaling,
-                                                     f32 (&ds)[ROW_PARTS][COLUMN_BLOCKS][4]) {
-  ScoreSteps<ROW_PARTS, COLUMN_BLOCKS> steps;
-  multiply_rows(q, row, k, steps.weights);
-  multiply_rows(d_o, row, v, ds);
-  steps.make_weights(p, band, corner, terms, scaling);
-  steps.make_gradients(p, band, corner, terms, scaling, ds);
-}
-#endif

@@ -15,8 +15,7 @@
 // attention_backward_mma.cuh.
 // Source: as for attention_backward_keys.cu.
 
-#define ROW_AXIS 2
-#include "attention_backward_mma.cuh"
+#include "attention_backward_query_rows.cuh"
 
 typedef TYPE T;
 typedef HeadRows<T, TILE_Q, HEAD_QK> Queries;

@@ -5,9 +5,6 @@
 #pragma once
 
 #include "attention_packed.cuh"
+#include "include/optional.cuh"
 
-#if HAS_RAGGED
-template <class T> using Rows = PackedHeads<T>;
-#else
-template <class T> using Rows = Heads<T>;
-#endif
+template <class T> using Rows = typename Either<HAS_RAGGED, PackedHeads<T>, Heads<T>>::Type;

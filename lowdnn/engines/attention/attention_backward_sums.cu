@@ -24,17 +24,22 @@ struct Gradient {
   Divider heads;    // of a batch
 };
 
-struct Params {
+struct QueryParams {
   Gradient dq;
   Divider query_tiles;  // of a head
   const u32* turns;     // (batch, head, tile of queries): 0 where nothing was stored
   Backward problem;
-#if IS_SPLIT
+};
+
+// Where there are tiles of keys with splits.
+template <bool IS_THERE> struct KeyParams {
   Gradient dk, dv;
   KeyOrder keys;
   u32 all_query_tiles;
-#endif
 };
+template <> struct KeyParams<false> {};
+
+struct Params : QueryParams, KeyParams<IS_SPLIT> {};
 
 // A thread's share of `tile`, of ROWS rows: sums of `count` splits, those of the first one at place `index`, `apart`
 // numbers from one to the next.
@@ -71,8 +76,8 @@ __device__ __forceinline__ void store_sums(const Backward& problem, const Gradie
   }
 }
 
-#if IS_SPLIT
-template <class Sums>
+// Stores a thread's share of dk or dv, which `gradient` is, of a tile of keys.
+template <class Sums, class Params>
 __device__ __forceinline__ void store_key_sums(const Params& p, const Gradient& gradient, Result result, u32 split_tile,
                                                u32 thread, i32 size) {
   if (thread >= threads_of<Sums>()) return;
@@ -80,29 +85,38 @@ __device__ __forceinline__ void store_key_sums(const Params& p, const Gradient& 
   store_sums<TILE_KV, Sums>(p.problem, gradient, result, split_tile, p.keys.tile(p.keys.whole_tiles + split_tile),
                             thread, p.keys.splits, apart, p.problem.keys, size);
 }
-#endif
 
-extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
-  wait_for_previous_kernel();
-#if IS_SPLIT
-  if (blockIdx.x >= p.all_query_tiles) {
-    typedef KeySumsOf<TILE_KV, HEAD_QK> KeySums;
-    typedef KeySumsOf<TILE_KV, HEAD_V> ValueSums;
-    constexpr u32 OF_DK = (threads_of<KeySums>() + THREADS - 1) / THREADS;
-    constexpr u32 OF_BOTH = OF_DK + (threads_of<ValueSums>() + THREADS - 1) / THREADS;
-    const u32 index = blockIdx.x - p.all_query_tiles, tile = index / OF_BOTH, share = index % OF_BOTH;
-    const u32 thread = share * THREADS + threadIdx.x;
-    if (share < OF_DK) {
-      store_key_sums<KeySums>(p, p.dk, OF_K, tile, thread, p.problem.size_qk);
-    } else {
-      store_key_sums<ValueSums>(p, p.dv, OF_V, tile, thread - OF_DK * THREADS, p.problem.size_v);
+// Stores dk and dv of the block's tile of keys; false where it has a tile of queries.
+template <class Params> __device__ __forceinline__ bool store_gradients_of_keys(const Params& p) {
+  if constexpr (IS_SPLIT) {
+    if (blockIdx.x >= p.all_query_tiles) {
+      typedef KeySumsOf<TILE_KV, HEAD_QK> KeySums;
+      typedef KeySumsOf<TILE_KV, HEAD_V> ValueSums;
+      constexpr u32 OF_DK = (threads_of<KeySums>() + THREADS - 1) / THREADS;
+      constexpr u32 OF_BOTH = OF_DK + (threads_of<ValueSums>() + THREADS - 1) / THREADS;
+      const u32 index = blockIdx.x - p.all_query_tiles, tile = index / OF_BOTH, share = index % OF_BOTH;
+      const u32 thread = share * THREADS + threadIdx.x;
+      if (share < OF_DK) {
+        store_key_sums<KeySums>(p, p.dk, OF_K, tile, thread, p.problem.size_qk);
+      } else {
+        store_key_sums<ValueSums>(p, p.dv, OF_V, tile, thread - OF_DK * THREADS, p.problem.size_v);
+      }
+      return true;
     }
-    return;
   }
-#endif
+  return false;
+}
+
+// Stores dq of the block's tile of queries.
+__device__ __forceinline__ void store_gradient_of_queries(const Params& p) {
   const i32 count = p.turns[blockIdx.x] > 0;
   const u32 head = p.query_tiles.divide(blockIdx.x);
   const TileIndex tile = {head, blockIdx.x - head * p.query_tiles.divisor};
   store_sums<TILE_Q, QuerySums>(p.problem, p.dq, OF_Q, blockIdx.x, tile, threadIdx.x, count, 0, p.problem.queries,
                                 p.problem.size_qk);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
+  wait_for_previous_kernel();
+  if (!store_gradients_of_keys(p)) store_gradient_of_queries(p);
 }

@@ -71,11 +71,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const f32 shift = 0;
 #endif
   const Term term = has_weights ? Term{stats * LOG2_E - shift, centre} : Term{INFINITE, 0};
-#if IS_GROUPED
-  f32* const exponent = reinterpret_cast<f32*>(p.terms) + GroupedTermTile::place(row);
-  exponent[0] = term.exponent;
-  exponent[GroupedTermTile::GROUP] = term.centre;
-#else
-  p.terms[row] = term;
-#endif
+  if constexpr (IS_GROUPED) {
+    f32* const exponent = reinterpret_cast<f32*>(p.terms) + GroupedTermTile::place(row);
+    exponent[0] = term.exponent;
+    exponent[GroupedTermTile::GROUP] = term.centre;
+  } else {
+    p.terms[row] = term;
+  }
 }

@@ -22,30 +22,37 @@
 static_assert(TILE_KV == 128 && PASSES == 1, "64 keys and one part of dq for each warpgroup");
 
 // Whether there are registers for products beside dq, for own keys, and for own values.
-#define HAS_ROOM (HEAD_QK + HEAD_V <= 128)
-#define KEYS_IN_REGISTERS (HEAD_QK <= 64 && HEAD_V <= 64)
-#define VALUES_IN_REGISTERS (HEAD_QK <= 96 && HEAD_V <= 96)
+constexpr bool HAS_ROOM = HEAD_QK + HEAD_V <= 128;
+constexpr bool KEYS_IN_REGISTERS = HEAD_QK <= 64 && HEAD_V <= 64;
+constexpr bool VALUES_IN_REGISTERS = HEAD_QK <= 96 && HEAD_V <= 96;
 
 typedef u32 OwnKeys[KEYS_IN_REGISTERS ? HEAD_QK / 16 : 1][4];
 typedef u32 OwnValues[VALUES_IN_REGISTERS ? HEAD_V / 16 : 1][4];
 
+// The warpgroup's part of dq: in the registers of products where there is no room beside them.
+template <bool HAS_OWN> struct QuerySumRegisters {
+  QuerySumBlocks dq;
+
+  template <class Products> __device__ __forceinline__ QuerySumBlocks& sums(Products&) { return dq; }
+};
+template <> struct QuerySumRegisters<false> {
+  template <class Products> __device__ __forceinline__ Products& sums(Products& products) { return products; }
+};
+
 // 64 keys on their way along the queries.
-struct Consumer : Warpgroup {
+struct Consumer : Warpgroup, QuerySumRegisters<HAS_ROOM> {
   const Scaling scaling;
   const f32 factor;       // of scores that are exponents
   Scores scores, products;  // then weights, then their gradients
   ScoreOperand weights, gradients;
   OwnKeys own_keys;
   OwnValues own_values;
-#if HAS_ROOM
-  QuerySumBlocks dq;
-#endif
   f32 dk[1][HEAD_QK / 8][4], dv[1][HEAD_V / 8][4];
 
   static __device__ __forceinline__ void run(const Params& p, const Place& place, Memory& memory) {
     const i32 index = uniform(threadIdx.x / WARPGROUP_SIZE), warp_key = threadIdx.x / WARP_SIZE * 16;
     const Scaling scaling(p.problem);
-    Consumer own = {{p, place, memory, index, warp_key}, scaling, scaling.scores * LOG2_E};
+    Consumer own = {{p, place, memory, index, warp_key}, {}, scaling, scaling.scores * LOG2_E};
     set_zero(own.dk);
     set_zero(own.dv);
     if (place.steps > 0) own.add_queries();
@@ -56,12 +63,7 @@ struct Consumer : Warpgroup {
   }
 
  private:
-  // dq: in the registers of products where there is no room beside them.
-#if HAS_ROOM
-  __device__ __forceinline__ QuerySumBlocks& sums() { return dq; }
-#else
-  __device__ __forceinline__ QuerySumBlocks& sums() { return products; }
-#endif
+  __device__ __forceinline__ QuerySumBlocks& sums() { return QuerySumRegisters::sums(products); }
 
   __device__ __forceinline__ void add_queries() {
     Walk walk(place);

@@ -1,0 +1,105 @@
+// What a block of attention's gradients on wgmma works on: the kernels' parameters, the keys that it takes and the way
+// from there along the queries. With IS_SPLIT several blocks share a way (attention_backward_wgmma.cuh).
+
+#pragma once
+
+#include "attention_backward.cuh"
+#include "attention_key_order.cuh"
+#include "include/ptx/tma.cuh"
+#include "include/ptx/warpgroup.cuh"
+
+struct Operands {
+  TensorMap q, k, v, d_o;
+};
+
+struct Results {
+  Backward problem;
+  Heads<OUT> dk, dv;
+  f32* sums;      // (batch, head, tile of queries)
+  u32* turns;     // of the same: 0 until sums are there; then IN_ORDER which block is next, otherwise 1
+  u32* tickets;   // one word
+  KeyOrder keys;
+  Divider heads;    // of k in a batch
+  i32 query_tiles;  // of a head
+};
+
+// Where keys that have splits leave their sums.
+template <bool IS_THERE> struct SplitSums {
+  f32 *key_sums, *value_sums;  // (split, tile of keys that has splits)
+};
+template <> struct SplitSums<false> {};
+
+struct Params : Operands, Results, SplitSums<IS_SPLIT> {};
+
+// A split's share of the steps that blocks with the same keys have.
+template <bool IS_THERE> struct SplitSteps {
+  i32 steps_before;  // that other splits have
+
+  // Gives the split's own steps of `all`.
+  __device__ __forceinline__ i32 share_steps(const KeyShare& share, i32 all) {
+    const u32 fewest = all / share.splits, with_more = all % share.splits;
+    steps_before = share.split * fewest + min(share.split, with_more);
+    return fewest + (share.split < with_more);
+  }
+
+  // Moves from the first step of all, of which a head has `tiles`, to the split's first one.
+  __device__ __forceinline__ void skip_steps(i32 tiles, i32& head, i32& tile) const {
+    head += steps_before / tiles;
+    tile -= steps_before % tiles;
+  }
+};
+template <> struct SplitSteps<false> {
+  __device__ __forceinline__ i32 share_steps(const KeyShare&, i32 all) { return all; }
+  __device__ __forceinline__ void skip_steps(i32, i32&, i32&) const {}
+};
+
+// Where the block's keys are, and what it has of their way along the queries.
+struct Place : SplitSteps<IS_SPLIT> {
+  i32 batch, head;  // the first head of q
+  i32 key_tile;
+  Band band;
+  i32 begin, end;  // tiles of queries
+  i32 steps;
+  u32 first_step;  // of all that the block has
+
+  __device__ __forceinline__ Place(const Params& p, u32 ticket, u32 first_step) : first_step(first_step) {
+    const KeyShare share = p.keys.share<IS_SPLIT>(ticket);
+    const TileIndex index = p.keys.tile(share.tile);
+    batch = i32(p.heads.divide(index.row));
+    head = i32(index.row - batch * p.heads.divisor) * p.dk.sharing;
+    key_tile = i32(index.column);
+    band = p.problem.band(batch);
+    begin = band.queries_begin(first_key()) / TILE_Q;
+    end = max(begin, (band.queries_end(first_key(), TILE_KV) + TILE_Q - 1) / TILE_Q);
+    steps = share_steps(share, (end - begin) * p.dk.sharing);
+  }
+
+  // A warp: keeps it in registers of the warp.
+  __device__ __forceinline__ void make_uniform() {
+    u32* const words = reinterpret_cast<u32*>(this);
+#pragma unroll
+    for (int i = 0; i < sizeof(Place) / sizeof(u32); ++i) words[i] = uniform(words[i]);
+  }
+
+  __device__ __forceinline__ i32 first_key() const { return key_tile * TILE_KV; }
+
+  // How many blocks with other keys come before this one at a tile of queries.
+  __device__ __forceinline__ u32 turn(i32 tile) const { return key_tile - band.keys_begin(tile * TILE_Q) / TILE_KV; }
+};
+
+// A block's way along the tiles of queries.
+struct Walk {
+  const Place& place;
+  i32 head, tile;
+
+  __device__ __forceinline__ Walk(const Place& place) : place(place), head(place.head), tile(place.end - 1) {
+    place.skip_steps(max(1, place.end - place.begin), head, tile);
+  }
+
+  __device__ __forceinline__ void advance() {
+    if (tile-- == place.begin) {
+      tile = place.end - 1;
+      ++head;
+    }
+  }
+};
