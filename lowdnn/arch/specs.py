@@ -32,8 +32,11 @@ MAX_SM_COUNT: Final = 4096
 #: The share of its memory's bandwidth that a copy reaches, where that is not measured. On an H200 it is 0.88.
 COPIED_SHARE: Final = 0.85
 
+#: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave, where none is switched off.
+CLUSTER_REACH: Final = 18
+
 #: The share of the multiprocessors that clusters of more than two blocks find room on at once, with one block on each:
-#: 120 of an H200's 132. A cluster has its blocks within one group of multiprocessors, and not all groups are as large.
+#: 120 of an H200's 132, whose groups are not all of one size.
 CLUSTERED_SHARE: Final = Fraction(120, 132)
 
 

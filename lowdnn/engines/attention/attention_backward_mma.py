@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lowdnn import dtypes
+from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.attention.backward import TERM_BYTES, AttentionBackward, seen_pairs
@@ -277,7 +278,7 @@ class _Problem:
         return Launch(
             kernel=0,
             grid=(tiles * heads * self.operation.q.dims[0], 1, 1),
-            block=(warps * 32, 1, 1),
+            block=(warps * WARP_SIZE, 1, 1),
             arguments=(Struct(arguments),),
             shared_bytes=shared_bytes,
             work=self._work(tuple(getattr(self.operation, port) for port in outputs), products),

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import gcd
 
+from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.attention.forward import AttentionForward
 from lowdnn.engines.attention.forward_kernel import ForwardKernel, ForwardTile
@@ -190,7 +191,9 @@ class _Shape:
         kernel = self._kernel.kernel("decode", self._target, macros(params), variant)
         operands = tuple(operand.argument for operand in (self.problem.q, self.problem.k, self.problem.v))
         partials = (self._partials(splits),) if is_split and not in_cluster else ()
-        launch = self._kernel.launch((*operands, *partials), _WARPS * 32, self._shared_bytes, MathUnit.MMA_F16, splits)
+        launch = self._kernel.launch(
+            (*operands, *partials), _WARPS * WARP_SIZE, self._shared_bytes, MathUnit.MMA_F16, splits
+        )
         work = replace(launch.work, bytes=launch.work.bytes + (self.workspace_bytes(splits) if partials else 0))
         cluster = (1, splits if in_cluster else 1, 1)
         return kernel, replace(launch, work=work, overlaps_previous=self.overlaps, cluster=cluster)
@@ -210,7 +213,7 @@ class _Shape:
         launch = Launch(
             kernel=1,
             grid=(problem.rows, 1, 1),
-            block=(_COMBINE_WARPS * 32, 1, 1),
+            block=(_COMBINE_WARPS * WARP_SIZE, 1, 1),
             arguments=(arguments,),
             work=Work(
                 flops=2 * splits * problem.rows * problem.padded_v,
@@ -247,7 +250,7 @@ class _Shape:
         problem, tile = self.problem, self.tile
         parts = tile.queries // 16
         extremes, outputs = parts * 4, parts * problem.padded_v // 2
-        handed_bytes = ((_WARPS + 1) * extremes + _WARPS * outputs) * 32 * _F32_BYTES
+        handed_bytes = ((_WARPS + 1) * extremes + _WARPS * outputs) * WARP_SIZE * _F32_BYTES
         ring_bytes = self.stages * _stage_bytes(problem, tile)
         return tile.queries * pitch_bytes(problem.padded_qk) + max(ring_bytes, handed_bytes)
 

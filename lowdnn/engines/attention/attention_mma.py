@@ -10,6 +10,7 @@ Kernel: ``attention_forward_mma.cu``.
 
 from __future__ import annotations
 
+from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.engines.attention.forward import AttentionForward
@@ -50,7 +51,7 @@ class AttentionMma(ProblemEngine[AttentionForward], Modelled):
         tile = _tile(problem, _knobs(problem)[0].default)
         kernel = ForwardKernel(problem, tile)
         work = kernel.work(MathUnit.MMA_F16)
-        return Launch(0, (kernel.blocks, 1, 1), (tile.warps * 32, 1, 1), (), work=work)
+        return Launch(0, (kernel.blocks, 1, 1), (tile.warps * WARP_SIZE, 1, 1), (), work=work)
 
     def knobs_of(self, problem: AttentionForward, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M."""
@@ -81,5 +82,5 @@ def _launch(problem: AttentionForward, queries: int) -> tuple[KernelRef, Launch]
     operands = tuple(operand.argument for operand in (problem.q, problem.k, problem.v))
     shared_bytes = (tile.queries + tile.keys) * pitch + tile.keys * pitch_v
     kernel = ForwardKernel(problem, tile)
-    launch = kernel.launch(operands, tile.warps * 32, shared_bytes, MathUnit.MMA_F16)
+    launch = kernel.launch(operands, tile.warps * WARP_SIZE, shared_bytes, MathUnit.MMA_F16)
     return kernel.kernel("mma", BASE_TARGET, ()), launch

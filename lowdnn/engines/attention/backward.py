@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from lowdnn import dtypes
+from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.attention.fp8_backward import Fp8Operands
@@ -282,7 +283,7 @@ class AttentionBackward:
     def _terms(self, cleared: ClearedWords | None) -> tuple[KernelRef, Launch]:
         operation = self.operation
         o, d_o = (dtypes.info(tensor.data_type) for tensor in (operation.o, operation.d_o))
-        lanes = min(32, ceil_power(ceil_div(self.size_v, _PIECE)))
+        lanes = min(WARP_SIZE, ceil_power(ceil_div(self.size_v, _PIECE)))
         kernel = KernelRef(
             name=f"attention_backward_terms_{_types_name(operation.o, operation.d_o)}_{lanes}{self.rows_name}"
             f"{'_grouped' * self.has_groups}_sm80",
@@ -319,8 +320,8 @@ class AttentionBackward:
         )
         moved = bytes_of((operation.o, operation.d_o, operation.stats)) + count * TERM_BYTES
         work = Work(flops=2 * operation.o.element_count, bytes=moved, unit=MathUnit.FMA_F32)
-        blocks = ceil_div(count, _TERMS_WARPS * 32 // lanes)
-        return kernel, Launch(0, (blocks, 1, 1), (_TERMS_WARPS * 32, 1, 1), (arguments,), work=work)
+        blocks = ceil_div(count, _TERMS_WARPS * WARP_SIZE // lanes)
+        return kernel, Launch(0, (blocks, 1, 1), (_TERMS_WARPS * WARP_SIZE, 1, 1), (arguments,), work=work)
 
     @property
     def argument(self) -> Struct:

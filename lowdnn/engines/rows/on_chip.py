@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lowdnn import dtypes
-from lowdnn.arch.multiprocessor import MAX_BLOCK_THREADS
+from lowdnn.arch.multiprocessor import MAX_BLOCK_THREADS, WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
 from lowdnn.engines.launch import bytes_of, ceil_div
@@ -73,7 +73,9 @@ class OnChip:
     def is_in_ring(self) -> bool:
         """Whether blocks stay for several rows, whose chunks go through a ring of slots: of roles with whole warps."""
         is_several = self.tile.staying_blocks(self.layout, self.arch) < self.tile.blocks(self.layout)
-        are_warps = self.tile.THREADS % 32 == 0 and self.tile.THREADS >= _LEAST_THREADS and self.tile.SIDE <= 32
+        are_warps = (
+            self.tile.THREADS % WARP_SIZE == 0 and self.tile.THREADS >= _LEAST_THREADS and self.tile.SIDE <= WARP_SIZE
+        )
         has_roles = are_warps and _ROLES * self.tile.THREADS <= MAX_BLOCK_THREADS
         may_stay = (has_roles and self.arch.has_tma) or not self.tile.is_cooperative
         is_possible = not self.layout.space.skew and is_several and may_stay and self._chunks > 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from lowdnn.arch.specs import ArchSpec
+from lowdnn.arch.specs import CLUSTER_REACH, ArchSpec
 from lowdnn.engines.base import Choices
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, ceil_power, floor_power
 from lowdnn.engines.rows.held import Held, holding, resident_blocks
@@ -18,9 +18,6 @@ from lowdnn.status import BadParamError
 
 #: READ_AHEAD: the next row, as many chunks as have room, or the next row by the copy engine.
 NEXT_ROW, RING, ENGINE_ROW = 1, 2, 3
-
-#: Multiprocessors of a group (GPC), which the blocks of a cluster cannot leave.
-_CLUSTER_REACH = 18
 
 
 @dataclass(frozen=True)
@@ -90,8 +87,8 @@ class RowTile:
         would begin when the others end, and take as long.
         """
         together = max(self.CLUSTER, self.SHARING)
-        used = _CLUSTER_REACH * self.RESIDENT // self.CLUSTER * self.CLUSTER
-        there = max(1, arch.sm_count * used // _CLUSTER_REACH // together)
+        used = CLUSTER_REACH * self.RESIDENT // self.CLUSTER * self.CLUSTER
+        there = max(1, arch.sm_count * used // CLUSTER_REACH // together)
         wanted = self.blocks(layout) // together
         return ceil_div(wanted, ceil_div(wanted, there)) * together
 
