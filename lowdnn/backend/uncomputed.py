@@ -214,15 +214,5 @@ _TABLE: Mapping[DescriptorType, tuple[tuple[Attribute, str], ...]] = {
         (_tensor(N.OPERATION_SDPA_FWD_AMAX_SDESC), _NO_FP8),
         (_tensor(N.OPERATION_SDPA_FWD_AMAX_ODESC), _NO_FP8),
     ),
-    D.OPERATION_SDPA_BWD: (
-        (_tensor(N.OPERATION_SDPA_BWD_SINK_DESC), _NO_BACKWARD),
-        (_tensor(N.OPERATION_SDPA_BWD_DSINK_DESC), _NO_BACKWARD),
-        (_plain(N.OPERATION_SDPA_BWD_SUBGRAPH_INPUT_UID, T.INT64), _NO_BACKWARD),
-        (_plain(N.OPERATION_SDPA_BWD_SUBGRAPH_OUTPUT_UID, T.INT64), _NO_BACKWARD),
-        (_tensor(N.OPERATION_SDPA_BWD_CU_SEQ_LEN_QDESC), "give the lengths of each batch"),
-        (_tensor(N.OPERATION_SDPA_BWD_CU_SEQ_LEN_KVDESC), "give the lengths of each batch"),
-        (_tensor(N.OPERATION_SDPA_BWD_DROPOUT_SEED_DESC), _NO_BACKWARD),
-        (_tensor(N.OPERATION_SDPA_BWD_DROPOUT_OFFSET_DESC), _NO_BACKWARD),
-        (_plain(N.OPERATION_SDPA_BWD_DROPOUT_PROBABILITY, T.FLOAT, T.DOUBLE), _NO_BACKWARD),
-    ),
+    D.OPERATION_SDPA_BWD: ((_tensor(N.OPERATION_SDPA_BWD_DSINK_DESC), _NO_BACKWARD),),
 }

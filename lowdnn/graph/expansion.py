@@ -22,8 +22,11 @@ from lowdnn.ops.norm import compute_type_of
 from lowdnn.ops.ragged import RaggedLoad, RaggedStore, packed_shape
 from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.sdpa import Lengths
-from lowdnn.ops.sdpa_forward import SdpaForward
+from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.sdpa_forward import ScoreModifier, SdpaForward
+from lowdnn.ops.sdpa_gradients import SdpaGradients
 from lowdnn.ops.softmax import Softmax
+from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import NotSupportedError
 
@@ -55,6 +58,7 @@ def _with_inner(operation: HasPorts) -> Iterable[HasPorts]:
     yield operation
     if isinstance(operation, SdpaForward):
         yield from () if operation.softmax is None else (operation.softmax,)
+    if isinstance(operation, SdpaForward | SdpaGradients):
         yield from () if operation.subgraph is None else operation.subgraph.operations
 
 
@@ -115,6 +119,8 @@ class _Expansion:
     def _add(self, operation: HasPorts) -> None:
         if isinstance(operation, SdpaForward):
             self._add_attention(operation)
+        elif isinstance(operation, SdpaGradients):
+            self._add_gradients(operation)
         elif isinstance(operation, DiagonalBandMask):
             self._add_band_mask(operation)
         elif isinstance(operation, MatmulWithExtents):
@@ -141,6 +147,22 @@ class _Expansion:
         weights = self._dropped(op, self._softmax(op, scores, queries))
         rounded = builder.pointwise(PointwiseMode.IDENTITY, weights, virtual=op.q.data_type)
         self._builder.give(builder.matmul(rounded, v), op.o)
+
+    def _add_gradients(self, op: SdpaGradients) -> None:
+        queries, keys = self._lengths(op.lengths)
+        inner = None
+        if op.subgraph is not None or op.dropout_probability:
+            scores, gradient, weights = (
+                self._builder.tensor(op.scores_dims, DataType.FLOAT, is_virtual=True) for _ in range(3)
+            )
+            modified = scores
+            if op.subgraph_ends is not None:
+                scores, modified = (replace(tensor, is_virtual=True) for tensor in op.subgraph_ends)
+                self._add_subgraph(op.subgraph, scores, modified)
+            dropped = self._dropped(op, weights)
+            inner = Subgraph((scores, gradient, weights), (modified, gradient, dropped))
+        inputs = (op.q, op.k, op.v, op.o, op.d_o, op.stats, op.dq, op.dk, op.dv, op.scale)
+        self._builder.add(SdpaBackward(*inputs, queries, keys, op.dbias, inner))
 
     def _add_band_mask(self, op: DiagonalBandMask) -> None:
         queries, keys = self._lengths(op.lengths)
@@ -182,9 +204,13 @@ class _Expansion:
             return scores
         first, last = (replace(tensor, is_virtual=True) for tensor in ends)
         self._builder.give(scores, first)
-        for inner in op.subgraph.operations:
-            self.add(with_tensors(inner, {first.uid: first, last.uid: last}))
+        self._add_subgraph(op.subgraph, first, last)
         return last
+
+    def _add_subgraph(self, subgraph: ScoreModifier | None, *ends: Tensor) -> None:
+        """Its operations, on the tensors ``ends`` in the place of its own."""
+        for inner in () if subgraph is None else subgraph.operations:
+            self.add(with_tensors(inner, {tensor.uid: tensor for tensor in ends}))
 
     def _softmax(self, op: SdpaForward, scores: Tensor, queries: Tensor | None) -> Tensor:
         weights = self._builder.tensor(scores.dims, DataType.FLOAT, is_virtual=True, name="weights")
@@ -197,11 +223,12 @@ class _Expansion:
         self.add(replace(softmax, x=scores, y=weights, stats=stats, sink=sink, axes=(_KEY,)))
         return weights
 
-    def _dropped(self, op: SdpaForward, weights: Tensor) -> Tensor:
+    def _dropped(self, op: SdpaForward | SdpaGradients, weights: Tensor) -> Tensor:
         probability, seed, offset = op.dropout_probability, op.dropout_seed, op.dropout_offset
         if not probability or seed is None:
             return weights
-        kept = op.rng_dump or self._builder.tensor(weights.dims, DataType.FLOAT, is_virtual=True, name="kept")
+        dump = op.rng_dump if isinstance(op, SdpaForward) else None
+        kept = dump or self._builder.tensor(weights.dims, DataType.FLOAT, is_virtual=True, name="kept")
         bernoulli = Rng(RngDistribution.BERNOULLI, probability=1 - probability)
         self._builder.add(RngOperation(bernoulli, kept, seed, offset))
         return self._builder.pointwise(PointwiseMode.MUL, weights, kept, alpha1=1 / (1 - probability))

@@ -19,8 +19,8 @@ where a bound that is None does not count, and queries and keys are S_q and S_kv
 (B, 1, 1, 1), say of each batch. Rows past those lengths are not read, and their gradients are 0. P is 0 too in rows
 whose stats are minus infinity. Rows of d_o that are 0 add nothing: those that packed sequences lack have stats 0, and
 P may be infinite there. ``is_deterministic``: the same inputs give the same bits in every run.
-Sources: cudnn_graph.h, CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR, which has no attribute for the band nor
-for determinism; Dao, "FlashAttention-2", section 2.2, for the formulas.
+Sources: cudnn_graph.h, CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR (``sdpa_gradients`` declares it whole), which has no
+attribute for the band nor for determinism; Dao, "FlashAttention-2", section 2.2, for the formulas.
 """
 
 from __future__ import annotations

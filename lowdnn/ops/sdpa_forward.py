@@ -122,21 +122,7 @@ class SdpaForward:
     @property
     def subgraph_ends(self) -> tuple[Tensor, Tensor] | None:
         """The scores as the sub-graph reads and as it writes them, None where there is no sub-graph."""
-        if self.subgraph is None:
-            return None
-        read = {tensor.uid: tensor for op in self.subgraph.operations for tensor in inputs_of(op).values()}
-        written = {tensor.uid: tensor for op in self.subgraph.operations for tensor in outputs_of(op).values()}
-        ends = []
-        for uid, tensors, port in (
-            (self.subgraph_input_uid, read, "subgraph_input_uid"),
-            (self.subgraph_output_uid, written, "subgraph_output_uid"),
-        ):
-            if uid is None or uid not in tensors or (tensors is read and uid in written):
-                expected = "the uid of an input of the sub-graph" if tensors is read else "a uid that it writes"
-                raise BadParamError.at(f"{_WHERE}.{port}", expected=expected, got=uid)
-            ends.append(tensors[uid])
-        first, last = ends
-        return first, last
+        return ends_of(_WHERE, self.subgraph, self.subgraph_input_uid, self.subgraph_output_uid)
 
     @property
     def _keys_and_values(self) -> tuple[tuple[Tensor, Tensor | None], ...]:
@@ -176,14 +162,41 @@ class SdpaForward:
             raise BadParamError.at(f"{_WHERE}.stats", expected="none beside those of the softmax", got="both")
 
     def _check_dropout(self) -> None:
-        if not 0 <= self.dropout_probability < 1:
-            got = self.dropout_probability
-            raise BadParamError.at(f"{_WHERE}.dropout_probability", expected="0 to 1, not 1", got=got)
-        given = {"dropout_seed": self.dropout_seed, "dropout_offset": self.dropout_offset}
-        for port, tensor in given.items():
-            if self.dropout_probability and tensor is None:
-                raise BadParamError.at(f"{_WHERE}.{port}", expected="a tensor with dropout", got="none")
-        check_index_types(_WHERE, given)
+        check_dropout(_WHERE, self.dropout_probability, self.dropout_seed, self.dropout_offset)
+        check_index_types(_WHERE, {"dropout_seed": self.dropout_seed, "dropout_offset": self.dropout_offset})
         if self.rng_dump is not None and not self.dropout_probability:
             raise BadParamError.at(f"{_WHERE}.rng_dump", expected="none without dropout", got=self.rng_dump.label)
         check_dims(_WHERE, self.scores_dims, {"rng_dump": self.rng_dump})
+
+
+def ends_of(
+    where: str, subgraph: ScoreModifier | None, input_uid: int | None, output_uid: int | None
+) -> tuple[Tensor, Tensor] | None:
+    """The tensors with these uids, which ``subgraph`` reads and writes; None where there is no sub-graph.
+
+    Raises BadParamError for other uids.
+    """
+    if subgraph is None:
+        return None
+    read = {tensor.uid: tensor for op in subgraph.operations for tensor in inputs_of(op).values()}
+    written = {tensor.uid: tensor for op in subgraph.operations for tensor in outputs_of(op).values()}
+    ends = []
+    for uid, tensors, port in (
+        (input_uid, read, "subgraph_input_uid"),
+        (output_uid, written, "subgraph_output_uid"),
+    ):
+        if uid is None or uid not in tensors or (tensors is read and uid in written):
+            expected = "the uid of an input of the sub-graph" if tensors is read else "a uid that it writes"
+            raise BadParamError.at(f"{where}.{port}", expected=expected, got=uid)
+        ends.append(tensors[uid])
+    first, last = ends
+    return first, last
+
+
+def check_dropout(where: str, probability: float, seed: Tensor | None, offset: Tensor | None) -> None:
+    """Raises BadParamError for a probability that is none, and for one without a seed or an offset."""
+    if not 0 <= probability < 1:
+        raise BadParamError.at(f"{where}.dropout_probability", expected="0 to 1, not 1", got=probability)
+    for port, tensor in {"dropout_seed": seed, "dropout_offset": offset}.items():
+        if probability and tensor is None:
+            raise BadParamError.at(f"{where}.{port}", expected="a tensor with dropout", got="none")
