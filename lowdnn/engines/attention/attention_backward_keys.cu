@@ -53,6 +53,7 @@ struct KeyTiles {
   Divider tiles, heads;  // of keys of a head; of k, or of v, in a batch
 };
 
+// No base ends in padding: the parameters lie as members of one struct would.
 struct Params : ProblemParams, KeyResults<HAS_DK>, ValueResults<HAS_DV>, KeyTiles {};
 
 // Heads of q that share one of k, or of v.

@@ -39,6 +39,7 @@ template <bool IS_THERE> struct KeyParams {
 };
 template <> struct KeyParams<false> {};
 
+// Each base begins with 8 bytes at least: the parameters lie as members of one struct would.
 struct Params : QueryParams, KeyParams<IS_SPLIT> {};
 
 // A thread's share of `tile`, of ROWS rows: sums of `count` splits, those of the first one at place `index`, `apart`

@@ -1,7 +1,7 @@
-// What the kernels of attention's gradients on wgmma share: the way of a block with TILE_KV keys along the queries, all
-// that its loading and its adding warps do, and the parts of what its two multiplying warpgroups do. A block takes tile
-// after tile of keys; while the gradients of one are stored and its last sums passed on, the first queries of the next
-// one come.
+// What the kernels of attention's gradients on wgmma share: all that the loading and the adding warps of a block do, and
+// how its two multiplying warpgroups come by their work. A block takes tile after tile of TILE_KV keys and goes along
+// the queries with each; while the gradients of one are stored and its last sums passed on, the first queries of the
+// next one come.
 //
 // Scores and products are formed transposed, keys along the rows: rounded to 16 bits, accumulators then are operands in
 // registers of dv += w^T d_o and dk += ds^T q. For dq = ds k the gradients of scores go through shared memory, and each

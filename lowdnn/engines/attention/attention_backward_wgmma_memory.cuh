@@ -1,4 +1,5 @@
-// Shared memory of attention's gradients on wgmma: its map stands in attention_backward_wgmma.cuh.
+// The shared memory of attention's gradients on wgmma: the tiles, stages and rings that the map in
+// attention_backward_wgmma.cuh names.
 
 #pragma once
 

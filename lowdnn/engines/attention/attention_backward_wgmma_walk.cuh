@@ -1,5 +1,5 @@
-// What a block of attention's gradients on wgmma works on: the kernels' parameters, the keys that it takes and the way
-// from there along the queries. With IS_SPLIT several blocks share a way (attention_backward_wgmma.cuh).
+// What a block of attention's gradients on wgmma works on: the kernels' parameters, the block's keys, and its way along
+// the queries that see any of them. With IS_SPLIT several blocks share a way (attention_backward_wgmma.cuh).
 
 #pragma once
 
@@ -29,6 +29,7 @@ template <bool IS_THERE> struct SplitSums {
 };
 template <> struct SplitSums<false> {};
 
+// Each base begins with 8 bytes at least: the parameters lie as members of one struct would.
 struct Params : Operands, Results, SplitSums<IS_SPLIT> {};
 
 // A split's share of the steps that blocks with the same keys have.
