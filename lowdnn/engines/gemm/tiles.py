@@ -23,19 +23,27 @@ from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.plan import Launch, Struct, Work
 from lowdnn.status import BadParamError
 
-#: Of an engine with these tiles; those of one plan are ``numerical_notes(data_type)``.
+#: Notes of an engine with these tiles; those of one plan are ``numerical_notes(data_type)``.
 NUMERICAL_NOTES: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
 
+#: Bytes of a sum.
 _ACCUMULATOR_BYTES = 4
+#: Accumulators by which a row of the staging area is longer, so that its banks differ.
 _STAGING_PADDING = 8
+#: Stages that the knob has at most, and those of the default.
 _MAX_STAGES = 5
 _DEFAULT_STAGES = 4
-#: All of a shallow product is on its way at once to a tile of the few.
+#: Stages of a tile of the few at most: all of a shallow product is on its way at once.
 _MAX_STAGES_OF_FEW = 9
+#: Parts of k at most.
 _MAX_SPLITS = 32
+#: Rows and columns of the smallest tile but that of the few.
 _SMALLEST = 64
-#: Elements of a row of a tile of the few are whole chunks of a swizzle; beyond this depth its latency counts no more.
-_MIN_ELEMENT_BYTES_OF_FEW, _MAX_DEPTH_BYTES_OF_FEW = 2, 2048
+#: Bytes of an element at least for a tile of the few, whose rows are whole chunks of a swizzle.
+_MIN_ELEMENT_BYTES_OF_FEW = 2
+#: Bytes along k at most for a tile of the few: beyond, its latency counts no more.
+_MAX_DEPTH_BYTES_OF_FEW = 2048
+#: Accumulators of a thread at most where operands come in pieces under 16 bytes.
 _MAX_ACCUMULATORS_WITH_SMALL_PIECES = 64
 #: Measured on an H200. Seconds before the first multiplication of the blocks that a multiprocessor has at a time, and
 #: after the last one.
@@ -73,7 +81,7 @@ class TileShape:
 
     @cached_property
     def accumulators(self) -> int:
-        """Of each thread."""
+        """Accumulators of each thread."""
         return self.m * self.n // self.threads
 
     @cached_property
@@ -83,7 +91,7 @@ class TileShape:
         return self.m * self.warps_n * (warp_n + _STAGING_PADDING) * _ACCUMULATOR_BYTES
 
 
-#: Of products that leave most multiprocessors idle: the more blocks, the shorter is each one's chain of latencies.
+#: The tile of products that leave most multiprocessors idle: more blocks have shorter chains of latencies each.
 _SHAPE_OF_FEW = TileShape(32, 32, 2, 2, 0.3, 3)
 _SHAPES = {
     (shape.m, shape.n): shape
@@ -121,7 +129,7 @@ class MmaTile:
 
     @cached_property
     def label(self) -> str:
-        """As it stands in kernel names."""
+        """The tile as it stands in kernel names."""
         return f"{self.shape.m}x{self.shape.n}x{self.k}_{self.stages}"
 
 
@@ -241,12 +249,12 @@ class Tiling:
 
 
 def numerical_notes(data_type: DataType) -> tuple[NumericalNote, ...]:
-    """Of a plan for operands of ``data_type``: only FLOAT is converted down, to TF32."""
+    """Notes of a plan for operands of ``data_type``: only FLOAT is converted down, to TF32."""
     return NUMERICAL_NOTES if data_type is DataType.FLOAT else (NumericalNote.TENSOR_CORE,)
 
 
 def padding(extent: int) -> float:
-    """What the smallest tiles make of an extent of the output, as a multiple of it."""
+    """The extent of the output that the smallest tiles cover, as a multiple of ``extent``."""
     return ceil_div(extent, _SMALLEST) * _SMALLEST / max(extent, 1)
 
 
@@ -309,7 +317,7 @@ def tiling_of(engine: str, product: Product, arch: ArchSpec, chosen: Mapping[Kno
 
 
 def busy_launch(product: Product, arch: ArchSpec) -> Launch:
-    """What takes no longer than the launch of the product's kernel with its default tiling, whatever that moves."""
+    """A launch that takes no longer than that of the product's kernel with its default tiling, whatever that moves."""
     return best_tiling(product, arch).launch(0, product, Struct(()), 0, arch)
 
 

@@ -26,9 +26,9 @@ class Machine:
         return self.arch.sm_count
 
     def shared_budget(self, tile: WgmmaTile) -> int:
-        """Bytes that a block may have."""
+        """Bytes of shared memory that a block may have."""
         return shared_room(self.arch, tile.blocks_per_sm)
 
     def clusters(self, tile: WgmmaTile) -> int:
-        """That are resident at once."""
+        """Clusters that are resident at once."""
         return tile.resident_clusters(self.sm_count)

@@ -22,9 +22,9 @@ _SHARE_UNIT = 8
 _OTHER_REGISTERS = 26
 #: Accumulators where A goes through registers.
 _MAX_CONVERTED_ACCUMULATORS = 96
-#: What a thread needs beside them to convert an operand of a convolution: where its pixels and taps stand.
+#: Registers that a thread needs beside them to convert an operand of a convolution: where its pixels and taps stand.
 _CONVERTING_REGISTERS = 112
-#: What a thread needs beside them where the functor waits for more than pairs of A's elements.
+#: Registers that a thread needs beside them where the functor waits for more than pairs of A's elements.
 _LATE_CONVERSION_REGISTERS = 66
 #: Chunks of an operand of the output's size on their way: as many as leave that many stages, or the least.
 _OPERAND_BUFFERS, _LEAST_OPERAND_BUFFERS = 4, 2
@@ -113,7 +113,7 @@ def tile_of(
 
 
 def most_stages(tile: WgmmaTile, machine: Machine) -> int:
-    """As many as fit beside the staging areas and the operand that stays."""
+    """Stages that fit beside the staging areas and the operand that stays."""
     return min(tile.stages_in(machine.shared_budget(tile), TileStore.MAP), MAX_STAGES)
 
 

@@ -32,20 +32,23 @@ from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.plan import Launch, MathUnit, Work
 from lowdnn.status import BadParamError
 
-#: Of a tile.
+#: Columns of a tile at least.
 SMALLEST_COLUMNS = 8
 _COLUMNS = tuple(range(SMALLEST_COLUMNS, 257, SMALLEST_COLUMNS))
+#: Parts of k at most.
 _MAX_SPLITS = 32
 #: Blocks of a cluster on every device.
 _MAX_CLUSTER = 8
 #: Choices that leave k in one part.
 WHOLE_K: Mapping[KnobType, int] = {KnobType.SPLIT_K_SLC: 1, KnobType.TILE_CGA_K: 1, KnobType.STREAM_K: 0}
+#: Rows of clusters that are walked together.
 _DEFAULT_GROUP = 8
 #: Columns of tiles up to which a row of them is no more than what the blocks in flight share.
 _MAX_OWN_COLUMNS = 12
-#: Estimates that differ by less do not tell which of two tilings is faster. Where memory bounds a product of matrices,
-#: it is, as measured, the one with a ring of so many stages, and of those the one that stays in one block.
+#: Estimates that differ by a smaller factor do not tell which of two tilings is faster.
 TELLING_RATIO = 1.015
+#: Stages of a ring that is deep. Where memory bounds a product of matrices, as measured, a tiling with one is faster
+#: than others of the same estimate, and of those the one whose k stays in one block.
 _DEEP_RING = 8
 #: There, by how much a tiling with another ring must look better whose parts of k take a second launch.
 _SPLIT_MARGIN = 1.045
@@ -53,9 +56,11 @@ _SPLIT_MARGIN = 1.045
 _DEEP_BLOCKS = 12
 #: The model's error: tiles across an output of many rows and columns must look better by that much.
 TURN_MARGIN = 1.04
-#: Where the operand that lies along so many columns begins its rows amid lines: as measured, it is better loaded in the
-#: whole boxes of a tile's rows.
-_ASKEW_TURN_MARGIN, _MANY_COLUMNS = 0.97, 1024
+#: The same factor where the operand that lies along many columns begins its rows amid lines: as measured, it is better
+#: loaded in the whole boxes of a tile's rows.
+_ASKEW_TURN_MARGIN = 0.97
+#: Columns that are many for that.
+_MANY_COLUMNS = 1024
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class WgmmaTiling:
         return self.schedule_of(product.m, product.n, product.k_blocks, product.batches)
 
     def schedule_of(self, m: int, n: int, k_blocks: int, batches: int) -> Schedule:
-        """Of a product, or of one class of its pixels."""
+        """The tiles of a product, or of one class of its pixels."""
         return Schedule.of(self.tile, m, n, k_blocks, batches, self.splits, self.group, self.resident)
 
 
@@ -99,7 +104,7 @@ def busy_seconds(product: WgmmaProduct, tiling: WgmmaTiling, arch: ArchSpec) -> 
 
 
 def busy_launch(product: WgmmaProduct, arch: ArchSpec) -> Launch:
-    """What takes no longer than the product's own launch with its ``best`` tiling."""
+    """A launch that takes no longer than the product's own one with its ``best`` tiling."""
     found = _best(product, Machine.of(product.type, arch))
     flops = 0 if product.classes else found.tiling.schedule(product).flops
     work = Work(flops, unit=product.type.unit, busy_s=found.busy_s)
@@ -121,7 +126,7 @@ def may_turn(product: WgmmaProduct) -> bool:
 
 
 def turn_margin(product: WgmmaProduct) -> float:
-    """By how much tiles across an output of many rows and columns must look better."""
+    """The factor by which tiles across an output of many rows and columns must look better."""
     return _ASKEW_TURN_MARGIN if product.is_b_askew and product.n >= _MANY_COLUMNS else TURN_MARGIN
 
 
@@ -190,7 +195,7 @@ def is_promoted(kind: WgmmaType, compute_type: DataType) -> bool:
 
 
 def sum_notes(kind: WgmmaType, chosen: Mapping[KnobType, int]) -> tuple[NumericalNote, ...]:
-    """Of a plan with resolved knobs."""
+    """Numerical notes of a plan with resolved knobs."""
     is_reduced = chosen.get(KnobType.REDUCTION_MODE) == 0
     return (
         NumericalNote.TENSOR_CORE,
@@ -228,7 +233,7 @@ def tiling_of(engine: str, product: WgmmaProduct, arch: ArchSpec, chosen: Mappin
     return tiling
 
 
-#: What a product is whatever its extents, and how its fields are called.
+#: Fields of a product that its extents are in; the names of the others, and their values.
 _EXTENTS = ("batches", "m", "n", "k_blocks", "a_bytes", "b_bytes", "output_bytes", "classes")
 _NAMES = tuple(field.name for field in fields(WgmmaProduct) if field.name not in _EXTENTS)
 _TRAITS: Callable[[WgmmaProduct], tuple[Any, ...]] = attrgetter(*_NAMES)
@@ -270,7 +275,7 @@ def _waits_for_memory(product: WgmmaProduct, machine: Machine) -> bool:
 def _first(seconds: Times, rates: Rates, telling_ratio: float) -> tuple[int, int]:
     """Index of the tile and its splitting: of the least times one with a deep ring that does not share k, if any.
 
-    Of equal times it is the one that copies least.
+    Among equal times the one that copies least is taken.
     """
     fastest = zip(*np.nonzero(seconds <= telling_ratio * seconds.min()), strict=True)
 

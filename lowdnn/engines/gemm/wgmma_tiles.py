@@ -13,9 +13,9 @@ from lowdnn.engines.model.occupancy import clustered_sms, consumer_registers, la
 from lowdnn.plan import Struct
 from lowdnn.tensor_map import TensorMapSwizzle
 
-#: By the bytes of a stage's row.
+#: Swizzles by the bytes of a stage's row.
 ROW_SWIZZLES = {128: TensorMapSwizzle.BYTES_128, 64: TensorMapSwizzle.BYTES_64}
-#: What its rows repeat after.
+#: Bytes after which the rows of a swizzle repeat.
 SWIZZLE_PATTERN_BYTES = 1024
 #: Elements of m or n in a box of an MN-major operand.
 MN_MAJOR_BOX = 64
@@ -27,9 +27,9 @@ WARPGROUP_ROWS = 64
 WARPGROUP_THREADS = 128
 #: Registers that a thread of the loading warpgroup keeps.
 _PRODUCER_REGISTERS = 40
-#: Of each multiplying warp, where the accumulators leave through shared memory.
+#: Bytes of a multiplying warp's buffer, where the accumulators leave through shared memory.
 _STAGING_BUFFER_BYTES = 2048
-#: Of a chunk of the epilogue's operand and its barrier.
+#: Bytes of a chunk of the epilogue's operand and its barrier.
 _OPERAND_BUFFER_BYTES = 2048 + 8
 #: Bytes of a sum.
 ACCUMULATOR_BYTES = 4
@@ -43,7 +43,7 @@ def box_rows(own: int) -> int:
 class TileStore(IntEnum):
     """How accumulators leave a block, the macro STORE.
 
-    By the functor; by tensor map, in rows; as a slice of a split sum; by im2col map, in pixels.
+    The functor stores them; a tensor map does, in rows; they are a slice of a split sum; an im2col map does, in pixels.
     """
 
     FUNCTOR = 0
@@ -54,7 +54,7 @@ class TileStore(IntEnum):
 
 @dataclass(frozen=True)
 class Registers:
-    """Of each thread: of the loading warpgroup, of the multiplying ones."""
+    """Registers of a thread of the loading warpgroup, and of a multiplying one."""
 
     producer: int
     consumer: int
@@ -72,7 +72,7 @@ class TapWindow:
     pixels_are_rows: bool
 
     def pixels(self, extent: int, unit: int) -> int:
-        """What all taps of a tile of ``extent`` pixels see, in multiples of ``unit``."""
+        """Pixels that all taps of a tile of ``extent`` pixels see, in multiples of ``unit``."""
         return ceil_div(extent + (self.taps - 1) * self.distance, unit) * unit
 
 
@@ -120,7 +120,7 @@ class WgmmaTile:
 
     @property
     def taps(self) -> int:
-        """Of a filter, in one stage."""
+        """Taps of a filter in one stage."""
         return self.window.taps if self.window else 1
 
     @property
@@ -135,14 +135,14 @@ class WgmmaTile:
 
     @property
     def a_lines(self) -> int:
-        """Of row_bytes, in a stage's part of A."""
+        """Lines of row_bytes in a stage's part of A."""
         if self.window and self.window.pixels_are_rows:
             return self.window.pixels(self.m, self.line_unit * self.cluster_n)
         return self.m * self.taps
 
     @property
     def b_lines(self) -> int:
-        """Of row_bytes, in a stage's part of B."""
+        """Lines of row_bytes in a stage's part of B."""
         if self.window and not self.window.pixels_are_rows:
             return self.window.pixels(self.n, self.line_unit * self.cluster_m)
         return ceil_div(self.n, self.column_box) * self.column_box * self.taps
@@ -158,7 +158,7 @@ class WgmmaTile:
 
     @property
     def stored_columns(self) -> int:
-        """Of the tile, by one block."""
+        """Columns of the tile that one block stores."""
         return self.n // self.cluster_k
 
     @property
@@ -177,7 +177,7 @@ class WgmmaTile:
 
     @property
     def label(self) -> str:
-        """As it stands in kernel names."""
+        """The tile as it stands in kernel names."""
         cluster = f"_c{self.cluster_m}x{self.cluster_n}" if self.cluster_m * self.cluster_n > 1 else ""
         cluster += f"_k{self.cluster_k}" if self.cluster_k > 1 else ""
         warps = f"t{self.teams}w{self.warpgroups}b{self.blocks_per_sm}"
@@ -190,17 +190,17 @@ class WgmmaTile:
 
     @property
     def loaded_a_lines(self) -> int:
-        """Of A, in a stage of the ring."""
+        """Lines of A in a stage of the ring."""
         return 0 if self.resident_blocks and not self.keeps_b else self.a_lines
 
     @property
     def loaded_b_lines(self) -> int:
-        """Of B, in a stage of the ring."""
+        """Lines of B in a stage of the ring."""
         return 0 if self.resident_blocks and self.keeps_b else self.b_lines
 
     @property
     def resident_bytes(self) -> int:
-        """Of the operand that stays, with its barrier."""
+        """Bytes of the operand that stays, with its barrier."""
         lines = self.b_lines if self.keeps_b else self.a_lines
         return self.resident_blocks * lines * self.row_bytes + bool(self.resident_blocks) * BARRIER_BYTES
 
@@ -214,7 +214,7 @@ class WgmmaTile:
 
     @property
     def sum_bytes(self) -> int:
-        """Of what a block gets from the others that share its k, and two barriers of each multiplying warp."""
+        """Bytes that a block gets from the others that share its k, and of two barriers of each multiplying warp."""
         if self.cluster_k == 1:
             return 0
         received = self.m * (self.n - self.stored_columns) * ACCUMULATOR_BYTES
@@ -225,17 +225,17 @@ class WgmmaTile:
         return (budget_bytes - self._fixed_bytes(store)) // (self.stage_bytes + 2 * BARRIER_BYTES)
 
     def _fixed_bytes(self, store: TileStore) -> int:
-        """Whatever the ring's stages."""
+        """Bytes of shared memory beside the ring and its barriers."""
         return self.resident_bytes + self.sum_bytes + self.staging_bytes(store) + self.table_bytes
 
     def staging_bytes(self, store: TileStore) -> int:
-        """Of all multiplying warps."""
+        """Bytes of the buffers of all multiplying warps."""
         warp_bytes = self.staging_buffers * _STAGING_BUFFER_BYTES + self.operand_buffers * _OPERAND_BUFFER_BYTES
         return 0 if store is TileStore.SLICE else self.consumers * 4 * warp_bytes
 
     @property
     def launched_registers(self) -> int:
-        """Of each thread at launch, and the most that ptxas hands out."""
+        """Registers of each thread at launch, which are the most that ptxas hands out."""
         return launched_registers(self.threads, self.blocks_per_sm)
 
     @cached_property
@@ -246,7 +246,7 @@ class WgmmaTile:
 
     @property
     def macros(self) -> tuple[tuple[str, int | str], ...]:
-        """What a kernel needs for ``TileWgmma`` and its launch bounds."""
+        """Macros of ``TileWgmma`` and of a kernel's launch bounds."""
         return (
             ("TILE_M", self.m),
             ("TILE_N", self.n),
@@ -313,7 +313,7 @@ class Schedule:
 
     @property
     def tiles(self) -> int:
-        """Of one product, in clusters."""
+        """Tiles of one product, in clusters."""
         return self.rows * self.columns
 
     @property
@@ -360,7 +360,7 @@ class Schedule:
         return self.tiles * self.tile.cluster // self.tile.cluster_k * self.batches * block
 
     def occupied_flops(self, grid: int) -> int:
-        """What ``grid`` blocks could compute while the busiest of them works."""
+        """Operations that ``grid`` blocks could compute while the busiest of them works."""
         whole, turns = (ceil_div(items * self.tile.cluster, grid) for items in (self.whole, self.items))
         stages = whole * self.split_blocks + (turns - whole) * ceil_div(self.split_blocks, self.tile.cluster_k)
         return 2 * self.tile.m * self.tile.n * self.tile.k * stages * grid
@@ -374,7 +374,7 @@ class ClassSchedule:
 
     @property
     def splits(self) -> int:
-        """Of the class with the most parts."""
+        """Parts of the class that has most."""
         return max(schedule.splits for schedule in self.schedules)
 
     @property

@@ -107,7 +107,7 @@ class DirectGeometry:
 
     @property
     def image_channels(self) -> int:
-        """Of a group."""
+        """Channels of the image in a group."""
         return self.group_filters if self.direction is Direction.DATA else self.group_channels
 
     @property
@@ -137,7 +137,7 @@ class DirectGeometry:
 
     @property
     def weights_strides(self) -> tuple[int, ...]:
-        """Of the map, then of channel (or image) and taps (or pixels); a flipped filter is walked backwards."""
+        """Strides of the map, then of channel (or image) and taps (or pixels); a flipped filter is walked backwards."""
         first, second, *others = self.weights.strides
         if self.direction is Direction.FILTER:
             return (second, first, *others)
@@ -147,7 +147,7 @@ class DirectGeometry:
 
     @property
     def group_strides(self) -> tuple[int, int]:
-        """From one group to the next in image and weights."""
+        """Strides from one group to the next in image and weights."""
         axis = 1 if self.direction is Direction.FILTER else 0
         return self.image_channels * self.image.strides[1], self.group_filters * self.weights.strides[axis]
 

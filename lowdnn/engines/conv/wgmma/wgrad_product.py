@@ -29,9 +29,9 @@ from lowdnn.tensor_map import (
     tensor_map_problem,
 )
 
-#: Of addresses and strides in a tensor map, bytes.
+#: Bytes of which addresses and strides in a tensor map are multiples.
 _UNIT_BYTES = 16
-#: By spatial axes: how far a copy's filter offsets reach.
+#: The greatest filter offset of a copy, by spatial axes.
 _MAX_OFFSET = {1: (1 << 16) - 1, 2: (1 << 8) - 1, 3: (1 << 5) - 1}
 #: Columns of the widest wgmma instruction.
 _MAX_COLUMNS = 256
@@ -39,7 +39,7 @@ _MAX_COLUMNS = 256
 _MAX_REACH, _MAX_TRANSPOSED_REACH = 32, 2
 #: Schedules of taps are parameters of the kernel, and so are tensor maps of walks.
 _MAX_VALID_TAPS, _MAX_WALKS = 27, 9
-#: Of the multiplications of a filter gradient, those with padding from which on taps may walk over valid pixels alone.
+#: Share of multiplications with padding from which on taps may walk over valid pixels alone.
 LEAST_PADDING = 0.2
 #: Groups with fewer channels or filters would leave most of a tile empty.
 _MIN_GROUP_EXTENT = 32
@@ -100,7 +100,7 @@ class PixelOperand:
 
     @property
     def group_channels(self) -> int:
-        """As they lie, padding included."""
+        """Channels of a group as they lie, padding included."""
         return self.packing.padded_channels if self.packing else self.tensor.dims[1] // self.groups
 
     def begins_amid(self, unit_bytes: int) -> bool:
@@ -244,12 +244,12 @@ class WgradProduct:
 
     @cached_property
     def filters(self) -> int:
-        """Of a group."""
+        """Filters of a group."""
         return self.operation.dw.dims[0] // self.groups
 
     @property
     def channels(self) -> int:
-        """Of a group."""
+        """Channels of a group."""
         return self.operation.dw.dims[1]
 
     @property
@@ -259,17 +259,17 @@ class WgradProduct:
 
     @property
     def runs(self) -> int:
-        """Of blocks of columns."""
+        """Runs of taps for each block of channels."""
         return prod(self.taps) // self.tap_run * self.chunks
 
     @cached_property
     def columns(self) -> int:
-        """Of the product, with blocks of channels counted in full."""
+        """Columns of the product, with blocks of channels counted in full."""
         return self.runs * self.tap_run * MN_MAJOR_BOX
 
     @property
     def positions(self) -> int:
-        """Of the walk."""
+        """Positions of the walk."""
         return self.operation.dy.dims[0] * prod(self._extents)
 
     @cached_property
@@ -278,8 +278,8 @@ class WgradProduct:
 
     @property
     def pixel_clocks(self) -> tuple[float, float]:
-        """Of a multiprocessor's copies of 64 channels of a pixel of dy and of x, where x goes through an im2col map or
-        a pixel begins amid a sector or a line; 0 elsewhere."""
+        """Clocks in which a multiprocessor copies 64 channels of a pixel of dy and of x, where x goes through an im2col
+        map or a pixel begins amid a sector or a line; 0 elsewhere."""
         operands = (self.dy, self.x)
         has_odd = self.k_blocks >= _MANY_BLOCKS and any(operand.begins_amid(SECTOR_BYTES) for operand in operands)
         least = _ODD_PIXEL_CLOCKS if has_odd else 0.0
@@ -291,7 +291,7 @@ class WgradProduct:
 
     @cached_property
     def read_bytes(self) -> int:
-        """Of x and dy, once."""
+        """Bytes of x and dy, each read once."""
         x_bytes = self.converted.moved_bytes if self.converted else bytes_of((self.operation.x,))
         return x_bytes + bytes_of((self.operation.dy,))
 
@@ -331,7 +331,7 @@ class WgradProduct:
 
     @property
     def converted_arguments(self) -> tuple[Argument, ...]:
-        """Of the kernel, where x is converted: ``ConvertedInput``, and the extents of ``ConvertedBoxes``."""
+        """Arguments of the kernel, where x is converted: ``ConvertedInput``, and the extents of ``ConvertedBoxes``."""
         if self.converted is None:
             return ()
         images, _, *spatial = self.operation.x.dims
@@ -396,20 +396,20 @@ class WgradProduct:
 
     @cached_property
     def _extents(self) -> tuple[int, ...]:
-        """Of the walk on each spatial axis."""
+        """Positions of the walk on each spatial axis."""
         *outer, last = self.operation.dy.dims[2:]
         return (*outer, last + self._added_positions)
 
     @cached_property
     def _added_positions(self) -> int:
-        """At the end of each line, so that a window that runs on into the next line meets padding only."""
+        """Positions at the end of each line, so that a window that runs on into the next line meets padding only."""
         if self.tap_run == 1:
             return 0
         convolution = self.operation.convolution
         return max(self._reach(-1) - min(convolution.pre_paddings[-1], convolution.post_paddings[-1]), 0)
 
     def _reach(self, axis: int) -> int:
-        """From the first to the last tap's pixel."""
+        """Pixels from the first tap's to the last one's."""
         return (self.taps[axis] - 1) * self.operation.convolution.dilations[axis]
 
 
