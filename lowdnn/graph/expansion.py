@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from math import inf
 
-from lowdnn.enums import DataType, PointwiseMode, RngDistribution
+from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, RngDistribution
 from lowdnn.graph.bit_masks import with_bit_masks
 from lowdnn.graph.expansion_writer import ExpansionWriter, free_uid
 from lowdnn.graph.gathering import gathered
@@ -136,6 +136,7 @@ class _Expansion:
             for x, table in ((op.k, op.page_table_k), (op.v, op.page_table_v))
         )
         scores = builder.matmul(op.q, builder.transpose(k, (0, 1, 3, 2)))
+        scores = self._scaled(scores, op.descale_q, op.descale_k)
         if op.scale is not None:
             scores = builder.pointwise(PointwiseMode.MUL, scores, op.scale)
         scores = self._modified(op, scores)
@@ -144,9 +145,24 @@ class _Expansion:
         for axis, lengths in ((_QUERY, queries), (_KEY, keys)):  # last, where engines look for a band
             if lengths is not None:
                 scores = self._masked(scores, PointwiseMode.CMP_LT, self._builder.index(scores, axis), lengths)
-        weights = self._dropped(op, self._softmax(op, scores, queries))
+        weights = self._softmax(op, scores, queries)
+        self._store_largest(weights, op.amax_s)
+        weights = self._dropped(op, self._scaled(weights, op.scale_s))
         rounded = builder.pointwise(PointwiseMode.IDENTITY, weights, virtual=op.q.data_type)
-        self._builder.give(builder.matmul(rounded, v), op.o)
+        o = self._scaled(builder.matmul(rounded, v), op.descale_s, op.descale_v)
+        self._store_largest(o, op.amax_o)
+        self._builder.give(self._scaled(o, op.scale_o), op.o)
+
+    def _scaled(self, x: Tensor, *numbers: Tensor | None) -> Tensor:
+        for number in numbers:
+            if number is not None:
+                x = self._builder.pointwise(PointwiseMode.MUL, x, number)
+        return x
+
+    def _store_largest(self, x: Tensor, largest: Tensor | None) -> None:
+        if largest is not None:
+            axes = tuple(range(x.rank))
+            self._builder.give(self._builder.reduction(ReduceTensorOp.AMAX, x, axes), largest)
 
     def _add_gradients(self, op: SdpaGradients) -> None:
         queries, keys = self._lengths(op.lengths)

@@ -13,6 +13,10 @@ these lengths.
 be given beside it. Dropout zeroes weights with ``dropout_probability`` and divides the others by what is left of 1;
 rng_dump, (B, H, S_q, S_kv), gets 1 for each weight that is kept, otherwise 0.
 Scores, softmax and weights are computed in FLOAT; the weights are rounded to the type of q for the second product.
+Numbers for fp8 have one element, in FLOAT, and are 1 where they are left out. q, k and v stand for themselves times
+descale_q, descale_k and descale_v. Weights are multiplied by scale_s before they are rounded, and their products with v
+by descale_s; o is stored times scale_o. The largest magnitudes of the softmax, and of o before scale_o, go to amax_s
+and amax_o.
 It stands for several operations, which ``graph.expansion`` puts in its place.
 Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR.
 """
@@ -22,14 +26,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
-from lowdnn.enums import AttributeName, AttributeType, DescriptorType
+from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType
 from lowdnn.ops.base import HasPorts, inputs_of, outputs_of
 from lowdnn.ops.norm import check_dims, check_float
 from lowdnn.ops.sdpa import Lengths, check_heads, check_index_types, check_lengths
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.schema import attribute, tensor_input, tensor_output
-from lowdnn.status import BadParamError, UnsupportedShapeError
+from lowdnn.status import BadParamError, UnsupportedDataTypeError, UnsupportedShapeError
 
 _WHERE = "sdpa_forward"
 
@@ -84,6 +88,14 @@ class SdpaForward:
     dropout_probability: float = attribute(
         AttributeName.OPERATION_SDPA_FWD_DROPOUT_PROBABILITY, AttributeType.FLOAT, default=0.0
     )
+    descale_q: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_FWD_DESCALE_QDESC, default=None)
+    descale_k: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_FWD_DESCALE_KDESC, default=None)
+    descale_v: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_FWD_DESCALE_VDESC, default=None)
+    descale_s: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_FWD_DESCALE_SDESC, default=None)
+    scale_s: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_FWD_SCALE_SDESC, default=None)
+    scale_o: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_FWD_SCALE_ODESC, default=None)
+    amax_s: Tensor | None = tensor_output(AttributeName.OPERATION_SDPA_FWD_AMAX_SDESC, default=None)
+    amax_o: Tensor | None = tensor_output(AttributeName.OPERATION_SDPA_FWD_AMAX_ODESC, default=None)
 
     def __post_init__(self) -> None:
         self._check_pages()
@@ -100,6 +112,7 @@ class SdpaForward:
         self._check_subgraph()
         self._check_softmax()
         self._check_dropout()
+        self._check_numbers()
 
     @property
     def scores_dims(self) -> tuple[int, ...]:
@@ -167,6 +180,16 @@ class SdpaForward:
         if self.rng_dump is not None and not self.dropout_probability:
             raise BadParamError.at(f"{_WHERE}.rng_dump", expected="none without dropout", got=self.rng_dump.label)
         check_dims(_WHERE, self.scores_dims, {"rng_dump": self.rng_dump})
+
+    def _check_numbers(self) -> None:
+        """Those of fp8."""
+        for port in ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o", "amax_s", "amax_o"):
+            number: Tensor | None = getattr(self, port)
+            if number is not None and number.dims != (1, 1, 1, 1):
+                raise BadParamError.at(f"{_WHERE}.{port}.dims", expected=[1, 1, 1, 1], got=list(number.dims))
+            if number is not None and number.data_type is not DataType.FLOAT:
+                got = number.data_type.name
+                raise UnsupportedDataTypeError.at(f"{_WHERE}.{port}.data_type", expected="FLOAT", got=got)
 
 
 def ends_of(
