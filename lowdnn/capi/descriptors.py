@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import isfinite, prod
 from typing import Final
 
 from lowdnn import dtypes
@@ -24,6 +24,7 @@ from lowdnn.enums import (
     ReorderType,
     TensorFormat,
 )
+from lowdnn.ops.local_norm import MAX_N, MIN_BETA, MIN_K
 from lowdnn.status import BadParamError, NotSupportedError, UnsupportedLayoutError
 
 _MIN_DIMS: Final = 3
@@ -204,6 +205,30 @@ class ReduceTensorDescriptor:
     indices: ReduceTensorIndices = ReduceTensorIndices.NO_INDICES
     indices_type: IndicesType = IndicesType.BITS_32
     is_set: bool = False
+
+
+@dataclass(frozen=True)
+class LrnDescriptor:
+    """Parameters of local response normalisation, with the values that a new descriptor has."""
+
+    lrn_n: int = 5
+    lrn_alpha: float = 1e-4
+    lrn_beta: float = 0.75
+    lrn_k: float = 2.0
+
+    @property
+    def is_set(self) -> bool:
+        return True
+
+    def check(self, where: str) -> None:
+        """Raises BadParamError for values out of the documented limits."""
+        if not 1 <= self.lrn_n <= MAX_N:
+            raise BadParamError.at(f"{where}.lrnN", expected=f"1 to {MAX_N}", got=self.lrn_n)
+        if not isfinite(self.lrn_alpha):
+            raise BadParamError.at(f"{where}.lrnAlpha", expected="a finite number", got=self.lrn_alpha)
+        for name, value, least in (("lrnBeta", self.lrn_beta, MIN_BETA), ("lrnK", self.lrn_k, MIN_K)):
+            if not (value >= least and isfinite(value)):
+                raise BadParamError.at(f"{where}.{name}", expected=f"a finite number >= {least}", got=value)
 
 
 def packed_strides(where: str, layout: TensorFormat, dims: Sequence[int]) -> tuple[int, ...]:

@@ -164,6 +164,22 @@ def test_softmax(calls: Calls, algorithm: SoftmaxAlgorithm, mode: SoftmaxMode) -
     close(found, alpha * gradient + beta * old)
 
 
+@pytest.mark.parametrize(("alpha", "beta"), SCALES[::2])
+def test_local_response_normalisation(calls: Calls, alpha: float, beta: float) -> None:
+    descriptor = calls.caller.output("cudnnCreateLRNDescriptor")
+    n, slope, power, k = 3, 0.9, 0.75, 1.5
+    calls.caller.call("cudnnSetLRNDescriptor", descriptor, n, slope, power, k)
+    x, dy, old = (normal(2, 5, 3, 2) for _ in range(3))
+    near = np.array([[abs(a - b) <= 1 for b in range(5)] for a in range(5)], float)
+    s = k + slope / n * np.einsum("ab,nbhw->nahw", near, x.astype(np.float64) ** 2)
+    y = x * s**-power
+    close(calls.result("cudnnLRNCrossChannelForward", descriptor, 0, alpha, x, beta, old), alpha * y + beta * old)
+    shares = np.einsum("ab,nbhw->nahw", near, dy * x * s ** (-power - 1))
+    dx = dy * s**-power - 2 * slope * power / n * x * shares
+    arguments = (y.astype(np.float32), dy, x, beta, old)
+    close(calls.result("cudnnLRNCrossChannelBackward", descriptor, 0, alpha, *arguments), alpha * dx + beta * old)
+
+
 @pytest.mark.parametrize("operation", OpTensorOp, ids=lambda operation: operation.name)
 def test_op_tensor(calls: Calls, operation: OpTensorOp) -> None:
     beta = (0.0, 2.0)[operation % 2]

@@ -28,6 +28,7 @@ ROUND_TRIPS: list[tuple[str, str, tuple[Any, ...], str]] = [
     ("Pooling", "cudnnSetPooling2dDescriptor", (2, 1, 3, 4, 0, 1, 2, 5), "cudnnGetPooling2dDescriptor"),
     ("Activation", "cudnnSetActivationDescriptor", (4, 1, 0.3), "cudnnGetActivationDescriptor"),
     ("Activation", "cudnnSetActivationDescriptorSwishBeta", (0.7,), "cudnnGetActivationDescriptorSwishBeta"),
+    ("LRN", "cudnnSetLRNDescriptor", (7, 0.5, 0.25, 1.5), "cudnnGetLRNDescriptor"),
     ("OpTensor", "cudnnSetOpTensorDescriptor", (3, 0, 1), "cudnnGetOpTensorDescriptor"),
     ("ReduceTensor", "cudnnSetReduceTensorDescriptor", (5, 0, 1, 1, 2), "cudnnGetReduceTensorDescriptor"),
 ]
@@ -143,6 +144,7 @@ def test_what_is_refused(caller: Caller) -> None:
         caller.output("cudnnCreateConvolutionDescriptor"),
         caller.output("cudnnCreatePoolingDescriptor"),
     )
+    lrn = caller.output("cudnnCreateLRNDescriptor")
     bad, unsupported, layout = Status.BAD_PARAM, Status.NOT_SUPPORTED, Status.NOT_SUPPORTED_LAYOUT
     cases: list[tuple[Status, str, str, tuple[Any, ...]]] = [
         (bad, "dims", "cudnnSetTensor4dDescriptor", (tensor, 0, FLOAT, 2, 0, 4, 5)),
@@ -159,6 +161,10 @@ def test_what_is_refused(caller: Caller) -> None:
         (bad, "groupCount", "cudnnSetConvolutionGroupCount", (convolution, 0)),
         (bad, "windowDimA", "cudnnSetPooling2dDescriptor", (pooling, 0, 0, 0, 1, 0, 0, 1, 1)),
         (bad, "mode", "cudnnSetPooling2dDescriptor", (pooling, 4, 0, 1, 1, 0, 0, 1, 1)),
+        (bad, "lrnN", "cudnnSetLRNDescriptor", (lrn, 17, 1.0, 1.0, 1.0)),
+        (bad, "lrnBeta", "cudnnSetLRNDescriptor", (lrn, 5, 1.0, 0.001, 1.0)),
+        (bad, "lrnK", "cudnnSetLRNDescriptor", (lrn, 5, 1.0, 1.0, float("nan"))),
+        (bad, "lrnAlpha", "cudnnSetLRNDescriptor", (lrn, 5, float("inf"), 1.0, 1.0)),
         (bad, "tensorDesc", "cudnnGetTensorSizeInBytes", (tensor, ints(1, 1))),
     ]
     for status, field, name, arguments in cases:

@@ -13,6 +13,7 @@ from lowdnn.capi.calls import (
     convolutions,
     elementwise,
     handles,
+    local_norms,
     norms,
     operation_descriptors,
     pooling,
@@ -35,4 +36,5 @@ CALLS: Mapping[str, Call] = {
     **reductions.CALLS,
     **batch_norms.CALLS,
     **norms.CALLS,
+    **local_norms.CALLS,
 }
