@@ -14,9 +14,11 @@ from lowdnn.config import Config
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import Driver, DriverError
 from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import CudaGraphMismatchError
 
 #: Threads whose last error is kept; those that failed longest ago are forgotten first.
 _MAX_THREADS = 4096
+_MAX_CUDA_GRAPHS = 4096
 
 
 class LastErrors:
@@ -41,10 +43,31 @@ class LastErrors:
             self._messages.popitem(last=False)
 
 
+class CudaGraphs:
+    """The nodes that plans added to CUDA graphs; graphs that were populated longest ago are forgotten first."""
+
+    def __init__(self) -> None:
+        self._nodes: OrderedDict[int, tuple[int, ...]] = OrderedDict()
+
+    def remember(self, graph: int, nodes: tuple[int, ...]) -> None:
+        self._nodes[graph] = nodes
+        self._nodes.move_to_end(graph)
+        if len(self._nodes) > _MAX_CUDA_GRAPHS:
+            self._nodes.popitem(last=False)
+
+    def nodes(self, graph: int, where: str) -> tuple[int, ...]:
+        """Raises CudaGraphMismatchError for a graph that no plan was added to."""
+        found = self._nodes.get(graph)
+        if found is None:
+            expected = "a graph of cudnnBackendPopulateCudaGraph"
+            raise CudaGraphMismatchError.at(where, expected=expected, got=f"{graph:#x}")
+        return found
+
+
 class State:
     """objects: behind the pointers that callers hold.  last_error: of each thread.  log: where messages go.
 
-    graphs: of classic calls.
+    graphs: of classic calls.  cuda_graphs: those that plans were added to.
 
     All handles are on one driver, so that an address means the same memory for each.
     """
@@ -53,6 +76,7 @@ class State:
         """``driver``: of all handles; by default the one that LOWDNN_DEVICE names, opened with the first handle."""
         self.objects = Objects()
         self.graphs = Graphs()
+        self.cuda_graphs = CudaGraphs()
         self.last_error = LastErrors()
         self.log = LogCallback()
         self.since_s = time.time()

@@ -337,6 +337,11 @@ class Driver(Protocol):
     ) -> int:
         """Adds a kernel node; parameter values are copied now. Returns the node."""
 
+    def graph_kernel_node_set_params(
+        self, graph: int, node: int, function: int, config: LaunchConfig, parameters: int
+    ) -> None:
+        """Gives a kernel node of ``graph`` other parameters, of which values are copied now."""
+
     def graph_instantiate(self, graph: int) -> int: ...
 
     def graph_exec_update(self, graph_exec: int, graph: int) -> None:

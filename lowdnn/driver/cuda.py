@@ -362,6 +362,11 @@ class CudaDriver:
             self._call("cuGraphKernelNodeSetAttribute", node, attribute_id, value)
         return int(node)
 
+    def graph_kernel_node_set_params(
+        self, graph: int, node: int, function: int, config: LaunchConfig, parameters: int
+    ) -> None:
+        self._call("cuGraphKernelNodeSetParams", node, self._node_params(function, config, parameters))
+
     def graph_instantiate(self, graph: int) -> int:
         return int(self._call("cuGraphInstantiate", graph, 0))
 

@@ -87,6 +87,7 @@ CALLS: Mapping[str, str] = {
     "graph_create": "cuGraphCreate",
     "graph_destroy": "cuGraphDestroy",
     "graph_add_kernel_node": "cuGraphAddKernelNode",
+    "graph_kernel_node_set_params": "cuGraphKernelNodeSetParams",
     "graph_instantiate": "cuGraphInstantiate",
     "graph_exec_update": "cuGraphExecUpdate",
     "graph_exec_kernel_node_set_params": "cuGraphExecKernelNodeSetParams",

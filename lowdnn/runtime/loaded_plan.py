@@ -122,6 +122,17 @@ class LoadedPlan(ProcessBound):
 
     def update_graph(self, graph_exec: int, nodes: Sequence[int], pointers: Pointers, workspace: int = 0) -> None:
         """Gives the nodes that ``add_to_graph`` returned new addresses in an instantiated graph."""
+        set_params = self.context.driver.graph_exec_kernel_node_set_params
+        self._set_nodes(partial(set_params, graph_exec), nodes, pointers, workspace)
+
+    def update_nodes(self, graph: int, nodes: Sequence[int], pointers: Pointers, workspace: int = 0) -> None:
+        """The same in the graph itself, of which graphs are instantiated later."""
+        self._set_nodes(partial(self.context.driver.graph_kernel_node_set_params, graph), nodes, pointers, workspace)
+
+    def _set_nodes(
+        self, set_params: Callable[[int, int, LaunchConfig, int], None], nodes: Sequence[int], pointers: Pointers,
+        workspace: int,
+    ) -> None:  # fmt: skip
         if len(nodes) != len(self._launches):
             raise CudaGraphMismatchError.at("LoadedPlan.nodes", expected=f"{len(self._launches)} nodes", got=len(nodes))
         self._liveness.check()
@@ -129,9 +140,7 @@ class LoadedPlan(ProcessBound):
             self._bind(pointers, workspace)
             with self.context.activated():
                 for node, (function, config, parameters) in zip(nodes, self._prepared(), strict=True):
-                    self.context.driver.graph_exec_kernel_node_set_params(
-                        graph_exec, node, function, config, parameters
-                    )
+                    set_params(node, function, config, parameters)
 
     def _check_parameters(self) -> None:
         """Raises BadParamError where an argument has another size than the kernel's parameter.

@@ -71,19 +71,30 @@ def test_cycles_leave_nothing_behind(case: Sum, binding: Binding) -> None:
     assert len(binding.state.objects) == before
 
 
-def test_a_cuda_graph_is_populated(case: Sum, device: Runtime) -> None:
-    driver = device.driver
+def test_a_cuda_graph_is_populated_and_updated(case: Sum, device: Runtime) -> None:
+    driver, caller = device.driver, case.caller
+    other = upload(device, np.full(32, np.nan, np.float32))
+    addresses = {uid: buffer.address for uid, buffer in enumerate(case.buffers, 1)}
+    second = caller.pack(addresses | {3: other.address})
     with device.context.activated():
         graph = driver.graph_create()
-        case.caller.call("cudnnBackendPopulateCudaGraph", case.handle, case.plan, case.pack, graph)
-        launchable = driver.graph_instantiate(graph)
+        call = (case.handle, case.plan, second, graph)
+        assert caller.status("cudnnBackendUpdateCudaGraph", *call) is Status.BAD_PARAM_CUDA_GRAPH_MISMATCH
+        caller.call("cudnnBackendPopulateCudaGraph", case.handle, case.plan, case.pack, graph)
+        before = driver.graph_instantiate(graph)
         assert np.isnan(download(case.y, np.float32)).all()
-        driver.graph_launch(launchable, 0)
-        driver.stream_synchronize(0)
-        driver.graph_exec_destroy(launchable)
+        caller.call("cudnnBackendUpdateCudaGraph", *call)
+        after = driver.graph_instantiate(graph)
+        for launchable, written in ((after, other), (before, case.y)):
+            assert np.isnan(download(written, np.float32)).all()
+            driver.graph_launch(launchable, 0)
+            driver.stream_synchronize(0)
+            np.testing.assert_array_equal(download(written, np.float32), case.expected)
+            driver.graph_exec_destroy(launchable)
         driver.graph_destroy(graph)
-    np.testing.assert_array_equal(download(case.y, np.float32), case.expected)
-    assert case.caller.status("cudnnBackendPopulateCudaGraph", case.handle, case.plan, case.pack, 0) == 2002
+    for name in ("Populate", "Update"):
+        status = caller.status(f"cudnnBackend{name}CudaGraph", case.handle, case.plan, case.pack, 0)
+        assert status is Status.BAD_PARAM_NULL_POINTER
 
 
 def test_wrong_descriptors_in_execute(case: Sum) -> None:

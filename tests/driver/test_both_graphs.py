@@ -62,6 +62,19 @@ def test_a_node_of_an_executable_takes_other_parameters(board: Board) -> None:
     assert board.get(y, 32).tolist() == [5] * 16 + [0] * 16
 
 
+def test_a_node_of_a_graph_takes_other_parameters(board: Board) -> None:
+    """Graphs that were instantiated before keep what they have."""
+    x, y = (board.put(np.zeros(32, np.uint32)) for _ in range(2))
+    graph, nodes = graph_of(board, x, [("add", 1, 0), ("add", 2, 1)])
+    before = board.driver.graph_instantiate(graph)
+    fives = Arguments(y, np.uint32(5))
+    board.driver.graph_kernel_node_set_params(graph, nodes[1], board.function(ADD, "add"), line(1, 16), fives.address)
+    for executable, expected in ((before, (3, 0)), (board.driver.graph_instantiate(graph), (4, 5))):
+        board.driver.graph_launch(executable, 0)
+        assert (board.get(x, 32)[0], board.get(y, 32)[0]) == expected
+    assert board.get(y, 32).tolist() == [5] * 16 + [0] * 16
+
+
 def test_an_executable_takes_over_a_like_graph(board: Board) -> None:
     x = board.put(np.zeros(32, np.uint32))
     first, _ = graph_of(board, x, [("add", 1, 0), ("scale", 2, 1)])

@@ -13,6 +13,7 @@ from lowdnn.capi.errors import Call
 from lowdnn.capi.memory import Address, checked, read_array, write_array, write_bytes, write_outputs
 from lowdnn.capi.state import State
 from lowdnn.enums import AttributeName, AttributeType
+from lowdnn.runtime.loaded_plan import LoadedPlan, Pointers
 from lowdnn.status import AttributeTypeError, BadParamError, DescriptorTypeError
 
 _NAMES: Mapping[int, AttributeName] = {int(name): name for name in AttributeName}
@@ -106,11 +107,30 @@ def execute_plan(state: State, handle: Address, plan: Address, pack: Address) ->
 def populate_cuda_graph(state: State, handle: Address, plan: Address, pack: Address, graph: Address) -> None:
     """Adds the plan's launches to ``graph`` as kernel nodes, one after the other."""
     where = "cudnnBackendPopulateCudaGraph"
+    loaded, pointers, workspace = _launchable(state, where, handle, plan, pack)
+    target = checked(graph, f"{where}.graph")
+    state.cuda_graphs.remember(target, loaded.add_to_graph(target, pointers, workspace))
+
+
+def update_cuda_graph(state: State, handle: Address, plan: Address, pack: Address, graph: Address) -> None:
+    """Gives the nodes that the plan added to ``graph`` new addresses; graphs made of it before keep the old ones.
+
+    Raises CudaGraphMismatchError for a graph that was not populated here, or by a plan of other launches.
+    """
+    where = "cudnnBackendUpdateCudaGraph"
+    loaded, pointers, workspace = _launchable(state, where, handle, plan, pack)
+    target = checked(graph, f"{where}.graph")
+    loaded.update_nodes(target, state.cuda_graphs.nodes(target, f"{where}.graph"), pointers, workspace)
+
+
+def _launchable(
+    state: State, where: str, handle: Address, plan: Address, pack: Address
+) -> tuple[LoadedPlan, Pointers, int]:
+    """The plan on the handle's device, its tensors' addresses, its workspace."""
     found = state.objects.get(handle, Handle, f"{where}.handle")
-    loaded = _value(state, plan, ExecutionPlan, f"{where}.executionPlan").loaded_for(found)
-    variant = _value(state, pack, VariantPack, f"{where}.variantPack")
-    pointers = variant.in_order(loaded.uids, found.runtime.counters)
-    loaded.add_to_graph(checked(graph, f"{where}.graph"), pointers, variant.workspace)
+    loaded: LoadedPlan = _value(state, plan, ExecutionPlan, f"{where}.executionPlan").loaded_for(found)
+    variant: VariantPack = _value(state, pack, VariantPack, f"{where}.variantPack")
+    return loaded, variant.in_order(loaded.uids, found.runtime.counters), variant.workspace
 
 
 def _attribute_type(number: int, where: str) -> AttributeType:
@@ -217,4 +237,5 @@ CALLS: Mapping[str, Call] = {
     "cudnnGetExecutionPlanWorkspaceSize": plan_workspace_size,
     "cudnnBackendExecute": execute_plan,
     "cudnnBackendPopulateCudaGraph": populate_cuda_graph,
+    "cudnnBackendUpdateCudaGraph": update_cuda_graph,
 }

@@ -28,7 +28,7 @@ from lowdnn.driver.base import (
 from lowdnn.driver.emulated.context import CONTEXT, PrimaryContext
 from lowdnn.driver.emulated.copying.tensor_map import TensorMap, decode, encode, problem_of
 from lowdnn.driver.emulated.device import CUDA_VERSION, PTX_ISA, emulated_device
-from lowdnn.driver.emulated.graphs import Graph, KernelWork, OtherWork, kernel_work
+from lowdnn.driver.emulated.graphs import Graph, KernelWork, OtherWork, Work, kernel_work
 from lowdnn.driver.emulated.launching import (
     LoadedFunction,
     active_clusters,
@@ -395,6 +395,13 @@ class EmulatedDriver:
             found.dependencies[node] = tuple(dependencies)
             return node
 
+    def graph_kernel_node_set_params(
+        self, graph: int, node: int, function: int, config: LaunchConfig, parameters: int
+    ) -> None:
+        call = "cuGraphKernelNodeSetParams"
+        with self._context.entered(call, graph, node) as state:
+            self._set_params(state, call, find(state.graphs, call, graph).nodes, node, function, config, parameters)
+
     def graph_instantiate(self, graph: int) -> int:
         with self._context.entered("cuGraphInstantiate", graph, captures=False) as state:
             return state.add(state.executables, find(state.graphs, "cuGraphInstantiate", graph).copied())
@@ -414,10 +421,7 @@ class EmulatedDriver:
         call = "cuGraphExecKernelNodeSetParams"
         with self._context.entered(call, graph_exec, node) as state:
             nodes = find(state.executables, call, graph_exec).nodes
-            if not isinstance(find(nodes, call, node), KernelWork):
-                raise driver_error(call, CuResult.INVALID_VALUE, f"{node:#x}", "not a kernel node")
-            self._check_launch(state, function, config)
-            nodes[node] = self._node_work(state, function, config, parameters)
+            self._set_params(state, call, nodes, node, function, config, parameters)
 
     def graph_launch(self, graph_exec: int, stream: int) -> None:
         with self._context.entered("cuGraphLaunch", graph_exec, stream) as state:
@@ -437,6 +441,21 @@ class EmulatedDriver:
         problem = launch_problem(found, config, self._device)
         if problem is not None:
             raise driver_error("cuLaunchKernel", problem[0], f"{found.function.kernel.name}, {config}", problem[1])
+
+    def _set_params(
+        self,
+        state: DeviceState,
+        call: str,
+        nodes: dict[int, Work],
+        node: int,
+        function: int,
+        config: LaunchConfig,
+        parameters: int,
+    ) -> None:
+        if not isinstance(find(nodes, call, node), KernelWork):
+            raise driver_error(call, CuResult.INVALID_VALUE, f"{node:#x}", "not a kernel node")
+        self._check_launch(state, function, config)
+        nodes[node] = self._node_work(state, function, config, parameters)
 
     def _node_work(self, state: DeviceState, function: int, config: LaunchConfig, parameters: int) -> KernelWork:
         """A node waits for the end of those it depends on."""
