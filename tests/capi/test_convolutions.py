@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lowdnn.capi.calls.convolutions import BACKWARD_DATA, BACKWARD_FILTER, FORWARD, Direction, geometry
-from lowdnn.capi.descriptors import ConvolutionDescriptor
+from lowdnn.capi.calls.convolutions import BACKWARD_DATA, BACKWARD_FILTER, FORWARD, Direction
 from lowdnn.enums import ActivationMode, ConvolutionMode, DataType, MathType
+from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import Status
@@ -32,11 +32,11 @@ class Case:
         self.caller, self.direction, self.memory = caller, direction, Memory(device)
         self.handle = caller.handle()
         values = np.random.default_rng()
-        of = ConvolutionDescriptor(
-            (rng.randint(0, 1), 1), (1, rng.randint(1, 2)), (1, 1), ConvolutionMode(rng.randint(0, 1))
-        )
+        pads, mode = (rng.randint(0, 1), 1), ConvolutionMode(rng.randint(0, 1))
+        compute = DataType.DOUBLE if dtype == np.float64 else DataType.FLOAT
+        geometry = Convolution(compute, 2, pads, pads, (2, 1), (1, 2), mode)
         x, w = ((2, 2 * groups, 6, 7), (3 * groups, 2, 3, 2))
-        y = geometry(of).output_dims(x, w)
+        y = geometry.output_dims(x, w)
         shapes = {"x": x, "dx": x, "w": w, "dw": w, "y": y, "dy": y}
         self.arrays = [values.integers(-3, 4, shapes[port]).astype(dtype) for port in direction.ports]
         self.addresses = [self.memory.put(array) for array in self.arrays]
@@ -45,15 +45,13 @@ class Case:
             for port, array in zip(direction.ports, self.arrays, strict=True)
         ]
         self.convolution = caller.output("cudnnCreateConvolutionDescriptor")
-        compute = DataType.DOUBLE if dtype == np.float64 else DataType.FLOAT
-        numbers = (*of.paddings, *of.strides, *of.dilations)
-        caller.call("cudnnSetConvolution2dDescriptor", self.convolution, *numbers, of.mode, compute)
+        caller.call("cudnnSetConvolution2dDescriptor", self.convolution, *pads, 2, 1, 1, 2, mode, compute)
         caller.call("cudnnSetConvolutionGroupCount", self.convolution, groups)
         tensors = {
             port: Tensor(index, DTYPES[array.dtype], array.shape, _strides(array.shape), 16)
             for index, (port, array) in enumerate(zip(direction.ports, self.arrays, strict=True))
         }
-        operation = direction.operation(geometry(of), **tensors)
+        operation = direction.operation(geometry, **tensors)
         inputs = dict(zip(direction.ports[:2], (array.astype(np.float64) for array in self.arrays), strict=False))
         (self.product,) = operation.reference(inputs).values()
 
