@@ -177,7 +177,6 @@ def _tensor(name: AttributeName, *others: AttributeType, many: bool = False) -> 
 _NO_GROUPS = "reduce each group by an operation of its own"
 _NO_SUBGRAPH = "use one of the operators, and pointwise operations before and behind it"
 _NO_PEERS = "add up the statistics of the devices between genstats and the finalising of batch normalisation"
-_NO_BACKWARD = "pygraph.sdpa_backward offers it"
 
 #: By descriptor type: the attributes, each with what to do instead.
 _TABLE: Mapping[DescriptorType, tuple[tuple[Attribute, str], ...]] = {
@@ -203,5 +202,4 @@ _TABLE: Mapping[DescriptorType, tuple[tuple[Attribute, str], ...]] = {
     D.OPERATION_CONTRACT_BAND_MATRIX: (
         (_tensor(N.OPERATION_CONTRACT_BAND_MAX_TOKEN_VALUE, T.INT64), "slice x to the tokens that there are"),
     ),
-    D.OPERATION_SDPA_BWD: ((_tensor(N.OPERATION_SDPA_BWD_DSINK_DESC), _NO_BACKWARD),),
 }

@@ -4,7 +4,10 @@
 ``sdpa_forward``. The gradient passes it unchanged: that is right for sums with what does not depend on the scores, and
 for selections that put a number near minus infinity in their place, whose weights vanish. Others are refused. Lengths
 may be cumulated. With ``dropout_probability`` the weights are those that the seed and the offset gave the forward
-operation. A sink is part of stats and is not read.
+operation. A sink, (1, H, 1, 1), is part of stats, and is read where its gradient is wanted:
+
+    dsink = - sum over batches and rows that exist of exp(sink - stats) * D,    D = sum over the last axis of d_o * o
+
 It stands for several operations, which ``graph.expansion`` puts in its place.
 Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR.
 """
@@ -16,13 +19,13 @@ from typing import ClassVar
 
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType, PointwiseMode
 from lowdnn.ops.base import HasPorts, outputs_of
-from lowdnn.ops.norm import check_dims
+from lowdnn.ops.norm import check_dims, check_float
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.sdpa import Lengths, check_heads, check_index_types, check_lengths
 from lowdnn.ops.sdpa_forward import ScoreModifier, check_dropout, ends_of
 from lowdnn.ops.tensor import Tensor
 from lowdnn.schema import attribute, tensor_input, tensor_output
-from lowdnn.status import NotSupportedError
+from lowdnn.status import BadParamError, NotSupportedError
 
 _WHERE = "sdpa_backward"
 #: A constant from here down leaves no weight in fp32, whatever the other scores of its row.
@@ -50,6 +53,7 @@ class SdpaGradients:
     cu_seq_len_q: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_BWD_CU_SEQ_LEN_QDESC, default=None)
     cu_seq_len_kv: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_BWD_CU_SEQ_LEN_KVDESC, default=None)
     sink: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_BWD_SINK_DESC, default=None)
+    dsink: Tensor | None = tensor_output(AttributeName.OPERATION_SDPA_BWD_DSINK_DESC, default=None)
     dbias: Tensor | None = tensor_output(AttributeName.OPERATION_SDPA_BWD_DBIAS_DESC, default=None)
     subgraph: ScoreModifier | None = attribute(
         AttributeName.OPERATION_SDPA_BWD_SUBGRAPH,
@@ -74,6 +78,7 @@ class SdpaGradients:
         check_lengths(_WHERE, self.q.dims[0], self.lengths)
         check_dropout(_WHERE, self.dropout_probability, self.dropout_seed, self.dropout_offset)
         check_index_types(_WHERE, {"dropout_seed": self.dropout_seed, "dropout_offset": self.dropout_offset})
+        self._check_sink()
         ends = self.subgraph_ends
         if ends is not None and self.subgraph is not None:
             check_dims(_WHERE, self.scores_dims, {"subgraph_input": ends[0], "subgraph_output": ends[1]})
@@ -91,6 +96,14 @@ class SdpaGradients:
     def subgraph_ends(self) -> tuple[Tensor, Tensor] | None:
         """The scores as the sub-graph reads and as it writes them, None where there is no sub-graph."""
         return ends_of(_WHERE, self.subgraph, self.subgraph_input_uid, self.subgraph_output_uid)
+
+    def _check_sink(self) -> None:
+        check_dims(_WHERE, (1, self.q.dims[1], 1, 1), {"sink": self.sink, "dsink": self.dsink})
+        if self.dsink is not None and self.sink is None:
+            raise BadParamError.at(f"{_WHERE}.dsink", expected="none without a sink", got=self.dsink.label)
+        for port, tensor in {"sink": self.sink, "dsink": self.dsink}.items():
+            if tensor is not None:
+                check_float(_WHERE, {port: tensor})
 
 
 def _check_passes(scores: Tensor, operations: tuple[HasPorts, ...]) -> None:

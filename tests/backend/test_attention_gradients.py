@@ -34,7 +34,7 @@ PORTS = {
     "dv": (N.OPERATION_SDPA_BWD_DVDESC, (B, H, KEYS, SIZE)),
 }
 UIDS = {port: uid for uid, port in enumerate(PORTS, 1)}
-S, M, BIAS, CU_Q, CU_KV, SEED, OFFSET = 20, 21, 22, 23, 24, 25, 26
+S, M, BIAS, CU_Q, CU_KV, SEED, OFFSET, SINK, DSINK = range(20, 29)
 
 
 def packed(uid: int, dims: tuple[int, ...], data_type: DataType = DataType.HALF, **more: Any) -> Descriptor:
@@ -82,15 +82,22 @@ def dropout(probability: float = 0.25) -> Attributes:
     )
 
 
+def sink() -> Attributes:
+    names = {SINK: N.OPERATION_SDPA_BWD_SINK_DESC, DSINK: N.OPERATION_SDPA_BWD_DSINK_DESC}
+    return tuple((name, T.BACKEND_DESCRIPTOR, packed(uid, (1, H, 1, 1), DataType.FLOAT)) for uid, name in names.items())
+
+
 CASES: dict[str, Attributes] = {
     "plain": (),
     "bias": subgraph(add(scores(S), packed(BIAS, SCORES, DataType.FLOAT), scores(M))),
     "lengths": lengths(),
     "dropout": dropout(),
+    "sink": sink(),
     "all": (
         *subgraph(add(scores(S), packed(BIAS, SCORES, DataType.FLOAT), scores(M))),
         *lengths(),
         *dropout(),
+        *sink(),
     ),
 }
 
@@ -108,13 +115,17 @@ def kept_weights(operation: SdpaBackward, inputs: dict[int, NDArray[Any]]) -> ND
 
 
 def forward(
-    values: dict[str, NDArray[Any]], bias: NDArray[Any], exists: NDArray[Any], factors: NDArray[Any]
+    values: dict[str, NDArray[Any]],
+    bias: NDArray[Any],
+    exists: NDArray[Any],
+    factors: NDArray[Any],
+    sink_weights: NDArray[Any],
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """(weights before dropout, o, stats)."""
     raw = np.where(exists, values["q"] @ np.swapaxes(values["k"], 2, 3) + bias, -np.inf)
     largest = np.where(exists.any(-1, keepdims=True), raw.max(-1, keepdims=True), 0)
     weights = np.exp(raw - largest)
-    total = weights.sum(-1, keepdims=True)
+    total = weights.sum(-1, keepdims=True) + np.where(exists.any(-1, keepdims=True), sink_weights / np.exp(largest), 0)
     weights = weights / np.where(total == 0, 1, total)
     with np.errstate(divide="ignore"):
         return weights, factors * weights @ values["v"], largest + np.log(total)
@@ -138,6 +149,8 @@ def test_gradients(handle: Handle, case: str) -> None:
         CU_KV: np.array([0, 12, 19], np.int32),
         SEED: np.array([123], np.int64),
         OFFSET: np.array([7], np.int64),
+        SINK: np.array([0.5, -1], np.float32),
+        DSINK: np.full(H, np.nan, np.float32),
     }
     exists = np.ones(SCORES, bool)
     if case in ("lengths", "all"):
@@ -146,7 +159,9 @@ def test_gradients(handle: Handle, case: str) -> None:
     exact = {port: value.astype(np.float64) for port, value in values.items()}
     bias = inputs[BIAS].astype(np.float64) if case in ("bias", "all") else np.zeros(SCORES)
     factors = kept_weights(operation, inputs)
-    weights, o, stats = forward(exact, bias, exists, factors)
+    has_sink = case in ("sink", "all")
+    sink_weights = np.exp(inputs[SINK].astype(np.float64)).reshape(1, H, 1, 1) * has_sink
+    weights, o, stats = forward(exact, bias, exists, factors, sink_weights)
     d_o, v = exact["d_o"] * exists.any(-1, keepdims=True), np.swapaxes(exact["v"], 2, 3)
     ds = weights * (factors * (d_o @ v) - (d_o * o).sum(-1, keepdims=True))
     expected = {
@@ -165,6 +180,12 @@ def test_gradients(handle: Handle, case: str) -> None:
     for port, wanted in expected.items():
         found = download(buffers[UIDS[port]], np.float16).reshape(wanted.shape)
         np.testing.assert_allclose(found, wanted, rtol=4e-3, atol=4e-3 * np.abs(wanted).max(), err_msg=port)
+    if has_sink:
+        has_keys = exists.any(-1, keepdims=True)
+        share = sink_weights / np.exp(np.where(has_keys, stats, 0))
+        terms = np.where(has_keys, share * (d_o * o).sum(-1, keepdims=True), 0)
+        wanted = -terms.sum((0, 2)).reshape(H)
+        np.testing.assert_allclose(download(buffers[DSINK], np.float32), wanted, rtol=4e-3, atol=4e-3)
 
 
 def test_attributes_read_back() -> None:
@@ -181,6 +202,8 @@ def test_wrong_attributes() -> None:
         gradients(*dropout(1.0)).finalize()
     with pytest.raises(BadParamError, match="dropout_seed: expected a tensor with dropout, got none"):
         gradients(dropout()[2]).finalize()
+    with pytest.raises(BadParamError, match="dsink: expected none without a sink"):
+        gradients(sink()[1]).finalize()
     part, _, last = CASES["bias"]
     with pytest.raises(
         BadParamError, match="subgraph_input_uid: expected the uid of an input of the sub-graph, got 99"
