@@ -103,22 +103,22 @@ struct QueryTile {
   }
 };
 
-#if IS_FP8
-typedef TileRing<Values, STAGES, CONSUMER_WARPS, TRANSPOSERS> ValueRing;
-#else
-// The ring of tiles of values; with CUTS_VALUES it also holds the number of existing rows in each tile.
-struct ValueRing : TileRing<Values, STAGES, CONSUMER_WARPS> {
+// The ring of tiles of values as they are loaded; with CUTS_VALUES it also holds the number of existing rows in each
+// tile.
+struct LoadedRing : TileRing<Values, STAGES, CONSUMER_WARPS> {
   typedef TileRing<Values, STAGES, CONSUMER_WARPS> Tiles;
   static constexpr int BARRIER_BYTES = Tiles::BARRIER_BYTES + (CUTS_VALUES ? STAGES * 8 : 0);
 
-  // The producer.  end: of the rows that exist.
+  __device__ __forceinline__ void place_barriers(u32 address) { full = address; }
+
+  // The producer calls it.  end: of the rows that exist.
   template <class Head> __device__ __forceinline__ void load(const Head& from, i32 row, i32 end) {
     wait_empty();
     if constexpr (CUTS_VALUES) store_shared_32(existing(), max(end - row, 0));
     fill(from, row);
   }
 
-  // The consumers, before any of them reads the next tile.
+  // Zeroes rows behind the length; all consumers call it before any of them reads the next tile.
   __device__ __forceinline__ void clear() const {
     if constexpr (CUTS_VALUES) {
       const Values rows = wait();
@@ -129,54 +129,52 @@ struct ValueRing : TileRing<Values, STAGES, CONSUMER_WARPS> {
  private:
   __device__ __forceinline__ u32 existing() const { return full + Tiles::BARRIER_BYTES + at.stage() * 8; }
 };
-#endif
+
+// The ring of tiles of values that TRANSPOSERS warps have transposed, and the one from which they take them; they zero
+// rows behind the length.
+struct TransposedRing : TileRing<Values, STAGES, CONSUMER_WARPS, TRANSPOSERS> {
+  typedef TileRing<Values, STAGES, CONSUMER_WARPS, TRANSPOSERS> Tiles;
+  typedef TileRing<LoadedValues, STAGES, TRANSPOSERS> Loaded;
+  static constexpr int BYTES = Tiles::BYTES + Loaded::BYTES;
+  static constexpr int BARRIER_BYTES = Tiles::BARRIER_BYTES + Loaded::BARRIER_BYTES;
+
+  Loaded loaded;
+
+  __device__ __forceinline__ explicit TransposedRing(u32 address) : Tiles{address}, loaded{address + Tiles::BYTES} {}
+
+  __device__ __forceinline__ void place_barriers(u32 address) {
+    full = address;
+    loaded.full = address + Tiles::BARRIER_BYTES;
+  }
+  __device__ __forceinline__ void init() const {
+    Tiles::init();
+    loaded.init();
+  }
+
+  // The producer calls it.
+  template <class Head> __device__ __forceinline__ void load(const Head& from, i32 row, i32) { loaded.load(from, row); }
+
+  __device__ __forceinline__ void clear() const {}
+};
+typedef Either<IS_FP8, TransposedRing, LoadedRing>::Type ValueRing;
 
 struct Memory {
   TileRing<QueryTile, QUERY_STAGES, CONSUMER_WARPS> queries;
   TileRing<Keys, STAGES, CONSUMER_WARPS> keys;
   ValueRing values;
-#if IS_FP8
-  TileRing<LoadedValues, STAGES, TRANSPOSERS> loaded_values;
-#endif
 
   __device__ __forceinline__ explicit Memory(u32 shared)
       : queries{shared}, keys{shared + queries.BYTES}, values{keys.stages + keys.BYTES} {
     queries.full = values.stages + values.BYTES;
-#if IS_FP8
-    loaded_values.stages = queries.full;
-    queries.full += loaded_values.BYTES;
-#endif
     keys.full = queries.full + queries.BARRIER_BYTES;
-    values.full = keys.full + keys.BARRIER_BYTES;
-#if IS_FP8
-    loaded_values.full = values.full + values.BARRIER_BYTES;
-#endif
+    values.place_barriers(keys.full + keys.BARRIER_BYTES);
     if (threadIdx.x == 0) {
       queries.init();
       keys.init();
       values.init();
-#if IS_FP8
-      loaded_values.init();
-#endif
       mbarrier_fence_init();
     }
     __syncthreads();
-  }
-
-  // The producer.  end: of the rows that exist.
-  template <class Head> __device__ __forceinline__ void load_values(const Head& from, i32 row, i32 end) {
-#if IS_FP8
-    loaded_values.load(from, row);
-#else
-    values.load(from, row, end);
-#endif
-  }
-
-  // Zeroes rows behind the length; all consumers call it before any of them reads the next tile of values.
-  __device__ __forceinline__ void clear_values() const {
-#if !IS_FP8
-    values.clear();
-#endif
   }
 
   __device__ __forceinline__ u32 end() const { return values.full + values.BARRIER_BYTES; }
@@ -214,38 +212,36 @@ __device__ __forceinline__ void produce(const Params& p, Memory& memory, bool lo
 #pragma unroll 1
     for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
       if (loads_keys) memory.keys.load(k, tile * TILE_KV);
-      if (loads_values) memory.load_values(v, tile * TILE_KV, values);
+      if (loads_values) memory.values.load(v, tile * TILE_KV, values);
     }
   });
   if (loads_queries) memory.queries.load(Work{passed_over, p.forward.tiles.divisor});
 }
 
-#if IS_FP8
-// The warps of TRANSPOSERS: all values of the block.
-__device__ __forceinline__ void transpose_all(const Params& p, Memory& memory) {
+// TRANSPOSERS warps transpose all values of the block.  Memory_: Memory, whose ring of values has another one then.
+template <class Memory_> __device__ __forceinline__ void transpose_all(const Params& p, Memory_& memory) {
   constexpr u32 BESIDE = TRANSPOSERS * WARP_SIZE;
   const u32 thread = threadIdx.x - (THREADS - BESIDE);
   for_each_tile_of_queries(p, memory, [&](const Work&, const Place& place) {
 #pragma unroll 1
     for (i32 tile = place.begin; tile < place.end; tile = place.next(p.forward, tile + 1)) {
-      const LoadedValues loaded = memory.loaded_values.wait();
+      const LoadedValues loaded = memory.values.loaded.wait();
       if (HAS_LENGTHS) clear_from(loaded, place.band.keys - tile * TILE_KV, thread, BESIDE);
       transpose(loaded, memory.values.wait_empty(), thread / WARP_SIZE);
-      memory.loaded_values.release();
+      memory.values.loaded.release();
       memory.values.hand_over();
     }
   });
 }
-#endif
 
 // The warps beside the consumers. Each ring has a producer of its own: none waits for the room of another.
 __device__ __forceinline__ void produce(const Params& p, Memory& memory, u32 warp) {
-#if IS_FP8
-  if (warp > 0) transpose_all(p, memory);
-  else if (elect_one()) produce(p, memory, true, true, true);
-#else
-  if (warp < 3 && elect_one()) produce(p, memory, warp == 0, warp == 1, warp == 2);
-#endif
+  if constexpr (IS_FP8) {
+    if (warp > 0) transpose_all(p, memory);
+    else if (elect_one()) produce(p, memory, true, true, true);
+  } else {
+    if (warp < 3 && elect_one()) produce(p, memory, warp == 0, warp == 1, warp == 2);
+  }
 }
 
 // A warpgroup's queries on their way along the keys. Its multiplications run beside the program between `start` and
@@ -306,7 +302,7 @@ struct Consumer {
       store(ended);
       make_weights(p, place, rows(), place.begin, scores, weights);
     }
-    memory.clear_values();
+    memory.values.clear();
     start_values();
     const EndedRows ended = end_rows();
     end_values();
@@ -391,7 +387,7 @@ struct Consumer {
 
   // Scores of the next tile of keys, until `end_keys`, and o += weights v, until `end_values`.
   __device__ __forceinline__ void start_next() {
-    memory.clear_values();
+    memory.values.clear();
     await_turn();
     start_keys();
     start_values();

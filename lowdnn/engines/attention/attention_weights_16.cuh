@@ -10,6 +10,7 @@
 typedef SwizzledRows<TILE_KV, HEAD_V> LoadedValues;
 typedef LoadedValues Values;
 typedef u32 WeightTile[TILE_KV / 16][4];
+constexpr int TRANSPOSERS = 0;
 
 DEFINE_WGMMA(multiply_k_major, TILE_KV, 16, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_registers, HEAD_V, f32.TYPE.TYPE)
