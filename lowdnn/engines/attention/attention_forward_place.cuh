@@ -68,13 +68,12 @@ struct Place {
   // Whether the mask lets any of the block's rows see a key of the tile.
   __device__ __forceinline__ bool sees_any(const Forward& p, i32 tile) const {
     if (!HAS_BLOCKS) return true;
+    static_assert(!HAS_BLOCKS || BlockMask::SIDE % TILE_KV == 0, "a tile of keys is a part of one of the mask's");
     const i32 last_query = min(first_query() + query_count(), p.queries) - 1;
-    const i32 last_key = min((tile + 1) * TILE_KV, p.keys) - 1;
-    for (i32 key = tile * TILE_KV; key <= last_key; key = key / BlockMask::SIDE * BlockMask::SIDE + BlockMask::SIDE)
-      for (i32 query = first_query(); query <= last_query;
-           query = query / BlockMask::SIDE * BlockMask::SIDE + BlockMask::SIDE)
-        for (i32 i = 0; i < PACK; ++i)
-          if (p.sees(batch, head + i, query, key)) return true;
+    for (i32 query = first_query(); query <= last_query;
+         query = query / BlockMask::SIDE * BlockMask::SIDE + BlockMask::SIDE)
+      for (i32 i = 0; i < PACK; ++i)
+        if (p.sees(batch, head + i, query, tile * TILE_KV)) return true;
     return false;
   }
 };

@@ -64,7 +64,8 @@ __device__ __forceinline__ void mask_scores(const Place& place, const Rows& rows
   }
 }
 
-// Makes scores of keys that the mask of tiles hides from a query minus infinity.
+// Makes scores of keys that the mask of tiles hides from a query minus infinity. A tile of keys is a part of one of the
+// mask's.
 __device__ __forceinline__ void mask_blocks(const Forward& p, const Place& place, const Rows& rows, i32 tile,
                                             ScoreTile& scores) {
 #pragma unroll
@@ -73,13 +74,9 @@ __device__ __forceinline__ void mask_blocks(const Forward& p, const Place& place
     for (int half = 0; half < 2; ++half) {
       i64 coordinate[4];
       rows.coordinate(p, place, part, half, coordinate);
-      bool sees = false;
+      const bool sees = p.sees(coordinate[0], coordinate[1], i32(coordinate[2]), tile * TILE_KV);
 #pragma unroll
       for (int block = 0; block < SCORE_BLOCKS; ++block) {
-        const i32 key = tile * TILE_KV + block * 8;
-        if ((block == 0 || key % BlockMask::SIDE == 0) && key < p.keys) {
-          sees = p.sees(coordinate[0], coordinate[1], i32(coordinate[2]), key);
-        }
         f32* const pair = scores[part][block] + half * 2;
 #pragma unroll
         for (int i = 0; i < 2; ++i) pair[i] = sees ? pair[i] : -INFINITE;
