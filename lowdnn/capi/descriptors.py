@@ -208,6 +208,21 @@ class ReduceTensorDescriptor:
 
 
 @dataclass(frozen=True)
+class DropoutDescriptor:
+    """dropout: the share of elements that become 0.  states: their address on the device, or 0."""
+
+    dropout: float = 0.0
+    states: int = 0
+    seed: int = 0
+    is_set: bool = False
+
+    @property
+    def scale(self) -> float:
+        """What the other elements are multiplied by."""
+        return 1 / (1 - self.dropout) if self.dropout < 1 else 0.0
+
+
+@dataclass(frozen=True)
 class LrnDescriptor:
     """Parameters of local response normalisation, with the values that a new descriptor has."""
 

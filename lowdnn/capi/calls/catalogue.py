@@ -11,6 +11,7 @@ from lowdnn.capi.calls import (
     convolution_descriptors,
     convolution_epilogue,
     convolutions,
+    dropout,
     elementwise,
     handles,
     local_norms,
@@ -37,4 +38,5 @@ CALLS: Mapping[str, Call] = {
     **batch_norms.CALLS,
     **norms.CALLS,
     **local_norms.CALLS,
+    **dropout.CALLS,
 }
