@@ -186,7 +186,9 @@ class SdpaForward:
         for port in ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o", "amax_s", "amax_o"):
             number: Tensor | None = getattr(self, port)
             if number is not None and number.dims != (1, 1, 1, 1):
-                raise BadParamError.at(f"{_WHERE}.{port}.dims", expected=[1, 1, 1, 1], got=list(number.dims))
+                hint = "no engine has attention with scales of blocks"
+                got_dims = list(number.dims)
+                raise UnsupportedShapeError.at(f"{_WHERE}.{port}.dims", expected=[1, 1, 1, 1], got=got_dims, hint=hint)
             if number is not None and number.data_type is not DataType.FLOAT:
                 got = number.data_type.name
                 raise UnsupportedDataTypeError.at(f"{_WHERE}.{port}.data_type", expected="FLOAT", got=got)

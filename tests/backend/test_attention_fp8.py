@@ -12,7 +12,7 @@ from lowdnn.backend import Descriptor, Handle, create, execute
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.ops.tensor import packed_strides
-from lowdnn.status import BadParamError, UnsupportedDataTypeError
+from lowdnn.status import UnsupportedDataTypeError, UnsupportedShapeError
 from tests.support.descriptors import best_config, made, plan_of, tensor, variant_pack
 from tests.support.runtime import download, upload
 
@@ -84,7 +84,7 @@ def test_attention_in_fp8(handle: Handle) -> None:
 def test_each_has_one_element_in_fp32(port: str) -> None:
     several = tensor(UIDS[port], (1, 2, 1, 1), (2, 1, 1, 1))
     with pytest.raises(
-        BadParamError, match=rf"sdpa_forward\.{port}\.dims: expected \[1, 1, 1, 1\], got \[1, 2, 1, 1\]"
+        UnsupportedShapeError, match=rf"sdpa_forward\.{port}\.dims: expected \[1, 1, 1, 1\], got \[1, 2, 1, 1\]"
     ):
         attention({port: several}).finalize()
     half = tensor(UIDS[port], ONE, ONE, data_type=DataType.HALF)
