@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 
-from lowdnn.backend.values import HostAddress
+from lowdnn.backend.values import HostAddress, check_host_address
 from lowdnn.engines.base import Choices, Engine
 from lowdnn.enums import DIM_MAX, HeurMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.other_shapes import with_shapes
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
 from lowdnn.plan import Plan
-from lowdnn.status import BadParamError, NotSupportedError, NullPointerError, SizeInsufficientError
+from lowdnn.status import BadParamError, NotSupportedError, SizeInsufficientError
 
 #: (uid, dims, strides) of each tensor with another shape.
 Shapes = tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
@@ -75,8 +75,7 @@ def _plans(candidate: Candidate, graph: OperationGraph, engines: Sequence[Engine
 
 
 def _vector(where: str, address: int, number: int) -> tuple[int, ...]:
-    if not address:
-        raise NullPointerError.at(where, expected="the address of vectors", got="a null pointer")
+    check_host_address(where, address)
     first, end, _ = (ctypes.c_uint64 * 3).from_address(address + number * _VECTOR_BYTES)
     count, rest = divmod(end - first, 8)
     if rest or not 0 <= count <= DIM_MAX:

@@ -11,13 +11,13 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
 from lowdnn import dtypes
-from lowdnn.backend.values import HostAddress
+from lowdnn.backend.values import HostAddress, check_host_address
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, SignalMode, TensorReordering
 from lowdnn.ops import catalog
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.parameters import read_host_value
 from lowdnn.schema import MAX_TENSORS, Attribute, attribute, attributes_of, tensor_input, tensor_output
-from lowdnn.status import BadParamError, LowdnnError, NotSupportedError, NullPointerError, UnsupportedDataTypeError
+from lowdnn.status import BadParamError, LowdnnError, NotSupportedError, UnsupportedDataTypeError
 
 N, T, D = AttributeName, AttributeType, DescriptorType
 
@@ -105,9 +105,7 @@ def first_error(values: Iterable[Any]) -> LowdnnError | None:
 
 
 def _number_at(address: int, data_type: DataType) -> int | float:
-    if not address:
-        where = "TENSOR descriptor.TENSOR_CONSTANT_VALUE"
-        raise NullPointerError.at(where, expected="the address of a number", got="a null pointer")
+    check_host_address("TENSOR descriptor.TENSOR_CONSTANT_VALUE", address)
     return read_host_value(address, data_type)
 
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from lowdnn.backend.handle import Handle
 from lowdnn.enums import AttributeType
+from lowdnn.runtime.variant_pack import LOWEST_HOST_ADDRESS
 from lowdnn.schema import ELEMENT_TYPES
-from lowdnn.status import AttributeTypeError, BadParamError, OutOfBoundError
+from lowdnn.status import AttributeTypeError, BadParamError, NullPointerError, OutOfBoundError
 
 #: Inclusive limits of the integer types.
 _LIMITS = {
@@ -24,6 +25,15 @@ _LIMITS = {
 
 class HostAddress(int):
     """The host address of a number, where the number itself may be given too."""
+
+
+def check_host_address(where: str, address: int) -> None:
+    """Raises NullPointerError and BadParamError for what cannot be the address of a number."""
+    if not address:
+        raise NullPointerError.at(where, expected="a host address", got="a null pointer")
+    if address < LOWEST_HOST_ADDRESS:
+        expected = f"a host address of at least {LOWEST_HOST_ADDRESS}"
+        raise BadParamError.at(where, expected=expected, got=address, hint="give the address of the number")
 
 
 def is_enum_number(value: object) -> bool:

@@ -18,7 +18,7 @@ from lowdnn.status import (
 )
 
 #: The lowest host address; the pages below are never mapped, so a lower number was meant as the value itself.
-_LOWEST_HOST_ADDRESS = 1 << 16
+LOWEST_HOST_ADDRESS = 1 << 16
 
 
 class PackRules:
@@ -102,7 +102,7 @@ class PackRules:
 def _rule(tensor: PlanTensor) -> tuple[int, int, PlanTensor]:
     """(lowest address, alignment in bytes, tensor); an empty tensor may be null, a host value needs no alignment."""
     if tensor.is_by_value:
-        return _LOWEST_HOST_ADDRESS, 1, tensor
+        return LOWEST_HOST_ADDRESS, 1, tensor
     return int(tensor.size_bytes > 0), tensor.alignment_bytes if tensor.size_bytes else 1, tensor
 
 

@@ -67,8 +67,10 @@ def test_a_constant_as_a_number(kind: AttributeType, value: float) -> None:
 
 
 def test_bad_constants() -> None:
-    with pytest.raises(NullPointerError, match="TENSOR_CONSTANT_VALUE: expected the address of a number"):
+    with pytest.raises(NullPointerError, match="TENSOR_CONSTANT_VALUE: expected a host address"):
         constant(DataType.FLOAT, T.VOID_PTR, 0)
+    with pytest.raises(BadParamError, match="expected a host address of at least 65536, got 3"):
+        constant(DataType.FLOAT, T.VOID_PTR, 3)
     host = ctypes.c_float(1)
     with pytest.raises(BadParamError, match="one element in a by-value tensor"):
         constant(DataType.FLOAT, T.VOID_PTR, ctypes.addressof(host), (2, 1))

@@ -166,7 +166,7 @@ WRONG: list[tuple[Attributes, type[LowdnnError], str]] = [
     (
         (UIDS, (N.VARIANT_PACK_OVERRIDE_SHAPES, T.VOID_PTR, 0), STRIDES),
         NullPointerError,
-        "expected the address of vectors",
+        "expected a host address, got a null pointer",
     ),
     (
         (UIDS, (N.VARIANT_PACK_OVERRIDE_SHAPES, T.INT64, (1, 1, 8)), STRIDES),

@@ -215,6 +215,8 @@ class BackendCalls:
             return self._values.one_of(fitting)
         if kind is T.HANDLE:
             return self._handles.any()
+        if kind is T.VOID_PTR and len(declared.types) > 1:
+            return self._draw.choice((0, 1, 128))  # what is read there; a higher address may not be mapped
         wanted = ELEMENT_TYPES.get(kind)
         if wanted is float:
             return self._values.number()
