@@ -11,7 +11,6 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.conv.wgmma.wgrad_product import WgradProduct
 from lowdnn.engines.conv.wgmma.wgrad_tiles import copied_bytes, transposed_bytes
 from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType
-from lowdnn.engines.gemm.wgmma_machine import Machine
 from lowdnn.engines.gemm.wgmma_tile_costs import conversion_clocks
 from lowdnn.engines.gemm.wgmma_tiles import ACCUMULATOR_BYTES, MN_MAJOR_BOX, WARPGROUP_ROWS, WgmmaTile
 from lowdnn.engines.model.clock import launch_s, overlap, stage_latency_s
@@ -77,11 +76,12 @@ class Extents(NamedTuple):
 class TimedTile:
     """A tile with its stages: of each the bytes of its copies, its operations and its seconds on a multiprocessor.
 
-    resident: clusters that run at once.
+    flops: operations per second of the whole device.  resident: clusters that run at once.
     """
 
     tile: WgmmaTile
-    machine: Machine
+    arch: ArchSpec
+    flops: float
     copied_bytes: int
     stage_flops: int
     stage_s: float
@@ -91,15 +91,15 @@ class TimedTile:
     def of(cls, tile: WgmmaTile, traits: StageTraits, arch: ArchSpec) -> TimedTile:
         stage_bytes = copied_bytes(tile, traits.tap_run, traits.window)
         stage_s = _stage_seconds(tile, traits, stage_bytes, arch)
-        machine, resident = Machine.of(traits.instruction, arch), tile.resident_clusters(arch.sm_count)
-        return cls(tile, machine, stage_bytes, 2 * tile.m * tile.n * tile.k, stage_s, resident)
+        flops, resident = arch.attained_rate(traits.instruction.unit), tile.resident_clusters(arch.sm_count)
+        return cls(tile, arch, flops, stage_bytes, 2 * tile.m * tile.n * tile.k, stage_s, resident)
 
     @property
     def sustained_s(self) -> float:
         """Seconds of a stage at the clock that the device's power leaves while all are busy: as measured, it does not
         rise when a few have longer items than the others."""
         sms = self.resident * self.tile.cluster / self.tile.blocks_per_sm
-        return max(self.stage_s, self.stage_flops * sms / self._flops)
+        return max(self.stage_s, self.stage_flops * sms / self.flops)
 
     def clusters(self, extents: Extents) -> int:
         """Tiles of clusters, of each part of k."""
@@ -129,25 +129,20 @@ class TimedTile:
 
     def slice_seconds(self, slice_bytes: int) -> float:
         """Seconds for so many bytes of slices on their way there and back."""
-        return 2 * slice_bytes / (_SLICE_REACH * self.machine.arch.copy_bytes_per_s)
+        return 2 * slice_bytes / (_SLICE_REACH * self.arch.copy_bytes_per_s)
 
     def _sum_seconds(self, extents: Extents, slices: int) -> float:
-        return launch_s(self.machine.arch, _SUM_START_S + self.slice_seconds(slices * extents.sum_bytes))
+        return launch_s(self.arch, _SUM_START_S + self.slice_seconds(slices * extents.sum_bytes))
 
     def _beside_copies(self, extents: Extents, busiest_stages: float) -> float:
         """Seconds of the busiest cluster's stages, and of what all of them share: power, L2 cache and memory."""
-        tile, arch = self.tile, self.machine.arch
+        tile, arch = self.tile, self.arch
         stage_s = self.stage_s if len(extents.k_blocks) == 1 else self.sustained_s
         stages = self.clusters(extents) * sum(extents.k_blocks) * tile.cluster
-        power_s = stages * self.stage_flops / self._flops
+        power_s = stages * self.stage_flops / self.flops
         l2_s = stages * self.copied_bytes / (_L2_REACH * arch.timings.l2_bytes_per_s * arch.sm_count)
         busy_s = max(busiest_stages * tile.blocks_per_sm * stage_s, power_s, l2_s)
         return overlap(busy_s, extents.read_bytes / arch.copy_bytes_per_s, _EXPOSED)
-
-    @property
-    def _flops(self) -> float:
-        """Operations per second of the whole device."""
-        return self.machine.flops * self.machine.sm_count
 
 
 def _stage_seconds(tile: WgmmaTile, traits: StageTraits, stage_bytes: int, arch: ArchSpec) -> float:
