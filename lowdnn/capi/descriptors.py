@@ -48,6 +48,7 @@ class TensorDescriptor:
         _check_each(f"{where}.dims", dims, 1)
         _check_each(f"{where}.strides", strides, 0)
         _check_span(where, 1 + sum((extent - 1) * stride for extent, stride in zip(dims, strides, strict=True)))
+        _check_span(where, prod(dims))
         return cls(data_type, tuple(dims), tuple(strides))
 
     @property
