@@ -120,8 +120,8 @@ def _errors(declaration: type, given: Mapping[AttributeName, Any]) -> Iterator[L
             f"{kind.name} descriptor", expected="an operation of one device", got="a signal to other work"
         )
     reasons = {declared.name: reason for declared, reason in _TABLE.get(kind, ())}
-    for name in given:
-        if name in reasons:
+    for name, value in given.items():
+        if name in reasons and value != ():
             where, reason = f"{kind.name} descriptor.{name.name}", reasons[name]
             yield NotSupportedError.at(where, expected="none", got="one that is set", hint=reason)
     if declaration is Tensor:

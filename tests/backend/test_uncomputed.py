@@ -104,6 +104,14 @@ def test_unset_they_are_empty_and_change_nothing() -> None:
     assert graph_of(plain).value.graph.outputs[0].uid == 3
 
 
+def test_an_array_of_nothing_asks_for_nothing() -> None:
+    descriptor = operation(D.OPERATION_REDUCTION)
+    descriptor.set_attribute(N.OPERATION_REDUCTION_DIMS, T.INT64, ())
+    descriptor.finalize()
+    assert descriptor.get_attribute(N.OPERATION_REDUCTION_DIMS, T.INT64) == []
+    assert graph_of(descriptor).value.graph.outputs[0].uid == 3
+
+
 def test_what_is_known_is_still_checked() -> None:
     descriptor = operation(D.OPERATION_REDUCTION)
     descriptor.set_attribute(N.OPERATION_REDUCTION_YDESC, T.BACKEND_DESCRIPTOR, tensor(3, (4, 3), (3, 1)))
