@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
+import threading
 from fractions import Fraction
 from typing import Any
 
@@ -69,6 +70,31 @@ def test_cycles_leave_nothing_behind(case: Sum, binding: Binding) -> None:
         case.caller.call("cudnnBackendExecute", case.handle, case.plan, pack)
         case.caller.call("cudnnBackendDestroyDescriptor", pack)
     assert len(binding.state.objects) == before
+
+
+def test_threads_with_a_handle_each(caller: Caller, device: Runtime) -> None:
+    """Each makes its own plan and runs it again and again, while the others fail in between."""
+    wrong: list[str] = []
+    finished: list[int] = []
+
+    def work(number: int) -> None:
+        case = Sum(caller, device)
+        for _ in range(25):
+            caller.call("cudnnBackendExecute", case.handle, case.plan, case.pack)
+            caller.status("cudnnBackendDestroyDescriptor", number)
+            if f"got {number:#x}, where nothing is" not in caller.last_error():
+                wrong.append(caller.last_error())
+        np.testing.assert_array_equal(download(case.y, np.float32), case.expected)
+        caller.call("cudnnDestroy", case.handle)
+        finished.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(finished) == [*range(1, 9)]
+    assert wrong == []
 
 
 def test_a_cuda_graph_is_populated_and_updated(case: Sum, device: Runtime) -> None:
