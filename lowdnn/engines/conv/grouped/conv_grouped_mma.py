@@ -8,8 +8,8 @@ not fit registers. Channels-last tensors are read in place, on sm_90a by tensor 
 bytes of their channels; others are repacked into the workspace first. Backward in the filter the sum is split over
 blocks and added up in a fixed order.
 
-Kernels: ``conv_grouped_mma.cu``, ``conv_grouped_wgrad_mma.cu``, ``gemm/split_k_reduce.cu``, those of
-``gemm/packing.py``.
+Kernels: ``conv_grouped_mma.cu``, ``conv_grouped_wgmma.cu``, ``conv_grouped_wgrad_mma.cu``,
+``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``.
 """
 
 from __future__ import annotations

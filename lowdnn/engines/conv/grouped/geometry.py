@@ -1,4 +1,4 @@
-"""A grouped convolution, forward or backward in the data, as ``conv_grouped_mma.cu`` computes it."""
+"""A grouped convolution, forward or backward in the data, as ``grouped_walk.cuh`` says."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _START_S: Final = 1e-6
 
 @dataclass(frozen=True)
 class Params:
-    """Macros of ``conv_grouped_mma.cu``."""
+    """Macros of ``conv_grouped_mma.cu`` and ``conv_grouped_wgmma.cu``."""
 
     TYPE: str
     BACKWARD: int
@@ -81,7 +81,6 @@ class Params:
     MIN_BLOCKS: int
     KEEPS_FILTERS: int
     WHOLE_FILTERS: int
-    BY_WARPGROUPS: int
     HALVED: int
     MAPPED: int
     OUTPUT_RANK: int
@@ -271,7 +270,6 @@ class GroupedGeometry:
             MIN_BLOCKS=slab.min_blocks(threads),
             KEEPS_FILTERS=int(slab.keeps_filters),
             WHOLE_FILTERS=int(is_mapped and self._reads_whole_filters),
-            BY_WARPGROUPS=int(slab.by_warpgroups),
             HALVED=int(tile.box.is_halved),
             MAPPED=int(is_mapped),
             OUTPUT_RANK=self.output.space.rank,
@@ -286,13 +284,13 @@ class GroupedGeometry:
             + "k" * params.KEEPS_FILTERS
             + "w" * params.WHOLE_FILTERS
         )
-        group += "g" * params.BY_WARPGROUPS + "m" * params.MAPPED
+        group += "g" * slab.by_warpgroups + "m" * params.MAPPED
         target = dependent_target(arch)
         output = f"w{self.run}_r{params.OUTPUT_RANK}v{vector}"
         ending = f"{'' if params.WHOLE else 'p'}_{target_label(target)}_{functor.digest}"
         return KernelRef(
             name=f"conv_grouped_mma_{direction}_{facts.short_name}_{group}_{output}{ending}",
-            source="conv/grouped/conv_grouped_mma.cu",
+            source=f"conv/grouped/conv_grouped_{'wgmma' if slab.by_warpgroups else 'mma'}.cu",
             target=target,
             parameters=macros(params),
             generated=functor.text,

@@ -1,6 +1,6 @@
 """Blocks of the grouped kernels: which groups share one block-diagonal product, and which box of outputs a block takes.
 
-Host side of the constants of ``conv_grouped_mma.cu``, with a cost model that picks the box.
+Host side of the constants of ``grouped_stages.cuh``, with a cost model that picks the box.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Costs:
-    """What ``conv_grouped_mma.cu`` makes of its work on one multiprocessor; fitted to measured tiles on an H200."""
+    """What the kernels make of their work on one multiprocessor; fitted to measured tiles on an H200."""
 
     #: By mma.sync, and by wgmma: products of 16 pixels and one block of outputs.
     products: ProductCosts

@@ -23,6 +23,8 @@ from tests.support.tolerance import assert_exact
 
 ENGINE = ConvGroupedMma()
 DIRECTIONS = ("forward", "data", "filter")
+#: Of kernels whose warpgroups multiply.
+WGMMA = "conv/grouped/conv_grouped_wgmma.cu"
 
 
 @dataclass(frozen=True)
@@ -163,23 +165,23 @@ def test_products_of_warpgroups(device: Runtime, direction: str, threads: int, d
     choices = {KnobType.BLOCK_SIZE: threads}
     graph = case.graph(direction, data_type)
     plan = check_exact(device, ENGINE, graph, length=case.length, choices=choices, arch=SMALL)
-    assert dict(plan.kernels[0].parameters)["BY_WARPGROUPS"]
+    assert plan.kernels[0].source == WGMMA
 
 
 @pytest.mark.parametrize("arch", [SM_80, SM_90A])
 @pytest.mark.parametrize("channels", [8, 24, 32, 48, 64])
 def test_wgmma_where_filters_are_not_kept(arch: ArchSpec, channels: int) -> None:
     case = Case((2, 2 * channels, 6, 6), (2 * channels, channels, 3, 3), (1, 1))
-    parameters = dict(ENGINE.plan(case.graph("forward"), arch, {}).kernels[0].parameters)
-    assert parameters["BY_WARPGROUPS"] == (arch is SM_90A and channels in (48, 64))
+    source = ENGINE.plan(case.graph("forward"), arch, {}).kernels[0].source
+    assert (source == WGMMA) == (arch is SM_90A and channels in (48, 64))
 
 
 @pytest.mark.parametrize(("channels", "by_warpgroups"), [(32, False), (48, True)])
 def test_wgmma_for_many_outputs_alone(channels: int, by_warpgroups: bool) -> None:
     """Of four residues no filters are kept; with 32 channels wgmma took 29.5 us on an H200, mma.sync 22.0."""
     case = Case((2, 2 * channels, 6, 6), (2 * channels, channels, 3, 3), (1, 1), (1, 1), (2, 2))
-    parameters = dict(ENGINE.plan(case.graph("data"), SM_90A, {}).kernels[0].parameters)
-    assert parameters["BY_WARPGROUPS"] == by_warpgroups
+    source = ENGINE.plan(case.graph("data"), SM_90A, {}).kernels[0].source
+    assert (source == WGMMA) == by_warpgroups
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
