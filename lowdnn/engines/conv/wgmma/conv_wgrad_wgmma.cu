@@ -26,124 +26,157 @@
 #include "include/epilogue/epilogue_wgmma.cuh"
 #include "filter_columns.cuh"
 #include "pixel_walk.cuh"
+#include "include/optional.cuh"
 #include "include/tile/wgmma_kernel.cuh"
 #include "include/tile/wgmma_multiply.cuh"
+#include "generated.cuh"
 
 #define STORE_FUNCTOR 0
 #define STORE_SLICE 2
 
-#if !MN_MAJOR_TYPES
+#if MN_MAJOR_TYPES
+typedef Either<(TAP_RUN > 1), TapStage<WINDOW_PIXELS, TAP_DISTANCE>, OperandStage<TYPE, TILE_N, true>>::Type StageX;
+#else
 #include "transposed_pixels.cuh"
-#if TAP_RUN > 1
-#define TAP_COLUMNS 64
-typedef TransposedWindow<WINDOW_PIXELS, TAP_RUN, TAP_DISTANCE> StageX;
-#else
-#define TAP_COLUMNS TILE_N
-typedef TransposedColumns<TILE_N> StageX;
+typedef Either<(TAP_RUN > 1), TransposedWindow<WINDOW_PIXELS, TAP_RUN, TAP_DISTANCE>, TransposedColumns<TILE_N>>::Type
+    StageX;
 #endif
-DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(wgmma_tap, TAP_COLUMNS, WGMMA_K, WGMMA_D.WGMMA_A.WGMMA_B)
-struct MultiplyTap {
-  __device__ __forceinline__ void operator()(f32 (&d)[TAP_COLUMNS / 2], const u32 (&a)[4], u64 b,
-                                             bool accumulate) const {
-    wgmma_tap(d, a, b, accumulate);
-  }
-};
-#elif TAP_RUN > 1
-typedef TapStage<WINDOW_PIXELS, TAP_DISTANCE> StageX;
-#else
-typedef OperandStage<TYPE, TILE_N, true> StageX;
-#endif
+
+// What the kernel may be without.
+struct Functor;
+struct Prologue;
+
 typedef KernelTile<MN_MAJOR_TYPES, MN_MAJOR_TYPES, StageX> Tile;
 typedef StoredTile<Tile> Stored;
 typedef FilterColumns<SPATIAL, TAP_RUN> Columns;
-#if STORE == STORE_FUNCTOR
-#include "generated.cuh"
-typedef FunctorEpilogue<Stored, Functor, VECTOR, OutputMap<OUTPUT_RANK, ROW_AXES>, Columns> Epilogue;
-#else
-typedef SliceEpilogue<Stored, Columns> Epilogue;
-#endif
+typedef Either<STORE == STORE_FUNCTOR,
+               FunctorEpilogue<Stored, Functor, VECTOR, OutputMap<OUTPUT_RANK, ROW_AXES>, Columns>,
+               SliceEpilogue<Stored, Columns>>::Type Epilogue;
 
-#if CONVERTED
-#include "generated.cuh"
-#endif
-
-// Of a tap: its walk, and how far from it the tap's outputs and their pixels of x lie. One without any adds zeros up.
-struct ValidTap {
-  u32 walk, is_empty;
-  i32 dy_offset[SPATIAL], x_offset[SPATIAL];
-};
-
-#if VALID_TAPS
-// Longest items first; first_column: of each schedule's tap.
-struct Schedule : ClassSchedule<Tile::Schedule, VALID_TAPS> {
-  u32 first_column[VALID_TAPS];
+// The schedules of taps, the one with the longest items first; first_column: of each schedule's tap.
+template <class One, int TAPS> struct TapSchedule : ClassSchedule<One, TAPS> {
+  u32 first_column[TAPS];
 
   __device__ __forceinline__ ClassWork work(u32 item, u32 rank) const {
-    ClassWork work = ClassSchedule::work(item, rank);
+    ClassWork work = ClassSchedule<One, TAPS>::work(item, rank);
     work.column += first_column[work.product_class];
     return work;
   }
 };
-#else
-typedef Tile::Schedule Schedule;
-#endif
+typedef Either<VALID_TAPS != 0, TapSchedule<Tile::Schedule, VALID_TAPS>, Tile::Schedule>::Type Schedule;
 
-struct Params {
+// A tap that walks over valid pixels alone: its walk, and how far from that the tap's outputs and their pixels of x lie.
+// One without any pixel adds zeros up.
+struct ValidTap {
+  u32 walk, is_empty;
+  i32 dy_offset[SPATIAL], x_offset[SPATIAL];
+
+  // Moves boxes away from the walk, and returns which of the walks it is.
+  template <int BOXES>
+  __device__ __forceinline__ u32 move(const i32 (&offset)[SPATIAL], PixelBox (&box)[BOXES]) const {
+#pragma unroll
+    for (int i = 0; i < BOXES; ++i) {
+#pragma unroll
+      for (int axis = 0; axis < SPATIAL; ++axis) box[i].offset[axis] = u16(offset[axis]);
+    }
+    return walk;
+  }
+};
+
+// All taps, where each walks over its own pixels. Boxes are moved to those of a tap; what is returned is its walk.
+template <int TAPS> struct ValidTaps {
+  ValidTap taps[TAPS];
+
+  template <int BOXES> __device__ __forceinline__ u32 move_dy(u32 tap, PixelBox (&box)[BOXES]) const {
+    return taps[tap].move(taps[tap].dy_offset, box);
+  }
+
+  template <int BOXES> __device__ __forceinline__ u32 move_x(u32 number, PixelBox (&box)[BOXES]) const {
+    const ValidTap& tap = taps[number];
+#pragma unroll
+    for (int i = 0; i < BOXES; ++i) {
+      if (tap.is_empty) box[i].channel = -64;
+    }
+    return tap.move(tap.x_offset, box);
+  }
+};
+template <> struct ValidTaps<0> {
+  template <class Boxes> __device__ __forceinline__ u32 move_dy(u32, const Boxes&) const { return 0; }
+  template <class Boxes> __device__ __forceinline__ u32 move_x(u32, const Boxes&) const { return 0; }
+};
+
+// The walks of an operand through im2col maps.
+template <class Operand, int AXES> struct WalksOf {
+  PixelWalk<AXES> all[WALKS];
+  __device__ __forceinline__ const PixelWalk<AXES>* walks() const { return all; }
+};
+template <class Operand> struct WalksOf<Operand, 0> {
+  __device__ __forceinline__ const PixelWalk<0>* walks() const { return nullptr; }
+};
+struct Dy;
+struct X;
+
+// x as a function of what lies in memory.
+template <class Functor, bool IS_THERE> struct ConversionOf {
+  ConvertedInput<Functor> input;
+  i32 x_extent[X_AXES + 1];  // converted_pixels.cuh
+};
+template <class Functor> struct ConversionOf<Functor, false> {};
+
+// The tensor maps' alignment keeps the bases' ends apart from what follows.
+struct Params : ValidTaps<VALID_TAPS>, WalksOf<Dy, DY_AXES>, WalksOf<X, X_AXES>, ConversionOf<Prologue, CONVERTED> {
   TensorMap dy[WALKS], x[WALKS];
   Epilogue::Output output;
   Schedule schedule;
-#if VALID_TAPS
-  ValidTap taps[VALID_TAPS];
-#endif
-#if DY_AXES
-  PixelWalk<DY_AXES> dy_walks[WALKS];
-#endif
-#if X_AXES
-  PixelWalk<X_AXES> x_walks[WALKS];
-#endif
   u32 group_filters;  // in dy, from one group to the next
-#if CONVERTED
-  ConvertedInput<Prologue> input;
-  i32 x_extent[X_AXES + 1];  // converted_pixels.cuh
-#endif
 };
 
-#if VALID_TAPS
-// Boxes as far from their walk as a tap's; returns which of the walks it is.
-template <int BOXES>
-__device__ __forceinline__ u32 walk_of(const ValidTap& tap, const i32 (&offset)[SPATIAL], PixelBox (&box)[BOXES]) {
-#pragma unroll
-  for (int i = 0; i < BOXES; ++i) {
-#pragma unroll
-    for (int axis = 0; axis < SPATIAL; ++axis) box[i].offset[axis] = u16(offset[axis]);
-  }
-  return tap.walk;
-}
-#endif
-
-// Multiplies the tiles of a warpgroup. x_walks, x_boxes: what they are made of along pixels.
-template <int X_BOXES, class Walks, class Boxes>
-__device__ __forceinline__ void multiply(const Params& p, const Tile& tile, u32 warpgroup, const Walks& x_walks,
-                                         const Boxes& x_boxes, Epilogue& epilogue) {
-#if CONVERTED
-  constexpr int TEAM_THREADS = CONSUMER_WARPGROUPS * WARPGROUP_SIZE;
-  typedef ConvertedBoxes<Prologue, X_BOXES, WINDOW_PIXELS, TEAM_THREADS, X_AXES, HAS_TAIL> Converted;
-  const u32 barrier = Tile::FREE_BARRIER + warpgroup / CONSUMER_WARPGROUPS;
-  const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
-    Converted boxes(p.input, x_walks[0], p.x_extent, work, x_boxes, p.output.columns.group_channels);
-    const auto prepare = [&](u32 stage) { boxes.convert(stage + Tile::STAGE_A_BYTES, barrier); };
-    tile.plain_sum(d, work.blocks, first_row, at, Multiply<true, true>(), prepare, issued);
-  };
-  tile.consume_by(p.schedule, warpgroup, sum, epilogue);
-#elif MN_MAJOR_TYPES
+#if MN_MAJOR_TYPES
+// Multiplies the tiles of a warpgroup as their operands lie in shared memory.
+__device__ __forceinline__ void multiply_plain(const Params& p, const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
   tile.consume(p.schedule, warpgroup, Multiply<true, true>(), epilogue);
+}
 #else
+DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(wgmma_chunk, 64, WGMMA_K, WGMMA_D.WGMMA_A.WGMMA_B)
+DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(wgmma_tile, TILE_N, WGMMA_K, WGMMA_D.WGMMA_A.WGMMA_B)
+
+// Multiplies the columns of a tap: a block of 64 channels of a window, or the tile's.
+struct MultiplyTap {
+  template <int SUMS>
+  __device__ __forceinline__ void operator()(f32 (&d)[SUMS], const u32 (&a)[4], u64 b, bool accumulate) const {
+    if constexpr (TAP_RUN > 1) wgmma_chunk(d, a, b, accumulate);
+    else wgmma_tile(d, a, b, accumulate);
+  }
+};
+
+// Multiplies the tiles of a warpgroup, dy through registers and x transposed.
+__device__ __forceinline__ void multiply_plain(const Params& p, const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
   const PixelProduct<Tile, MultiplyTap> product(tile, warpgroup);
   const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
     product.sum(d, work.blocks, first_row, at, issued);
   };
   tile.consume_by(p.schedule, warpgroup, sum, epilogue);
+}
 #endif
+
+// Multiplies the tiles of a warpgroup, of which x may have to be converted. boxes: what x is made of along pixels.
+template <int X_BOXES, class Params, class Boxes>
+__device__ __forceinline__ void multiply(const Params& p, const Tile& tile, u32 warpgroup, const Boxes& boxes,
+                                         Epilogue& epilogue) {
+  if constexpr (CONVERTED) {
+    constexpr int TEAM_THREADS = CONSUMER_WARPGROUPS * WARPGROUP_SIZE;
+    typedef ConvertedBoxes<Prologue, X_BOXES, WINDOW_PIXELS, TEAM_THREADS, X_AXES, HAS_TAIL> Converted;
+    const u32 barrier = Tile::FREE_BARRIER + warpgroup / CONSUMER_WARPGROUPS;
+    const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
+      const auto* walks = p.WalksOf<X, X_AXES>::walks();
+      Converted converted(p.input, walks, p.x_extent, work, boxes, p.output.columns.group_channels);
+      const auto prepare = [&](u32 stage) { converted.convert(stage + Tile::STAGE_A_BYTES, barrier); };
+      tile.plain_sum(d, work.blocks, first_row, at, Multiply<true, true>(), prepare, issued);
+    };
+    tile.consume_by(p.schedule, warpgroup, sum, epilogue);
+  } else {
+    multiply_plain(p, tile, warpgroup, epilogue);
+  }
 }
 
 WGMMA_KERNEL(const __grid_constant__ Params p) {
@@ -151,22 +184,8 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
   const auto x_boxes = [&](const TileWork& work, PixelBox(&box)[X_BOXES]) -> u32 {
 #pragma unroll
     for (int i = 0; i < X_BOXES; ++i) box[i] = p.output.columns.box(work.batch, work.column / 64 / TAP_RUN + i);
-#if VALID_TAPS
-    const ValidTap& tap = p.taps[p.output.columns.tap(work.column / 64)];
-#pragma unroll
-    for (int i = 0; i < X_BOXES; ++i) {
-      if (tap.is_empty) box[i].channel = -64;
-    }
-    return walk_of(tap, tap.x_offset, box);
-#else
-    return 0;
-#endif
+    return p.move_x(p.output.columns.tap(work.column / 64), box);
   };
-#if X_AXES
-  const auto& x_walks = p.x_walks;
-#else
-  const PixelWalk<0> x_walks[1];
-#endif
   if (threadIdx.x == WARP_SIZE) {  // while another warp makes the barriers
     prefetch(p.dy[0]);
     prefetch(p.x[0]);
@@ -175,27 +194,17 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     const auto dy_boxes = [&](const TileWork& work, PixelBox(&box)[DY_BOXES]) -> u32 {
 #pragma unroll
       for (int i = 0; i < DY_BOXES; ++i) box[i] = {i32(work.batch * p.group_filters + work.row + i * 64), {}};
-#if VALID_TAPS
-      const ValidTap& tap = p.taps[p.output.columns.tap(work.column / 64)];
-      return walk_of(tap, tap.dy_offset, box);
-#else
-      return 0;
-#endif
+      return p.move_dy(p.output.columns.tap(work.column / 64), box);
     };
-#if DY_AXES
-    const auto& dy_walks = p.dy_walks;
-#else
-    const PixelWalk<0> dy_walks[1];
-#endif
     const u32 rank = Tile::sharer();
     PixelOperand<TYPE, DY_AXES, DY_BOXES, Tile::K, CLUSTER_N, decltype(dy_boxes)> load_a(
-        p.dy, dy_walks, dy_boxes, share_of_a<CLUSTER_M, CLUSTER_N>(rank));
+        p.dy, p.WalksOf<Dy, DY_AXES>::walks(), dy_boxes, share_of_a<CLUSTER_M, CLUSTER_N>(rank));
     PixelOperand<TYPE, X_AXES, X_BOXES, WINDOW_PIXELS, CLUSTER_M, decltype(x_boxes)> load_b(
-        p.x, x_walks, x_boxes, share_of_b<CLUSTER_M>(rank));
+        p.x, p.WalksOf<X, X_AXES>::walks(), x_boxes, share_of_b<CLUSTER_M>(rank));
     tile.produce(p.schedule, load_a, load_b);
   };
   const auto consume = [&](const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
-    multiply<X_BOXES>(p, tile, warpgroup, x_walks, x_boxes, epilogue);
+    multiply<X_BOXES>(p, tile, warpgroup, x_boxes, epilogue);
   };
   run_roles<Tile, Epilogue>(p.output, produce, consume);
 }

@@ -26,7 +26,7 @@ from lowdnn.engines.base import (
 from lowdnn.engines.conv.wgmma import wgrad_model
 from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_last
 from lowdnn.engines.conv.wgmma.valid_pixels import valid_share
-from lowdnn.engines.conv.wgmma.wgrad_product import LEAST_PADDING, WgradProduct
+from lowdnn.engines.conv.wgmma.wgrad_product import LEAST_PADDING, PixelOperand, WgradProduct
 from lowdnn.engines.conv.wgmma.wgrad_tiles import WgradTiling
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
@@ -67,6 +67,7 @@ class Params:
     VECTOR: int
     STORE: int
     CONVERTED: int
+    HAS_TAIL: int
     VALID_TAPS: int
     WALKS: int
 
@@ -207,7 +208,8 @@ def _store(tiling: WgradTiling) -> TileStore:
 
 def _kernel(tiling: WgradTiling, functor: Functor, vector: int) -> KernelRef:
     product, tile, is_slice = tiling.product, tiling.tile, _store(tiling) is TileStore.SLICE
-    window = product.window(tile.cluster_m)
+    window, converted = product.window(tile.cluster_m), product.converted
+    has_tail = product.channels % MN_MAJOR_BOX != 0
     params = Params(
         SPATIAL=len(product.taps),
         DY_AXES=product.dy.axes,
@@ -219,15 +221,14 @@ def _kernel(tiling: WgradTiling, functor: Functor, vector: int) -> KernelRef:
         ROW_AXES=0 if is_slice else product.output.row_axes,
         VECTOR=1 if is_slice else vector,
         STORE=int(_store(tiling)),
-        CONVERTED=int(product.converted is not None),
+        CONVERTED=int(converted is not None),
+        HAS_TAIL=int(converted is not None and has_tail),
         VALID_TAPS=len(tiling.tap_splits),
         WALKS=len(product.dy.walks) if product.is_valid_only else 1,
     )
     walks = f"{params.SPATIAL}d{params.DY_AXES}{params.X_AXES}"
     taps = f"_r{params.TAP_RUN}x{params.TAP_DISTANCE}p{window}" if params.TAP_RUN > 1 else ""
     taps += f"_v{params.VALID_TAPS}w{params.WALKS}" if product.is_valid_only else ""
-    converted = product.converted
-    has_tail = product.channels % MN_MAJOR_BOX != 0
     prologue = f"_{converted.label(has_tail=has_tail)}_{converted.functor.digest}" if converted else ""
     texts = (*((converted.functor.text,) if converted else ()), *(() if is_slice else (functor.text,)))
     functor_label = f"{params.ROW_AXES}of{params.OUTPUT_RANK}_v{vector}_sm90a_{functor.digest}"
@@ -240,7 +241,6 @@ def _kernel(tiling: WgradTiling, functor: Functor, vector: int) -> KernelRef:
             *product.instruction.macros,
             *tile.macros,
             *macros(params),
-            *(converted.macros(has_tail=has_tail) if converted else ()),
         ),
         generated="\n".join(texts),
     )
@@ -261,14 +261,14 @@ def _launch(
     x_maps = product.x.maps(product.x_map_type, product.window(tile.cluster_m) // tile.cluster_m)
     arguments = Struct(
         (
+            *((Struct(product.valid_argument),) if product.is_valid_only else ()),
+            *(_walks(operand) for operand in (product.dy, product.x) if operand.walks),
+            *((Struct(product.converted_arguments),) if product.converted else ()),
             *(TensorMap(dy, layout) for layout in dy_maps),
             *(TensorMap(x, layout) for layout in x_maps),
             Struct((*i32((product.filters,)), *product.columns_argument(tiling.tap_chunks), *output)),
             tiling.schedule_argument(arch),
-            *(product.valid_argument if product.is_valid_only else ()),
-            *(walk.struct for operand in (product.dy, product.x) for walk in operand.walks),
             *i32((product.dy.group_channels,)),
-            *product.converted_arguments,
         )
     )
     return Launch(
@@ -281,6 +281,10 @@ def _launch(
         work=Work(schedule.flops, product.read_bytes + written_bytes, product.instruction.unit, busy_s),
         overlaps_previous=True,
     )
+
+
+def _walks(operand: PixelOperand) -> Struct:
+    return Struct(tuple(walk.struct for walk in operand.walks))
 
 
 def _plain_kernel(data_type: DataType, channels: int) -> KernelRef:

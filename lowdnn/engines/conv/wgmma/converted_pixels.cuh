@@ -98,7 +98,7 @@ template <class Functor, int PIXELS, int THREADS, int AXES, bool IS_PADDED, bool
 // BOXES boxes of PIXELS positions of a walk, each as its filter tap sees them.
 template <class Functor, int BOXES, int PIXELS, int THREADS, int AXES, bool ENDS_EARLY> struct ConvertedBoxes {
   const RowConversion<Functor, THREADS, ENDS_EARLY> rows;
-  const PixelWalk<AXES>& walk;
+  const PixelWalk<AXES>* walk;  // without axes not read
   const i32 (&extent)[AXES + 1];  // of the image; the last one counts images, or pixels without axes
   const u32 group;
   const i32 first_channel;  // of the group
@@ -107,7 +107,7 @@ template <class Functor, int BOXES, int PIXELS, int THREADS, int AXES, bool ENDS
 
   // `boxes`: see PixelOperand.
   template <class Boxes>
-  __device__ __forceinline__ ConvertedBoxes(const ConvertedInput<Functor>& input, const PixelWalk<AXES>& walk,
+  __device__ __forceinline__ ConvertedBoxes(const ConvertedInput<Functor>& input, const PixelWalk<AXES>* walk,
                                             const i32 (&extent)[AXES + 1], const TileWork& work, const Boxes& boxes,
                                             i32 group_channels)
       : rows(input), walk(walk), extent(extent), group(work.batch), first_channel(work.batch * group_channels),
@@ -133,8 +133,8 @@ template <class Functor, int BOXES, int PIXELS, int THREADS, int AXES, bool ENDS
     if constexpr (AXES > 0) {
 #pragma unroll
       for (int axis = AXES - 1; axis >= 0; --axis) {
-        const u32 outer = walk.extent[axis].divide(at);
-        const i32 place = walk.first[axis] + walk.step[axis] * i32(at - outer * walk.extent[axis].divisor);
+        const u32 outer = walk->extent[axis].divide(at);
+        const i32 place = walk->first[axis] + walk->step[axis] * i32(at - outer * walk->extent[axis].divisor);
         found &= u32(place + offset[axis]) < u32(extent[axis]);
         at = outer;
       }

@@ -28,8 +28,8 @@ struct PixelBox {
 };
 
 // BOXES boxes of each k block, PIXELS positions each; `boxes(work, box)` names them for a tile and says which of the
-// walks, each with a map of its own, they are of. SHARERS blocks of the cluster load PIXELS / SHARERS positions of every
-// box, as many as the maps' copies take, and send them to all.
+// walks, each with a map of its own, they are of. A tiled map has no walks. SHARERS blocks of the cluster load PIXELS /
+// SHARERS positions of every box, as many as the maps' copies take, and send them to all.
 template <class T, int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> struct PixelOperand {
   static constexpr int OWN = PIXELS / SHARERS;
   static constexpr int K = WALK_ROW_BYTES / sizeof(T);  // positions of a k block, and channels of a row
@@ -54,10 +54,10 @@ template <class T, int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> st
   }
 
   __device__ __forceinline__ void load(u32 stage, u32 barrier) {
-    const PixelWalk<AXES>& walk = walks[which];
     i32 at[AXES + 1];  // the image, then the spatial axes
     u32 rest = position;
     if constexpr (AXES > 0) {
+      const PixelWalk<AXES>& walk = walks[which];
 #pragma unroll
       for (int axis = AXES - 1; axis >= 0; --axis) {
         const u32 outer = walk.extent[axis].divide(rest);
