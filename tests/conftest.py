@@ -24,7 +24,7 @@ from tests.support.runtime import open_runtime
 #: 700, 10 and 10 cost a twelfth of the tests' time, in which kernels become millions of objects that stay.
 _GC_THRESHOLDS = (50_000, 20, 20)
 
-#: What tests on the GPU fail with once one has lost its context.
+#: The message that tests on the GPU fail with once one has lost its context.
 _LOST = pytest.StashKey[str]()
 
 

@@ -47,7 +47,7 @@ def test_values_and_names(member: CudnnEnum, value: int, c_name: str) -> None:
 
 
 def numbers() -> dict[str, dict[str, int]]:
-    """By C type, the numbers by C name."""
+    """The numbers of all enums by C type and C name."""
     found: dict[str, dict[str, int]] = {}
     c_type = ""
     for line in Path(__file__).with_name("enum_numbers.txt").read_text().splitlines():

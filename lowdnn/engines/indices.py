@@ -13,5 +13,5 @@ MAX_INDEX: Final = 2**31 - 2**20
 
 
 def counter_type(count: int) -> str:
-    """The macro INDEX of a kernel that counts up to ``count``, which 31 bits hold or not."""
+    """The type in which a kernel counts up to ``count``, its macro INDEX: 32 bits where 31 are enough."""
     return "u32" if count <= INT32_MAX else "i64"

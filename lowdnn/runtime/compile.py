@@ -121,12 +121,8 @@ class KernelCompiler:
     def _compiler_build(self) -> str:
         """The build of NVRTC, which is asked once for each of its files: that takes much longer than an entry."""
         if not self._build:
-            file = nvrtc.library_file() if self._cache is not None else ""
-            key = hashlib.sha256(f"NVRTC {file}".encode()).hexdigest()
-            known = self._cache.get(key) if self._cache is not None and file else None
-            self._build = nvrtc.build() if known is None else known.decode()
-            if self._cache is not None and file and known is None:
-                self._cache.put(key, self._build.encode())
+            file = nvrtc.library_file()
+            self._build = _cached_build(file, self._cache) if file and self._cache is not None else nvrtc.build()
         return self._build
 
     def _compile(self, source: KernelSource, machine_arch: str) -> bytes:
@@ -137,6 +133,16 @@ class KernelCompiler:
         elapsed_ms = (time.perf_counter() - start) * 1e3
         emit(self._logger, logging.INFO, "compiled", {"kernel": source.name, "ms": f"{elapsed_ms:.1f}"})
         return image
+
+
+def _cached_build(library: str, cache: DiskCache) -> str:
+    """The build of the NVRTC in the file ``library``, which ``cache`` knows after the first question."""
+    key = hashlib.sha256(f"NVRTC {library}".encode()).hexdigest()
+    known = cache.get(key)
+    if known is None:
+        known = nvrtc.build().encode()
+        cache.put(key, known)
+    return known.decode()
 
 
 def compile_source(source: KernelSource, machine_arch: str = "") -> bytes:

@@ -30,7 +30,7 @@ class ArgumentLayout:
     """Byte positions of one launch's arguments, counted from a multiple of ``ARGUMENT_ALIGNMENT_BYTES``.
 
     arguments: of each argument.  leaves: of each number, address and tensor map in the arguments, in their order.
-    sizes: of each argument, in bytes.
+    sizes: the bytes of each argument.
     pointers: of the ``void*[]`` of cuLaunchKernel, which follows the arguments.
     packer: packs all leaves, then the addresses of the arguments.
     """

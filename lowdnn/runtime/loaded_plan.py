@@ -126,13 +126,16 @@ class LoadedPlan(ProcessBound):
         self._set_nodes(partial(set_params, graph_exec), nodes, pointers, workspace)
 
     def update_nodes(self, graph: int, nodes: Sequence[int], pointers: Pointers, workspace: int = 0) -> None:
-        """The same in the graph itself, of which graphs are instantiated later."""
+        """Gives the nodes that ``add_to_graph`` returned new addresses in the graph, for instances made later."""
         self._set_nodes(partial(self.context.driver.graph_kernel_node_set_params, graph), nodes, pointers, workspace)
 
     def _set_nodes(
-        self, set_params: Callable[[int, int, LaunchConfig, int], None], nodes: Sequence[int], pointers: Pointers,
+        self,
+        set_params: Callable[[int, int, LaunchConfig, int], None],
+        nodes: Sequence[int],
+        pointers: Pointers,
         workspace: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if len(nodes) != len(self._launches):
             raise CudaGraphMismatchError.at("LoadedPlan.nodes", expected=f"{len(self._launches)} nodes", got=len(nodes))
         self._liveness.check()

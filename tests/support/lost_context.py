@@ -18,7 +18,7 @@ def fault_of(context: Context) -> str:
 
 
 def fault_of_gpu() -> str:
-    """The same of the GPU's primary context."""
+    """The name of the fault that every call on the GPU's primary context fails with; empty where it is of use."""
     try:
         with Context(open_driver("cuda")) as context:
             return fault_of(context)

@@ -43,6 +43,6 @@ SPEC = ArchSpec(
     shared_bytes_per_sm=228 << 10,
     threads_per_sm=2048,
     max_blocks_per_sm=32,
-    # As the device's answers tell. Clusters of two fit on pairs beside these groups as well.
+    # As an H200 answers when it is asked for clusters; those of two fit on pairs beside these groups as well.
     cluster_groups=(16, 16, 16, 16, 16, 16, 16, 12),
 )

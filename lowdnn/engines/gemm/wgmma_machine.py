@@ -12,7 +12,10 @@ from lowdnn.engines.model.occupancy import shared_room
 
 @dataclass(frozen=True)
 class Machine:
-    """What the architecture gives products of one type; flops: operations per second of one multiprocessor."""
+    """The resources of an architecture for products of one type.
+
+    flops: operations per second of one multiprocessor.
+    """
 
     arch: ArchSpec
     flops: float

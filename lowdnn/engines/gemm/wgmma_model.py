@@ -47,19 +47,19 @@ _DEFAULT_GROUP = 8
 _MAX_OWN_COLUMNS = 12
 #: Estimates that differ by a smaller factor do not tell which of two tilings is faster.
 TELLING_RATIO = 1.015
-#: Stages of a ring that is deep. Where memory bounds a product of matrices, as measured, a tiling with one is faster
-#: than others of the same estimate, and of those the one whose k stays in one block.
+#: Stages of a deep ring. Where memory bounds a product of matrices, tilings with such a ring were measured to be faster
+#: than others of the same estimate; the fastest of them keeps k in one block.
 _DEEP_RING = 8
-#: There, by how much a tiling with another ring must look better whose parts of k take a second launch.
+#: The factor by which a tiling with another ring must look better there, where its parts of k take a second launch.
 _SPLIT_MARGIN = 1.045
 #: Blocks of k from which on copies matter more than stores across a tile's rows.
 _DEEP_BLOCKS = 12
 #: The model's error: tiles across an output of many rows and columns must look better by that much.
 TURN_MARGIN = 1.04
-#: The same factor where the operand that lies along many columns begins its rows amid lines: as measured, it is better
-#: loaded in the whole boxes of a tile's rows.
+#: That factor where the operand along many columns begins its rows amid lines: as measured, it is better loaded in the
+#: whole boxes of a tile's rows.
 _ASKEW_TURN_MARGIN = 0.97
-#: Columns that are many for that.
+#: Columns from which on it holds.
 _MANY_COLUMNS = 1024
 
 

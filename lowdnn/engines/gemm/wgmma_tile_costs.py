@@ -1,8 +1,8 @@
-"""What one wgmma tile takes of its multiprocessor: a stage's multiplications and copies, the accumulators' way out.
+"""The time of one wgmma tile on its multiprocessor: a stage's multiplications and copies, the accumulators' way out.
 
 The costs here and in ``wgmma_times`` were fitted together to 8,300 variants of 480 products and convolutions that an
-H200 ran: the tile that the model takes is 2.5 % slower in the mean than the best one of those tried. They say what the
-kernel makes of the device, whose own rates and latencies are ``ArchSpec.timings``.
+H200 ran. The tile that the model takes is 2.5 % slower in the mean than the best one of those tried. The costs are the
+kernels' own; rates and latencies of the device are ``ArchSpec.timings``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HALF_ROW_COST = 0.82
 _LINES_OF_K_COST = 0.85
 #: Seconds that a stage's row takes at least which comes by im2col map.
 _PIXEL_S = 1.8e-9
-#: The same seconds, of rows that are mostly padding.
+#: Seconds that such a row takes at least where it is mostly padding.
 _NARROW_PIXEL_S = 16e-9
 #: Multiple of the tensor cores' sustained rate that a multiprocessor reaches while others leave it their power. It was
 #: seen with matrices only, not with pixels.
@@ -35,8 +35,9 @@ _SHARED_BYTES_PER_S = 276e9
 STAGE_S = 16e-9
 #: Seconds that are added to a stage whose sums are added up in full fp32.
 _PROMOTED_STAGE_S = 70e-9
-#: Share that is added to the multiplications of three warpgroups with 64 rows each and fewer than so many columns.
+#: Share that is added to the multiplications of three warpgroups with 64 rows each and few columns.
 _NARROW_TEAM_LOSS = 0.1
+#: Columns below which these are few.
 _NARROW_TEAM_COLUMNS = 128
 #: Elements per clock that go through a functor without functions on their way to the tensor cores.
 _CONVERTED_PER_CLOCK = 12
@@ -57,8 +58,8 @@ _OPERAND_CHUNK_S = 1.2e-6
 _LOCATED_ELEMENTS_PER_S = 4.2e9
 
 
-def stage_seconds(traits: WgmmaProduct, tile: WgmmaTile, blocks: int, machine: Machine) -> float:
-    """Seconds of the multiplications of one stage, with ``blocks`` tiles on a multiprocessor."""
+def stage_seconds(traits: WgmmaProduct, tile: WgmmaTile, machine: Machine) -> float:
+    """Seconds of the multiplications of one stage, however many tiles a multiprocessor has."""
     burst = 1 if traits.is_a_pixels or traits.is_b_pixels else _BURST
     arithmetic = arithmetic_seconds(tile, machine) / burst
     # Each 64 rows read all of B again; the copies write both operands.
@@ -125,7 +126,7 @@ def _function_clocks(functions: int) -> float:
 
 
 def _converted_elements(product: WgmmaProduct, tile: WgmmaTile) -> int:
-    """Elements of one stage."""
+    """Elements of one stage that go through a functor."""
     if product.conversion is Conversion.REGISTERS:
         return tile.m * tile.k
     lines = tile.a_lines if product.is_a_pixels else tile.b_lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +48,7 @@ _LONE_STORE_LOSS = 0.27
 _CLUSTER_START_S = 0.7e-6
 #: Seconds until two blocks that share a sum have exchanged it.
 _MEETING_S = 1.8e-6
-#: The same seconds, of more than two blocks: fitted to three products only.
+#: Seconds until more than two blocks have; fitted to three products only.
 _CROWD_MEETING_S = 0.9e-6
 #: Share of the shorter one of arithmetic and memory that the longer one does not hide.
 _EXPOSED = 0.31
@@ -66,8 +65,8 @@ class Rates:
     own_rows, own_columns: of a block.  rows, columns: of a cluster.  cluster: its blocks.  usable: multiprocessors that
     have room for it.  clusters: that are resident at once.  stages: of the ring.
     sustained_s: of a stage's multiplications while all multiprocessors are busy.
-    multiply_s, copy_s: of a stage its multiplications and its copies, of one block on a multiprocessor and of as many
-    as fit.  lone_copy_s: of one whose neighbour has none.
+    multiply_s: of a stage's multiplications.  copy_s: of a stage's copies, with one block on a multiprocessor and with
+    as many as fit.  lone_copy_s: of those beside a multiprocessor without work.
     a_lines, b_lines: rows of the operands that a block loads for a stage.
     slice_s: of accumulators on their way to a slice.  leaving_s, stored_elements: of their way through the epilogue,
     the time beside their bytes, and how many a warpgroup stores; where blocks share the k of a tile, as of a slice.
@@ -88,7 +87,7 @@ class Rates:
     clusters: Counts
     stages: Counts
     sustained_s: Times
-    multiply_s: tuple[Times, Times]
+    multiply_s: Times
     copy_s: tuple[Times, Times]
     lone_copy_s: Times
     a_lines: Times
@@ -128,8 +127,11 @@ class Rates:
             np.array([machine.clusters(tile) for tile in tiles]),
             np.array([tile.stages for tile in tiles]),
             np.array([arithmetic_seconds(tile, machine) + STAGE_S for tile in tiles]),
-            _of_one_and_full(tiles, lambda tile, blocks: stage_seconds(traits, tile, blocks, machine)),
-            _of_one_and_full(tiles, lambda tile, blocks: copy_seconds(traits, tile, blocks, machine)),
+            np.array([stage_seconds(traits, tile, machine) for tile in tiles]),
+            (
+                np.array([copy_seconds(traits, tile, 1, machine) for tile in tiles]),
+                np.array([copy_seconds(traits, tile, tile.blocks_per_sm, machine) for tile in tiles]),
+            ),
             np.array([copy_seconds(traits, tile, 1, machine, lone_l2) for tile in tiles]),
             np.array([tile.loaded_a_lines / tile.cluster_n for tile in tiles]),
             np.array([tile.loaded_b_lines / tile.cluster_m for tile in tiles]),
@@ -171,12 +173,6 @@ def busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, machine: Mac
     return _busy_times(product, rates, splits, bool(splits.max() > 1), machine)
 
 
-def _of_one_and_full(tiles: tuple[WgmmaTile, ...], seconds: Callable[[WgmmaTile, int], float]) -> tuple[Times, Times]:
-    """``seconds`` of each tile for one block on a multiprocessor, and for as many as fit."""
-    one, full = zip(*((seconds(tile, 1), seconds(tile, tile.blocks_per_sm)) for tile in tiles), strict=True)
-    return np.array(one), np.array(full)
-
-
 def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, is_split: bool, machine: Machine) -> Times:
     """``busy_times`` without empty splits; is_split: whether any are more than one."""
     outputs = product.batches * product.m * product.n
@@ -192,8 +188,7 @@ def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, is_split: b
     # Most products have several tiles for each multiprocessor, whatever their shape: then no tile is alone there.
     fewest = product.batches * -(-product.m // rates.most_rows) * -(-product.n // rates.most_columns)
     is_large = not product.classes and fewest > machine.sm_count
-    multiply: Times = rates.multiply_s[1] if is_large else np.where(turns > 1, rates.multiply_s[1], rates.multiply_s[0])
-    stage = slowest(multiply, _copy_times(product, rates, turns, blocks, is_large, machine))
+    stage = slowest(rates.multiply_s, _copy_times(product, rates, turns, blocks, is_large, machine))
     store = rates.leaving_s + rates.stored_elements * (product.output_bytes / outputs / _STORE_BYTES_PER_S)
     if is_split:
         store = np.where(splits > 1, rates.slice_s, store)
@@ -203,7 +198,7 @@ def _busy_times(product: WgmmaProduct, rates: Rates, splits: Counts, is_split: b
     shares_a, shares_b = product.shares_askew
     if shares_a or shares_b:
         shared += stages * _SHARED_ROW_S * (rates.a_lines * shares_a + rates.b_lines * shares_b)
-    alone = -(-turns // rates.sharers) * (tile_stages * multiply + store)
+    alone = -(-turns // rates.sharers) * (tile_stages * rates.multiply_s + store)
     stored_bytes = np.where(splits > 1, _slice_bytes(product, splits), product.output_bytes) if is_split else None
     moved = _moved_times(product, rates, stored_bytes, turns, blocks, machine)
     times = overlap(slowest(shared, alone), moved, _EXPOSED)

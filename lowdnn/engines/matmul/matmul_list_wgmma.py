@@ -269,10 +269,8 @@ class _Cut(WgmmaCut):
             sum(product.moved_bytes for product in self.products),
             self.products[0].kind.unit,
         )
-        kernel, grid = (
-            parts.kernel(self._kernel()),
-            min(items[-1], tile.resident_clusters(arch.sm_count)) * tile.cluster,
-        )
+        kernel = parts.kernel(self._kernel())
+        grid = min(items[-1], tile.resident_clusters(arch.sm_count)) * tile.cluster
         arguments = Struct((*products, *i32(items), batches))
         parts.launches.append(self.tile_launch(kernel, grid, arguments, self.stores[0].store, work))
 

@@ -54,7 +54,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Costs:
-    """What the kernels make of their work on one multiprocessor; fitted to measured tiles on an H200."""
+    """Costs of the kernels' work on one multiprocessor, fitted to measured tiles on an H200."""
 
     #: By mma.sync, and by wgmma: products of 16 pixels and one block of outputs.
     products: ProductCosts
@@ -69,7 +69,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class BoxCosts:
-    """What depends on how boxes of inputs come to a multiprocessor."""
+    """Costs of the way in which boxes of inputs come to a multiprocessor."""
 
     bytes_per_clock: int
     #: Clocks from the start of the copies of a tile to its products, of a block alone.

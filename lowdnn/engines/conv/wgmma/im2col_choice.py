@@ -16,9 +16,11 @@ from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 
 #: The model's error: windows must look better by this factor.
 _WINDOW_MARGIN = 1.06
-#: The model does not see that all blocks read the same lines of the cache of a small filter, for each tile, unless it
-#: stays. That tells where a multiprocessor has many pixels.
-_KEPT_MARGIN, _MANY_PIXELS = 0.95, 1024
+#: The model's error where a multiprocessor has many pixels and the filter stays: it does not see that otherwise all
+#: blocks read the same lines of the cache for each tile.
+_KEPT_MARGIN = 0.95
+#: Pixels of a multiprocessor that are many.
+_MANY_PIXELS = 1024
 #: The model's error: edges apart must look better by this factor.
 _EDGE_MARGIN = 1.02
 #: Columns of the output up to which a tile may lie across it.
@@ -43,7 +45,7 @@ class Im2colChoice:
 
     @cached_property
     def preferred(self) -> tuple[int, bool]:
-        """Which of the product's ``ways``; and whether few columns of the output are better the rows of the tiles."""
+        """The index of the best of the product's ``ways``, and whether its tiles had better lie across the output."""
         product = self.product
         if product.has_mapped_operand and product.operands.converted is None:
             return 0, False  # elsewhere the functor loads it, at half the speed
@@ -97,7 +99,7 @@ class Im2colChoice:
         return self.product.output.columns <= _MAX_TRANSPOSED_COLUMNS
 
     def _least_seconds(self, way: int, is_transposed: bool) -> float:
-        """Of the product in one of the ways, with the margin that the model's error asks for."""
+        """Seconds of the product in one of the ways, with the margin that the model's error asks for."""
         chosen = self._ways[way]
         product = chosen.product(is_transposed)
         if chosen.keeps_columns and not _has_several_turns(product, self.arch):

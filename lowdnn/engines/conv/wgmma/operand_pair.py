@@ -23,7 +23,7 @@ _SMALLEST_TILE = 64
 class OperandPair:
     """The two operands of ``conv_im2col_wgmma.cu``.
 
-    instruction: for their types, the image's first.  row_bytes: of channels in a k block.
+    instruction: for their types, the image's first.  row_bytes: bytes of the channels of a k block.
     converted: the operand that is a function of what lies in memory, or None: windows of the image are converted in
     place, otherwise it goes through registers and makes up the rows of the tiles.
     converts_image: the converted operand is the image, otherwise the filter.
@@ -82,12 +82,12 @@ class OperandPair:
 
     @property
     def image_bytes(self) -> int:
-        """What is read for the image."""
+        """Bytes that are read for the image."""
         return self.converted.moved_bytes if self.converted and self.converts_image else bytes_of((self.image.tensor,))
 
     @property
     def filter_bytes(self) -> int:
-        """What is read for the filter."""
+        """Bytes that are read for the filter."""
         if self.converted and not self.converts_image:
             return self.converted.moved_bytes
         return bytes_of((self.filter.tensor,))

@@ -1,4 +1,4 @@
-"""Which tile suits a filter gradient: that of the least modelled time, and the knobs that go through the tiles."""
+"""The tile of a filter gradient that takes the least modelled time, and the knobs that choose among tiles."""
 
 from __future__ import annotations
 

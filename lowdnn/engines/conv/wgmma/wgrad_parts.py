@@ -16,19 +16,20 @@ _LONGEST_TAP_SPLITS = (1, 2, 4, 8)
 _LEAST_BLOCKS = 4
 #: Times at most that parts of k fill the device.
 _MOST_ROUNDS = 4
-#: The model's error: parts that fill the device more often than _FEW_ROUNDS times must look better by this factor.
-_ROUNDS_MARGIN = 1.1
+#: Times that parts of k fill the device at most without a margin.
 _FEW_ROUNDS = 2
+#: The model's error: parts that fill the device more often must look better by this factor.
+_ROUNDS_MARGIN = 1.1
 
 
 def bound_seconds(timed: TimedTile, extents: Extents) -> float:
-    """Seconds that none of the ``splittings`` takes less than."""
+    """A lower bound of the time of all ``splittings``, in seconds."""
     least_stages = max(extents.k_blocks) / _LONGEST_TAP_SPLITS[-1] if len(extents.k_blocks) > 1 else 0.0
     return timed.bound_seconds(extents, least_stages)
 
 
 def splittings(timed: TimedTile, extents: Extents) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Whole, and in as many parts as fill the device a few times; each with the margin by which it must be better."""
+    """One part, and as many as fill the device a few times; each with the factor by which it must be better."""
     if len(extents.k_blocks) > 1:
         most = max(max(extents.k_blocks) // _LEAST_BLOCKS, 1)
         yield from ((spread(timed, extents, parts), 1.0) for parts in _LONGEST_TAP_SPLITS if parts <= most)

@@ -27,11 +27,11 @@ _GROUP = 8
 STAGE_BARRIER_BYTES = 2 * BARRIER_BYTES
 #: Accumulators of a thread beyond which ptxas has no registers left for addresses.
 _MAX_ACCUMULATORS = 192
-#: The same, where x is converted on the way.
+#: Accumulators of a thread at most, where x is converted on the way.
 _MAX_CONVERTED_ACCUMULATORS = 128
 #: Registers of a thread at launch for each 64 rows of dy, where dy goes through registers.
 _ROW_REGISTERS = 32
-#: Registers of a thread beside those.
+#: Registers of a thread at launch beside those and its accumulators.
 _OTHER_REGISTERS = 8
 #: Bytes of an element of types that the tensor cores take along k only.
 _TRANSPOSED_ELEMENT_BYTES = 4

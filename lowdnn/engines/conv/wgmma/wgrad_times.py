@@ -31,7 +31,7 @@ _SLICE_REACH = 0.93
 
 
 class StageTraits(NamedTuple):
-    """What the time of a tile's stages depends on, whatever the extents of a product are.
+    """The properties of a product, apart from its extents, that the time of a tile's stages depends on.
 
     tap_run, window: taps of a window, and its pixels.  dy_clocks, x_clocks: to copy a pixel.
     element_clocks: to convert an element of x; or 0.
@@ -52,9 +52,9 @@ class StageTraits(NamedTuple):
 
 
 class Extents(NamedTuple):
-    """What the model sees of a product beside them.
+    """The extents of a product, and the bytes that it moves.
 
-    columns: of all taps, or of one where each has k_blocks of its own.  sum_bytes: of one slice of those.
+    columns: of all taps, or of one where each has k_blocks of its own.  sum_bytes: bytes of one slice of these columns.
     """
 
     filters: int
@@ -74,9 +74,10 @@ class Extents(NamedTuple):
 
 @dataclass(frozen=True)
 class TimedTile:
-    """A tile with its stages: of each the bytes of its copies, its operations and its seconds on a multiprocessor.
+    """A tile, and the costs of its stages on a multiprocessor.
 
-    flops: operations per second of the whole device.  resident: clusters that run at once.
+    flops: operations per second of the whole device.  copied_bytes, stage_flops, stage_s: bytes that a stage
+    copies, its operations and its seconds.  resident: clusters that run at once.
     """
 
     tile: WgmmaTile
@@ -102,7 +103,7 @@ class TimedTile:
         return max(self.stage_s, self.stage_flops * sms / self.flops)
 
     def clusters(self, extents: Extents) -> int:
-        """Tiles of clusters, of each part of k."""
+        """Tiles in clusters, for each part of k."""
         rows = -(-extents.filters // (self.tile.m * self.tile.cluster_m))
         return rows * -(-extents.columns // (self.tile.n * self.tile.cluster_n)) * extents.groups
 
@@ -120,7 +121,7 @@ class TimedTile:
         return self._beside_copies(extents, busiest(parts, self.resident))
 
     def bound_seconds(self, extents: Extents, least_stages: float) -> float:
-        """Seconds that no parts of k take less than: all clusters are busy to the end, and none has less than the
+        """A lower bound of ``seconds`` for any parts of k: all clusters are busy to the end, and none has less than the
         longest k, or than ``least_stages`` of it and the sum of slices beside."""
         even, slices = self.clusters(extents) * sum(extents.k_blocks) / self.resident, len(extents.k_blocks)
         whole_s = self._beside_copies(extents, max(even, max(extents.k_blocks)))

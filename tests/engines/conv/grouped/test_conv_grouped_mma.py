@@ -23,7 +23,7 @@ from tests.support.tolerance import assert_exact
 
 ENGINE = ConvGroupedMma()
 DIRECTIONS = ("forward", "data", "filter")
-#: Of kernels whose warpgroups multiply.
+#: The source of kernels whose warpgroups multiply.
 WGMMA = "conv/grouped/conv_grouped_wgmma.cu"
 
 
