@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from math import gcd
 from typing import Any
 
@@ -25,7 +24,7 @@ from lowdnn.backend.handle import Handle
 from lowdnn.engines.base import Engine
 from lowdnn.engines.engine_set import EngineSet
 from lowdnn.engines.registry import ENGINES
-from lowdnn.enums import BehaviorNote, KnobType, NumericalNote
+from lowdnn.enums import KnobType
 from lowdnn.events import emit, event_logger
 from lowdnn.frontend.arguments import boolean, integer, member, members, text
 from lowdnn.frontend.attention import AttentionMethods
@@ -43,13 +42,13 @@ from lowdnn.frontend.enums import (
     frontend_knob,
     heur_mode,
     knob_type,
-    numerical_note,
 )
 from lowdnn.frontend.execution import PreparedExecution, pair
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.moves import MoveMethods
 from lowdnn.frontend.norms import NormMethods
 from lowdnn.frontend.operations import OperationMethods
+from lowdnn.frontend.plan_filters import FilterMethods
 from lowdnn.frontend.plans import PlanEntry, PlanList
 from lowdnn.frontend.pointwise import PointwiseMethods
 from lowdnn.frontend.random_numbers import RandomMethods
@@ -93,6 +92,7 @@ class pygraph(
     AttentionMethods,
     AttentionGradientMethods,
     RopeMethods,
+    FilterMethods,
 ):
     """See the module's docstring."""
 
@@ -289,44 +289,6 @@ class pygraph(
         """Each engine with its reason: estimate, refusal, filter or failure."""
         return self._planned().explain()
 
-    # -- filters --------------------------------------------------------------------------------------------
-    def deselect_engines(self, names: Sequence[str]) -> None:
-        """Leaves out plans whose name contains one of ``names``."""
-        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-            raise AttributeTypeError.at("deselect_engines.names", expected="a list of strings", got=repr(names))
-        self._filter(lambda plan: next((f"deselected by name {n!r}" for n in names if n in plan.name), ""))
-
-    def deselect_workspace_greater_than(self, workspace_bytes: int) -> None:
-        """Leaves out plans that need more workspace."""
-        limit = integer(workspace_bytes, "deselect_workspace_greater_than.workspace_bytes")
-        self._filter(
-            lambda plan: (
-                f"needs {plan.workspace_bytes} bytes of workspace, the limit is {limit}"
-                if plan.workspace_bytes > limit
-                else ""
-            )
-        )
-
-    def deselect_numeric_notes(self, notes: Sequence[numerical_note]) -> None:
-        """Leaves out plans with one of these notes."""
-        barred = {NumericalNote[note.name] for note in members(numerical_note, notes, "deselect_numeric_notes.notes")}
-        self._filter(lambda plan: _with_note(barred & set(plan.numerical_notes)))
-
-    def select_numeric_notes(self, notes: Sequence[numerical_note]) -> None:
-        """Leaves out plans that lack one of these notes."""
-        wanted = {NumericalNote[note.name] for note in members(numerical_note, notes, "select_numeric_notes.notes")}
-        self._filter(lambda plan: _without_note(wanted - set(plan.numerical_notes)))
-
-    def deselect_behavior_notes(self, notes: Sequence[behavior_note]) -> None:
-        """Leaves out plans with one of these notes."""
-        barred = {BehaviorNote[note.name] for note in members(behavior_note, notes, "deselect_behavior_notes.notes")}
-        self._filter(lambda plan: _with_note(barred & set(plan.behavior_notes)))
-
-    def select_behavior_notes(self, notes: Sequence[behavior_note]) -> None:
-        """Leaves out plans that lack one of these notes."""
-        wanted = {BehaviorNote[note.name] for note in members(behavior_note, notes, "select_behavior_notes.notes")}
-        self._filter(lambda plan: _without_note(wanted - set(plan.behavior_notes)))
-
     # -- identity -------------------------------------------------------------------------------------------
     def key(self) -> int:
         """A number equal for equal graphs, whatever their names and uids, in every process."""
@@ -376,6 +338,10 @@ class pygraph(
         self._is_fixed = True
 
     # -- internals ------------------------------------------------------------------------------------------
+    def _filter(self, check: Callable[[Plan], str]) -> None:
+        self._planned().filters.append(check)
+        self._prepared = None
+
     def _build_at_first_use(self, handle: Handle | None) -> PreparedExecution:
         self._handle = self._handle or handle
         if self._plans is None or not self._plans.entries:
@@ -443,10 +409,6 @@ class pygraph(
             return engine
         raise BadParamError.at("pygraph.engine_id", expected=f"0 to {self.get_engine_count() - 1}", got=engine_id)
 
-    def _filter(self, check: Callable[[Plan], str]) -> None:
-        self._planned().filters.append(check)
-        self._prepared = None
-
 
 def _check_device_arguments(handle: object, sm_count: object, sm_version: object, device_property: object) -> None:
     for value, wanted, name in (
@@ -463,11 +425,3 @@ def _check_device_arguments(handle: object, sm_count: object, sm_version: object
 def _ranged(kind: KnobType, values: tuple[int, ...]) -> knob:
     least = min(values)
     return knob(frontend_knob(kind), least, max(values), gcd(*(value - least for value in values)) or 1, values)
-
-
-def _with_note(notes: Iterable[IntEnum]) -> str:
-    return next((f"deselected by note {note.name}" for note in sorted(notes)), "")
-
-
-def _without_note(notes: Iterable[IntEnum]) -> str:
-    return next((f"lacks the selected note {note.name}" for note in sorted(notes)), "")
