@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from lowdnn.backend.values import HostAddress, check_host_address
 from lowdnn.engines.base import Choices, Engine
@@ -11,14 +13,34 @@ from lowdnn.enums import DIM_MAX, HeurMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.other_shapes import with_shapes
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
-from lowdnn.plan import Plan
 from lowdnn.status import BadParamError, NotSupportedError, SizeInsufficientError
 
 #: (uid, dims, strides) of each tensor with another shape.
 Shapes = tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
 
+#: Other shapes for which one plan keeps what was made for them; the least recently used go first.
+MAX_SHAPES = 64
+
 #: Bytes of a std::vector: the addresses of its first element, behind its last one, and behind its memory.
 _VECTOR_BYTES = 24
+
+T = TypeVar("T")
+
+
+class KeptShapes(Generic[T]):
+    """What was made for other shapes of one plan, for the last ``MAX_SHAPES`` of them."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Shapes, T] = OrderedDict()
+
+    def find(self, shapes: Shapes, make: Callable[[], T]) -> T:
+        """What is kept for ``shapes``; made now if nothing is."""
+        if shapes not in self._kept:
+            self._kept[shapes] = make()
+            if len(self._kept) > MAX_SHAPES:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(shapes)
+        return self._kept[shapes]
 
 
 def per_tensor(where: str, values: tuple[int, ...], ranks: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -39,8 +61,8 @@ def per_tensor(where: str, values: tuple[int, ...], ranks: Sequence[int]) -> tup
     return found
 
 
-def plan_with(candidate: Candidate, shapes: Shapes, engines: Sequence[Engine]) -> Plan:
-    """The plan of the candidate's graph with other shapes, within the workspace of its own plan.
+def candidate_with(candidate: Candidate, shapes: Shapes, engines: Sequence[Engine]) -> Candidate:
+    """The candidate for its graph with other shapes, within the workspace of its own plan.
 
     Its engine makes it, with the same knobs where it takes them, otherwise with its own; where it refuses the shapes or
     needs more workspace, the first of ``engines`` by rank that does not.
@@ -49,10 +71,10 @@ def plan_with(candidate: Candidate, shapes: Shapes, engines: Sequence[Engine]) -
     graph = with_shapes(candidate.graph, {uid: (dims, strides) for uid, dims, strides in shapes})
     limit_bytes = candidate.plan.workspace_bytes
     needed: list[int] = []
-    for plan in _plans(candidate, graph, engines):
-        if plan.workspace_bytes <= limit_bytes:
-            return plan
-        needed.append(plan.workspace_bytes)
+    for found in _candidates(candidate, graph, engines):
+        if found.plan.workspace_bytes <= limit_bytes:
+            return found
+        needed.append(found.plan.workspace_bytes)
     if not needed:
         raise NotSupportedError.at("override shapes", expected="shapes that an engine takes", got=_listed(shapes))
     raise SizeInsufficientError.at(
@@ -63,15 +85,14 @@ def plan_with(candidate: Candidate, shapes: Shapes, engines: Sequence[Engine]) -
     )
 
 
-def _plans(candidate: Candidate, graph: OperationGraph, engines: Sequence[Engine]) -> Iterator[Plan]:
+def _candidates(candidate: Candidate, graph: OperationGraph, engines: Sequence[Engine]) -> Iterator[Candidate]:
     choices: Choices
     for choices in (candidate.choices, {}):
         try:
-            yield candidate_for(candidate.engine, graph, candidate.arch, choices).plan
+            yield candidate_for(candidate.engine, graph, candidate.arch, choices)
         except (NotSupportedError, BadParamError):  # the knobs, or the engine, do not take these shapes
             continue
-    for other in rank(graph, candidate.arch, HeurMode.A, engines).candidates:
-        yield other.plan
+    yield from rank(graph, candidate.arch, HeurMode.A, engines).candidates
 
 
 def _vector(where: str, address: int, number: int) -> tuple[int, ...]:

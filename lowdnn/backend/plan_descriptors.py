@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ from lowdnn.backend.engine_descriptors import EngineConfig
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.kernel_cache import KernelCache
-from lowdnn.backend.override_shapes import Shapes, per_tensor, plan_with
+from lowdnn.backend.override_shapes import KeptShapes, Shapes, candidate_with, per_tensor
 from lowdnn.backend.read_only import read_only
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import AttributeName, AttributeType, CudaGraphRetention, DescriptorType
@@ -28,8 +27,6 @@ from lowdnn.schema import attribute
 from lowdnn.status import ArchMismatchError, BadParamError, DuplicatedEntriesError, NotSupportedError
 
 _MANY = 2**31 - 1
-#: Shapes for which a plan descriptor keeps a loaded plan, beside the graph's own; the least recently used go first.
-MAX_SHAPES = 64
 
 
 @dataclass(frozen=True)
@@ -115,18 +112,15 @@ class ExecutionPlan:
             where = "OPERATIONGRAPH descriptor.OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED"
             raise NotSupportedError.at(where, expected="true for a variant pack with other shapes", got=False)
         shapes = pack.shapes(self._candidate.graph)
-        known = self._reshaped.setdefault(handle, OrderedDict())
-        if shapes not in known:
-            plan = plan_with(self._candidate, shapes, handle.engines)
-            known[shapes] = handle.load(plan, None if self.kernel_cache is None else self.kernel_cache.images)
-            if len(known) > MAX_SHAPES:
-                known.popitem(last=False)
-        known.move_to_end(shapes)
-        return known[shapes]
+        return self._reshaped.setdefault(handle, KeptShapes()).find(shapes, lambda: self._load_with(handle, shapes))
 
     @cached_property
-    def _reshaped(self) -> WeakKeyDictionary[Handle, OrderedDict[Shapes, LoadedPlan]]:
+    def _reshaped(self) -> WeakKeyDictionary[Handle, KeptShapes[LoadedPlan]]:
         return WeakKeyDictionary()
+
+    def _load_with(self, handle: Handle, shapes: Shapes) -> LoadedPlan:
+        plan = candidate_with(self._candidate, shapes, handle.engines).plan
+        return handle.load(plan, None if self.kernel_cache is None else self.kernel_cache.images)
 
     def _load(self, handle: Handle) -> LoadedPlan:
         if self.kernel_cache is None:

@@ -1,5 +1,6 @@
 """The names of cudnn-frontend's Python package: ``import lowdnn.frontend as cudnn``."""
 
+from lowdnn.backend.graph_descriptors import DeviceProperties as device_properties
 from lowdnn.backend.handle import Handle
 from lowdnn.frontend.data_types import data_type
 from lowdnn.frontend.device_tensor import DeviceTensor, from_numpy
@@ -8,6 +9,7 @@ from lowdnn.frontend.enums import (
     behavior_note,
     build_plan_policy,
     convolution_mode,
+    cuda_graph_retention,
     diagonal_alignment,
     heur_mode,
     knob_type,
@@ -32,6 +34,7 @@ from lowdnn.frontend.handles import (
     get_stream,
     set_stream,
 )
+from lowdnn.frontend.kernel_caches import create_kernel_cache, kernel_cache
 from lowdnn.frontend.python_graph import knob, pygraph
 from lowdnn.frontend.wrappers import graph, graph_cache, jit
 from lowdnn.status import NotSupportedError as cudnnGraphNotSupportedError
@@ -51,9 +54,12 @@ __all__ = [
     "convolution_mode",
     "create_device_properties",
     "create_handle",
+    "create_kernel_cache",
+    "cuda_graph_retention",
     "cudnnGraphNotSupportedError",
     "data_type",
     "destroy_handle",
+    "device_properties",
     "diagonal_alignment",
     "from_numpy",
     "get_stream",
@@ -61,6 +67,7 @@ __all__ = [
     "graph_cache",
     "heur_mode",
     "jit",
+    "kernel_cache",
     "knob",
     "knob_type",
     "moe_grouped_matmul_mode",

@@ -35,6 +35,13 @@ class build_plan_policy(NumberedEnum):
     ALL = 1
 
 
+class cuda_graph_retention(NumberedEnum):
+    """cudnn.cuda_graph_retention: whether CUDA graphs outlive the plan. They do here, as long as the handle is open."""
+
+    PER_GRAPH = 0
+    NONE = 1
+
+
 class behavior_note(NumberedEnum):
     """cudnn.behavior_note."""
 

@@ -10,18 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from numpy.typing import NDArray
 
 from lowdnn.backend.handle import Handle
+from lowdnn.backend.override_shapes import KeptShapes, Shapes, candidate_with
 from lowdnn.frontend.addresses import Need, device_getter, integer_address
-from lowdnn.frontend.arguments import integers
+from lowdnn.frontend.arguments import integers, sequence, shown
 from lowdnn.frontend.array_layouts import LayoutWatch
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.host_values import host_getter, host_scalar
+from lowdnn.frontend.kernel_caches import kernel_cache
 from lowdnn.frontend.keys import Keys
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.plan import Plan, PlanTensor
+from lowdnn.heuristics.ranking import Candidate
+from lowdnn.plan import PlanTensor
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.status import AttributeTypeError, BadParamError, DuplicatedEntriesError, LowdnnError
 
@@ -30,16 +34,23 @@ class PreparedExecution:
     """One loaded plan of a graph and the way from keys to its pointers."""
 
     def __init__(
-        self, plan: Plan, loaded: LoadedPlan, handle: Handle, tensors: Mapping[int, Tensor], graph: OperationGraph
+        self, candidate: Candidate, handle: Handle, tensors: Mapping[int, Tensor], cache: kernel_cache | None = None
     ) -> None:
-        """``tensors``: the caller's tensors by uid, of which those with a value need not be given to ``execute``.
-        ``graph``: the operation graph that was planned."""
-        self.plan = plan
-        self._loaded = loaded
+        """Loads the candidate's plan. ``tensors``: the caller's tensors by uid, of which those with a value need not be
+        given to ``execute``.  cache: gets the kernels, and saves compiling them.
+        """
+        self.plan = plan = candidate.plan
+        self._candidate = candidate
+        self._cache = cache
         self._handle = handle
+        self._loaded = self._load(handle)
+        self._loaded_elsewhere: WeakKeyDictionary[Handle, LoadedPlan] = WeakKeyDictionary()
         self._tensors = tensors
+        self._reshaped: KeptShapes[PreparedExecution] = KeptShapes()
         self._needs = tuple(_need(tensor) for tensor in plan.tensors)
-        self._watch = LayoutWatch({place: graph.tensors[tensor.uid] for place, tensor in enumerate(plan.tensors)})
+        self._watch = LayoutWatch(
+            {place: candidate.graph.tensors[tensor.uid] for place, tensor in enumerate(plan.tensors)}
+        )
         self._workspace_need = Need("execute.workspace", plan.workspace_bytes)
         self._recent: _Route | None = None
 
@@ -63,6 +74,27 @@ class PreparedExecution:
             handle.last_error = str(error)
             raise
 
+    def with_shapes(self, shapes: Shapes) -> PreparedExecution:
+        """The execution of the graph with other shapes, which is planned and loaded at the first call with them.
+
+        Raises what ``candidate_with`` raises.
+        """
+        return self._reshaped.find(shapes, lambda: self._prepared_with(shapes)) if shapes else self
+
+    def _prepared_with(self, shapes: Shapes) -> PreparedExecution:
+        candidate = candidate_with(self._candidate, shapes, self._handle.engines)
+        return PreparedExecution(candidate, self._handle, self._tensors, self._cache)
+
+    def _load(self, handle: Handle) -> LoadedPlan:
+        return handle.load(self.plan, None if self._cache is None else self._cache.images)
+
+    def _load_elsewhere(self, handle: Handle) -> LoadedPlan:
+        """The plan on a handle that it was not built for."""
+        found = self._loaded_elsewhere.get(handle)
+        if found is None:
+            found = self._loaded_elsewhere[handle] = self._load(handle)
+        return found
+
     def _launch(self, values: Mapping[Any, object], workspace: object, handle: Handle) -> None:
         if type(values) is not dict and not isinstance(values, Mapping):
             raise AttributeTypeError.at("execute.tensor_dict", expected="a dict of tensors", got=repr(values))
@@ -71,7 +103,7 @@ class PreparedExecution:
         if pointers is None:
             pointers = self._resolved(values, handle, kept)
         address = 0 if workspace is None else self._workspace_address(workspace, handle, kept)
-        loaded = self._loaded if handle is self._handle else handle.load(self.plan)
+        loaded = self._loaded if handle is self._handle else self._load_elsewhere(handle)
         loaded.execute(pointers, address, handle.stream)
 
     def _resolved(self, values: Mapping[Any, object], handle: Handle, kept: list[object]) -> tuple[int, ...]:
@@ -186,6 +218,31 @@ def pair(uids: object, values: object) -> dict[int, object]:
     if len(set(wanted)) != len(wanted):
         raise DuplicatedEntriesError.at("execute.tensor_uids", expected="each uid once", got=list(wanted))
     return dict(zip(wanted, values, strict=True))
+
+
+def other_shapes(uids: object, shapes: object, strides: object, graph: OperationGraph) -> Shapes:
+    """The (uid, dims, strides) that tensors of ``graph`` have instead of their own.
+
+    Raises BadParamError or one of its subclasses unless each uid has dims and strides.
+    """
+    wanted = integers(uids, "execute.override_uids")
+    if len(set(wanted)) != len(wanted):
+        raise DuplicatedEntriesError.at("execute.override_uids", expected="each uid once", got=list(wanted))
+    unknown = [uid for uid in wanted if uid not in graph.tensors or graph.tensors[uid].is_virtual]
+    if unknown:
+        raise BadParamError.at("execute.override_uids", expected="uids of the graph's inputs and outputs", got=unknown)
+    ranks = [graph.tensors[uid].rank for uid in wanted]
+    dims = _extents(shapes, "execute.override_shapes", ranks)
+    return tuple(zip(wanted, dims, _extents(strides, "execute.override_strides", ranks), strict=True))
+
+
+def _extents(given: object, where: str, ranks: Sequence[int]) -> list[tuple[int, ...]]:
+    """A sequence of as many integers as ``ranks`` says, for each of them."""
+    rows = [integers(row, f"{where}[{number}]") for number, row in enumerate(sequence(given, where, "sequences"))]
+    if [len(row) for row in rows] != list(ranks):
+        wanted = ", ".join(map(str, ranks))
+        raise BadParamError.at(where, expected=f"{len(ranks)} sequences, of the lengths {wanted}", got=shown(rows))
+    return rows
 
 
 def _need(tensor: PlanTensor) -> Need:

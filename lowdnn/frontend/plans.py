@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.backend.handle import Handle
+from lowdnn.backend.override_shapes import Shapes, candidate_with
 from lowdnn.engines.base import Engine, Refusal
 from lowdnn.engines.engine_set import reasons
 from lowdnn.enums import HeurMode, KnobType
@@ -16,6 +17,7 @@ from lowdnn.frontend.arguments import integer
 from lowdnn.frontend.enums import build_plan_policy
 from lowdnn.frontend.execution import PreparedExecution
 from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.kernel_caches import kernel_cache
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, Ranking, candidate_for, rank
 from lowdnn.plan import Plan
@@ -44,6 +46,14 @@ class PlanEntry:
     def plan(self) -> Plan:
         return self.candidate.plan
 
+    def workspace_bytes(self, shapes: Shapes, engines: Sequence[Engine]) -> int:
+        """What the plan needs, with other shapes than the graph's where there are any."""
+        if not shapes:
+            return self.plan.workspace_bytes
+        if self.prepared is not None:
+            return self.prepared.with_shapes(shapes).plan.workspace_bytes
+        return candidate_with(self.candidate, shapes, engines).plan.workspace_bytes
+
 
 @dataclass
 class PlanList:
@@ -54,6 +64,7 @@ class PlanList:
     engines: Sequence[Engine]
     tensors: Mapping[int, Tensor]
     name: str
+    cache: kernel_cache | None = None
     entries: list[PlanEntry] = field(default_factory=list)
     filters: list[Filter] = field(default_factory=list)
     rankings: list[Ranking] = field(default_factory=list)
@@ -141,5 +152,5 @@ class PlanList:
             return None
 
     def _prepare(self, entry: PlanEntry, handle: Handle) -> PreparedExecution:
-        entry.prepared = PreparedExecution(entry.plan, handle.load(entry.plan), handle, self.tensors, self.graph)
+        entry.prepared = PreparedExecution(entry.candidate, handle, self.tensors, self.cache)
         return entry.prepared

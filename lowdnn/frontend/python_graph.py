@@ -21,6 +21,7 @@ from typing import Any
 from lowdnn.arch.specs import ArchSpec, spec_for
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle
+from lowdnn.backend.override_shapes import Shapes
 from lowdnn.engines.base import Engine
 from lowdnn.engines.engine_set import EngineSet
 from lowdnn.engines.registry import ENGINES
@@ -43,8 +44,10 @@ from lowdnn.frontend.enums import (
     heur_mode,
     knob_type,
 )
-from lowdnn.frontend.execution import PreparedExecution, pair
+from lowdnn.frontend.enums import cuda_graph_retention as CudaGraphRetention
+from lowdnn.frontend.execution import PreparedExecution, other_shapes, pair
 from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.kernel_caches import kernel_cache as KernelCache
 from lowdnn.frontend.moves import MoveMethods
 from lowdnn.frontend.norms import NormMethods
 from lowdnn.frontend.operations import OperationMethods
@@ -57,7 +60,6 @@ from lowdnn.frontend.rotary import RopeMethods
 from lowdnn.frontend.serialization import dump, load
 from lowdnn.frontend.softmax import SoftmaxMethods
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.heuristics.ranking import Candidate
 from lowdnn.heuristics.stored_plans import Reading
 from lowdnn.plan import Plan
 from lowdnn.status import AttributeTypeError, BadParamError, NotSupportedError
@@ -105,11 +107,11 @@ class pygraph(
         handle: Handle | None = None,
         sm_count: int | None = None,
         sm_version: int | None = None,
-        kernel_cache: None = None,
+        kernel_cache: KernelCache | None = None,
         device_property: DeviceProperties | None = None,
         is_dynamic_shape_enabled: bool = False,
         is_override_shape_enabled: bool = False,
-        cuda_graph_retention: None = None,
+        cuda_graph_retention: CudaGraphRetention | None = None,
         *,
         is_cuda_graph_replay_expected: bool = False,
     ) -> None:
@@ -117,9 +119,11 @@ class pygraph(
 
         handle: without one, the graph makes its own when it needs a device, as ``create_handle()`` does.
         sm_count: plan for this many multiprocessors.
-        is_dynamic_shape_enabled, is_cuda_graph_replay_expected: what they ask for always holds (kernels take extents at
-        run time, every plan may be captured), so they change nothing.
-        Raises NotSupportedError for is_override_shape_enabled, kernel_cache and cuda_graph_retention.
+        kernel_cache: of ``create_kernel_cache``; gets the kernels of the graph's plans, and saves compiling them.
+        is_override_shape_enabled: ``execute`` may be given other shapes.
+        is_dynamic_shape_enabled, is_cuda_graph_replay_expected, cuda_graph_retention: what they ask for always holds
+        (kernels take extents at run time, every plan may be captured, kernels stay loaded until the handle is closed),
+        so they change nothing.
         """
         defaults = Defaults(
             io=as_data_type(io_data_type, "pygraph.io_data_type"),
@@ -128,15 +132,15 @@ class pygraph(
         )
         super().__init__(text(name, "pygraph.name"), defaults)
         _check_device_arguments(handle, sm_count, sm_version, device_property)
-        unsupported = {
-            "kernel_cache": kernel_cache,
-            "is_override_shape_enabled": boolean(is_override_shape_enabled, "pygraph.is_override_shape_enabled")
-            or None,
-            "cuda_graph_retention": cuda_graph_retention,
-        }
-        for argument, value in unsupported.items():
-            if value is not None:
-                raise NotSupportedError.at(f"pygraph.{argument}", expected="the default", got=value)
+        if kernel_cache is not None and not isinstance(kernel_cache, KernelCache):
+            raise AttributeTypeError.at("pygraph.kernel_cache", expected="a kernel_cache", got=repr(kernel_cache))
+        self._cache = kernel_cache
+        self._may_have_other_shapes = boolean(is_override_shape_enabled, "pygraph.is_override_shape_enabled")
+        self._retention = (
+            CudaGraphRetention.PER_GRAPH
+            if cuda_graph_retention is None
+            else member(CudaGraphRetention, cuda_graph_retention, "pygraph.cuda_graph_retention")
+        )
         self._handle = handle
         self._sm_count = sm_count
         self._sm_version = sm_version
@@ -174,6 +178,7 @@ class pygraph(
             engines=self._engines(),
             tensors={tensor.get_uid(): tensor for tensor in self._used()},
             name=self.name,
+            cache=self._cache,
         )
 
     def create_execution_plans(self, heuristics: Sequence[heur_mode] | None = None) -> None:
@@ -220,7 +225,9 @@ class pygraph(
         tensor_dict: Mapping[Any, object] | Sequence[object],
         workspace: object = None,
         handle: Handle | None = None,
-        *,
+        override_uids: Sequence[int] | None = None,
+        override_shapes: Sequence[Sequence[int]] | None = None,
+        override_strides: Sequence[Sequence[int]] | None = None,
         tensor_uids: Sequence[int] | None = None,
     ) -> None:
         """Launches the selected plan into the handle's stream; does not wait. Builds the graph at first use.
@@ -230,24 +237,37 @@ class pygraph(
         value is an array with DLPack or ``__cuda_array_interface__``, a device tensor or buffer, or a device address;
         for a by-value tensor a float, any host array of one element, read at each call, or a host address.
         workspace: ``get_workspace_size()`` bytes, 256-byte aligned, as any of these; None where that is 0.
+        override_uids: tensors that have other dims and strides than in the graph, for which a plan is made at the first
+        call with them; it needs no more workspace than the graph's own.
+
+        Raises NotSupportedError for other shapes of a graph without ``is_override_shape_enabled``, and for those that
+        no engine takes; SizeInsufficientError for those that need more workspace.
         """
         if handle is not None and not isinstance(handle, Handle):
             raise AttributeTypeError.at("execute.handle", expected="a Handle", got=repr(handle))
         prepared = self._prepared or self._build_at_first_use(handle)
+        if override_uids is not None or override_shapes is not None or override_strides is not None:
+            prepared = prepared.with_shapes(self._other_shapes(override_uids, override_shapes, override_strides))
         if tensor_uids is not None:
             tensor_dict = pair(tensor_uids, tensor_dict)
         prepared.execute(tensor_dict, workspace, handle or self._open_handle())  # type: ignore[arg-type]
 
     def execute_plan_at_index(
         self,
-        tensor_dict: Mapping[Any, object],
+        tensor_dict: Mapping[Any, object] | Sequence[object],
         workspace: object = None,
         index: int = 0,
         handle: Handle | None = None,
+        override_uids: Sequence[int] | None = None,
+        override_shapes: Sequence[Sequence[int]] | None = None,
+        override_strides: Sequence[Sequence[int]] | None = None,
+        tensor_uids: Sequence[int] | None = None,
     ) -> None:
         """The same with the plan at ``index``, which is built now if it is not."""
         chosen = handle or self._open_handle()
-        self._planned().prepare(index, chosen).execute(tensor_dict, workspace, chosen)
+        shapes = self._other_shapes(override_uids, override_shapes, override_strides)
+        values = tensor_dict if tensor_uids is None else pair(tensor_uids, tensor_dict)
+        self._planned().prepare(index, chosen).with_shapes(shapes).execute(values, workspace, chosen)  # type: ignore[arg-type]
 
     # -- plans ----------------------------------------------------------------------------------------------
     def get_execution_plan_count(self) -> int:
@@ -257,15 +277,37 @@ class pygraph(
     def get_plan_name_at_index(self, index: int) -> str:
         return self._planned().at(index).plan.name
 
-    def get_workspace_size(self) -> int:
-        """Bytes that the selected plan needs; before build_plans, those of the first candidate not deselected."""
-        return self._selected_plan().workspace_bytes
+    def get_workspace_size(
+        self,
+        handle: Handle | None = None,
+        override_uids: Sequence[int] | None = None,
+        override_shapes: Sequence[Sequence[int]] | None = None,
+        override_strides: Sequence[Sequence[int]] | None = None,
+    ) -> int:
+        """Bytes that the selected plan needs; before build_plans, those of the first candidate not deselected.
 
-    def get_workspace_size_plan_at_index(self, index: int) -> int:
-        return self._planned().at(index).plan.workspace_bytes
+        override_uids: as in ``execute``, for the bytes that it needs with these shapes.  handle: any, changes nothing.
+        """
+        shapes = self._other_shapes(override_uids, override_shapes, override_strides)
+        return self._selected().workspace_bytes(shapes, self._engines())
+
+    def get_workspace_size_plan_at_index(
+        self,
+        index: int,
+        handle: Handle | None = None,
+        override_uids: Sequence[int] | None = None,
+        override_shapes: Sequence[Sequence[int]] | None = None,
+        override_strides: Sequence[Sequence[int]] | None = None,
+    ) -> int:
+        """The same of the plan at ``index``."""
+        shapes = self._other_shapes(override_uids, override_shapes, override_strides)
+        return self._planned().at(index).workspace_bytes(shapes, self._engines())
+
+    def get_cuda_graph_retention(self) -> CudaGraphRetention:
+        return self._retention
 
     def get_behavior_notes(self) -> list[behavior_note]:
-        return [frontend_behavior_note(note) for note in self._selected_plan().behavior_notes]
+        return [frontend_behavior_note(note) for note in self._selected().plan.behavior_notes]
 
     def get_behavior_notes_for_plan_at_index(self, index: int) -> list[behavior_note]:
         return [frontend_behavior_note(note) for note in self._planned().at(index).plan.behavior_notes]
@@ -305,7 +347,7 @@ class pygraph(
 
     def serialize(self, *, as_bytes: bool = False) -> str | bytes:
         """The selected plan with what it follows from, and the graph's tensors, as JSON for ``deserialize``."""
-        text = dump(self.name, self._selected(), self._known_tensors())
+        text = dump(self.name, self._selected().candidate, self._known_tensors())
         return text.encode() if as_bytes else text
 
     def deserialize(self, *arguments: Any, enforce_precompiled: bool = False, rebuild: bool = False) -> None:
@@ -330,7 +372,7 @@ class pygraph(
         anew = boolean(rebuild, "pygraph.deserialize.rebuild")
         restored = load(arguments[-1], Reading(handle.engines, handle.arch, anew))
         candidate, tensors = restored.candidate, {tensor.get_uid(): tensor for tensor in restored.tensors}
-        plans = PlanList(candidate.graph, candidate.arch, handle.engines, tensors, restored.name)
+        plans = PlanList(candidate.graph, candidate.arch, handle.engines, tensors, restored.name, self._cache)
         plans.entries.append(PlanEntry(candidate))
         prepared = plans.prepare(0, handle)
         self.name, self._handle, self._tensors, self._entries = restored.name, handle, list(restored.tensors), []
@@ -362,14 +404,20 @@ class pygraph(
             )
         return self._plans
 
-    def _selected_plan(self) -> Plan:
-        return self._prepared.plan if self._prepared is not None else self._planned().first().plan
-
-    def _selected(self) -> Candidate:
-        """The candidate of the selected plan."""
+    def _selected(self) -> PlanEntry:
+        """The plan that ``execute`` runs; before build_plans the first one not deselected."""
         entries = self._planned().entries
         found = next((e for e in entries if self._prepared is not None and e.prepared is self._prepared), None)
-        return (found or self._planned().first()).candidate
+        return found or self._planned().first()
+
+    def _other_shapes(self, uids: object, shapes: object, strides: object) -> Shapes:
+        """The shapes that are given instead of the graph's."""
+        if uids is None and shapes is None and strides is None:
+            return ()
+        if not self._may_have_other_shapes:
+            where = "pygraph.is_override_shape_enabled"
+            raise NotSupportedError.at(where, expected="True for execute with other shapes", got=False)
+        return other_shapes(uids, shapes, strides, self._graph_or_raise())
 
     def _graph_or_raise(self) -> OperationGraph:
         if self._graph is None:

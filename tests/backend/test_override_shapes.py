@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lowdnn.arch.specs import SM_90A
 from lowdnn.backend import Descriptor, Handle, execute
-from lowdnn.backend.override_shapes import Shapes, plan_with
+from lowdnn.backend.override_shapes import Shapes, candidate_with
 from lowdnn.cases import parse_case
 from lowdnn.engines.registry import ENGINES
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, HeurMode, PointwiseMode
@@ -217,10 +217,10 @@ def test_other_shapes_keep_within_the_plans_workspace() -> None:
         held = [x for x in graph.tensors.values() if not x.is_virtual and not x.is_scalar_value]
         return tuple((x.uid, x.dims, x.strides) for x in held)
 
-    plan = plan_with(candidate, shapes(small), ENGINES)
+    plan = candidate_with(candidate, shapes(small), ENGINES).plan
     assert plan.workspace_bytes <= limit_bytes
     with pytest.raises(SizeInsufficientError, match=rf"at most {limit_bytes} bytes of workspace"):
-        plan_with(candidate, shapes(large), ENGINES)
+        candidate_with(candidate, shapes(large), ENGINES)
 
 
 def test_it_is_an_attribute_of_graphs() -> None:

@@ -35,6 +35,7 @@ UNARY = [
 COMPARISONS = ["cmp_eq", "cmp_ge", "cmp_gt", "cmp_le", "cmp_lt", "cmp_neq"]
 BACKWARD = ["elu", "gelu_approx_tanh", "gelu", "sigmoid", "softplus", "tanh"]
 COMMON = ["compute_data_type", "name"]
+OVERRIDES = ["override_uids", "override_shapes", "override_strides"]
 
 #: Arguments of each method in their positional order.
 ORDERS = {
@@ -110,8 +111,12 @@ ORDERS = {
         "alignment_value",
     ],
     "tensor_scalar": ["value", "scalar_type"],
-    "execute": ["tensor_dict", "workspace", "handle"],
-    "execute_plan_at_index": ["tensor_dict", "workspace", "index", "handle"],
+    "execute": ["tensor_dict", "workspace", "handle", *OVERRIDES, "tensor_uids"],
+    "execute_plan_at_index": ["tensor_dict", "workspace", "index", "handle", *OVERRIDES],
+    "get_workspace_size": ["handle", *OVERRIDES],
+    "get_workspace_size_plan_at_index": ["index", "handle", *OVERRIDES],
+    "deselect_engines": ["engine_names"],
+    "deselect_workspace_greater_than": ["workspace_limit"],
     "__init__": [
         "name",
         "io_data_type",
@@ -142,6 +147,7 @@ NUMBERS = {
     "moe_grouped_matmul_mode": "NONE 1 GATHER 2 SCATTER 3 COMBINE 4",
     "tensor_reordering": "NONE 0 INT8x32 1 F16x16 2 F8_128x4 3",
     "reshape_mode": "VIEW_ONLY 1 LOGICAL 2",
+    "cuda_graph_retention": "PER_GRAPH 0 NONE 1",
     "scalar_type": "RUNTIME_PARAM 0 COMPILE_TIME_CONST 1",
     "resample_mode": """NOT_SET 0 AVGPOOL_EXCLUDE_PADDING 1 AVGPOOL_INCLUDE_PADDING 2 BILINEAR 3 NEAREST 4
         MAXPOOL 5""",

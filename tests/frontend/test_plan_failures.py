@@ -25,7 +25,7 @@ def device_kind(request: pytest.FixtureRequest) -> str:
 
 def selected(case: MatmulBias) -> str:
     """The plan that the graph has built."""
-    return case.graph._selected_plan().name
+    return case.graph._selected().plan.name
 
 
 def first_choice(device_kind: str) -> str:

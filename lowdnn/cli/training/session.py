@@ -55,7 +55,7 @@ class BoundGraph(cudnn.pygraph):
     @property
     def engines(self) -> tuple[str, ...]:
         """The engines of the plan, in launch order."""
-        plan = self._selected_plan()
+        plan = self._selected().plan
         return tuple(re.sub(r"^eng\d+_|_k\d+=.*$", "", name) for name in plan.parts or (plan.name,))
 
     def run(self, values: dict[cudnn.Tensor, float] | None = None) -> None:

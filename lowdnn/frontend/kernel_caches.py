@@ -1,0 +1,46 @@
+"""cudnn.kernel_cache: compiled kernels that the plans of several graphs share."""
+
+from __future__ import annotations
+
+from lowdnn.backend.kernel_cache import KernelCache
+from lowdnn.frontend.arguments import text
+from lowdnn.runtime.kernel_images import KernelImages
+
+
+class kernel_cache:
+    """Kernels that were compiled for graphs made with this cache; further graphs with it compile none of them again.
+
+    ``lowdnn.backend.kernel_cache.KernelCache`` says what is counted, and what the JSON form has.
+    """
+
+    def __init__(self) -> None:
+        self._cache = KernelCache()
+
+    def serialize(self) -> str:
+        """The names of its kernels, as JSON for ``deserialize``."""
+        return self._cache.json_representation()
+
+    def deserialize(self, data: str | bytes) -> None:
+        """Takes over the kernels that ``data`` names, in the place of those that it had.
+
+        Raises BadParamError and SerializationVersionMismatchError for other JSON.
+        """
+        self._cache = KernelCache(json=text(data, "kernel_cache.deserialize.data"))
+
+    def size(self) -> int:
+        """Kernels that it holds or names."""
+        return self._cache.entry_count()
+
+    def revision(self) -> int:
+        """How many times a kernel was added or removed."""
+        return self._cache.revision()
+
+    @property
+    def images(self) -> KernelImages:
+        """What plans are loaded with."""
+        return self._cache.images
+
+
+def create_kernel_cache() -> kernel_cache:
+    """An empty kernel cache."""
+    return kernel_cache()
