@@ -14,7 +14,8 @@
 | LOWDNN_NVTX            | as LOWDNN_DISK_CACHE             | off                | an NVTX range for each execute      |
 
 A value that is not understood gives a ``ConfigWarning`` and the default. Nothing is read when Python ignores the
-environment (``python -E``, ``-I``). Variables are read when a ``Config`` is made, never later.
+environment (``python -E``, ``-I``). Variables are read when a ``Config`` is made, never later. Lists of paths for the
+loader and for Python are read and changed here, too.
 """
 
 from __future__ import annotations
@@ -82,6 +83,23 @@ class Config:
             nvtx=_read(source, "LOWDNN_NVTX", False, _boolean),
             cache_limit_bytes=_read(source, "LOWDNN_CACHE_SIZE", 1 << 30, _bytes),
         )
+
+
+def with_first(first: Mapping[str, str], environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """``environment`` (the process's own by default) whose lists of paths begin with the entries of ``first``.
+
+    ``first`` has one entry for each variable; what the lists had comes behind it.
+    """
+    result = dict(os.environ if environment is None else environment)
+    for name, entry in first.items():
+        others = [other for other in result.get(name, "").split(os.pathsep) if other not in ("", entry)]
+        result[name] = os.pathsep.join([entry, *others])
+    return result
+
+
+def put_first(first: Mapping[str, str]) -> None:
+    """Makes ``with_first`` the environment of this process and of its children."""
+    os.environ.update(with_first(first))
 
 
 def _environment() -> Mapping[str, str]:

@@ -17,9 +17,11 @@ _SUCCESS = int(Status.SUCCESS)
 
 def guarded(name: str, call: Call, state: State) -> Callable[..., int]:
     """The function in Python behind the C function ``name``: it returns the status of every call and never raises."""
+    count = state.counts.counter(name)
 
     def returned(*arguments: Any) -> int:
         try:
+            count()
             call(state, *arguments)
             if state.log.mask:
                 _tell_success(name, state)

@@ -81,7 +81,7 @@ class Binding:
 def _callbacks(state: State) -> dict[str, Any]:
     """A C function pointer for each name that does not answer by itself."""
     texts: dict[str, Callable[..., Any]] = {
-        "cudnnGetErrorString": error_strings(),
+        "cudnnGetErrorString": error_strings(state),
         "cudnnGetLastErrorString": last_error_string(state),
     }
     found = {}

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 
 from lowdnn.backend.handle import Handle
+from lowdnn.capi.counts import CallCounts
 from lowdnn.capi.graphs import Graphs
 from lowdnn.capi.log_callback import LogCallback
 from lowdnn.capi.objects import Objects
@@ -67,7 +68,7 @@ class CudaGraphs:
 class State:
     """objects: behind the pointers that callers hold.  last_error: of each thread.  log: where messages go.
 
-    graphs: of classic calls.  cuda_graphs: those that plans were added to.
+    graphs: of classic calls.  cuda_graphs: those that plans were added to.  counts: of calls, by function.
 
     All handles are on one driver, so that an address means the same memory for each.
     """
@@ -77,6 +78,7 @@ class State:
         self.objects = Objects()
         self.graphs = Graphs()
         self.cuda_graphs = CudaGraphs()
+        self.counts = CallCounts()
         self.last_error = LastErrors()
         self.log = LogCallback()
         self.since_s = time.time()

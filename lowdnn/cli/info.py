@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from lowdnn import __version__
+from lowdnn.capi import loaded_library
+from lowdnn.capi.library import LIBRARY_NAME
 from lowdnn.config import Config
 from lowdnn.driver.base import DeviceAttribute, Driver
 from lowdnn.engines.registry import ENGINES
@@ -62,6 +64,7 @@ def collect() -> dict[str, Any]:
         "engines": [f"{entry.index} {entry.name}" for entry in ENGINES.entries],
         "ptx": probe("ptx", _precompiled),
         "cache": probe("cache", lambda: _cache(config)),
+        "capi": {LIBRARY_NAME: _library_in_place()},
         "config": {key: str(value) for key, value in vars(config).items()},
         "missing": missing,
     }
@@ -134,6 +137,16 @@ def _cache(config: Config) -> dict[str, Any]:
         got = f"{facts.directory}: {facts.refusal}"
         raise RuntimePrerequisiteMissingError.at("cache.directory", expected="a usable one", got=got)
     return asdict(facts)
+
+
+def _library_in_place() -> str:
+    """What C callers of this process get. In a program that ``python -m lowdnn.capi`` runs, that is lowdnn."""
+    found = loaded_library()
+    if found is None:
+        return "not loaded"
+    if not found.is_own:
+        return f"another library: {found.file}"
+    return f"lowdnn, {'connected' if found.is_answered else 'not connected'}: {found.file}"
 
 
 def _as_text(report: dict[str, Any]) -> str:

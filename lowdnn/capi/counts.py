@@ -1,0 +1,28 @@
+"""How often each C function has been called: which parts of the library a program uses."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+
+
+class CallCounts:
+    """Counts that threads advance without a lock, since a step of ``itertools.count`` is one operation."""
+
+    def __init__(self) -> None:
+        self._tickets: dict[str, itertools.count[int]] = {}
+        self._readings = 0
+        self._reading = threading.Lock()
+
+    def counter(self, name: str) -> Callable[[], int]:
+        """What the function ``name`` calls once for each of its calls. All are asked for before the first reading."""
+        return self._tickets.setdefault(name, itertools.count()).__next__
+
+    def by_name(self) -> dict[str, int]:
+        """The calls of each function that was called, in the order of names."""
+        with self._reading:
+            # A reading takes a ticket of each function, which is no call.
+            calls = {name: next(tickets) - self._readings for name, tickets in sorted(self._tickets.items())}
+            self._readings += 1
+        return {name: count for name, count in calls.items() if count}

@@ -1,0 +1,154 @@
+"""``install`` and ``python -m lowdnn.capi``: which library a process and its children get."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lowdnn.capi import write_library
+from lowdnn.capi.library import LIBRARY_NAME
+from lowdnn.capi.running import environment_on
+from tests.capi.test_loading import python
+
+needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+
+USER = "int cudnnGraphVersionCheck(void); int answer(void) { return cudnnGraphVersionCheck(); }\n"
+OTHER = "int cudnnGraphVersionCheck(void) { return 77; }\n"
+
+
+def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """``python -m lowdnn.capi`` with the arguments."""
+    known = {"LOWDNN_DEVICE": "emulated", "PYTHONPATH": os.getcwd()} | environment
+    return subprocess.run(
+        [sys.executable, "-m", "lowdnn.capi", *arguments],
+        cwd=cwd,
+        env=os.environ | known,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def build_framework(folder: Path) -> None:
+    """user.so needs libcudnn.so.9 and has a path to another library of that name, as PyTorch has one to cuDNN's."""
+    for name, text in (("user.c", USER), ("other.c", OTHER)):
+        (folder / name).write_text(text)
+    for build in (
+        ["other.c", "-o", LIBRARY_NAME, f"-Wl,-soname,{LIBRARY_NAME}"],
+        ["user.c", "-o", "user.so", f"./{LIBRARY_NAME}", "-Wl,--disable-new-dtags,-rpath,$ORIGIN"],
+    ):
+        subprocess.run(["gcc", "-shared", "-fPIC", *build], cwd=folder, check=True)
+
+
+@needs_gcc
+def test_a_framework_binds_to_the_installed_library(tmp_path: Path) -> None:
+    build_framework(tmp_path)
+    code = """if True:
+        import ctypes, os
+        from lowdnn import capi
+        assert capi.loaded_library() is None
+        library = capi.install()
+        assert ctypes.CDLL("./user.so").answer() == 0
+        assert ctypes.CDLL("libcudnn.so.9").cudnnCreate(None) == 2002
+        assert capi.call_counts() == {"cudnnCreate": 1, "cudnnGraphVersionCheck": 1}
+        found = capi.loaded_library()
+        assert found.is_own and found.is_answered
+        folder = os.environ["LD_LIBRARY_PATH"].split(":")[0]
+        assert found.file == f"{folder}/libcudnn.so.9" and os.path.exists(found.file)
+        assert ctypes.CDLL(found.file)._handle == library._handle
+        assert capi.install()._handle == library._handle == capi.load()._handle
+        assert os.environ["LD_LIBRARY_PATH"] == f"{folder}:/somewhere"
+        if os.fork() == 0:
+            raise SystemExit
+        os.wait()
+        assert os.path.exists(found.file)
+        print(folder)
+    """
+    folder = python(code, tmp_path, LD_LIBRARY_PATH="/somewhere").strip()
+    assert folder
+    assert not os.path.exists(folder)
+
+
+@needs_gcc
+def test_a_library_that_came_first_is_named(tmp_path: Path) -> None:
+    build_framework(tmp_path)
+    code = """if True:
+        import ctypes
+        from lowdnn import capi
+        other = ctypes.CDLL("./libcudnn.so.9")
+        try:
+            capi.install()
+        except ImportError as error:
+            print(error)
+        assert not capi.loaded_library().is_own and other.cudnnGraphVersionCheck() == 77
+    """
+    assert python(code, tmp_path) == (
+        "SUBLIBRARY_LOADING_FAILED install: expected no libcudnn.so.9 yet, got ./libcudnn.so.9; "
+        "call it before a framework is imported\n"
+    )
+
+
+@needs_gcc
+def test_a_program_and_its_children_run_on_the_library(tmp_path: Path) -> None:
+    build_framework(tmp_path)
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.users_own = __name__\n")
+    (tmp_path / "program.py").write_text("""if True:
+        import ctypes, subprocess, sys
+        handle = ctypes.c_void_p()
+        assert sys.users_own == "sitecustomize" and sys.modules["sitecustomize"].__file__.startswith(sys.path[0])
+        assert ctypes.CDLL("./user.so").answer() == 0
+        assert ctypes.CDLL("libcudnn.so.9").cudnnCreate(ctypes.byref(handle)) == 0
+        if len(sys.argv) < 3:
+            subprocess.run([sys.executable, sys.argv[0], *sys.argv[1:], "child"], check=True)
+        print(sys.argv[1:], flush=True)
+    """)
+    path = f"{tmp_path}{os.pathsep}{os.getcwd()}"
+    done = run("program.py", "-x", cwd=tmp_path, PYTHONPATH=path)
+    assert (done.stdout, done.stderr, done.returncode) == ("['-x', 'child']\n['-x']\n", "", 0)
+
+
+def test_exit_codes_signals_and_usage(tmp_path: Path) -> None:
+    assert run("-c", "raise SystemExit(7)", cwd=tmp_path).returncode == 7
+    kill = f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})"
+    assert run("-c", kill, cwd=tmp_path).returncode == 128 + signal.SIGKILL
+    passed_on = "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)"
+    assert run("-c", passed_on, cwd=tmp_path).returncode == 128 + signal.SIGTERM
+    interrupted = "import os, signal; os.kill(os.getppid(), signal.SIGINT); print('goes on')"
+    assert run("-c", interrupted, cwd=tmp_path).stdout == "goes on\n"
+    told = run(cwd=tmp_path)
+    assert told.returncode == 2
+    assert told.stderr.startswith("usage: python -m lowdnn.capi PROGRAM.py")
+    assert run("--help", cwd=tmp_path).stdout == told.stderr
+
+
+def test_an_interpreter_without_lowdnn_goes_on(tmp_path: Path) -> None:
+    """Where a package that lowdnn needs is missing, the library answers by itself."""
+    write_library(tmp_path / LIBRARY_NAME)
+    (tmp_path / "numpy.py").write_text("raise ImportError\n")
+    path = os.pathsep.join([str(tmp_path), os.getcwd()])
+    environment = environment_on(tmp_path / LIBRARY_NAME, os.environ | {"PYTHONPATH": path})
+    code = "import ctypes; print(ctypes.CDLL('libcudnn.so.9').cudnnGraphVersionCheck())"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("1001\n", "")
+
+
+def test_what_was_preloaded_stays() -> None:
+    given = {"LD_PRELOAD": "/a.so", "PYTHONPATH": "/b", "HOME": "/c"}
+    found = environment_on(Path("/l/libcudnn.so.9"), given)
+    assert found["LD_PRELOAD"] == "/l/libcudnn.so.9:/a.so"
+    assert found["HOME"] == "/c"
+    assert found["PYTHONPATH"].endswith("lowdnn/capi/startup:/b")
+    assert environment_on(Path("/l/libcudnn.so.9"), {})["LD_PRELOAD"] == "/l/libcudnn.so.9"
+
+
+def test_info_tells_what_is_in_place(tmp_path: Path) -> None:
+    report = run("-m", "lowdnn", "info", cwd=tmp_path).stdout
+    assert "\n  libcudnn.so.9        lowdnn, connected: /" in report
+    plain = "from lowdnn.cli.main import main; raise SystemExit(main(['info']))"
+    assert "\n  libcudnn.so.9        not loaded\n" in python(plain, tmp_path)
