@@ -51,16 +51,14 @@ def backend_version_string() -> str:
 
 
 def create_device_properties(source: Handle | str | bytes | int = 0) -> DeviceProperties:
-    """The device that a pygraph plans for without a handle: of a handle, of a GPU by its number, or from JSON.
+    """The device that a pygraph plans for without a handle: of a handle, of this machine by its number, or from JSON.
 
-    JSON comes from ``DeviceProperties.json_representation``.
+    A number is that of the driver that LOWDNN_DEVICE names. JSON comes from ``device_properties.serialize``.
     """
     if isinstance(source, Handle):
         return DeviceProperties(handle=source)
     if isinstance(source, int):
-        with Handle.open("cuda", ordinal=source) as handle:
-            text = DeviceProperties(handle=handle).json_representation()
-        return DeviceProperties(json=text)
+        return DeviceProperties(device_id=source)
     return DeviceProperties(json=_text(source))
 
 

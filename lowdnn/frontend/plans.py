@@ -68,6 +68,8 @@ class PlanList:
     entries: list[PlanEntry] = field(default_factory=list)
     filters: list[Filter] = field(default_factory=list)
     rankings: list[Ranking] = field(default_factory=list)
+    #: The entry that was chosen by its index while there was no device to load it on.
+    chosen: PlanEntry | None = None
 
     def query(self, mode: HeurMode) -> None:
         """Adds the candidates of one heuristics mode behind those that are there already."""
@@ -109,9 +111,9 @@ class PlanList:
         return best
 
     def first(self) -> PlanEntry:
-        """The first entry that no filter leaves out; raises GraphPatternError where there is none."""
+        """The chosen entry, else the first that no filter leaves out; raises GraphPatternError where there is none."""
         self.check_support()
-        return next(entry for entry in self.entries if not self.barred(entry))
+        return self.chosen or next(entry for entry in self.entries if not self.barred(entry))
 
     def at(self, index: int) -> PlanEntry:
         where = f"pygraph {self.name!r}: plan index"
@@ -119,12 +121,16 @@ class PlanList:
             raise OutOfBoundError.at(where, expected="a plan", got="none", hint="call create_execution_plans first")
         return self.entries[integer(index, where, 0, len(self.entries) - 1)]
 
-    def prepare(self, index: int, handle: Handle) -> PreparedExecution:
-        """The plan at ``index``, loaded now if it was not. Raises BadParamError for one that a filter leaves out."""
+    def usable(self, index: int) -> PlanEntry:
+        """The entry at ``index``. Raises BadParamError for one that a filter leaves out."""
         entry = self.at(index)
         reason = self.barred(entry)
         if reason:
             raise BadParamError.at(f"pygraph {self.name!r}: plan {index}", expected="a plan not deselected", got=reason)
+        return entry
+
+    def prepare(self, entry: PlanEntry, handle: Handle) -> PreparedExecution:
+        """The plan of ``entry``, loaded now if it was not."""
         return entry.prepared or self._prepare(entry, handle)
 
     def explain(self) -> str:

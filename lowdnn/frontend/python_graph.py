@@ -7,6 +7,9 @@
 
 ``build`` is validate, build_operation_graph, create_execution_plans, check_support and build_plans. Nothing compiles
 before build_plans; nothing is allocated on the device by any of them but the kernels' code.
+
+A graph for ``device_property`` or ``sm_version`` that has no handle is built without a device: build_plans chooses a
+plan, which ``serialize`` writes, and which is compiled and loaded at the first execute.
 """
 
 from __future__ import annotations
@@ -204,12 +207,19 @@ class pygraph(
 
     def build_plans(self, policy: build_plan_policy = build_plan_policy.HEURISTICS_CHOICE) -> None:
         """Compiles and loads the first plan that works, or all. Raises cudnnGraphNotSupportedError if none does."""
-        chosen = member(build_plan_policy, policy, "build_plans.policy")
-        self._prepared = self._planned().build(chosen, self._open_handle())
+        chosen, plans = member(build_plan_policy, policy, "build_plans.policy"), self._planned()
+        plans.chosen = None
+        if self._is_without_device:
+            plans.check_support()
+        else:
+            self._prepared = plans.build(chosen, self._open_handle())
 
     def build_plan_at_index(self, index: int) -> None:
         """Compiles and loads one plan and selects it for ``execute``."""
-        self._prepared = self._planned().prepare(index, self._open_handle())
+        plans = self._planned()
+        plans.chosen = plans.usable(index)
+        if not self._is_without_device:
+            self._prepared = plans.prepare(plans.chosen, self._open_handle())
 
     def build(self, heuristics: Sequence[heur_mode] | None = None) -> None:
         """All steps from validate to build_plans (default: modes A and FALLBACK)."""
@@ -267,7 +277,9 @@ class pygraph(
         chosen = handle or self._open_handle()
         shapes = self._other_shapes(override_uids, override_shapes, override_strides)
         values = tensor_dict if tensor_uids is None else pair(tensor_uids, tensor_dict)
-        self._planned().prepare(index, chosen).with_shapes(shapes).execute(values, workspace, chosen)  # type: ignore[arg-type]
+        plans = self._planned()
+        prepared = plans.prepare(plans.usable(index), chosen)
+        prepared.with_shapes(shapes).execute(values, workspace, chosen)  # type: ignore[arg-type]
 
     # -- plans ----------------------------------------------------------------------------------------------
     def get_execution_plan_count(self) -> int:
@@ -374,7 +386,7 @@ class pygraph(
         candidate, tensors = restored.candidate, {tensor.get_uid(): tensor for tensor in restored.tensors}
         plans = PlanList(candidate.graph, candidate.arch, handle.engines, tensors, restored.name, self._cache)
         plans.entries.append(PlanEntry(candidate))
-        prepared = plans.prepare(0, handle)
+        prepared = plans.prepare(plans.usable(0), handle)
         self.name, self._handle, self._tensors, self._entries = restored.name, handle, list(restored.tensors), []
         self._graph, self._plans, self._prepared = candidate.graph, plans, prepared
         self._is_fixed = True
@@ -382,12 +394,14 @@ class pygraph(
     # -- internals ------------------------------------------------------------------------------------------
     def _filter(self, check: Callable[[Plan], str]) -> None:
         self._planned().filters.append(check)
-        self._prepared = None
+        self._planned().chosen = self._prepared = None
 
     def _build_at_first_use(self, handle: Handle | None) -> PreparedExecution:
-        self._handle = self._handle or handle
+        self._handle = self._handle or handle or self._open_handle()
         if self._plans is None or not self._plans.entries:
             self.build()
+        elif self._plans.chosen is not None:
+            self._prepared = self._plans.prepare(self._plans.chosen, self._handle)
         else:
             self.build_plans()
         if self._prepared is None:
@@ -433,6 +447,10 @@ class pygraph(
             emit(event_logger("frontend"), logging.INFO, "handle_made", fields)
         self._handle.check_open("pygraph")
         return self._handle
+
+    @property
+    def _is_without_device(self) -> bool:
+        return self._handle is None and (self._device_property is not None or self._sm_version is not None)
 
     def _arch(self) -> ArchSpec:
         if self._device_property is not None:

@@ -35,12 +35,23 @@ def test_device_properties_come_from_a_handle_or_json(handle: Handle) -> None:
     again = cudnn.create_device_properties(properties.json_representation().encode())
     assert again.arch.name == properties.arch.name == handle.arch.name
     assert again.arch.sm_count == handle.arch.sm_count
+    assert again.serialize() == properties.serialize()
     with pytest.raises(BadParamError, match="JSON"):
         cudnn.create_device_properties("nothing")
     with pytest.raises(BadParamError, match=r"create_device_properties\.source: expected text in UTF-8"):
         cudnn.create_device_properties(b"\x00\xff")
     with pytest.raises(BadParamError, match="expected a Handle, a number or JSON"):
         cudnn.create_device_properties([1])  # type: ignore[arg-type]
+
+
+def test_device_properties_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOWDNN_DEVICE", "emulated")
+    found = cudnn.create_device_properties(0)
+    assert isinstance(found, cudnn.device_properties)
+    with Handle.open("emulated") as handle:
+        assert found.serialize() == cudnn.create_device_properties(handle).serialize()
+    with pytest.raises(BadParamError, match="device_id: expected 0 to 0, got 7"):
+        cudnn.create_device_properties(7)
 
 
 def test_every_exported_name_exists() -> None:

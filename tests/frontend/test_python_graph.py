@@ -352,8 +352,34 @@ def test_planning_needs_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
         graph.create_execution_plans([A])
         graph.check_support()
         assert "matmul" in graph.get_plan_name_at_index(0)
+        graph.build_plans()
         with pytest.raises(GraphPatternError, match=r"ARCH_MISMATCH plan\.target_arch: expected sm_90a, got sm_8"):
-            graph.build_plans()
+            graph.execute({})
+
+
+@pytest.mark.parametrize("index", [None, 0, 1])
+def test_a_graph_built_without_a_device_runs_on_one(
+    handle: Handle, monkeypatch: pytest.MonkeyPatch, index: int | None
+) -> None:
+    def no_device(*_: object, **__: object) -> Handle:
+        raise AssertionError("a device was opened")
+
+    case = MatmulBias(None, device_property=cudnn.create_device_properties(handle))
+    with monkeypatch.context() as patched:
+        patched.setattr(Handle, "open", no_device)
+        case.graph.build([A, FALLBACK])
+        if index is not None:
+            case.graph.build_plan_at_index(index)
+        data = case.graph.serialize()
+        name = case.graph.get_plan_name_at_index(index or 0)
+        assert case.graph.get_workspace_size() == case.graph.get_workspace_size_plan_at_index(index or 0)
+    restored = pygraph()
+    restored.deserialize(handle, data)
+    assert restored.get_plan_name_at_index(0) == name
+    workspace = lowdnn.from_numpy(np.zeros(max(case.graph.get_workspace_size(), 1), np.uint8), handle)
+    case.check(handle, lambda values: case.graph.execute(values, workspace, handle))
+    named = {tensor: tensor.get_name() for tensor in (case.tensor_a, case.tensor_b, case.tensor_bias, case.y)}
+    case.check(handle, lambda values: restored.execute({named[t]: v for t, v in values.items()}, workspace))  # type: ignore[index]
 
 
 @pytest.mark.parametrize("sm_count", [0, 133])
