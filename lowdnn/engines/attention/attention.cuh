@@ -17,7 +17,7 @@ __device__ __forceinline__ u32 packed(Tag<f16>, f32 low, f32 high) {
   return word;
 }
 
-// Of the four lanes that hold a row of accumulators.
+// The largest number of the four lanes that hold a row of accumulators.
 __device__ __forceinline__ f32 largest_of_row(f32 x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
@@ -81,7 +81,7 @@ struct Band {
     return clamped(min(first_query + query_count, queries) + right, 0, keys);
   }
 
-  // The same of the queries that see any of these keys.
+  // Where the queries that see any of these keys begin and end.
   __device__ __forceinline__ i32 queries_begin(i32 first_key) const { return max(first_key - right, 0); }
   __device__ __forceinline__ i32 queries_end(i32 first_key, i32 key_count) const {
     if (first_key >= keys) return 0;

@@ -8,9 +8,9 @@
 #include "include/ptx/shared_memory.cuh"
 #include "include/vector.cuh"
 
-// Of a query: weights are 2^(score * factor - exponent), and centre is the sum of d_o * o. Of one that has no weights
-// the exponent is infinity and the centre 0. Of fp8, weights are multiplied by scale_s and the centre by what else
-// makes of the products with them gradients of scores that are multiplied by scale_dp.
+// The terms of a query: its weights are 2^(score * factor - exponent), and centre is the sum of d_o * o. Where a query
+// has no weights, exponent is infinity and centre is 0. In fp8 both have factors, so that weights come multiplied by
+// scale_s and gradients of scores by scale_dp.
 struct alignas(8) Term {
   f32 exponent, centre;
 };
@@ -42,7 +42,7 @@ enum Number {
   DESCALE_Q, DESCALE_K, DESCALE_V, DESCALE_O, DESCALE_D_O, DESCALE_S, DESCALE_DP,
   SCALE_S, SCALE_DQ, SCALE_DK, SCALE_DV, SCALE_DP, NUMBERS
 };
-// Of which operand gradients are, in the order of their numbers.
+// The operand whose gradients are stored, in the order of their numbers.
 enum Result { OF_Q, OF_K, OF_V };
 enum Largest { LARGEST_DQ, LARGEST_DK, LARGEST_DV, LARGEST_DP, LARGEST };
 
@@ -129,7 +129,7 @@ struct TermTile {
   }
 
  private:
-  // Of this thread's two columns of a block.
+  // Loads the terms of this thread's two columns of a block.
   __device__ __forceinline__ void load(int block, Term (&own)[2]) const {
     const uint4 words = load_shared_128(address + (block * 8 + threadIdx.x % 4 * 2) * sizeof(Term));
     own[0] = {__uint_as_float(words.x), __uint_as_float(words.y)};
@@ -137,8 +137,8 @@ struct TermTile {
   }
 };
 
-// The same of terms in groups of 16 queries: their exponents, then their centres, of each those next to each other that
-// a thread has in two blocks of accumulators.
+// A TermTile in groups of 16 queries: first their exponents, then their centres. Numbers of a thread in two blocks of
+// accumulators are neighbours.
 struct GroupedTermTile {
   static constexpr int GROUP = 16, GROUP_BYTES = GROUP * sizeof(Term), CENTRES = GROUP_BYTES / 2;
 
@@ -179,7 +179,7 @@ struct GroupedTermTile {
   }
 
  private:
-  // Of this thread's two columns of each of two blocks.
+  // Loads the numbers of this thread's two columns of each of two blocks.
   __device__ __forceinline__ void load(int block, u32 offset, f32 (&own)[4]) const {
     const uint4 words = load_shared_128(address + block / 2 * GROUP_BYTES + offset + threadIdx.x % 4 * 16);
     own[0] = __uint_as_float(words.x);

@@ -10,14 +10,14 @@
 template <int ROW_PARTS> struct RowTerms {
   Term terms[ROW_PARTS][2];
 
-  // Of rows from `row` on, of which `rows` exist.
+  // Loads the terms of the rows from `row` on, of which `rows` exist.
   __device__ __forceinline__ void load(const Term* head, i32 row, i32 rows) {
 #pragma unroll
     for (int i = 0; i < ROW_PARTS * 2; ++i)
       terms[i / 2][i % 2] = head[min(row + i * 8 + i32(threadIdx.x) % WARP_SIZE / 4, rows - 1)];
   }
 
-  // As of TermTile.
+  // Makes weights of scores, and gradients of products, as TermTile does.
   template <int COLUMN_BLOCKS>
   __device__ __forceinline__ void make_weights(f32 factor, f32 (&scores)[ROW_PARTS][COLUMN_BLOCKS][4]) const {
     for_each<ROW_PARTS, COLUMN_BLOCKS>([&](int part, int block, int i) {

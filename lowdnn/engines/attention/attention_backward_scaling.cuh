@@ -48,7 +48,7 @@ __device__ __forceinline__ u32 largest_of(const f32 (&values)[ROW_PARTS][COLUMN_
   return largest;
 }
 
-// Of values that stand for `factor` times as much, where it is wanted.
+// Stores the largest magnitude, where it is wanted, of values that stand for `factor` times as much.
 __device__ __forceinline__ void store_largest(u32* to, u32 largest, f32 factor) {
   if (to) join_largest(to, __float_as_uint(fabsf(__uint_as_float(largest) * factor)));
 }

@@ -152,14 +152,14 @@ struct Consumer : Warpgroup, QuerySumRegisters<HAS_ROOM> {
     named_barrier(FREE_BARRIER + 1 - index, CONSUMER_THREADS);
   }
 
-  // Of the scores of 64 queries.
+  // Makes weights of the scores of 64 queries.
   __device__ __forceinline__ void make_weights(i32 tile, int part, u32 passed) {
     hold_all(scores);
     queries(passed).terms(part).make_weights(factor, scores);
     mask(place.band, tile * TILE_Q + part * PART_QUERIES, place.first_key() + warp_key, scores);
   }
 
-  // Of the weights, while dv is summed up.
+  // Makes gradients of the weights, while dv is summed up.
   __device__ __forceinline__ void make_gradients(i32 tile, int part, u32 passed) {
     round(Tag<WEIGHT_TYPE>(), scores, weights);
     start_values(dv, weights, outputs(passed), part);

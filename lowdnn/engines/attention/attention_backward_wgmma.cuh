@@ -26,7 +26,7 @@
 #include "attention_backward_wgmma_warpgroup.cuh"
 #include "include/ptx/dependent_launch.cuh"
 
-// One thread: all copies of the block. Those of the first queries do not wait for the keys before to be done with.
+// One thread: all copies of the block. Copies of the first queries do not wait until the keys before are done with.
 __device__ __forceinline__ void produce(const Params& p, Memory& memory) {
   u32 ticket = load_shared_32(memory.ticket);
 #pragma unroll 1

@@ -28,7 +28,7 @@ static_assert(SUM_PIECES % PASSES == 0 && QuerySums::BLOCKS % PASS_PIECES == 0, 
 static_assert(PASS_PIECES <= SUM_STAGES && SUM_STAGES <= ADDING_WARPS * SUM_PIECES,
               "a pass fits, and a barrier comes round after its piece was read");
 
-// Of a warpgroup: 64 keys and so many queries at a time.
+// A warpgroup multiplies 64 keys and so many queries at a time.
 constexpr int PART_QUERIES = 64, PARTS = TILE_Q / PART_QUERIES;
 
 // A tile of queries in shared memory, and their terms.

@@ -17,7 +17,7 @@ DEFINE_WGMMA_A_IN_REGISTERS(multiply_own, 64, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_queries, HEAD_QK, f32.TYPE.TYPE)
 DEFINE_WGMMA_A_IN_REGISTERS(multiply_by_outputs, HEAD_V, f32.TYPE.TYPE)
 
-// For dq: of all columns of a head where these are fewer than 64.
+// Adds to 64 columns of dq, or to all columns of a head that has fewer.
 template <int NUMBERS>
 __device__ __forceinline__ void multiply_by_keys(f32 (&dq)[NUMBERS], u64 gradients, u64 keys, bool accumulate) {
   if constexpr (NUMBERS == 64 / 2) multiply_64_columns<true, true>(dq, gradients, keys, accumulate);
@@ -38,7 +38,7 @@ __device__ __forceinline__ void round(Tag<To>, const f32 (&values)[1][BLOCKS][4]
   }
 }
 
-// Those operands as the elements from `element` on of 16 rows from `row` on.
+// Stores those operands as the elements from `element` on of 16 rows from `row` on.
 template <class Rows, int STEPS>
 __device__ __forceinline__ void store(const Rows& rows, int row, int element, const u32 (&words)[STEPS][4]) {
   const int lane = threadIdx.x % WARP_SIZE;
@@ -67,7 +67,7 @@ struct Warpgroup {
   i32 index;
   const i32 warp_key;  // of the block's keys
 
-  // Of fp8: the warp's largest gradient of a score so far, in shared memory, since there is no register for it.
+  // In fp8, keeps the warp's largest gradient of a score so far in shared memory, since no register is left for it.
   __device__ __forceinline__ void count_gradients(const Scores& gradients) const {
 #if IS_FP8
     const u32 largest = largest_of_warp(largest_of(gradients)), own = own_largest();
@@ -82,7 +82,7 @@ struct Warpgroup {
 #endif
   }
 
-  // Of `own`, keys or values, 64 rows from `row` on, times those of a part of a tile of queries.
+  // Starts the products of 64 rows of `own`, keys or values, from `row` on with a part of a tile of queries.
   template <class Own, class Others>
   static __device__ __forceinline__ void start_scores(Scores& scores, const Own& own, int row, const Others& others,
                                                       int part) {
@@ -95,7 +95,7 @@ struct Warpgroup {
     wgmma_commit();
   }
 
-  // The same of own rows that are in registers.
+  // Starts the same products where the own rows are in registers.
   template <int STEPS, class Others>
   static __device__ __forceinline__ void start_own(Scores& scores, const u32 (&own)[STEPS][4], const Others& others,
                                                    int part) {
@@ -129,7 +129,7 @@ struct Warpgroup {
     wgmma_commit();
   }
 
-  // The same of gradients in shared memory, of the warpgroup's keys.
+  // dk += gradients q, where the gradients of the warpgroup's keys are in shared memory.
   __device__ __forceinline__ void start_keys(f32 (&dk)[1][HEAD_QK / 8][4], const ScoreGradients& gradients,
                                              const Queries& q, int part) const {
     wgmma_fence();
@@ -177,7 +177,7 @@ struct Warpgroup {
     }
   }
 
-  // Before they are multiplied.
+  // Zeros keys that do not exist, before they are multiplied.
   __device__ __forceinline__ void clear_missing_keys() const {
     clear_beyond(place.band.keys - place.first_key(), p.problem.keys - place.first_key(), memory.k);
   }
@@ -226,8 +226,8 @@ template <int BLOCKS> __device__ __forceinline__ void set_zero(f32 (&d)[1][BLOCK
 }
 
 // Stores the gradients of the warp's keys that the sums of products are: those of 16 bits by way of `rows`, whose place
-// in shared memory nobody needs any more, so that neighbouring lanes store neighbouring vectors. Of keys that have
-// splits leaves the sums.
+// in shared memory nobody needs any more, so that neighbouring lanes store neighbouring vectors. Where keys
+// have splits, the sums are left.
 template <class Params, class Out, class Rows, int BLOCKS>
 __device__ __forceinline__ void store_keys(const Params& p, const Heads<Out>& to, const Place& place,
                                            const KeyShare& share, i32 warp_key, const Rows& rows, i32 size,

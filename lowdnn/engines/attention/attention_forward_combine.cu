@@ -20,7 +20,7 @@ struct Params {
   Forward forward;
 };
 
-// Of this lane's columns.
+// The parts joined so far, in this lane's columns.
 struct Joined {
   f32 largest = -INFINITE, sum = 0;
   float2 o[PAIRS] = {};

@@ -88,7 +88,7 @@ struct PackRows {
   __device__ __forceinline__ const T* below(const T* from, int row, int rows) const { return at(row + rows); }
 };
 
-// Of a thread's rows, outputs of two blocks of columns: what a warp joins at a time.
+// Outputs of a thread's rows in two blocks of columns, which a warp joins at a time.
 typedef f32 OutputPair[PARTS][2][4];
 
 // What a lane of a warp has accumulated, in shared memory: extremes of its rows, and outputs.

@@ -56,8 +56,8 @@ constexpr bool HAS_SEQUENCES = STORES_PACKED || HAS_LENGTHS || HAS_QUERY_LENGTHS
 // Whether consumers must zero values behind a sequence, which arrive as they are: a weight of 0 times NaN is NaN.
 constexpr bool CUTS_VALUES = HAS_LENGTHS && V_PLACE != PACKED;
 
-// `threads` threads, this one the `thread`-th, which meet: makes the rows from `existing` on zeros. Of the consumers
-// nobody has a turn meanwhile.
+// `threads` threads, this one the `thread`-th, which meet: makes the rows from `existing` on zeros. No consumer
+// has a turn meanwhile.
 template <class Rows_>
 __device__ __forceinline__ void clear_from(const Rows_& rows, i32 existing, u32 thread = threadIdx.x,
                                            u32 threads = CONSUMER_THREADS) {
@@ -310,8 +310,8 @@ struct Consumer {
     if (warpgroup == 0) await_turn();
   }
 
-  // The tiles of keys from this one on. Those without a mask have a loop of their own: with the instructions of a mask
-  // in it, fewer of the others are at hand.
+  // The tiles of keys from this one on. Tiles without a mask have a loop of their own: one that also has a mask's
+  // instructions leaves the compiler fewer others to overlap.
   __device__ __forceinline__ void add_tiles(i32 tile, f32 (&shrinking)[PARTS][2]) {
     const i32 whole_begin = place.whole_begin(), whole_end = place.whole_end();
 #pragma unroll 1

@@ -9,8 +9,8 @@ struct KeyShare {
   u32 tile, split, splits;
 };
 
-// The same keys of `heads_at_once` heads come together, the first keys first; behind `whole_tiles` tiles each has
-// `splits` shares, side by side: blocks wait for others with fewer keys, whichever share they have.
+// The order of keys: `heads_at_once` heads' equal tiles come together, the first keys first. Behind `whole_tiles` tiles
+// each has `splits` shares, side by side: blocks wait for others with fewer keys, whichever share they have.
 struct KeyOrder {
   u32 heads, head_tiles;  // of k of all batches; tiles of a head
   u32 heads_at_once, whole_tiles, splits;

@@ -57,7 +57,7 @@ struct PackedMappedHeads {
   __device__ __forceinline__ i32 own(i32 batch) const { return min(batch, heads.batches - 1); }
 };
 
-// Of a head in pages: row r is row r % 2^shift of the page that the table has at r / 2^shift.
+// A head in pages: row r is row r % 2^shift of the page that the table has at r / 2^shift.
 template <int BOX> struct PagedHead {
   const TensorMap& map;
   i32 head;

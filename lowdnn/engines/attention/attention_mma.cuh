@@ -12,8 +12,8 @@
 #include "include/ptx/ldmatrix.cuh"
 #include "include/ptx/mma.cuh"
 
-// Rows that lie `stride` elements apart. Of each kind: where a row is; the same of the one `rows` rows below the row
-// that is at `from`.
+// Rows that lie `stride` elements apart. Each kind of rows tells where a row is, and where the row is that lies `rows`
+// rows below the one at `from`.
 template <class T> struct StridedRows {
   const T* first;
   i64 stride;
@@ -42,7 +42,7 @@ template <class T_, int ROWS_, int SIZE_> struct HeadRows {
     copy_each<THREADS>(StridedRows<T>{from, stride}, rows, size);
   }
 
-  // The same of rows that lie anywhere, by THREADS neighbouring threads. All addresses are found first: those in memory
+  // Copies rows that lie anywhere, by THREADS neighbouring threads. All addresses are found first: those in memory
   // are read side by side.
   template <int THREADS, class From>
   __device__ __forceinline__ void copy_each(const From& all, i32 rows, i32 size) const {
@@ -89,7 +89,7 @@ template <class T_, int ROWS_, int SIZE_> struct HeadRows {
     ldmatrix_x4(b, piece(row + lane % 8 + lane / 16 * 8, column / 8 + lane / 8 % 2));
   }
 
-  // The same as two B operands whose k runs along the rows.
+  // The same elements as two B operands whose k runs along the rows.
   __device__ __forceinline__ void load_b_transposed(u32 (&b)[4], int row, int column) const {
     const int lane = threadIdx.x % WARP_SIZE;
     ldmatrix_x4_transposed(b, piece(row + lane % 16, column / 8 + lane / 16));

@@ -13,9 +13,9 @@ struct Work {
   u32 head, tile;
 };
 
-// Of heads with as many tiles each. In sections of heads the last tiles, which have the most keys under a causal mask,
-// come first, and blocks take them in turns, forth and back. In pairs, one tile from either end of a head, they come
-// head by head.
+// The order of heads with as many tiles each. In sections of heads the last tiles, which have the most keys under a
+// causal mask, come first, and blocks take them in turns, forth and back. In pairs, one tile from either end of a head,
+// they come head by head.
 struct Order {
   typedef Order Args;
 
@@ -49,9 +49,9 @@ struct SharedWords {
   __device__ __forceinline__ void set(u32 index, u32 word) const { store_shared_32(behind(index), word); }
 };
 
-// Of sequences, which have as many tiles as their lengths say. Units of `unit_tiles` tiles, in pairs as above or single
-// ones, cost about as much within a sequence; the sequences where they cost the most come first, each head by head, and
-// blocks take units in turns, forth and back. What pairs leave, a tile in the middle, comes behind all of them.
+// The order of sequences with as many tiles as their lengths say. Units of `unit_tiles` tiles, in pairs as above or
+// single ones, cost about as much within a sequence; sequences where they cost the most come first, each head by head.
+// Blocks take units in turns, forth and back. A tile in the middle, which pairs leave, comes behind all of them.
 struct PackedOrder {
   struct Args {
     u32 count, heads;  // heads of each

@@ -14,7 +14,7 @@ template <class T> struct PackedHeads {
   }
 };
 
-// Of the first `most` rows of a batch, those that exist.
+// How many of the first `most` rows of a batch exist.
 template <class T> __device__ __forceinline__ i32 existing_rows(const Heads<T>& heads, i32 batch, i32 most) {
   return most;
 }

@@ -10,7 +10,7 @@ struct Partials {
   f32* outputs;      // [part][row][HEAD_V]
   i64 rows;
 
-  // Of (batch, head, query).
+  // The row of (batch, head, query).
   __device__ __forceinline__ static i64 row(const i64 (&coordinate)[4], i64 heads, i64 queries) {
     return (coordinate[0] * heads + coordinate[1]) * queries + coordinate[2];
   }

@@ -37,7 +37,7 @@ template <int ROWS_, int SIZE_, int ELEMENT_BYTES = 2> struct SwizzledRows {
     from.copy(*this, row, barrier);
   }
 
-  // The same where the barrier waits for them already.
+  // Starts the copies where the barrier waits for them already.
   __device__ __forceinline__ void copy(const MappedHead& from, i32 row, u32 barrier) const {
     from.copy(*this, row, barrier);
   }
@@ -128,7 +128,7 @@ template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing 
     release(at.passed);
     at.advance();
   }
-  // The same of the one behind so many.
+  // Waits for the stage behind so many.
   __device__ __forceinline__ Rows_ wait(u32 passed) const {
     const RingCounter<COUNT> there = {passed};
     mbarrier_wait(full + there.stage() * MBARRIER_BYTES, there.parity());
@@ -152,5 +152,5 @@ template <int BLOCKS> __device__ __forceinline__ void hold_all(f32 (&d)[1][BLOCK
   for (int i = 0; i < BLOCKS * 4; ++i) hold(d[0][i / 4][i % 4]);
 }
 
-// Of an operand in registers: keeps the compiler from moving arithmetic behind the wgmma_fence before its use.
+// Keeps the compiler from moving arithmetic on an operand in registers behind the wgmma_fence before its use.
 __device__ __forceinline__ void make_ready(u32& word) { asm volatile("" : "+r"(word)); }

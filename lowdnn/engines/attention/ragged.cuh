@@ -20,7 +20,7 @@ struct Offsets {
   // Rows of all batches before this one, where there are offsets.
   __device__ __forceinline__ i64 rows_before(i32 batch) const { return row_elements.divide(at(batch)); }
 
-  // Of the first `most` rows of a batch, those that exist.
+  // How many of the first `most` rows of a batch exist.
   __device__ __forceinline__ i32 rows(i32 batch, i32 most) const {
     return first == nullptr ? most : min(i32(row_elements.divide(u32(at(batch + 1) - at(batch)))), most);
   }

@@ -18,7 +18,7 @@ template <int ROWS, int HEAD, int MOST_COLUMNS> struct TileSums {
   static constexpr int STEP = SIDES * WARPGROUP_SIZE * 4;  // from a block to the next one
   static_assert(ROWS % 64 == 0 && PARTS % SIDES == 0, "wgmma has 64 rows, and there are two warpgroups");
 
-  // Of a thread of the warpgroup that has `part`: its first number of a block.
+  // The first number of a block that a thread has, whose warpgroup has `part`.
   static __device__ __forceinline__ u32 at(u32 part, u32 block, u32 thread) {
     return (((part / SIDES * BLOCKS + block) * SIDES + part % SIDES) * WARPGROUP_SIZE + thread) * 4;
   }

@@ -111,13 +111,13 @@ struct Greatest {
     for (int i = 0; i < COUNT; ++i) of[i] = larger<true>(of[i], Magnitudes::of(x + i * TOGETHER));
   }
 
-  // Of all places in the first one, or in the first two.
+  // Joins all places in the first one, or in the first two.
   __device__ __forceinline__ void join_places() {
 #pragma unroll
     for (int i = 1; i < COUNT; ++i) of[0] = larger<true>(of[0], of[i]);
   }
 
-  // Of the LANES threads of the blocks, at the first COUNT places.
+  // Joins the first COUNT places of the LANES threads of the blocks.
   template <int PLACES> __device__ __forceinline__ void join_lanes() {
 #pragma unroll
     for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {

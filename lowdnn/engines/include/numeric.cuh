@@ -116,7 +116,7 @@ __device__ __forceinline__ f32 sticky(i64 x) {
 }
 __device__ __forceinline__ f32 sticky(f32 x) { return x; }
 
-// Of COUNT neighbours, how many are among the `left` ones from the first of them on. Not as a minimum and a maximum:
+// How many of COUNT neighbours are among the `left` ones from the first of them on. It is no minimum and maximum, since
 // ptxas 13.0 joins these with a comparison of the result, and then has COUNT for 0 as well.
 template <int COUNT> __device__ __forceinline__ i32 count_among(i32 left) {
   i32 count = 0;

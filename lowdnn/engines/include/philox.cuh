@@ -11,7 +11,7 @@ struct Philox {
   u64 seed;
   u64 offset;
 
-  // Of a product of 64 bits by 64 the compiler adds what their upper halves give, although they are 0.
+  // In a product of 64 bits by 64 the compiler adds what the upper halves give, although they are 0.
   static __device__ __forceinline__ void multiply(u32 a, u32 b, u32& low, u32& high) {
     asm("{ .reg .u64 product; mul.wide.u32 product, %2, %3; mov.b64 {%0, %1}, product; }"
         : "=r"(low), "=r"(high) : "r"(a), "r"(b));
@@ -72,7 +72,7 @@ template <class T> struct Normal {
 
 // ---- V numbers ------------------------------------------------------------------------------------------------------
 
-// Of elements that lie `step` apart, wherever the first is.
+// Draws for elements that lie `step` apart, wherever the first is.
 template <class Distribution, class T, int V>
 __device__ __forceinline__ void draw_strided(
     T (&numbers)[V], const Distribution& distribution, const Philox& philox, i64 first, i64 step) {
@@ -86,7 +86,7 @@ __device__ __forceinline__ void draw_strided(
   }
 }
 
-// Of neighbouring elements, wherever the first is: V / 4 + 1 blocks.
+// Draws for neighbouring elements, wherever the first is: V / 4 + 1 blocks.
 template <class Distribution, class T, int V>
 __device__ __forceinline__ void draw_row(
     T (&numbers)[V], const Distribution& distribution, const Philox& philox, i64 first, i64) {
@@ -118,8 +118,8 @@ __device__ __forceinline__ void draw_row(
   }
 }
 
-// Of neighbouring elements, the first of which has an index that is a multiple of V and of 4 if V is: V / 4 blocks, or
-// one.
+// Draws for neighbouring elements, the first of which has an index that is a multiple of V, and of 4 if V is: V / 4
+// blocks, or one.
 template <class Distribution, class T, int V>
 __device__ __forceinline__ void draw_whole(
     T (&numbers)[V], const Distribution& distribution, const Philox& philox, i64 first, i64) {

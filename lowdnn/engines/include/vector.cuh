@@ -109,7 +109,7 @@ struct Stream {  // each element once, and not written by the same kernel
     return *reinterpret_cast<const Vector<T, W>*>(&word);
   }
 };
-// The same element for several coordinates, and not written by the same kernel: equal loads are one load.
+// One element for several coordinates, which the same kernel does not write: equal loads are one load.
 struct Repeated {
   template <class T, int W> static __device__ __forceinline__ Vector<T, W> load(const T* from) {
     const auto word = __ldg(reinterpret_cast<const typename Word<sizeof(T) * W>::Type*>(from));

@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const Run<X, X_WIDTH, WINDOW - 1, WINDOW - 1> x(p.x + p.x_places.of(place), p.x_places.channel, first, channels);
   const Run<DY, DY_WIDTH, AFTER, BEFORE> dy(p.dy + p.dy_places.of(place), p.dy_places.channel, first, channels);
 
-  // Of the channels whose windows hold one of the run: the i-th of them is AFTER before the i-th of the run.
+  // Terms of the channels whose windows hold one of the run: the i-th is AFTER before the i-th of the run.
   Value terms[AFTER + RUN + BEFORE], dx[RUN];
 #pragma unroll
   for (int i = 0; i < AFTER + RUN + BEFORE; ++i) {

@@ -36,7 +36,7 @@ template <class T> struct Told {
     return now;
   }
 
-  // Of what was heard: whether it is of the turn, and the number.
+  // Whether what was heard is of the turn; below, the number that was heard.
   __device__ __forceinline__ bool is_of(u32 turn) const {
     bool is = true;
 #pragma unroll

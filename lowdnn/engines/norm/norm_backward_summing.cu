@@ -238,7 +238,7 @@ template <class Source, int PLACE> struct KeptScales {
   __device__ __forceinline__ void keep(int item, const Loaded& read) { in[item] = read; }
   __device__ __forceinline__ const Loaded& fetched(int item) const { return in[item]; }
 };
-// The same in shared memory: [ITEMS][PIECES][THREADS], so that neighbours have neighbouring words.
+// Scales kept in shared memory: [ITEMS][PIECES][THREADS], so that neighbours have neighbouring words.
 template <class Source> struct KeptScales<Source, SHARED_MEMORY> {
   typedef typename Source::template Loaded<VECTOR> Loaded;
   typedef typename Word<sizeof(Loaded) < 16 ? sizeof(Loaded) : 16>::Type Piece;

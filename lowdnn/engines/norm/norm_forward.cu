@@ -61,7 +61,7 @@ __device__ __forceinline__ void first_sums(const Params& p, RowWalk<Tile>& walk,
   }
 }
 
-// 1 / elements that `shift` is the average of. Of rows with a skew one may have a group less than its neighbour.
+// 1 / elements that `shift` is the average of. One row with a skew may have a group less than its neighbour.
 __device__ __forceinline__ Value first_share(const Params& p, Team& team, const RowWalk<Tile>& walk) {
   if constexpr (HAS_SKEW) {
     const i64 groups = walk.first_of_cluster().groups(), most = TEAM * (Sample::ANY ? 1 : ITEMS);

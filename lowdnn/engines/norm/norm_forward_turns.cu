@@ -28,7 +28,7 @@ struct Sample {
 
   __device__ __forceinline__ Sample() : places(memory()) {}
 
-  // Of the next row, by the threads that copy.
+  // Copies what is read of the next row, by the threads that copy.
   __device__ __forceinline__ void copy(const Params& p, RowWalk<Tile>& walk) {
     const u32 place = row++ % ROWS;
     i64 column;

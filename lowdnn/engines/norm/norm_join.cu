@@ -37,7 +37,7 @@ template <class Target> __device__ __forceinline__ void finish(const Params& p, 
   Target::template apply<1>(args, Target::cursor(args, coordinate), coordinate[RANK - 1], 1, result);
 }
 
-// Of the gradient that this block has.
+// Finishes the gradient that this block has.
 template <class Bias> __device__ __forceinline__ void finish_own(const Params& p, i64 element, Value total) {
   if constexpr (GRADIENTS > 1) {
     if (blockIdx.y == 1) {

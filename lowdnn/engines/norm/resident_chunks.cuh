@@ -29,7 +29,7 @@ template <class Tile, bool ANY> struct ChunkSlots {
 
   template <class Elements> __device__ __forceinline__ void begin(Elements&) {}
 
-  // To the last chunk, which `held` has then.
+  // Walks to the last chunk, which `held` has then.
   template <class Elements, class Held, class Use>
   __device__ __forceinline__ void first_pass(Elements& elements, RowWalk<Tile>& walk, Held& held, Use use) const {
     if constexpr (ANY) {

@@ -11,8 +11,8 @@
 #include "include/rows/row_team.cuh"
 #include "mailbox.cuh"
 
-// Of COUNT numbers of each thread: WIDTH of one kind, then those of the next. TOGETHER: whether joined rows are told as
-// one. Before the first pass over a row those that tell may keep WIDTH numbers of each side for both passes.
+// Joins COUNT numbers of each thread: WIDTH of one kind, then those of the next. TOGETHER: whether joined rows are told
+// as one. Before the first pass over a row those that tell may keep WIDTH numbers of each side for both passes.
 template <class Team, int COUNT, bool TOGETHER> struct RowMeeting {
   typedef typename Team::Tile Tile;
   typedef typename Team::Number T;
@@ -61,7 +61,7 @@ template <class Team, int COUNT, bool TOGETHER> struct RowMeeting {
     }
   }
 
-  // Those that tell and hear, before any block tells something: nothing is told yet.
+  // Called by the threads that tell and hear before any block tells something: nothing is told yet.
   __device__ __forceinline__ void begin_turns() const {
     for (int place = threadIdx.x; place < AREAS * NUMBERS; place += Tile::BLOCK_SIZE) {
       told_in_area(place / NUMBERS)[place % NUMBERS].clear();

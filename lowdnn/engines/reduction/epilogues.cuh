@@ -9,7 +9,7 @@
 struct Epilogue;
 struct SquaresEpilogue;
 
-// To [slices][outputs], for reduction_combine.cu.
+// Stores to [slices][outputs], for reduction_combine.cu.
 template <class Total> struct Partials {
   Total* partials;
 };

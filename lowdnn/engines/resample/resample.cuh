@@ -65,7 +65,7 @@ struct TapAxis {
     return {max(range.begin, 0), min(range.end, outputs)};
   }
 
-  // Of an output's taps, counted from its first one, those that read `position`.
+  // The taps of an output, counted from its first one, that read `position`.
   template <int OUTSIDE> __device__ __forceinline__ Range reading(i32 output, i32 position) const {
     const i32 tap = position - first(output);
     if (OUTSIDE != CLAMP) return {tap, tap + 1};

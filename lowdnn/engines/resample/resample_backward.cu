@@ -205,7 +205,7 @@ template <> struct TilePlaces<IndexedMaxima> {
     plane.index.read_row<Sum<i32, CHANNELS>>(place, first_row, o, first_column, 0);
   }
 };
-// Those that are looked for, numbered over the tile of windows.
+// Places of maxima that are looked for, numbered over the tile of windows.
 template <class Result, class Rows, class Columns> struct SearchedPlaces {
   typedef typename Rows::OwnWindows RowWindows;
   typedef typename Columns::OwnWindows ColumnWindows;
@@ -311,7 +311,7 @@ __device__ __forceinline__ void walk(const Params& p, i64 n, i64 c, const i32 (&
   for (i32 z = readers.begin; z < readers.end; ++z) walk_plane(p, OutputPlane(p, n, c, z), position, sum);
 }
 
-// Neighbouring columns of a row, one after the other. Those that the same outputs read have the same average.
+// Neighbouring columns of a row, one after the other. Columns that the same outputs read have the same average.
 __device__ __forceinline__ void walk_columns(const Params& p, i64 n, i64 c, i32 (&position)[3]) {
   constexpr bool REUSES = !MAXIMUM && !LINEAR && !REPEATS;
   const TapAxis& columns = p.axes[2];
@@ -361,7 +361,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     }
   }
 
-  // To the functor.
+  // The results go to the functor.
   const Functor::Args& pointwise = args_of<Functor>(p);
   const Quotient<COMPUTE> all(p.divisor);
 #pragma unroll

@@ -81,7 +81,7 @@ template <class T, int V, bool KEEPS_NAN> struct Largest {
   __device__ __forceinline__ T number(int channel) const { return value[channel]; }
 };
 
-// Of 16-bit floats as they are stored, two at a time.
+// Maxima of 16-bit floats as they are stored, two at a time.
 template <class X, int V, bool KEEPS_NAN> struct LargestPair {
   typedef Pair<X> Value;
   static constexpr int LANES = V / 2;
@@ -154,7 +154,7 @@ template <class T, int V, bool KEEPS_NAN> struct LargestPlace {
   }
 };
 
-// The same for 16-bit floats as one integer: above, a rank that rises with the number; below, what falls with the code.
+// Maxima of 16-bit floats as one integer: above, a rank that rises with the number; below, what falls with the code.
 // Both zeros have one rank, NaN has the highest or the lowest. One instruction takes a value.
 template <class X, int V, bool KEEPS_NAN> struct LargestKey {
   typedef i32 Value;
@@ -163,7 +163,7 @@ template <class X, int V, bool KEEPS_NAN> struct LargestKey {
   static constexpr i32 CODES = 0xffff;
   i32 key[LANES];
 
-  // Of two elements at a time, be they neighbours along the channels or along the places.
+  // Takes two elements at a time, be they neighbours along the channels or along the places.
   template <int COUNT>
   static __device__ __forceinline__ void of(const X (&stored)[COUNT][V], i32 code, i32 (&keys)[COUNT][LANES]) {
 #pragma unroll

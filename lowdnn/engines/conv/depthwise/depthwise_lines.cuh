@@ -161,7 +161,7 @@ __device__ __forceinline__ void add_products(f32 (&sums)[SUMS], const f32* x, co
   }
 }
 
-// The same for the t from `begin` to `end` of one chunk.
+// Adds the products of one chunk for each t from `begin` to `end`.
 template <int SUMS>
 __device__ __forceinline__ void add_part(f32 (&sums)[SUMS], const f32* x, const f32* v, i32 begin, i32 end) {
   f32 window[SUMS + CHUNK];

@@ -380,7 +380,7 @@ __device__ __forceinline__ void finish(const Params& p, const Axis* axes, const 
   }
 }
 
-// Of the depths, those of a slice.
+// Leaves of the depths those of a slice.
 __device__ __forceinline__ void take_slice(const Slices& p, u32 slice, u32& begin, u32& end) {
   begin = slice * p.slice_depth;
   end = min(end, begin + p.slice_depth);

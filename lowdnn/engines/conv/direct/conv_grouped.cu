@@ -135,7 +135,7 @@ __device__ __forceinline__ Line next_line(const Params& p, const Line& from, int
   return {from.first + position * p.x_strides[2 + axis], u32(p.x_extents[axis + 1]), from.has(position)};
 }
 
-// The same at `position` of a row of x (a line along the last axis); 0 outside the row.
+// Reads the elements at `position` of a row of x (a line along the last axis); 0 outside the row.
 __device__ __forceinline__ void read_position(const Params& p, const Line& row, i32 position,
                                               const Channels& channels, Accumulator (&values)[X_CHANNELS]) {
   if (row.has(position)) {

@@ -32,7 +32,7 @@ struct SharedFilters {
     return descriptor + u32(step * (2 * FILTER_CHUNK_BYTES >> 4));
   }
 
-  // In the box, of the lane's chunk of a tap's first step.
+  // The place in the box of the lane's chunk of a tap's first step.
   __device__ __forceinline__ u32 offset(int tap) const {
     return p.taps[tap].offset + threadIdx.x % WARP_SIZE / 16 * CHUNK_BYTES;
   }

@@ -21,7 +21,7 @@ struct ReadFilters {
     filters = shared_address(shared.filters) + block * (DEPTH * FILTER_CHUNK_BYTES) + lane % 16 * CHUNK_BYTES;
   }
 
-  // Of two neighbouring blocks.
+  // Loads the operands of two neighbouring blocks.
   __device__ __forceinline__ void operands(u32 (&b)[4], int block, int step) const {
     const u32 from = filters + (block * DEPTH + 2 * step) * FILTER_CHUNK_BYTES;
     if constexpr (FILTERS_ARE_DEPTH) {
@@ -33,7 +33,7 @@ struct ReadFilters {
     for (int word = 0; word < 4; ++word) b[word] = Product::operand(b[word]);
   }
 
-  // In the box, of the lane's chunk.
+  // The place in the box of the lane's chunk.
   __device__ __forceinline__ u32 offset(int step) const { return offsets[2 * step + threadIdx.x % WARP_SIZE / 16]; }
 };
 

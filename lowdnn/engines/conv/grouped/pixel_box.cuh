@@ -48,7 +48,7 @@ template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct
     return IS_SWIZZLED ? address ^ (address >> 3 & (SPAN - 1) * BOX_CHUNK_BYTES) : address;
   }
 
-  // Of a box in shared memory.
+  // The size of a box in shared memory.
   static __device__ __forceinline__ u32 bytes(const BoxGeometry& g) {
     return g.places * PITCH;
   }

@@ -51,7 +51,7 @@ template <class T, class Tile, int UNIT_BYTES, int THREADS, int AXES, class Mask
     __syncthreads();
   }
 
-  // Of its first row.
+  // The place of its first row.
   __device__ __forceinline__ u64 place() const { return u64(x + i64(base[0]) * UNIT_BYTES); }
 
   // Issues part `part` of `parts` of the next k tile's copies.

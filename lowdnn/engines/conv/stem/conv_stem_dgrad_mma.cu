@@ -72,7 +72,7 @@ __device__ __forceinline__ void stage_filters(const Params& p, u32 filters) {
   }
 }
 
-// Of a warp: the rows of dx that outputs add to at a time.
+// A warp's sums: the rows of dx that outputs add to at a time.
 struct Sums {
   f32 values[OPEN][COLUMN_BLOCKS][BLOCKS_M][4];
 

@@ -112,7 +112,7 @@ __device__ __forceinline__ void stage_tables(u32 memory) {
 
 // ---- product --------------------------------------------------------------------------------------------------------
 
-// Of a warp's unit: a lane's pixels are two of each block of 16.
+// The sums of a warp's unit; a lane's pixels are two of each block of 16.
 struct Sums {
   Accumulator values[BLOCKS_M][PASS_BLOCKS][4];
 

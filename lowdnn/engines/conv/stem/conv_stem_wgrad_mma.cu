@@ -71,7 +71,7 @@ __device__ __forceinline__ void stage_response(const Params& p, const i32 (&tile
       });
 }
 
-// Of a warp.
+// The sums of a warp.
 struct Sums {
   f32 values[CLASSES][BLOCKS_M][BLOCKS_N][2][4];
 

@@ -26,7 +26,7 @@ template <class Functor, int THREADS, bool ENDS_EARLY> struct RowConversion {
   __device__ __forceinline__ explicit RowConversion(const ConvertedInput<Functor>& input)
       : input(input), first_row(threadIdx.x % THREADS / CHUNKS), chunk(threadIdx.x % CHUNKS) {}
 
-  // Those of `rows` rows at `place` that `exists(row)`, whose channels begin at `channel` of `group`.
+  // Converts those of `rows` rows at `place` that `exists(row)`, whose channels begin at `channel` of `group`.
   template <class Exists>
   __device__ __forceinline__ void convert(u32 place, u32 rows, u32 group, i32 channel, const Exists& exists) const {
     const i32 column = channel + i32(chunk * CHUNK);
@@ -82,7 +82,7 @@ template <class Functor, int PIXELS, int THREADS, int AXES, bool IS_PADDED, bool
   }
 
  private:
-  // Of the first tap of a run: the others see it from other pixels.
+  // Whether the first tap of a run sees a place inside; the others see it from other pixels.
   __device__ __forceinline__ bool is_inside(u32 pixel) const {
     i32 position[AXES];
     pixels.locate(pixel, position);

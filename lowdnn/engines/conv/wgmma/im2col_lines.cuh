@@ -8,8 +8,8 @@
 #include "im2col_operand.cuh"
 #include "include/tile/register_operand.cuh"
 
-// The pixels of a class. IS_PADDED: whether taps see places outside of the image. Those are zeros behind the functor,
-// whatever it makes of the zeros that the copies bring.
+// The pixels of a class. IS_PADDED: whether taps see places outside of the image. Such places are zeros behind the
+// functor, whatever it makes of the zeros that the copies bring.
 template <int AXES, bool IS_PADDED> struct PixelLines {
   const PixelClass<AXES>& pixels;
   const i32 (&extent)[AXES];  // of the image

@@ -145,7 +145,7 @@ template <class Tile, class Multiply> struct PixelProduct {
   }
 
  private:
-  // Of the stage at `at`: the fragments of the warpgroup's rows, and the team's B.
+  // Fetches the fragments of the warpgroup's rows, and the team's B, of the stage at `at`.
   __device__ __forceinline__ void fetch(Fragments& a, u32 first_row, const typename Tile::Position& at) const {
     const u32 stage = tile.wait_full(at);
     StageB::template transpose<TEAM_WARPS>(stage + Tile::STAGE_A_BYTES, warp);

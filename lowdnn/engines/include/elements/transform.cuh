@@ -6,7 +6,7 @@
 #include "include/ptx/dependent_launch.cuh"
 #include "include/vector.cuh"
 
-// Of a dependent launch (dependent_launch.cuh): waits for what is read, and makes room for the kernel that reads it.
+// Begins a dependent launch (dependent_launch.cuh): waits for what is read, and makes room for the kernel behind.
 template <bool IS_DEPENDENT> __device__ __forceinline__ void begin_launch() {
   if constexpr (IS_DEPENDENT) {
     wait_for_previous_kernel();

@@ -61,7 +61,7 @@ template <class Product> struct EpilogueTile {
     }
   }
 
-  // The same without exits.
+  // Runs the epilogue without exits.
   template <class Functor, int WIDTH, class Map>
   static __device__ __forceinline__ void run(const Product& product, u8* shared, TilePlace place, const Map& map,
                                              const typename Functor::Args& arguments) {

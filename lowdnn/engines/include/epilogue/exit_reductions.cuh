@@ -19,7 +19,7 @@
 #include "include/ptx/warpgroup.cuh"
 #include "include/math/reduction_operators.cuh"
 
-// Of the `per_block` consumer warpgroups of every block, which are its first ones.
+// The number of this warpgroup among the `per_block` consumers of every block, which are its first warpgroups.
 __device__ __forceinline__ u32 worker_index(u32 per_block) {
   return blockIdx.x * per_block + threadIdx.x / WARPGROUP_SIZE;
 }
@@ -103,11 +103,11 @@ template <class Chunk, int CHUNKS, class Operator> struct LaneColumns {
   }
 };
 
-// The same for operators that are made of moments, of 16-bit elements: a tile's are summed by tensor cores, exactly as
-// far as fp32 goes.
+// LaneColumns for operators that are made of moments, of 16-bit elements: tensor cores add up a tile's, exactly as far
+// as fp32 goes.
 //
 // For 8 columns Y of 16 rows, [Y | 1]^T Y has the squares on the diagonal of its first 8 rows, and the sums in each row
-// of the last 8. Of the column g of the 8, lane 4 * g + g / 2 holds both.
+// of the last 8. Lane 4 * g + g / 2 holds both for column g of the 8.
 template <class Chunk, int CHUNKS, class Operator> struct MomentColumns : LaneColumns<Chunk, CHUNKS, Operator> {
   typedef LaneColumns<Chunk, CHUNKS, Operator> Lanes;
   typedef typename Lanes::Total Total;
@@ -299,7 +299,7 @@ template <class Tile, class Operator> struct RowExit {
     totals[half] = Operator::combine(totals[half], Operator::prepare(value));
   }
 
-  // Those of the 16 rows from `row` on of the tile's product that are among its `rows`.
+  // Joins and stores those of the 16 rows from `row` on of the tile's product that are among its `rows`.
   __device__ __forceinline__ void end(const TileWork& work, u32 row, u32 rows) {
     const u32 lane = threadIdx.x % WARP_SIZE;
     Total* to = output.row_totals + work.column / Tile::COLUMNS * output.all_rows + i64(work.batch) * rows;

@@ -46,7 +46,7 @@ template <class Operator, int LINES, int WARP_LINES, int LENGTH, int LINE_STEP, 
     }
   }
 
-  // To shared memory [sharers][LINES], for the warp's lines from `first` on.
+  // Writes to shared memory [sharers][LINES], for the warp's lines from `first` on.
   __device__ __forceinline__ void put(u8* shared, u32 sharer, u32 first) const {
     Total* to = reinterpret_cast<Total*>(shared) + sharer * LINES + first + threadIdx.x % WARP_SIZE;
 #pragma unroll

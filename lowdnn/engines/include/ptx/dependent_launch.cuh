@@ -13,8 +13,8 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 #endif
 }
 
-// The same behind what `place` takes to compute, which the compiler would let wait otherwise: an address, or two of them
-// by exclusive or, so that never all bits are set.
+// Waits after `place` is computed, which the compiler would let wait otherwise. place: an address, or two of them by
+// exclusive or, so that never all bits are set.
 __device__ __forceinline__ void wait_for_previous_kernel(u64 place) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("{.reg .pred known; setp.ne.u64 known, %0, -1; @known griddepcontrol.wait;}" :: "l"(place) : "memory");

@@ -19,7 +19,7 @@ enum : int {
   BY_COPY_ENGINE  // needs one team in a block, one contiguous tensor, and groups of whole 16 bytes
 };
 
-// Of what a functor reads of rows of one chunk.
+// The next row of what a functor reads of rows of one chunk.
 template <class Source, class Tile, int HOW> struct NextRow {
   typedef typename ReadChunk<Source, Tile>::Loaded Loaded;
   static constexpr int BARRIER_BYTES = HOW == BY_COPY_ENGINE ? 16 : 0;
@@ -42,7 +42,7 @@ template <class Source, class Tile, int HOW> struct NextRow {
     return reinterpret_cast<u8*>(first + Tile::HELD * Tile::BLOCK_SIZE) + BARRIER_BYTES;
   }
 
-  // To be called by all threads between a load and the next copy, and before the first copy.
+  // All threads call it between a load and the next copy, and before the first copy.
   __device__ __forceinline__ static void release() {
     if constexpr (HOW == BY_COPY_ENGINE) __syncthreads();
   }

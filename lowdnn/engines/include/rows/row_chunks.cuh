@@ -30,8 +30,8 @@ template <class Source, class Tile> struct ReadChunk {
 
   OfGroups<Tile, Loaded, typename Source::template Loaded<1>> in = {};
 
-  // Before what was read is used once more: to the compiler it is something else then. It would keep what the elements
-  // are converted to in registers.
+  // Makes what was read something else to the compiler before it is used once more: otherwise the converted elements
+  // would stay in registers.
   __device__ __forceinline__ void renew() {
 #pragma unroll
     for (int i = 0; i < Tile::HELD; ++i) {
@@ -75,7 +75,7 @@ template <class Source, class Tile, bool IS_AS_READ> struct RowChunk {
     });
   }
 
-  // Before all items are used once more.
+  // Called before all items are used once more.
   __device__ __forceinline__ void begin_pass() {}
 
   template <class Group>
@@ -92,7 +92,7 @@ template <class Source, class Tile, bool IS_AS_READ> struct RowChunk {
   }
 };
 
-// The same AS_READ, of a functor that hands back the elements of one tensor.
+// A chunk AS_READ, of a functor that hands back the elements of one tensor.
 template <class Source, class Tile> struct RowChunk<Source, Tile, true> {
   typedef typename Source::Result Value;
   ReadChunk<Source, Tile> read;

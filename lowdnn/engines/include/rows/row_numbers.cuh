@@ -64,7 +64,7 @@ __device__ __forceinline__ void store_of_one_row(const typename Target::Args& ar
   if (number % ROWS == 0) Target::template apply<1>(args, Target::cursor(args, kept), number / ROWS, 1, one);
 }
 
-// The same numbers where a kernel may be without them (include/optional.cuh); p: Params that inherit the functor's
+// Loads the numbers where a kernel may be without them (include/optional.cuh). p: Params that inherit the functor's
 // ArgsOf. Values stay as they are where none is there.
 template <class Source, bool IS_THERE, int ROWS = 1, class Params, class Tile, class Value>
 __device__ __forceinline__ void load_number(const Params& p, const RowWalk<Tile>& walk, Value (&values)[Tile::WIDTH]) {

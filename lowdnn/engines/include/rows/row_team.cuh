@@ -53,7 +53,7 @@ template <class Tile_, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fa
   static constexpr int GROUPS = Tile::APART > 1 ? 0 : ROWS / Tile::JOINED_ROWS;
 
   struct Shared {
-    // Of numbers joined one by one there is one area: all have read it when the results are there.
+    // Numbers joined one by one have one area: all threads have read it when the results are there.
     T parts[BY_NUMBER ? 1 : 2][HAS_ROLES ? 1 : MOST]
            [HAS_ROLES ? 1 : BY_NUMBER ? PARTS : SPAN > WARP_SIZE ? Tile::BLOCK_SIZE / WARP_SIZE : 1][Tile::SIDE_SIZE];
     T blocks[2][PULLS ? NUMBERS : 1];
@@ -72,12 +72,12 @@ template <class Tile_, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fa
     if constexpr (IS_TOLD) cluster_arrive();
   }
 
-  // Of a cooperative grid once in a launch, as there is one area of partial results.
+  // Joins the values of all; in a cooperative grid once in a launch, as there is one area of partial results.
   template <class Operator, int COUNT> __device__ __forceinline__ void all(T (&values)[COUNT]) {
     join<Operator, Tile::BLOCKS>(values);
   }
 
-  // The same in two steps: of the team's lanes in a warp, for which nothing waits, and of the rest. Without BY_NUMBER.
+  // Joins in two steps: first the team's lanes in a warp, for which nothing waits, then the rest. Without BY_NUMBER.
   template <class Operator, int COUNT> __device__ __forceinline__ void all_of_lanes(T (&values)[COUNT]) {
     join_lanes<Operator>(values);
   }
@@ -85,7 +85,7 @@ template <class Tile_, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fa
     join_beyond_lanes<Operator, Tile::BLOCKS>(values);
   }
 
-  // Of the team's threads in this block alone.
+  // Joins the values of the team's threads in this block alone.
   template <class Operator, int COUNT> __device__ __forceinline__ void all_of_block(T (&values)[COUNT]) {
     join<Operator, 1>(values);
   }
@@ -115,7 +115,7 @@ template <class Tile_, class T, int MOST, bool TELLS = true, bool HAS_ROLES = fa
 
   // The steps of a meeting, for those that meet in other ways, too (row_exchange.cuh).
 
-  // Of the team's lanes in a warp.
+  // Joins the values of the team's lanes in a warp.
   template <class Operator, int COUNT> static __device__ __forceinline__ void join_lanes(T (&values)[COUNT]) {
 #pragma unroll
     for (int offset = Tile::SIDE_SIZE; IN_LANES && offset < WARP_SIZE && offset < SPAN; offset *= 2) {

@@ -78,7 +78,7 @@ struct RowTile {
   static_assert(!WHOLE || (!SKEWED && !IN_CHUNKS && LINE == 1), "groups of all rows are the same");
   static_assert(LINE == 1 || LINE <= TEAM_SIZE, "only a thread's first group can lie before the row");
 
-  // Of a row; the compiler knows a single one.
+  // Chunks of a row; the compiler knows a single one.
   __device__ __forceinline__ static i64 chunks(const RowSizes<RANK>& sizes) { return IN_CHUNKS ? sizes.chunks : 1; }
 };
 
@@ -105,7 +105,7 @@ template <class Tile> struct RowWalk {
   __device__ __forceinline__ RowWalk(const RowSizes<Tile::RANK>& sizes) : sizes(&sizes) {}
 
   __device__ __forceinline__ void begin() { start(i64(blockIdx.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE)); }
-  // The same for all threads of a block.
+  // Whether the first row exists, for all threads of a block alike.
   __device__ __forceinline__ bool is_within() const { return first < sizes->rows; }
   __device__ __forceinline__ void next(int steps = 1) {
     start(first + steps * (i64(gridDim.x / Tile::BLOCKS) * (Tile::SLOTS * Tile::SIDE_SIZE)));
@@ -205,7 +205,7 @@ template <class Tile> struct RowWalk {
     }
   }
 
-  // To the block's first thread: how many whole groups of a chunk the block has, and where they begin.
+  // Tells the block's first thread how many whole groups of a chunk the block has, and where they begin.
   __device__ __forceinline__ u32 block_groups(i64 chunk, i64& column) {
     constexpr int MOST = Tile::HELD * Tile::TEAM_SIZE;
     const i64 first = group(chunk, 0) + lead;  // what lies before the row is not copied

@@ -39,7 +39,7 @@
 
 constexpr int STAGE_ROW_BYTES = 128;
 
-// Of a stage, for so many rows or columns of a tile: an MN-major operand comes in whole blocks of 64 elements.
+// Lines of a stage for so many rows or columns of a tile: an MN-major operand comes in whole blocks of 64 elements.
 constexpr int stage_lines(int extent, bool is_mn_major) { return is_mn_major ? (extent + 63) / 64 * 64 : extent; }
 
 // One operand's part of a stage: LINES rows or columns, ROW_BYTES along k (MN-major: blocks of 64 elements).
@@ -200,7 +200,7 @@ struct TileWgmma {
     consume_by(schedule, index, sum, epilogue);
   }
 
-  // The same where sum(d, work, first_row, at, issued) gives the accumulators: it takes the tile's stages from `at` on,
+  // Consumes where sum(d, work, first_row, at, issued) gives the accumulators: it takes the tile's stages from `at` on,
   // releases them, and calls issued() when it has seen them all and issued the last multiplication.
   template <class AnySchedule, class Sum, class Epilogue>
   __device__ __forceinline__ void consume_by(const AnySchedule& schedule, u32 index, const Sum& sum,

@@ -30,7 +30,7 @@ template <bool A_IS_M_MAJOR, bool B_IS_N_MAJOR> struct Multiply {
 #if MN_MAJOR_TYPES
 DEFINE_WGMMA_A_IN_REGISTERS(wgmma_registers, TILE_N, WGMMA_D.WGMMA_A.WGMMA_B)
 
-// The same with A in registers.
+// Multiplies with A in registers.
 template <bool B_IS_N_MAJOR> struct MultiplyRegisters {
   __device__ __forceinline__ void operator()(f32 (&d)[TILE_N / 2], const u32 (&a)[4], u64 b, bool accumulate) const {
     wgmma_registers<B_IS_N_MAJOR>(d, a, b, accumulate);
