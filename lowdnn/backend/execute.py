@@ -35,7 +35,7 @@ def _launch(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
     _check_type("variant_pack", variant_pack, DescriptorType.VARIANT_PACK)
     description: ExecutionPlan = plan.value
     pack: VariantPack = variant_pack.value
-    loaded = description.loaded_with(handle, pack) if pack.override_uids else description.loaded_for(handle)
+    loaded = description.loaded_for(handle, pack)
     pointers = pack.in_order(loaded.uids, handle.runtime.counters)
     loaded.execute(pointers, pack.workspace, handle.stream)
 

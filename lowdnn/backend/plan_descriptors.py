@@ -96,14 +96,16 @@ class ExecutionPlan:
         """The plan as data."""
         return self._candidate.plan
 
-    def loaded_for(self, handle: Handle) -> LoadedPlan:
-        """The plan on the handle's device; found again without a look at the plan."""
+    def loaded_for(self, handle: Handle, pack: VariantPack | None = None) -> LoadedPlan:
+        """The plan on the handle's device, for the shapes that ``pack`` has; found again without a look at the plan."""
+        if pack is not None and pack.override_uids:
+            return self._loaded_with(handle, pack)
         loaded = self._loaded.get(handle)
         if loaded is None:
             loaded = self._loaded[handle] = self._load(handle)
         return loaded
 
-    def loaded_with(self, handle: Handle, pack: VariantPack) -> LoadedPlan:
+    def _loaded_with(self, handle: Handle, pack: VariantPack) -> LoadedPlan:
         """The plan for the shapes that ``pack`` overrides: made at the first call with them, without compiling.
 
         It needs no more workspace than the plan itself. Raises NotSupportedError for a graph that does not allow it.

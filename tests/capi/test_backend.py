@@ -25,10 +25,11 @@ N, T, D = AttributeName, AttributeType, DescriptorType
 class Sum:
     """y = a + b through the library: the handle, the plan and the memory."""
 
-    def __init__(self, caller: Caller, device: Runtime) -> None:
+    def __init__(self, caller: Caller, device: Runtime, *, is_override_shape_enabled: bool = False) -> None:
         self.caller = caller
         self.handle = caller.handle()
-        self.graph = caller.add_graph(self.handle)
+        enabled = (N.OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED, T.BOOLEAN, is_override_shape_enabled)
+        self.graph = caller.add_graph(self.handle, enabled)
         self.plan = caller.plan(self.handle, self.graph)
         values = np.arange(32, dtype=np.float32)
         self.expected = values * 3
@@ -121,6 +122,29 @@ def test_a_cuda_graph_is_populated_and_updated(case: Sum, device: Runtime) -> No
     for name in ("Populate", "Update"):
         status = caller.status(f"cudnnBackend{name}CudaGraph", case.handle, case.plan, case.pack, 0)
         assert status is Status.BAD_PARAM_NULL_POINTER
+
+
+def test_a_cuda_graph_of_other_shapes(caller: Caller, device: Runtime) -> None:
+    """The variant pack has fewer rows than the graph: the rows behind them stay as they were."""
+    case, driver = Sum(caller, device, is_override_shape_enabled=True), device.driver
+    pack = caller.pack(
+        {uid: buffer.address for uid, buffer in enumerate(case.buffers, 1)},
+        (N.VARIANT_PACK_OVERRIDE_UNIQUE_IDS, T.INT64, 1, 2, 3),
+        (N.VARIANT_PACK_OVERRIDE_SHAPES, T.INT64, *(3, 8) * 3),
+        (N.VARIANT_PACK_OVERRIDE_STRIDES, T.INT64, *(8, 1) * 3),
+    )
+    with device.context.activated():
+        graph = driver.graph_create()
+        caller.call("cudnnBackendPopulateCudaGraph", case.handle, case.plan, pack, graph)
+        caller.call("cudnnBackendUpdateCudaGraph", case.handle, case.plan, pack, graph)
+        launchable = driver.graph_instantiate(graph)
+        driver.graph_launch(launchable, 0)
+        driver.stream_synchronize(0)
+        driver.graph_exec_destroy(launchable)
+        driver.graph_destroy(graph)
+    found = download(case.y, np.float32)
+    np.testing.assert_array_equal(found[:24], case.expected[:24])
+    assert np.isnan(found[24:]).all()
 
 
 def test_wrong_descriptors_in_execute(case: Sum) -> None:

@@ -90,7 +90,7 @@ class Caller:
             (N.TENSOR_BYTE_ALIGNMENT, T.INT64, 16),
         )
 
-    def add_graph(self, handle: int) -> int:
+    def add_graph(self, handle: int, *attributes: tuple[Any, ...]) -> int:
         """y (uid 3) = a (1) + b (2), of 4 by 8 floats."""
         mode = self.made(
             D.POINTWISE,
@@ -109,6 +109,7 @@ class Caller:
             D.OPERATIONGRAPH,
             (N.OPERATIONGRAPH_OPS, T.BACKEND_DESCRIPTOR, add),
             (N.OPERATIONGRAPH_HANDLE, T.HANDLE, handle),
+            *attributes,
         )
 
     def heuristics(self, graph: int) -> int:
@@ -131,12 +132,13 @@ class Caller:
             (N.EXECUTION_PLAN_ENGINE_CONFIG, T.BACKEND_DESCRIPTOR, config),
         )
 
-    def pack(self, pointers: dict[int, int], workspace: int = 0) -> int:
+    def pack(self, pointers: dict[int, int], *attributes: tuple[Any, ...], workspace: int = 0) -> int:
         return self.made(
             D.VARIANT_PACK,
             (N.VARIANT_PACK_UNIQUE_IDS, T.INT64, *pointers),
             (N.VARIANT_PACK_DATA_POINTERS, T.VOID_PTR, *pointers.values()),
             (N.VARIANT_PACK_WORKSPACE, T.VOID_PTR, workspace),
+            *attributes,
         )
 
 

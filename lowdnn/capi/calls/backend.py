@@ -128,8 +128,9 @@ def _launchable(
 ) -> tuple[LoadedPlan, Pointers, int]:
     """The plan on the handle's device, its tensors' addresses, its workspace."""
     found = state.objects.get(handle, Handle, f"{where}.handle")
-    loaded: LoadedPlan = _value(state, plan, ExecutionPlan, f"{where}.executionPlan").loaded_for(found)
+    description: ExecutionPlan = _value(state, plan, ExecutionPlan, f"{where}.executionPlan")
     variant: VariantPack = _value(state, pack, VariantPack, f"{where}.variantPack")
+    loaded = description.loaded_for(found, variant)
     return loaded, variant.in_order(loaded.uids, found.runtime.counters), variant.workspace
 
 
