@@ -179,18 +179,21 @@ class Graphs:
         workspace: tuple[Address, int] | None = None,
         place: int = 0,
         mode: HeurMode = HeurMode.A,
-        is_workspace_enough: bool = True,
+        told_bytes: Callable[[], int] | None = None,
     ) -> None:
         """Launches the candidate at ``place`` into the handle's stream.
 
         workspace: the caller's address and its bytes; the handle's own memory where it is left out, which grows at the
-        first call that needs more, and is apart for each stream. is_workspace_enough: whether too small a workspace is
-        an error; otherwise the handle's own memory stands in for it.
+        first call that needs more, and is apart for each stream.
+
+        told_bytes: the size that the caller was told, asked for where the workspace is too small for this plan. With so
+        much of it the handle's own memory stands in, since alpha, beta and alignment, which the size does not depend
+        on, may take another plan. Left out: too small a workspace is an error.
         """
         loaded = self.planned(handle, builder, mode).loaded(handle, place, where)
         needed = loaded.plan.workspace_bytes
         pointers = tuple(builder.pointers[uid] for uid in loaded.uids)
-        if not is_workspace_enough and workspace is not None and workspace[1] < needed:
+        if workspace is not None and workspace[1] < needed and told_bytes is not None and workspace[1] >= told_bytes():
             workspace = None
         loaded.execute(pointers, self._workspace(handle, needed, workspace, where), handle.stream)
 
@@ -221,3 +224,8 @@ def compute_type_of(*data_types: DataType) -> DataType:
     """DOUBLE where FLOAT would round a value that is read or written, else FLOAT."""
     wide = (DataType.DOUBLE, DataType.INT32, DataType.INT64)
     return DataType.DOUBLE if any(data_type in wide for data_type in data_types) else DataType.FLOAT
+
+
+def no_bytes() -> int:
+    """For calls whose caller may bring any workspace."""
+    return 0

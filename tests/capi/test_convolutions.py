@@ -144,6 +144,30 @@ def test_algorithms(caller: Caller, device: Runtime, direction: Direction) -> No
 
 
 @DIRECTIONS
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_told_workspace_is_enough_for_any_scales(
+    caller: Caller, device: Runtime, direction: Direction, groups: int
+) -> None:
+    """Channels of images lie inside. alpha, beta and addresses of less alignment may take other plans than the told."""
+    case = Case(caller, device, direction, groups=groups)
+    images = ["w" not in port for port in direction.ports]
+    orders = [(0, 2, 3, 1) if is_image else (0, 1, 2, 3) for is_image in images]
+    for descriptor, array, is_image in zip(case.descriptors, case.arrays, images, strict=True):
+        if is_image:
+            caller.call("cudnnSetTensor4dDescriptor", descriptor, 1, DataType.FLOAT, *array.shape)
+    rows = case.listed(f"cudnnGetConvolution{direction.name}Algorithm_v7", len(direction.order))
+    old, expected = case.arrays[2], 2 * case.product - case.arrays[2]
+    for skipped, row in ((skipped, row) for skipped in (0, 1, 2) for row in rows):
+        flat = [array.transpose(order).ravel() for array, order in zip(case.arrays, orders, strict=True)]
+        begins = [case.memory.put(np.concatenate([np.zeros(skipped, np.float32), values])) for values in flat]
+        case.addresses = [begin + skipped * old.itemsize for begin in begins]
+        room = case.memory.put(np.zeros(max(row[3], 1), np.uint8))
+        assert case.run(row[0], 2.0, -1.0, (room, row[3])) is Status.SUCCESS, caller.last_error()
+        found = case.memory.get(begins[2])[skipped:]
+        np.testing.assert_array_equal(found, expected.transpose(orders[2]).ravel())
+
+
+@DIRECTIONS
 def test_finding_algorithms(caller: Caller, device: Runtime, direction: Direction) -> None:
     case = Case(caller, device, direction)
     name, count = f"cudnnFindConvolution{direction.name}Algorithm", len(direction.order)

@@ -11,6 +11,7 @@ from lowdnn.capi.calls.shared import change, member, was_set
 from lowdnn.capi.classic_enums import BatchNormMode, BatchNormOps
 from lowdnn.capi.descriptors import TensorDescriptor, packed_strides
 from lowdnn.capi.errors import Call
+from lowdnn.capi.graphs import no_bytes
 from lowdnn.capi.memory import Address, write_outputs
 from lowdnn.capi.state import State
 from lowdnn.enums import DataType, TensorFormat
@@ -48,7 +49,7 @@ def forward_training_ex(
         frame.scales(alpha, beta, frame.descriptor(y_desc, "y")), (x_desc, x), (z_desc, z), (y_desc, y), scale, bias,
         factor, (running_mean, running_variance), epsilon, (mean, inv_variance),
     )  # fmt: skip
-    frame.run((workspace, workspace_bytes), is_workspace_enough=False)
+    frame.run((workspace, workspace_bytes), told_bytes=no_bytes)
 
 
 def forward_inference(
@@ -95,7 +96,7 @@ def backward_ex(
         scales, (x_desc, x), (y_desc, y), (dy_desc, dy), (dz_desc, dz), (dx_desc, dx), scale, (dscale, dbias),
         (mean, inv_variance),
     )  # fmt: skip
-    frame.run((workspace, workspace_bytes), is_workspace_enough=False)
+    frame.run((workspace, workspace_bytes), told_bytes=no_bytes)
 
 
 def forward_workspace_size(

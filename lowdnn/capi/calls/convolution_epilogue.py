@@ -10,7 +10,7 @@ from lowdnn.capi.calls.frame import Frame
 from lowdnn.capi.calls.shared import was_set
 from lowdnn.capi.descriptors import ActivationDescriptor
 from lowdnn.capi.errors import Call
-from lowdnn.capi.graphs import compute_type_of
+from lowdnn.capi.graphs import compute_type_of, no_bytes
 from lowdnn.capi.memory import Address
 from lowdnn.capi.state import State
 from lowdnn.enums import ActivationMode, PointwiseMode
@@ -61,7 +61,7 @@ def forward(
         frame.name,
         (workspace, workspace_bytes),
         mode=problem.mode,
-        is_workspace_enough=False,
+        told_bytes=no_bytes,
     )
 
 

@@ -36,7 +36,7 @@ from lowdnn.runtime.event import Event
 from lowdnn.status import BadParamError, LowdnnError, Status
 
 #: An address with all alignment that an engine could ask for, where a call has none.
-_ALIGNED: Final = 256
+_ALIGNED_EACH: Final = (256,) * 3
 #: algorithm, status, time, memory, determinism, mathType, reserved: the three structures of results.
 _PERFORMANCE = struct.Struct("=iif4xQii3i4x")
 
@@ -65,9 +65,12 @@ class Direction:
         return number
 
     def place(self, algorithm: int, planned: Planned, where: str) -> int:
-        """The candidate that an algorithm's number stands for."""
+        """The candidate that an algorithm's number stands for; raises NotSupportedError where there are not so many."""
         place = self.order.index(self.check(algorithm, where))
-        return 0 if place == 1 and len(planned.candidates) == 1 else place
+        if place == 1 and len(planned.candidates) == 1:
+            return 0
+        planned.candidate(place, where)
+        return place
 
 
 F, D, W = ConvolutionFwdAlgo, ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo
@@ -109,7 +112,7 @@ class Problem:
     @classmethod
     def of(
         cls, state: State, where: str, direction: Direction, convolution: Address, descriptors: tuple[Address, ...],
-        addresses: tuple[Address, ...] = (_ALIGNED,) * 3,
+        addresses: tuple[Address, ...] = _ALIGNED_EACH,
     ) -> Problem:  # fmt: skip
         tensors = tuple(
             was_set(state, address, FilterDescriptor, f"{where}.{port}Desc")
@@ -147,7 +150,8 @@ class Problem:
             raise BadParamError.at(f"{where}.channels", expected=expected, got=image.dims[1])
 
     def planned(self, state: State, handle: Handle, where: str) -> Planned:
-        return state.graphs.planned(handle, self.built(where), self.mode)
+        """With alpha 1, beta 0 and aligned tensors: what all that callers are told about algorithms refers to."""
+        return state.graphs.planned(handle, replace(self, addresses=_ALIGNED_EACH).built(where), self.mode)
 
 
 def geometry(of: ConvolutionDescriptor) -> Convolution:
@@ -180,11 +184,32 @@ def _run(direction: Direction, name: str) -> Call:
         data_type = problem.tensors[2].data_type
         scales = (read_scale(alpha, data_type, f"{name}.alpha"), read_scale(beta, data_type, f"{name}.beta"))
         builder = problem.built(name, *scales)
-        planned = state.graphs.planned(user, builder, problem.mode)
-        place = direction.place(algorithm, planned, f"{name}.algo")
-        state.graphs.run(user, builder, name, (workspace, workspace_bytes), place, problem.mode)
+        place = _place(state, user, problem, builder, algorithm, name)
+
+        def told_bytes() -> int:
+            return _told(state, user, problem, algorithm, name).plan.workspace_bytes
+
+        state.graphs.run(user, builder, name, (workspace, workspace_bytes), place, problem.mode, told_bytes=told_bytes)
 
     return run
+
+
+def _place(state: State, handle: Handle, problem: Problem, builder: Builder, algorithm: int, name: str) -> int:
+    """The candidate of the graph as it is: the first of the engine that the algorithm stands for, else the best one."""
+    if problem.direction.check(algorithm, f"{name}.algo") is problem.direction.order[0]:
+        return 0
+    planned, told = state.graphs.planned(handle, builder, problem.mode), problem.planned(state, handle, name)
+    place = problem.direction.place(algorithm, told, f"{name}.algo")
+    if planned is told:
+        return place
+    wanted = told.candidates[place].engine
+    return next((index for index, found in enumerate(planned.candidates) if found.engine is wanted), 0)
+
+
+def _told(state: State, handle: Handle, problem: Problem, algorithm: int, name: str) -> Candidate:
+    """What the caller was told that the algorithm stands for."""
+    planned = problem.planned(state, handle, name)
+    return planned.candidate(problem.direction.place(algorithm, planned, f"{name}.algo"), f"{name}.algo")
 
 
 def _workspace_size(direction: Direction, name: str) -> Call:
@@ -194,9 +219,8 @@ def _workspace_size(direction: Direction, name: str) -> Call:
     ) -> None:  # fmt: skip
         user = state.objects.get(handle, Handle, f"{name}.handle")
         problem = Problem.of(state, name, direction, convolution, (a_desc, b_desc, c_desc))
-        planned = problem.planned(state, user, name)
-        candidate = planned.candidate(direction.place(algorithm, planned, f"{name}.algo"), f"{name}.algo")
-        write_outputs((size, "Q", candidate.plan.workspace_bytes, f"{name}.sizeInBytes"))
+        needed = _told(state, user, problem, algorithm, name).plan.workspace_bytes
+        write_outputs((size, "Q", needed, f"{name}.sizeInBytes"))
 
     return workspace_size
 

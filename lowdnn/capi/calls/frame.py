@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lowdnn.backend.handle import Handle
@@ -42,9 +43,9 @@ class Frame:
         """alpha and beta of a call whose result is ``of``."""
         return self.scale(alpha, of.data_type, "alpha"), self.scale(beta, of.data_type, "beta")
 
-    def run(self, workspace: tuple[Address, int] | None = None, *, is_workspace_enough: bool = True) -> None:
+    def run(self, workspace: tuple[Address, int] | None = None, *, told_bytes: Callable[[], int] | None = None) -> None:
         """See ``Graphs.run``."""
-        self.state.graphs.run(self.handle, self.builder, self.name, workspace, is_workspace_enough=is_workspace_enough)
+        self.state.graphs.run(self.handle, self.builder, self.name, workspace, told_bytes=told_bytes)
 
     def workspace_bytes(self) -> int:
         """Of the graph as it is."""

@@ -88,29 +88,21 @@ def reduce_tensor(
         _reduced(frame.builder, source, result, found.operation)
 
     frame.builder.store(write, target, c, scales, f"{frame.name}.C")
-    frame.run((workspace, workspace_bytes))
+
+    def told_bytes() -> int:
+        return _workspace_bytes(frame, found, frame.descriptor(a_desc, "a"), target)
+
+    frame.run((workspace, workspace_bytes), told_bytes=told_bytes)
 
 
 def reduction_workspace_size(
     state: State, handle: Address, reduction: Address, a_desc: Address, c_desc: Address, size: Address
 ) -> None:
     """The most that any alpha and beta need."""
-    name = "cudnnGetReductionWorkspaceSize"
-    user = state.objects.get(handle, Handle, f"{name}.handle")
-    found = _reduction(state, name, reduction)
-    source = was_set(state, a_desc, TensorDescriptor, f"{name}.aDesc")
-    target = was_set(state, c_desc, TensorDescriptor, f"{name}.cDesc")
-    needed = 0
-    for scales in ((1.0, 0.0), (2.0, 0.0), (2.0, 1.0)):
-        builder = Builder()
-        tensor = builder.tensor(source, _ALIGNED, f"{name}.A")
-
-        def write(result: Tensor, builder: Builder = builder, tensor: Tensor = tensor) -> None:
-            _reduced(builder, tensor, result, found.operation)
-
-        builder.store(write, target, _ALIGNED, scales, f"{name}.C")
-        needed = max(needed, state.graphs.planned(user, builder).candidate(0, name).plan.workspace_bytes)
-    write_outputs((size, "Q", needed, f"{name}.sizeInBytes"))
+    frame = Frame.of(state, handle, "cudnnGetReductionWorkspaceSize")
+    found = _reduction(state, frame.name, reduction)
+    needed = _workspace_bytes(frame, found, frame.descriptor(a_desc, "a"), frame.descriptor(c_desc, "c"))
+    write_outputs((size, "Q", needed, f"{frame.name}.sizeInBytes"))
 
 
 def reduction_indices_size(
@@ -150,6 +142,24 @@ def _reduction(state: State, name: str, address: Address) -> ReduceTensorDescrip
         where = f"{name}.reduceTensorIndices"
         raise NotSupportedError.at(where, expected=ReduceTensorIndices.NO_INDICES.name, got=found.indices.name)
     return found
+
+
+def _workspace_bytes(
+    frame: Frame, reduction: ReduceTensorDescriptor, source: TensorDescriptor, target: TensorDescriptor
+) -> int:
+    """The most that aligned tensors need, with any alpha and beta."""
+    needed = 0
+    for scales in ((1.0, 0.0), (2.0, 0.0), (2.0, 1.0)):
+        builder = Builder()
+        tensor = builder.tensor(source, _ALIGNED, f"{frame.name}.A")
+
+        def write(result: Tensor, builder: Builder = builder, tensor: Tensor = tensor) -> None:
+            _reduced(builder, tensor, result, reduction.operation)
+
+        builder.store(write, target, _ALIGNED, scales, f"{frame.name}.C")
+        planned = frame.state.graphs.planned(frame.handle, builder)
+        needed = max(needed, planned.candidate(0, frame.name).plan.workspace_bytes)
+    return needed
 
 
 def _reduced(builder: Builder, x: Tensor, y: Tensor, operation: ReduceTensorOp) -> Tensor:
