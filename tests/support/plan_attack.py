@@ -34,7 +34,6 @@ class Attack:
 
     outcomes: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
-    slowest_s: float = 0.0
     compiled: int = 0
 
 

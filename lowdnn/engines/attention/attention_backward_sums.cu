@@ -31,7 +31,7 @@ struct QueryParams {
   Backward problem;
 };
 
-// Where there are tiles of keys with splits.
+// Parameters for tiles of keys with splits.
 template <bool IS_THERE> struct KeyParams {
   Gradient dk, dv;
   KeyOrder keys;

@@ -191,7 +191,7 @@ struct Warpgroup {
     clear_beyond(place.band.queries - tile * TILE_Q, p.problem.queries - tile * TILE_Q, stage.q());
     return stage;
   }
-  // For multiplications whose products nobody wants: what no copy overwrites meanwhile.
+  // Queries that no copy overwrites meanwhile, for multiplications whose products nobody wants.
   __device__ __forceinline__ QueryStage idle_queries() const {
     static_assert(Queries::BYTES <= Keys::BYTES, "enough to read");
     return {memory.k.address};

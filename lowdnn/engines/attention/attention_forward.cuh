@@ -1,7 +1,7 @@
-// What kernels of attention forward have in common, whichever instruction multiplies: their parameters, and how scores
-// and outputs lie in registers. The stages over these have headers of their own: which keys a block's queries see
-// (attention_forward_place.cuh), the scores (.._scores.cuh), the running softmax over tiles of keys
-// (.._softmax.cuh), the weights (.._weights.cuh), what is stored for each query (.._store.cuh).
+// The parameters that kernels of attention forward share, whichever instruction multiplies, and how scores and outputs
+// lie in registers. Headers beside this one have the stages: attention_forward_place.cuh (the keys that a block's
+// queries see), attention_forward_scores.cuh, attention_forward_softmax.cuh (online, over tiles of keys),
+// attention_forward_weights.cuh and attention_forward_store.cuh (statistics and outputs).
 //
 // Warps have WARP_Q rows each, in parts of 16. Accumulators are [parts][blocks of 8 columns][4], as mma.sync and wgmma
 // have them: this thread's columns are 2 * (lane % 4) and the next, elements 0 and 1 of row lane / 4, 2 and 3 of the

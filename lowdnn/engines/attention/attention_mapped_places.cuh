@@ -34,7 +34,7 @@ struct PackedMappedHead {
   i32 head;
   i32 length, end;  // in rows, of this sequence and of all that are packed up to it
 
-  // As MappedHead does.
+  // Copies as MappedHead does.
   template <class Rows_> __device__ __forceinline__ void copy(const Rows_& to, i32 row, u32 barrier) const {
 #pragma unroll
     for (int box = 0; box < Rows_::BOXES; ++box) {
@@ -65,7 +65,7 @@ template <int BOX> struct PagedHead {
   i32 stride, shift;
   i32 last;  // row that exists
 
-  // As MappedHead does. Behind the last row its page is read again: the table may have anything there.
+  // Copies as MappedHead does. Behind the last row its page is read again: the table may have anything there.
   template <class Rows_> __device__ __forceinline__ void copy(const Rows_& to, i32 row, u32 barrier) const {
     static_assert(Rows_::ROWS % BOX == 0 && BOX % 8 == 0, "whole boxes, whole swizzle patterns");
 #pragma unroll 1

@@ -142,7 +142,7 @@ template <class Rows_, int COUNT, int READERS, int WRITERS = 1> struct TileRing 
 
 // ---- accumulators of 64 rows, in blocks of 8 columns ----------------------------------------------------------------
 
-// As wgmma numbers them.
+// The accumulators of a thread as wgmma numbers them.
 template <int BLOCKS> __device__ __forceinline__ f32 (&flat(f32 (&d)[1][BLOCKS][4]))[BLOCKS * 4] {
   return reinterpret_cast<f32(&)[BLOCKS * 4]>(d);
 }

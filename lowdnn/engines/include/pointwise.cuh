@@ -53,7 +53,7 @@ template <class T> __device__ __forceinline__ T clipped_relu_gradient(T dy, T x,
   return x >= upper ? T(0) : x > lower ? dy : slope == T(0) ? T(0) : slope * dy;
 }
 
-// 1 / sqrt(x). In f64 from two exactly rounded operations, since the instruction's accuracy is not specified.
+// 1 / sqrt(x); in f64 by two exactly rounded operations, since the instruction's accuracy is not specified.
 __device__ __forceinline__ f32 inverse_sqrt(f32 x) { return rsqrt(x); }
 __device__ __forceinline__ f64 inverse_sqrt(f64 x) { return 1.0 / sqrt(x); }
 

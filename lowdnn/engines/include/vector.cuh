@@ -135,7 +135,7 @@ template <class Path, int WIDTH, class T, int V> __device__ __forceinline__ void
   }
 }
 
-// Where `exists`; otherwise they keep what they hold. For what the same kernel does not write.
+// Loads where `exists`; otherwise elements keep what they hold. The same kernel must not write what is read.
 template <int WIDTH, class T, int V>
 __device__ __forceinline__ void load_where(bool exists, T (&to)[V], const T* from) {
   constexpr int W = access_width(WIDTH, V, sizeof(T));

@@ -55,7 +55,7 @@ __device__ __forceinline__ void finish(const Params& p, const Product& product, 
 extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 shared[];
 
-  // Which tile of which batch, and which part of K.
+  // The block's tile, its batch, and its part of K.
   const u32 tiles = p.tile_rows * p.tile_columns;
   const u32 slab = blockIdx.x / tiles;
   const u32 split = slab / p.batches, batch = slab % p.batches;

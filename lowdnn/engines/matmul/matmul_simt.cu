@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS) KERNEL_NAME(const __
   __shared__ Tile::Shared shared;
   const int thread = threadIdx.x;
 
-  // Which tile of which batch entry.
+  // The block's tile and its batch entry.
   u32 rest = blockIdx.x;
   const int first_column = int(rest % p.column_tiles) * TILE_COLUMNS;
   rest /= p.column_tiles;

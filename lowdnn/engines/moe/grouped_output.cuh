@@ -26,7 +26,7 @@ struct GroupMap {
   }
 };
 
-// For MapEpilogue: up to STAGING_ROWS rows from `row` on, as many as the group has.
+// A target of MapEpilogue: up to STAGING_ROWS rows from `row` on, as many as the group has.
 struct GroupTarget {
   const GroupMap& output;
   const i32 row, rows;

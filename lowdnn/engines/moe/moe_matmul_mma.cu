@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   extern __shared__ __align__(1024) u8 shared[];
   const GroupTiles tiles = GroupTiles::of<TILE_M>(reinterpret_cast<u32*>(shared + p.table), p.groups);
 
-  // Which rows of which group.
+  // The block's rows and their group.
   const u32 row_tile = blockIdx.x / p.column_tiles;
   if (row_tile >= tiles.all()) return;
   const u32 group = tiles.group_of(row_tile);

@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS) KERNEL_NAME(const __
   extern __shared__ u32 tiles_before[];
   const GroupTiles tiles = GroupTiles::of<TILE_ROWS>(tiles_before, p.groups);
 
-  // Which rows of which group.
+  // The block's rows and their group.
   const u32 row_tile = blockIdx.x / p.column_tiles;
   if (row_tile >= tiles.all()) return;
   const u32 group = tiles.group_of(row_tile);

@@ -28,7 +28,7 @@ struct Params {
 extern "C" __global__ void __launch_bounds__(Tile::THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
   __shared__ Tile::Shared shared;
 
-  // Which tile of which expert.
+  // The block's tile and its expert.
   const int first_column = int(blockIdx.x % p.column_tiles) * TILE_COLUMNS;
   const u32 rest = blockIdx.x / p.column_tiles;
   const int first_row = int(rest % p.row_tiles) * TILE_ROWS;

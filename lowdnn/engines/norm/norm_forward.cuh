@@ -65,7 +65,7 @@ struct Params : Numbers,
                 ArgsOf<Inverse, TRAINING>,
                 ArgsOf<Variance, HAS_VARIANCE> {};
 
-// Where no row can be extreme.
+// Stands where no row can be extreme.
 struct NoLeftRows {
   __device__ __forceinline__ bool leaves(const RowWalk<Tile>&, const Value (&)[WIDTH]) { return false; }
 };

@@ -21,7 +21,7 @@
 #include "window_tile.cuh"
 #include "generated.cuh"
 
-// Where HAS_INDEX: where the maxima lie.
+// The places of the maxima, where HAS_INDEX.
 template <bool IS_THERE> struct IndexOutput {
   INDEX_TYPE* index;
   i64 index_strides[5];

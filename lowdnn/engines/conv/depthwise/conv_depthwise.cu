@@ -390,7 +390,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     correlate<ROW_TAPS, COLUMN_TAPS>(p, thread, plane, row, column, weights, exits);
   }
 
-  // What it leaves of the exits.
+  // Stores what this thread has of the exits' totals.
   if constexpr (Exits::Channels::EXISTS) {
     const Place place(p, thread);
     const u32 slice = place.slice(p) * p.classes.divisor + blockIdx.x - block * p.classes.divisor;

@@ -427,7 +427,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS) KERNEL_N
   __shared__ Shared shared;
   const int thread = threadIdx.x;
 
-  // Which tile of which group, and of which class or slice.
+  // The block's tile, its group, and its class or slice.
   u32 rest = blockIdx.x;
   const int map_start = int(rest % p.map_tiles) * TILE_MAPS;  // in the group
   rest /= p.map_tiles;

@@ -170,8 +170,8 @@ template <int TAPS_> struct Window {
 
   __device__ __forceinline__ Window(const Params& p, const Line& row, const Patch& patch, const Channels& channels) {
     // What is hidden from the compiler decides which addresses it computes before the loop over rows and keeps. With
-    // several channels none: up to 13 x 4 of 64 bits would spill. With one channel and many taps the offsets in the
-    // row.
+    // several channels it keeps none, since up to 13 x 4 of 64 bits would spill; with one channel and many taps, it keeps
+    // the offsets in the row.
     i32 origin = patch.origin[LAST];
     Line line = row;
     if constexpr (X_CHANNELS > 1) asm volatile("" : "+r"(origin));

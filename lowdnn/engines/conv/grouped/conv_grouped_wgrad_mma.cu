@@ -398,7 +398,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
   stage_places(p, shared);
 
   const Assigned task(p, warp, set, slab);
-  // In shared memory, from where it starts on: the task's first blocks in the first stages.
+  // Where the task's first blocks lie in shared memory, in the first stages.
   const u32 filters = task.filters(), channels = shared.images + task.channels();
   Sums sums = {};
   wait_for_previous_kernel();

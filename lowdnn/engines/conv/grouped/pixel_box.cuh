@@ -92,7 +92,7 @@ template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct
   }
 
  private:
-  // In shared memory.
+  // The place of a position in shared memory.
   static __device__ __forceinline__ i32 place_of(const BoxGeometry& g, i32 row, i32 column) {
     return row * g.row_places + (IN_HALVES ? column % 2 * g.halves_apart + column / 2 : column);
   }

@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   extern __shared__ __align__(1024) u8 shared[];
   constexpr int UNIT = ALIGNMENT / int(sizeof(TYPE));
 
-  // Which tile of which group, and which part of K.
+  // The block's tile, its group, and its part of K.
   const u32 tiles = p.tile_rows * p.tile_columns;
   const u32 slab = blockIdx.x / tiles;
   const u32 split = slab / p.groups, group = slab % p.groups;

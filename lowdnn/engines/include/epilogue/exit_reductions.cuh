@@ -147,7 +147,7 @@ template <class Chunk, int CHUNKS, class Operator> struct MomentColumns : LaneCo
     }
   }
 
-  // After its last chunk, with Chunk::BYTES of shared memory to use.
+  // Called after its last chunk, with Chunk::BYTES of shared memory to use.
   __device__ __forceinline__ void end(u8* area) {
     const u32 lane = threadIdx.x % WARP_SIZE, column = lane / 4;
     Total* handed = reinterpret_cast<Total*>(area);
@@ -224,12 +224,12 @@ template <class Tile, class Chunk, class Operator> struct ColumnExit {
     first = work.column;
   }
 
-  // After them.
+  // Called after them.
   __device__ __forceinline__ void begin_store() { warp_columns.begin(); }
   __device__ __forceinline__ void add(const u8* area, int chunk, u32 rows) { warp_columns.add(area, chunk, rows); }
   __device__ __forceinline__ void end_store(u8* chunk) { warp_columns.end(chunk); }  // where it USES_CHUNK
 
-  // After the last tile.
+  // Called after the last tile.
   template <int AREA_BYTES> __device__ __forceinline__ void finish(u8* area) const {
     if (first != NOWHERE) join<AREA_BYTES>(area);
   }

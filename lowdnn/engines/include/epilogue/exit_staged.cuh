@@ -88,7 +88,7 @@ struct StagedExits {
     }
   }
 
-  // After the last one: where the rows go.
+  // Called after the last one; place: where the rows go.
   __device__ __forceinline__ void end(const Output& output, ExitPlace place) {
     if constexpr (Along::EXISTS) {
       along = Along::Of::combine(along, shuffle_down(along, STAGING_ROWS));

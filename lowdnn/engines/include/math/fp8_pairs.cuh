@@ -16,7 +16,7 @@ __device__ __forceinline__ u16 packed_pair(Tag<e5m2>, const f32* pair) {
   return result;
 }
 
-// As fp16, which holds them all.
+// The pair as fp16, which holds all values of fp8.
 __device__ __forceinline__ u32 widened_pair(Tag<e4m3>, u16 pair) {
   u32 word;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(word) : "h"(pair));

@@ -89,7 +89,7 @@ struct GenStats {
   template <class T> static __device__ __forceinline__ Moments<T> finish(Moments<T> x, i64 count) { return x; }
 };
 
-// Where a kernel may have a reduction, and has none.
+// Stands where a kernel may have a reduction and has none.
 struct NoOperator {};
 
 // What an operator makes of elements of type T.
