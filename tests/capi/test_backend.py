@@ -283,11 +283,14 @@ def test_statuses_of_bad_arguments(caller: Caller) -> None:
     assert caller.status(*set_, int(N.MATMUL_COMP_TYPE), int64, 1, one) is Status.BAD_PARAM
     assert caller.status(*set_, 123456, int64, 1, one) is Status.BAD_PARAM
     get = ("cudnnBackendGetAttribute", caller.tensor(1, (2, 3), (3, 1)), uid, int64)
-    count = ctypes.byref(ctypes.c_int64())
+    available = ctypes.c_int64()
+    count = ctypes.byref(available)
     assert (
         caller.status("cudnnBackendGetAttribute", tensor, uid, int64, 1, count, one) is Status.BAD_PARAM_NOT_FINALIZED
     )
-    assert caller.status(*get, 1, count, None) is Status.BAD_PARAM_NULL_POINTER
+    caller.call(*get, 9, count, None)
+    assert available.value == 1
+    assert caller.status(*get, 1, None, None) is Status.BAD_PARAM_NULL_POINTER
     assert caller.status(*get, -1, count, one) is Status.BAD_PARAM
     caller.call(*get, 1, None, one)
     created = ctypes.c_void_p(5)

@@ -74,13 +74,15 @@ def get_attribute(
 ) -> None:
     """Writes how many elements there are to ``count``, and ``requested`` of them at most to ``elements``.
 
-    Nested descriptors are put behind the pointers that ``elements`` holds, which the caller has created. ``count`` may
-    be NULL, and ``elements`` where nothing is requested.
+    Nested descriptors are put behind the pointers that ``elements`` holds, which the caller has created. Either of
+    ``count`` and ``elements`` may be NULL: without ``elements`` the call asks for the count alone, whatever is
+    ``requested``, as cudnn-frontend does of an engine's notes.
     """
     found = state.objects.get(descriptor, Descriptor, f"{_GET}.descriptor")
     kind = _attribute_type(attribute_type, _GET)
     values = found.get_attribute(_NAMES.get(name, name), kind)  # type: ignore[arg-type]
-    available = _WRITERS.get(kind, _write_plain)(state, kind, values, requested, elements)
+    most = min(requested, 0) if count and not elements else requested
+    available = _WRITERS.get(kind, _write_plain)(state, kind, values, most, elements)
     if count:
         write_array(count, "q", (available,), f"{_GET}.elementCount")
 
