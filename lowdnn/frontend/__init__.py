@@ -31,11 +31,14 @@ from lowdnn.frontend.handles import (
     create_device_properties,
     create_handle,
     destroy_handle,
+    get_last_error_string,
     get_stream,
     set_stream,
 )
+from lowdnn.frontend.inspection import Node
 from lowdnn.frontend.kernel_caches import create_kernel_cache, kernel_cache
-from lowdnn.frontend.python_graph import knob, pygraph
+from lowdnn.frontend.knobs import knob
+from lowdnn.frontend.python_graph import pygraph
 from lowdnn.frontend.wrappers import graph, graph_cache, jit
 from lowdnn.status import NotSupportedError as cudnnGraphNotSupportedError
 
@@ -45,6 +48,7 @@ tensor = Tensor
 __all__ = [
     "DeviceTensor",
     "Handle",
+    "Node",
     "Tensor",
     "attention_implementation",
     "backend_version",
@@ -62,6 +66,7 @@ __all__ = [
     "device_properties",
     "diagonal_alignment",
     "from_numpy",
+    "get_last_error_string",
     "get_stream",
     "graph",
     "graph_cache",

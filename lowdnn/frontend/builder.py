@@ -59,6 +59,7 @@ class GraphBuilder:
         self.defaults = defaults
         self._tensors: list[Tensor] = []
         self._entries: list[Entry] = []
+        self._graph: OperationGraph | None = None
         self._is_fixed = False
         self._call = Call("", {})
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 from lowdnn.backend.graph_descriptors import DeviceProperties
 from lowdnn.backend.handle import Handle
 from lowdnn.mirrored import MIRRORED_CUDNN_VERSION, version_number
-from lowdnn.status import AttributeTypeError, BadParamError
+from lowdnn.status import AttributeTypeError, BadParamError, LowdnnError
 
 
 def create_handle(
@@ -48,6 +50,15 @@ def backend_version() -> int:
 def backend_version_string() -> str:
     """The same as ``major.minor.patch``."""
     return ".".join(map(str, MIRRORED_CUDNN_VERSION))
+
+
+def get_last_error_string() -> str:
+    """The message of the error that the calling thread handles now (in an ``except`` block), or "".
+
+    A handle keeps the message of its last error (``last_error``), and no other state is kept.
+    """
+    error = sys.exception()
+    return str(error) if isinstance(error, LowdnnError) else ""
 
 
 def create_device_properties(source: Handle | str | bytes | int = 0) -> DeviceProperties:

@@ -17,8 +17,6 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import gcd
 from typing import Any
 
 from lowdnn.arch.specs import ArchSpec, spec_for
@@ -28,7 +26,6 @@ from lowdnn.backend.override_shapes import Shapes
 from lowdnn.engines.base import Engine
 from lowdnn.engines.engine_set import EngineSet
 from lowdnn.engines.registry import ENGINES
-from lowdnn.enums import KnobType
 from lowdnn.events import emit, event_logger
 from lowdnn.frontend.arguments import boolean, integer, member, members, text
 from lowdnn.frontend.attention import AttentionMethods
@@ -50,7 +47,9 @@ from lowdnn.frontend.enums import (
 from lowdnn.frontend.enums import cuda_graph_retention as CudaGraphRetention
 from lowdnn.frontend.execution import PreparedExecution, other_shapes, pair
 from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.inspection import InspectionMethods
 from lowdnn.frontend.kernel_caches import kernel_cache as KernelCache
+from lowdnn.frontend.knobs import knob, ranged
 from lowdnn.frontend.moves import MoveMethods
 from lowdnn.frontend.norms import NormMethods
 from lowdnn.frontend.operations import OperationMethods
@@ -70,20 +69,6 @@ from lowdnn.status import AttributeTypeError, BadParamError, NotSupportedError
 NOT_SET = data_type.NOT_SET
 
 
-@dataclass(frozen=True)
-class knob:
-    """One tunable of an engine: ``values``, all that it may take, and the evenly spaced range that holds them.
-
-    The range may hold other values too, which ``create_execution_plan`` refuses.
-    """
-
-    type: knob_type
-    min_value: int
-    max_value: int
-    stride: int
-    values: tuple[int, ...]
-
-
 class pygraph(
     PointwiseMethods,
     ConvolutionMethods,
@@ -97,6 +82,7 @@ class pygraph(
     AttentionMethods,
     AttentionGradientMethods,
     RopeMethods,
+    InspectionMethods,
     FilterMethods,
 ):
     """See the module's docstring."""
@@ -148,7 +134,6 @@ class pygraph(
         self._sm_count = sm_count
         self._sm_version = sm_version
         self._device_property = device_property
-        self._graph: OperationGraph | None = None
         self._validated: tuple[object, ...] = ()
         self._plans: PlanList | None = None
         self._prepared: PreparedExecution | None = None
@@ -333,7 +318,7 @@ class pygraph(
         refusal = engine.refuse(plans.graph, plans.arch)
         if refusal is not None:
             raise NotSupportedError(f"pygraph {self.name!r}: {refusal}")
-        return [_ranged(found.type, found.values) for found in engine.knobs(plans.graph, plans.arch)]
+        return [ranged(found.type, found.values) for found in engine.knobs(plans.graph, plans.arch)]
 
     def get_engine_and_knobs_at_index(self, index: int) -> tuple[int, dict[knob_type, int]]:
         plan = self._planned().at(index).plan
@@ -486,8 +471,3 @@ def _check_device_arguments(handle: object, sm_count: object, sm_version: object
     for number, name in ((sm_count, "sm_count"), (sm_version, "sm_version")):
         if number is not None:
             integer(number, f"pygraph.{name}")
-
-
-def _ranged(kind: KnobType, values: tuple[int, ...]) -> knob:
-    least = min(values)
-    return knob(frontend_knob(kind), least, max(values), gcd(*(value - least for value in values)) or 1, values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -42,6 +43,21 @@ def test_device_properties_come_from_a_handle_or_json(handle: Handle) -> None:
         cudnn.create_device_properties(b"\x00\xff")
     with pytest.raises(BadParamError, match="expected a Handle, a number or JSON"):
         cudnn.create_device_properties([1])  # type: ignore[arg-type]
+
+
+def test_the_last_error_string_is_that_of_the_error_being_handled() -> None:
+    found = []
+    try:
+        cudnn.create_device_properties("nothing")
+    except BadParamError as error:
+        found = [cudnn.get_last_error_string(), str(error)]
+    assert found[0] == found[1] != ""
+    assert cudnn.get_last_error_string() == ""
+    with contextlib.suppress(KeyError):
+        try:
+            raise KeyError("of another library")
+        finally:
+            assert cudnn.get_last_error_string() == ""
 
 
 def test_device_properties_by_number(monkeypatch: pytest.MonkeyPatch) -> None:

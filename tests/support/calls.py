@@ -22,7 +22,7 @@ OTHERS = frozenset(
     if name.startswith(
         ("tensor", "get_", "build", "execute", "select_", "deselect_", "create_", "check_", "query_", "explain")
     )
-) | {"validate", "key", "serialize", "deserialize", "handle"}
+) | {"validate", "key", "serialize", "deserialize", "handle", "nodes", "find_tensor", "inspect"}
 
 #: The others.
 METHODS = tuple(

@@ -1,0 +1,104 @@
+"""What a pygraph consists of, for programs that look at graphs: its operations and tensors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lowdnn.frontend.builder import Entry, GraphBuilder
+from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.ops.base import outputs_of
+from lowdnn.status import BadParamError
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operation of a graph: its name, the method that added it, its tensors by the names of their ports."""
+
+    name: str
+    method: str
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, entry: Entry) -> Node:
+        inputs = dict(zip(entry.node.input_ports, entry.node.inputs, strict=False))
+        return cls(
+            entry.name, entry.call.method, inputs, dict(zip(entry.node.output_ports, entry.outputs, strict=True))
+        )
+
+
+class InspectionMethods(GraphBuilder):
+    """Methods of pygraph that tell its structure. A graph that was read by ``deserialize`` has no ``nodes``."""
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The operations in the order in which they were added."""
+        return [Node.of(entry) for entry in self._entries]
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by name, but those without a name of their own."""
+        counts = Counter(tensor.get_name() for tensor in self._tensors)
+        return {name: tensor for tensor in self._tensors if (name := tensor.get_name()) and counts[name] == 1}
+
+    def get_node(self, name: str) -> Node | None:
+        """The first operation of this name."""
+        return next((node for node in self.nodes if node.name == name), None)
+
+    def find_tensor(self, name_or_uid: str | int) -> Tensor | None:
+        """The tensor with this name or uid; raises BadParamError for a name that several tensors have."""
+        key = Tensor.get_uid if isinstance(name_or_uid, int) else Tensor.get_name
+        found = [tensor for tensor in self._tensors if key(tensor) == name_or_uid]
+        if len(found) > 1:
+            raise BadParamError.at("find_tensor.name_or_uid", expected="what one tensor has", got=repr(name_or_uid))
+        return found[0] if found else None
+
+    def get_inputs(self) -> list[Tensor]:
+        """The tensors in memory, or passed by value, that no operation writes."""
+        written = self._written_tensors()
+        return [t for t in self._tensors if id(t) not in written and not t.get_is_virtual() and not t.is_constant]
+
+    def get_outputs(self) -> list[Tensor]:
+        """The tensors in memory that an operation writes."""
+        written = self._written_tensors()
+        return [tensor for tensor in self._tensors if id(tensor) in written and not tensor.get_is_virtual()]
+
+    def inspect(self) -> dict[str, Any]:
+        """Default types, operations and tensors as plain values."""
+        return {
+            "context": {
+                "io_data_type": str(self.defaults.io),
+                "intermediate_data_type": str(self.defaults.intermediate),
+                "compute_data_type": str(self.defaults.compute),
+            },
+            "nodes": [
+                {
+                    "name": node.name,
+                    "type": node.method,
+                    "inputs": {port: tensor.get_name() for port, tensor in node.inputs.items()},
+                    "outputs": {port: tensor.get_name() for port, tensor in node.outputs.items()},
+                }
+                for node in self.nodes
+            ],
+            "tensors": {name: _facts(tensor) for name, tensor in self.tensors.items()},
+        }
+
+    def _written_tensors(self) -> set[int]:
+        """``id`` of the tensors that operations write."""
+        if self._graph is None or self._entries:
+            return {id(tensor) for entry in self._entries for tensor in entry.outputs}
+        uids = {tensor.uid for op in self._graph.operations for tensor in outputs_of(op).values()}
+        return {id(tensor) for tensor in self._tensors if tensor.get_uid() in uids}
+
+
+def _facts(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "dim": tensor.get_dim(),
+        "stride": tensor.get_stride(),
+        "dtype": str(tensor.get_data_type()),
+        "is_virtual": tensor.get_is_virtual(),
+        "uid": tensor.get_uid(),
+    }

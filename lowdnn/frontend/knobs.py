@@ -1,0 +1,29 @@
+"""cudnn.knob: a tunable of an engine with the values that it may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from lowdnn.enums import KnobType
+from lowdnn.frontend.enums import frontend_knob, knob_type
+
+
+@dataclass(frozen=True)
+class knob:
+    """One tunable of an engine: ``values``, all that it may take, and the evenly spaced range that holds them.
+
+    The range may hold other values too, which ``create_execution_plan`` refuses.
+    """
+
+    type: knob_type
+    min_value: int
+    max_value: int
+    stride: int
+    values: tuple[int, ...]
+
+
+def ranged(kind: KnobType, values: tuple[int, ...]) -> knob:
+    """The knob of these values."""
+    least = min(values)
+    return knob(frontend_knob(kind), least, max(values), gcd(*(value - least for value in values)) or 1, values)
