@@ -52,6 +52,8 @@ _OVERHEAD_S = 2.5e-6
 _LAUNCH_HIDES = 0.7
 #: Seconds before the first copy of a kernel that gathers.
 _PLACES_S = 0.25e-6
+#: Share of the device's copy latency that the 16-byte copies of these kernels take.
+_COPY_LATENCY = 0.955
 #: Share of the L2 cache's rate at which a multiprocessor copies, and stores.
 _L2_REACH = 0.48
 #: Bytes per second of one multiprocessor that epilogues load.
@@ -234,7 +236,7 @@ class Tiling:
         tile, shape, blocks = self.tile, self.tile.shape, self.block_count(product)
         bytes_per_s = _L2_REACH * arch.timings.l2_bytes_per_s
         together = min(shape.blocks_per_sm, ceil_div(blocks, arch.sm_count))
-        stage_s = max(stage_latency_s(arch, tile.stages - 1), together * tile.stage_bytes / bytes_per_s)
+        stage_s = max(_COPY_LATENCY * stage_latency_s(arch, tile.stages - 1), together * tile.stage_bytes / bytes_per_s)
         tile_bytes = together * shape.m * shape.n * product.element_bytes
         stored_s = tile_bytes / bytes_per_s + product.operands * tile_bytes / _OPERAND_BYTES_PER_S
         full_waves = blocks / (arch.sm_count * shape.blocks_per_sm)
