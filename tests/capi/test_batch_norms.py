@@ -127,11 +127,17 @@ def test_gradients(caller: Caller, device: Runtime, mode: BatchNormMode, operati
     count = case.x.size / mean.size
     dx = case.scale * inv_variance * (dy - dbias / count - xhat * dscale / count)
     d = case.descriptor
-    for scales in ((1.0, 0.0, 1.0, 0.0), (0.5, 2.0, -1.0, 3.0)):
+    for scales, is_saved in (
+        ((1.0, 0.0, 1.0, 0.0), True),
+        ((0.5, 2.0, -1.0, 3.0), True),
+        ((1.0, 0.0, 1.0, 0.0), False),
+    ):
         operands = case.put(case.x, y, case.dy, np.zeros_like(case.x), case.old)
         weight, bias, found_scale, found_bias, *saved = case.put(
             case.scale, case.bias, case.old_row, case.old_row, mean.astype(np.float32), inv_variance.astype(np.float32)
         )
+        if not is_saved:
+            saved[mode % 2] = 0
         caller.call(
             "cudnnBatchNormalizationBackwardEx", case.handle, mode, operations, *pointers(*scales),
             *(value for address in operands for value in (d, address)), case.parameters, weight, bias, found_scale,

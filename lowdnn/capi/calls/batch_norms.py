@@ -75,8 +75,9 @@ def backward(
     target = frame.descriptor(dx_desc, "dx")
     scales = (*frame.scales(alpha, beta, target), *frame.scales(alpha_parameters, beta_parameters, target))
     norm.differentiate(
-        scales, (x_desc, x), _NONE, (dy_desc, dy), _NONE, (dx_desc, dx), scale, (dscale, dbias), (mean, inv_variance)
-    )
+        scales, (x_desc, x), _NONE, (dy_desc, dy), _NONE, (dx_desc, dx), scale, (dscale, dbias), epsilon,
+        (mean, inv_variance),
+    )  # fmt: skip
     frame.run()
 
 
@@ -94,7 +95,7 @@ def backward_ex(
     scales = (*frame.scales(alpha, beta, target), *frame.scales(alpha_parameters, beta_parameters, target))
     norm.differentiate(
         scales, (x_desc, x), (y_desc, y), (dy_desc, dy), (dz_desc, dz), (dx_desc, dx), scale, (dscale, dbias),
-        (mean, inv_variance),
+        epsilon, (mean, inv_variance),
     )  # fmt: skip
     frame.run((workspace, workspace_bytes), told_bytes=no_bytes)
 

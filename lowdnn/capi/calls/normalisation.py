@@ -20,9 +20,10 @@ from lowdnn.capi.classic_enums import BatchNormOps
 from lowdnn.capi.descriptors import ActivationDescriptor, TensorDescriptor, packed_strides
 from lowdnn.capi.graphs import compute_type_of
 from lowdnn.capi.memory import Address
-from lowdnn.enums import ActivationMode, NormFwdPhase, NormMode, PointwiseMode, TensorFormat
+from lowdnn.enums import ActivationMode, NormFwdPhase, NormMode, PointwiseMode, ReduceTensorOp, TensorFormat
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError, NotSupportedError, ShapeMismatchError, UnsupportedLayoutError
 
@@ -83,9 +84,7 @@ class Normalisation:
 
         def write(result: Tensor) -> None:
             normalised = result if self.operations is BatchNormOps.BN else self._between(target)
-            margin = self._number(epsilon)
-            raised = builder.pointwise(PointwiseMode.ADD, self._row(), variance, margin)
-            root = builder.pointwise(PointwiseMode.RSQRT, self._row(), raised)
+            root = self._inv_variance(variance, epsilon)
             slope = builder.pointwise(PointwiseMode.MUL, self._row(), root, weight)
             centred = builder.pointwise(PointwiseMode.SUB, self._between(target), source, mean)
             scaled = builder.pointwise(PointwiseMode.MUL, self._between(target), centred, slope)
@@ -96,16 +95,20 @@ class Normalisation:
 
     def differentiate(
         self, scales: tuple[float, float, float, float], x: Operand, y: Operand, dy: Operand, dz: Operand,
-        dx: Operand, scale: Address, gradients: tuple[Address, Address], saved: tuple[Address, Address],
+        dx: Operand, scale: Address, gradients: tuple[Address, Address], epsilon: float,
+        saved: tuple[Address, Address],
     ) -> None:  # fmt: skip
-        """Adds the gradients. scales: alpha and beta of dx, then those of the parameters' gradients."""
+        """Adds the gradients. scales: alpha and beta of dx, then those of the parameters' gradients.
+
+        saved: mean and inv_variance; both are computed from x where one is NULL.
+        """
         builder, target = self.frame.builder, self._descriptor(dx[0], "dx")
         source, gradient = self._tensor(x, "x"), self._tensor(dy, "dy")
         for argument, operand in (("x", x), ("dy", dy)):
             self.frame.check_dims(target, self._descriptor(operand[0], argument), argument)
         if self.operations is not BatchNormOps.BN:
             gradient = self._before_activation(gradient, y, dz, target)
-        mean, inv_variance = (self._parameter(address) for address in saved)
+        mean, inv_variance = map(self._parameter, saved) if all(saved) else self._statistics(source, epsilon)
         weight, parameters = self._parameter(scale), self._parameters
         written: list[Tensor] = []
         builder.store(written.append, target, dx[1], scales[:2], f"{self.frame.name}.dx")
@@ -131,7 +134,7 @@ class Normalisation:
         """The workspace of the gradients with alpha 1 and beta 0. Descriptors of x, y, dy, dz and dx."""
         both = (address, address)
         x, y, dy, dz, dx = ((descriptor, address) for descriptor in descriptors)
-        self.differentiate((1.0, 0.0, 1.0, 0.0), x, y, dy, dz, dx, address, both, both)
+        self.differentiate((1.0, 0.0, 1.0, 0.0), x, y, dy, dz, dx, address, both, 1.0, both)
         return self.frame.workspace_bytes()
 
     @property
@@ -188,6 +191,22 @@ class Normalisation:
 
     def _statistic(self, address: Address) -> Tensor:
         return self._parameter(address) if address else self._row()
+
+    def _statistics(self, x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+        """Mean and inv_variance of the batch."""
+        builder, width = self.frame.builder, compute_type_of(x.data_type)
+        average = Reduction(ReduceTensorOp.AVG, width)
+        mean, variance = self._row(), self._row()
+        builder.operations.append(ReductionOperation(average, x, mean))
+        centred = builder.pointwise(PointwiseMode.SUB, builder.virtual(x.dims, width), x, mean)
+        square = builder.pointwise(PointwiseMode.MUL, builder.virtual(x.dims, width), centred, centred)
+        builder.operations.append(ReductionOperation(average, square, variance))
+        return mean, self._inv_variance(variance, epsilon)
+
+    def _inv_variance(self, variance: Tensor, epsilon: float) -> Tensor:
+        """1 / sqrt(variance + epsilon)."""
+        raised = self.frame.builder.pointwise(PointwiseMode.ADD, self._row(), variance, self._number(epsilon))
+        return self.frame.builder.pointwise(PointwiseMode.RSQRT, self._row(), raised)
 
     def _row(self) -> Tensor:
         """One element for each channel, in registers."""

@@ -61,7 +61,7 @@ def backward(
     scales = (*frame.scales(alpha, beta, target), *frame.scales(alpha_parameters, beta_parameters, target))
     norm.differentiate(
         scales, (x_desc, x), (y_desc, y), (dy_desc, dy), (dz_desc, dz), (dx_desc, dx), scale, (dscale, dbias),
-        (mean, inv_variance),
+        epsilon, (mean, inv_variance),
     )  # fmt: skip
     frame.run((workspace, workspace_bytes), told_bytes=no_bytes)
 
