@@ -76,7 +76,8 @@ def test_attention_in_fp8(handle: Handle) -> None:
     # A weight is rounded to 3 bits behind its leading one.
     allowed = 2.0 * 2.0**-4 * np.sqrt(np.square(weights) @ np.square(v))
     assert np.all(np.abs(found["o"].reshape(HEADS) / 3 - expected) <= 4 * allowed)
-    np.testing.assert_allclose(found["amax_s"], weights.max(), rtol=1e-5)
+    # Scores are sums by fp8 instructions, which keep some 14 bits.
+    np.testing.assert_allclose(found["amax_s"], weights.max(), rtol=1e-3)
     np.testing.assert_allclose(found["amax_o"], np.abs(found["o"]).max() / 3, rtol=1e-5)
 
 
