@@ -212,11 +212,9 @@ class _Route:
 
 def pair(uids: object, values: object) -> dict[int, object]:
     """The values by uid. Raises BadParamError or one of its subclasses unless each uid has one value."""
-    wanted = integers(uids, "execute.tensor_uids")
+    wanted = _uids(uids, "execute.tensor_uids")
     if not isinstance(values, (list, tuple)) or len(wanted) != len(values):
         raise BadParamError.at("execute.tensor_dict", expected=f"a list of {len(wanted)} values", got=repr(values))
-    if len(set(wanted)) != len(wanted):
-        raise DuplicatedEntriesError.at("execute.tensor_uids", expected="each uid once", got=list(wanted))
     return dict(zip(wanted, values, strict=True))
 
 
@@ -225,15 +223,21 @@ def other_shapes(uids: object, shapes: object, strides: object, graph: Operation
 
     Raises BadParamError or one of its subclasses unless each uid has dims and strides.
     """
-    wanted = integers(uids, "execute.override_uids")
-    if len(set(wanted)) != len(wanted):
-        raise DuplicatedEntriesError.at("execute.override_uids", expected="each uid once", got=list(wanted))
+    wanted = _uids(uids, "execute.override_uids")
     unknown = [uid for uid in wanted if uid not in graph.tensors or graph.tensors[uid].is_virtual]
     if unknown:
         raise BadParamError.at("execute.override_uids", expected="uids of the graph's inputs and outputs", got=unknown)
     ranks = [graph.tensors[uid].rank for uid in wanted]
     dims = _extents(shapes, "execute.override_shapes", ranks)
     return tuple(zip(wanted, dims, _extents(strides, "execute.override_strides", ranks), strict=True))
+
+
+def _uids(given: object, where: str) -> tuple[int, ...]:
+    """A sequence of uids, none of them twice."""
+    found = integers(given, where)
+    if len(set(found)) != len(found):
+        raise DuplicatedEntriesError.at(where, expected="each uid once", got=list(found))
+    return found
 
 
 def _extents(given: object, where: str, ranks: Sequence[int]) -> list[tuple[int, ...]]:

@@ -225,7 +225,7 @@ class _Problem:
         launch = Launch(
             kernel=0,
             grid=(tile_counts[0] * tile_counts[1] * dbias.dims[0] * dbias.dims[1], 1, 1),
-            block=(tile.queries // (16 * tile.parts) * 32, 1, 1),
+            block=(tile.queries // (16 * tile.parts) * WARP_SIZE, 1, 1),
             arguments=(Struct(arguments),),
             shared_bytes=self._bias_bytes(tile),
             work=self._work((dbias,), products=self.backward.size_qk + self.backward.size_v),

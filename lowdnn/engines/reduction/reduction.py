@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec, all_specs
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.launch import MAX_EXTENT, MAX_GRID_X, aligned_bytes, ceil_div, ceil_power, floor_power, is_dependent
@@ -150,7 +151,7 @@ def _default_width(layout: ReductionLayout, arch: ArchSpec) -> int:
     if layout.is_row:
         along = min(floor_power(layout.radices[-1]), max(2, floor_power(layout.reduced_groups // _MIN_GROUPS)))
         return min(THREADS, max(along, THREADS // ceil_power(layout.outputs)))
-    rows = min(THREADS // 32, ceil_power(ceil_div(layout.reduced_groups, _MIN_GROUPS)))
+    rows = min(THREADS // WARP_SIZE, ceil_power(ceil_div(layout.reduced_groups, _MIN_GROUPS)))
     while rows > 1 and layout.kept_groups * rows >= 2 * THREADS * arch.sm_count * _MANY_BLOCKS_PER_SM:
         rows //= 2
     return min(THREADS // rows, ceil_power(layout.kept_groups))

@@ -334,7 +334,7 @@ class Tile:
         tiles = prod(self.counts(images)) * slabs
         # A multiprocessor's second block works while warps of the first one wait for the one with the most taps.
         is_lone = self.lanes(images, slabs, arch) * slabs <= arch.sm_count
-        share = self._deepest_share(sets, self.threads(arch) // 32 // self.slab.units) if is_lone else 1.0
+        share = self._deepest_share(sets, self.threads(arch) // WARP_SIZE // self.slab.units) if is_lone else 1.0
         clocks = float(self.slab.compute_clocks(sets, set_clocks, self._resident(arch)))
         return clocks * share * tiles / arch.sm_count
 
