@@ -7,7 +7,7 @@ has seen last time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -27,7 +27,10 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate
 from lowdnn.plan import PlanTensor
 from lowdnn.runtime.loaded_plan import LoadedPlan
-from lowdnn.status import AttributeTypeError, BadParamError, DuplicatedEntriesError, LowdnnError
+from lowdnn.status import AttributeTypeError, BadParamError, CudaGraphMismatchError, DuplicatedEntriesError, LowdnnError
+
+#: A function of a loaded plan, its pointers in plan order, and its workspace's address.
+Launch = Callable[[LoadedPlan, tuple[int, ...], int], None]
 
 
 class PreparedExecution:
@@ -47,6 +50,8 @@ class PreparedExecution:
         self._loaded_elsewhere: WeakKeyDictionary[Handle, LoadedPlan] = WeakKeyDictionary()
         self._tensors = tensors
         self._reshaped: KeptShapes[PreparedExecution] = KeptShapes()
+        # By CUgraph: one at the address of an older one takes its place.
+        self._nodes: dict[int, tuple[int, ...]] = {}
         self._needs = tuple(_need(tensor) for tensor in plan.tensors)
         self._watch = LayoutWatch(
             {place: candidate.graph.tensors[tensor.uid] for place, tensor in enumerate(plan.tensors)}
@@ -81,6 +86,28 @@ class PreparedExecution:
         """
         return self._reshaped.find(shapes, lambda: self._prepared_with(shapes)) if shapes else self
 
+    def add_to_graph(self, values: Mapping[Any, object], workspace: object, handle: Handle, graph: int) -> None:
+        """Adds the plan's launches to a CUgraph, with the values' addresses. Raises what ``execute`` raises."""
+
+        def add(loaded: LoadedPlan, pointers: tuple[int, ...], address: int) -> None:
+            self._nodes[graph] = loaded.add_to_graph(graph, pointers, address)
+
+        with handle.entered("populate_cuda_graph"):
+            self._launch(values, workspace, handle, add)
+
+    def update_graph(self, values: Mapping[Any, object], workspace: object, handle: Handle, graph: int) -> None:
+        """Gives the nodes that ``add_to_graph`` added the values' addresses. Raises what ``execute`` raises, and
+        CudaGraphMismatchError for a graph without such nodes."""
+
+        def update(loaded: LoadedPlan, pointers: tuple[int, ...], address: int) -> None:
+            loaded.update_nodes(graph, self._nodes[graph], pointers, address)
+
+        with handle.entered("update_cuda_graph"):
+            if graph not in self._nodes:
+                where, rule = "update_cuda_graph.cuda_graph", "a graph to which this plan was added"
+                raise CudaGraphMismatchError.at(where, expected=rule, got=f"{graph:#x}", hint="populate it first")
+            self._launch(values, workspace, handle, update)
+
     def _prepared_with(self, shapes: Shapes) -> PreparedExecution:
         candidate = candidate_with(self._candidate, shapes, self._handle.engines)
         return PreparedExecution(candidate, self._handle, self._tensors, self._cache)
@@ -95,7 +122,10 @@ class PreparedExecution:
             found = self._loaded_elsewhere[handle] = self._load(handle)
         return found
 
-    def _launch(self, values: Mapping[Any, object], workspace: object, handle: Handle) -> None:
+    def _launch(
+        self, values: Mapping[Any, object], workspace: object, handle: Handle, instead: Launch | None = None
+    ) -> None:
+        """Hands the addresses to the loaded plan: to be launched, or to what is done ``instead``."""
         if type(values) is not dict and not isinstance(values, Mapping):
             raise AttributeTypeError.at("execute.tensor_dict", expected="a dict of tensors", got=repr(values))
         kept: list[object] = []
@@ -104,7 +134,10 @@ class PreparedExecution:
             pointers = self._resolved(values, handle, kept)
         address = 0 if workspace is None else self._workspace_address(workspace, handle, kept)
         loaded = self._loaded if handle is self._handle else self._load_elsewhere(handle)
-        loaded.execute(pointers, address, handle.stream)
+        if instead is None:
+            loaded.execute(pointers, address, handle.stream)
+        else:
+            instead(loaded, pointers, address)
 
     def _resolved(self, values: Mapping[Any, object], handle: Handle, kept: list[object]) -> tuple[int, ...]:
         """The pointers for a set of keys or types that is not the last one's; keeps its route for the next call."""

@@ -33,6 +33,7 @@ from lowdnn.frontend.attention_gradients import AttentionGradientMethods
 from lowdnn.frontend.block_scaling import BlockScaleMethods
 from lowdnn.frontend.builder import Defaults
 from lowdnn.frontend.convolutions import ConvolutionMethods
+from lowdnn.frontend.cuda_graphs import CudaGraphMethods
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type
 from lowdnn.frontend.enums import (
     backend_knob,
@@ -84,6 +85,7 @@ class pygraph(
     RopeMethods,
     InspectionMethods,
     FilterMethods,
+    CudaGraphMethods,
 ):
     """See the module's docstring."""
 
@@ -240,7 +242,7 @@ class pygraph(
         """
         if handle is not None and not isinstance(handle, Handle):
             raise AttributeTypeError.at("execute.handle", expected="a Handle", got=repr(handle))
-        prepared = self._prepared or self._build_at_first_use(handle)
+        prepared = self._prepared or self._ready(handle)
         if override_uids is not None or override_shapes is not None or override_strides is not None:
             prepared = prepared.with_shapes(self._other_shapes(override_uids, override_shapes, override_strides))
         if tensor_uids is not None:
@@ -381,7 +383,9 @@ class pygraph(
         self._planned().filters.append(check)
         self._planned().chosen = self._prepared = None
 
-    def _build_at_first_use(self, handle: Handle | None) -> PreparedExecution:
+    def _ready(self, handle: Handle | None) -> PreparedExecution:
+        if self._prepared is not None:
+            return self._prepared
         self._handle = self._handle or handle or self._open_handle()
         if self._plans is None or not self._plans.entries:
             self.build()

@@ -115,6 +115,8 @@ ORDERS = {
     "execute_plan_at_index": ["tensor_dict", "workspace", "index", "handle", *OVERRIDES],
     "get_workspace_size": ["handle", *OVERRIDES],
     "get_workspace_size_plan_at_index": ["index", "handle", *OVERRIDES],
+    "populate_cuda_graph": ["handle"],
+    "update_cuda_graph": ["handle"],
     "deselect_engines": ["engine_names"],
     "deselect_workspace_greater_than": ["workspace_limit"],
     "__init__": [

@@ -15,19 +15,15 @@ TRAINING = cudnn.norm_forward_phase.TRAINING
 #: A function of a new graph that returns the arguments of one call, by name.
 Arguments = Callable[[pygraph], dict[str, Any]]
 
-#: Methods of pygraph that add no operation.
-OTHERS = frozenset(
-    name
-    for name in dir(pygraph)
-    if name.startswith(
-        ("tensor", "get_", "build", "execute", "select_", "deselect_", "create_", "check_", "query_", "explain")
-    )
-) | {"validate", "key", "serialize", "deserialize", "handle", "nodes", "find_tensor", "inspect"}
+#: How names of pygraph's methods that add no operation begin.
+OTHERS = (
+    *("tensor", "get_", "build", "execute", "select_", "deselect_", "create_", "check_", "query_", "explain"),
+    *("validate", "key", "serialize", "deserialize", "handle", "nodes", "find_tensor", "inspect"),
+    *("populate_cuda_graph", "update_cuda_graph"),
+)
 
 #: The others.
-METHODS = tuple(
-    name for name in dir(pygraph) if not name.startswith(("_", "scaled_dot_product_")) and name not in OTHERS
-)
+METHODS = tuple(name for name in dir(pygraph) if not name.startswith(("_", "scaled_dot_product_", *OTHERS)))
 
 
 def new_graph() -> pygraph:
