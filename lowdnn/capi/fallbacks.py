@@ -12,6 +12,8 @@ from lowdnn.status import Status
 
 #: cudnnGetMaxDeviceVersion: major * 100 + minor * 10 of the newest device.
 MAX_DEVICE_VERSION: Final = 1210
+#: Functions that the library always answers by itself, from numbers that are part of it.
+ANSWERED_BY_STUBS: Final = frozenset({"cudnnGetVersion", "cudnnGetCudartVersion", "cudnnGetMaxDeviceVersion"})
 
 _PROPERTIES = struct.pack("<3i", *MIRRORED_CUDNN_VERSION)
 _TEXT = (

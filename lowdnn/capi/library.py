@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping
-from types import ModuleType
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
-from lowdnn.capi import stubs_aarch64, stubs_x86_64
 from lowdnn.capi.elf.shared_object import Parts, shared_object
 from lowdnn.capi.elf.tables import FIRST_VERSION, FUNCTION, OBJECT, UNVERSIONED, Symbol
-from lowdnn.capi.fallbacks import CONSTANTS, fallback_of
+from lowdnn.capi.plain_stubs import MODULES, PlainStubs
 from lowdnn.capi.signatures import exported_names
+from lowdnn.capi.starting_stubs import StartingStubs
 from lowdnn.status import BadParamError
 
 #: The SONAME, and the version of the names.
@@ -24,56 +23,78 @@ LIBRARY_NAME: Final = "libcudnn.so.9"
 #: The exported table: an address of 8 bytes for each of ``exported_names``, in their order.
 TABLE_NAME: Final = "lowdnn_capi_table"
 
-_MACHINES: Mapping[str, ModuleType] = {"x86_64": stubs_x86_64, "aarch64": stubs_aarch64}
 _ENTRY_BYTES = 8
+_TABLE_BYTES = _ENTRY_BYTES * len(exported_names())
 _STUB_ALIGN = 16
 
+Stubs: TypeAlias = PlainStubs | StartingStubs
 
-def write_library(path: str | os.PathLike[str], machine: str | None = None) -> None:
+
+def write_library(
+    path: str | os.PathLike[str], machine: str | None = None, python: str | os.PathLike[str] | None = None
+) -> None:
     """Writes the library to ``path``. ``machine``: ``x86_64`` or ``aarch64``, this computer's if left out.
+
+    python: the file of this Python's libpython, for a library that serves programs without Python, on x86_64. The first
+    call of a function opens that file, starts an interpreter with this Python's packages, and connects it to lowdnn.
 
     Raises BadParamError for another machine, OSError where the file cannot be written.
     """
-    content = library(machine)
+    content = library(machine, python)
     with open(path, "wb") as file:
         file.write(content)
 
 
-def library(machine: str | None = None) -> bytes:
+def library(machine: str | None = None, python: str | os.PathLike[str] | None = None) -> bytes:
     """The library as ``write_library`` writes it."""
     chosen = platform.machine() if machine is None else machine
-    stubs = _MACHINES.get(chosen)
-    if stubs is None:
-        raise BadParamError.at("write_library.machine", expected=" or ".join(_MACHINES), got=repr(chosen))
-    sizes = [len(stubs.stub(fallback_of(name), 0, 0, 0)) for name in exported_names()]
-    offsets = [0]
-    for size in sizes:
-        offsets.append(-(-(offsets[-1] + size) // _STUB_ALIGN) * _STUB_ALIGN)
+    machines = [*MODULES] if python is None else ["x86_64"]
+    if chosen not in machines:
+        raise BadParamError.at("write_library.machine", expected=" or ".join(machines), got=repr(chosen))
+    stubs: Stubs = PlainStubs(MODULES[chosen]) if python is None else StartingStubs(os.fspath(python))
+    offsets, sizes = _placed(stubs)
     symbols = [
         Symbol(name, ".text", offset, size, FUNCTION, FIRST_VERSION)
         for name, offset, size in zip(exported_names(), offsets, sizes, strict=False)
     ]
-    table = Symbol(TABLE_NAME, ".bss", 0, _ENTRY_BYTES * len(symbols), OBJECT, UNVERSIONED)
     return shared_object(
         Parts(
-            machine=stubs.MACHINE,
+            machine=stubs.machine,
             library=LIBRARY_NAME,
             version_node=LIBRARY_NAME,
-            symbols=[*symbols, table],
+            symbols=[*symbols, Symbol(TABLE_NAME, ".bss", 0, _TABLE_BYTES, OBJECT, UNVERSIONED)],
             code=_code(stubs, offsets),
-            constants=CONSTANTS,
-            zeroed_bytes=table.size,
+            constants=stubs.constants,
+            zeroed_bytes=_TABLE_BYTES + stubs.slots_bytes,
+            needed=stubs.needed,
+            imports={name: _TABLE_BYTES + offset for name, offset in stubs.imports.items()},
+            relocation=stubs.relocation,
         )
     )
 
 
-def _code(stubs: ModuleType, offsets: list[int]) -> Callable[[int, int, int], bytes]:
-    """The text of all stubs, each at its offset, for given addresses of text, constants and table."""
+def _placed(stubs: Stubs) -> tuple[list[int], list[int]]:
+    """(offsets, sizes) of the stubs in .text, behind the common code; one more offset is the end."""
+    sizes = [len(stubs.stub(name, 0, 0, 0, 0)) for name in exported_names()]
+    offsets = [_aligned(len(stubs.common(0, 0, 0)))]
+    for size in sizes:
+        offsets.append(_aligned(offsets[-1] + size))
+    return offsets, sizes
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _STUB_ALIGN) * _STUB_ALIGN
+
+
+def _code(stubs: Stubs, offsets: list[int]) -> Callable[[int, int, int], bytes]:
+    """The text for given addresses of text, constants and table: the common code, and each stub at its offset."""
 
     def code(text: int, constants: int, table: int) -> bytes:
         content = bytearray(offsets[-1])
+        common = stubs.common(text, table + _TABLE_BYTES, constants)
+        content[: len(common)] = common
         for index, (name, offset) in enumerate(zip(exported_names(), offsets, strict=False)):
-            stub = stubs.stub(fallback_of(name), text + offset, table + _ENTRY_BYTES * index, constants)
+            stub = stubs.stub(name, text + offset, table + _ENTRY_BYTES * index, constants, text)
             content[offset : offset + len(stub)] = stub
         return bytes(content)
 

@@ -13,15 +13,13 @@ from typing import Any
 
 from lowdnn.capi.calls.catalogue import CALLS
 from lowdnn.capi.errors import guarded, refused
+from lowdnn.capi.fallbacks import ANSWERED_BY_STUBS
 from lowdnn.capi.library import LIBRARY_NAME, TABLE_NAME, write_library
 from lowdnn.capi.prototypes import prototype
 from lowdnn.capi.signatures import UNDOCUMENTED, exported_names, functions
 from lowdnn.capi.state import State
 from lowdnn.capi.texts import error_strings, last_error_string
 from lowdnn.status import BadParamError
-
-#: Functions that the library itself answers, from numbers that are part of it.
-_ANSWERED_BY_STUBS = frozenset({"cudnnGetVersion", "cudnnGetCudartVersion", "cudnnGetMaxDeviceVersion"})
 
 
 def load(path: str | os.PathLike[str] | None = None) -> ctypes.CDLL:
@@ -86,7 +84,7 @@ def _callbacks(state: State) -> dict[str, Any]:
     }
     found = {}
     for name, function in functions().items():
-        if name not in _ANSWERED_BY_STUBS:
+        if name not in ANSWERED_BY_STUBS:
             behind = texts.get(name) or guarded(name, CALLS.get(name, refused(name)), state)
             found[name] = prototype(function)(behind)
     for name in UNDOCUMENTED:

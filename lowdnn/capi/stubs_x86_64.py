@@ -20,13 +20,18 @@ _RETURN = b"\xc3"
 
 def stub(fallback: Fallback, at: int, entry: int, constants: int) -> bytes:
     """The code of one function that begins at address ``at``, whose table entry is at ``entry``."""
-    jump = (
+    through = jump(entry, at)
+    return through + _fallback(fallback, at + len(through), constants + fallback.value)
+
+
+def jump(entry: int, at: int) -> bytes:
+    """Code at ``at`` that jumps to the address in the table entry at ``entry``; it goes on where that is empty."""
+    return (
         b"\x4c\x8b\x1d" + _relative(entry, at + 7)  # mov r11, [entry]
         + b"\x4d\x85\xdb"  # test r11, r11
         + b"\x74\x03"  # jz over the jump
         + b"\x41\xff\xe3"  # jmp r11
     )  # fmt: skip
-    return jump + _fallback(fallback, at + len(jump), constants + fallback.value)
 
 
 def _fallback(fallback: Fallback, at: int, constant: int) -> bytes:

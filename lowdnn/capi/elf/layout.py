@@ -16,7 +16,8 @@ from lowdnn.capi.elf.tables import StringTable
 #: Access of sections.
 ALLOCATED, WRITABLE, EXECUTABLE = 2, 1, 4
 #: Types of sections.
-PROGBITS, STRTAB, HASH, DYNAMIC, NOBITS, DYNSYM, VERDEF, VERSYM = 1, 3, 5, 6, 8, 11, 0x6FFFFFFD, 0x6FFFFFFF
+PROGBITS, STRTAB, RELA, HASH, DYNAMIC, NOBITS, DYNSYM = 1, 3, 4, 5, 6, 8, 11
+VERDEF, VERSYM = 0x6FFFFFFD, 0x6FFFFFFF
 
 #: The largest page of both machines' kernels.
 _PAGE = 0x10000

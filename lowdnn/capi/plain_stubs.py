@@ -1,0 +1,40 @@
+"""Stubs that jump through the table, and answer by themselves where an entry is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Final
+
+from lowdnn.capi import stubs_aarch64, stubs_x86_64
+from lowdnn.capi.fallbacks import CONSTANTS, fallback_of
+
+#: The modules of stubs by machine.
+MODULES: Final[Mapping[str, ModuleType]] = {"x86_64": stubs_x86_64, "aarch64": stubs_aarch64}
+
+
+class PlainStubs:
+    """The code behind the names.
+
+    machine, needed, imports, relocation: see ``Parts``; imports are placed from the first slot on.  constants: the
+    .rodata.  slots_bytes: zeroed memory behind the table.
+    """
+
+    relocation = 0
+    constants = CONSTANTS
+    slots_bytes = 0
+    needed: tuple[str, ...] = ()
+    imports: Mapping[str, int] = {}
+
+    def __init__(self, module: ModuleType) -> None:
+        self.machine: int = module.MACHINE
+        self._module = module
+
+    def common(self, at: int, slots: int, constants: int) -> bytes:
+        """Code at address ``at`` that all stubs share."""
+        return b""
+
+    def stub(self, name: str, at: int, entry: int, constants: int, common: int) -> bytes:
+        """The code of the function ``name`` at ``at``, whose table entry is at ``entry``."""
+        content: bytes = self._module.stub(fallback_of(name), at, entry, constants)
+        return content
