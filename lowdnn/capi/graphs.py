@@ -24,6 +24,8 @@ from lowdnn.status import MisalignedPointerError, NotSupportedError, SizeInsuffi
 
 #: Graphs that a handle keeps; the least recently used one goes first.
 _MAX_GRAPHS = 512
+#: Streams for which a handle keeps memory of its own; the least recently used one goes first.
+MAX_STREAMS = 16
 #: No engine asks for more than this.
 _MAX_ALIGNMENT = 16
 
@@ -156,7 +158,7 @@ class Graphs:
 
     def __init__(self) -> None:
         self._planned: WeakKeyDictionary[Handle, OrderedDict[Any, Planned]] = WeakKeyDictionary()
-        self._workspaces: WeakKeyDictionary[Handle, dict[int, Workspace]] = WeakKeyDictionary()
+        self._workspaces: WeakKeyDictionary[Handle, OrderedDict[int, Workspace]] = WeakKeyDictionary()
 
     def planned(self, handle: Handle, builder: Builder, mode: HeurMode = HeurMode.A) -> Planned:
         """The graph's candidates; worked out at the first call with equal operations."""
@@ -200,7 +202,7 @@ class Graphs:
     def forget(self, handle: Handle) -> None:
         """Gives back what is kept for a handle that is about to be closed."""
         self._planned.pop(handle, None)
-        for workspace in self._workspaces.pop(handle, {}).values():
+        for workspace in self._workspaces.pop(handle, OrderedDict()).values():
             workspace.close()
 
     def _workspace(self, handle: Handle, needed: int, given: tuple[Address, int] | None, where: str) -> int:
@@ -213,11 +215,22 @@ class Graphs:
                     f"{where}.workSpaceSizeInBytes", expected=f"at least {needed}", got=size_bytes
                 )
             return checked(address, f"{where}.workSpace")
-        own = self._workspaces.setdefault(handle, {})
-        if handle.stream not in own:
-            own[handle.stream] = Workspace(handle.runtime.context, 0)
-        own[handle.stream].grow(needed)
-        return own[handle.stream].address
+        own = self._own_workspace(handle)
+        own.grow(needed)
+        return own.address
+
+    def _own_workspace(self, handle: Handle) -> Workspace:
+        """The handle's own memory for work in its stream."""
+        context, stream = handle.runtime.context, handle.stream
+        known = self._workspaces.setdefault(handle, OrderedDict())
+        if stream not in known:
+            if len(known) == MAX_STREAMS:
+                # Work under way may use the memory.
+                context.synchronize()
+                known.popitem(last=False)[1].close()
+            known[stream] = Workspace(context, 0)
+        known.move_to_end(stream)
+        return known[stream]
 
 
 def compute_type_of(*data_types: DataType) -> DataType:

@@ -11,9 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from lowdnn.capi.classic_enums import OpTensorOp, PoolingMode, SoftmaxAlgorithm, SoftmaxMode
+from lowdnn.capi.graphs import MAX_STREAMS
 from lowdnn.capi.loading import Binding
 from lowdnn.enums import ActivationMode, DataType, ReduceTensorOp
 from lowdnn.runtime.runtime import Runtime
+from lowdnn.runtime.stream import Stream
 from lowdnn.status import Status
 from tests.support.capi import Caller, Memory, scale, tensor_descriptor
 
@@ -263,3 +265,21 @@ def test_a_call_repeats_without_planning_anew(calls: Calls, binding: Binding) ->
     before = [*known.values()]
     calls.result("cudnnAddTensor", 1.0, x, 1.0, y)
     assert [*known.values()] == before
+
+
+def test_memory_of_streams_is_bounded(calls: Calls, binding: Binding, device: Runtime) -> None:
+    """A sum whose plan needs a workspace, in ever new streams."""
+    caller, memory = calls.caller, calls.memory
+    dy, total = integers(2, 3, 64, 64), np.zeros((1, 3, 1, 1), np.float32)
+    source, target = ((tensor_descriptor(caller, array), memory.put(array)) for array in (dy, total))
+    one = ctypes.byref(scale(1.0))
+    device.context.synchronize()
+    for _ in range(2 * MAX_STREAMS):
+        with Stream.create(device.context) as stream:
+            caller.call("cudnnSetStream", calls.handle, stream.handle)
+            caller.call("cudnnConvolutionBackwardBias", calls.handle, one, *source, one, *target)
+            stream.synchronize()
+    np.testing.assert_array_equal(memory.get(target[1]), 2 * MAX_STREAMS * dy.sum((0, 2, 3), keepdims=True))
+    (known,) = binding.state.graphs._workspaces.values()
+    assert len(known) == MAX_STREAMS
+    assert min(workspace.size_bytes for workspace in known.values()) > 0
