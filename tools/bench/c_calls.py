@@ -1,0 +1,148 @@
+"""Host time of the calls that PyTorch makes for each convolution, from a C program through the C library.
+
+    python -m tools.bench.c_calls [--device cuda|emulated] [--bursts N] [--busy]
+
+A row is one call of the cycle, the last row the whole of it. On the emulated device, whose launches compute at once,
+the cycle is without cudnnBackendExecute. ``--busy``: another Python thread computes meanwhile, and a call may wait for
+the interpreter. Needs gcc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.backend import Descriptor, Handle
+from lowdnn.backend.plan_descriptors import ExecutionPlan
+from lowdnn.capi import write_header, write_library
+from lowdnn.capi.loading import Binding
+from lowdnn.capi.state import State
+from lowdnn.cases import parse_case
+from lowdnn.driver import open_driver
+from lowdnn.driver.base import Driver
+from lowdnn.enums import HeurMode
+from lowdnn.heuristics.ranking import rank
+from lowdnn.heuristics.stored_plans import write_plan
+from lowdnn.runtime.buffer import DeviceBuffer
+
+CALLS = (
+    "SetStream",
+    "CreateDescriptor",
+    "SetAttribute, 3 pointers",
+    "SetAttribute, 3 uids",
+    "SetAttribute, workspace",
+    "Finalize",
+    "Execute",
+    "DestroyDescriptor",
+)
+_CASE = "conv n=2 c=8 hw=16x16 k=16 rs=3x3 pad=1"
+#: Cycles between two waits for the device, below the depth of its launch queue.
+_BURST = 100
+
+#: Runs a number of cycles; gives the time of each call of each in microseconds, (cycles, calls).
+Cycles = Callable[[int], NDArray[np.float64]]
+
+
+@contextmanager
+def cycles_on(driver: Driver, *, executes: bool) -> Iterator[Cycles]:
+    """The cycles of a small convolution on a device; without ``executes`` the time of Execute is that of no call."""
+    binding = Binding(State(driver))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            program = _program(binding, Path(folder))
+        handle = binding.state.open_handle()
+        with handle.runtime.context.activated():
+            yield _cycles(program, binding.state, handle, executes=executes)
+    finally:
+        binding.end()
+
+
+def _program(binding: Binding, folder: Path) -> Callable[..., int]:
+    """``run`` of the C program, on a library of its own."""
+    write_header(folder / "cudnn.h")
+    write_library(folder / "own.so")
+    source = Path(__file__).with_suffix(".c")
+    command = ["gcc", "-O2", "-shared", "-fPIC", f"-I{folder}", str(source), "-o", "user.so"]
+    subprocess.run(command, cwd=folder, check=True)
+    library = binding.library(folder / "own.so")
+    run = ctypes.CDLL(str(folder / "user.so")).run
+    address, number = ctypes.c_void_p, ctypes.c_int64
+    run.argtypes = (address, address, address, address, address, number, address, number, address)
+    return partial(run, library._handle)
+
+
+def _cycles(run: Callable[..., int], state: State, handle: Handle, *, executes: bool) -> Cycles:
+    graph = parse_case(_CASE).graph()
+    candidate = rank(graph, handle.arch, HeurMode.A, handle.engines).candidates[0]
+    tensors, context = candidate.plan.tensors, handle.runtime.context
+    memory = [DeviceBuffer.allocate(context, tensor.size_bytes) for tensor in tensors]
+    for buffer in memory:
+        buffer.copy_from_host(np.zeros(buffer.size_bytes, np.uint8))
+    workspace = DeviceBuffer.allocate(context, candidate.plan.workspace_bytes)
+    pointers = np.array([buffer.address for buffer in memory], np.uint64)
+    uids = np.array([tensor.uid for tensor in tensors], np.int64)
+    plan = 0
+    if executes:
+        plan = state.objects.add(Descriptor.of(ExecutionPlan(json=write_plan(candidate), handle=handle)))
+    shared = (state.objects.add(handle), plan, pointers.ctypes.data, uids.ctypes.data, len(tensors))
+
+    def cycles(count: int, keep: object = (memory, pointers, uids)) -> NDArray[np.float64]:
+        times_us = np.zeros((count, len(CALLS)))
+        status = run(*shared, workspace.address, count, times_us.ctypes.data)
+        if status:
+            raise RuntimeError(f"a call failed: {state.last_error.message.decode()}")
+        handle.synchronize()
+        return times_us
+
+    return cycles
+
+
+@contextmanager
+def _busy_thread(is_wanted: bool) -> Iterator[None]:
+    """Another thread that holds the interpreter whenever it may."""
+    ended = threading.Event()
+
+    def compute() -> None:
+        while not ended.is_set():
+            sum(range(1000))
+
+    thread = threading.Thread(target=compute)
+    if is_wanted:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if is_wanted:
+            thread.join()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "emulated"), default="cuda")
+    parser.add_argument("--bursts", type=int, default=100, help=f"runs of {_BURST} cycles (default 100)")
+    parser.add_argument("--busy", action="store_true", help="with another Python thread that computes")
+    options = parser.parse_args()
+    executes = options.device == "cuda"
+    with cycles_on(open_driver(options.device), executes=executes) as cycles, _busy_thread(options.busy):
+        cycles(_BURST)
+        times_us = np.concatenate([cycles(_BURST) for _ in range(options.bursts)])
+    print(f"{'call':28}{'median us':>10}{'10 %':>9}{'99 %':>9}")
+    for name, column in zip((*CALLS, "the cycle"), (*times_us.T, times_us.sum(axis=1)), strict=True):
+        if executes or name != "Execute":
+            low, median, high = np.percentile(column, (10, 50, 99))
+            print(f"{name:28}{median:10.2f}{low:9.2f}{high:9.2f}")
+
+
+if __name__ == "__main__":
+    main()
