@@ -11,10 +11,12 @@ A call that fails changes nothing: the descriptor can be corrected and used on.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from lowdnn.backend.inert import InertAttribute, inert_of
 from lowdnn.backend.read_only import read_only_of
+from lowdnn.backend.slots import Slot, required_of, slots_of
 from lowdnn.backend.uncomputed import Uncomputed, finalized, uncomputed_attributes
 from lowdnn.backend.values import HostAddress, as_sequence, check_count, checked, is_enum_number, returned
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
@@ -23,6 +25,7 @@ from lowdnn.status import (
     AttributeTypeError,
     BadParamError,
     DescriptorTypeError,
+    LowdnnError,
     NotFinalizedError,
     NotSupportedError,
     OutOfBoundError,
@@ -39,6 +42,7 @@ class Descriptor:
     def __init__(self, declaration: type) -> None:
         self.type: DescriptorType = declaration.descriptor_type  # type: ignore[attr-defined]
         self._declaration = declaration
+        self._slots = slots_of(declaration)
         self._draft: dict[AttributeName, Any] = {}
         self._inert: dict[AttributeName, Any] = {}
         self._value: Any = None
@@ -71,23 +75,20 @@ class Descriptor:
         for another type, OutOfBoundError for too many elements or numbers out of range, SizeInsufficientError for
         none, DescriptorTypeError and NotFinalizedError for nested descriptors.
         """
-        where = f"{self._label}.{_text(name)}"
-        if self.is_finalized:
-            raise BadParamError.at(where, expected="a set before finalize", got="a finalized descriptor")
-        inert = self._inert_of(name)
-        if inert is not None:
-            self._inert[name] = _inert_value(where, inert, attribute_type, values, count)
-            return
-        declared = self._settable(name)
-        if not is_enum_number(attribute_type) or attribute_type not in declared.types:
-            raise AttributeTypeError.at(where, expected=_names(declared.types), got=_text(attribute_type))
-        elements = as_sequence(where, attribute_type, values, count)
-        _check_count(where, len(elements), _least_count(declared), declared.max_count)
+        slot = self._slot(name, attribute_type)
+        elements = as_sequence(slot.where, attribute_type, values, count)
+        _check_count(slot, len(elements))
         if attribute_type is AttributeType.BACKEND_DESCRIPTOR:
-            converted = tuple(_nested(where, declared, element) for element in elements)
+            converted = tuple(_nested(slot, element) for element in elements)
         else:
-            converted = checked(where, attribute_type, elements)
-        self._draft[name] = _field_value(attribute_type, declared, converted)
+            converted = checked(slot.where, attribute_type, elements)
+        self._keep(name, attribute_type, slot, converted)
+
+    def set_integers(self, name: AttributeName, attribute_type: AttributeType, values: tuple[int, ...]) -> None:
+        """``set_attribute`` for values that are known to fit INT32, INT64 or VOID_PTR, as those of a C array do."""
+        slot = self._slot(name, attribute_type)
+        _check_count(slot, len(values))
+        self._keep(name, attribute_type, slot, values)
 
     def get_attribute(
         self, name: AttributeName, attribute_type: AttributeType, requested_count: int | None = None
@@ -132,15 +133,15 @@ class Descriptor:
         Raises BadParamError for a missing attribute or a second finalize, NotSupportedError for a descriptor that
         only the library makes, and what the declaration's own checks raise.
         """
-        if self.is_finalized:
+        if self._value is not None:
             raise BadParamError.at(self._label, expected="one finalize", got="a second one")
         declared = attributes_of(self._declaration)
         if not declared:
             raise NotSupportedError.at(
                 self._label, expected="a descriptor that callers finalize", got="a read-only one"
             )
-        missing = [name.name for name, item in declared.items() if item.required and name not in self._draft]
-        if missing:
+        if not self._draft.keys() >= required_of(self._declaration):
+            missing = [name.name for name, item in declared.items() if item.required and name not in self._draft]
             raise BadParamError.at(
                 self._label, expected="every required attribute", got="none for " + ", ".join(missing)
             )
@@ -160,11 +161,14 @@ class Descriptor:
         """The settable attribute ``name``, or the error that says why there is none."""
         own = {**attributes_of(self._declaration), **uncomputed_attributes(self.type)}
         found = own.get(name) if is_enum_number(name) else None
-        if found is not None:
-            return found
+        if found is None:
+            raise self._unknown(name)
+        return found
+
+    def _unknown(self, name: AttributeName) -> LowdnnError:
         where = f"{self._label}.{_text(name)}"
         owned = [item.name for item in (*attributes_of(self._declaration), *read_only_of(self._declaration))]
-        raise BadParamError.at(where, expected="one of " + ", ".join(owned), got=_text(name))
+        return BadParamError.at(where, expected="one of " + ", ".join(owned), got=_text(name))
 
     def _found(self, declared: Attribute, attribute_type: AttributeType) -> Any:
         """The value of a settable attribute: as it was set here, otherwise of the finalized object."""
@@ -175,23 +179,38 @@ class Descriptor:
             return self._value.value_of(declared)
         return getattr(self._value, declared.field) if declared.field else None
 
-    def _settable(self, name: AttributeName) -> Attribute:
-        is_known = is_enum_number(name) and name in read_only_of(self._declaration)
-        if is_known and name not in attributes_of(self._declaration):
-            raise BadParamError.at(
-                f"{self._label}.{_text(name)}", expected="a get", got="a set of a read-only attribute"
-            )
-        return self._declared(name)
+    def _slot(self, name: AttributeName, attribute_type: AttributeType) -> Slot:
+        """What is to be set; raises what ``set_attribute`` raises about the attribute and its type."""
+        if self._value is not None:
+            where = f"{self._label}.{_text(name)}"
+            raise BadParamError.at(where, expected="a set before finalize", got="a finalized descriptor")
+        slot = self._slots.get(name) if type(name) is AttributeName else None
+        if slot is None:
+            slot = self._numbered_slot(name)
+        is_type = type(attribute_type) is AttributeType or is_enum_number(attribute_type)
+        if not is_type or attribute_type not in slot.types:
+            raise AttributeTypeError.at(slot.where, expected=_names(slot.types), got=_text(attribute_type))
+        return slot
+
+    def _keep(self, name: AttributeName, attribute_type: AttributeType, slot: Slot, elements: tuple[Any, ...]) -> None:
+        if slot.inert is None:
+            self._draft[name] = _field_value(attribute_type, slot, elements)
+        else:
+            self._inert[name] = _inert_value(slot.where, slot.inert, elements[0])
+
+    def _numbered_slot(self, name: AttributeName) -> Slot:
+        """The slot of an attribute given by its number, or the error that says why there is none."""
+        where = f"{self._label}.{_text(name)}"
+        if is_enum_number(name):
+            if name in self._slots:
+                return replace(self._slots[name], where=where)
+            if name in read_only_of(self._declaration):
+                raise BadParamError.at(where, expected="a get", got="a set of a read-only attribute")
+        raise self._unknown(name)
 
 
-def _inert_value(
-    where: str, inert: InertAttribute, attribute_type: AttributeType, values: object, count: int | None
-) -> Any:
+def _inert_value(where: str, inert: InertAttribute, value: Any) -> Any:
     """The one element of an inert attribute; raises NotSupportedError where it asks for something else."""
-    _check_type(where, inert, attribute_type)
-    elements = as_sequence(where, attribute_type, values, count)
-    _check_count(where, len(elements), 1, 1)
-    (value,) = checked(where, attribute_type, elements)
     if inert.values and value not in inert.values:
         expected = " or ".join(getattr(known, "name", str(known)) for known in inert.values)
         raise NotSupportedError.at(where, expected=expected, got=getattr(value, "name", value))
@@ -203,32 +222,28 @@ def _check_type(where: str, inert: InertAttribute, attribute_type: AttributeType
         raise AttributeTypeError.at(where, expected=inert.type.name, got=_text(attribute_type))
 
 
-def _least_count(declared: Attribute) -> int:
-    """An optional array may be set to nothing, which is what it is when it is not set."""
-    return 0 if declared.max_count > 1 and not declared.required else 1
+def _check_count(slot: Slot, count: int) -> None:
+    if count < slot.least_count:
+        raise SizeInsufficientError.at(f"{slot.where}.count", expected="at least 1 element", got=0)
+    if count > slot.max_count:
+        raise OutOfBoundError.at(f"{slot.where}.count", expected=f"at most {slot.max_count} elements", got=count)
 
 
-def _check_count(where: str, count: int, least: int, most: int) -> None:
-    if count < least:
-        raise SizeInsufficientError.at(f"{where}.count", expected="at least 1 element", got=0)
-    if count > most:
-        raise OutOfBoundError.at(f"{where}.count", expected=f"at most {most} elements", got=count)
-
-
-def _nested(where: str, declared: Attribute, element: object) -> Any:
+def _nested(slot: Slot, element: object) -> Any:
+    where = slot.where
     if not isinstance(element, Descriptor):
         raise AttributeTypeError.at(where, expected="a Descriptor", got=type(element).__name__)
-    if declared.descriptors and element.type not in declared.descriptors:
-        raise DescriptorTypeError.at(where, expected=_names(declared.descriptors), got=element.type.name)
+    if slot.descriptors and element.type not in slot.descriptors:
+        raise DescriptorTypeError.at(where, expected=_names(slot.descriptors), got=element.type.name)
     return element.value
 
 
-def _field_value(attribute_type: AttributeType, declared: Attribute, elements: tuple[Any, ...]) -> Any:
+def _field_value(attribute_type: AttributeType, slot: Slot, elements: tuple[Any, ...]) -> Any:
     if attribute_type is AttributeType.CHAR:
         return "".join(elements)
-    if attribute_type is AttributeType.VOID_PTR and len(declared.types) > 1:
+    if len(slot.types) > 1 and attribute_type is AttributeType.VOID_PTR:
         elements = tuple(map(HostAddress, elements))
-    return elements if declared.max_count > 1 else elements[0]
+    return elements if slot.max_count > 1 else elements[0]
 
 
 def _elements(found: object) -> list[Any]:

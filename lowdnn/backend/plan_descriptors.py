@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from operator import itemgetter
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
@@ -203,16 +204,18 @@ class VariantPack:
     )
 
     def __post_init__(self) -> None:
-        _check_no_intermediates("VARIANT_PACK descriptor", VARIANT_PACK_INTERMEDIATES=self.intermediates)
-        self._check_overrides()
+        if self.intermediates:
+            _check_no_intermediates("VARIANT_PACK descriptor", VARIANT_PACK_INTERMEDIATES=self.intermediates)
+        if self.override_uids:
+            self._check_overrides()
         if len(self.uids) != len(self.pointers):
             raise BadParamError.at(
                 "VARIANT_PACK descriptor.VARIANT_PACK_DATA_POINTERS",
                 expected=f"{len(self.uids)} pointers, one for each uid",
                 got=len(self.pointers),
             )
-        repeated = sorted({uid for uid in self.uids if self.uids.count(uid) > 1})
-        if repeated:
+        if len(set(self.uids)) != len(self.uids):
+            repeated = sorted({uid for uid in self.uids if self.uids.count(uid) > 1})
             raise DuplicatedEntriesError.at(
                 "VARIANT_PACK descriptor.VARIANT_PACK_UNIQUE_IDS", expected="each uid once", got=repeated
             )
@@ -234,7 +237,7 @@ class VariantPack:
             got = list(self.override_uids)
             raise DuplicatedEntriesError.at(f"{where}_UNIQUE_IDS", expected="each uid once", got=got)
         for name, values in (("SHAPES", self.override_shapes), ("STRIDES", self.override_strides)):
-            if self.override_uids and not values:
+            if not values:
                 raise BadParamError.at(f"{where}_{name}", expected="numbers for each of the uids", got="none")
 
     def in_order(self, uids: tuple[int, ...], counters: Counters) -> tuple[int, ...] | Mapping[int, int]:
@@ -244,6 +247,9 @@ class VariantPack:
         """
         if uids == self.uids:
             return self.pointers
+        permuted = _permutation(self.uids, uids)
+        if permuted is not None:
+            return permuted(self.pointers)
         if uids in self._orders:
             return self._orders[uids]
         unknown = set(self.uids) - set(uids)
@@ -262,6 +268,15 @@ class VariantPack:
     @cached_property
     def _orders(self) -> dict[tuple[int, ...], tuple[int, ...]]:
         return {}
+
+
+@lru_cache(maxsize=1024)
+def _permutation(
+    given: tuple[int, ...], wanted: tuple[int, ...]
+) -> Callable[[tuple[int, ...]], tuple[int, ...]] | None:
+    """From the order of uids ``given`` to another one ``wanted``; None where they are not the same uids."""
+    is_other_order = len(wanted) > 1 and sorted(given) == sorted(wanted)
+    return itemgetter(*map(given.index, wanted)) if is_other_order else None
 
 
 def _check_no_intermediates(where: str, **given: tuple[int, ...]) -> None:

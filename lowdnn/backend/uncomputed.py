@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from typing import Any, ClassVar
 
 from lowdnn import dtypes
@@ -84,8 +85,9 @@ def finalized(declaration: type, given: Mapping[AttributeName, Any]) -> Any:
     What can be checked of the latter is checked: all but the values that no engine knows, and what is said about them.
     """
     declared = attributes_of(declaration)
-    is_part_of_graphs = declaration in (*catalog.declared(), Signal)
-    error = next(_errors(declaration, given), None) if is_part_of_graphs else None
+    if not _is_part_of_graphs(declaration):
+        return declaration(**{declared[name].field: value for name, value in given.items()})
+    error = next(_errors(declaration, given), None)
     known = {declared[name].field: value for name, value in given.items() if name in declared}
     if isinstance(known.get("constant_value"), HostAddress) and known["data_type"] not in _STAND_INS:
         known["constant_value"] = _number_at(known["constant_value"], known["data_type"])
@@ -96,6 +98,11 @@ def finalized(declaration: type, given: Mapping[AttributeName, Any]) -> Any:
     elif first_error(_flat(known.values())) is None:
         declaration(**known)
     return Uncomputed(declaration, given, error)
+
+
+@cache
+def _is_part_of_graphs(declaration: type) -> bool:
+    return declaration in (*catalog.declared(), Signal)
 
 
 def first_error(values: Iterable[Any]) -> LowdnnError | None:

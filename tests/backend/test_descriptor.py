@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lowdnn.backend import create
+from lowdnn.backend.catalogue import declarations
+from lowdnn.backend.inert import inert_of
+from lowdnn.backend.read_only import read_only_of
 from lowdnn.enums import AttributeName, AttributeType, ConvolutionMode, DataType, DescriptorType, NanPropagation
+from lowdnn.schema import attributes_of
 from lowdnn.status import (
     AttributeTypeError,
     BadParamError,
@@ -237,3 +243,23 @@ def test_inert_attributes_read_back_and_leave_the_graph_as_it_is() -> None:
     for found in (plain, asked):
         assert found.get_attribute(N.POINTWISE_NAN_PROPAGATION, T.NAN_PROPOGATION) == [NanPropagation.PROPAGATE_NAN]
     assert plain.value == asked.value
+
+
+def test_integers_that_fit_are_set_as_any_values_are() -> None:
+    rng = np.random.default_rng()
+    for kind, declaration in declarations().items():
+        for name in [*attributes_of(declaration), *inert_of(kind), *read_only_of(declaration)]:
+            for attribute_type in (T.INT32, T.INT64, T.VOID_PTR):
+                values = tuple(map(int, rng.integers(0, 2**31, rng.choice([0, 1, 1, 2, 9]))))
+                one, other = create(kind), create(kind)
+                expected = _error_of(one.set_attribute, name, attribute_type, values)
+                assert _error_of(other.set_integers, name, attribute_type, values) == expected
+                assert vars(other) == vars(one)
+
+
+def _error_of(call: Callable[..., None], *arguments: object) -> str:
+    try:
+        call(*arguments)
+    except LowdnnError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,13 @@ def test_bad_variant_packs(case: Case, change: dict[int, object], error: type[Lo
         case.run(pointers)
     assert case.handle.last_error == str(caught.value)
     case.assert_still_works()
+
+
+@pytest.mark.parametrize("uids", [*permutations((A, B, Y))])
+def test_the_order_of_uids_does_not_matter(case: Case, uids: tuple[int, ...]) -> None:
+    case.run({uid: case.pointers[uid] for uid in uids})
+    np.testing.assert_array_equal(download(case.y, np.float32), case.expected)
+    assert "keys_passed_over" not in case.handle.runtime.counters.snapshot()
 
 
 def test_uids_that_the_plan_has_not_are_passed_over_and_counted(case: Case) -> None:

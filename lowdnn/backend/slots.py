@@ -1,0 +1,52 @@
+"""What a set of each attribute needs to know, worked out once for each descriptor type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from lowdnn.backend.inert import InertAttribute, inert_of
+from lowdnn.backend.uncomputed import uncomputed_attributes
+from lowdnn.enums import AttributeName, AttributeType, DescriptorType
+from lowdnn.schema import Attribute, attributes_of
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One attribute that may be set.
+
+    where: what errors call it.  types, descriptors, max_count: see ``schema.Attribute``.
+    least_count: the fewest elements.  inert: how it is taken if it has no effect.
+    """
+
+    where: str
+    types: tuple[AttributeType, ...]
+    descriptors: tuple[DescriptorType, ...] = ()
+    least_count: int = 1
+    max_count: int = 1
+    inert: InertAttribute | None = None
+
+
+@cache
+def slots_of(declaration: type) -> Mapping[AttributeName, Slot]:
+    """The slots of the descriptor that a dataclass declares."""
+    kind: DescriptorType = declaration.descriptor_type  # type: ignore[attr-defined]
+    label = f"{kind.name} descriptor"
+    declared = {**attributes_of(declaration), **uncomputed_attributes(kind)}
+    slots = {name: _slot(f"{label}.{name.name}", item) for name, item in declared.items()}
+    for name, inert in inert_of(kind).items():
+        slots[name] = Slot(f"{label}.{name.name}", (inert.type,), inert=inert)
+    return slots
+
+
+@cache
+def required_of(declaration: type) -> frozenset[AttributeName]:
+    """The attributes that a finalize needs."""
+    return frozenset(name for name, item in attributes_of(declaration).items() if item.required)
+
+
+def _slot(where: str, declared: Attribute) -> Slot:
+    # An optional array may be set to nothing, which is what it is when it is not set.
+    least_count = 0 if declared.max_count > 1 and not declared.required else 1
+    return Slot(where, declared.types, declared.descriptors, least_count, declared.max_count)
