@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from lowdnn.status import NullPointerError, OutOfBoundError
@@ -28,17 +29,22 @@ def read_array(address: Address, element: str, count: int, where: str) -> tuple[
 
     Raises NullPointerError, and OutOfBoundError for a count below 0 or beyond any array.
     """
-    size_bytes = _array_bytes(element, count, where)
+    form, buffer = _array(element, count, where)
     if count == 0:
         return ()
-    return struct.unpack(f"={count}{element}", ctypes.string_at(checked(address, where), size_bytes))
+    return form.unpack(buffer.from_address(checked(address, where)))
 
 
 def write_array(address: Address, element: str, values: Sequence[Any], where: str) -> None:
     """Writes the elements; raises as ``read_array`` does."""
-    size_bytes = _array_bytes(element, len(values), where)
+    form, buffer = _array(element, len(values), where)
     if values:
-        ctypes.memmove(checked(address, where), struct.pack(f"={len(values)}{element}", *values), size_bytes)
+        buffer.from_address(checked(address, where)).raw = form.pack(*values)
+
+
+def write_pointer(address: Address, pointer: int, where: str) -> None:
+    """Raises NullPointerError for NULL."""
+    ctypes.c_uint64.from_address(checked(address, where)).value = pointer
 
 
 def write_bytes(address: Address, content: bytes, where: str) -> None:
@@ -62,8 +68,10 @@ def write_text(address: Address, text: bytes, size_bytes: int) -> None:
         ctypes.memmove(address, content, len(content))
 
 
-def _array_bytes(element: str, count: int, where: str) -> int:
+@lru_cache(maxsize=1024)
+def _array(element: str, count: int, where: str) -> tuple[struct.Struct, Any]:
+    """The form of an array, and the type of its bytes; raises OutOfBoundError."""
     size_bytes = struct.calcsize(f"={element}") * count
     if not 0 <= size_bytes <= _MAX_ARRAY_BYTES:
         raise OutOfBoundError.at(f"{where}.count", expected="0 or more, of at most 2 GiB", got=count)
-    return size_bytes
+    return struct.Struct(f"={count}{element}"), ctypes.c_char * size_bytes

@@ -10,7 +10,7 @@ from lowdnn.backend import Descriptor, create, execute
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.plan_descriptors import ExecutionPlan, VariantPack
 from lowdnn.capi.errors import Call
-from lowdnn.capi.memory import Address, checked, read_array, write_array, write_bytes, write_outputs
+from lowdnn.capi.memory import Address, checked, read_array, write_array, write_bytes, write_outputs, write_pointer
 from lowdnn.capi.state import State
 from lowdnn.enums import AttributeName, AttributeType
 from lowdnn.runtime.loaded_plan import LoadedPlan, Pointers
@@ -19,24 +19,29 @@ from lowdnn.status import AttributeTypeError, BadParamError, DescriptorTypeError
 _NAMES: Mapping[int, AttributeName] = {int(name): name for name in AttributeName}
 _TYPES: Mapping[int, AttributeType] = {int(kind): kind for kind in AttributeType}
 
-#: The format of one element of each attribute type; those left out are enums.
-_FORMATS: Mapping[AttributeType, str] = {
-    AttributeType.HANDLE: "Q",
-    AttributeType.BACKEND_DESCRIPTOR: "Q",
+#: The format of one element of each attribute type of integers.
+_INTEGERS: Mapping[AttributeType, str] = {
     AttributeType.VOID_PTR: "Q",
-    AttributeType.BOOLEAN: "?",
     AttributeType.INT64: "q",
     AttributeType.INT32: "i",
+}
+#: The format of one element of each attribute type; those left out are enums, text and fractions.
+_FORMATS: Mapping[AttributeType, str] = {
+    **_INTEGERS,
+    AttributeType.HANDLE: "Q",
+    AttributeType.BACKEND_DESCRIPTOR: "Q",
+    AttributeType.BOOLEAN: "?",
     AttributeType.FLOAT: "f",
     AttributeType.DOUBLE: "d",
 }
 _SET, _GET = "cudnnBackendSetAttribute", "cudnnBackendGetAttribute"
+_SET_DESCRIPTOR, _SET_ELEMENTS = f"{_SET}.descriptor", f"{_SET}.arrayOfElements"
 
 
 def create_descriptor(state: State, descriptor_type: int, descriptor: Address) -> None:
     where = "cudnnBackendCreateDescriptor.descriptor"
     checked(descriptor, where)
-    write_array(descriptor, "Q", (state.objects.add(create(descriptor_type)),), where)  # type: ignore[arg-type]
+    write_pointer(descriptor, state.objects.add(create(descriptor_type)), where)  # type: ignore[arg-type]
 
 
 def destroy_descriptor(state: State, descriptor: Address) -> None:
@@ -58,9 +63,14 @@ def finalize(state: State, descriptor: Address) -> None:
 def set_attribute(
     state: State, descriptor: Address, name: int, attribute_type: int, count: int, elements: Address
 ) -> None:
-    found = state.objects.get(descriptor, Descriptor, f"{_SET}.descriptor")
+    found = state.objects.get(descriptor, Descriptor, _SET_DESCRIPTOR)
     kind = _attribute_type(attribute_type, _SET)
-    found.set_attribute(_NAMES.get(name, name), kind, _read(state, kind, count, elements))  # type: ignore[arg-type]
+    attribute: Any = _NAMES.get(name, name)
+    integer = _INTEGERS.get(kind)
+    if integer is not None:
+        found.set_integers(attribute, kind, read_array(elements, integer, count, _SET_ELEMENTS))
+    else:
+        found.set_attribute(attribute, kind, _read(state, kind, count, elements))
 
 
 def get_attribute(
@@ -152,7 +162,7 @@ def _value(state: State, address: Address, declaration: type[Any], where: str) -
 
 def _read(state: State, kind: AttributeType, count: int, elements: Address) -> Any:
     """The elements of a caller's array as ``Descriptor.set_attribute`` takes them."""
-    where = f"{_SET}.arrayOfElements"
+    where = _SET_ELEMENTS
     if kind is AttributeType.CHAR:
         return b"".join(read_array(elements, "c", count, where)).split(b"\0", 1)[0].decode(errors="replace")
     if kind is AttributeType.FRACTION:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from lowdnn.backend.handle import Handle
 from lowdnn.capi.errors import Call
 from lowdnn.capi.log_callback import LogCallback
-from lowdnn.capi.memory import Address, checked, write_array, write_outputs
+from lowdnn.capi.memory import Address, checked, write_array, write_outputs, write_pointer
 from lowdnn.capi.state import State
 from lowdnn.enums import ErrQueryMode
 from lowdnn.mirrored import MIRRORED_CUDNN_VERSION
@@ -17,7 +17,7 @@ from lowdnn.status import BadParamError, Status
 def create(state: State, handle: Address) -> None:
     """A handle on the device of the current context. Raises what ``Handle.open`` raises."""
     checked(handle, "cudnnCreate.handle")
-    write_array(handle, "Q", (state.objects.add(state.open_handle()),), "cudnnCreate.handle")
+    write_pointer(handle, state.objects.add(state.open_handle()), "cudnnCreate.handle")
 
 
 def destroy(state: State, handle: Address) -> None:

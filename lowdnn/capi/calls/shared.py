@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from lowdnn.capi.errors import Call
-from lowdnn.capi.memory import Address, checked, read_array, write_array
+from lowdnn.capi.memory import Address, checked, read_array, write_array, write_pointer
 from lowdnn.capi.state import State
 from lowdnn.enums import DIM_MAX, CudnnEnum, DataType
 from lowdnn.status import BadParamError, NotSupportedError
@@ -30,7 +30,7 @@ def life_of(kind: type[Settable], name: str, argument: str) -> dict[str, Call]:
     def create(state: State, descriptor: Address) -> None:
         where = f"{create_name}.{argument}"
         checked(descriptor, where)
-        write_array(descriptor, "Q", (state.objects.add(kind()),), where)
+        write_pointer(descriptor, state.objects.add(kind()), where)
 
     def destroy(state: State, descriptor: Address) -> None:
         if descriptor:
