@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Protocol, TypeVar, cast
 
-from lowdnn.frontend.arguments import integer, number, shown
+from lowdnn.frontend.arguments import integer, integers, number, shown
 from lowdnn.frontend.graph_tensor import Tensor
-from lowdnn.status import AttributeTypeError, LowdnnError
+from lowdnn.status import AttributeTypeError, BadParamError, LowdnnError
 
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
@@ -26,6 +26,14 @@ _EXPECTED = {
 #: How messages of operations begin: the operation, one of its ports, and the field that is wrong.
 _PLACE = re.compile(r"(?P<operation>\w+)\.(?P<port>\w+)(?P<rest>.*)", re.DOTALL)
 
+
+#: The keyword that every method has.
+_OUT_DIMS = inspect.Parameter(
+    "out_dims",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation="Sequence[int] | Mapping[str, Sequence[int]] | None",
+)
 
 #: Names of parameters that differ from those of the operation's ports.
 _PARAMETERS = {
@@ -71,19 +79,24 @@ class Caller(Protocol):
     """An object with such methods: a graph, which knows the call that it is in."""
 
     _call: Call
+    _entries: list[Any]
 
 
 def operation(method: MethodT) -> MethodT:
     """Decorates a method that adds operations: checks by their annotations that tensors are tensors.
 
+    The method gets a keyword ``out_dims`` for the dims of its output; where it has several, a dict of them by the ends
+    of the outputs' default names, in any case.
+
     Raises AttributeTypeError that names the method and its parameter.
     """
-    parameters = tuple(inspect.signature(method).parameters.values())[1:]
+    signature = inspect.signature(method)
+    parameters = tuple(signature.parameters.values())[1:]
     names = tuple(item.name for item in parameters if item.kind is item.POSITIONAL_OR_KEYWORD)
     kinds = {item.name: item.annotation for item in parameters if item.annotation in _EXPECTED}
 
     @wraps(method)
-    def checked(graph: Caller, *args: Any, **kwargs: Any) -> Any:
+    def checked(graph: Caller, *args: Any, out_dims: object = None, **kwargs: Any) -> Any:
         arguments = dict(zip(names, args, strict=False), **kwargs)
         for name, kind in kinds.items():
             if name in arguments:
@@ -91,11 +104,37 @@ def operation(method: MethodT) -> MethodT:
         tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
         outer, graph._call = graph._call, Call(method.__name__, tensors)
         try:
-            return method(graph, *args, **kwargs)
+            result = method(graph, *args, **kwargs)
         finally:
             graph._call = outer
+        if out_dims is not None:
+            _set_dims(f"{method.__name__}.out_dims", graph._entries[-1].name, result, out_dims)
+        return result
 
+    checked.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=(*signature.parameters.values(), _OUT_DIMS)
+    )
     return cast(MethodT, checked)
+
+
+def _set_dims(where: str, label: str, result: Any, out_dims: object) -> None:
+    """``label``: what the outputs' default names begin with."""
+    if isinstance(result, Tensor) and not isinstance(out_dims, Mapping):
+        result.set_dim(integers(out_dims, where))
+        return
+    outputs = (result,) if isinstance(result, Tensor) else result
+    by_name = {_end(tensor.get_name(), label).lower(): tensor for tensor in outputs if tensor is not None}
+    if not isinstance(out_dims, Mapping):
+        raise AttributeTypeError.at(where, expected=f"a dict of dims for {', '.join(by_name)}", got=shown(out_dims))
+    for name, dims in out_dims.items():
+        tensor = by_name.get(str(name).lower())
+        if tensor is None:
+            raise BadParamError.at(where, expected=f"keys among {', '.join(by_name)}", got=shown(name))
+        tensor.set_dim(integers(dims, f"{where}[{name!r}]"))
+
+
+def _end(name: str, label: str) -> str:
+    return name.removeprefix(f"{label}_").rpartition("::")[2]
 
 
 def _check(where: str, kind: str, value: Any) -> None:
