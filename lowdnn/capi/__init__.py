@@ -7,9 +7,10 @@
 Every function returns a status and never raises; ``cudnnGetLastErrorString`` tells the thread's last error.
 """
 
+from lowdnn.capi.calls.catalogue import support
 from lowdnn.capi.header import write_header
 from lowdnn.capi.installing import call_counts, install, loaded_library
 from lowdnn.capi.library import write_library
 from lowdnn.capi.loading import load, reset
 
-__all__ = ["call_counts", "install", "load", "loaded_library", "reset", "write_header", "write_library"]
+__all__ = ["call_counts", "install", "load", "loaded_library", "reset", "support", "write_header", "write_library"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from lowdnn.capi.state import State
 from lowdnn.enums import Severity
-from lowdnn.status import LowdnnError, NotSupportedError, Status
+from lowdnn.status import LowdnnError, Status
 
 #: What stands behind a function that returns a status: the state, then the C arguments. Success returns nothing.
 Call = Callable[..., None]
@@ -52,15 +52,6 @@ def status_of(error: BaseException) -> Status:
     if isinstance(error, MemoryError):
         return Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED
     return Status.INTERNAL_ERROR
-
-
-def refused(name: str) -> Call:
-    """The call behind a function that is not there yet."""
-
-    def refuse(_: State, *arguments: object) -> None:
-        raise NotSupportedError.at(name, expected="a function that lowdnn has", got="one that it does not have yet")
-
-    return refuse
 
 
 def _text_of(name: str, error: BaseException) -> str:

@@ -9,6 +9,7 @@ import argparse
 import json
 import platform
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lowdnn import __version__
-from lowdnn.capi import loaded_library
+from lowdnn.capi import loaded_library, support
 from lowdnn.capi.library import LIBRARY_NAME
 from lowdnn.config import Config
 from lowdnn.driver.base import DeviceAttribute, Driver
@@ -64,7 +65,7 @@ def collect() -> dict[str, Any]:
         "engines": [f"{entry.index} {entry.name}" for entry in ENGINES.entries],
         "ptx": probe("ptx", _precompiled),
         "cache": probe("cache", lambda: _cache(config)),
-        "capi": {LIBRARY_NAME: _library_in_place()},
+        "capi": {LIBRARY_NAME: _library_in_place(), **_functions()},
         "config": {key: str(value) for key, value in vars(config).items()},
         "missing": missing,
     }
@@ -147,6 +148,13 @@ def _library_in_place() -> str:
     if not found.is_own:
         return f"another library: {found.file}"
     return f"lowdnn, {'connected' if found.is_answered else 'not connected'}: {found.file}"
+
+
+def _functions() -> dict[str, Any]:
+    """How many of the C functions work, and what the others are for."""
+    known = support()
+    refused = Counter(reason for reason in known.values() if reason is not None)
+    return {"functions": f"{len(known) - refused.total()} of {len(known)} work", "refused": dict(refused)}
 
 
 def _as_text(report: dict[str, Any]) -> str:

@@ -12,11 +12,12 @@ import pytest
 
 from lowdnn.backend.handle import Handle
 from lowdnn.capi import errors
-from lowdnn.capi.calls.catalogue import CALLS
+from lowdnn.capi.calls.catalogue import CALLS, support
 from lowdnn.capi.loading import Binding
 from lowdnn.capi.log_callback import CALLBACK
 from lowdnn.capi.memory import Address
 from lowdnn.capi.prototypes import is_opaque
+from lowdnn.capi.refusals import reason_of
 from lowdnn.capi.signatures import UNDOCUMENTED, exported_names, functions
 from lowdnn.capi.state import State
 from lowdnn.enums import ErrQueryMode, Severity
@@ -89,11 +90,15 @@ def test_calls_match_their_signatures(binding: Binding) -> None:
 def test_functions_that_are_not_there_refuse_by_name(caller: Caller) -> None:
     missing = set(exported_names()) - set(CALLS) - WITHOUT_STATUS
     assert missing >= set(UNDOCUMENTED)
+    known = support()
+    assert known.keys() == functions().keys()
+    assert {name for name, reason in known.items() if reason} == missing - set(UNDOCUMENTED)
     for name in missing:
         assert caller.status(name) is Status.NOT_SUPPORTED
-        assert caller.last_error() == (
-            f"{name}: NOT_SUPPORTED {name}: expected a function that lowdnn has, got one that it does not have yet"
-        )
+        reason = known.get(name) or reason_of(name)
+        text = f"{name}: NOT_SUPPORTED {name}: expected a function that lowdnn has, got one for {reason}"
+        assert caller.last_error() == text
+    assert known["cudnnRNNForward"] == "recurrent networks"
 
 
 def test_the_last_error_is_the_threads_own_and_is_cut_off(caller: Caller) -> None:

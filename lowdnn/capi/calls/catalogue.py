@@ -22,6 +22,8 @@ from lowdnn.capi.calls import (
     tensor_descriptors,
 )
 from lowdnn.capi.errors import Call
+from lowdnn.capi.refusals import reason_of
+from lowdnn.capi.signatures import functions
 
 CALLS: Mapping[str, Call] = {
     **handles.CALLS,
@@ -40,3 +42,11 @@ CALLS: Mapping[str, Call] = {
     **local_norms.CALLS,
     **dropout.CALLS,
 }
+
+
+def support() -> Mapping[str, str | None]:
+    """Each of the 239 documented functions: None where it works, else what it is for that lowdnn does not have."""
+    return {
+        name: None if name in CALLS or function.result.base != "Status" else reason_of(name)
+        for name, function in functions().items()
+    }

@@ -1,0 +1,40 @@
+"""The functions that exist and refuse, and why."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from lowdnn.capi.errors import Call
+from lowdnn.capi.state import State
+from lowdnn.status import NotSupportedError
+
+#: What the functions whose names match are for; the first match counts.
+_FAMILIES: Final = {
+    "RNN": "recurrent networks",
+    "CTCLoss": "connectionist temporal classification",
+    "Attn|SeqData": "attention outside of graphs",
+    "SpatialT": "spatial transformers",
+    "Divisive": "divisive normalisation",
+    "Transform": "transforms that pad and fold",
+    "FusedOps": "fused operation plans",
+    "FoldedConv|Im2Col|ReorderFilter": "operands of convolutions in other forms",
+    "CausalConv1d": "causal convolutions",
+    "Gnn": "graph neural networks",
+    "Backdoor": "calls that no header declares",
+}
+
+
+def reason_of(name: str) -> str:
+    """What the function is for that lowdnn does not have."""
+    return next(family for pattern, family in _FAMILIES.items() if re.search(pattern, name))
+
+
+def refused(name: str) -> Call:
+    """The call behind a function that is not there yet."""
+
+    def refuse(_: State, *arguments: object) -> None:
+        expected = "a function that lowdnn has"
+        raise NotSupportedError.at(name, expected=expected, got=f"one for {reason_of(name)}")
+
+    return refuse
