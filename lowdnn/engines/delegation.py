@@ -53,12 +53,12 @@ def _least_s(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> float:
 
 
 def _near_s(engine: Engine, graph: OperationGraph, arch: ArchSpec) -> float:
-    """The same of an engine that takes the graph, as its model has it."""
+    """A lower bound of the seconds of an engine that takes the graph, as its model has it."""
     if not isinstance(engine, Modelled):
         return 0.0
     return launch_s(arch, graph.derive(engine.busy_launch, arch).work.busy_s)
 
 
 def _time_s(plan: Plan, arch: ArchSpec) -> float:
-    """Of launches what their engine expects, where it does; otherwise an upper estimate."""
+    """The seconds of launches that their engine expects, where it does; otherwise an upper estimate."""
     return sum(launch_s(arch, item.work.busy_s or busy_time_s(item, arch)) for item in plan.launches)

@@ -100,7 +100,7 @@ class EngineSet(Sequence[Engine]):
 
 
 def anchored(engines: Sequence[Engine], operations: Iterable[Operation]) -> tuple[Engine, ...]:
-    """Those that may take a graph of ``operations``: it has one of their anchors, where they have any."""
+    """Engines that may take a graph of ``operations``: it has one of their anchors, where they have any."""
     kinds = frozenset(map(type, operations))
     return _anchored(engines if isinstance(engines, EngineSet) else tuple(engines), kinds)
 

@@ -37,8 +37,11 @@ class Multipliers(IntEnum):
 
 
 class Floor(NamedTuple):
-    """Of an engine's plans for a graph: how many launches; operations, as a multiple of those of its contraction; bytes
-    of device memory that are read once more."""
+    """A lower bound of an engine's plans for a graph.
+
+    launches: how many.  waste: operations, as a multiple of those of its contraction.  reread_bytes: bytes of device
+    memory that are read once more.
+    """
 
     multipliers: Multipliers
     launches: int = 1
@@ -51,7 +54,7 @@ class Floored(ABC):
 
     @abstractmethod
     def floor(self, contraction: Contraction) -> Floor:
-        """Of plans for a graph with ``contraction``, which may be one that the engine refuses."""
+        """The floor of plans for a graph with ``contraction``, which may be one that the engine refuses."""
 
 
 class Rereading(ABC):
@@ -78,7 +81,7 @@ class LeastTime(NamedTuple):
 
 
 def floor_of(engine: Engine, graph: OperationGraph) -> Floor:
-    """Of the engine's plans for ``graph``, if it takes it."""
+    """The floor of the engine's plans for ``graph``, if it takes it."""
     contractions = graph.derive(_contractions)
     if len(contractions) == 1 and isinstance(engine, Floored):
         return engine.floor(contractions[0])
@@ -109,7 +112,7 @@ _FMA, _FASTEST = Floor(Multipliers.FMA), Floor(Multipliers.FASTEST)
 
 
 def _flops_and_rates(graph: OperationGraph, multipliers: Multipliers, arch: ArchSpec) -> tuple[tuple[int, float], ...]:
-    """Of each contraction."""
+    """Operations and their rates of each contraction."""
     return tuple(
         (contraction.flops, _rate(contraction, multipliers, arch)) for contraction in graph.derive(_contractions)
     )
@@ -120,7 +123,7 @@ def _rate(contraction: Contraction, multipliers: Multipliers, arch: ArchSpec) ->
 
 
 def _units(contraction: Contraction, multipliers: Multipliers, arch: ArchSpec) -> list[MathUnit]:
-    """Those of ``arch`` that multiply the contraction's inputs; the FMA units where no others do."""
+    """The units of ``arch`` that multiply the contraction's inputs; the FMA units where no others do."""
     data_type = _multiplied_type(contraction)
     found = [MMA_UNITS.get(data_type)] if multipliers >= Multipliers.MMA_SYNC else []
     if multipliers is Multipliers.FASTEST and (instruction := wgmma_type(data_type, data_type)):
@@ -129,7 +132,7 @@ def _units(contraction: Contraction, multipliers: Multipliers, arch: ArchSpec) -
 
 
 def _multiplied_type(contraction: Contraction) -> DataType:
-    """Of the first input; gradients of attention widen fp8."""
+    """The type of the first input; gradients of attention widen fp8."""
     if isinstance(contraction, SdpaFp8Backward):
         return DataType.HALF
     return next(iter(inputs_of(contraction).values())).data_type

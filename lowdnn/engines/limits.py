@@ -23,7 +23,7 @@ _BEFORE_AND_BEHIND = 2
 
 @dataclass(frozen=True)
 class Group:
-    """At most ``most`` operations of ``classes``; None for any number."""
+    """A group: at most ``most`` operations of ``classes``; None for any number."""
 
     classes: Classes
     most: int | None = None

@@ -112,7 +112,7 @@ class _Tile:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Of the kernels that own keys, queries and both."""
+    """The tiles of the kernels that own keys, queries and both."""
 
     of_keys: _Tile
     of_queries: _Tile
@@ -331,7 +331,7 @@ class _Problem:
         return padded(self.backward.size_qk, granule), padded(self.backward.size_v, granule)
 
     def _pair_bytes(self, tile: _Tile) -> int:
-        """In shared memory, of a row of q and one of d_o, or of one of k and one of v."""
+        """Bytes in shared memory, of a row of q and one of d_o, or of one of k and one of v."""
         return sum(map(pitch_bytes, self._padded_sizes(tile)))
 
     def _keys_bytes(self, tile: _Tile) -> int:
@@ -344,6 +344,6 @@ class _Problem:
         return (tile.queries + tile.keys) * self._pair_bytes(tile)
 
     def _shared_bytes(self, tiles: _Tiles) -> int:
-        """Of the kernel that takes the most."""
+        """Bytes of shared memory of the kernel that takes the most."""
         own = self._keys_bytes(tiles.of_keys), self._queries_bytes(tiles.of_queries)
         return max(own if self.operation.dbias is None else (*own, self._bias_bytes(tiles.of_bias)))

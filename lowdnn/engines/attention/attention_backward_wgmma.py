@@ -72,7 +72,7 @@ class AttentionBackwardWgmma(ProblemEngine[BackwardProblem], Floored):
         return problem
 
     def floor(self, contraction: Contraction) -> Floor:
-        """Of pairs that see each other."""
+        """The floor by the multiplications of pairs that see each other."""
         waste = seen_pairs(contraction) if isinstance(contraction, SdpaBackward) else 1.0
         return Floor(Multipliers.FASTEST, waste=waste)
 

@@ -240,7 +240,7 @@ class _Shape:
 
     @property
     def _blocks(self) -> int:
-        """Of one part of the keys, at least one."""
+        """Blocks of one part of the keys, at least one."""
         batch, heads, queries, _ = self.problem.attention.first.c.dims
         return max(1, batch * (heads // self.tile.pack) * ceil_div(queries * self.tile.pack, self.tile.queries))
 
@@ -262,7 +262,7 @@ class _Shape:
         return self.overlaps and is_full and (splits == 1 or self.in_cluster(splits))
 
     def most_stages(self, blocks: int) -> int:
-        """With which so many blocks fit a multiprocessor."""
+        """The most stages with which so many blocks fit a multiprocessor."""
         queries_bytes = self.tile.queries * pitch_bytes(self.problem.padded_qk)
         room = shared_room(self.arch, blocks) - queries_bytes
         return min(_MAX_STAGES, room // _stage_bytes(self.problem, self.tile))
@@ -277,7 +277,7 @@ class _Shape:
 
 
 def _stage_bytes(problem: AttentionForward, tile: ForwardTile) -> int:
-    """Of the rings of all warps."""
+    """Bytes of one stage of the rings of all warps."""
     rows_bytes = tile.keys * (pitch_bytes(problem.padded_qk) + pitch_bytes(problem.padded_v))
     places = {operand.place(tile.keys) for operand in (problem.k, problem.v)}
     return _WARPS * (rows_bytes + (_NOTES_BYTES if Place.IN_LARGE_PAGES in places else 0))

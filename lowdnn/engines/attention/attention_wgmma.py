@@ -174,8 +174,11 @@ def _knobs(problem: AttentionForward, arch: ArchSpec) -> tuple[Knob, ...]:
 
 
 def _most_queries(problem: AttentionForward, tiles: tuple[int, ...]) -> int:
-    """Of a block, of ``tiles``: of larger heads the most where all tiles are alike and few of the queries are not
-    there, since beside so many there is room for few keys at a time."""
+    """The most queries of a block, of ``tiles``.
+
+    Larger heads have the most where all tiles are alike and few of the queries are missing, since beside so many there
+    is room for few keys at a time.
+    """
     if problem.stores_packed:  # of short sequences larger tiles are empty
         return _TILES[1]
     if problem.padded_v <= _SMALL_SIZE:
@@ -197,7 +200,7 @@ def _is_light(problem: AttentionForward) -> bool:
 
 
 def _tiles_of_keys(problem: AttentionForward) -> tuple[int, ...]:
-    """Those that parts of a mask's tiles are made of: whole ones are passed over; and whole copies from pages."""
+    """Numbers of keys of which parts of a mask's tiles (whole ones are passed over) and copies from pages are made."""
     is_masked = problem.attention.band.blocks is not None
     pages = [heads.load.page_rows for heads in (problem.k, problem.v) if heads.load is not None]
     rows = min(max(pages, default=1), _ROWS_OF_A_COPY)
@@ -206,7 +209,7 @@ def _tiles_of_keys(problem: AttentionForward) -> tuple[int, ...]:
 
 
 def _box_rows(heads: Heads, tile_rows: int) -> int:
-    """Of a copy: from pages, as many as whole pages and tiles are made of."""
+    """Rows of a copy: from pages, as many as whole pages and tiles are made of."""
     return tile_rows if heads.load is None else gcd(heads.load.page_rows, tile_rows)
 
 

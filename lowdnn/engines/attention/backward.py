@@ -150,7 +150,7 @@ class AttentionBackward:
 
     @cached_property
     def fp8(self) -> Fp8Operands | None:
-        """Behind the terms in the workspace."""
+        """The operands of fp8, copies of which lie behind the terms in the workspace."""
         if not isinstance(self.operation, SdpaFp8Backward):
             return None
         return Fp8Operands(self.operation, self.heads, self._terms_bytes)
@@ -167,7 +167,7 @@ class AttentionBackward:
 
     @property
     def term_rows(self) -> int:
-        """Of a head."""
+        """Rows of terms of a head."""
         return ceil_div(self.queries, self.term_tile) * self.term_tile
 
     @property
@@ -196,7 +196,7 @@ class AttentionBackward:
         return self.operation.inner is None and self.operation.dbias is None and not self.ragged
 
     def functors(self, vector_axis: int) -> dict[str, Functor]:
-        """Those of ``attention_backward_mma.cuh`` that there are, by name, for neighbours along that axis."""
+        """The functors of ``attention_backward_mma.cuh`` that there are, by name, for neighbours along that axis."""
         inner = self.operation.inner
         if inner is None:
             return {}
@@ -243,17 +243,17 @@ class AttentionBackward:
 
     @property
     def size(self) -> int:
-        """Of the larger heads."""
+        """The size of the larger heads."""
         return max(self.size_qk, self.size_v)
 
     @property
     def data_type(self) -> DataType:
-        """Of what is multiplied."""
+        """The type of what is multiplied."""
         return self.operation.q.data_type if self.fp8 is None else DataType.HALF
 
     @property
     def c_types(self) -> tuple[str, str]:
-        """Of the operands and of the gradients, in the kernels."""
+        """The types of the operands and of the gradients, in the kernels."""
         return dtypes.info(self.data_type).c_type, dtypes.info(self.operation.dq.data_type).c_type
 
     @property
@@ -264,13 +264,13 @@ class AttentionBackward:
 
     @property
     def types_name(self) -> str:
-        """Of operands and results, in the names of kernels."""
+        """The types of operands and results, in the names of kernels."""
         of_fp8 = () if self.fp8 is None else (self.operation.d_o,)
         return _types_name(self.operation.q, *of_fp8, self.operation.dq)
 
     @property
     def rows_name(self) -> str:
-        """In names of kernels, where rows are packed."""
+        """The mark in names of kernels, where rows are packed."""
         return "_ragged" if self.ragged else ""
 
     def prepare(self, cleared: ClearedWords | None = None) -> list[tuple[KernelRef, Launch]]:
@@ -355,17 +355,17 @@ class AttentionBackward:
         return Struct((pointer, given))
 
     def flops(self, products: int) -> int:
-        """Of ``products`` multiplications for each query and each key that it sees, whatever the lengths are."""
+        """Operations of ``products`` multiplications for each pair that sees each other, whatever the lengths are."""
         return round(2 * self.seen_share * self.all_heads * self.queries * self.keys * products)
 
     @cached_property
     def seen_share(self) -> float:
-        """Of all pairs, those of a query and a key that it sees, whatever the lengths are."""
+        """The share of the pairs of a query and a key that it sees, whatever the lengths are."""
         return seen_pairs(self.operation)
 
 
 def seen_pairs(operation: SdpaBackward) -> float:
-    """Of all pairs of a query and a key, the share of those that the band lets see each other."""
+    """The share of the pairs of a query and a key that the band lets see each other."""
     queries, keys = operation.q.dims[2], operation.k.dims[2]
     shift = keys - queries if operation.is_bottom_right else 0
     left, right = kernel_bounds(operation.left, operation.right)

@@ -22,7 +22,7 @@ class Factors:
 
     @staticmethod
     def of(dag: PointwiseDag, x: Tensor, last: Tensor | None = None) -> Factors:
-        """Of as many operations of ``dag`` from ``x`` on as there are, up to ``last``."""
+        """The factors of as many operations of ``dag`` from ``x`` on as there are, up to ``last``."""
         found = Factors(x, dag.operations)
         while last is None or found.product.uid != last.uid:
             following = found._following()
@@ -32,7 +32,7 @@ class Factors:
         return found
 
     def _following(self) -> Factors | None:
-        """With the one operation that reads the product, if that is a product with a number, and all is in FLOAT."""
+        """The factors with the one operation that reads the product, if that multiplies by a number in FLOAT."""
         readers = [op for op in self.rest if any(t.uid == self.product.uid for t in op.operands.values())]
         if len(readers) != 1 or readers[0].mode is not PointwiseMode.MUL:
             return None

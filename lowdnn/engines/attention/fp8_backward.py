@@ -51,7 +51,7 @@ class Fp8Operands:
 
     @property
     def end_byte(self) -> int:
-        """Of the workspace."""
+        """The end of the copies in the workspace."""
         return self.first_byte + sum(aligned_bytes(heads.tensor.span_bytes) for heads in self.wide.values())
 
     @property
@@ -89,7 +89,7 @@ class Fp8Operands:
         return ""
 
     def widen(self) -> tuple[KernelRef, Launch]:
-        """Of all operands; the largest magnitudes become 0."""
+        """The launch that widens all operands; the largest magnitudes become 0."""
         kinds = [dtypes.info(tensor.data_type) for tensor in (self.operation.q, self.operation.d_o)]
         kernel = KernelRef(
             name=f"attention_backward_widen_{kinds[0].short_name}_{kinds[1].short_name}_sm80",

@@ -134,7 +134,7 @@ def padded(size: int, granule: int = 16) -> int:
 
 
 def pitch_bytes(padded_size: int) -> int:
-    """From a row to the next one in shared memory (``HeadRows``), of 16-bit elements."""
+    """Bytes from a row to the next one in shared memory (``HeadRows``), of 16-bit elements."""
     row_bytes = padded_size * 2
     return row_bytes + (_PITCH_PADDING_BYTES if row_bytes % _LINE_BYTES else 0)
 
@@ -148,7 +148,7 @@ def kernel_bounds(left: int | None, right: int | None) -> tuple[int, int]:
 
 
 def seen_share(queries: int, keys: int, left: int, right: int) -> float:
-    """Of all pairs, those of a query and a key that it sees; of many queries, by some of them."""
+    """The share of the pairs of a query and a key that it sees; where queries are many, by some of them."""
     if queries and keys and left >= queries - 1 and right >= keys - 1:
         return 1.0
     step = max(1, queries // 64)
@@ -158,7 +158,7 @@ def seen_share(queries: int, keys: int, left: int, right: int) -> float:
 
 
 def _sum_clipped(first: int, step: int, count: int, limit: int) -> int:
-    """Of ``count`` numbers, ``first`` and so on in steps, each moved into 0 to ``limit``."""
+    """The sum of ``count`` numbers, ``first`` and so on in steps, each moved into 0 to ``limit``."""
     below = min(count, max(0, ceil_div(-first, step)))
     to_limit = min(count, max(0, ceil_div(limit - first, step)))
     inside = to_limit - below

@@ -50,13 +50,15 @@ def mapped(heads: Heads, rows: int) -> Struct:
 
 
 def boxed_bytes(size: int, element_bytes: int = 2) -> int:
-    """Of a row in shared memory."""
+    """Bytes of a row in shared memory."""
     return padded(size * element_bytes, _BOX_ROW_BYTES)
 
 
 def consumer_registers(warpgroups: int, producer_registers: int, blocks_per_sm: int = 1) -> int:
-    """Of a thread of each of ``warpgroups`` beside a loading one, whose threads keep ``producer_registers``; 0 where
-    there are enough for all as launched."""
+    """Registers of a thread of each of ``warpgroups`` beside a loading one, whose threads keep ``producer_registers``.
+
+    0 where there are enough for all as launched.
+    """
     launched = occupancy.launched_registers((warpgroups + 1) * WARPGROUP_THREADS, blocks_per_sm)
     handed = occupancy.consumer_registers(launched, warpgroups, producer_registers)
     return 0 if launched > MAX_HANDED_REGISTERS else handed

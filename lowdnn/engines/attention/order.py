@@ -47,7 +47,7 @@ class TileOrder:
 
     @property
     def turns(self) -> int:
-        """Of a block, at most."""
+        """Turns of a block, at most."""
         if self.section_heads:
             return ceil_div(self.tiles * self.heads, self.blocks)
         return 2 * ceil_div(ceil_div(self.tiles, 2) * self.heads, self.blocks)

@@ -161,7 +161,7 @@ class Quantization:
 
     @property
     def _scale_step(self) -> int:
-        """From one column's scale to the next one's; 0 in tiles."""
+        """The step from one column's scale to the next one's; 0 in tiles."""
         return self.space.strides[self.operation.scale.uid][-1]
 
     @property
@@ -188,7 +188,7 @@ class Quantization:
 
     @property
     def _threads(self) -> int:
-        """Those of whole warps, where their items lie side by side."""
+        """Threads of whole warps, where their items lie side by side."""
         side = WARP_SIZE // self._lanes if self.by_columns else 1
         return ceil_div(prod(self._radices), side) * side * self._lanes
 

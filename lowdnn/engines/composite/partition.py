@@ -97,7 +97,7 @@ class _Cut:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """In launch order."""
+        """The parts in launch order."""
         found: list[Part] = []
         cut: _Cut | None = self
         while cut is not None and cut.part is not None:

@@ -96,7 +96,7 @@ class ConvertedOperand:
 
     @property
     def row_bytes(self) -> int:
-        """Of a stage's row, over which its tensor map is swizzled."""
+        """Bytes of a stage's row, over which its tensor map is swizzled."""
         return STAGE_K * self.raw.element_bytes
 
     @property
@@ -147,7 +147,7 @@ class ConvertedOperand:
         return macros(Params(dtypes.info(self.raw.data_type).c_type, int(self.shares_loads), int(has_tail)))
 
     def label(self, *, has_tail: bool) -> str:
-        """The same as it stands in kernel names."""
+        """The operand as it stands in kernel names."""
         return f"{dtypes.info(self.raw.data_type).short_name}{'s' * self.shares_loads}{'r' * has_tail}"
 
     @property

@@ -37,7 +37,7 @@ class ExitSlices:
 
     @classmethod
     def together(cls, slices: Iterable[ExitSlices]) -> ExitSlices:
-        """Those of several kernels, one after the other."""
+        """The slices of several kernels, one after the other."""
         counts = zip(*((each.columns, each.rows, each.whole) for each in slices), strict=True)
         return cls(*map(sum, counts))
 
@@ -92,7 +92,7 @@ class OutputExits:
 
     @property
     def label(self) -> str:
-        """As it stands in kernel names; empty where there are none."""
+        """The exits as they stand in kernel names; empty where there are none."""
         kinds = zip(("columns", "rows", "whole"), self._all, strict=True)
         return "".join(f"_{kind}_{operator_of(fused.operation).lower()}" for kind, fused in kinds if fused)
 
@@ -123,7 +123,7 @@ class OutputExits:
 
     @property
     def _all(self) -> tuple[FusedReduction | None, ...]:
-        """In the order of the kernels' parameters."""
+        """All exits in the order of the kernels' parameters."""
         return self.column, self.row, self.whole
 
     def _combinations(self, slices: ExitSlices) -> Iterator[Combination]:

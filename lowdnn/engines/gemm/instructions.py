@@ -69,7 +69,7 @@ class WgmmaType:
 
     @property
     def label(self) -> str:
-        """As it stands in kernel names."""
+        """The type as it stands in kernel names."""
         names = [dtypes.info(data_type).short_name for data_type in (self.a, self.b)]
         return names[0] if self.a is self.b else "_".join(names)
 

@@ -153,7 +153,7 @@ class Slices:
 
     @property
     def summed_elements(self) -> int:
-        """Of all slices, those that exist."""
+        """Elements of all slices that exist."""
         if not self.part_splits:
             return self.splits * self.slice_elements
         return self.slice_elements * sum(self.part_splits) // len(self.part_splits)

@@ -174,7 +174,7 @@ class Product:
 
     @property
     def shapes(self) -> tuple[TileShape, ...]:
-        """Those that the kernel can compute."""
+        """Shapes that the kernel can compute."""
         allows_few = self.allows_few and self.element_bytes >= _MIN_ELEMENT_BYTES_OF_FEW
         return tuple(shape for shape in _SHAPES.values() if allows_few or shape is not _SHAPE_OF_FEW)
 

@@ -67,7 +67,7 @@ class OutputStore:
         exits: OutputExits = NO_EXITS,
         operand_buffers: int = 0,
     ) -> OutputStore:
-        """By tensor map where ``by_map`` allows it and it pays.
+        """The store by tensor map where ``by_map`` allows it and it pays.
 
         It pays where the epilogue reads nothing of the output's size, or one tensor that comes by tensor map too; the
         functor reads others in wider accesses. With ``exits`` it always pays.
@@ -96,13 +96,13 @@ class OutputStore:
     def of_pixels(
         cls, dag: PointwiseDag, output: OutputSpace, accumulator: DataType, rows: int, exits: OutputExits
     ) -> OutputStore:
-        """By im2col maps of parts of the output, which the caller makes; the functor's text is that of every part."""
+        """The store by im2col maps of parts of the output, which the caller makes; all have one functor's text."""
         functor = handing_back(dag, output, accumulator, exits)
         return cls(TileStore.PIXELS, functor, 2, output, rows, dag.stores[0], exits)
 
     @property
     def label(self) -> str:
-        """As it stands in kernel names."""
+        """The store as it stands in kernel names."""
         operand = f"_ahead{self.operand_buffers}" if self.operand is not None else ""
         return f"{self.store.name.lower()}{operand}{self.exits.label}"
 
@@ -140,7 +140,7 @@ class OutputStore:
 
 
 def most_accumulators(dag: PointwiseDag, output: OutputSpace, exits: OutputExits, *, has_operand: bool) -> int:
-    """Of a thread, so that the epilogue does not spill; ``has_operand``: it gets one by tensor map."""
+    """The most accumulators of a thread without spills in the epilogue; ``has_operand``: it gets one by tensor map."""
     if full_loads(dag, output) and not has_operand:
         return MAX_ACCUMULATORS
     is_plain = not (dag.loads or dag.operations or exits.exist)
@@ -287,7 +287,7 @@ def _chunk_columns(tile_columns: int, element_bytes: int) -> int:
 
 
 def _layout(tensor: Tensor, output: OutputSpace, rows: int, columns: int) -> TiledMap:
-    """In boxes of ``columns``."""
+    """The layout in boxes of ``columns``."""
     size = tensor.element_bytes
     batches = output.rows // rows
     steps = output.space.strides[tensor.uid][: output.row_axes]

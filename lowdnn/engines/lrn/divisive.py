@@ -69,7 +69,7 @@ class _Tile:
     reach: tuple[int, int, int]
 
     def elements(self, times: int) -> int:
-        """Those of the tile and ``times`` what windows reach."""
+        """Elements of the tile and ``times`` what windows reach."""
         *places, channels = self.extents
         return prod(place + times * more for place, more in zip(places, self.reach, strict=True)) * channels
 

@@ -80,7 +80,7 @@ class _Problem:
         return tuple(ceil_div(dims[axis], run) if axis == 1 else dims[axis] for axis in self.axes)
 
     def knob(self, arch: ArchSpec) -> Knob:
-        """By default as many channels as leave every multiprocessor full."""
+        """The channels of a run; by default as many channels as leave every multiprocessor full."""
         threads = arch.sm_count * arch.threads_per_sm
         values = tuple(run for run in _RUNS if run < 2 * self.operation.x.dims[1]) or _RUNS[:1]
         full = [run for run in values if run <= _MOST_CHANNELS and prod(self.radices(run)) >= threads]

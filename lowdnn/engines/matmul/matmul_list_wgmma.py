@@ -120,7 +120,7 @@ class _Product:
 
     @classmethod
     def of(cls, matched: Anchored[MatmulOperation]) -> _Product | Refusal:
-        """Or why it cannot be one of a list."""
+        """The product, or why it cannot be one of a list."""
 
         def refused(reason: str, status: Status) -> Refusal:
             return Refusal(MatmulListWgmma.name, reason, status)
@@ -246,7 +246,7 @@ class _Cut(WgmmaCut):
         return tuple(product.schedule(self.tiling) for product in self.products)
 
     def pieces(self) -> list[_Cut]:
-        """Of about as many products, so few that a kernel's parameters hold those of each piece."""
+        """Pieces of about as many products, so few that a kernel's parameters hold those of each piece."""
         arguments = (
             Struct((store.argument(self.tile), schedule.argument))
             for store, schedule in zip(self.stores, self.schedules, strict=True)
@@ -296,7 +296,7 @@ class _Cut(WgmmaCut):
 
 
 def _most_bytes(argument: Argument) -> int:
-    """Of an argument with its padding."""
+    """The most bytes of an argument with its padding."""
     if isinstance(argument, Struct):
         return sum(map(_most_bytes, argument.fields))
     return TENSOR_MAP_BYTES if isinstance(argument, TensorMap) else _ARGUMENT_BYTES

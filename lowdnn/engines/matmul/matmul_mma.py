@@ -152,7 +152,7 @@ class _Problem:
 
     @classmethod
     def of(cls, matched: AnchoredWithExits[MatmulOperation]) -> _Problem | str:
-        """Or why an exit cannot be computed."""
+        """The problem, or why an exit cannot be computed."""
         anchor, dag = matched.anchor, matched.epilogue
         last = len(dag.dims) - 1
         is_swapped = is_contiguous_along_m(dag)

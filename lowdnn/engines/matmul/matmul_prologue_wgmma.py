@@ -137,7 +137,7 @@ class _Problem:
 
     @classmethod
     def of(cls, matched: Prologued[MatmulOperation], kind: WgmmaType) -> _Problem | str:
-        """Or why an operand cannot be read."""
+        """The problem, or why an operand cannot be read."""
         prologue, dag = matched.prologue, matched.matched.epilogue
         raw = _raw_of(prologue, matched.port)
         if isinstance(raw, str):
@@ -185,7 +185,7 @@ class _Problem:
 
     @property
     def batch_extents(self) -> tuple[int, ...]:
-        """At least one: kernels have a batch axis."""
+        """Extents of batches, at least one: kernels have a batch axis."""
         return self.space.batch_extents or (1,)
 
     @property
@@ -195,7 +195,7 @@ class _Problem:
 
     @cached_property
     def product(self) -> WgmmaProduct:
-        """As the tiles see it."""
+        """The product as the tiles see it."""
         return WgmmaProduct(
             self.kind,
             self.space.batches,

@@ -159,7 +159,7 @@ class _Problem:
 
     @classmethod
     def of(cls, matched: AnchoredWithExits[MatmulOperation], kind: WgmmaType) -> _Problem | str:
-        """Or why an operand can be neither read in place nor repacked, or an exit not be computed."""
+        """The problem, or why an operand can be neither read in place nor repacked, or an exit not be computed."""
         anchor, dag = matched.anchor, matched.epilogue
         last = len(dag.dims) - 1
         a = WgmmaOperand.of(anchor.a, last - 1, last, kind)
@@ -189,11 +189,11 @@ class _Problem:
 
     @property
     def batch_extents(self) -> tuple[int, ...]:
-        """At least one: kernels have a batch axis."""
+        """Extents of batches, at least one: kernels have a batch axis."""
         return self.space.batch_extents or (1,)
 
     def operands(self, is_transposed: bool) -> tuple[WgmmaOperand, WgmmaOperand]:
-        """Those that make the tile's rows and its columns."""
+        """The operands that make the tile's rows and its columns."""
         return (self.columns, self.rows) if is_transposed else (self.rows, self.columns)
 
     def instruction(self, is_transposed: bool) -> WgmmaType:
@@ -201,7 +201,7 @@ class _Problem:
         return WGMMA_TYPES[p.tensor.data_type, q.tensor.data_type]
 
     def product(self, is_transposed: bool, *, is_promoted: bool | None = None) -> WgmmaProduct:
-        """As the tiles see it; sums are promoted as the compute type has it, or as ``is_promoted`` says."""
+        """The product as the tiles see it; sums are promoted as the compute type has it, or as ``is_promoted`` says."""
         found = self._transposed_product if is_transposed else self._plain_product
         return found if is_promoted in (None, found.is_promoted) else replace(found, is_promoted=bool(is_promoted))
 
@@ -277,7 +277,7 @@ class _Cut(WgmmaCut):
 
     @cached_property
     def output(self) -> OutputStore:
-        """Of a product that is not split; of a split one, what the reduction stores."""
+        """The output of a product that is not split; of a split one, what the reduction stores."""
         space = self.problem.space
         by_map = self.allows_map and not self.is_transposed and not self.is_split
         accumulator = self.problem.kind.accumulator

@@ -83,7 +83,7 @@ class Operand:
         return common & -common
 
     def over(self, batch_strides: tuple[int, ...], stride: int) -> Operand:
-        """The same operand over other batch axes."""
+        """This operand over other batch axes."""
         return replace(self, batch_strides=batch_strides, stride=stride)
 
     def _packed(self, line_axis: int, k_axis: int) -> Operand:

@@ -75,7 +75,7 @@ class _Matrices:
         self._by_uid: dict[int, Tensor] = {}
 
     def of(self, roles: _Roles) -> dict[str, Any] | str:
-        """By port, or why one is none."""
+        """The matrices by port, or why one is none."""
         found = {}
         for port, (tensor, view) in roles.items():
             matrix = view(tensor)
@@ -101,7 +101,7 @@ def _refuse_geometry(op: ConvolutionOperation) -> str:
 
 
 def _roles(op: ConvolutionOperation) -> _Roles:
-    """Of the product's ports."""
+    """The roles of the product's ports."""
     if isinstance(op, ConvolutionBackwardFilter):
         return {
             "a": (op.response, _all_pixels_as_columns),
@@ -114,7 +114,7 @@ def _roles(op: ConvolutionOperation) -> _Roles:
 
 
 def _views_of_steps(graph: OperationGraph, convolution: ConvolutionOperation) -> dict[int, _View]:
-    """By id of an operation, how its tensors are matrices: as the operand that it makes, or as the product."""
+    """How the tensors of operations, by id, are matrices: as the operand that it makes, or as the product."""
     roles = _roles(convolution)
     views = dict.fromkeys(map(id, graph.operations), roles["c"][1])
     for name in "ab":

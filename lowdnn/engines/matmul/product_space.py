@@ -85,7 +85,7 @@ class ProductSpace:
 
     @property
     def rows(self) -> int:
-        """Of one batch."""
+        """Rows of one batch."""
         return self.output.row_extents[-1] if self._has_rows else 1
 
     @property
@@ -94,7 +94,7 @@ class ProductSpace:
 
     @property
     def row_stride(self) -> int:
-        """Of the operand that gives the rows, between two of them."""
+        """The stride of the operand that gives the rows, between two of them."""
         return self.row_strides[-1] if self._has_rows else 0
 
     def extent_problem(self, depth: int) -> str:

@@ -86,7 +86,7 @@ class WgmmaOperand:
         return has_pairs and not self.is_mn_major and self.extent >= _MANY_ROWS
 
     def over(self, batch_strides: tuple[int, ...], stride: int, extent: int) -> WgmmaOperand:
-        """The same operand over other batch axes, with ``extent`` rows or columns."""
+        """This operand over other batch axes, with ``extent`` rows or columns."""
         return replace(self, batch_strides=batch_strides, stride=stride, extent=extent)
 
     def layout(

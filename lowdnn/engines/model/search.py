@@ -19,7 +19,7 @@ CandidateT = TypeVar("CandidateT")
 def first_of_least(
     bounded: Iterable[tuple[float, CandidateT]], time: Callable[[CandidateT], float]
 ) -> CandidateT | None:
-    """Of the candidates of least ``time`` the first one; None where there are none.
+    """The first of the candidates of least ``time``; None where there are none.
 
     bounded: candidates that fit, each with a bound that its time is not below.
     """

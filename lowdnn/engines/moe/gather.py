@@ -81,7 +81,7 @@ class Gather:
         )
 
     def _launch(self, kernel: int, offset_bytes: int) -> Launch:
-        """To ``offset_bytes`` of the workspace."""
+        """The launch that gathers to ``offset_bytes`` of the workspace."""
         token, chunks = self.token, self.rows * self.row_chunks
         strides = (self.index.strides[1], token.strides[1], token.strides[2])
         arguments = Struct(

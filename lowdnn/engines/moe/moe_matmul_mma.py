@@ -143,7 +143,7 @@ class _Problem:
 
     @property
     def product(self) -> Product:
-        """Where all groups have as many rows."""
+        """The product where all groups have as many rows."""
         operation = self.operation
         rows, columns = operation.output.dims[1:]
         filled = min(operation.groups.count, rows)

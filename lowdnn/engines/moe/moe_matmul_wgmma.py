@@ -122,7 +122,7 @@ class _Problem:
 
     @classmethod
     def of(cls, matched: Anchored[MoeGroupedMatmul], kind: WgmmaType) -> _Problem | str:
-        """Or why an operand can be neither read in place nor repacked."""
+        """The problem, or why an operand can be neither read in place nor repacked."""
         operation = matched.anchor
         weight = WgmmaOperand.of(operation.weight, 2, 1, kind)
         gather = Gather.of(operation)
@@ -158,11 +158,11 @@ class _Problem:
 
     @cached_property
     def column_unit(self) -> int:
-        """Of the tile, with which the output leaves by tensor map; 8 where it cannot."""
+        """The unit of the columns of the tile, with which the output leaves by tensor map; 8 where it cannot."""
         return MAP_COLUMNS if self.store(MAP_COLUMNS, by_map=True).store is TileStore.MAP else 8
 
     def store(self, tile_columns: int, *, by_map: bool) -> OutputStore:
-        """By tensor map where ``by_map`` allows it, rows stay in place and have whole pieces, which end a group."""
+        """The store: by tensor map where ``by_map`` allows it and rows stay in place in whole pieces."""
         stays = self.operation.mode is not MoeGroupedMatmulMode.SCATTER
         has_pieces = self.columns * self.dag.stores[0].element_bytes % _PIECE_BYTES == 0
         return OutputStore.of(
@@ -175,7 +175,7 @@ class _Problem:
         )
 
     def product(self, *, is_promoted: bool | None = None) -> WgmmaProduct:
-        """As the tiles see it where all groups have as many rows; sums of fp8 are promoted unless told otherwise."""
+        """The product as tiles see it where all groups have as many rows; sums of fp8 are promoted by default."""
         groups = self.operation.groups
         filled = min(groups.count, self.rows)
         return WgmmaProduct(
@@ -268,7 +268,7 @@ class _Cut(WgmmaCut):
 
 
 def _row_bytes(output: TensorMap) -> int:
-    """From one row of the output to the next."""
+    """Bytes from one row of the output to the next."""
     layout = output.layout
     if not isinstance(layout, TiledMap):
         raise TypeError(type(layout).__name__)

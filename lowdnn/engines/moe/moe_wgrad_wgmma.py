@@ -108,7 +108,7 @@ class _Problem:
 
     @classmethod
     def of(cls, matched: Anchored[MoeGroupedMatmulBackward], kind: WgmmaType) -> _Problem | str:
-        """Or why an operand can be neither read in place nor repacked."""
+        """The problem, or why an operand can be neither read in place nor repacked."""
         operation = matched.anchor
         token, doutput = _operand(operation.token, kind), _operand(operation.doutput, kind)
         if isinstance(token, str):
@@ -126,13 +126,13 @@ class _Problem:
 
     @property
     def k_blocks(self) -> int:
-        """Of an expert, where all have as many rows."""
+        """Blocks of k of an expert, where all have as many rows."""
         groups = self.operation.groups
         return max(ceil_div(groups.rows, groups.experts * self.kind.stage_k), 1)
 
     @cached_property
     def product(self) -> WgmmaProduct:
-        """As the tiles see it where all experts have as many rows."""
+        """The product as the tiles see it where all experts have as many rows."""
         rows, columns = self.rows, self.columns
         has_operand = mapped_operand(self.dag, self.output, rows.extent) is not None
         return WgmmaProduct(

@@ -288,7 +288,7 @@ class BackwardRows:
 
     @property
     def _moved_bytes(self) -> int:
-        """Of all that is read and of dx; dy counts once where the DAG before it reads it."""
+        """Bytes of all that is read and of dx; dy counts once where the DAG before it reads it."""
         operands = (tensor for tensor in inputs_of(self.operation).values() if not tensor.is_virtual)
         again = bytes_of(t for t in self.before.loads if t.uid == self.operation.dy.uid)
         return moved_bytes(self.before) + moved_bytes(self.after) + bytes_of(operands) - again

@@ -198,7 +198,7 @@ class ForwardRows:
 
     @property
     def _packing(self) -> Packing | None:
-        """Of rows that have nothing but scale and bias behind them."""
+        """The packing of rows that have nothing but scale and bias behind them."""
         operands, strides = self.after.loads, self.space.space.strides
         is_same = all(not any(strides[tensor.uid][: self.space.kept]) for tensor in operands)
         if not operands or not is_same or len(self.after.operations) != len(operands):

@@ -67,7 +67,7 @@ class Summing:
 
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
-        """Those of rows, with other defaults where a row's sums fit registers; and STAGES."""
+        """The knobs of rows, with other defaults where a row's sums fit registers; and STAGES."""
         defaults, places = self._defaults, 0
         if defaults is not None:
             places = self._places(defaults.team, defaults.items, defaults.cluster)
@@ -159,11 +159,11 @@ class Summing:
 
     @property
     def _scale_bytes(self) -> int:
-        """Of a group."""
+        """Bytes of the scales of a group."""
         return self.layout.read_bytes((self.scale,)) if self.scale is not None else 0
 
     def _other_bytes(self, shape: RowTile) -> int:
-        """At most, of static shared memory: what teams and slots join."""
+        """Bytes of static shared memory at most: what teams and slots join."""
         joined = shape.THREADS * self.layout.vector if shape.slots > 1 else 0
         return (joined + shape.THREADS + 16) * self._element_bytes
 

@@ -31,7 +31,7 @@ class Pattern:
 
     @property
     def name(self) -> str:
-        """In kernel names."""
+        """The axis in kernel names."""
         fraction = "" if self.unit == 1 else f"u{self.unit}p{self.phase}"
         return f"{self.taps}s{self.step}{fraction}"
 
@@ -43,12 +43,12 @@ class Pattern:
         return (window * self.step + self.phase) // self.unit
 
     def positions(self, windows: int) -> int:
-        """Those from the first tap of so many windows to the last one's."""
+        """The positions from the first tap of so many windows to the last one's."""
         return self.first(windows - 1) + self.taps
 
 
 def canonical(axis: AxisTaps) -> AxisTaps:
-    """The same axis; where it has one window, of few taps, with a step as if windows lay side by side."""
+    """The axis; where it has one window, of few taps, with a step as if windows lay side by side."""
     return replace(axis, step=axis.span * axis.unit) if axis.outputs == 1 and has_pattern(axis) else axis
 
 
@@ -74,7 +74,7 @@ def has_inside_taps(axis: AxisTaps) -> bool:
 
 
 def window_pattern(axis: AxisTaps) -> Pattern:
-    """Of a tile of windows, a multiple of their period."""
+    """The pattern of a tile of windows, a multiple of their period."""
     return Pattern(axis.span, axis.step, axis.unit, -axis.offset % axis.unit)
 
 
@@ -94,7 +94,7 @@ class Readers:
 
     @property
     def name(self) -> str:
-        """In kernel names."""
+        """The axis in kernel names."""
         return f"{self.taps}s{self.step}u{self.unit}p{self.phase}"
 
     @property
@@ -116,7 +116,7 @@ class Readers:
 
     @property
     def windows(self) -> Pattern:
-        """Of the outputs."""
+        """The windows of the outputs."""
         return Pattern(self.taps, self.step, self.unit, (self.first * self.step - self.phase) % self.unit)
 
 
@@ -126,7 +126,7 @@ def reader_period(axis: AxisTaps) -> int:
 
 
 def readers(axis: AxisTaps, positions: int) -> Readers:
-    """Of a tile of positions, a multiple of their period."""
+    """The readers of a tile of positions, a multiple of their period."""
     return Readers(positions, axis.span, axis.step, axis.unit, axis.offset % axis.step)
 
 

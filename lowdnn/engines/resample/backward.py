@@ -64,7 +64,7 @@ class Params:
 
 
 def periods(problem: Problem) -> tuple[int, int]:
-    """Of what a thread's rows and its columns have in common."""
+    """The periods of what a thread's rows and its columns have in common."""
     down, along = map(reader_period, problem.axes[1:])
     return down, 1 if _walks_columns(problem) else along
 
@@ -201,7 +201,7 @@ def can_tile(problem: Problem, channels: int, rows: int, columns: int) -> bool:
 
 
 def _access(problem: Problem, along: Readers) -> tuple[int, int]:
-    """Of dy and the index: (elements of an access along a row, those of the first one before the first output)."""
+    """Elements of an access along a row of dy and the index, and those of the first one before the first output."""
     if problem.channels_last:
         return 1, 0
     read = [tensor for tensor in (problem.source, problem.index) if tensor is not None]
@@ -211,7 +211,7 @@ def _access(problem: Problem, along: Readers) -> tuple[int, int]:
 
 
 def _x_access(problem: Problem, along: Readers) -> tuple[int, int]:
-    """The same of x."""
+    """Elements of an access along a row of x, and those of the first one before the first position that is read."""
     if problem.channels_last or problem.searched is None:
         return 1, 0
     width = gcd(along.positions, max(1, neighbours(problem.searched, problem.searched.rank - 1)))

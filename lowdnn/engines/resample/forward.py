@@ -59,7 +59,7 @@ class Params:
 
 
 def periods(problem: Problem) -> tuple[int, int]:
-    """Of what a thread's rows and its columns have in common."""
+    """The periods of what a thread's rows and its columns have in common."""
     down, along = map(window_period, problem.axes[1:])
     return down, along
 
@@ -127,7 +127,7 @@ def _may_clamp(problem: Problem) -> bool:
 
 
 def _patterns(problem: Problem) -> tuple[Pattern, Pattern]:
-    """Of rows and columns."""
+    """The patterns of rows and columns."""
     down, along = map(window_pattern, problem.axes[1:])
     return down, along
 

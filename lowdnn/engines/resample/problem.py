@@ -110,7 +110,7 @@ class Problem:
 
     @property
     def tap_count(self) -> int:
-        """Of a whole window."""
+        """Taps of a whole window."""
         return prod(axis.reach for axis in self.axes)
 
     @property
@@ -143,7 +143,7 @@ class Problem:
 
     @property
     def order(self) -> str:
-        """In kernel names: planes; channels last, columns side by side, or neither."""
+        """The order in kernel names: planes; channels last, columns side by side, or neither."""
         planes = "d" if self.has_planes else ""
         return planes + ("c" if self.channels_last else "p" if self.has_neighbouring_columns else "s")
 
@@ -178,7 +178,7 @@ class Problem:
         return generate(self.dag, accumulator=compute_type, vector_axis=axis, space=self.space)
 
     def radices(self, channels: int, rows: int, columns: int) -> tuple[int, ...]:
-        """Of a thread's number, the slowest first."""
+        """The radices of a thread's number, the slowest first."""
         n, c, planes, row_extent, column_extent = self.space.extents
         down, along = ceil_div(row_extent, rows), ceil_div(column_extent, columns)
         if self.channels_last:

@@ -63,11 +63,11 @@ class ResampleReduction(ProblemEngine["_Rewritten"]):
         return _Rewritten(found, engine) if refusal is None else replace(refusal, engine=self.name)
 
     def knobs_of(self, problem: _Rewritten, arch: ArchSpec) -> tuple[Knob, ...]:
-        """Those of the engine that takes it."""
+        """The knobs of the engine that takes it."""
         return problem.engine.knobs(problem.graph, arch)
 
     def parts(self, problem: _Rewritten, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """Those of the engine that takes it."""
+        """The parts of the engine that takes it."""
         parts = PlanParts()
         parts.add_plan(problem.engine.plan(problem.graph, arch, chosen), {})
         return parts

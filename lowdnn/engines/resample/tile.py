@@ -154,7 +154,7 @@ def _counts(period: int, most: int) -> tuple[int, ...]:
 
 
 def _fields(problem: Problem, radices: tuple[int, ...]) -> Iterator[Argument]:
-    """Those of the kernels' ``Params``."""
+    """The fields of the kernels' ``Params``."""
     yield from i64((prod(radices),))
     yield from (Struct(divider(radix)) for radix in (1, *radices[1:]))
     yield TensorPointer(problem.source.uid)

@@ -72,7 +72,7 @@ class RowSpace:
         result: DataType | None,
         copies: bool = False,
     ) -> Functor:
-        """Of a DAG over whole rows."""
+        """The functor of a DAG over whole rows."""
         return generate(
             dag,
             accumulator=accumulator,
@@ -211,7 +211,7 @@ class RowLayout:
         return RowLayout(space, space.vector([*tensors, *others]))
 
     def beside_lines(self, sources: tuple[Tensor, ...]) -> RowLayout:
-        """The same with ``lines``, where all is read of one tensor and its rows do not all begin at one."""
+        """The layout with ``lines``, where all is read of one tensor and its rows do not all begin at one."""
         if len(sources) != 1 or not self.space.is_line:
             return self
         starts = self.space.skew or self.space.space.strides[sources[0].uid]

@@ -63,7 +63,7 @@ class NextRow:
 
     @property
     def blocks(self) -> int:
-        """For ``RowKernel.launch``."""
+        """Blocks for ``RowKernel.launch``."""
         return self.tile.staying_blocks(self.layout, self.arch) if self.is_ahead else 0
 
     def _is_whole(self, tensors: tuple[Tensor, ...]) -> bool:

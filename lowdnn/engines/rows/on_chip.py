@@ -98,7 +98,7 @@ class OnChip:
 
     @property
     def blocks(self) -> int:
-        """For ``RowKernel.launch``."""
+        """Blocks for ``RowKernel.launch``."""
         return self.tile.staying_blocks(self.layout, self.arch) if self.is_in_ring else 0
 
     @property
@@ -122,7 +122,7 @@ class OnChip:
 
     @property
     def bytes_read_again(self) -> int:
-        """Of device memory: of what had no slot of its own all but the last chunks, which still have theirs."""
+        """Bytes of device memory: of what had no slot of its own all but the last chunks, which still have theirs."""
         kept = 1 if not self.stays else min(self.slots, self._chunks)
         return bytes_of((*self.before.loads, *self.others)) * (self._chunks - kept) // self._chunks
 
@@ -147,7 +147,7 @@ class OnChip:
 
     @property
     def _least_slots(self) -> int:
-        """Of a ring: for a row; where blocks share rows in turns, for several."""
+        """The fewest slots of a ring: for a row; where blocks share rows in turns, for several."""
         return _FEWEST_TURN_ROWS * self._chunks if self.tile.is_cooperative else self._chunks
 
     @property
@@ -177,25 +177,25 @@ class OnChip:
 
     @property
     def _sums_bytes(self) -> int:
-        """Of two sums for each of a team's rows."""
+        """Bytes of two sums for each of a team's rows."""
         return self.tile.SIDE * self._row_bytes
 
     @property
     def _row_bytes(self) -> int:
-        """Of two sums for each row of a thread."""
+        """Bytes of two sums for each row of a thread."""
         width = 1 if self.layout.space.is_row else self.layout.vector
         return 2 * width * dtypes.info(self.compute_type).size_bytes
 
     @property
     def _team_bytes(self) -> int:
-        """At most, of ``RowTeam::Shared``."""
+        """Bytes of ``RowTeam::Shared``, at most."""
         parts = self._parts if 32 % self.tile.SIDE else 2 * self._parts
         shares = self.tile.THREADS * dtypes.info(self.compute_type).size_bytes
         return (parts + 2) * self._sums_bytes + max(shares, self._sums_bytes) + self._joined_bytes
 
     @property
     def _meeting_bytes(self) -> int:
-        """At most, of ``RowMeeting::Shared``, of slots' barriers, of samples of rows and of what two roles join."""
+        """Bytes at most of ``RowMeeting::Shared``, slots' barriers, of samples of rows and of what two roles join."""
         shares = 2 * max(self._sums_bytes, self.tile.THREADS * dtypes.info(self.compute_type).size_bytes)
         samples = _SAMPLED_ROWS * _SAMPLED_MEMBERS * self.tile.SIDE * self.layout.read_bytes(self.before.loads)
         results = (self._parts + 2 * _RESULTS) * self._sums_bytes
@@ -203,12 +203,12 @@ class OnChip:
 
     @property
     def _joined_bytes(self) -> int:
-        """Of the sums of joined rows, for each thread side by side."""
+        """Bytes of the sums of joined rows, for each thread side by side."""
         return 2 * self.tile.slots * self._row_bytes if self.layout.space.joined > 1 else 0
 
     @property
     def _parts(self) -> int:
-        """Of a team, with sums each."""
+        """Parts of a team, with sums each."""
         return self.tile.TEAM if 32 % self.tile.SIDE else ceil_div(self.tile.THREADS, 32)
 
 

@@ -17,7 +17,7 @@ _MOST_ASKING, _WIDE_GROUP = 4, 4
 
 @dataclass(frozen=True)
 class Packing:
-    """Of a kernel whose rows have one axis and nothing but ``operands`` behind them.
+    """The packing of a kernel whose rows have one axis and nothing but ``operands`` behind them.
 
     operands: numbers in the arithmetic's type that are read of each element, the same for all rows; at least one.
     has_mean: whether threads hold a mean.
@@ -53,7 +53,7 @@ class PackedRow:
 
     @property
     def registers(self) -> int:
-        """Of a thread."""
+        """Registers of a thread."""
         return self._allotted if self.ahead else _REGISTERS + self.words * self.items
 
     @property

@@ -40,7 +40,7 @@ class RowTile:
 
     @property
     def text(self) -> str:
-        """For kernel names."""
+        """The tile for kernel names."""
         meeting = f"g{self.SHARING}" if self.is_cooperative else ""
         holding = "n" if self.AS_READ else ""
         return f"t{self.THREADS}m{self.TEAM}s{self.SIDE}i{self.ITEMS}c{self.CLUSTER}b{self.RESIDENT}{meeting}{holding}"

@@ -108,5 +108,5 @@ class ForwardSoftmax:
 
 
 def _statistics(operation: Softmax) -> dict[str, Tensor | None]:
-    """By the name of their macro and functor."""
+    """The statistics by the name of their macro and functor."""
     return {"stats": operation.stats, "max": operation.max, "sum": operation.sum_exp}

@@ -52,7 +52,7 @@ class Batch:
 
     @property
     def types_name(self) -> str:
-        """In names of kernels: ``b16`` for bits, ``fp32_bf16`` for a conversion."""
+        """The types in names of kernels: ``b16`` for bits, ``fp32_bf16`` for a conversion."""
         x, y = map(dtypes.info, self.types)
         return f"b{8 * x.size_bytes}" if x is y else f"{x.short_name}_{y.short_name}"
 

@@ -120,6 +120,6 @@ def kernel_of(params: Params, types: str) -> KernelRef:
 
 
 def _strides(axis: Axis, joint_y: bool) -> tuple[int, int]:
-    """In the tensor that is joint, and in the other one."""
+    """Strides in the tensor that is joint, and in the other one."""
     x, y = axis.x_strides[0], axis.y_strides[0]
     return (y, x) if joint_y else (x, y)

@@ -48,7 +48,7 @@ class View:
         return replace(self, dims=dims, strides=strides, offset=self.offset + moved)
 
     def reshaped(self, dims: tuple[int, ...]) -> View | None:
-        """The same elements in row-major order under other dims; None where no strides say so."""
+        """The elements in row-major order under other dims; None where no strides say so."""
         if 0 in dims:
             return replace(self, dims=dims, strides=packed_strides(dims))
         strides: list[int] = []

@@ -80,7 +80,7 @@ class Axis:
         return self._window(strip) - sum(self.clips(strip))
 
     def useful_strips(self, strips: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of ``strips`` that use a window well, with few targets past the last one."""
+        """Numbers of ``strips`` that use a window well, with few targets past the last one."""
         least = min(self.count, (self.taps + 1) // (2 * self.step))
         covered = {s: ceil_div(self.count, s) * s for s in strips if least <= s < 2 * self.count}
         most = _MAX_COVERED * min(covered.values(), default=0)
@@ -110,7 +110,7 @@ class AxisGeometry:
     is_flipped: bool
 
     def forward(self) -> Axis:
-        """From the image to the response."""
+        """The axis from the image to the response."""
         common = gcd(self.stride, self.dilation)
         walk = _Walk(self.image, self.response, self.stride // common, self.dilation, self.dilation // common)
         classes = (
@@ -120,7 +120,7 @@ class AxisGeometry:
         return walk.axis(self._tap_step(1), tuple(classes))
 
     def backward(self) -> Axis:
-        """From the response to the image; a class begins with its last tap, which meets the lowest position."""
+        """The axis from the response to the image; classes begin with the last tap, which meets the lowest position."""
         common = gcd(self.stride, self.dilation)
         apart, spacing = self.stride // common, self.dilation // common
         walk = _Walk(self.response, self.image, 1, spacing, self.stride * spacing)

@@ -109,7 +109,7 @@ class Correlation(DataPass):
 
     @cached_property
     def tap_count(self) -> int:
-        """Of the greatest class, over all sources of a channel."""
+        """Taps of the greatest class, over all sources of a channel."""
         return prod(axis.taps for axis in self.axes) * self.sources
 
     @cached_property
@@ -130,7 +130,7 @@ class Correlation(DataPass):
 
     @cached_property
     def element_bytes(self) -> int:
-        """Of the source."""
+        """Bytes of an element of the source."""
         return self.source.element_bytes
 
     @cached_property
@@ -153,7 +153,7 @@ class Correlation(DataPass):
 
     @cached_property
     def filter_taps(self) -> int:
-        """Of one filter."""
+        """Taps of one filter."""
         return prod(axis.taps for axis in self.geometry.axes)
 
     @cached_property
@@ -199,12 +199,12 @@ class Correlation(DataPass):
 
     @cached_property
     def weight_strides(self) -> tuple[int, ...]:
-        """Of the numbering's axes."""
+        """Strides of the weights along the numbering's axes."""
         w = self.geometry.operation.filter
         return (*reversed(self.geometry.spatial_strides(w)), w.strides[0])
 
     def weights_bytes(self, tile: RowsTile) -> int:
-        """Of shared memory: the groups' weights to odd pitches."""
+        """Bytes of shared memory: the groups' weights to odd pitches."""
         if self.loads_own(tile):
             return 0
         return self.weight_groups(tile) * (self.thread(tile.channels, tile.strip).weights | 1) * 4

@@ -14,7 +14,7 @@ from lowdnn.engines.model.occupancy import resident_blocks
 
 @dataclass(frozen=True)
 class StageCosts:
-    """Of kernels whose blocks copy what they need into shared memory, stage by stage."""
+    """Costs of kernels whose blocks copy what they need into shared memory, stage by stage."""
 
     #: Instructions of a block's start, and of each stage beside those that its work is.
     start_instructions: int

@@ -144,7 +144,7 @@ class FilterGradient:
 
     @cached_property
     def element_bytes(self) -> tuple[int, int]:
-        """Of x and of dy."""
+        """Bytes of an element of x and of dy."""
         operation = self.geometry.operation
         return operation.image.element_bytes, operation.response.element_bytes
 
@@ -161,7 +161,7 @@ class FilterGradient:
 
     @cached_property
     def read_bytes(self) -> int:
-        """Of x and dy, once for each tap along the planes."""
+        """Bytes of x and dy, once for each tap along the planes."""
         return bytes_of((self.geometry.operation.image, self.geometry.operation.response)) * self.axes[0].taps
 
     def lanes(self, channels: int) -> int:
@@ -184,7 +184,7 @@ class FilterGradient:
         return THREADS // self.lanes(channels)
 
     def share_blocks(self, channels: int) -> int:
-        """Of one share."""
+        """Blocks of one share."""
         return self.channel_blocks(channels) * self.axes[0].taps
 
     def block_count(self, tile: FilterTile) -> int:
@@ -261,7 +261,7 @@ class FilterGradient:
 
     @cached_property
     def _lanes(self) -> dict[int, int]:
-        """By channels: the most that leave few idle; 1 where columns are contiguous."""
+        """Lanes along channels: the most that leave few idle; 1 where columns are contiguous."""
         if self.geometry.operation.response.strides[1] != 1:
             return dict.fromkeys(CHANNELS, 1)
         return {channels: self._most_lanes(self.geometry.filters // channels) for channels in CHANNELS}
@@ -430,7 +430,7 @@ def slice_count(gradient: FilterGradient, tile: FilterTile) -> int:
 
 
 def _tiles(gradient: FilterGradient, arch: ArchSpec) -> Iterator[FilterTile]:
-    """Of all channels and strips worth a look the tile with the longest segments that give each slot an item."""
+    """For channels and strips worth a look, the tile with the longest segments that give each slot an item."""
     for channels in (c for c in CHANNELS if c <= gradient.most_channels):
         for strip in gradient.axes[2].useful_strips(STRIPS):
             tile = FilterTile(channels, strip, 1, 1, 1)

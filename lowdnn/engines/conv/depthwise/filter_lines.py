@@ -201,7 +201,7 @@ class LineFilterGradient:
         )
 
     def tiles(self) -> Iterator[FilterLinesTile]:
-        """Those worth a look, with one share: even parts of a line, as many rows as a block has room for."""
+        """Tiles worth a look, with one share: even parts of a line, as many rows as a block has room for."""
         for lanes in self.lines.lanes(self.image):
             for strip in (s for s in STRIPS if s < 2 * self.taps or s == STRIPS[0]):
                 for segment in (s for s in SEGMENTS if s < 2 * self.axis.count or s == SEGMENTS[0]):
@@ -224,7 +224,7 @@ class LineFilterGradient:
                 yield replace(one, channels=channels, batches=batches)
 
     def _most_shift(self, lanes: int) -> int:
-        """From a chunk's beginning to the sample that tap 0 meets, in any class."""
+        """The most samples from a chunk's beginning to the sample that tap 0 meets, in any class."""
         if lanes > 1:
             return 0
         return max(one.source % self.vectors[0] % CHUNK for one in self.axis.classes)

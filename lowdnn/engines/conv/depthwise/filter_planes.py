@@ -91,7 +91,7 @@ class PlaneFilterGradient:
 
     @cached_property
     def channels(self) -> int:
-        """Of a thread: those of a word."""
+        """Channels of a thread: those of a word."""
         return word_channels(self.image)
 
     @property
@@ -100,13 +100,13 @@ class PlaneFilterGradient:
 
     @cached_property
     def steps(self) -> int:
-        """Of the walk along an image."""
+        """Steps of the walk along an image."""
         planes = self.axes[0]
         return min(planes.sources + planes.padding, planes.targets + planes.taps - 1)
 
     @cached_property
     def sums(self) -> int:
-        """Of a thread."""
+        """Sums of a thread."""
         return self.geometry.tap_count * self.channels
 
     def refuse(self) -> str:
@@ -137,7 +137,7 @@ class PlaneFilterGradient:
         return bytes_of((self.image, self.response))
 
     def staging(self, units: Units) -> tuple[Staging, Staging]:
-        """Of planes of x and dy, in a block."""
+        """The staging of planes of x and dy, in a block."""
         x, dy = self.staged
         return x.staging(units.box(self.axes), units.lanes, units.threads), dy.staging(
             units.shape, units.lanes, units.threads
@@ -155,7 +155,7 @@ class PlaneFilterGradient:
         return self._in_shares(self._work_of_image(tile.units, tile.stages), tile.shares)
 
     def tiles(self, arch: ArchSpec) -> Iterator[tuple[FilterPlanesTile, BlockWork]]:
-        """Those worth a look that fit, each with as many shares as fill the device once, with their work."""
+        """Tiles worth a look that fit, each with as many shares as fill the device once, with their work."""
         lanes = lane_choices(self.geometry.channels, self.image)
         for units in units_of(lanes, self.axes, self.channels, MAX_REGISTERS - self.sums):
             work = self._work_of_image(units, DEFAULT_STAGES)
@@ -168,7 +168,7 @@ class PlaneFilterGradient:
         return block_radices(units, self.axes, ceil_div(self.geometry.channels, self.channels))
 
     def _work_of_image(self, units: Units, stages: int) -> BlockWork:
-        """Of the blocks of one share, for one image; threads hold sums, planes of dy and a row of their windows."""
+        """The work of a share's blocks for one image; threads hold sums, planes of dy and a row of their windows."""
         staging = self.staging(units)
         positions = thread_positions(self.axes, units.rows, units.columns) + units.rows * units.columns
         products = thread_products(self.axes, units.rows, units.columns, self.channels)
@@ -194,7 +194,7 @@ class PlaneFilterGradient:
         return self.sums + (met + self.axes[2].window(columns)) * self.channels + _ADDRESSES
 
     def _shares(self, most: int) -> int:
-        """At most so many, at least one, with as even numbers of images as can be."""
+        """Shares: at most so many, at least one, with as even numbers of images as can be."""
         images = self.geometry.images
         return ceil_div(images, ceil_div(images, min(images, max(1, most))))
 
@@ -296,7 +296,7 @@ def best_tile(gradient: PlaneFilterGradient, arch: ArchSpec) -> FilterPlanesTile
 
 
 def estimated_s(gradient: PlaneFilterGradient, tile: FilterPlanesTile, arch: ArchSpec) -> float:
-    """With the sum of the slices."""
+    """The modelled seconds with the sum of the slices."""
     return _seconds(gradient, tile, gradient.work(tile), arch)
 
 

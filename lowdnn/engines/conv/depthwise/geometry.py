@@ -55,7 +55,7 @@ class DepthwiseGeometry:
 
     @property
     def channels(self) -> int:
-        """Of the image."""
+        """Channels of the image."""
         return self.operation.image.dims[1]
 
     @cached_property
@@ -73,11 +73,11 @@ class DepthwiseGeometry:
         return prod(self.operation.filter.dims[2:])
 
     def strides(self, tensor: Tensor) -> tuple[int, ...]:
-        """Of an image or response, in elements: n, c, planes, rows, columns."""
+        """Strides of an image or response, in elements: n, c, planes, rows, columns."""
         return (*tensor.strides[:2], *self.spatial_strides(tensor))
 
     def spatial_strides(self, tensor: Tensor) -> tuple[int, int, int]:
-        """Of planes, rows and columns; 0 for a missing axis."""
+        """Strides of planes, rows and columns; 0 for a missing axis."""
         planes, rows, columns = (0 if axis is None else tensor.strides[2 + axis] for axis in self.placed)
         return planes, rows, columns
 
@@ -93,7 +93,7 @@ class DepthwiseGeometry:
 
     @cached_property
     def along_columns(self) -> DepthwiseGeometry:
-        """With the one axis of a line as columns."""
+        """The geometry with the one axis of a line as columns."""
         if self.placed != (None, 0, None):
             return self
         planes, rows, columns = self.axes
@@ -126,7 +126,7 @@ class DepthwiseGeometry:
 
 @dataclass(frozen=True)
 class DataPass:
-    """From sources to targets: x to y, or dy to dx."""
+    """A pass from sources to targets: x to y, or dy to dx."""
 
     geometry: DepthwiseGeometry
 

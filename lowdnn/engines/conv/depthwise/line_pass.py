@@ -40,7 +40,7 @@ class BlockShape:
 
 @dataclass(frozen=True)
 class LinePass(DataPass):
-    """From lines of sources to lines of targets."""
+    """A pass from lines of sources to lines of targets."""
 
     lines: LineGeometry
 

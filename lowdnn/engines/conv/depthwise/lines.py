@@ -88,7 +88,7 @@ class LinesTile:
 
 @dataclass(frozen=True)
 class LineCorrelation(LinePass):
-    """From lines of sources to lines of targets."""
+    """A correlation from lines of sources to lines of targets."""
 
     @cached_property
     def taps(self) -> int:
@@ -158,7 +158,7 @@ class LineCorrelation(LinePass):
         return is_whole and tile.threads <= MAX_THREADS and self.shared_bytes(tile) <= MAX_SHARED_BYTES
 
     def tiles(self) -> Iterator[LinesTile]:
-        """Those worth a look: even parts of a line, as many rows as a block has room for."""
+        """Tiles worth a look: even parts of a line, as many rows as a block has room for."""
         for lanes in self.lines.lanes(self.source):
             for strip in (s for s in STRIPS if s < 2 * self.axis.count or s == STRIPS[0]):
                 for strips in parts_of(ceil_div(self.axis.count, strip), MAX_THREADS // lanes, 5):

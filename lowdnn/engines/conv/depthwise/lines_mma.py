@@ -88,7 +88,7 @@ class MmaLinesTile:
 
 @dataclass(frozen=True)
 class LineProduct(LinePass):
-    """From lines of sources to lines of targets, by products with bands of weights."""
+    """A pass from lines of sources to lines of targets, by products with bands of weights."""
 
     @cached_property
     def vector(self) -> int:
@@ -123,7 +123,7 @@ class LineProduct(LinePass):
         return ceil_div(count, _MAX_VECTOR) * _MAX_VECTOR
 
     def pitches(self, tile: MmaLinesTile) -> tuple[int, int]:
-        """From one batch's samples to the next, and from one channel's, in elements."""
+        """Pitches from one batch's samples to the next, and from one channel's, in elements."""
         samples = self.samples(tile)
         skews = tile.lanes // _SKEWED_LANES if tile.lanes > 1 else 0
         return tile.block_channels * samples + skews * _SKEW, samples
@@ -164,7 +164,7 @@ class LineProduct(LinePass):
         return self.shared_bytes(tile) <= MAX_SHARED_BYTES
 
     def tiles(self) -> Iterator[MmaLinesTile]:
-        """Those worth a look: even parts of a line, and as many rows as make up so many strips."""
+        """Tiles worth a look: even parts of a line, and as many rows as make up so many strips."""
         for wanted in _WANTED_STRIPS:
             for shape in self._shapes(wanted):
                 for tiles in TILES:

@@ -42,12 +42,12 @@ class WindowAxis:
 
     @classmethod
     def forward(cls, axis: AxisGeometry) -> WindowAxis:
-        """From the image to the response."""
+        """The axis from the image to the response."""
         return cls(axis.image, axis.response, axis.taps, axis.stride, 1, axis.padding, axis.is_flipped)
 
     @classmethod
     def backward(cls, axis: AxisGeometry) -> WindowAxis:
-        """From the response to the image."""
+        """The axis from the response to the image."""
         padding = axis.taps - 1 - axis.padding
         return cls(axis.response, axis.image, axis.taps, 1, axis.stride, padding, not axis.is_flipped)
 
@@ -70,7 +70,7 @@ class WindowAxis:
         return self.thread(targets, threads).window + self.moved((threads - 1) * targets)
 
     def moved(self, targets: int) -> int:
-        """From the window of one target to that of the target so many further on, a multiple of ``up``."""
+        """The step from the window of one target to that of the target so many further on, a multiple of ``up``."""
         return targets * self.step // self.up
 
     def products(self, targets: int) -> int:
@@ -159,7 +159,7 @@ class StagedTensor:
         return cls(pitch_bytes, widest, pitch_bytes // WORD_BYTES if _is_dense(tensor) else 0)
 
     def staging(self, shape: tuple[int, int], lanes: int, threads: int) -> Staging:
-        """Of a box of ``shape`` rows and columns with ``lanes`` words of channels."""
+        """The staging of a box of ``shape`` rows and columns with ``lanes`` words of channels."""
         rows, columns = shape
         position_bytes, is_dense = lanes * WORD_BYTES, lanes == self.dense_lanes
         if is_dense:

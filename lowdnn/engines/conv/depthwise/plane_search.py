@@ -71,7 +71,7 @@ class Units:
 
     @property
     def threads(self) -> int:
-        """In whole warps."""
+        """Threads in whole warps."""
         return ceil_div(self.count * self.lanes, WARP_SIZE) * WARP_SIZE
 
     @property
@@ -89,7 +89,7 @@ class Units:
 
     @property
     def label(self) -> str:
-        """As it stands in kernel names."""
+        """The shape as it stands in kernel names."""
         return f"r{self.rows}w{self.columns}_l{self.lanes}b{self.threads}"
 
 
@@ -138,7 +138,7 @@ class WalkParams:
 
     @property
     def window_label(self) -> str:
-        """As it stands in kernel names."""
+        """The window as it stands in kernel names."""
         skips = "k" if self.SKIPS_ROWS else ""
         return f"p{self.ROW_PHASE}x{self.COLUMN_PHASE}v{self.ROW_WINDOW}x{self.COLUMN_WINDOW}{skips}"
 
@@ -241,7 +241,7 @@ def epilogue_instructions(targets: int) -> int:
 def units_of(
     lanes: tuple[int, ...], axes: tuple[WindowAxis, WindowAxis, WindowAxis], channels: int, most: int
 ) -> Iterator[Units]:
-    """Those worth a look: of the best shapes of a thread's work, and of each size of a block, the best arrangement.
+    """Units worth a look: of the best shapes of a thread's work, and of each size of a block, the best arrangement.
 
     most: registers that a thread has for its sums and a row of its window.
     """
@@ -256,7 +256,7 @@ def units_of(
 def _arranged(
     axes: tuple[WindowAxis, WindowAxis, WindowAxis], shape: tuple[int, int], lanes: int, threads: int, own: int
 ) -> Iterator[Units]:
-    """Of the blocks of at most so many threads the one with the fewest instructions for all targets, if there is any.
+    """The block of at most so many threads with the fewest instructions for all targets, if there is any.
 
     own: instructions of a thread.
     """
@@ -295,7 +295,7 @@ def thread_products(axes: tuple[WindowAxis, WindowAxis, WindowAxis], rows: int, 
 
 
 def thread_positions(axes: tuple[WindowAxis, WindowAxis, WindowAxis], rows: int, columns: int) -> int:
-    """Of a thread's window."""
+    """Positions of a thread's window."""
     return axes[1].window(rows) * axes[2].window(columns)
 
 
@@ -320,7 +320,7 @@ def _shapes(axes: tuple[WindowAxis, WindowAxis, WindowAxis], channels: int, most
 
 
 def _thread_instructions(axes: tuple[WindowAxis, WindowAxis, WindowAxis], shape: tuple[int, int], channels: int) -> int:
-    """Of a thread and a plane, without copies."""
+    """Instructions of a thread and a plane, without copies."""
     products = thread_products(axes, *shape, channels)
     moves = thread_positions(axes, *shape) * (1 + channels)
     return products + moves + epilogue_instructions(prod(shape)) + _COSTS.stage_instructions

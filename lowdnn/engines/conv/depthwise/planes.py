@@ -92,7 +92,7 @@ class PlaneCorrelation(DataPass):
 
     @cached_property
     def image_strides(self) -> tuple[int, int]:
-        """Of images and planes of the source."""
+        """Strides of images and planes of the source."""
         image, plane = self.source.strides[0], self.geometry.spatial_strides(self.source)[0]
         return (0, image) if self.images_as_planes else (image, plane)
 
@@ -106,12 +106,12 @@ class PlaneCorrelation(DataPass):
 
     @cached_property
     def channels(self) -> int:
-        """Of a thread: those of a word."""
+        """Channels of a thread: those of a word."""
         return word_channels(self.source)
 
     @cached_property
     def weights(self) -> int:
-        """Of a thread."""
+        """Weights of a thread."""
         return self.geometry.tap_count * self.channels
 
     @cached_property
@@ -127,7 +127,7 @@ class PlaneCorrelation(DataPass):
 
     @property
     def least_registers(self) -> int:
-        """Of a thread's own, with the fewest targets."""
+        """Registers of a thread's own, with the fewest targets."""
         planes, row_axis, column_axis = self.axes
         sums = planes.taps * row_axis.up * column_axis.up
         return (sums + column_axis.window(column_axis.up)) * self.channels + self.weights
@@ -157,7 +157,7 @@ class PlaneCorrelation(DataPass):
         return bytes_of((self.source, *self.geometry.dag.loads, *self.geometry.dag.stores))
 
     def staging(self, units: Units) -> Staging:
-        """Of the source's planes, in a block."""
+        """The staging of the source's planes, in a block."""
         return self.staged.staging(units.box(self.axes), units.lanes, units.threads)
 
     def segment(self, tile: PlanesTile) -> int:
@@ -189,7 +189,7 @@ class PlaneCorrelation(DataPass):
         )
 
     def tiles(self, arch: ArchSpec) -> Iterator[tuple[PlanesTile, BlockWork]]:
-        """Those worth a look that fit, with their work."""
+        """Tiles worth a look that fit, with their work."""
         for units in units_of(self.lanes, self.axes, self.channels, MAX_REGISTERS - self.weights):
             tile = PlanesTile(units, 1, DEFAULT_STAGES)
             if self.images_as_planes:
@@ -199,7 +199,7 @@ class PlaneCorrelation(DataPass):
                 yield tile, work
 
     def _least_parts(self, blocks: int, arch: ArchSpec) -> int:
-        """With so many blocks for each: the fewest that give every multiprocessor enough."""
+        """The fewest parts, with so many blocks for each, that give every multiprocessor enough."""
         enough = (p for p in PARTS if p * blocks >= _ENOUGH_BLOCKS * arch.sm_count or p >= self.axes[0].targets)
         return next(enough, PARTS[-1])
 

@@ -26,7 +26,7 @@ HIDDEN_S: Final = 1e-6
 
 @dataclass(frozen=True)
 class RowCosts:
-    """Of kernels whose threads walk down rows by themselves.
+    """Costs of kernels whose threads walk down rows by themselves.
 
     Fitted to some 1200 measured tiles of 54 convolutions on an H200. They rank the tiles of one problem; as times they
     are right within half of their value.
@@ -76,7 +76,7 @@ class Step:
 
 
 def latency_clocks(arch: ArchSpec) -> float:
-    """From a load to its data."""
+    """Clocks from a load to its data."""
     return arch.timings.load_latency_s * arch.clock_hz
 
 
@@ -86,7 +86,7 @@ def step_clocks(step: Step, warps: float, arch: ArchSpec) -> float:
 
 
 def busy_clocks(step: Step, warps: float, rounds: int = 1) -> float:
-    """The same, were all rows there when they are needed; at least, where the warps come in ``rounds`` waves."""
+    """Clocks of a step if all rows were there when they are needed; at least, where warps come in ``rounds`` waves."""
     sectors = step.sectors_read * ROWS.read_clocks + step.sectors_written * ROWS.write_clocks
     return max(step.instructions * (warps + ROWS.chain_warps * rounds), sectors * warps * WARP_SCHEDULERS)
 

@@ -228,7 +228,7 @@ def _start_clocks(weights: int, warps: float, arch: ArchSpec) -> float:
 
 
 def _weight_clocks(weights: int) -> int:
-    """Of a warp."""
+    """Clocks of a warp for so many weights."""
     return ROWS.weights_clocks + ROWS.weight_clocks * weights
 
 

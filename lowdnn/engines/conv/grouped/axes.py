@@ -51,7 +51,7 @@ class Axis:
 
     @cached_property
     def reach(self) -> int:
-        """From the least to the greatest offset."""
+        """Positions from the least to the greatest offset."""
         return max((tap.offset for taps in self.residues for tap in taps), default=0) - self.lowest
 
     @property
@@ -76,7 +76,7 @@ _WHOLE = Axis(1, 1, 1, 1, ((Tap(0, 0),),))
 
 
 def forward_axes(operation: ConvolutionOperation) -> tuple[Axis, ...]:
-    """From the image to the response."""
+    """The axes from the image to the response."""
     convolution = operation.convolution
     axes = []
     for axis, taps in enumerate(operation.filter.dims[2:]):
@@ -90,7 +90,7 @@ def forward_axes(operation: ConvolutionOperation) -> tuple[Axis, ...]:
 
 
 def backward_axes(operation: ConvolutionOperation) -> tuple[Axis, ...]:
-    """From the response to the image."""
+    """The axes from the response to the image."""
     convolution = operation.convolution
     axes = []
     for axis, taps in enumerate(operation.filter.dims[2:]):

@@ -175,7 +175,7 @@ class FilterGeometry:
 
     @staticmethod
     def _maps(tile: FilterTile, image: BoxedTensor, response: BoxedTensor, arch: ArchSpec) -> list[TiledMap]:
-        """Of x and dy; none where threads copy them."""
+        """Tensor maps of x and dy; none where threads copy them."""
         maps = image.map(tile.box, arch), response.map(tile.response_box, arch)
         return [layout for layout in maps if layout] if all(maps) else []
 

@@ -109,7 +109,7 @@ class FilterSlab:
 
     @cached_property
     def taps_abreast(self) -> int:
-        """Of a step."""
+        """Taps of a step."""
         is_half = self.group_count == 1 and self.inputs * 2 == BLOCK and self.outputs % BLOCK == 0
         return 2 if is_half else 1
 
@@ -163,16 +163,16 @@ class FilterSlab:
 
     @cached_property
     def steps(self) -> int:
-        """Of a task."""
+        """Steps of a task."""
         return ceil_div(self.taps, self.tap_sets * self.taps_abreast)
 
     @property
     def set_taps(self) -> int:
-        """Of a task; taps past the last one are not written."""
+        """Taps of a task; taps past the last one are not written."""
         return self.steps * self.taps_abreast
 
     def round_clocks(self, width: Count) -> Count:
-        """Of all warps' products of one instruction's pixels each, in boxes of ``width`` columns."""
+        """Clocks of all warps' products of one instruction's pixels each, in boxes of ``width`` columns."""
         warps, blocks = self.task_warps * self.parts, self.team.blocks
         # Of x a phase of pixels from two rows is read in two turns; rows of dy follow each other.
         torn = np.minimum((_PHASE_PIXELS - np.gcd(width, _PHASE_PIXELS)) / width, 1)
@@ -192,7 +192,7 @@ class FilterSlab:
 
     @property
     def sum_bytes(self) -> int:
-        """Of one slice."""
+        """Bytes of one slice."""
         return self.group_count * self.outputs * self.taps * self.inputs * _ACCUMULATOR_BYTES
 
     @property
@@ -215,7 +215,7 @@ class FilterTile:
 
     @cached_property
     def box(self) -> Box:
-        """Of x."""
+        """The box of x."""
         return box_under(self.axes, self.extents, self._chunks(self.slab.channels))
 
     @property
@@ -232,12 +232,12 @@ class FilterTile:
 
     @cached_property
     def pixels(self) -> int:
-        """Of one instruction."""
+        """Pixels of one instruction."""
         return 2 * CHUNK_BYTES // self.element_bytes
 
     @cached_property
     def places(self) -> int:
-        """In whole instructions."""
+        """Places in whole instructions."""
         return ceil_div(prod(self.extents), self.pixels) * self.pixels
 
     def counts(self, images: int) -> tuple[int, ...]:
@@ -253,7 +253,7 @@ class FilterTile:
         return int(self._shared_bytes(self.box.places, self.places, stages))
 
     def stages(self, turns: int, arch: ArchSpec) -> int:
-        """Of a block that takes so many tiles: with all of them under way at once no warp waits for another."""
+        """Stages of a block that takes so many tiles: with all of them under way at once no warp waits for another."""
         most = _STAGES if self.box.is_halved else min(turns, _MOST_STAGES)
         fitting = (n for n in range(_STAGES + 1, most + 1) if self.shared_bytes(n) <= self._shared_budget(arch))
         return max(fitting, default=_STAGES)
@@ -278,7 +278,7 @@ class FilterTile:
         return np.where(self._shared_bytes(inputs, places) <= self._shared_budget(arch), clocks, np.inf)
 
     def _shared_bytes(self, inputs: Count, places: Count, stages: int = _STAGES) -> Count:
-        """Of a box of ``inputs`` positions, for ``places`` in whole instructions."""
+        """Bytes of shared memory for a box of ``inputs`` positions, and for ``places`` in whole instructions."""
         slab, stage_bytes = self.slab, self._stage_bytes(inputs, places)
         sums = slab.task_warps * slab.parts * slab.steps * slab.team.blocks * _STEP_SUM_BYTES if slab.parts > 1 else 0
         return np.maximum(stages * (stage_bytes + BARRIER_BYTES) + places * _PLACE_BYTES, sums)
@@ -313,7 +313,7 @@ class FilterTile:
         return costs.block_clocks + copied / costs.first_bytes_per_clock + -(-tiles // splits) * turn
 
     def _box_bytes(self, inputs: Count, places: Count) -> Count:
-        """Without what pads a position."""
+        """Bytes of a box without what pads a position."""
         return (inputs * self.slab.channels + places * self.slab.filters) * self.element_bytes
 
 

@@ -89,7 +89,7 @@ class Params:
 
 
 def pack_of(operation: ConvolutionOperation) -> Pack:
-    """Of a convolution forward or backward in the data."""
+    """The pack of a convolution forward or backward in the data."""
     channels, filters = operation.filter.dims[1], operation.filter.dims[0] // operation.groups
     is_backward = isinstance(operation, ConvolutionBackwardData)
     inputs, outputs = (filters, channels) if is_backward else (channels, filters)

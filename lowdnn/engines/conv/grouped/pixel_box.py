@@ -60,7 +60,7 @@ class BoxedTensor:
         )
 
     def map(self, box: Box, arch: ArchSpec) -> TiledMap | None:
-        """Of dimensions (c, w, h, d, n); None where threads copy the boxes."""
+        """The tensor map of dimensions (c, w, h, d, n); None where threads copy the boxes."""
         if not arch.has_tma or not is_swizzled(box.pitch_bytes):
             return None
         tensor, strides, size = self.tensor, self._strides, self.tensor.element_bytes
@@ -114,7 +114,7 @@ class Box:
 
     @cached_property
     def pitch_bytes(self) -> int:
-        """From position to position."""
+        """Bytes from position to position."""
         return pitch_bytes(self.chunks)
 
     @property
@@ -127,7 +127,7 @@ class Box:
 
     @cached_property
     def row_places(self) -> int:
-        """From row to row."""
+        """Places from row to row."""
         columns = self.extents[-1]
         return ceil_div(columns, _halves(self.step)) if self._is_swizzled else columns
 
@@ -146,7 +146,7 @@ class Box:
         return self.step // _halves(self.step)
 
     def place(self, offsets: Sequence[int]) -> int:
-        """Of a position in the first image; sums of a read position's place and of another one's are places as well."""
+        """The place of a position in the first image; sums of a read position's place and another one are, too."""
         *rows, column = offsets
         row = 0
         for offset, extent in zip(rows, self.extents[1:-1], strict=True):
@@ -160,7 +160,7 @@ class Box:
 
 
 def places(rows: Count, columns: Count, step: int, pitch_bytes: int) -> Count:
-    """Of a box with so many rows and columns. Halves of swizzled ones are equal and whole lines."""
+    """Places of a box with so many rows and columns. Halves of swizzled ones are equal and whole lines."""
     if not is_swizzled(pitch_bytes):
         return rows * columns
     halves = _halves(step)
@@ -169,12 +169,12 @@ def places(rows: Count, columns: Count, step: int, pitch_bytes: int) -> Count:
 
 
 def _halves(step: int) -> int:
-    """Of a box that is read at every ``step``-th column."""
+    """The halves of a box that is read at every ``step``-th column."""
     return 2 if step % 2 == 0 else 1
 
 
 def pitch_bytes(chunks: int) -> int:
-    """From position to position in shared memory: a line of 128 bytes or half of one, or an odd number of chunks.
+    """Bytes from position to position in shared memory: a line of 128 bytes or half of one, or an odd number of chunks.
 
     Six chunks have a line, too.
     """

@@ -161,12 +161,12 @@ class Slab:
 
     @property
     def chunks(self) -> int:
-        """Of a position of the box."""
+        """Chunks of a position of the box."""
         return self.units * self.pack.in_unit * self.pack.input_chunks
 
     @cached_property
     def pitch_bytes(self) -> int:
-        """From position to position."""
+        """Bytes from position to position."""
         return pitch_bytes(self.chunks)
 
     @cached_property
@@ -205,7 +205,7 @@ class Slab:
 
     @cached_property
     def blocks_per_sm(self) -> int:
-        """Of the smaller number of threads, that the registers let share a multiprocessor."""
+        """Blocks of the smaller number of threads, that the registers let share a multiprocessor."""
         is_lone = self.keeps_filters and self._filter_registers > _MAX_SHARED_FILTER_REGISTERS
         return 1 if is_lone else _BLOCKS_PER_SM
 
@@ -220,7 +220,7 @@ class Slab:
 
     @cached_property
     def _filter_registers(self) -> int:
-        """Of a thread: one for each chunk of k and output block of the unit."""
+        """Registers of a thread: one for each chunk of k and output block of the unit."""
         return self.depth * self.pack.unit_blocks
 
     @property
@@ -231,7 +231,7 @@ class Slab:
         return tuple(count for count in (1, 2, 4) if self._fits_registers(4 * count * self.pack.unit_blocks))
 
     def sets(self, places: Count, blocks_m: Count) -> Count:
-        """Of ``blocks_m`` blocks of 16 pixels, for all warps that compute together."""
+        """Sets of ``blocks_m`` blocks of 16 pixels, for all warps that compute together."""
         return -(-places // (16 * blocks_m * self.team_warps)) * self.team_warps
 
     def _fits_registers(self, sums: int) -> bool:
@@ -240,20 +240,20 @@ class Slab:
         return sums <= _MAX_SUM_REGISTERS
 
     def shared_bytes(self, inputs: Count, class_places: Count, stages: Count) -> Count:
-        """Of a block with ``stages`` boxes of ``inputs`` positions, for so many places of each residue."""
+        """Bytes of a block's shared memory: ``stages`` boxes of ``inputs`` positions, places of each residue."""
         barriers = (_STAGES + 1) * BARRIER_BYTES
         offsets = ceil_div(barriers + self.depth * _OFFSET_BYTES, LINE_BYTES) * LINE_BYTES
         places = self.classes * class_places * _PLACE_BYTES
         return self.filter_bytes + offsets + stages * (inputs * self.pitch_bytes + places)
 
     def memory_clocks(self, inputs: Count, places: Count) -> Count:
-        """Of one tile: a box of ``inputs`` positions, the outputs of ``places`` of each residue."""
+        """Clocks for a tile's bytes: a box of ``inputs`` positions, the outputs of ``places`` of each residue."""
         stored = places * self.classes * self.groups * self.pack.outputs * (CHUNK_BYTES // self.pack.chunk)
         copied = self.chunks * CHUNK_BYTES if is_swizzled(self.pitch_bytes) else self.pitch_bytes
         return (inputs * copied + stored) / self.box_costs.bytes_per_clock
 
     def set_clocks(self, blocks_m: int) -> float:
-        """Of one warp's instructions and fragments for so many blocks of 16 pixels of a unit."""
+        """Clocks of one warp's instructions and fragments for so many blocks of 16 pixels of a unit."""
         pack = self.pack
         products = blocks_m * pack.unit_blocks
         if self.by_warpgroups:
@@ -265,7 +265,7 @@ class Slab:
         return self.depth / 2 / self.classes * step + products * self.box_costs.epilogue_clocks + _COSTS.set_clocks
 
     def compute_clocks(self, sets: Count, set_clocks: Count, resident: Count) -> Count:
-        """Of one tile with ``sets`` sets of each residue, by the slowest warps, of ``resident`` blocks at a time."""
+        """Clocks of a tile with ``sets`` sets of each residue, by the slowest warps of ``resident`` blocks."""
         few, lone = self._turns(sets, _WARPS), self._turns(sets, _LONE_WARPS)
         if self.blocks_per_sm == 1:
             return few * set_clocks
@@ -277,7 +277,7 @@ class Slab:
         return self.blocks_per_sm > 1 and bool(is_faster)
 
     def _turns(self, sets: Count, warps: int) -> Count:
-        """Of the warps of a multiprocessor with ``sets`` sets of each residue, waiting for the slowest included."""
+        """Turns of a multiprocessor's warps with ``sets`` sets of each residue, waits for the slowest included."""
         each = warps // self.units
         return -(-self.classes * sets // each) * each * self.units
 
@@ -297,7 +297,7 @@ class Tile:
 
     @cached_property
     def box(self) -> Box:
-        """Of inputs."""
+        """The box of inputs."""
         return box_under(self.axes, self.extents, self.slab.chunks)
 
     @cached_property
@@ -319,17 +319,17 @@ class Tile:
         return int(_lanes(prod(self.counts(images)), self.stages, self._resident(arch), slabs, arch))
 
     def threads(self, arch: ArchSpec) -> int:
-        """Of a block."""
+        """Threads of a block."""
         is_lone = self._resident(arch) <= 1 and self.slab.is_for_all_warps(self._sets)
         return _LONE_THREADS if is_lone else _THREADS
 
     @property
     def places(self) -> int:
-        """Of all residues."""
+        """Places of all residues."""
         return self.slab.classes * prod(self.extents)
 
     def compute_clocks(self, images: int, slabs: int, arch: ArchSpec) -> float:
-        """Of all tiles, without their copies, on each multiprocessor."""
+        """Clocks of all tiles, without their copies, on each multiprocessor."""
         sets, set_clocks = self._sets, self.slab.set_clocks(self.blocks_m)
         tiles = prod(self.counts(images)) * slabs
         # A multiprocessor's second block works while warps of the first one wait for the one with the most taps.
@@ -340,7 +340,7 @@ class Tile:
 
     @property
     def _sets(self) -> int:
-        """Of each residue."""
+        """Sets of each residue."""
         return int(self.slab.sets(prod(self.extents), self.blocks_m))
 
     def _resident(self, arch: ArchSpec) -> int:

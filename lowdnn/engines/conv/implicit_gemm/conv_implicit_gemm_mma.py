@@ -106,7 +106,7 @@ class ConvImplicitGemmMma(ProblemEngine["_Problem"], Floored, Modelled):
         return Floor(Multipliers.MMA_SYNC)
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
-        """Of the class with the most pixels."""
+        """The launch of the class with the most pixels."""
         return tiles.busy_launch(self.accepted(graph, arch).product, arch)
 
     def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -171,7 +171,7 @@ class _Problem:
 
     @cached_property
     def largest(self) -> _Part:
-        """For which tiles are chosen."""
+        """The part for which tiles are chosen."""
         return max(self.parts, key=lambda part: part.geometry.product.m * part.geometry.product.n * part.geometry.depth)
 
     @property

@@ -51,7 +51,7 @@ def class_count(operation: ConvolutionBackwardData) -> int:
 
 
 def _residues(operation: ConvolutionBackwardData) -> list[range]:
-    """By spatial axis."""
+    """Residues by spatial axis."""
     pairs = zip(operation.convolution.strides, operation.dx.dims[2:], strict=True)
     return [range(min(pair)) for pair in pairs]
 

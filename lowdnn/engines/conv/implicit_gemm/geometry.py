@@ -71,7 +71,7 @@ class MmaGeometry:
 
     @property
     def group_channels(self) -> int:
-        """Of one group, padding included."""
+        """Channels of one group, padding included."""
         unit = self.unit_bytes // self.operation.x.element_bytes
         return ceil_div(self.operation.w.dims[1], unit) * unit
 

@@ -136,13 +136,13 @@ class _Problem:
 
     @cached_property
     def filter_strides(self) -> tuple[int, int]:
-        """Of outputs and inputs."""
+        """Strides of outputs and inputs."""
         filters, channels, *_ = self.operation.filter.strides
         return (channels, filters) if self._is_backward else (filters, channels)
 
     @cached_property
     def chunks(self) -> int:
-        """Of a pixel's inputs."""
+        """Chunks of a pixel's inputs."""
         return ceil_div(self._in_bytes, _CHUNK_BYTES)
 
     @cached_property
@@ -151,7 +151,7 @@ class _Problem:
         return runs * (_RUN // 8) * self.chunks * WARP_SIZE * _LANE_FILTER_BYTES
 
     def tiles(self, arch: ArchSpec) -> tuple[_Tile, ...]:
-        """Those whose inputs fit the registers and all of which fits shared memory, the best first."""
+        """Tiles whose inputs fit the registers and all of which fits shared memory, the best first."""
         found = (_Tile(blocks_m, stages) for blocks_m in _BLOCKS_M for stages in _STAGES)
         return tuple(
             tile
@@ -171,7 +171,7 @@ class _Problem:
         return next(enough, max(fitting, key=self._coming_bytes))
 
     def busy_s(self, tile: _Tile, arch: ArchSpec) -> float:
-        """Of a multiprocessor whose warps all have the most tiles, after the filter."""
+        """Seconds of a multiprocessor whose warps all have the most tiles, after the filter."""
         at_once = tile.pixels * _WARPS * arch.sm_count
         copied = ceil_div(self.pixels, at_once) * at_once * (self._in_bytes + self._out_bytes)
         last = at_once * self._out_bytes * _COSTS.last_outputs_share

@@ -166,7 +166,7 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
 
 
 def _row_bytes(operation: ConvolutionBackwardFilter) -> tuple[int, int]:
-    """Of a pixel of x and of dy."""
+    """Bytes of a pixel of x and of dy."""
     x, dy = operation.x, operation.dy
     return x.dims[1] * x.element_bytes, dy.dims[1] * dy.element_bytes
 
@@ -189,7 +189,7 @@ def _refuse_shape(operation: ConvolutionBackwardFilter) -> str:
 
 
 def _pixels(tensor: Tensor) -> int:
-    """Of all images."""
+    """Pixels of all images."""
     return tensor.dims[0] * prod(tensor.dims[2:])
 
 

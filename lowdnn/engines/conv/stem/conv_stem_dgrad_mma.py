@@ -110,7 +110,7 @@ class _Problem:
 
     @cached_property
     def packing(self) -> Packing | None:
-        """Of a response whose pixels are no whole pieces."""
+        """The packing of a response whose pixels are no whole pieces."""
         size = self.response.element_bytes
         if self.response.dims[1] * size % PIECE_BYTES == 0 and self.response.alignment_bytes >= PIECE_BYTES:
             return None
@@ -122,7 +122,7 @@ class _Problem:
 
     @property
     def response_strides(self) -> tuple[int, ...]:
-        """Of images, planes and rows."""
+        """Strides of images, planes and rows."""
         images, _, *spatial = self.packing.strides if self.packing else self.response.strides
         return (images, *((0,) * (AXES - len(spatial)) + tuple(spatial))[:2])
 
@@ -153,12 +153,12 @@ class _Problem:
 
     @property
     def positions(self) -> tuple[int, int]:
-        """Of a row: the first one, and behind the last one."""
+        """Positions of a row: the first one, and behind the last one."""
         return self._span(self.base, self.rows.strides[2], self.operation.dx.dims[-1])
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Of a plane's rows: the first one, and behind the last one."""
+        """Steps of a plane's rows: the first one, and behind the last one."""
         return self._span(self.rows.paddings[1], self.rows.strides[1], self.rows.extents[1])
 
     @property
@@ -174,7 +174,7 @@ class _Problem:
         return taps_0 * self.chunks * self.shifts * taps_1 * self.column_blocks * WARP_SIZE * _LANE_BYTES
 
     def registers(self, blocks_m: int) -> int:
-        """Of a thread, for sums and inputs."""
+        """Registers of a thread, for sums and inputs."""
         return self.open_rows * self.column_blocks * blocks_m * 4 + (blocks_m + self.shifts - 1) * 8
 
     def blocks_per_sm(self, tile: _Tile, arch: ArchSpec) -> int:
@@ -184,7 +184,7 @@ class _Problem:
         return max(min(blocks, _MAX_BLOCKS_PER_SM), 1)
 
     def tiles(self) -> Iterator[_Tile]:
-        """Those whose sums and inputs fit the registers."""
+        """Tiles whose sums and inputs fit the registers."""
         for blocks_m in _BLOCKS_M:
             if self.registers(blocks_m) <= _MOST_REGISTERS:
                 yield from (_Tile(blocks_m, group) for group in _GROUPS)
@@ -196,7 +196,7 @@ class _Problem:
         return self.rows.image.dims[0], self.rows.extents[0], ceil_div(stop - begin, tile.group), segments
 
     def busy_s(self, tile: _Tile, arch: ArchSpec) -> float:
-        """Of the multiprocessor with the most units."""
+        """Seconds of the multiprocessor with the most units."""
         at_once = _WARPS * self.blocks_per_sm(tile, arch)
         rounds = ceil_div(prod(self.units(tile)), at_once * arch.sm_count)
         taps_0, taps_1, _ = self.rows.taps

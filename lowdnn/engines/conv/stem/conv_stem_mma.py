@@ -161,7 +161,7 @@ class _Problem(RowTiling[_Tile]):
 
     @cached_property
     def filter_bytes(self) -> int:
-        """As all classes' lanes read them."""
+        """Bytes of the filter as all classes' lanes read them."""
         blocks = self.rows.classes * self.filters.passes * self.filters.pass_blocks
         return self.steps * blocks // 2 * WARP_SIZE * _LANE_BYTES
 
@@ -190,7 +190,7 @@ class _Problem(RowTiling[_Tile]):
         return min(blocks_by_shared(arch, self.shared_bytes(tile)), _MAX_BLOCKS_PER_SM)
 
     def tiles(self, arch: ArchSpec) -> Iterator[_Tile]:
-        """Those that fit."""
+        """Tiles that fit."""
         _, rows, columns = self.rows.outputs
         for width in (columns, *self.rows.widths(TILE_WIDTHS)):
             heights = range(1, min(rows, max(MAX_TILE_OUTPUTS // width, 1)) + 1)
@@ -201,7 +201,7 @@ class _Problem(RowTiling[_Tile]):
                         yield tile
 
     def busy_s(self, tile: _Tile, arch: ArchSpec) -> float:
-        """Of the multiprocessor with the most tiles."""
+        """Seconds of the multiprocessor with the most tiles."""
         filters, at_once = self.filters, self.blocks_per_sm(tile, arch)
         rounds = ceil_div(prod(self.rows.tile_counts(tile.height, tile.width)), arch.sm_count * at_once)
         products = self.steps * filters.passes * filters.pass_blocks * tile.blocks_m
@@ -243,7 +243,7 @@ class ConvStemMma(RowTiledMma[_Problem]):
         return Floor(Multipliers.MMA_SYNC)
 
     def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
-        """Those of tiles of rows, and TILE_M, pixels of a warp's unit."""
+        """Knobs of tiles of rows, and TILE_M, pixels of a warp's unit."""
         pixels = tuple(blocks * _BLOCK_M for blocks in _BLOCKS_M)
         unit = Knob("tile_m", KnobType.TILE_M, pixels, pixels[0], "pixels of a warp's unit")
         return (*super().knobs_of(problem, arch), unit)

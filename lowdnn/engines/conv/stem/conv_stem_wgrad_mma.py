@@ -100,12 +100,12 @@ class _Team:
 
     @property
     def filters(self) -> int:
-        """Those of the slab, in whole blocks of all warps."""
+        """Filters of the slab, in whole blocks of all warps."""
         return self.warps_m * self.blocks_m * _BLOCK_M
 
     @property
     def sums(self) -> int:
-        """Of a thread."""
+        """Sums of a thread."""
         return self.classes * self.blocks_m * self.blocks_n * 8
 
     @property
@@ -114,7 +114,7 @@ class _Team:
 
     @property
     def run_clocks(self) -> float:
-        """Of a run of outputs of each class."""
+        """Clocks of a run of outputs of each class."""
         products, lines = self.blocks_m * self.blocks_n * 2, (self.blocks_m + self.blocks_n) * 4
         return self.warps * self.classes * _COSTS.products.clocks(products, lines)
 
@@ -132,7 +132,7 @@ class _Problem(RowTiling[RowTile]):
 
     @cached_property
     def output(self) -> OutputSpace:
-        """Of the graph's own gradient, whose filters are rows; of one that is exchanged, its columns are."""
+        """The output of the graph's own gradient, whose filters are rows; of one that is exchanged, its columns are."""
         taps = range(2, len(self.dag.dims))
         filters, channels = (1, 0) if self.is_exchanged else (0, 1)
         return output_space(self.dag, row_axes=(filters,), column_axes=(*taps, channels), kept=(filters,), operands={})
@@ -178,7 +178,7 @@ class _Problem(RowTiling[RowTile]):
         return min(blocks_by_shared(arch, self.shared_bytes(tile)), self.team.blocks_per_sm)
 
     def tiles(self, arch: ArchSpec) -> Iterator[RowTile]:
-        """Those that fit."""
+        """Tiles that fit."""
         _, rows, columns = self.rows.outputs
         run = _RUN * self.rows.classes
         whole = ceil_div(columns, run) * run
@@ -196,7 +196,7 @@ class _Problem(RowTiling[RowTile]):
         return ceil_div(count, ceil_div(count, most))
 
     def busy_s(self, tile: RowTile, arch: ArchSpec) -> float:
-        """Of the multiprocessor with the most tiles."""
+        """Seconds of the multiprocessor with the most tiles."""
         counts, splits = self.rows.tile_counts(tile.height, tile.width), self.splits(tile, arch)
         at_once = ceil_div(splits * self.slabs, arch.sm_count)
         teams = _WARPS // self.team.warps
@@ -210,7 +210,7 @@ class _Problem(RowTiling[RowTile]):
         return ceil_div(prod(counts), splits) * clocks / arch.clock_hz
 
     def _response_bytes(self, tile: RowTile) -> int:
-        """Of dy, those of a tile and slab."""
+        """Bytes of dy for a tile and slab."""
         filters = min(self.team.slab, self.filters)
         return tile.height * tile.width * filters * self.operation.dy.element_bytes
 

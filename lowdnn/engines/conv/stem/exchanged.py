@@ -60,6 +60,6 @@ def _geometry(operation: ConvolutionOperation) -> Convolution | None:
 
 
 def _exchanged(filters: Tensor) -> Tensor:
-    """With channels and filters exchanged."""
+    """The tensor of filters with channels and filters exchanged."""
     (filter_count, channels, *taps), (of_filters, of_channels, *of_taps) = filters.dims, filters.strides
     return replace(filters, dims=(channels, filter_count, *taps), strides=(of_channels, of_filters, *of_taps))

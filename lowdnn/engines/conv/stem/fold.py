@@ -141,7 +141,7 @@ class FoldedTensor:
         return self._kernel("stem_unfold")
 
     def unfold_launch(self, kernel: int, source: WorkspacePointer) -> Launch:
-        """Of axes whose phases are neighbours, none of them in two positions."""
+        """The launch that unfolds axes whose phases are neighbours, none of them in two positions."""
         axes, places = self._three, self.tensor.element_count // self.tensor.dims[1]
         arguments = Struct(
             (
@@ -173,7 +173,7 @@ class FoldedTensor:
 
     @cached_property
     def _rows(self) -> FoldedTensor:
-        """The same with channels as elements of the last axis, where they lie there one after the other."""
+        """The rows with channels as elements of the last axis, where they lie there one after the other."""
         tensor, (*outer, last) = self.tensor, self.axes
         images, channels, *_, width = tensor.dims
         if tensor.strides[1] != 1 or tensor.strides[-1] != channels or last.gap != 1:
@@ -197,7 +197,7 @@ class FoldedTensor:
 
     @property
     def _chunks(self) -> int:
-        """Of a position."""
+        """Chunks of a position."""
         return self.channels * self.tensor.element_bytes // _CHUNK_BYTES
 
     def _kernel(self, name: str) -> KernelRef:
@@ -224,8 +224,8 @@ class FoldedConvolution:
 
     @classmethod
     def cheapest(cls, operation: ConvolutionOperation) -> FoldedConvolution:
-        """With all taps as channels where that pays; otherwise the one with the shortest sums, padding included, and
-        of those the one with the fewest taps."""
+        """The fold with all taps as channels where that pays, otherwise the one with the shortest sums, padding
+        included, and of those the one with the fewest taps."""
         geometry = operation.convolution
         of_taps = cls(operation, (AxisFold.TAPS,) * geometry.spatial_dims)
         if not isinstance(operation, ConvolutionBackwardData) and of_taps._has_small_image:
@@ -246,7 +246,7 @@ class FoldedConvolution:
 
     @cached_property
     def channels(self) -> int:
-        """Of a folded position, padding included: whole pieces of 16 bytes, or lines, in both tensors."""
+        """Channels of a folded position, padding included: whole pieces of 16 bytes, or lines, in both tensors."""
         image, filters = self.operation.image, self.operation.filter
         phases = prod(map(self._phases, range(len(self.ways))))
         element_bytes = min(image.element_bytes, filters.element_bytes)
@@ -256,7 +256,7 @@ class FoldedConvolution:
 
     @cached_property
     def geometry(self) -> Convolution:
-        """Of the convolution of phases."""
+        """The geometry of the convolution of phases."""
         old = self.operation.convolution
         return replace(
             old,

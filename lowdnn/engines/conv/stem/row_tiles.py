@@ -72,11 +72,11 @@ class RowTiling(ABC, Generic[TileT]):
 
     @abstractmethod
     def tiles(self, arch: ArchSpec) -> Iterator[TileT]:
-        """Those that fit."""
+        """Tiles that fit."""
 
     @abstractmethod
     def busy_s(self, tile: TileT, arch: ArchSpec) -> float:
-        """Of the multiprocessor with the most tiles."""
+        """Seconds of the multiprocessor with the most tiles."""
 
 
 ProblemT = TypeVar("ProblemT", bound=RowTiling[Any])

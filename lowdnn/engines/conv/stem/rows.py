@@ -105,7 +105,7 @@ class StemRows:
 
     @cached_property
     def row_words(self) -> int:
-        """Of a row of taps."""
+        """Words of a row of taps."""
         idle = self.lead % self.word if self.classes == 1 else self.word - 1
         return ceil_div(idle + self.taps[2] * self.channels, self.word)
 
@@ -114,7 +114,7 @@ class StemRows:
         return self.taps[0] * self.taps[1] * self.row_words
 
     def box_bytes(self, height: int, width: int) -> int:
-        """Of what a tile of outputs meets."""
+        """Bytes of what a tile of outputs meets."""
         rows = self.taps[0] * ((height - 1) * self.strides[1] + (self.taps[1] - 1) * self.gaps[1] + 1)
         return ceil_div(rows * self._pitch(width) * self.image.element_bytes, PIECE_BYTES) * PIECE_BYTES
 
@@ -123,7 +123,7 @@ class StemRows:
         return self.image.dims[0], depth, ceil_div(rows, height), ceil_div(columns, width)
 
     def widths(self, parts: tuple[int, ...]) -> Iterator[int]:
-        """Those of ``parts`` that leave several tiles in a row, each of which begins where a copy does."""
+        """Widths of ``parts`` that leave several tiles in a row, each of which begins where a copy does."""
         yield from (part for part in parts if part < self.outputs[2] and part * self.step % self.copy == 0)
 
     def params(self, c_type: str, height: int, width: int) -> RowParams:
@@ -198,7 +198,7 @@ class StemRows:
 
     @cached_property
     def image_strides(self) -> tuple[int, ...]:
-        """Of images, planes and rows; 0 of what there is one of."""
+        """Strides of images, planes and rows; 0 of what there is one of."""
         images, _, *spatial = self.image.strides
         depth, height, _ = _three(tuple(spatial), 0)
         extents = (self.image.dims[0], *self.extents[:2])
@@ -206,7 +206,7 @@ class StemRows:
 
     @property
     def _first_element(self) -> int:
-        """Of the first output, in its row."""
+        """The first element of the first output, in its row."""
         return -self.paddings[2] * self.channels
 
     def _pitch(self, width: int) -> int:

@@ -58,7 +58,7 @@ class AxisClass:
         return self.first_offset + max(self.taps - 1, 0) * self.offset_step
 
     def below(self, lower: int) -> AxisClass:
-        """The same pixels and taps, counted from a lower position."""
+        """The pixels and taps, counted from a lower position."""
         return replace(self, lower=lower, first_offset=self.lower - lower)
 
     def valid(self, image_extent: int) -> list[range]:
@@ -122,7 +122,7 @@ class PixelClass:
 
     @cached_property
     def runs(self) -> int:
-        """Of taps that are read together."""
+        """Runs of taps that are read together."""
         return prod(axis.taps // axis.run for axis in self.axes)
 
     def with_windows(self, image_extent: int) -> PixelClass:
@@ -207,7 +207,7 @@ def edges_apart(
 
 
 def image_share(classes: Sequence[PixelClass], image_extents: Sequence[int]) -> float:
-    """Of all that the pixels of an output see through their taps, what is of the image and no padding."""
+    """The share of the image, and not of padding, in what the pixels of an output see through their taps."""
     share = 1.0
     for given, extent in zip(_axes(classes), image_extents, strict=True):
         seen = sum(axis.extent * axis.taps for axis in given)
@@ -226,7 +226,7 @@ def offset_problem(classes: Sequence[PixelClass]) -> str:
 
 
 def _axes(classes: Sequence[PixelClass]) -> list[list[AxisClass]]:
-    """Of each axis, all of which ``classes`` are the combinations."""
+    """Classes of each axis, all of which ``classes`` are the combinations."""
     return [list(dict.fromkeys(axes)) for axes in zip(*(pixel_class.axes for pixel_class in classes), strict=True)]
 
 

@@ -47,7 +47,7 @@ class ImageOperand:
 
     @property
     def group_channels(self) -> int:
-        """As they lie, padding included."""
+        """Channels of a group as they lie, padding included."""
         return self.packing.padded_channels if self.packing else self.tensor.dims[1] // self.groups
 
     @property

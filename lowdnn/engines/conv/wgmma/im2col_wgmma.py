@@ -253,14 +253,14 @@ class _Cut(WgmmaCut):
 
     @property
     def exits(self) -> OutputExits:
-        """Of a product that has not been refused."""
+        """The exits of a product that has not been refused."""
         exits = self.product.exits
         assert isinstance(exits, OutputExits), exits
         return exits
 
     @cached_property
     def stored(self) -> OutputStore:
-        """Of a product that is not split; of a split one, what the reduction stores."""
+        """The stored output of a product that is not split; of a split one, what the reduction stores."""
         product = self.product
         dag, output, accumulator = product.dag, product.output, product.operands.instruction.accumulator
         by_map = self.allows_map and self.splits == 1 and not (self.is_transposed or product.pixels_are_columns)

@@ -145,7 +145,7 @@ class _View:
 
 
 def _stride(tensor: Tensor, axes: tuple[int, ...]) -> int | None:
-    """Of axes as one; where none has an extent, that of the last."""
+    """The stride of axes as one; where none has an extent, that of the last."""
     if len(axes) == 1 or all(tensor.dims[axis] == 1 for axis in axes):
         return tensor.strides[axes[-1]]
     stride = merged_stride(tensor, axes)

@@ -36,7 +36,9 @@ class ValidTap:
 def valid_taps(
     convolution: Convolution, taps: Sequence[int], outputs: Sequence[int], pixels: Sequence[int]
 ) -> tuple[ValidTap, ...]:
-    """Of every tap, the last axis' fastest, in the order in which the image meets them (that of CROSS_CORRELATION).
+    """Valid pixels of every tap, the last axis' fastest, in the order in which the image meets them.
+
+    That is the order of CROSS_CORRELATION.
 
     taps, outputs, pixels: extents of the filter, of the response and of the image.
     """
@@ -48,7 +50,7 @@ def valid_taps(
 
 
 def valid_share(operation: ConvolutionOperation) -> float:
-    """Of the products of all taps and outputs, those with a pixel that exists."""
+    """The share of the products of all taps and outputs that have a pixel which exists."""
     share = 1.0
     dims = (operation.filter.dims[2:], operation.response.dims[2:], operation.image.dims[2:])
     for axis, (taps, outputs, pixels) in enumerate(zip(*dims, strict=True)):
@@ -58,7 +60,7 @@ def valid_share(operation: ConvolutionOperation) -> float:
 
 
 def valid_outputs(place: int, stride: int, outputs: int, pixels: int) -> range:
-    """Of an axis, those outputs o whose pixel ``place`` + o * ``stride`` is one of ``pixels``."""
+    """Those outputs o of an axis whose pixel ``place`` + o * ``stride`` is one of ``pixels``."""
     return range(max(ceil_div(-place, stride), 0), min(ceil_div(pixels - place, stride), outputs))
 
 

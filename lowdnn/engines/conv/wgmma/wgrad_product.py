@@ -218,7 +218,7 @@ class WgradProduct:
 
     @cached_property
     def valid_taps(self) -> tuple[ValidTap, ...]:
-        """In the filter's order."""
+        """The taps in the filter's order."""
         convolution, x, dy = self.operation.convolution, self.operation.x, self.operation.dy
         found = valid_taps(convolution, self.taps, dy.dims[2:], x.dims[2:])
         return found[::-1] if convolution.mode is ConvolutionMode.CONVOLUTION else found

@@ -80,7 +80,7 @@ class WgradTiling:
 
     @cached_property
     def _taps(self) -> tuple[Schedule, ...]:
-        """In the filter's order."""
+        """The schedules of taps in the filter's order."""
         product = self.product
         if not product.is_valid_only:
             return ()
