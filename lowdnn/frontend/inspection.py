@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -85,6 +86,10 @@ class InspectionMethods(GraphBuilder):
             ],
             "tensors": {name: _facts(tensor) for name, tensor in self.tensors.items()},
         }
+
+    def __repr__(self) -> str:
+        """``inspect()`` as JSON, with the graph's name."""
+        return json.dumps({"name": self.name, **self.inspect()})
 
     def _written_tensors(self) -> set[int]:
         """``id`` of the tensors that operations write."""

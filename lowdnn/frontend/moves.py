@@ -156,7 +156,14 @@ class MoveMethods(GraphBuilder):
     """See the module's docstring. ``compute_data_type`` is there for cudnn-frontend's order: nothing is computed."""
 
     @operation
-    def reshape(self, input: Tensor, name: str = "", reshape_mode: reshape_mode = reshape_mode.VIEW_ONLY) -> Tensor:
+    def reshape(
+        self,
+        input: Tensor,
+        name: str = "",
+        reshape_mode: reshape_mode = reshape_mode.VIEW_ONLY,
+        *,
+        compute_data_type: DataTypeLike = NOT_SET,
+    ) -> Tensor:
         """``input``'s elements under the dims that are set on the output with ``set_dim``.
 
         VIEW_ONLY: dims and strides of the output name the memory that those of the input name. LOGICAL: the elements
@@ -189,7 +196,13 @@ class MoveMethods(GraphBuilder):
 
     @operation
     def concatenate(
-        self, inputs: Sequence[Tensor], axis: int, in_place_index: int | None = None, name: str = ""
+        self,
+        inputs: Sequence[Tensor],
+        axis: int,
+        in_place_index: int | None = None,
+        name: str = "",
+        *,
+        compute_data_type: DataTypeLike = NOT_SET,
     ) -> Tensor:
         """``inputs`` one behind the other along ``axis``.
 

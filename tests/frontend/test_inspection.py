@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import lowdnn.frontend as cudnn
@@ -79,3 +81,11 @@ def test_inspect_has_plain_values() -> None:
         "is_virtual": False,
         "uid": case.y.get_uid(),
     }
+
+
+def test_a_printed_graph_is_json(handle: Handle) -> None:
+    case = MatmulBias(handle)
+    for step in (lambda: None, case.graph.validate, case.graph.build):
+        step()
+        assert json.loads(str(case.graph)) == {"name": "mlp", **case.graph.inspect()}
+    assert repr(pygraph("a\u2028\x1b")).isprintable()
