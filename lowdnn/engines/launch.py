@@ -21,7 +21,7 @@ ACCESS_BYTES = 16
 #: Alignment of the workspace and of every part of it.
 WORKSPACE_ALIGNMENT_BYTES = 256
 
-#: Of an mbarrier in shared memory (PTX ISA, mbarrier objects).
+#: Bytes of an mbarrier in shared memory (PTX ISA, mbarrier objects).
 BARRIER_BYTES = 8
 
 #: The greatest grid extent along x.

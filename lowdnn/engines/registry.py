@@ -49,7 +49,7 @@ _FOLDED = (
     "matmul_wgmma",
 )
 
-#: In the order in which ``composite`` prefers them, where they are equally fast.
+#: Engines in the order in which ``composite`` prefers them where they are equally fast.
 _OWN_KERNELS = (
     EngineEntry(
         0,

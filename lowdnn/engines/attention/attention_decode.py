@@ -34,8 +34,10 @@ from lowdnn.status import Status
 
 #: Rows that share keys, beyond which arithmetic and not memory is the limit.
 _MAX_ROWS = 128
-#: Of a tile: accumulators of 32 rows fit the registers beside heads of v of the latter size.
-_TILES_OF_ROWS, _MAX_SIZE_OF_32_ROWS = (16, 32), 128
+#: Rows of a tile.
+_TILES_OF_ROWS = (16, 32)
+#: The largest size of heads of v beside which the registers hold the accumulators of 32 rows.
+_MAX_SIZE_OF_32_ROWS = 128
 #: Keys that a warp takes at a time, of heads whose sizes add up to at most the latter, and of larger ones or in pages.
 _TILES_OF_KEYS, _MAX_SIZES_OF_32_KEYS = (32, 16), 128
 _WARPS, _LEAST_STAGES, _MAX_STAGES = 4, 2, 8
@@ -43,7 +45,7 @@ _WARPS, _LEAST_STAGES, _MAX_STAGES = 4, 2, 8
 _ENOUGH_STAGES = 3
 _COMBINE_WARPS = 4
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-#: Of splits, those whose blocks are a cluster: larger ones leave multiprocessors without any, at 20 to 60 % more time.
+#: Splits whose blocks are a cluster: larger ones leave multiprocessors without any, at 20 to 60 % more time.
 _PAIR = 2
 #: Tiles that are enough for a warp to fill its ring, and the share of what is attained for which fewer splits will do.
 _FEWEST_TILES, _WAVES_ATTAINED = 4, 0.85

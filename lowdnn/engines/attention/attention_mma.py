@@ -27,7 +27,7 @@ from lowdnn.ops.softmax import Softmax
 from lowdnn.plan import KernelRef, Launch, MathUnit
 
 _TILES = (64, 128)
-#: Of queries in a block that is not worth halving.
+#: Queries of a block that is not worth halving.
 _MANY_QUERIES = 64
 #: Sizes of heads: of which 64 keys fit shared memory, and of which a warp accumulates 32 queries.
 _MAX_SIZE_BESIDE_64_KEYS, _MAX_SIZE_OF_32_QUERIES = 128, 80

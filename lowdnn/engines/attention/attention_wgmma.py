@@ -51,7 +51,7 @@ from lowdnn.status import Status
 
 #: Queries of a block: 64 for each multiplying warpgroup.
 _TILES = (64, 128, 192)
-#: Of keys; the last one fits beside everything. Of fp8, whole steps of the products.
+#: Keys of a tile; the last number fits beside everything. In fp8 they are whole steps of the products.
 _TILES_OF_KEYS = (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32)
 _TILES_OF_FP8_KEYS = (192, 160, 128, 96, 64, 32)
 #: From so many queries on large tiles pay, from half as many without a mask; more than so many keys at a time, a few
@@ -79,8 +79,10 @@ _TILES_BESIDE = 1.0
 _WORK_BYTES = 1024
 #: Packed sequences whose order fits shared memory, and what it takes for each and beside them.
 _MAX_SEQUENCES, _SEQUENCE_BYTES, _ORDER_BYTES = 512, 20, 8
-#: Of pages: fewer are not whole swizzle patterns. Rows of a copy from larger ones may be fewer than a page has.
-_LEAST_PAGE_ROWS, _ROWS_OF_A_COPY = 8, 32
+#: Rows of a page at least: fewer are not whole swizzle patterns.
+_LEAST_PAGE_ROWS = 8
+#: Rows of a copy from a larger page, which may have more.
+_ROWS_OF_A_COPY = 32
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ def _knobs(problem: AttentionForward, arch: ArchSpec) -> tuple[Knob, ...]:
     fitting = _keys_that_fit(problem, queries, arch)
     candidates = [keys for keys in of_keys if keys <= most and keys in fitting] or of_keys[-1:]
     keys = min(candidates, key=lambda keys: ceil_div(problem.keys, keys) * (keys + _KEYS_BESIDE))
-    # Of heads that are not larger, a tile's softmax takes as long as its multiplications.
+    # Where heads are not larger, a tile's softmax takes as long as its multiplications.
     takes_turns = int(max(problem.padded_qk, problem.padded_v) <= _LARGE_SIZE)
     return (
         Knob("tile_m", KnobType.TILE_M, tiles, queries, "queries of a block"),

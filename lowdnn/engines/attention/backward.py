@@ -65,7 +65,7 @@ from lowdnn.plan import (
 )
 from lowdnn.status import Status
 
-#: Of a query's terms.
+#: Bytes of a query's terms.
 TERM_BYTES = 8
 
 _OUTPUT_TYPES = (*TYPES, DataType.FLOAT)

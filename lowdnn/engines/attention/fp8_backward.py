@@ -108,7 +108,7 @@ class Fp8Operands:
     def _operand(self, port: str) -> Struct:
         heads = self.heads[port]
         _, head_count, rows, size = heads.tensor.dims
-        # As if heads of k and v were not shared: they are widened once.
+        # Heads of k and v count as not shared: they are widened once.
         own = Struct((TensorPointer(heads.tensor.uid), *i64(heads.strides), *i32((1,))))
         extents = (size // _PIECE, rows, head_count)
         return Struct(

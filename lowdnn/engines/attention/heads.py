@@ -19,7 +19,7 @@ MAX_SIZE = 256
 #: Queries and keys are 32-bit in the kernels, and so are sums of one and two bounds.
 MAX_LENGTH = 2**29
 
-#: Of a copy of elements of a head.
+#: Bytes of a copy of elements of a head.
 COPY_BYTES = 16
 #: Beside a row in shared memory (``HeadRows``).
 _PITCH_PADDING_BYTES, _LINE_BYTES = 16, 128

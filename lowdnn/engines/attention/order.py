@@ -14,7 +14,7 @@ from lowdnn.plan import Struct
 _SECTION_BYTES = 30 << 20
 #: Heads of sections that are looked at, beside those of one tile for each block.
 _SECTIONS = (3, 11, 22, 33, 66)
-#: Of so many tiles each block has enough for any order.
+#: Tiles of which each block has enough for any order.
 _MANY_TILES = 8192
 
 

@@ -32,7 +32,7 @@ from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
 _THREADS = 128
 #: Bytes of x in flight for a thread along rows: two accesses, whose elements are one access of y.
 _ROW_BYTES = 32
-#: By columns, bytes of x that a thread reads of a row, and rows that it keeps in registers.
+#: Bytes of x that a thread reads of a row, and rows that it keeps in registers, where it goes by columns.
 _COLUMN_BYTES = 16
 _MOST_HELD = 8
 #: Threads that share the rows of a block: a warp of so many reads whole lines of 128 bytes, or half of one.

@@ -33,7 +33,7 @@ RAW_TYPES: Mapping[DataType, TensorMapDataType] = {
     DataType.FP8_E4M3: TensorMapDataType.UINT8,
     DataType.FP8_E5M2: TensorMapDataType.UINT8,
 }
-#: Of an instruction or two for an element.
+#: Modes that take an instruction or two for an element.
 _PLAIN_MODES = frozenset(
     {
         PointwiseMode.ADD,

@@ -110,5 +110,5 @@ def _types() -> Mapping[tuple[DataType, DataType], WgmmaType]:
     return {(row.a, row.b): row for row in rows}
 
 
-#: By the data types of both operands.
+#: Types of wgmma by the data types of both operands.
 WGMMA_TYPES: Mapping[tuple[DataType, DataType], WgmmaType] = _types()

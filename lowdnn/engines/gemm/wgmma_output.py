@@ -25,13 +25,13 @@ _SWIZZLES = {
     32: TensorMapSwizzle.BYTES_32,
     16: TensorMapSwizzle.NONE,
 }
-#: Of addresses and strides in a tensor map, bytes.
+#: Bytes of which addresses and strides in a tensor map are multiples.
 _ALIGNMENT = 16
 #: Columns of a tile with which every type goes out by tensor map.
 MAP_COLUMNS = 16
 #: Rows that a warp stores at once.
 _STORE_ROWS = 16
-#: Of a warpgroup.
+#: Warps of a warpgroup.
 _WARPS = 4
 
 

@@ -11,7 +11,7 @@ from lowdnn.engines.gemm.wgmma_tiles import TapWindow
 #: Accumulators of a thread beside which no epilogue spills; none that loads no operand of the output's size itself; one
 #: that only converts.
 MAX_ACCUMULATORS, MAX_COMPUTED_ACCUMULATORS, MAX_PLAIN_ACCUMULATORS = 128, 160, 192
-#: Of an operand that all blocks load again and again: few rows, of few bytes, for so many of the other one.
+#: Rows and bytes, at most, of an operand that all blocks load again and again for many rows of the other one.
 _FEW_ROWS, _FEW_BYTES = 256, 48 << 10
 #: So many rows, or fewer where there are at least so many of the operand that all blocks load.
 _MANY_ROWS, _FEWER_MANY_ROWS, _SEVERAL_ROWS = 1 << 17, 48_000, 192

@@ -46,11 +46,11 @@ from lowdnn.plan import Argument, KernelRef, Struct, TensorMap, Work
 from lowdnn.status import Status
 from lowdnn.tensor_map import TENSOR_MAP_BYTES
 
-#: Of a kernel's parameters, from PTX ISA 8.1 on.
+#: Bytes of a kernel's parameters at most, from PTX ISA 8.1 on.
 _MAX_PARAMETER_BYTES = 32764
-#: Of any argument but a tensor map, with its padding.
+#: Bytes of any argument but a tensor map, with its padding.
 _ARGUMENT_BYTES = 8
-#: Of all that is not in a product: its items, batches, the padding behind the last product.
+#: Bytes of all that is not in a product: its items, batches, the padding behind the last product.
 _LIST_BYTES = 512
 
 

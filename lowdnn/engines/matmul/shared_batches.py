@@ -19,7 +19,7 @@ from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.tensor import Tensor
 
-#: By batch axis: (matrices, batches that share one).
+#: (Matrices, batches that share one) by batch axis.
 _Splits = Mapping[int, tuple[int, int]]
 
 

@@ -26,8 +26,8 @@ from lowdnn.plan import Work
 Times = NDArray[np.float64]
 TimeT = TypeVar("TimeT", float, Times)
 
-#: Of two things, the share of the shorter one that the longer one does not hide: in estimates that are to be no less
-#: than the time, and in bounds that are to be no more.
+#: Shares of the shorter one of two things that the longer one does not hide: in estimates that are to be no less than
+#: the time, and in bounds that are to be no more.
 ALL_EXPOSED, NOTHING_EXPOSED = 1.0, 0.0
 
 

@@ -46,7 +46,7 @@ from lowdnn.plan import KernelRef, Struct, TensorMap, Work
 from lowdnn.status import Status
 from lowdnn.tensor_map import TiledMap
 
-#: In which the last rows of a group leave (``grouped_output.cuh``).
+#: Bytes of the pieces in which the last rows of a group leave (``grouped_output.cuh``).
 _PIECE_BYTES = 16
 _MAX_VECTOR = 8
 

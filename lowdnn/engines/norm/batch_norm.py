@@ -211,7 +211,7 @@ def _last_pass(
     return build.passes()
 
 
-#: By operation: what must be whole before the first pass, what may have operations behind it, and how it is written.
+#: For each operation, what must be whole before the first pass, what may have operations behind it, how it is written.
 _RECIPES: Mapping[type[Operation], tuple[str, str, Callable[[Any, _Behind, int], Passes]]] = {
     NormForward: ("x", "y", _forward),
     NormBackward: ("dy", "dx", _backward),

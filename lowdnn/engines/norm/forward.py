@@ -47,7 +47,7 @@ from lowdnn.plan import Argument
 
 #: uids of values inside the kernel; graphs cannot have negative ones.
 _NORMALISED, _SCALED, _VARIANCE, _EXACT = -1, -2, -3, -4
-#: Of a thread, where more than one tensor is read behind a row's elements; for the sample of a row.
+#: Registers of a thread where more than one tensor is read behind a row's elements, and for the sample of a row.
 _BEHIND_REGISTERS, _SAMPLE_REGISTERS = 8, 8
 
 

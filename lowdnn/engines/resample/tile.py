@@ -24,7 +24,7 @@ _MAX_COLUMNS = 16
 
 BLOCK_SIZES = (64, 128, 256)
 
-#: Of one access.
+#: Bytes of one access.
 ACCESS_BYTES = 16
 
 #: Accesses of a thread in unrolled code, and their bytes, all of which may be in registers at a time.

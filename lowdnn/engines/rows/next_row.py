@@ -11,7 +11,7 @@ from lowdnn.engines.rows.layout import LINE_GROUPS, RowLayout
 from lowdnn.engines.rows.tile import RowTile
 from lowdnn.ops.tensor import Tensor
 
-#: Of static shared memory, at most: what the threads of a team join.
+#: Bytes of static shared memory at most, for what the threads of a team join.
 _STATIC_BYTES = 16384
 #: Behind the row of each source, where the copy engine brings it.
 _BARRIER_BYTES = 16

@@ -28,7 +28,7 @@ _MOST_ROWS = 4
 _ROLES, _BARRIER_BYTES, _MOST_STAGES, _FEWEST_TURN_ROWS, _TURN_ROWS = 4, 640, 32, 2, 6
 #: Threads of a role, at least, one warp of which tells while the others hear.
 _LEAST_THREADS = 64
-#: Of what such blocks tell each other (``norm/row_exchange.cuh``): ``AREAS``, ``RESULTS``, and ``Told``'s size in
+#: ``AREAS`` and ``RESULTS`` of what such blocks tell each other (``norm/row_exchange.cuh``), and ``Told``'s size in
 #: numbers.
 _AREAS, _RESULTS, _TOLD = 16, 4, 2
 #: Groups of a row that the estimate of its mean is taken over then, and rows whose groups there is room for: ``Sample``

@@ -23,7 +23,7 @@ from lowdnn.graph.row_pattern import match_rows
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
 
-#: Of a thread, for what the blocks of a cluster join.
+#: Registers of a thread for what the blocks of a cluster join.
 _MEETING_REGISTERS = 8
 
 

@@ -31,7 +31,7 @@ BLOCK_SIZES = (64, 128, 256)
 MAX_REGISTERS = 175
 _MAX_SHARED_BYTES = 48 << 10
 
-#: Of weights that each thread loads for itself: bytes of an access, and accesses.
+#: Weights that each thread loads for itself: bytes of an access, and accesses.
 _VECTOR_BYTES = 16
 _MAX_OWN_LOADS = 25
 

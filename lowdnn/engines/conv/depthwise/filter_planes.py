@@ -41,7 +41,7 @@ from lowdnn.enums import KnobType
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
 
-#: Of the search: instructions for one sum at a block's end.
+#: Instructions for one sum at a block's end, in the search.
 _SUM = 6
 #: Registers for two rings of planes and the images.
 _ADDRESSES = 4

@@ -11,7 +11,7 @@ from lowdnn.engines.conv.depthwise.cost import StageCosts, Stages, estimated_blo
 from lowdnn.engines.conv.depthwise.line_axes import CHUNK
 from lowdnn.engines.launch import ceil_div
 
-#: As the kernels' launch bounds have it.
+#: Threads of a block at most, as the kernels' launch bounds have it.
 MAX_THREADS = 320
 MAX_SHARED_BYTES = 72 << 10
 

@@ -26,15 +26,15 @@ UNITS = (*range(1, 17), 20)
 STAGES = (2, 3, 4)
 DEFAULT_STAGES = 3
 
-#: Of a thread: what it may hold as its own, and what it needs beside that.
+#: Registers of a thread: those that it may hold as its own, and those that it needs beside them.
 MAX_REGISTERS = 190
 _OTHER_REGISTERS, _LEAST_OTHER_REGISTERS = 40, 20
 _MAX_COPIES = 28
-#: Of a block.
+#: Threads of a block at most.
 _MAX_THREADS = 512
 _MAX_SHARED_BYTES = 96 << 10
 
-#: Of the search: threads of a block that its units come near to; shapes of a thread's work that are looked at.
+#: Threads of a block that the search's units come near to; shapes of a thread's work that it looks at.
 _WANTED_THREADS = (128, 192, 256, 384)
 _SHAPES = 4
 _MOST_PARTS = 10

@@ -40,7 +40,7 @@ from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.plan import Argument, KernelRef, Launch, Scalar, ScalarType, Struct, TensorMap, Work, WorkspacePointer
 from lowdnn.tensor_map import TiledMap
 
-#: Of wide slabs, and of narrow ones, of which a block sums more pixels: there are fewer slices.
+#: Channels of wide slabs, and of narrow ones, of which a block sums more pixels: there are fewer slices.
 _SLAB_CHANNELS = (64, 32)
 _MAX_PACK = 128
 _MAX_TAPS = 128

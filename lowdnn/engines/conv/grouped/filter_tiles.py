@@ -35,7 +35,7 @@ BLOCK = 16
 _STEP_SUM_BYTES = 2 * 4 * WARP_SIZE * 4
 _PLACE_BYTES = 4
 _ACCUMULATOR_BYTES = 4
-#: Tiles of a block in shared memory, and the most where there is room. Those of halved boxes, which come in twice as
+#: Tiles of a block in shared memory, and the most where there is room. Halved boxes, which come in twice as
 #: many copies, took longer with a third one (26.7 -> 28.5 us).
 _STAGES, _MOST_STAGES = 2, 4
 
@@ -174,7 +174,7 @@ class FilterSlab:
     def round_clocks(self, width: Count) -> Count:
         """Clocks of all warps' products of one instruction's pixels each, in boxes of ``width`` columns."""
         warps, blocks = self.task_warps * self.parts, self.team.blocks
-        # Of x a phase of pixels from two rows is read in two turns; rows of dy follow each other.
+        # A phase of pixels of x from two rows is read in two turns; rows of dy follow each other.
         torn = np.minimum((_PHASE_PIXELS - np.gcd(width, _PHASE_PIXELS)) / width, 1)
         lines = warps * (self.steps * (1 + torn) + blocks) * _FRAGMENT_LINES
         products = ceil_div(warps, WARP_SCHEDULERS) * WARP_SCHEDULERS * self.steps * blocks * 2
@@ -271,7 +271,7 @@ class FilterTile:
         """Estimated time of all products and of their sum by box; infinite for a box that does not fit."""
         slab, places = self.slab, -(-boxes.places // self.pixels) * self.pixels
         splits = self._even_splits(boxes.tiles, arch)
-        # Of the slices' way to memory and back.
+        # The slices go to memory and come back.
         sums = 2 * splits * slab.sum_bytes / arch.sm_count / _SLICE_BYTES_PER_CLOCK
         inputs = boxes.inputs(self.image_pitch)
         clocks = self._product_clocks(boxes.extents[:, -1], inputs, places, boxes.tiles, splits, arch) + sums
@@ -300,7 +300,7 @@ class FilterTile:
         self, width: Count, inputs: Count, places: Count, tiles: Count, splits: Count, arch: ArchSpec
     ) -> Count:
         slab = self.slab
-        # Of a warp, one instruction's pixels each.
+        # Rounds of a warp, of one instruction's pixels each.
         rounds = -(-(places // self.pixels) // slab.parts)
         compute = rounds * slab.round_clocks(width)
         is_mapped = arch.has_tma and is_swizzled(self.image_pitch) and is_swizzled(self.response_pitch)

@@ -25,10 +25,10 @@ from lowdnn.tensor_map import (
 CHUNK_BYTES = 16
 LINE_BYTES = 128
 
-#: By the size of an element, whatever it means: copies change nothing.
+#: Types of maps by the size of an element, whatever it means: copies change nothing.
 _MAP_TYPES = {1: TensorMapDataType.UINT8, 2: TensorMapDataType.UINT16, 4: TensorMapDataType.UINT32}
 
-#: Of positions of so many bytes.
+#: Swizzles of positions by their bytes.
 _SWIZZLES = {LINE_BYTES // 2: TensorMapSwizzle.BYTES_64, LINE_BYTES: TensorMapSwizzle.BYTES_128}
 
 #: A number, or an array of them.

@@ -44,7 +44,7 @@ _OFFSET_BYTES = 4
 _STAGES = 2
 #: Registers of a thread for filters that it keeps: at most, and what lets two blocks share a multiprocessor.
 _MAX_FILTER_REGISTERS, _MAX_SHARED_FILTER_REGISTERS = 144, 48
-#: For its sums; with filters that it keeps, by blocks of a multiprocessor.
+#: Registers of a thread for its sums; those with filters that it keeps, by blocks of a multiprocessor.
 _MAX_SUM_REGISTERS = 64
 _MAX_KEPT_REGISTERS = {1: 176, 2: 100}
 
@@ -56,7 +56,7 @@ Counts = NDArray[np.int64]
 class Costs:
     """Costs of the kernels' work on one multiprocessor, fitted to measured tiles on an H200."""
 
-    #: By mma.sync, and by wgmma: products of 16 pixels and one block of outputs.
+    #: Costs of products of 16 pixels and one block of outputs, by mma.sync and by wgmma.
     products: ProductCosts
     warpgroup_products: ProductCosts
     #: Clocks of a block's start, of a turn of one that stays, and of a warp's set of pixels.

@@ -46,7 +46,7 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
 from lowdnn.status import NotSupportedError, Status
 
-#: Of a bulk copy's addresses and sizes; of shared memory's words; of inputs that a lane reads at a time.
+#: Bytes of which a bulk copy's addresses and sizes are multiples; of a word; of inputs that a lane reads at a time.
 _PIECE_BYTES, _WORD_BYTES, _CHUNK_BYTES = 16, 4, 64
 #: Outputs of a run.
 _RUN = 32

@@ -53,7 +53,7 @@ from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
 _LANE_BYTES = 16
 #: Words of k of one instruction; filters of one block.
 _STEP_WORDS, _BLOCK_N, _BLOCK_M = 8, 8, 16
-#: Of a warp's unit, blocks of 16 pixels, the best first.
+#: Blocks of 16 pixels of a warp's unit, the best first.
 _BLOCKS_M = (2, 4)
 _THREADS = 256
 _WARPS = _THREADS // WARP_SIZE

@@ -63,7 +63,7 @@ _COSTS: Final = TileCosts(
 #: The shares of copying and of arithmetic that the other, where it is longer, does not hide, by the number of stages.
 #: Fitted on an H200.
 _EXPOSED: Final = {1: (0.2, 0.8), 2: (0.15, 0.15)}
-#: The same of one stage of a block alone.
+#: These shares for one stage of a block alone.
 _ALONE: Final = (ALL_EXPOSED, ALL_EXPOSED)
 
 

@@ -53,7 +53,7 @@ _SHORT_ROW_BYTES = 64
 _LINE_BYTES = 128
 _ALIGNMENT_BYTES = 256
 _TILE_CHANNELS = 16
-#: Of the response's bytes: an image with taps as channels that is no larger costs less than it saves.
+#: Share of the response's bytes: an image with taps as channels that is no larger costs less than it saves.
 _SMALL_SHARE = 1 / 4
 
 

@@ -23,7 +23,7 @@ from lowdnn.enums import ConvolutionMode
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import Scalar, ScalarType, Struct
 
-#: By spatial axes: how far a copy's filter offsets reach.
+#: The greatest filter offset of a copy, by spatial axes.
 _MAX_OFFSET = {1: (1 << 16) - 1, 2: (1 << 8) - 1, 3: (1 << 5) - 1}
 
 

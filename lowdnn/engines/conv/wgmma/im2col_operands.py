@@ -18,13 +18,14 @@ from lowdnn.engines.matmul.pixel_matmul import merged_stride
 from lowdnn.ops.tensor import Tensor
 from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapL2Promotion, TensorMapSwizzle, TiledMap
 
-#: Of addresses and strides in a tensor map, bytes.
+#: Bytes of which addresses and strides in a tensor map are multiples.
 _UNIT_BYTES = 16
 #: The least that a row of a stage has of an operand.
 _HALF_ROW_BYTES = STAGE_ROW_BYTES // 2
-#: Of a filter whose rows would fill an eighth of an MN-major box at most, and of whose copies there are many for each
-#: tile.
-_FEW_LINES, _DEEP = MN_MAJOR_BOX // 8, 256
+#: Lines of a filter that fill an eighth of an MN-major box at most.
+_FEW_LINES = MN_MAJOR_BOX // 8
+#: Depth of a filter from which on each tile has many copies of it.
+_DEEP = 256
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 
-#: Of the spatial axes.
+#: The first of the spatial axes.
 _FIRST = 2
 
 
