@@ -267,6 +267,19 @@ def test_a_call_repeats_without_planning_anew(calls: Calls, binding: Binding) ->
     assert [*known.values()] == before
 
 
+def test_other_scales_and_values_need_no_other_plan(calls: Calls, binding: Binding) -> None:
+    x, y = integers(1, 3, 1, 1), integers(*SHAPE)
+    planned = set()
+    for factor in (2.0, -0.5, 3.25):
+        np.testing.assert_array_equal(calls.result("cudnnAddTensor", factor, x, -factor, y), factor * (x - y))
+        np.testing.assert_array_equal(calls.result("cudnnScaleTensor", y, factor), factor * y)
+        value = np.array([factor], np.float32)
+        np.testing.assert_array_equal(calls.result("cudnnSetTensor", y, value.ctypes.data), np.full(SHAPE, factor))
+        (known,) = binding.state.graphs._planned.values()
+        planned.add(len(known))
+    assert planned == {3}
+
+
 def test_memory_of_streams_is_bounded(calls: Calls, binding: Binding, device: Runtime) -> None:
     """A sum whose plan needs a workspace, in ever new streams."""
     caller, memory = calls.caller, calls.memory

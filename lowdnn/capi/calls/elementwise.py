@@ -95,8 +95,8 @@ def set_tensor(state: State, handle: Address, y_desc: Address, y: Address, value
     target = frame.descriptor(y_desc, "y")
     checked(y, f"{frame.name}.y")
     number = _read_value(frame, target, value)
-    constant = frame.builder.constant(number, len(target.dims), compute_type_of(target.data_type))
-    _copy(frame, constant, target, y, (1.0, 0.0), "y")
+    filling = frame.builder.value(number, len(target.dims), compute_type_of(target.data_type))
+    _copy(frame, filling, target, y, (1.0, 0.0), "y")
     frame.run()
 
 
@@ -109,14 +109,23 @@ def _read_value(frame: Frame, target: TensorDescriptor, value: Address) -> float
 def _copy(
     frame: Frame, source: Tensor, target: TensorDescriptor, address: Address, scales: tuple[float, float], argument: str
 ) -> None:
-    """Adds target = alpha * source + beta * target, without a tensor in between."""
+    """Adds target = alpha * source + beta * target, with one plan for all scales beside 1 and 0."""
     builder, (alpha, beta) = frame.builder, scales
     y = builder.tensor(target, address, f"{frame.name}.{argument}")
+    compute = compute_type_of(y.data_type, source.data_type)
+
+    def times(factor: float, x: Tensor, product: Tensor) -> Tensor:
+        return builder.pointwise(PointwiseMode.MUL, product, x, builder.value(factor, y.rank, compute))
+
     if beta == 0:
-        builder.pointwise(PointwiseMode.IDENTITY, y, source, alphas=(alpha,))
-    else:
-        old = builder.tensor(target, address, f"{frame.name}.{argument}")
-        builder.pointwise(PointwiseMode.ADD, y, source, old, alphas=(alpha, beta))
+        if alpha == 1:
+            builder.pointwise(PointwiseMode.IDENTITY, y, source)
+        else:
+            times(alpha, source, y)
+        return
+    operands = ((alpha, source), (beta, builder.tensor(target, address, f"{frame.name}.{argument}")))
+    terms = (x if factor == 1 else times(factor, x, builder.virtual(x.dims, compute)) for factor, x in operands)
+    builder.pointwise(PointwiseMode.ADD, y, *terms)
 
 
 CALLS: Mapping[str, Call] = {
