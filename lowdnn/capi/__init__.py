@@ -12,5 +12,16 @@ from lowdnn.capi.header import write_header
 from lowdnn.capi.installing import call_counts, install, loaded_library
 from lowdnn.capi.library import write_library
 from lowdnn.capi.loading import load, reset
+from lowdnn.capi.starting_stubs import libpython
 
-__all__ = ["call_counts", "install", "load", "loaded_library", "reset", "support", "write_header", "write_library"]
+__all__ = [
+    "call_counts",
+    "install",
+    "libpython",
+    "load",
+    "loaded_library",
+    "reset",
+    "support",
+    "write_header",
+    "write_library",
+]

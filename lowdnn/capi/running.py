@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import signal
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 
-from lowdnn.capi.library import LIBRARY_NAME, write_library
+from lowdnn.capi.library import LIBRARY_NAME, STARTING_MACHINES, write_library
+from lowdnn.capi.starting_stubs import libpython
 from lowdnn.config import with_first
 
 #: The folder of lowdnn's sitecustomize.
@@ -20,11 +22,14 @@ _STARTUP = Path(__file__).resolve().parent / "startup"
 def run(arguments: Sequence[str]) -> int:
     """Runs Python with ``arguments`` on lowdnn's library. Returns its exit code, or 128 and the signal that ended it.
 
+    Where the library can start Python (x86-64), programs in C among the child processes are connected at their first
+    call, too, and a Python that ignores PYTHONPATH.
+
     Signals that end this process are passed on; those of the terminal reach the program anyway.
     """
     with TemporaryDirectory(prefix="lowdnn-") as folder:
         library = Path(folder) / LIBRARY_NAME
-        write_library(library)
+        write_library(library, python=libpython() if platform.machine() in STARTING_MACHINES else None)
         program = subprocess.Popen([sys.executable, *arguments], env=environment_on(library))
 
         def pass_on(number: int, _: FrameType | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,13 @@ _WIDE_ALIGN = 4
 _CALL_BYTES = 5
 #: R_X86_64_GLOB_DAT: the address of a symbol.
 _GLOB_DAT = 6
+
+
+def libpython() -> str:
+    """The file of this Python's shared library; its bare name where there is none, as in a Python without one."""
+    name = str(sysconfig.get_config_var("INSTSONAME"))
+    file = Path(str(sysconfig.get_config_var("LIBDIR")), name)
+    return str(file) if file.is_file() else name
 
 
 class StartingStubs:

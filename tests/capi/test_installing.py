@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lowdnn.capi import write_library
+from lowdnn.capi import libpython, write_library
 from lowdnn.capi.library import LIBRARY_NAME
 from lowdnn.capi.running import environment_on
 from tests.capi.test_loading import python
@@ -111,6 +112,24 @@ def test_a_program_and_its_children_run_on_the_library(tmp_path: Path) -> None:
     path = f"{tmp_path}{os.pathsep}{os.getcwd()}"
     done = run("program.py", "-x", cwd=tmp_path, PYTHONPATH=path)
     assert (done.stdout, done.stderr, done.returncode) == ("['-x', 'child']\n['-x']\n", "", 0)
+
+
+@needs_gcc
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the library of another machine starts no Python")
+def test_children_that_run_no_sitecustomize_are_connected(tmp_path: Path) -> None:
+    """A C program, and a Python that ignores the environment, are connected at their first call."""
+    (tmp_path / "child.c").write_text(
+        "#include <stdio.h>\nint cudnnGraphVersionCheck(void);\n"
+        'int main(void) { printf("%d\\n", cudnnGraphVersionCheck()); return 0; }\n'
+    )
+    write_library(tmp_path / LIBRARY_NAME)
+    subprocess.run(["gcc", "child.c", "-o", "child", f"./{LIBRARY_NAME}"], cwd=tmp_path, check=True)
+    inner = "import ctypes; print(ctypes.CDLL('libcudnn.so.9').cudnnGraphVersionCheck())"
+    commands = f"[['./child'], [sys.executable, '-I', '-c', {inner!r}]]"
+    code = f"import subprocess, sys; [subprocess.run(command, check=True) for command in {commands}]"
+    done = run("-c", code, cwd=tmp_path)
+    expected = "0\n0\n" if Path(libpython()).is_file() else "1001\n0\n"
+    assert (done.stdout, done.stderr, done.returncode) == (expected, "", 0)
 
 
 def test_exit_codes_signals_and_usage(tmp_path: Path) -> None:

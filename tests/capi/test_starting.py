@@ -7,18 +7,17 @@ import platform
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lowdnn.capi import write_header, write_library
+from lowdnn.capi import libpython, write_header, write_library
 from lowdnn.capi.library import LIBRARY_NAME
 from lowdnn.status import BadParamError
 
 SOURCES = Path(__file__).parent
-LIBPYTHON = Path(sysconfig.get_config_var("LIBDIR") or "") / str(sysconfig.get_config_var("INSTSONAME"))
+LIBPYTHON = Path(libpython())
 
 only_x86_64 = pytest.mark.skipif(
     platform.machine() != "x86_64" or shutil.which("gcc") is None, reason="for x86-64, with gcc"
