@@ -16,6 +16,8 @@ from enum import IntEnum
 #: Bytes of an encoded tensor map; a map in memory or among a kernel's parameters is aligned to 64.
 TENSOR_MAP_BYTES = 128
 TENSOR_MAP_ALIGN = 64
+#: Bytes of which a tensor's address and strides are multiples where nothing is interleaved.
+ADDRESS_UNIT_BYTES = 16
 
 
 class TensorMapDataType(IntEnum):
@@ -177,7 +179,7 @@ def im2col_map_problem(im2col: Im2colMap) -> str:
 
 def address_alignment(interleave: TensorMapInterleave) -> int:
     """Bytes that a tensor's address and strides are multiples of."""
-    return 32 if interleave is TensorMapInterleave.BYTES_32 else 16
+    return 32 if interleave is TensorMapInterleave.BYTES_32 else ADDRESS_UNIT_BYTES
 
 
 def address_problem(address: int, interleave: TensorMapInterleave) -> str:

@@ -16,7 +16,14 @@ from lowdnn.enums import DataType
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct, TensorMap, TensorPointer, WorkspacePointer
-from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapSwizzle, TiledMap, tensor_map_problem
+from lowdnn.tensor_map import (
+    ADDRESS_UNIT_BYTES,
+    Im2colMap,
+    TensorMapDataType,
+    TensorMapSwizzle,
+    TiledMap,
+    tensor_map_problem,
+)
 
 _MAP_TYPES = {1: TensorMapDataType.UINT8, 2: TensorMapDataType.UINT16, 4: TensorMapDataType.UINT32}
 _SWIZZLES = {
@@ -25,8 +32,6 @@ _SWIZZLES = {
     32: TensorMapSwizzle.BYTES_32,
     16: TensorMapSwizzle.NONE,
 }
-#: Bytes of which addresses and strides in a tensor map are multiples.
-_ALIGNMENT = 16
 #: Columns of a tile with which every type goes out by tensor map.
 MAP_COLUMNS = 16
 #: Rows that a warp stores at once.
@@ -251,10 +256,12 @@ def _columns_problem(tensor: Tensor, output: OutputSpace, columns: int) -> str:
         return f"{tensor.label}.strides: expected contiguous columns, got {list(tensor.strides)}"
     if output.columns % 2:
         return f"{tensor.label}.dims: expected an even number of columns, got {output.columns}"
-    if tensor.alignment_bytes % _ALIGNMENT:
-        return f"{tensor.label}.alignment_bytes: expected a multiple of {_ALIGNMENT}, got {tensor.alignment_bytes}"
-    if columns * tensor.element_bytes % _ALIGNMENT:
-        return f"tile_columns: expected {_ALIGNMENT} bytes or multiples, got {columns} {tensor.data_type.name}"
+    if tensor.alignment_bytes % ADDRESS_UNIT_BYTES:
+        return (
+            f"{tensor.label}.alignment_bytes: expected a multiple of {ADDRESS_UNIT_BYTES}, got {tensor.alignment_bytes}"
+        )
+    if columns * tensor.element_bytes % ADDRESS_UNIT_BYTES:
+        return f"tile_columns: expected {ADDRESS_UNIT_BYTES} bytes or multiples, got {columns} {tensor.data_type.name}"
     return ""
 
 
@@ -273,8 +280,10 @@ def pixels_problem(
     for part, firsts in parts:
         if problem := tensor_map_problem(pixel_layout(stored, part, tile_columns)):
             return problem
-        if first_bytes := firsts[stored.uid] * stored.element_bytes % _ALIGNMENT:
-            return f"expected residues of pixels at multiples of {_ALIGNMENT} bytes, got {first_bytes} beyond one"
+        if first_bytes := firsts[stored.uid] * stored.element_bytes % ADDRESS_UNIT_BYTES:
+            return (
+                f"expected residues of pixels at multiples of {ADDRESS_UNIT_BYTES} bytes, got {first_bytes} beyond one"
+            )
     return ""
 
 
@@ -315,7 +324,7 @@ def pixel_layout(stored: Tensor, part: OutputSpace, tile_columns: int) -> Im2col
         _MAP_TYPES[size],
         address=0,
         dims=(part.columns, *(extent for extent, _ in axes)),
-        strides_bytes=tuple(stride * size if extent > 1 else _ALIGNMENT for extent, stride in axes),
+        strides_bytes=tuple(stride * size if extent > 1 else ADDRESS_UNIT_BYTES for extent, stride in axes),
         lower_corner=corners,
         upper_corner=corners,
         channels_per_pixel=columns,

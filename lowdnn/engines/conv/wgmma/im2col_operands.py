@@ -16,10 +16,15 @@ from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, ROW_SWIZZLES, box_rows
 from lowdnn.engines.matmul.pixel_matmul import merged_stride
 from lowdnn.ops.tensor import Tensor
-from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapL2Promotion, TensorMapSwizzle, TiledMap
+from lowdnn.tensor_map import (
+    ADDRESS_UNIT_BYTES,
+    Im2colMap,
+    TensorMapDataType,
+    TensorMapL2Promotion,
+    TensorMapSwizzle,
+    TiledMap,
+)
 
-#: Bytes of which addresses and strides in a tensor map are multiples.
-_UNIT_BYTES = 16
 #: The least that a row of a stage has of an operand.
 _HALF_ROW_BYTES = STAGE_ROW_BYTES // 2
 #: Lines of a filter that fill an eighth of an MN-major box at most.
@@ -43,8 +48,8 @@ class ImageOperand:
     def of(cls, tensor: Tensor, groups: int) -> ImageOperand:
         group_bytes = tensor.dims[1] // groups * tensor.element_bytes
         if groups > 1 and group_bytes % STAGE_ROW_BYTES:
-            return cls(tensor, groups, Packing(tensor, groups, _UNIT_BYTES, STAGE_ROW_BYTES))
-        return cls(tensor, groups, None if _is_channels_last(tensor) else Packing(tensor, groups, _UNIT_BYTES))
+            return cls(tensor, groups, Packing(tensor, groups, ADDRESS_UNIT_BYTES, STAGE_ROW_BYTES))
+        return cls(tensor, groups, None if _is_channels_last(tensor) else Packing(tensor, groups, ADDRESS_UNIT_BYTES))
 
     @property
     def group_channels(self) -> int:
@@ -101,7 +106,7 @@ class FilterOperand:
     @classmethod
     def forward(cls, w: Tensor, groups: int) -> FilterOperand:
         """Lines are filters."""
-        packing = None if _is_krsc(w) else Packing(w, 1, _UNIT_BYTES)
+        packing = None if _is_krsc(w) else Packing(w, 1, ADDRESS_UNIT_BYTES)
         return cls(w, groups, w.dims[0] // groups, w.dims[1], False, packing)
 
     @classmethod
@@ -113,9 +118,9 @@ class FilterOperand:
         """
         lines, depth, is_read_in_place = w.dims[1], w.dims[0] // groups, _is_krsc(w)
         if allows_mn_major and (is_read_in_place or lines > _FEW_LINES or depth < _DEEP):
-            packing = None if is_read_in_place else Packing(w, 1, _UNIT_BYTES)
+            packing = None if is_read_in_place else Packing(w, 1, ADDRESS_UNIT_BYTES)
             return cls(w, groups, lines, depth, True, packing)
-        return cls(w, groups, lines, depth, False, Packing(_transposed(w, groups), 1, _UNIT_BYTES))
+        return cls(w, groups, lines, depth, False, Packing(_transposed(w, groups), 1, ADDRESS_UNIT_BYTES))
 
     @property
     def is_askew(self) -> bool:
@@ -166,7 +171,7 @@ def _is_channels_last(tensor: Tensor) -> bool:
     """Whether a map can describe the tensor as it lies."""
     if tensor.strides[1] != 1 and tensor.dims[1] != 1:
         return False
-    return tensor.alignment_bytes >= _UNIT_BYTES and all(
+    return tensor.alignment_bytes >= ADDRESS_UNIT_BYTES and all(
         _is_whole(tensor.strides[axis] * tensor.element_bytes)
         for axis in range(tensor.rank)
         if axis != 1 and tensor.dims[axis] > 1
@@ -175,7 +180,7 @@ def _is_channels_last(tensor: Tensor) -> bool:
 
 def _is_krsc(w: Tensor) -> bool:
     """Whether w's channels are contiguous and its taps evenly spaced, so that a map can describe it as it lies."""
-    if w.alignment_bytes < _UNIT_BYTES or (w.strides[1] != 1 and w.dims[1] != 1):
+    if w.alignment_bytes < ADDRESS_UNIT_BYTES or (w.strides[1] != 1 and w.dims[1] != 1):
         return False
     spacing = merged_stride(w, range(2, w.rank))
     if isinstance(spacing, str):
@@ -185,12 +190,12 @@ def _is_krsc(w: Tensor) -> bool:
 
 
 def _is_whole(stride_bytes: int) -> bool:
-    return stride_bytes > 0 and stride_bytes % _UNIT_BYTES == 0
+    return stride_bytes > 0 and stride_bytes % ADDRESS_UNIT_BYTES == 0
 
 
 def _stride_bytes(extent: int, stride_bytes: int) -> int:
     """The stride of a dimension of one element is of no importance, but must keep the rules."""
-    return stride_bytes if extent > 1 else _UNIT_BYTES
+    return stride_bytes if extent > 1 else ADDRESS_UNIT_BYTES
 
 
 def _transposed(w: Tensor, groups: int) -> Tensor:

@@ -21,6 +21,7 @@ from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Argument, Scalar, ScalarType, Struct
 from lowdnn.tensor_map import (
+    ADDRESS_UNIT_BYTES,
     Im2colMap,
     TensorMapDataType,
     TensorMapL2Promotion,
@@ -29,8 +30,6 @@ from lowdnn.tensor_map import (
     tensor_map_problem,
 )
 
-#: Bytes of which addresses and strides in a tensor map are multiples.
-_UNIT_BYTES = 16
 #: The greatest filter offset of a copy, by spatial axes.
 _MAX_OFFSET = {1: (1 << 16) - 1, 2: (1 << 8) - 1, 3: (1 << 5) - 1}
 #: Columns of the widest wgmma instruction.
@@ -88,8 +87,8 @@ class PixelOperand:
     def of(cls, tensor: Tensor, groups: int, walks: tuple[Walk, ...], *, is_whole: bool) -> PixelOperand:
         """is_whole: the one walk goes over all pixels, one after the other."""
         group_bytes = tensor.dims[1] // groups * tensor.element_bytes
-        starts_whole = groups == 1 or group_bytes % _UNIT_BYTES == 0
-        packing = None if starts_whole and _is_channels_last(tensor) else Packing(tensor, groups, _UNIT_BYTES)
+        starts_whole = groups == 1 or group_bytes % ADDRESS_UNIT_BYTES == 0
+        packing = None if starts_whole and _is_channels_last(tensor) else Packing(tensor, groups, ADDRESS_UNIT_BYTES)
         is_even = packing is not None or _is_even(tensor)
         return cls(tensor, groups, packing, () if is_whole and is_even else walks)
 
@@ -415,10 +414,10 @@ class WgradProduct:
 
 def _is_channels_last(tensor: Tensor) -> bool:
     """Whether a tensor map can describe the tensor as it lies."""
-    if tensor.alignment_bytes < _UNIT_BYTES or (tensor.strides[1] != 1 and tensor.dims[1] != 1):
+    if tensor.alignment_bytes < ADDRESS_UNIT_BYTES or (tensor.strides[1] != 1 and tensor.dims[1] != 1):
         return False
     strides = (tensor.strides[axis] for axis in range(tensor.rank) if axis != 1 and tensor.dims[axis] > 1)
-    return all(stride > 0 and stride * tensor.element_bytes % _UNIT_BYTES == 0 for stride in strides)
+    return all(stride > 0 and stride * tensor.element_bytes % ADDRESS_UNIT_BYTES == 0 for stride in strides)
 
 
 def _is_even(tensor: Tensor) -> bool:
@@ -436,9 +435,9 @@ def _is_even(tensor: Tensor) -> bool:
 def _pixel_stride(tensor: Tensor, strides: tuple[int, ...]) -> int:
     """Elements from one pixel to the next."""
     axes = (*range(tensor.rank - 1, 1, -1), 0)
-    return next((strides[axis] for axis in axes if tensor.dims[axis] > 1), _UNIT_BYTES)
+    return next((strides[axis] for axis in axes if tensor.dims[axis] > 1), ADDRESS_UNIT_BYTES)
 
 
 def _stride_bytes(extent: int, stride_bytes: int) -> int:
     """The stride of a dimension of one element is of no importance, but must keep the rules."""
-    return stride_bytes if extent > 1 else _UNIT_BYTES
+    return stride_bytes if extent > 1 else ADDRESS_UNIT_BYTES
