@@ -60,7 +60,7 @@ class KernelCache:
 
     @cached_property
     def _configs(self) -> WeakValueDictionary[int, EngineConfig]:
-        """By ``id``, of the plans that are still there."""
+        """The configurations of plans that are still there, by their ``id``."""
         return WeakValueDictionary()
 
     @read_only(AttributeName.KERNEL_CACHE_IS_ENGINECFG_KERNEL_CACHED, AttributeType.BACKEND_DESCRIPTOR)

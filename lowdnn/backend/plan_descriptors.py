@@ -274,7 +274,7 @@ class VariantPack:
 def _permutation(
     given: tuple[int, ...], wanted: tuple[int, ...]
 ) -> Callable[[tuple[int, ...]], tuple[int, ...]] | None:
-    """From the order of uids ``given`` to another one ``wanted``; None where they are not the same uids."""
+    """The way from the order of uids ``given`` to ``wanted``; None where they are not the same uids."""
     is_other_order = len(wanted) > 1 and sorted(given) == sorted(wanted)
     return itemgetter(*map(given.index, wanted)) if is_other_order else None
 

@@ -57,7 +57,7 @@ class TensorDescriptor:
 
     @property
     def size_bytes(self) -> int:
-        """From the first byte to the last one."""
+        """Bytes from the first element to the end of the last one."""
         last = sum((extent - 1) * stride for extent, stride in zip(self.dims, self.strides, strict=True))
         return (last + 1) * dtypes.info(self.data_type).size_bytes
 

@@ -1,4 +1,4 @@
-"""From exceptions to statuses. Nothing that a call raises reaches C: it becomes a status, a text and a message."""
+"""Exceptions become statuses. Nothing that a call raises reaches C: it becomes a status, a text and a message."""
 
 from __future__ import annotations
 

@@ -240,5 +240,5 @@ def compute_type_of(*data_types: DataType) -> DataType:
 
 
 def no_bytes() -> int:
-    """For calls whose caller may bring any workspace."""
+    """The told size of calls whose caller may bring any workspace."""
     return 0

@@ -33,7 +33,7 @@ class LastErrors:
 
     @property
     def message(self) -> bytes:
-        """Of the calling thread; empty where none of its calls has failed."""
+        """The calling thread's last error; empty where none of its calls has failed."""
         return self._messages.get(threading.get_native_id(), b"")
 
     def remember(self, message: bytes) -> None:

@@ -104,7 +104,7 @@ def forward_workspace_size(
     state: State, handle: Address, mode: int, operations: int, x_desc: Address, z_desc: Address, y_desc: Address,
     parameters: Address, activation: Address, size: Address,
 ) -> None:  # fmt: skip
-    """Of a call with alpha 1, beta 0, running and saved statistics; where others need more, the handle's own does."""
+    """The size for alpha 1, beta 0, running and saved statistics; where others need more, the handle lends its own."""
     frame = Frame.of(state, handle, "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize")
     norm = _normalisation(frame, mode, operations, parameters, activation)
     write_outputs((size, "Q", norm.training_bytes(x_desc, z_desc, y_desc, ALIGNED), f"{frame.name}.sizeInBytes"))
@@ -114,7 +114,7 @@ def backward_workspace_size(
     state: State, handle: Address, mode: int, operations: int, x_desc: Address, y_desc: Address, dy_desc: Address,
     dz_desc: Address, dx_desc: Address, parameters: Address, activation: Address, size: Address,
 ) -> None:  # fmt: skip
-    """Of a call with alpha 1 and beta 0; where others need more, the handle's own memory does."""
+    """The size for alpha 1 and beta 0; where others need more, the handle's own memory stands in."""
     frame = Frame.of(state, handle, "cudnnGetBatchNormalizationBackwardExWorkspaceSize")
     norm = _normalisation(frame, mode, operations, parameters, activation)
     descriptors = (x_desc, y_desc, dy_desc, dz_desc, dx_desc)

@@ -150,12 +150,12 @@ class Problem:
             raise BadParamError.at(f"{where}.channels", expected=expected, got=image.dims[1])
 
     def planned(self, state: State, handle: Handle, where: str) -> Planned:
-        """With alpha 1, beta 0 and aligned tensors: what all that callers are told about algorithms refers to."""
+        """The plans for alpha 1, beta 0 and aligned tensors, which all answers about algorithms refer to."""
         return state.graphs.planned(handle, replace(self, addresses=_ALIGNED_EACH).built(where), self.mode)
 
 
 def geometry(of: ConvolutionDescriptor) -> Convolution:
-    """The same as an attribute of operations."""
+    """The descriptor as the attribute that operations take."""
     return Convolution(of.compute_type, len(of.paddings), of.paddings, of.paddings, of.strides, of.dilations, of.mode)
 
 

@@ -48,7 +48,7 @@ class Frame:
         self.state.graphs.run(self.handle, self.builder, self.name, workspace, told_bytes=told_bytes)
 
     def workspace_bytes(self) -> int:
-        """Of the graph as it is."""
+        """The workspace of the graph as it is."""
         return self.state.graphs.planned(self.handle, self.builder).candidate(0, self.name).plan.workspace_bytes
 
     def check_dims(self, one: TensorDescriptor, other: TensorDescriptor, argument: str) -> None:

@@ -70,7 +70,7 @@ def forward_workspace_size(
     state: State, handle: Address, mode: int, operations: int, algorithm: int, x_desc: Address, z_desc: Address,
     y_desc: Address, parameters: Address, activation: Address, statistics: Address, size: Address, groups: int,
 ) -> None:  # fmt: skip
-    """As cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize."""
+    """The size that cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize tells."""
     frame = Frame.of(state, handle, "cudnnGetNormalizationForwardTrainingWorkspaceSize")
     norm = _normalisation(frame, mode, operations, algorithm, parameters, statistics, activation, groups)
     write_outputs((size, "Q", norm.training_bytes(x_desc, z_desc, y_desc, ALIGNED), f"{frame.name}.sizeInBytes"))
@@ -81,7 +81,7 @@ def backward_workspace_size(
     dy_desc: Address, dz_desc: Address, dx_desc: Address, parameters: Address, activation: Address,
     statistics: Address, size: Address, groups: int,
 ) -> None:  # fmt: skip
-    """As cudnnGetBatchNormalizationBackwardExWorkspaceSize."""
+    """The size that cudnnGetBatchNormalizationBackwardExWorkspaceSize tells."""
     frame = Frame.of(state, handle, "cudnnGetNormalizationBackwardWorkspaceSize")
     norm = _normalisation(frame, mode, operations, algorithm, parameters, statistics, activation, groups)
     descriptors = (x_desc, y_desc, dy_desc, dz_desc, dx_desc)
@@ -92,7 +92,7 @@ def reserve_space_size(
     state: State, handle: Address, mode: int, operations: int, algorithm: int, activation: Address, x_desc: Address,
     size: Address, groups: int,
 ) -> None:  # fmt: skip
-    """As cudnnGetBatchNormalizationTrainingExReserveSpaceSize."""
+    """The size that cudnnGetBatchNormalizationTrainingExReserveSpaceSize tells."""
     name = "cudnnGetNormalizationTrainingReserveSpaceSize"
     state.objects.get(handle, Handle, f"{name}.handle")
     _check(name, mode, operations, algorithm, groups)
