@@ -17,11 +17,13 @@ _SUCCESS = int(Status.SUCCESS)
 
 def guarded(name: str, call: Call, state: State) -> Callable[..., int]:
     """The function in Python behind the C function ``name``: it returns the status of every call and never raises."""
-    count = state.counts.counter(name)
+    count, thread = state.counts.counter(name), state.threads.calling
 
     def returned(*arguments: Any) -> int:
         try:
             count()
+            if not thread.number:
+                state.threads.keep()
             call(state, *arguments)
             if state.log.mask:
                 _tell_success(name, state)

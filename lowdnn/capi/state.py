@@ -11,6 +11,7 @@ from lowdnn.capi.counts import CallCounts
 from lowdnn.capi.graphs import Graphs
 from lowdnn.capi.log_callback import LogCallback
 from lowdnn.capi.objects import Objects
+from lowdnn.capi.thread_states import ThreadStates
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import Driver, DriverError
@@ -69,6 +70,7 @@ class State:
     """objects: behind the pointers that callers hold.  last_error: of each thread.  log: where messages go.
 
     graphs: of classic calls.  cuda_graphs: those that plans were added to.  counts: of calls, by function.
+    threads: those that call.
 
     All handles are on one driver, so that an address means the same memory for each.
     """
@@ -79,6 +81,7 @@ class State:
         self.graphs = Graphs()
         self.cuda_graphs = CudaGraphs()
         self.counts = CallCounts()
+        self.threads = ThreadStates()
         self.last_error = LastErrors()
         self.log = LogCallback()
         self.since_s = time.time()

@@ -1,10 +1,10 @@
 """Host time of the calls that PyTorch makes for each convolution, from a C program through the C library.
 
-    python -m tools.bench.c_calls [--device cuda|emulated] [--bursts N] [--busy]
+    python -m tools.bench.c_calls [--device cuda|emulated] [--bursts N] [--busy] [--thread]
 
 A row is one call of the cycle, the last row the whole of it. On the emulated device, whose launches compute at once,
 the cycle is without cudnnBackendExecute. ``--busy``: another Python thread computes meanwhile, and a call may wait for
-the interpreter. Needs gcc.
+the interpreter. ``--thread``: each burst comes from a new thread of C. Needs gcc.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from lowdnn.capi.loading import Binding
 from lowdnn.capi.state import State
 from lowdnn.cases import parse_case
 from lowdnn.driver import open_driver
-from lowdnn.driver.base import Driver
 from lowdnn.enums import HeurMode
 from lowdnn.heuristics.ranking import rank
 from lowdnn.heuristics.stored_plans import write_plan
@@ -54,28 +53,31 @@ Cycles = Callable[[int], NDArray[np.float64]]
 
 
 @contextmanager
-def cycles_on(driver: Driver, *, executes: bool) -> Iterator[Cycles]:
-    """The cycles of a small convolution on a device; without ``executes`` the time of Execute is that of no call."""
-    binding = Binding(State(driver))
+def cycles_on(state: State, *, executes: bool, in_thread: bool = False) -> Iterator[Cycles]:
+    """The cycles of a small convolution on a device; without ``executes`` the time of Execute is that of no call.
+
+    in_thread: each time in a new thread of C.
+    """
+    binding = Binding(state)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            program = _program(binding, Path(folder))
-        handle = binding.state.open_handle()
+            program = _program(binding, Path(folder), "run_in_thread" if in_thread else "run")
+        handle = state.open_handle()
         with handle.runtime.context.activated():
-            yield _cycles(program, binding.state, handle, executes=executes)
+            yield _cycles(program, state, handle, executes=executes)
     finally:
         binding.end()
 
 
-def _program(binding: Binding, folder: Path) -> Callable[..., int]:
-    """``run`` of the C program, on a library of its own."""
+def _program(binding: Binding, folder: Path, name: str) -> Callable[..., int]:
+    """A function of the C program, on a library of its own."""
     write_header(folder / "cudnn.h")
     write_library(folder / "own.so")
     source = Path(__file__).with_suffix(".c")
     command = ["gcc", "-O2", "-shared", "-fPIC", f"-I{folder}", str(source), "-o", "user.so"]
     subprocess.run(command, cwd=folder, check=True)
     library = binding.library(folder / "own.so")
-    run = ctypes.CDLL(str(folder / "user.so")).run
+    run = getattr(ctypes.CDLL(str(folder / "user.so")), name)
     address, number = ctypes.c_void_p, ctypes.c_int64
     run.argtypes = (address, address, address, address, address, number, address, number, address)
     return partial(run, library._handle)
@@ -132,9 +134,11 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "emulated"), default="cuda")
     parser.add_argument("--bursts", type=int, default=100, help=f"runs of {_BURST} cycles (default 100)")
     parser.add_argument("--busy", action="store_true", help="with another Python thread that computes")
+    parser.add_argument("--thread", action="store_true", help="from a new thread of C for each burst")
     options = parser.parse_args()
     executes = options.device == "cuda"
-    with cycles_on(open_driver(options.device), executes=executes) as cycles, _busy_thread(options.busy):
+    calling = cycles_on(State(open_driver(options.device)), executes=executes, in_thread=options.thread)
+    with calling as cycles, _busy_thread(options.busy):
         cycles(_BURST)
         times_us = np.concatenate([cycles(_BURST) for _ in range(options.bursts)])
     print(f"{'call':28}{'median us':>10}{'10 %':>9}{'99 %':>9}")
