@@ -192,6 +192,10 @@ class MoveMethods(GraphBuilder):
         for part in parts:
             if not isinstance(part, builtins.slice):
                 raise AttributeTypeError.at("slice.slices", expected="slices", got=shown(part))
+            try:
+                part.indices(0)
+            except (TypeError, ValueError):
+                raise BadParamError.at("slice.slices", expected="integers, a step above 0", got=shown(part)) from None
         return self._add(SliceNode((input,), parts), data_type.FLOAT, name)
 
     @operation

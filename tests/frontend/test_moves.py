@@ -70,6 +70,9 @@ def test_checks() -> None:
     x = graph.tensor(X.shape)
     with raises(AttributeTypeError, "slice.slices", expected="slices", got="3"):
         graph.slice(x, [3])  # type: ignore[list-item]
+    for part in (slice(0, 4, 0), slice("a", 2)):
+        with raises(BadParamError, "slice.slices", expected="integers, a step above 0", got=repr(part)):
+            graph.slice(x, [part])
     with raises(BadParamError, "concatenate.inputs", expected="at least one tensor", got="none"):
         graph.concatenate([], 0)
     with raises(BadParamError, "concatenate.in_place_index", expected="0 to 0", got="1"):

@@ -22,7 +22,10 @@ FLOAT = cudnn.data_type.FLOAT
 _MOST_GRAPHS = 10
 _MOST_TENSORS = 40
 #: Methods that have steps of their own below, and are left out of random calls.
-_LIFE = ("build", "build_plans", "build_plan_at_index", "execute", "execute_plan_at_index", "deserialize", "serialize")
+_LIFE = (
+    *("build", "build_plans", "build_plan_at_index", "execute", "execute_plan_at_index", "deserialize", "serialize"),
+    *("populate_cuda_graph", "update_cuda_graph"),
+)
 _METHODS = {
     name: inspect.signature(method)
     for name, method in inspect.getmembers(pygraph, inspect.isfunction)
@@ -120,6 +123,7 @@ class FrontendCalls:
             (4, self.device_memory),
             (3, self.stream),
             (3, self.capture),
+            (3, self.cuda_graph),
             (2, self.module_function),
         )
 
@@ -136,7 +140,9 @@ class FrontendCalls:
     def ready_graph(self) -> None:
         """A graph that is whole and small."""
         handle = self._handles.any()
-        graph = pygraph(self._values.name(), FLOAT, FLOAT, FLOAT, handle if self._draw.random() < 0.9 else None)
+        options = {"is_override_shape_enabled": self._draw.random() < 0.8}
+        given = handle if self._draw.random() < 0.9 else None
+        graph = pygraph(self._values.name(), FLOAT, FLOAT, FLOAT, given, **options)
         x, b = graph.tensor([4, 8], name="x"), graph.tensor([4, 8], name="b")
         factor = graph.tensor([1, 1], is_pass_by_value=True, name="factor")
         match self._draw.randrange(5):
@@ -232,6 +238,10 @@ class FrontendCalls:
                 written.graph.execute_plan_at_index(values, workspace, self._draw.choice((0, 0, 1, 9)), handle)
             elif self._draw.random() < 0.1:
                 written.graph.execute(list(values.values()), workspace, handle, tensor_uids=self._odd([1, 2, 3]))
+            elif self._draw.random() < 0.1:
+                rows = self._draw.choice((0, 1, 3, 4, 9))
+                shapes, strides = self._odd([(rows, 8)] * 3), self._odd([(8, 1)] * 3)
+                written.graph.execute(values, workspace, handle, self._odd([1, 2, 3]), shapes, strides)
             else:
                 written.graph.execute(values, workspace, self._odd(handle if self._draw.random() < 0.8 else None))
         finally:
@@ -247,7 +257,12 @@ class FrontendCalls:
             raise AssertionError(f"a right call failed: {error}") from error
 
     def serialize(self) -> None:
+        """Writes a graph, often one that is built just now."""
+        small = [written for written in self._graphs if written.is_small]
         written = self._written(is_planned=True)
+        if small and self._draw.random() < 0.5:
+            written = self._draw.choice(small)
+            written.graph.build()
         self._texts.append((written.graph.serialize(as_bytes=self._draw.random() < 0.5), written))
         del self._texts[:-_MOST_GRAPHS]
 
@@ -314,6 +329,19 @@ class FrontendCalls:
                 stream.end_capture()
             finally:
                 cudnn.set_stream(handle, 0)
+
+    def cuda_graph(self) -> None:
+        """Adds a known graph to a CUDA graph, and gives its nodes their addresses again."""
+        handle = self._handles.usable()
+        known, tensor = self._known_on(handle), self._handles.tensor((4, 8), handle=handle)
+        values = dict(zip(known.tensors, (tensor, tensor, 1.0, tensor), strict=True))
+        with handle.runtime.context.activated():
+            target = handle.runtime.driver.graph_create()
+            try:
+                known.graph.populate_cuda_graph(self._odd(handle), values, None, target)
+                known.graph.update_cuda_graph(self._odd(handle), values, None, target)
+            finally:
+                handle.runtime.driver.graph_destroy(target)
 
     def module_function(self) -> None:
         match self._draw.randrange(4):

@@ -98,6 +98,12 @@ class Values:
                 return {
                     self._draw.choice(list(cudnn.knob_type)): self.integer() for _ in range(self._draw.randint(0, 2))
                 }
+            case "KernelCache":
+                return cudnn.create_kernel_cache()
+            case "CudaGraphRetention":
+                return self._draw.choice(list(cudnn.cuda_graph_retention))
+            case "Mapping[str, Sequence[int]]":
+                return {self._draw.choice(("Y", "out_0", "mean", "dx")): self.dims()}
             case "Any" | "object":
                 return self.garbage()
             case _:
