@@ -317,8 +317,6 @@ def test_bad_graphs_are_named(write: Callable[[pygraph], object], error: type[Lo
     [
         (lambda g: g.tensor([4]).set_vector_count_and_dimension(4, 1), "vector_count"),
         (lambda g: g.reduction(g.tensor([4]), cudnn.reduction_mode.ADD, group_offset=g.tensor([1])), "group_offset"),
-        (lambda g: pygraph(is_override_shape_enabled=True), "is_override_shape_enabled"),
-        (lambda g: pygraph(kernel_cache=object()), "kernel_cache"),  # type: ignore[arg-type]
     ],
 )
 def test_what_does_not_exist_here_is_refused(write: Callable[[pygraph], object], text: str) -> None:
