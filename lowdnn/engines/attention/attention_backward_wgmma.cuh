@@ -7,10 +7,10 @@
 // registers of dv += w^T d_o and dk += ds^T q. For dq = ds k the gradients of scores go through shared memory, and each
 // warpgroup has parts of the results (tile_sums.cuh).
 // Queries and gradients of the output come through rings of stages, the last queries of a head first, head after head.
-// Sums of dq over the blocks of a head are formed in memory, tile by tile: the block with the first keys that a tile
-// sees stores, the others add, IN_ORDER in the order of their keys, otherwise as they come. To wait little for their
-// turns, blocks with the same keys of `heads_at_once` heads start together, and two warps add in turns: until the sums
-// of one tile are seen by others, those of the next are on their way.
+// Sums of dq over the blocks of a head are formed in memory, tile by tile. The block with the first keys that a tile
+// sees stores, the others add: IN_ORDER in the order of their keys, otherwise as they come. To wait little for their
+// turns, blocks with the same keys of `heads_at_once` heads start together. Two warps add in turns: until the sums of
+// one tile are seen by others, those of the next are on their way.
 // With IS_SPLIT several blocks have the same keys, of all tiles or only of the last ones, and share the way; each leaves
 // its sums of dk and dv in memory, which attention_backward_sums.cu adds in a fixed order.
 // Shared memory: KEY_STAGES times TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms;

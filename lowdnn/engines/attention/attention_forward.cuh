@@ -4,8 +4,8 @@
 // attention_forward_weights.cuh and attention_forward_store.cuh (statistics and outputs).
 //
 // Warps have WARP_Q rows each, in parts of 16. Accumulators are [parts][blocks of 8 columns][4], as mma.sync and wgmma
-// have them: this thread's columns are 2 * (lane % 4) and the next, elements 0 and 1 of row lane / 4, 2 and 3 of the
-// row 8 further down. A row is one query of one head: of PACK neighbouring heads, which share those of k and v, the
+// have them. This thread's columns are 2 * (lane % 4) and the next: elements 0 and 1 are of row lane / 4, 2 and 3 of
+// the row 8 further down. A row is one query of one head: of PACK neighbouring heads, which share those of k and v, the
 // rows of a query follow each other.
 // Scores are what Scores makes of the products of queries and keys, times score_scale(), for the keys that a query
 // sees.

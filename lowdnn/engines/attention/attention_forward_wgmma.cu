@@ -5,13 +5,13 @@
 // multiply, the last warpgroup's warps load, a thread of each. Scores, softmax and outputs are those of the headers of
 // attention forward; keys outside of the band are passed over.
 // Tiles of queries go through a ring of QUERY_STAGES stages (attention_order.cuh says which ones), those of TILE_KV
-// keys and values through rings of STAGES: a ring's producer waits until a stage is empty and starts its copies, which
-// arrive at its `full` barrier; consumers arrive at `empty` when they have read it. A warpgroup multiplies the next
-// tile's keys and this one's values in one go, be the former those of the next queries or not, and computes the
-// softmax of the former while the latter runs (in fp8 behind it); the weights go from its accumulators to the operand in
-// registers.
-// Warpgroups may take turns at it, so that the multiplications of one run beside the softmax of another. Of fp8, the
-// last warpgroup's first warp loads all and its others transpose values from one ring into another.
+// keys and values through rings of STAGES. A ring's producer waits until a stage is empty and starts its copies, which
+// arrive at its `full` barrier; consumers arrive at `empty` when they have read it. A warpgroup starts the products
+// with the next tile's keys, which may be those of the next queries, together with the products with this one's values.
+// It computes the softmax of the former while the latter run (in fp8 behind them). The weights go from its accumulators
+// to the operand in registers.
+// Warpgroups may take turns at it, so that the multiplications of one run beside the softmax of another. In fp8 the
+// last warpgroup's first warp loads all, and its others transpose values from one ring into another.
 // Memory: q, k, v as their places say, by tensor maps, 16-bit elements, or fp8 ones with strides. Copies bring whole
 // tiles. Rows behind the end of a packed sequence arrive as zeros; where values are not packed, consumers zero the rows
 // behind the length.

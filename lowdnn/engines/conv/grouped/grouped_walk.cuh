@@ -7,7 +7,7 @@
 // Layouts: in channels-last with any other strides, its channels whole 16-byte chunks; w [filters][taps][channels of a
 // group], dense; out anything. Spatial axes are always three, with extents of 1 in front.
 // Product: a pack is the fewest groups whose channels fill chunks of 16 bytes on the input side and blocks of 8 on the
-// output side; it is one block-diagonal product. m = 16 output pixels, n = 8 output channels, k = (taps, chunks).
+// output side. It is one block-diagonal product: m = 16 output pixels, n = 8 output channels, k = (taps, chunks).
 // Block: a slab of UNITS units of UNIT_PACKS packs, whose filters it stages once, by every lanes-th tile of output
 // positions (image, axes) of all residues. Each warp computes BLOCKS_M * 16 pixels of one unit at a time, while the box
 // of input positions under the block's next tile comes.

@@ -3,10 +3,10 @@
 //
 // Positions have an image and BOX_AXES spatial axes. A tile numbered (t0, t1, ...) lies over the box that begins at
 // t * pace + origin in every axis. In shared memory position follows position, so that ldmatrix meets no bank twice in
-// neighbouring positions: lines of 128 bytes, or halves of them, with chunk i in the place of i ^ line % chunks (lines
-// that copies would write in two pieces at a padded pitch), six chunks as if there were eight, or an odd number of
-// chunks. For a reader of every second position of a row, boxes lie IN_HALVES: first the even columns, then the odd
-// ones, of all rows in swizzled boxes and of each row in others, so that what it reads are neighbours, too.
+// neighbouring positions. A position is a line of 128 bytes, or half of one, with chunk i in the place of i ^ line %
+// chunks, since copies would write lines at a padded pitch in two pieces; six chunks lie as if there were eight. Other
+// positions have an odd number of chunks. For a reader of every second position of a row, boxes lie IN_HALVES: first
+// even columns, then odd ones, of all rows in swizzled boxes and of each row in others. So it reads neighbours, too.
 
 #pragma once
 

@@ -11,9 +11,9 @@
 // With WHOLE, each thread has ITEMS groups of every row, and all of them together the row: the compiler then knows
 // which groups exist, and moves one's accesses past another's. It takes the registers for that which RESIDENT leaves.
 //
-// With LINE > 1, of rows with one axis that one block has in one chunk, the threads' groups are counted from the last
-// multiple of so many groups before the row in memory, where a line begins: so each access of a warp is whole lines. The
-// groups before the row (`lead`) do not exist.
+// With LINE > 1 rows have one axis, and one block has a row in one chunk. The threads' groups are then counted from the
+// last multiple of LINE groups before the row in memory, where a line begins: so each access of a warp is whole lines.
+// The groups before the row (`lead`) do not exist.
 //
 // A block has THREADS threads: slots of TEAM members of SIDE threads side by side, the last of these fastest. A team
 // owns one group of rows, and its threads the groups member, member + TEAM, ... of it. In registers a thread holds a
