@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn import dtypes
-from lowdnn.cases.oracle import evaluate
+from lowdnn.cases.oracle import evaluate, trace
 from lowdnn.enums import DataType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.reduction_pattern import descendants
@@ -110,20 +110,20 @@ def expected_outputs(
     Attention's outputs are compared with those of a graph that rounds nothing on its way: the error may be twice the
     greatest one of rounding each virtual tensor, since weights that are divided by their sum last round otherwise.
     """
-    rounded = evaluate(graph, inputs)
     if not _is_attention(graph):
         return {
             uid: Expected(values, tolerance_of(graph, graph.tensors[uid], notes, length))
-            for uid, values in rounded.items()
+            for uid, values in evaluate(graph, inputs).items()
         }
-    exact, weight = evaluate(graph, inputs, rounds_virtual=False), _of_one_weight(graph, inputs)
+    written = {tensor.uid: stored for tensor, stored in trace(graph, inputs)}
+    exact, weight = evaluate(graph, inputs, rounds_virtual=False), _of_one_weight(graph, inputs, written)
     of_largest = _of_largest(graph)
     return {
         uid: Expected(
             exact[uid],
-            _twice_the_error(graph.tensors[uid].data_type, rounded[uid], exact[uid], of_largest.get(uid, weight)),
+            _twice_the_error(graph.tensors[uid].data_type, written[uid], exact[uid], of_largest.get(uid, weight)),
         )
-        for uid in rounded
+        for uid in exact
     }
 
 
@@ -135,14 +135,30 @@ def _is_attention(graph: OperationGraph) -> bool:
     return any(_is_contraction(op) and id(op) in behind for op in graph.operations)
 
 
-def _of_one_weight(graph: OperationGraph, inputs: Mapping[int, NDArray[Any]]) -> Tolerance:
-    """What rounding a weight of a softmax to the type of a product's operands may change of a mean of values: of one
-    value a share, of several that cancel out a share of their size."""
+def _of_one_weight(
+    graph: OperationGraph, inputs: Mapping[int, NDArray[Any]], written: Mapping[int, NDArray[Any]]
+) -> Tolerance:
+    """What rounding may change of a mean of values that a softmax weighs: of one value a share, of several that cancel
+    out a share of their size. A weight is rounded to the type of a product's operands, and a score before it to its own
+    type: e to the power of a score changes by as much as the score, which is itself a share of its size."""
     types = {op.a.data_type for op in graph.operations if isinstance(op, MatmulOperation)}
     share = max((dtypes.info(data_type).epsilon / 2 for data_type in types), default=0.0)
+    share = max(share, _of_scores(graph, written))
     given = [tensor for tensor in graph.inputs if tensor.data_type in types and tensor.uid in inputs]
     values = (dtypes.to_values(inputs[tensor.uid], tensor.data_type) for tensor in given)
     return Tolerance(share, share * max(map(_size, values), default=0.0))
+
+
+def _of_scores(graph: OperationGraph, written: Mapping[int, NDArray[Any]]) -> float:
+    """The greatest share of a weight that rounding its score, and the multiple of it that the exponential takes, may
+    change. The score of a key without weight does not count."""
+    found = 0.0
+    for op in graph.operations:
+        if isinstance(op, Softmax) and not op.is_log and op.x.uid in written:
+            values = (dtypes.to_values(written[tensor.uid], tensor.data_type) for tensor in (op.x, op.y))
+            scores, weights = (np.nan_to_num(array, posinf=0.0, neginf=0.0) for array in values)
+            found = max(found, dtypes.info(op.x.data_type).epsilon * float(np.abs(scores * weights).max(initial=0.0)))
+    return found
 
 
 def _of_largest(graph: OperationGraph) -> dict[int, Tolerance]:
