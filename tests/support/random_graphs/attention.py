@@ -15,6 +15,7 @@ from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.sdpa_forward import SdpaForward
 from lowdnn.ops.sdpa_fp8_backward import LARGEST, NUMBERS, SdpaFp8Backward
+from lowdnn.ops.sdpa_gradients import SdpaGradients
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
 from tests.support.random_graphs.growth import SMALL_FLOATS, Growth
@@ -84,6 +85,15 @@ def sdpa_fp8_backward(growth: Growth) -> None:
     )
     ports["largest"] = tuple(growth.output((1, 1, 1, 1), DataType.FLOAT, name=f"amax_{port}") for port in LARGEST)
     _add_gradients(growth, SdpaFp8Backward, ports, heads)
+
+
+def sdpa_gradients(growth: Growth) -> None:
+    """The gradients as their descriptor has them: an ``SdpaGradients``, which stands for an ``SdpaBackward``."""
+    heads, kind = _heads(growth), growth.choose((*_HEADS, DataType.FLOAT))
+    ports = _gradient_ports(growth, heads, kind)
+    if growth.chance(0.3):
+        ports["dbias"] = growth.output(_scores(heads), DataType.FLOAT, name="dbias")
+    growth.add(SdpaGradients(**ports, **_results(growth, SdpaBackward, ports, heads)))
 
 
 def diagonal_band_mask(growth: Growth) -> None:
@@ -168,19 +178,23 @@ def _gradient_ports(growth: Growth, heads: Heads, kind: DataType) -> dict[str, A
 
 
 def _add_gradients(growth: Growth, cls: type[SdpaBackward], ports: dict[str, Any], heads: Heads) -> None:
-    """Adds the gradients, with a band, and with the o and stats that belong to the operands."""
+    """Adds the gradients, with a band."""
     band = {"left": growth.choose((0, 3))} if growth.chance(0.2) else {}
     band |= {"right": growth.choose((0, 2))} if growth.chance(0.3) else {}
     band |= {"is_bottom_right": growth.chance(0.5)} if band else {}
+    growth.add(cls(**ports, **_results(growth, cls, ports | band, heads), **band))
+
+
+def _results(growth: Growth, cls: type[SdpaBackward], options: dict[str, Any], heads: Heads) -> dict[str, Tensor]:
+    """The o and stats that belong to the operands, by port."""
     rows = (*_scores(heads)[:3], 1)
-    kind = ports["q"].data_type
     made = {
-        "o": growth.input((*rows[:3], heads.value_size), kind, name="o"),
+        "o": growth.input((*rows[:3], heads.value_size), options["q"].data_type, name="o"),
         "stats": growth.input(rows, DataType.FLOAT, name="stats"),
     }
-    operation = cls(**ports, **made, **band)
+    operation = cls(**options, **made)
     growth.redraw(made, operation.forward(growth.operands(operation)))
-    growth.add(operation)
+    return made
 
 
 def _ones(value: int) -> NDArray[Any]:

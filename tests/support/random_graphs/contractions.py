@@ -13,6 +13,7 @@ from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.matmul import Matmul, MatmulOperation
+from lowdnn.ops.matmul_extents import MatmulWithExtents
 from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
 from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.tensor import Tensor
@@ -39,6 +40,23 @@ def matmul(growth: Growth) -> None:
     b = growth.like((*shared, a.dims[-1], growth.extent("n", 20)), _partner(growth, a))
     c = growth.output(matmul_op.output_dims(a.dims, b.dims), _sum_type(growth, a))
     growth.add(MatmulOperation(Matmul(_compute_type(growth, a, b)), a=a, b=b, c=c))
+
+
+def matmul_with_extents(growth: Growth) -> None:
+    """A product of which each batch has rows, columns and terms of its own, or some of the three."""
+    batch, m, n, k = (growth.extent(name, most) for name, most in (("batch", 3), ("m", 12), ("n", 12), ("k", 12)))
+    a = growth.like((batch, m, k), growth.choose(FLOATS))
+    b = growth.input((batch, k, n), _partner(growth, a), name="b")
+    extents = {
+        port: growth.packed_input(
+            (batch, 1, 1), DataType.INT32, growth.rng.integers(0, most + 1, (batch, 1, 1)), f"extent_{port}"
+        )
+        for port, most in (("m", m), ("n", n), ("k", k))
+        if growth.chance(0.6)
+    }
+    c = growth.output((batch, m, n), _sum_type(growth, a))
+    padding = growth.choose((0.0, 3.0))
+    growth.add(MatmulWithExtents(Matmul(_compute_type(growth, a, b), padding), a=a, b=b, c=c, **extents))
 
 
 def convolution_forward(growth: Growth) -> None:

@@ -20,6 +20,7 @@ LISTED: Mapping[str, tuple[Step, int, bool]] = {
     "pointwise": (elementwise.pointwise, 12, True),
     "random_numbers": (elementwise.random_numbers, 1, False),
     "matmul": (contractions.matmul, 3, True),
+    "matmul_with_extents": (contractions.matmul_with_extents, 1, True),
     "convolution_forward": (contractions.convolution_forward, 2, True),
     "convolution_data_gradient": (contractions.convolution_data_gradient, 2, True),
     "convolution_filter_gradient": (contractions.convolution_filter_gradient, 2, True),
@@ -53,6 +54,7 @@ LISTED: Mapping[str, tuple[Step, int, bool]] = {
     "sdpa_forward": (attention.sdpa_forward, 2, False),
     "sdpa_backward": (attention.sdpa_backward, 1, False),
     "sdpa_fp8_backward": (attention.sdpa_fp8_backward, 1, False),
+    "sdpa_gradients": (attention.sdpa_gradients, 1, False),
     "diagonal_band_mask": (attention.diagonal_band_mask, 1, False),
 }
 
