@@ -180,7 +180,7 @@ class Descriptor:
         return getattr(self._value, declared.field) if declared.field else None
 
     def _slot(self, name: AttributeName, attribute_type: AttributeType) -> Slot:
-        """What is to be set; raises what ``set_attribute`` raises about the attribute and its type."""
+        """The attribute's slot; raises what ``set_attribute`` raises about the attribute and its type."""
         if self._value is not None:
             where = f"{self._label}.{_text(name)}"
             raise BadParamError.at(where, expected="a set before finalize", got="a finalized descriptor")

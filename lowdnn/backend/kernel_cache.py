@@ -51,7 +51,7 @@ class KernelCache:
 
     @cached_property
     def images(self) -> KernelImages:
-        """What the cache holds; raises BadParamError and SerializationVersionMismatchError for other JSON."""
+        """The kernels of ``json``; raises BadParamError and SerializationVersionMismatchError for other JSON."""
         return KernelImages(_keys(self.json) if self.json else ())
 
     def add_config(self, config: EngineConfig) -> None:

@@ -28,13 +28,13 @@ T = TypeVar("T")
 
 
 class KeptShapes(Generic[T]):
-    """What was made for other shapes of one plan, for the last ``MAX_SHAPES`` of them."""
+    """One result for each of the last ``MAX_SHAPES`` other shapes of a plan."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Shapes, T] = OrderedDict()
 
     def find(self, shapes: Shapes, make: Callable[[], T]) -> T:
-        """What is kept for ``shapes``; made now if nothing is."""
+        """The result for ``shapes``, which ``make`` makes where none is kept."""
         if shapes not in self._kept:
             self._kept[shapes] = make()
             if len(self._kept) > MAX_SHAPES:

@@ -1,4 +1,4 @@
-"""What a set of each attribute needs to know, worked out once for each descriptor type."""
+"""Slots: where each attribute goes and what it takes, worked out once for each descriptor type."""
 
 from __future__ import annotations
 

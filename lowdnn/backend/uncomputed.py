@@ -1,4 +1,4 @@
-"""What can be described and no engine computes.
+"""Descriptors that are valid and that no engine computes.
 
 Such an attribute or data type is set, checked, finalized and read back like any other. The finalized descriptor is an
 ``Uncomputed``, as is every operation that it is nested in. A plan of a graph with one is refused, with the reason.
@@ -67,7 +67,7 @@ class Uncomputed:
         return kind
 
     def value_of(self, declared: Attribute) -> Any:
-        """What was set, otherwise the declaration's default; None where there is neither."""
+        """The value that was set, otherwise the declaration's default; None where there is neither."""
         if declared.name is not None and declared.name in self.given:
             return self.given[declared.name]
         default = {item.name: item.default for item in fields(self.declaration)}.get(declared.field)

@@ -16,7 +16,7 @@ class CallCounts:
         self._reading = threading.Lock()
 
     def counter(self, name: str) -> Callable[[], int]:
-        """What the function ``name`` calls once for each of its calls. All are asked for before the first reading."""
+        """A callable that counts one call of ``name``. All are asked for before the first reading."""
         return self._tickets.setdefault(name, itertools.count()).__next__
 
     def by_name(self) -> dict[str, int]:

@@ -219,7 +219,7 @@ class DropoutDescriptor:
 
     @property
     def scale(self) -> float:
-        """What the other elements are multiplied by."""
+        """The factor of the elements that are kept."""
         return 1 / (1 - self.dropout) if self.dropout < 1 else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What a function of the library does where nothing stands behind it: versions are known even without Python."""
+"""Answers of the library's functions where Python does not answer: versions are known even then."""
 
 from __future__ import annotations
 

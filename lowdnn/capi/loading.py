@@ -35,7 +35,7 @@ def load(path: str | os.PathLike[str] | None = None) -> ctypes.CDLL:
 
 
 def process_state() -> State:
-    """What C callers have made in this process."""
+    """The process's handles, descriptors and graphs of C callers."""
     return _process().state
 
 

@@ -9,7 +9,7 @@ from lowdnn.capi.errors import Call
 from lowdnn.capi.state import State
 from lowdnn.status import NotSupportedError
 
-#: What the functions whose names match are for; the first match counts.
+#: The purpose of functions, by a pattern of their names; the first match counts.
 _FAMILIES: Final = {
     "RNN": "recurrent networks",
     "CTCLoss": "connectionist temporal classification",
@@ -26,7 +26,7 @@ _FAMILIES: Final = {
 
 
 def reason_of(name: str) -> str:
-    """What the function is for that lowdnn does not have."""
+    """The purpose of a function that lowdnn does not have."""
     return next(family for pattern, family in _FAMILIES.items() if re.search(pattern, name))
 
 

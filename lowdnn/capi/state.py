@@ -1,4 +1,4 @@
-"""What C callers have made in this process: one ``State``, in ``loading``."""
+"""The state of the C API in this process: one ``State``, in ``loading``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pygraph consists of, for programs that look at graphs: its operations and tensors."""
+"""The operations and tensors of a pygraph, for programs that look at graphs."""
 
 from __future__ import annotations
 

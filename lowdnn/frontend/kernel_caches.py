@@ -37,7 +37,7 @@ class kernel_cache:
 
     @property
     def images(self) -> KernelImages:
-        """What plans are loaded with."""
+        """The images that plans are loaded with."""
         return self._cache.images
 
 

@@ -1,1 +1,1 @@
-"""What stands behind the C functions, by subject; ``catalogue`` has all of it by name."""
+"""The functions in Python behind those in C, by subject; ``catalogue`` has all of them by name."""

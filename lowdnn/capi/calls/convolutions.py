@@ -207,7 +207,7 @@ def _place(state: State, handle: Handle, problem: Problem, builder: Builder, alg
 
 
 def _told(state: State, handle: Handle, problem: Problem, algorithm: int, name: str) -> Candidate:
-    """What the caller was told that the algorithm stands for."""
+    """The candidate that the caller was told the algorithm stands for."""
     planned = problem.planned(state, handle, name)
     return planned.candidate(problem.direction.place(algorithm, planned, f"{name}.algo"), f"{name}.algo")
 

@@ -33,7 +33,7 @@ Operand = tuple[Address, Address]
 
 @dataclass(frozen=True)
 class Normalisation:
-    """What all calls have: the frame, the mode, what follows, and the descriptor of scale, bias and statistics."""
+    """One call: its frame, mode and following operations, and the descriptor of scale, bias and statistics."""
 
     frame: Frame
     is_per_activation: bool

@@ -1,4 +1,4 @@
-"""What calls on classic descriptors share: creation, destruction, descriptors that were set, enums, outputs."""
+"""Functions for calls on classic descriptors: creation, destruction, descriptors that were set, enums, outputs."""
 
 from __future__ import annotations
 
