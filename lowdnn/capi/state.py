@@ -15,12 +15,11 @@ from lowdnn.capi.thread_states import ThreadStates
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import Driver, DriverError
+from lowdnn.runtime.cuda_graphs import CudaGraphs
 from lowdnn.runtime.runtime import Runtime
-from lowdnn.status import CudaGraphMismatchError
 
 #: Threads whose last error is kept; those that failed longest ago are forgotten first.
 _MAX_THREADS = 4096
-_MAX_CUDA_GRAPHS = 4096
 
 
 class LastErrors:
@@ -43,27 +42,6 @@ class LastErrors:
         self._messages.move_to_end(thread)
         if len(self._messages) > _MAX_THREADS:
             self._messages.popitem(last=False)
-
-
-class CudaGraphs:
-    """The nodes that plans added to CUDA graphs; graphs that were populated longest ago are forgotten first."""
-
-    def __init__(self) -> None:
-        self._nodes: OrderedDict[int, tuple[int, ...]] = OrderedDict()
-
-    def remember(self, graph: int, nodes: tuple[int, ...]) -> None:
-        self._nodes[graph] = nodes
-        self._nodes.move_to_end(graph)
-        if len(self._nodes) > _MAX_CUDA_GRAPHS:
-            self._nodes.popitem(last=False)
-
-    def nodes(self, graph: int, where: str) -> tuple[int, ...]:
-        """Raises CudaGraphMismatchError for a graph that no plan was added to."""
-        found = self._nodes.get(graph)
-        if found is None:
-            expected = "a graph of cudnnBackendPopulateCudaGraph"
-            raise CudaGraphMismatchError.at(where, expected=expected, got=f"{graph:#x}")
-        return found
 
 
 class State:

@@ -26,8 +26,9 @@ from lowdnn.frontend.keys import Keys
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate
 from lowdnn.plan import PlanTensor
+from lowdnn.runtime.cuda_graphs import CudaGraphs
 from lowdnn.runtime.loaded_plan import LoadedPlan
-from lowdnn.status import AttributeTypeError, BadParamError, CudaGraphMismatchError, DuplicatedEntriesError, LowdnnError
+from lowdnn.status import AttributeTypeError, BadParamError, DuplicatedEntriesError, LowdnnError
 
 #: A function of a loaded plan, its pointers in plan order, and its workspace's address.
 Launch = Callable[[LoadedPlan, tuple[int, ...], int], None]
@@ -50,8 +51,7 @@ class PreparedExecution:
         self._loaded_elsewhere: WeakKeyDictionary[Handle, LoadedPlan] = WeakKeyDictionary()
         self._tensors = tensors
         self._reshaped: KeptShapes[PreparedExecution] = KeptShapes()
-        # By CUgraph: one at the address of an older one takes its place.
-        self._nodes: dict[int, tuple[int, ...]] = {}
+        self._cuda_graphs = CudaGraphs()
         self._needs = tuple(_need(tensor) for tensor in plan.tensors)
         self._watch = LayoutWatch(
             {place: candidate.graph.tensors[tensor.uid] for place, tensor in enumerate(plan.tensors)}
@@ -90,7 +90,7 @@ class PreparedExecution:
         """Adds the plan's launches to a CUgraph, with the values' addresses. Raises what ``execute`` raises."""
 
         def add(loaded: LoadedPlan, pointers: tuple[int, ...], address: int) -> None:
-            self._nodes[graph] = loaded.add_to_graph(graph, pointers, address)
+            self._cuda_graphs.remember(graph, loaded.add_to_graph(graph, pointers, address))
 
         with handle.entered("populate_cuda_graph"):
             self._launch(values, workspace, handle, add)
@@ -99,13 +99,12 @@ class PreparedExecution:
         """Gives the nodes that ``add_to_graph`` added the values' addresses. Raises what ``execute`` raises, and
         CudaGraphMismatchError for a graph without such nodes."""
 
-        def update(loaded: LoadedPlan, pointers: tuple[int, ...], address: int) -> None:
-            loaded.update_nodes(graph, self._nodes[graph], pointers, address)
-
         with handle.entered("update_cuda_graph"):
-            if graph not in self._nodes:
-                where, rule = "update_cuda_graph.cuda_graph", "a graph to which this plan was added"
-                raise CudaGraphMismatchError.at(where, expected=rule, got=f"{graph:#x}", hint="populate it first")
+            nodes = self._cuda_graphs.nodes(graph, "update_cuda_graph.cuda_graph")
+
+            def update(loaded: LoadedPlan, pointers: tuple[int, ...], address: int) -> None:
+                loaded.update_nodes(graph, nodes, pointers, address)
+
             self._launch(values, workspace, handle, update)
 
     def _prepared_with(self, shapes: Shapes) -> PreparedExecution:
