@@ -12,7 +12,7 @@ from lowdnn.capi.header import write_header
 from lowdnn.capi.installing import call_counts, install, loaded_library
 from lowdnn.capi.library import write_library
 from lowdnn.capi.loading import load, reset
-from lowdnn.capi.starting_stubs import libpython
+from lowdnn.capi.stubs.starting import libpython
 
 __all__ = [
     "call_counts",

@@ -13,9 +13,9 @@ from typing import Final, TypeAlias
 
 from lowdnn.capi.elf.shared_object import Parts, shared_object
 from lowdnn.capi.elf.tables import FIRST_VERSION, FUNCTION, OBJECT, UNVERSIONED, Symbol
-from lowdnn.capi.plain_stubs import MODULES, PlainStubs
 from lowdnn.capi.signatures import exported_names
-from lowdnn.capi.starting_stubs import StartingStubs
+from lowdnn.capi.stubs.plain import MODULES, PlainStubs
+from lowdnn.capi.stubs.starting import StartingStubs
 from lowdnn.status import BadParamError
 
 #: The SONAME, and the version of the names.

@@ -13,12 +13,12 @@ from typing import Any
 
 from lowdnn.capi.calls.catalogue import CALLS
 from lowdnn.capi.errors import guarded
-from lowdnn.capi.fallbacks import ANSWERED_BY_STUBS
 from lowdnn.capi.library import LIBRARY_NAME, TABLE_NAME, write_library
 from lowdnn.capi.prototypes import prototype
 from lowdnn.capi.refusals import refused
 from lowdnn.capi.signatures import UNDOCUMENTED, exported_names, functions
 from lowdnn.capi.state import State
+from lowdnn.capi.stubs.fallbacks import ANSWERED_BY_STUBS
 from lowdnn.capi.texts import error_strings, last_error_string
 from lowdnn.status import BadParamError
 

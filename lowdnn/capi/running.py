@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 
 from lowdnn.capi.library import LIBRARY_NAME, STARTING_MACHINES, write_library
-from lowdnn.capi.starting_stubs import libpython
+from lowdnn.capi.stubs.starting import libpython
 from lowdnn.config import with_first
 
 #: The folder of lowdnn's sitecustomize.

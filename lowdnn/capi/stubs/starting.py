@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 import lowdnn
-from lowdnn.capi import stubs_x86_64
-from lowdnn.capi.fallbacks import ANSWERED_BY_STUBS, CONSTANTS, fallback_of
-from lowdnn.capi.starter_x86_64 import IMPORTS, PYTHON, SLOT_BYTES, SLOTS_BYTES, starter
+from lowdnn.capi.stubs import x86_64
+from lowdnn.capi.stubs.fallbacks import ANSWERED_BY_STUBS, CONSTANTS, fallback_of
+from lowdnn.capi.stubs.starter_x86_64 import IMPORTS, PYTHON, SLOT_BYTES, SLOTS_BYTES, starter
 
 #: What the interpreter runs. lowdnn's own folder comes last, so that an installed lowdnn is taken first.
 _CODE: Final = """
@@ -37,7 +37,7 @@ def libpython() -> str:
 class StartingStubs:
     """As ``PlainStubs``. What the code refers to lies behind the constants of the stubs' own answers."""
 
-    machine = stubs_x86_64.MACHINE
+    machine = x86_64.MACHINE
     relocation = _GLOB_DAT
     slots_bytes = SLOTS_BYTES
     #: Older C libraries have dlopen in a file of its own, which newer ones keep.
@@ -61,8 +61,8 @@ class StartingStubs:
 
     def stub(self, name: str, at: int, entry: int, constants: int, common: int) -> bytes:
         if name in ANSWERED_BY_STUBS:
-            return stubs_x86_64.stub(fallback_of(name), at, entry, constants)
-        jump = stubs_x86_64.jump(entry, at)
+            return x86_64.stub(fallback_of(name), at, entry, constants)
+        jump = x86_64.jump(entry, at)
         after = at + len(jump) + _CALL_BYTES
         call = b"\xe8" + struct.pack("<i", common - after)
-        return jump + call + stubs_x86_64.stub(fallback_of(name), after, entry, constants)
+        return jump + call + x86_64.stub(fallback_of(name), after, entry, constants)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from lowdnn.capi.fallbacks import Action, Fallback
+from lowdnn.capi.stubs.fallbacks import Action, Fallback
 from lowdnn.status import Status
 
 #: The processor's number in an ELF header.

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
 
-from lowdnn.capi import stubs_aarch64, stubs_x86_64
-from lowdnn.capi.fallbacks import CONSTANTS, fallback_of
+from lowdnn.capi.stubs import aarch64, x86_64
+from lowdnn.capi.stubs.fallbacks import CONSTANTS, fallback_of
 
 #: The modules of stubs by machine.
-MODULES: Final[Mapping[str, ModuleType]] = {"x86_64": stubs_x86_64, "aarch64": stubs_aarch64}
+MODULES: Final[Mapping[str, ModuleType]] = {"x86_64": x86_64, "aarch64": aarch64}
 
 
 class PlainStubs:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from lowdnn.capi.fallbacks import Action, Fallback
+from lowdnn.capi.stubs.fallbacks import Action, Fallback
 from lowdnn.status import Status
 
 #: The processor's number in an ELF header.
