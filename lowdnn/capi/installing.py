@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
-from lowdnn.capi.library import LIBRARY_NAME, TABLE_NAME, write_library
+from lowdnn.capi.library import LIBRARY_NAME, cudnn, write_library
 from lowdnn.capi.loading import load, process_state
-from lowdnn.capi.signatures import exported_names
 from lowdnn.config import put_first
 from lowdnn.status import SublibraryLoadingFailedError
 
@@ -52,11 +51,8 @@ def loaded_library() -> LoadedLibrary | None:
         library = ctypes.CDLL(LIBRARY_NAME, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
     except OSError:
         return None
-    try:
-        table = (ctypes.c_void_p * len(exported_names())).in_dll(library, TABLE_NAME)
-    except ValueError:
-        return LoadedLibrary(_file_of(library), is_own=False, is_answered=False)
-    return LoadedLibrary(_file_of(library), is_own=True, is_answered=any(table))
+    table = cudnn().table_in(library)
+    return LoadedLibrary(_file_of(library), is_own=table is not None, is_answered=table is not None and any(table))
 
 
 def call_counts() -> dict[str, int]:

@@ -13,11 +13,12 @@ from typing import Any
 
 from lowdnn.capi.calls.catalogue import CALLS
 from lowdnn.capi.errors import guarded
-from lowdnn.capi.library import LIBRARY_NAME, TABLE_NAME, write_library
+from lowdnn.capi.library import LIBRARY_NAME, TABLE_NAME, cudnn, write_library
 from lowdnn.capi.prototypes import prototype
 from lowdnn.capi.refusals import refused
-from lowdnn.capi.signatures import UNDOCUMENTED, exported_names, functions
+from lowdnn.capi.signatures import UNDOCUMENTED, functions
 from lowdnn.capi.state import State
+from lowdnn.capi.stubs.connection import Connection
 from lowdnn.capi.stubs.fallbacks import ANSWERED_BY_STUBS
 from lowdnn.capi.texts import error_strings, last_error_string
 from lowdnn.status import BadParamError
@@ -45,36 +46,46 @@ def reset() -> None:
 
 
 class Binding:
-    """A state, the functions in Python that work on it, and the tables of libraries that lead to them."""
+    """A state, the functions in Python that work on it, and the libraries that lead to them."""
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self._callbacks = _callbacks(state)
-        self._tables: dict[int, Any] = {}
+        self._connection = Connection(cudnn(), _callbacks(state))
         self._own: ctypes.CDLL | None = None
 
     def library(self, path: str | os.PathLike[str] | None) -> ctypes.CDLL:
         """See ``load``."""
         if path is not None:
-            return self._filled(_library_at(path))
+            return self._connected(path)
         if self._own is None:
-            self._own = self._filled(_library_in_process() or _new_library())
+            self._own = self._in_process() or self._new()
         return self._own
 
     def end(self) -> None:
         """Empties the tables, so that later calls reach the stubs alone, and closes the handles."""
-        for table in self._tables.values():
-            ctypes.memset(table, 0, ctypes.sizeof(table))
+        self._connection.end()
         self.state.close()
 
-    def _filled(self, library: ctypes.CDLL) -> ctypes.CDLL:
-        table = (ctypes.c_void_p * len(exported_names())).in_dll(library, TABLE_NAME)
-        for index, name in enumerate(exported_names()):
-            callback = self._callbacks.get(name)
-            if callback is not None:
-                table[index] = ctypes.cast(callback, ctypes.c_void_p)
-        self._tables[ctypes.addressof(table)] = table
-        return library
+    def _connected(self, path: str | os.PathLike[str]) -> ctypes.CDLL:
+        found = ctypes.CDLL(os.fspath(path))
+        if not self._connection.connect(found):
+            got = f"{os.fspath(path)!r} without {TABLE_NAME}"
+            raise BadParamError.at("load.path", expected="a library of write_library", got=got)
+        return found
+
+    def _in_process(self) -> ctypes.CDLL | None:
+        """The library of the SONAME that is loaded already, if it is one of ``write_library``."""
+        try:
+            found = ctypes.CDLL(LIBRARY_NAME, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+        except OSError:
+            return None
+        return found if self._connection.connect(found) else None
+
+    def _new(self) -> ctypes.CDLL:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / LIBRARY_NAME
+            write_library(path)
+            return self._connected(path)
 
 
 def _callbacks(state: State) -> dict[str, Any]:
@@ -91,38 +102,6 @@ def _callbacks(state: State) -> dict[str, Any]:
     for name in UNDOCUMENTED:
         found[name] = ctypes.CFUNCTYPE(ctypes.c_int)(guarded(name, refused(name), state))
     return found
-
-
-def _library_at(path: str | os.PathLike[str]) -> ctypes.CDLL:
-    found = ctypes.CDLL(os.fspath(path))
-    if not _has_table(found):
-        got = f"{os.fspath(path)!r} without {TABLE_NAME}"
-        raise BadParamError.at("load.path", expected="a library of write_library", got=got)
-    return found
-
-
-def _library_in_process() -> ctypes.CDLL | None:
-    """The library of the SONAME that is loaded already, if it is one of ``write_library``."""
-    try:
-        found = ctypes.CDLL(LIBRARY_NAME, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
-    except OSError:
-        return None
-    return found if _has_table(found) else None
-
-
-def _has_table(library: ctypes.CDLL) -> bool:
-    try:
-        ctypes.c_void_p.in_dll(library, TABLE_NAME)
-    except ValueError:
-        return False
-    return True
-
-
-def _new_library() -> ctypes.CDLL:
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / LIBRARY_NAME
-        write_library(path)
-        return ctypes.CDLL(str(path))
 
 
 @cache

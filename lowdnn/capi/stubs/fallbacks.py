@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -19,9 +20,6 @@ _PROPERTIES = struct.pack("<3i", *MIRRORED_CUDNN_VERSION)
 _TEXT = (
     b"CUDNN_STATUS_NOT_INITIALIZED lowdnn.capi: expected a loaded implementation, got none; call lowdnn.capi.load()\0"
 )
-
-#: The constants that fallbacks refer to.
-CONSTANTS: Final = _PROPERTIES + _TEXT
 
 
 class Action(Enum):
@@ -41,16 +39,31 @@ class Fallback:
     value: int
 
 
-def fallback_of(name: str) -> Fallback:
-    """The fallback of one function: a status for all but those of versions and texts."""
-    return _OTHERS.get(name, Fallback(Action.RETURN_NUMBER, Status.NOT_INITIALIZED))
+@dataclass(frozen=True)
+class Fallbacks:
+    """What a library answers by itself.
+
+    single: the answers of single functions, by name.  others: that of all others.  constants: what they refer to.
+    """
+
+    single: Mapping[str, Fallback]
+    others: Fallback
+    constants: bytes
+
+    def of(self, name: str) -> Fallback:
+        return self.single.get(name, self.others)
 
 
-_OTHERS: Final = {
-    "cudnnGetVersion": Fallback(Action.RETURN_NUMBER, version_number()),
-    "cudnnGetCudartVersion": Fallback(Action.RETURN_NUMBER, CUDA_VERSION),
-    "cudnnGetMaxDeviceVersion": Fallback(Action.RETURN_NUMBER, MAX_DEVICE_VERSION),
-    "cudnnGetProperty": Fallback(Action.WRITE_PROPERTY, 0),
-    "cudnnGetErrorString": Fallback(Action.RETURN_ADDRESS, len(_PROPERTIES)),
-    "cudnnGetLastErrorString": Fallback(Action.COPY_TEXT, len(_PROPERTIES)),
-}
+#: The answers of libcudnn.so.9: a status from all functions but those of versions and texts.
+CUDNN: Final = Fallbacks(
+    {
+        "cudnnGetVersion": Fallback(Action.RETURN_NUMBER, version_number()),
+        "cudnnGetCudartVersion": Fallback(Action.RETURN_NUMBER, CUDA_VERSION),
+        "cudnnGetMaxDeviceVersion": Fallback(Action.RETURN_NUMBER, MAX_DEVICE_VERSION),
+        "cudnnGetProperty": Fallback(Action.WRITE_PROPERTY, 0),
+        "cudnnGetErrorString": Fallback(Action.RETURN_ADDRESS, len(_PROPERTIES)),
+        "cudnnGetLastErrorString": Fallback(Action.COPY_TEXT, len(_PROPERTIES)),
+    },
+    Fallback(Action.RETURN_NUMBER, Status.NOT_INITIALIZED),
+    _PROPERTIES + _TEXT,
+)

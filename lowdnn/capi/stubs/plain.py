@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Final
 
 from lowdnn.capi.stubs import aarch64, x86_64
-from lowdnn.capi.stubs.fallbacks import CONSTANTS, fallback_of
+from lowdnn.capi.stubs.fallbacks import Fallbacks
 
 #: The modules of stubs by machine.
 MODULES: Final[Mapping[str, ModuleType]] = {"x86_64": x86_64, "aarch64": aarch64}
@@ -21,14 +21,15 @@ class PlainStubs:
     """
 
     relocation = 0
-    constants = CONSTANTS
     slots_bytes = 0
     needed: tuple[str, ...] = ()
     imports: Mapping[str, int] = {}
 
-    def __init__(self, module: ModuleType) -> None:
+    def __init__(self, module: ModuleType, fallbacks: Fallbacks) -> None:
         self.machine: int = module.MACHINE
+        self.constants = fallbacks.constants
         self._module = module
+        self._fallbacks = fallbacks
 
     def common(self, at: int, slots: int, constants: int) -> bytes:
         """Code at address ``at`` that all stubs share."""
@@ -36,5 +37,5 @@ class PlainStubs:
 
     def stub(self, name: str, at: int, entry: int, constants: int, common: int) -> bytes:
         """The code of the function ``name`` at ``at``, whose table entry is at ``entry``."""
-        content: bytes = self._module.stub(fallback_of(name), at, entry, constants)
+        content: bytes = self._module.stub(self._fallbacks.of(name), at, entry, constants)
         return content

@@ -11,7 +11,7 @@ from typing import Final
 
 import lowdnn
 from lowdnn.capi.stubs import x86_64
-from lowdnn.capi.stubs.fallbacks import ANSWERED_BY_STUBS, CONSTANTS, fallback_of
+from lowdnn.capi.stubs.fallbacks import ANSWERED_BY_STUBS, CUDNN
 from lowdnn.capi.stubs.starter_x86_64 import IMPORTS, PYTHON, SLOT_BYTES, SLOTS_BYTES, starter
 
 #: What the interpreter runs. lowdnn's own folder comes last, so that an installed lowdnn is taken first.
@@ -48,7 +48,7 @@ class StartingStubs:
         self.imports: Mapping[str, int] = {name: SLOT_BYTES * index for index, name in enumerate(IMPORTS)}
         root = str(Path(lowdnn.__file__).resolve().parents[1])
         texts = {"library": python, "code": _CODE.format(root=root), **{name: name for name in PYTHON}}
-        content = CONSTANTS + bytes(-len(CONSTANTS) % _WIDE_ALIGN)
+        content = CUDNN.constants + bytes(-len(CUDNN.constants) % _WIDE_ALIGN)
         self._offsets = {"program": len(content)}
         content += (sys.executable + "\0").encode("utf-32-le")
         for name, text in texts.items():
@@ -61,8 +61,8 @@ class StartingStubs:
 
     def stub(self, name: str, at: int, entry: int, constants: int, common: int) -> bytes:
         if name in ANSWERED_BY_STUBS:
-            return x86_64.stub(fallback_of(name), at, entry, constants)
+            return x86_64.stub(CUDNN.of(name), at, entry, constants)
         jump = x86_64.jump(entry, at)
         after = at + len(jump) + _CALL_BYTES
         call = b"\xe8" + struct.pack("<i", common - after)
-        return jump + call + x86_64.stub(fallback_of(name), after, entry, constants)
+        return jump + call + x86_64.stub(CUDNN.of(name), after, entry, constants)

@@ -1,0 +1,91 @@
+"""A shared object whose functions jump through an exported table, or do little where an entry is empty."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from lowdnn.capi.elf.shared_object import Parts, shared_object
+from lowdnn.capi.elf.tables import FIRST_VERSION, FUNCTION, OBJECT, UNVERSIONED, Symbol
+from lowdnn.capi.stubs.fallbacks import Fallbacks
+from lowdnn.capi.stubs.plain import PlainStubs
+from lowdnn.capi.stubs.starting import StartingStubs
+
+Stubs: TypeAlias = PlainStubs | StartingStubs
+
+_ENTRY_BYTES = 8
+_STUB_ALIGN = 16
+
+
+@dataclass(frozen=True)
+class Interface:
+    """soname: of the library, and the version of its functions.  names: of its functions, sorted.
+
+    table: the exported table, an address of 8 bytes for each of ``names``.  fallbacks: what empty entries do.
+    """
+
+    soname: str
+    names: tuple[str, ...]
+    table: str
+    fallbacks: Fallbacks
+
+    @property
+    def table_bytes(self) -> int:
+        return _ENTRY_BYTES * len(self.names)
+
+    def table_in(self, library: ctypes.CDLL) -> ctypes.Array[Any] | None:
+        """The table of a library that is loaded; None where it has none."""
+        try:
+            return (ctypes.c_void_p * len(self.names)).in_dll(library, self.table)
+        except ValueError:
+            return None
+
+    def written(self, stubs: Stubs) -> bytes:
+        """The file of the library, with ``stubs`` behind the names."""
+        offsets, sizes = self._placed(stubs)
+        symbols = [
+            Symbol(name, ".text", offset, size, FUNCTION, FIRST_VERSION)
+            for name, offset, size in zip(self.names, offsets, sizes, strict=False)
+        ]
+        return shared_object(
+            Parts(
+                machine=stubs.machine,
+                library=self.soname,
+                version_node=self.soname,
+                symbols=[*symbols, Symbol(self.table, ".bss", 0, self.table_bytes, OBJECT, UNVERSIONED)],
+                code=self._code(stubs, offsets),
+                constants=stubs.constants,
+                zeroed_bytes=self.table_bytes + stubs.slots_bytes,
+                needed=stubs.needed,
+                imports={name: self.table_bytes + offset for name, offset in stubs.imports.items()},
+                relocation=stubs.relocation,
+            )
+        )
+
+    def _placed(self, stubs: Stubs) -> tuple[list[int], list[int]]:
+        """(offsets, sizes) of the stubs in .text, behind the common code; one more offset is the end."""
+        sizes = [len(stubs.stub(name, 0, 0, 0, 0)) for name in self.names]
+        offsets = [_aligned(len(stubs.common(0, 0, 0)))]
+        for size in sizes:
+            offsets.append(_aligned(offsets[-1] + size))
+        return offsets, sizes
+
+    def _code(self, stubs: Stubs, offsets: list[int]) -> Callable[[int, int, int], bytes]:
+        """The text for given addresses of text, constants and table: the common code, and each stub at its offset."""
+
+        def code(text: int, constants: int, table: int) -> bytes:
+            content = bytearray(offsets[-1])
+            common = stubs.common(text, table + self.table_bytes, constants)
+            content[: len(common)] = common
+            for index, (name, offset) in enumerate(zip(self.names, offsets, strict=False)):
+                stub = stubs.stub(name, text + offset, table + _ENTRY_BYTES * index, constants, text)
+                content[offset : offset + len(stub)] = stub
+            return bytes(content)
+
+        return code
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _STUB_ALIGN) * _STUB_ALIGN
