@@ -116,9 +116,10 @@ EMULATED = Order(
         ("reports",),
         ("machine",),
         ("graphs", "launching"),
-        ("state",),
+        ("moves", "state"),
         ("streams",),
         ("context",),
+        ("graph_calls",),
         ("driver",),
     ),
 )

@@ -332,6 +332,9 @@ class Driver(Protocol):
 
     def graph_destroy(self, graph: int) -> None: ...
 
+    def graph_nodes(self, graph: int) -> tuple[int, ...]:
+        """The nodes, each after those that it depends on."""
+
     def graph_add_kernel_node(
         self, graph: int, dependencies: Sequence[int], function: int, config: LaunchConfig, parameters: int
     ) -> int:

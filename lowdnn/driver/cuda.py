@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from graphlib import TopologicalSorter
 from types import ModuleType
 from typing import Any
 
@@ -349,6 +350,16 @@ class CudaDriver:
 
     def graph_destroy(self, graph: int) -> None:
         self._call("cuGraphDestroy", graph)
+
+    def graph_nodes(self, graph: int) -> tuple[int, ...]:
+        _, node_count = self._call("cuGraphGetNodes", graph, 0)
+        _, _, _, edge_count = self._call("cuGraphGetEdges", graph, 0)
+        nodes, _ = self._call("cuGraphGetNodes", graph, node_count)
+        before, after, _, _ = self._call("cuGraphGetEdges", graph, edge_count)
+        order = TopologicalSorter[int]({int(node): () for node in nodes[:node_count]})
+        for first, then in zip(before[:edge_count], after[:edge_count], strict=True):
+            order.add(int(then), int(first))
+        return tuple(order.static_order())
 
     def graph_add_kernel_node(
         self, graph: int, dependencies: Sequence[int], function: int, config: LaunchConfig, parameters: int

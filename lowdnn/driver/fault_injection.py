@@ -86,6 +86,7 @@ CALLS: Mapping[str, str] = {
     "launch": "cuLaunchKernel",
     "graph_create": "cuGraphCreate",
     "graph_destroy": "cuGraphDestroy",
+    "graph_nodes": "cuGraphGetNodes",
     "graph_add_kernel_node": "cuGraphAddKernelNode",
     "graph_kernel_node_set_params": "cuGraphKernelNodeSetParams",
     "graph_instantiate": "cuGraphInstantiate",

@@ -90,7 +90,7 @@ class PreparedExecution:
         """Adds the plan's launches to a CUgraph, with the values' addresses. Raises what ``execute`` raises."""
 
         def add(loaded: LoadedPlan, pointers: tuple[int, ...], address: int) -> None:
-            self._cuda_graphs.remember(graph, loaded.add_to_graph(graph, pointers, address))
+            self._cuda_graphs.populate(graph, loaded, pointers, address)
 
         with handle.entered("populate_cuda_graph"):
             self._launch(values, workspace, handle, add)
@@ -99,12 +99,10 @@ class PreparedExecution:
         """Gives the nodes that ``add_to_graph`` added the values' addresses. Raises what ``execute`` raises, and
         CudaGraphMismatchError for a graph without such nodes."""
 
+        def update(loaded: LoadedPlan, pointers: tuple[int, ...], address: int) -> None:
+            self._cuda_graphs.update(graph, loaded, pointers, address, "update_cuda_graph.cuda_graph")
+
         with handle.entered("update_cuda_graph"):
-            nodes = self._cuda_graphs.nodes(graph, "update_cuda_graph.cuda_graph")
-
-            def update(loaded: LoadedPlan, pointers: tuple[int, ...], address: int) -> None:
-                loaded.update_nodes(graph, nodes, pointers, address)
-
             self._launch(values, workspace, handle, update)
 
     def _prepared_with(self, shapes: Shapes) -> PreparedExecution:

@@ -75,6 +75,15 @@ def test_a_node_of_a_graph_takes_other_parameters(board: Board) -> None:
     assert board.get(y, 32).tolist() == [5] * 16 + [0] * 16
 
 
+def test_nodes_are_told_in_their_order(board: Board) -> None:
+    x = board.put(np.zeros(32, np.uint32))
+    graph, nodes = graph_of(board, x, [("add", 1, 0), ("add", 2, 1), ("add", 3, 0), ("add", 4, 2)])
+    told = board.driver.graph_nodes(graph)
+    assert sorted(told) == sorted(nodes)
+    assert told.index(nodes[0]) < told.index(nodes[1]) < told.index(nodes[3]) > told.index(nodes[2])
+    assert board.driver.graph_nodes(board.driver.graph_create()) == ()
+
+
 def test_an_executable_takes_over_a_like_graph(board: Board) -> None:
     x = board.put(np.zeros(32, np.uint32))
     first, _ = graph_of(board, x, [("add", 1, 0), ("scale", 2, 1)])

@@ -121,18 +121,20 @@ def populate_cuda_graph(state: State, handle: Address, plan: Address, pack: Addr
     where = "cudnnBackendPopulateCudaGraph"
     loaded, pointers, workspace = _launchable(state, where, handle, plan, pack)
     target = checked(graph, f"{where}.graph")
-    state.cuda_graphs.remember(target, loaded.add_to_graph(target, pointers, workspace))
+    state.cuda_graphs.populate(target, loaded, pointers, workspace)
 
 
 def update_cuda_graph(state: State, handle: Address, plan: Address, pack: Address, graph: Address) -> None:
     """Gives the nodes that the plan added to ``graph`` new addresses; graphs made of it before keep the old ones.
 
-    Raises CudaGraphMismatchError for a graph that was not populated here, or by a plan of other launches.
+    ``graph`` may be the copy of a populated graph that a node of another graph holds.
+
+    Raises CudaGraphMismatchError for a graph without a plan's nodes, or with those of a plan of other launches.
     """
     where = "cudnnBackendUpdateCudaGraph"
     loaded, pointers, workspace = _launchable(state, where, handle, plan, pack)
     target = checked(graph, f"{where}.graph")
-    loaded.update_nodes(target, state.cuda_graphs.nodes(target, f"{where}.graph"), pointers, workspace)
+    state.cuda_graphs.update(target, loaded, pointers, workspace, f"{where}.graph")
 
 
 def _launchable(

@@ -9,12 +9,8 @@ stream, which would be a node of the graph.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from lowdnn.driver.base import (
     CaptureMode,
@@ -28,7 +24,8 @@ from lowdnn.driver.base import (
 from lowdnn.driver.emulated.context import CONTEXT, PrimaryContext
 from lowdnn.driver.emulated.copying.tensor_map import TensorMap, decode, encode, problem_of
 from lowdnn.driver.emulated.device import CUDA_VERSION, PTX_ISA, emulated_device
-from lowdnn.driver.emulated.graphs import Graph, KernelWork, OtherWork, Work, kernel_work
+from lowdnn.driver.emulated.graph_calls import GraphCalls, added, destroyed
+from lowdnn.driver.emulated.graphs import Graph, KernelWork, Node, kernel_work
 from lowdnn.driver.emulated.launching import (
     LoadedFunction,
     active_clusters,
@@ -38,6 +35,7 @@ from lowdnn.driver.emulated.launching import (
     launch_problem,
     potential_cluster_size,
 )
+from lowdnn.driver.emulated.moves import fill, on_device, to_device, to_host
 from lowdnn.driver.emulated.options import Options
 from lowdnn.driver.emulated.results import driver_error
 from lowdnn.driver.emulated.state import DeviceState, EventState, StreamState, find
@@ -90,6 +88,8 @@ class EmulatedDriver:
         self._device = emulated_device(arch)
         options = Options(policy, checks, landing, lane_budget, timeout_s, races)
         self._context = PrimaryContext(self._device, options)
+        #: Calls beyond ``Driver``.
+        self.graph_calls = GraphCalls(self._context)
 
     # -- device ---------------------------------------------------------------------------------------------
     def init(self) -> None:
@@ -173,28 +173,17 @@ class EmulatedDriver:
     def memcpy_htod_async(self, destination: int, source_host: int, size_bytes: int, stream: int) -> None:
         with self._context.entered("cuMemcpyHtoDAsync", destination, size_bytes) as state:
             if size_bytes:
-                copy = state.memory.host_write
-                submit(
-                    state,
-                    stream,
-                    OtherWork(lambda: copy(destination, _host_bytes(source_host, size_bytes)), size_bytes),
-                )
+                submit(state, stream, to_device(state.memory, destination, source_host, size_bytes))
 
     def memcpy_dtoh_async(self, destination_host: int, source: int, size_bytes: int, stream: int) -> None:
         with self._context.entered("cuMemcpyDtoHAsync", source, size_bytes) as state:
             if size_bytes:
-                read = state.memory.host_read
-
-                def copy() -> None:
-                    _host_bytes(destination_host, size_bytes)[:] = read(source, size_bytes)
-
-                submit(state, stream, OtherWork(copy, size_bytes))
+                submit(state, stream, to_host(state.memory, destination_host, source, size_bytes))
 
     def memcpy_dtod_async(self, destination: int, source: int, size_bytes: int, stream: int) -> None:
         with self._context.entered("cuMemcpyDtoDAsync", destination, source, size_bytes) as state:
             if size_bytes:
-                copy = state.memory.copy
-                submit(state, stream, OtherWork(lambda: copy(destination, source, size_bytes), size_bytes))
+                submit(state, stream, on_device(state.memory, destination, source, size_bytes))
 
     def memset_d8_async(self, destination: int, value: int, count: int, stream: int) -> None:
         self._fill("cuMemsetD8Async", destination, value, count, 1, stream)
@@ -205,9 +194,7 @@ class EmulatedDriver:
     def _fill(self, call: str, destination: int, value: int, count: int, width_bytes: int, stream: int) -> None:
         with self._context.entered(call, destination, value, count) as state:
             if count:
-                fill = state.memory.fill
-                work = OtherWork(lambda: fill(destination, value, count, width_bytes), count * width_bytes)
-                submit(state, stream, work)
+                submit(state, stream, fill(state.memory, destination, value, count, width_bytes))
 
     # -- tensor maps ----------------------------------------------------------------------------------------
     def tensor_map_encode_tiled(self, tiled: TiledMap) -> bytes:
@@ -378,22 +365,19 @@ class EmulatedDriver:
 
     def graph_destroy(self, graph: int) -> None:
         with self._context.entered("cuGraphDestroy", graph) as state:
-            find(state.graphs, "cuGraphDestroy", graph)
-            del state.graphs[graph]
+            destroyed(state, graph)
+
+    def graph_nodes(self, graph: int) -> tuple[int, ...]:
+        with self._context.entered("cuGraphGetNodes", graph) as state:
+            return tuple(find(state.graphs, "cuGraphGetNodes", graph).nodes)
 
     def graph_add_kernel_node(
         self, graph: int, dependencies: Sequence[int], function: int, config: LaunchConfig, parameters: int
     ) -> int:
         with self._context.entered("cuGraphAddKernelNode", graph) as state:
-            found = find(state.graphs, "cuGraphAddKernelNode", graph)
-            for dependency in dependencies:
-                find(found.nodes, "cuGraphAddKernelNode", dependency)
-            if len(set(dependencies)) < len(dependencies):
-                raise driver_error("cuGraphAddKernelNode", CuResult.INVALID_VALUE, f"{graph:#x}", "a dependency twice")
             self._check_launch(state, function, config)
-            node = state.add(found.nodes, self._node_work(state, function, config, parameters))
-            found.dependencies[node] = tuple(dependencies)
-            return node
+            work = self._node_work(state, function, config, parameters)
+            return added(state, "cuGraphAddKernelNode", graph, dependencies, work)
 
     def graph_kernel_node_set_params(
         self, graph: int, node: int, function: int, config: LaunchConfig, parameters: int
@@ -427,7 +411,7 @@ class EmulatedDriver:
         with self._context.entered("cuGraphLaunch", graph_exec, stream) as state:
             executable = find(state.executables, "cuGraphLaunch", graph_exec)
             refuse_in_capture(stream_of(state, stream).capture, "cuGraphLaunch")
-            for work in executable.nodes.values():
+            for work in executable.flat():
                 submit(state, stream, work)
 
     def graph_exec_destroy(self, graph_exec: int) -> None:
@@ -446,7 +430,7 @@ class EmulatedDriver:
         self,
         state: DeviceState,
         call: str,
-        nodes: dict[int, Work],
+        nodes: dict[int, Node],
         node: int,
         function: int,
         config: LaunchConfig,
@@ -463,7 +447,3 @@ class EmulatedDriver:
 
     def _kernel_work(self, state: DeviceState, function: int, config: LaunchConfig, parameters: int) -> KernelWork:
         return kernel_work(find(state.functions, "cuLaunchKernel", function).function, config, parameters)
-
-
-def _host_bytes(address: int, size_bytes: int) -> np.ndarray[Any, Any]:
-    return np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(address))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from lowdnn.driver.base import LaunchConfig
 from lowdnn.driver.emulated.machine import Function
@@ -27,7 +28,18 @@ class OtherWork:
     size_bytes: int
 
 
-Work = KernelWork | OtherWork
+Work: TypeAlias = KernelWork | OtherWork
+
+
+@dataclass(frozen=True)
+class Child:
+    """All work of a graph; ``handle`` stands for the graph inside of the node."""
+
+    graph: Graph
+    handle: int
+
+
+Node: TypeAlias = Work | Child
 
 
 @dataclass
@@ -37,15 +49,44 @@ class Graph:
     ``dependencies`` holds those of nodes that were added one by one; captured ones depend on all before them.
     """
 
-    nodes: dict[int, Work] = field(default_factory=dict)
+    nodes: dict[int, Node] = field(default_factory=dict)
     dependencies: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
+    def needed_by(self, node: int) -> tuple[int, ...]:
+        """The nodes that a node depends on; of those before a captured one, the last."""
+        if node in self.dependencies:
+            return self.dependencies[node]
+        before = [*self.nodes]
+        return tuple(before[: before.index(node)][-1:])
+
     def copied(self) -> Graph:
-        return Graph(dict(self.nodes), dict(self.dependencies))
+        """The same nodes, with copies of the graphs inside of them."""
+        nodes = {
+            node: Child(work.graph.copied(), work.handle) if isinstance(work, Child) else work
+            for node, work in self.nodes.items()
+        }
+        return Graph(nodes, dict(self.dependencies))
+
+    def embedded(self, handles: Iterator[int]) -> Graph:
+        """A copy with nodes of its own, as a node of another graph takes it."""
+        new = {node: next(handles) for node in self.nodes}
+        copy = self.copied()
+        return Graph(
+            {new[node]: work for node, work in copy.nodes.items()},
+            {new[node]: tuple(new[one] for one in needed) for node, needed in copy.dependencies.items()},
+        )
+
+    def flat(self) -> Iterator[Work]:
+        """The work in its order, with that of graphs inside of nodes."""
+        for work in self.nodes.values():
+            if isinstance(work, Child):
+                yield from work.graph.flat()
+            else:
+                yield work
 
     def take_over(self, other: Graph) -> None:
         """Replaces each node's work by that of ``other``'s node in its place; see ``difference``."""
-        self.nodes = dict(zip(self.nodes, other.nodes.values(), strict=True))
+        self.nodes = dict(zip(self.nodes, other.copied().nodes.values(), strict=True))
 
     def difference(self, other: Graph) -> str:
         """Why an executable made of this graph cannot be updated from ``other``; empty where it can."""
@@ -54,6 +95,10 @@ class Graph:
         for place, (mine, its) in enumerate(zip(self.nodes.values(), other.nodes.values(), strict=True)):
             if type(mine) is not type(its):
                 return f"node {place}: another kind of work"
+            if isinstance(mine, Child) and isinstance(its, Child):
+                inside = mine.graph.difference(its.graph)
+                if inside:
+                    return f"the graph of node {place}: {inside}"
         if self._edges() != other._edges():
             return "the nodes depend on others than before"
         return ""
