@@ -22,8 +22,6 @@ from lowdnn.status import BadParamError
 LIBRARY_NAME: Final = "libcudnn.so.9"
 #: The exported table: an address of 8 bytes for each of ``exported_names``, in their order.
 TABLE_NAME: Final = "lowdnn_capi_table"
-#: The machines whose library can start Python.
-STARTING_MACHINES: Final = ("x86_64",)
 
 
 def write_library(
@@ -31,9 +29,9 @@ def write_library(
 ) -> None:
     """Writes the library to ``path``. ``machine``: ``x86_64`` or ``aarch64``, this computer's if left out.
 
-    python: the file of this Python's libpython (``libpython()``), for a library that serves programs without Python, on
-    x86_64. The first call of a function opens that file, starts an interpreter with this Python's packages and connects
-    it to lowdnn.
+    python: the file of this Python's libpython (``libpython()``), for a library that serves programs without Python.
+    The first call of a function opens that file, starts an interpreter with this Python's packages and connects it to
+    lowdnn.
 
     Raises BadParamError for another machine, OSError where the file cannot be written.
     """
@@ -45,10 +43,9 @@ def write_library(
 def library(machine: str | None = None, python: str | os.PathLike[str] | None = None) -> bytes:
     """The library as ``write_library`` writes it."""
     chosen = platform.machine() if machine is None else machine
-    machines = tuple(MODULES) if python is None else STARTING_MACHINES
-    if chosen not in machines:
-        raise BadParamError.at("write_library.machine", expected=" or ".join(machines), got=repr(chosen))
-    stubs: Stubs = PlainStubs(MODULES[chosen], CUDNN) if python is None else StartingStubs(os.fspath(python))
+    if chosen not in MODULES:
+        raise BadParamError.at("write_library.machine", expected=" or ".join(MODULES), got=repr(chosen))
+    stubs: Stubs = PlainStubs(MODULES[chosen], CUDNN) if python is None else StartingStubs(chosen, os.fspath(python))
     return cudnn().written(stubs)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 
-from lowdnn.capi.library import LIBRARY_NAME, STARTING_MACHINES, write_library
+from lowdnn.capi.library import LIBRARY_NAME, write_library
 from lowdnn.capi.stubs.starting import libpython
 from lowdnn.config import with_first
 
@@ -22,14 +21,14 @@ _STARTUP = Path(__file__).resolve().parent / "startup"
 def run(arguments: Sequence[str]) -> int:
     """Runs Python with ``arguments`` on lowdnn's library. Returns its exit code, or 128 and the signal that ended it.
 
-    Where the library can start Python (x86-64), programs in C among the child processes are connected at their first
-    call, too, and a Python that ignores PYTHONPATH.
+    Programs in C among the child processes are connected at their first call, too, and so is a Python that ignores
+    PYTHONPATH.
 
     Signals that end this process are passed on; those of the terminal reach the program anyway.
     """
     with TemporaryDirectory(prefix="lowdnn-") as folder:
         library = Path(folder) / LIBRARY_NAME
-        write_library(library, python=libpython() if platform.machine() in STARTING_MACHINES else None)
+        write_library(library, python=libpython())
         program = subprocess.Popen([sys.executable, *arguments], env=environment_on(library))
 
         def pass_on(number: int, _: FrameType | None) -> None:

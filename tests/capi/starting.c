@@ -22,7 +22,11 @@ int PyRun_SimpleString(const char *code) {
   printf("inner call %d\n", create(NULL));
   usleep(100000);
   table[1] = (void *)many; /* cudnnActivationForward */
+#ifdef __x86_64__
   __asm__ volatile("pcmpeqb %%xmm0, %%xmm0\n mov $-1, %%r8\n mov $-1, %%r9" ::: "xmm0", "r8", "r9");
+#else
+  __asm__ volatile("movi v0.16b, #255\n mov x6, #-1\n mov x7, #-1" ::: "v0", "x6", "x7");
+#endif
   return 0;
 }
 #else

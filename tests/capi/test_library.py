@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import shutil
 import struct
@@ -16,13 +17,8 @@ from lowdnn.capi.library import LIBRARY_NAME, TABLE_NAME, library
 from lowdnn.capi.signatures import UNDOCUMENTED, exported_names, functions
 from lowdnn.status import BadParamError, Status
 from tests.support.arm64 import Arm64
+from tests.support.c_programs import MACHINES, Toolchain
 
-MACHINES = ("x86_64", "aarch64")
-#: (compiler, what runs its programs) by machine.
-TOOLS = {
-    "x86_64": ("gcc", ()),
-    "aarch64": ("aarch64-linux-gnu-gcc", ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu")),
-}
 PROGRAM = """
 #include <stddef.h>
 #include <stdio.h>
@@ -113,18 +109,11 @@ def test_readelf_finds_no_fault(written: Path) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_a_program_in_c(machine: str, tmp_path: Path) -> None:
-    compiler, runner = TOOLS[machine]
-    runner = () if platform.machine() == machine else runner
-    compiler = "gcc" if platform.machine() == machine else compiler
-    missing = [tool for tool in (compiler, *runner[:1]) if shutil.which(tool) is None]
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    tools = Toolchain.of(machine)
     write_library(tmp_path / LIBRARY_NAME, machine)
     (tmp_path / "program.c").write_text(PROGRAM)
-    build = [compiler, "program.c", f"./{LIBRARY_NAME}", "-fPIC", "-o", "program", f"-Wl,-rpath,{tmp_path}"]
-    subprocess.run(build, cwd=tmp_path, check=True)
-    done = subprocess.run([*runner, "./program"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == PRINTED
+    tools.build(tmp_path, "program.c", f"./{LIBRARY_NAME}", "-fPIC", "-o", "program", f"-Wl,-rpath,{tmp_path}")
+    assert tools.output(tmp_path, dict(os.environ)) == PRINTED
 
 
 class Aarch64Library:

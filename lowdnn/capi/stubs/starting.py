@@ -1,18 +1,18 @@
-"""Stubs that start Python at the first call whose table entry is empty, for programs that have no Python (x86-64)."""
+"""Stubs that start Python at the first call whose table entry is empty, for programs that have no Python."""
 
 from __future__ import annotations
 
-import struct
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 import lowdnn
-from lowdnn.capi.stubs import x86_64
+from lowdnn.capi.stubs import starter_aarch64, starter_x86_64
 from lowdnn.capi.stubs.fallbacks import ANSWERED_BY_STUBS, CUDNN
-from lowdnn.capi.stubs.starter_x86_64 import IMPORTS, PYTHON, SLOT_BYTES, SLOTS_BYTES, starter
+from lowdnn.capi.stubs.plain import MODULES
+from lowdnn.capi.stubs.starter import IMPORTS, PYTHON, SLOT_BYTES, SLOTS_BYTES, Code, slot_addresses, starter
 
 #: What the interpreter runs. lowdnn's own folder comes last, so that an installed lowdnn is taken first.
 _CODE: Final = """
@@ -21,10 +21,11 @@ sys.path.append({root!r})
 from lowdnn import capi
 capi.load()
 """
-_WIDE_ALIGN = 4
-_CALL_BYTES = 5
-#: R_X86_64_GLOB_DAT: the address of a symbol.
-_GLOB_DAT = 6
+_WIDE_ALIGN: Final = 4
+_CODES: Final[Mapping[str, Callable[[int, Mapping[str, int], Mapping[str, int]], Code]]] = {
+    "x86_64": starter_x86_64.Code,
+    "aarch64": starter_aarch64.Code,
+}
 
 
 def libpython() -> str:
@@ -37,14 +38,15 @@ def libpython() -> str:
 class StartingStubs:
     """As ``PlainStubs``. What the code refers to lies behind the constants of the stubs' own answers."""
 
-    machine = x86_64.MACHINE
-    relocation = _GLOB_DAT
     slots_bytes = SLOTS_BYTES
     #: Older C libraries have dlopen in a file of its own, which newer ones keep.
     needed = ("libdl.so.2", "libc.so.6")
 
-    def __init__(self, python: str) -> None:
-        """``python``: the file of libpython."""
+    def __init__(self, machine: str, python: str) -> None:
+        """``machine``: one of ``MODULES``.  python: the file of libpython."""
+        self._module, self._new_code = MODULES[machine], _CODES[machine]
+        self.machine: int = self._module.MACHINE
+        self.relocation: int = self._module.IMPORTED
         self.imports: Mapping[str, int] = {name: SLOT_BYTES * index for index, name in enumerate(IMPORTS)}
         root = str(Path(lowdnn.__file__).resolve().parents[1])
         texts = {"library": python, "code": _CODE.format(root=root), **{name: name for name in PYTHON}}
@@ -57,12 +59,13 @@ class StartingStubs:
         self.constants = content
 
     def common(self, at: int, slots: int, constants: int) -> bytes:
-        return starter(at, slots, {name: constants + offset for name, offset in self._offsets.items()})
+        addresses = {name: constants + offset for name, offset in self._offsets.items()}
+        return starter(self._new_code(at, slot_addresses(slots), addresses))
 
     def stub(self, name: str, at: int, entry: int, constants: int, common: int) -> bytes:
-        if name in ANSWERED_BY_STUBS:
-            return x86_64.stub(CUDNN.of(name), at, entry, constants)
-        jump = x86_64.jump(entry, at)
-        after = at + len(jump) + _CALL_BYTES
-        call = b"\xe8" + struct.pack("<i", common - after)
-        return jump + call + x86_64.stub(CUDNN.of(name), after, entry, constants)
+        content: bytes = b""
+        if name not in ANSWERED_BY_STUBS:
+            content += self._module.jump(entry, at)
+            content += self._module.call(common, at + len(content))
+        content += self._module.stub(CUDNN.of(name), at + len(content), entry, constants)
+        return content

@@ -14,6 +14,8 @@ from lowdnn.status import Status
 
 #: The processor's number in an ELF header.
 MACHINE: Final = 62
+#: R_X86_64_GLOB_DAT: the relocation that writes the address of a symbol.
+IMPORTED: Final = 6
 
 _RETURN = b"\xc3"
 
@@ -32,6 +34,11 @@ def jump(entry: int, at: int) -> bytes:
         + b"\x74\x03"  # jz over the jump
         + b"\x41\xff\xe3"  # jmp r11
     )  # fmt: skip
+
+
+def call(target: int, at: int) -> bytes:
+    """Code at ``at`` that calls ``target``."""
+    return b"\xe8" + _relative(target, at + 5)
 
 
 def _fallback(fallback: Fallback, at: int, constant: int) -> bytes:
