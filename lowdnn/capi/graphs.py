@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,10 +14,11 @@ from lowdnn import dtypes
 from lowdnn.backend.handle import Handle
 from lowdnn.capi.descriptors import FilterDescriptor, TensorDescriptor
 from lowdnn.capi.memory import Address, checked
-from lowdnn.enums import DataType, HeurMode, PointwiseMode
+from lowdnn.enums import DataType, HeurMode, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, rank
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation, is_backward
+from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.workspace import Workspace
@@ -82,10 +84,10 @@ class Builder:
     ) -> Tensor:
         """Adds y = mode(alphas[0] * inputs[0], ...), or dx = mode(dy, x) for a gradient; returns y.
 
-        parameters: fields of ``Pointwise`` beside mode and compute type.
+        inputs: x, b and t, or dy and x.  parameters: fields of ``Pointwise`` beside mode and compute type.
         """
         compute = compute_type_of(y.data_type, *(tensor.data_type for tensor in inputs))
-        names = ("dy", "x") if is_backward(mode) else ("x", "b")
+        names = ("dy", "x") if is_backward(mode) else ("x", "b", "t")
         ports: dict[str, Any] = dict(zip(names, inputs, strict=False)) | {"dx" if is_backward(mode) else "y": y}
         scales: dict[str, Any] = dict(zip(("alpha1", "alpha2"), alphas, strict=False))
         arguments: dict[str, Any] = dict(parameters)
@@ -101,18 +103,45 @@ class Builder:
         where: str,
     ) -> None:
         """Adds y = alpha * result + beta * y. ``write`` adds what writes the result to the tensor that it is given."""
-        alpha, beta = scales
         y = self.tensor(of, address, where)
         if scales == (1.0, 0.0):
             write(y)
             return
         result = self.virtual(of.dims, compute_type_of(of.data_type))
         write(result)
+        self.blend(result, y, scales)
+
+    def blend(self, x: Tensor, y: Tensor, scales: tuple[float, float]) -> None:
+        """Adds y = alpha * x + beta * y, where x may repeat.
+
+        There is another plan for beta 0, since y is not read then; otherwise one plan serves all numbers.
+        """
+        alpha, beta = scales
+        compute = compute_type_of(x.data_type, y.data_type)
         if beta == 0:
-            self.pointwise(PointwiseMode.IDENTITY, y, result, alphas=(alpha,))
-        else:
-            old = self.tensor(of, address, where)
-            self.pointwise(PointwiseMode.ADD, y, result, old, alphas=(alpha, beta))
+            self.scaled(alpha, x, compute, y)
+            return
+        old = replace(y, uid=self._next())
+        self.pointers[old.uid] = self.pointers[y.uid]
+        self.pointwise(PointwiseMode.ADD, y, self.scaled(alpha, x, compute), self.scaled(beta, old, compute))
+
+    def scaled(self, factor: float, x: Tensor, compute: DataType, y: Tensor | None = None) -> Tensor:
+        """Adds y = factor * x, where ``factor`` travels with the launch; returns y, by default a virtual tensor."""
+        result = y or self.virtual(x.dims, compute)
+        return self.pointwise(PointwiseMode.MUL, result, x, self.value(factor, x.rank, compute))
+
+    def reduced(self, x: Tensor, y: Tensor, operator: ReduceTensorOp) -> Tensor:
+        """Adds y = operator over the axes of x along which y has extent 1; returns y."""
+        reduction = Reduction(operator, compute_type_of(x.data_type, y.data_type))
+        self.operations.append(ReductionOperation(reduction, x, y))
+        return y
+
+    def without_nan(self, x: Tensor, instead: Tensor) -> Tensor:
+        """Adds y = x where x is a number, else ``instead``; both may repeat. Returns y."""
+        is_number = self.pointwise(PointwiseMode.CMP_EQ, self.virtual(x.dims, DataType.BOOLEAN), x, x)
+        dims = tuple(map(max, x.dims, instead.dims))
+        result = self.virtual(dims, compute_type_of(x.data_type, instead.data_type))
+        return self.pointwise(PointwiseMode.BINARY_SELECT, result, x, instead, is_number)
 
     def _next(self) -> int:
         self._uid += 1

@@ -15,7 +15,6 @@ _FAMILIES: Final = {
     "CTCLoss": "connectionist temporal classification",
     "Attn|SeqData": "attention outside of graphs",
     "SpatialT": "spatial transformers",
-    "Divisive": "divisive normalisation",
     "Transform": "transforms that pad and fold",
     "FusedOps": "fused operation plans",
     "FoldedConv|Im2Col|ReorderFilter": "operands of convolutions in other forms",

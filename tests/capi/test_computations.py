@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lowdnn.capi.classic_enums import OpTensorOp, PoolingMode, SoftmaxAlgorithm, SoftmaxMode
+from lowdnn.capi.classic_enums import IndicesType, OpTensorOp, PoolingMode, SoftmaxAlgorithm, SoftmaxMode
 from lowdnn.capi.graphs import MAX_STREAMS
 from lowdnn.capi.loading import Binding
 from lowdnn.enums import ActivationMode, DataType, ReduceTensorOp
+from lowdnn.ops.divisive_normalization import DivisiveNormalizationBackward, DivisiveNormalizationForward
+from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
 from lowdnn.status import Status
@@ -182,6 +184,34 @@ def test_local_response_normalisation(calls: Calls, alpha: float, beta: float) -
     close(calls.result("cudnnLRNCrossChannelBackward", descriptor, 0, alpha, *arguments), alpha * dx + beta * old)
 
 
+@pytest.mark.parametrize(("alpha", "beta"), SCALES[::2])
+def test_divisive_normalisation(calls: Calls, alpha: float, beta: float) -> None:
+    """With means, then without; x describes the means, dy and the memory that cuDNN would work in, too."""
+    descriptor = calls.caller.output("cudnnCreateLRNDescriptor")
+    calls.caller.call("cudnnSetLRNDescriptor", descriptor, 3, 0.9, 0.75, 1.5)
+    x, dy, means, old, old_means = (normal(2, 3, 4, 5) for _ in range(5))
+    tensor = Tensor(1, DataType.FLOAT, x.shape, (60, 20, 5, 1), 16)
+    dmeans, temporary = calls.memory.put(old_means), calls.memory.put(x)
+    parameters = {"lrn_n": 3, "lrn_alpha": 0.9, "lrn_beta": 0.75, "lrn_k": 1.5}
+    values = {"x": x.astype(float), "dy": dy.astype(float), "means": means.astype(float)}
+    forward = DivisiveNormalizationForward(tensor, tensor, tensor, **parameters).reference(values)
+    ports = dict.fromkeys(("x", "dy", "dx", "means", "dmeans"), tensor)
+    backward = DivisiveNormalizationBackward(**ports, **parameters).reference(values)
+    given, name = calls.memory.put(means), "cudnnDivisiveNormalizationForward"
+    found = calls.result(name, descriptor, 0, alpha, x, given, temporary, temporary, beta, old)
+    close(found, alpha * forward["y"] + beta * old)
+    assert calls.status(name, descriptor, 0, alpha, x, given, 0, temporary, beta, old) is Status.BAD_PARAM_NULL_POINTER
+    gradient, name = calls.memory.put(dy), "cudnnDivisiveNormalizationBackward"
+    target, address = tensor_descriptor(calls.caller, old), calls.memory.put(old)
+    scales = [ctypes.byref(scale(value)) for value in (alpha, beta)]
+    source = (tensor_descriptor(calls.caller, x), calls.memory.put(x))
+    arguments = (gradient, temporary, temporary, scales[1], target, address)
+    calls.caller.call(name, calls.handle, descriptor, 0, scales[0], *source, given, *arguments, dmeans)
+    close(calls.memory.get(address), alpha * backward["dx"] + beta * old)
+    close(calls.memory.get(dmeans), alpha * backward["dmeans"] + beta * old_means)
+    calls.caller.call(name, calls.handle, descriptor, 0, scales[0], *source, 0, *arguments, 0)
+
+
 @pytest.mark.parametrize("operation", OpTensorOp, ids=lambda operation: operation.name)
 def test_op_tensor(calls: Calls, operation: OpTensorOp) -> None:
     beta = (0.0, 2.0)[operation % 2]
@@ -246,8 +276,39 @@ def test_reductions(calls: Calls, operation: ReduceTensorOp) -> None:
     room = calls.memory.put(np.zeros(max(size, 1), np.uint8))
     found = calls.result("cudnnReduceTensor", descriptor, 0, 0, room, size, alpha, a, beta, old)
     close(found, alpha * functions[operation](a.astype(np.float64)) + beta * old)
-    calls.caller.call("cudnnSetReduceTensorDescriptor", descriptor, operation, DataType.FLOAT, 0, 1, 0)
-    assert calls.status("cudnnReduceTensor", descriptor, 0, 0, 0, 0, alpha, a, beta, old) is Status.NOT_SUPPORTED
+    if operation not in (ReduceTensorOp.MIN, ReduceTensorOp.MAX):
+        calls.caller.call("cudnnSetReduceTensorDescriptor", descriptor, operation, DataType.FLOAT, 0, 1, 0)
+        assert calls.status("cudnnReduceTensor", descriptor, 0, 0, 0, 0, alpha, a, beta, old) is Status.BAD_PARAM
+
+
+@pytest.mark.parametrize("kind", IndicesType, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("operation", [ReduceTensorOp.MIN, ReduceTensorOp.MAX], ids=lambda operation: operation.name)
+def test_indices_of_extremes(calls: Calls, operation: ReduceTensorOp, kind: IndicesType) -> None:
+    """The first extreme counts among equal ones; a NaN is the extreme where it propagates, and otherwise none."""
+    nan, dtype = kind % 2, (np.uint32, np.uint64, np.uint16, np.uint8)[kind]
+    descriptor = calls.caller.output("cudnnCreateReduceTensorDescriptor")
+    calls.caller.call("cudnnSetReduceTensorDescriptor", descriptor, operation, DataType.FLOAT, nan, 1, kind)
+    shape, old = ((4, 3, 5, 40) if kind is IndicesType.BITS_16 else (2, 3, 5, 4)), integers(1, 3, 5, 1)
+    a = integers(*shape)
+    a[1, 1, 2, 3], a[0, 2, 4, :2] = np.nan, np.nan
+    sizes = (calls.handle, descriptor, tensor_descriptor(calls.caller, a), tensor_descriptor(calls.caller, old))
+    needed = calls.caller.output("cudnnGetReductionIndicesSize", *sizes, kind=ctypes.c_size_t)
+    room, size = calls.memory.put(np.full((1, 3, 5, 1), 77, dtype)), (1 << 20) * (nan + 1)
+    assert needed == 15 * np.dtype(dtype).itemsize
+    workspace = calls.memory.put(np.zeros(size, np.uint8))
+    found = calls.result("cudnnReduceTensor", descriptor, room, needed, workspace, size, 2.0, a, -1.0, old)
+    flat = a.transpose(1, 2, 0, 3).reshape(3, 5, -1)
+    is_max = operation is ReduceTensorOp.MAX
+    extremes, places = (np.max, np.argmax) if is_max else (np.min, np.argmin)
+    usable = flat if nan else np.where(np.isnan(flat), -np.inf if is_max else np.inf, flat)
+    close(found, 2 * extremes(usable, -1).reshape(old.shape) - old)
+    np.testing.assert_array_equal(calls.memory.get(room).reshape(3, 5), places(usable, -1))
+    status = calls.status("cudnnReduceTensor", descriptor, room, needed - 1, workspace, size, 2.0, a, -1.0, old)
+    assert status is Status.BAD_PARAM_SIZE_INSUFFICIENT
+    too_many = np.zeros((1, 1, 8, 40), np.float32)
+    if kind is IndicesType.BITS_8:
+        arguments = (descriptor, room, 1, workspace, size, 1.0, too_many, 0.0, integers(1, 1, 1, 1))
+        assert calls.status("cudnnReduceTensor", *arguments) is Status.NOT_SUPPORTED
 
 
 @pytest.mark.parametrize(("alpha", "beta"), SCALES)

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from lowdnn.capi.calls.convolutions import BACKWARD_DATA, BACKWARD_FILTER, FORWARD, Direction
+from lowdnn.capi.loading import Binding
 from lowdnn.enums import ActivationMode, ConvolutionMode, DataType, MathType
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.tensor import Tensor
@@ -165,6 +166,20 @@ def test_the_told_workspace_is_enough_for_any_scales(
         assert case.run(row[0], 2.0, -1.0, (room, row[3])) is Status.SUCCESS, caller.last_error()
         found = case.memory.get(begins[2])[skipped:]
         np.testing.assert_array_equal(found, expected.transpose(orders[2]).ravel())
+
+
+@DIRECTIONS
+def test_other_scales_need_no_other_plan(
+    caller: Caller, device: Runtime, binding: Binding, direction: Direction
+) -> None:
+    case = Case(caller, device, direction)
+    expected, workspace = case.arrays[2].astype(np.float64), (case.memory.put(np.zeros(1 << 20, np.uint8)), 1 << 20)
+    for alpha, beta in ((2.0, 0.0), (-3.0, 0.0), (1.0, 1.0), (2.0, -0.5), (-1.0, 4.0)):
+        assert case.run(int(direction.order[0]), alpha, beta, workspace) is Status.SUCCESS, caller.last_error()
+        expected = alpha * case.product + beta * expected
+        np.testing.assert_array_equal(case.result, expected)
+    (known,) = binding.state.graphs._planned.values()
+    assert len(known) == 2
 
 
 @DIRECTIONS

@@ -11,7 +11,7 @@ from lowdnn.capi.errors import Call
 from lowdnn.capi.graphs import Builder, compute_type_of
 from lowdnn.capi.memory import Address
 from lowdnn.capi.state import State
-from lowdnn.enums import ActivationMode, PointwiseMode
+from lowdnn.enums import ActivationMode, NanPropagation, PointwiseMode
 from lowdnn.ops.tensor import Tensor
 
 
@@ -33,11 +33,14 @@ def activation_forward(
 
 
 def activate(builder: Builder, activation: ActivationDescriptor, x: Tensor, y: Tensor) -> None:
-    """Adds y = activation(x)."""
+    """Adds y = activation(x); that of a NaN which does not propagate is 0."""
+    if activation.mode in _RELUS and activation.nan_propagation is NanPropagation.NOT_PROPAGATE_NAN:
+        x = builder.without_nan(x, builder.constant(0.0, x.rank, compute_type_of(x.data_type)))
     mode, parameters = _FORWARD[activation.mode](activation)
     builder.pointwise(mode, y, x, parameters=parameters)
 
 
+_RELUS = (ActivationMode.RELU, ActivationMode.CLIPPED_RELU)
 _FORWARD: Mapping[ActivationMode, Callable[[ActivationDescriptor], tuple[PointwiseMode, dict[str, float]]]] = {
     ActivationMode.SIGMOID: lambda _: (PointwiseMode.SIGMOID_FWD, {}),
     ActivationMode.RELU: lambda _: (PointwiseMode.RELU_FWD, {}),

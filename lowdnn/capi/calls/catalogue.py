@@ -19,6 +19,7 @@ from lowdnn.capi.calls import (
     operation_descriptors,
     pooling,
     reductions,
+    softmax,
     tensor_descriptors,
 )
 from lowdnn.capi.errors import Call
@@ -36,6 +37,7 @@ CALLS: Mapping[str, Call] = {
     **activations.CALLS,
     **elementwise.CALLS,
     **pooling.CALLS,
+    **softmax.CALLS,
     **reductions.CALLS,
     **batch_norms.CALLS,
     **norms.CALLS,

@@ -31,6 +31,7 @@ from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.event import Event
 from lowdnn.status import BadParamError, LowdnnError, Status
@@ -128,16 +129,20 @@ class Problem:
         """FMA_MATH asks for true fp32, without tensor cores."""
         return HeurMode.FALLBACK if self.convolution.math_type is MathType.FMA_MATH else HeurMode.A
 
-    def built(self, where: str, alpha: float = 1.0, beta: float = 0.0) -> Builder:
+    def built(self, where: str, scales: tuple[float, float] = (1.0, 0.0)) -> Builder:
         """The graph: c = alpha * convolution(a, b) + beta * c."""
-        builder = Builder()
-        ports = {
+        builder, (*_, result) = Builder(), self.direction.ports
+        operands = {
             port: builder.tensor(tensor, address, f"{where}.{port}")
-            for port, tensor, address in zip(self.direction.ports, self.tensors, self.addresses, strict=True)
+            for port, tensor, address in zip(self.direction.ports[:2], self.tensors, self.addresses, strict=False)
         }
-        operation = self.direction.operation(geometry(self.convolution), **ports, alpha=alpha, beta=beta)
         self.check_groups(where)
-        builder.operations.append(operation)
+
+        def write(c: Tensor) -> None:
+            ports = operands | {result: c}
+            builder.operations.append(self.direction.operation(geometry(self.convolution), **ports))
+
+        builder.store(write, self.tensors[2], self.addresses[2], scales, f"{where}.{result}")
         return builder
 
     def check_groups(self, where: str) -> None:
@@ -183,7 +188,7 @@ def _run(direction: Direction, name: str) -> Call:
         problem = Problem.of(state, name, direction, convolution, (a_desc, b_desc, c_desc), (a, b, c))
         data_type = problem.tensors[2].data_type
         scales = (read_scale(alpha, data_type, f"{name}.alpha"), read_scale(beta, data_type, f"{name}.beta"))
-        builder = problem.built(name, *scales)
+        builder = problem.built(name, scales)
         place = _place(state, user, problem, builder, algorithm, name)
 
         def told_bytes() -> int:

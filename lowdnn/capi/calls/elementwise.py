@@ -15,7 +15,7 @@ from lowdnn.capi.errors import Call
 from lowdnn.capi.graphs import compute_type_of
 from lowdnn.capi.memory import Address, checked, read_array
 from lowdnn.capi.state import State
-from lowdnn.enums import PointwiseMode
+from lowdnn.enums import NanPropagation, PointwiseMode
 from lowdnn.ops.tensor import Tensor
 
 
@@ -25,27 +25,27 @@ def op_tensor(
 ) -> None:  # fmt: skip
     """C = operation(alpha1 * A, alpha2 * B) + beta * C; B repeats where its extent is 1."""
     frame = Frame.of(state, handle, "cudnnOpTensor")
-    chosen = was_set(state, operation, OpTensorDescriptor, f"{frame.name}.opTensorDesc")
-    found = chosen.operation
+    found = was_set(state, operation, OpTensorDescriptor, f"{frame.name}.opTensorDesc")
     first, target = frame.tensor(a_desc, a, "a"), frame.descriptor(c_desc, "c")
     frame.check_dims(target, frame.descriptor(a_desc, "a"), "a")
-    scales = [frame.scale(alpha1, chosen.compute_type, "alpha1")]
-    inputs = [first]
-    if found in _BINARY:
-        scales.append(frame.scale(alpha2, chosen.compute_type, "alpha2"))
-        inputs.append(frame.tensor(b_desc, b, "b"))
+    builder, kind = frame.builder, found.compute_type
+    compute = compute_type_of(target.data_type, first.data_type)
+    scaled = [builder.scaled(frame.scale(alpha1, kind, "alpha1"), first, compute)]
+    if found.operation in _BINARY:
         frame.check_repeats(frame.descriptor(b_desc, "b"), target, "b")
+        scaled.append(builder.scaled(frame.scale(alpha2, kind, "alpha2"), frame.tensor(b_desc, b, "b"), compute))
+    if found.operation in _EXTREMES and found.nan_propagation is NanPropagation.NOT_PROPAGATE_NAN:
+        scaled = [builder.without_nan(x, other) for x, other in (scaled, scaled[::-1])]
 
     def write(result: Tensor) -> None:
-        if found is OpTensorOp.SQRT:
-            frame.builder.pointwise(PointwiseMode.SQRT, result, first, alphas=tuple(scales))
-        elif found is OpTensorOp.NOT:
-            one = frame.builder.constant(1.0, len(target.dims), compute_type_of(target.data_type))
-            frame.builder.pointwise(PointwiseMode.SUB, result, one, first, alphas=(1.0, scales[0]))
+        if found.operation is OpTensorOp.SQRT:
+            builder.pointwise(PointwiseMode.SQRT, result, *scaled)
+        elif found.operation is OpTensorOp.NOT:
+            builder.pointwise(PointwiseMode.SUB, result, builder.constant(1.0, len(target.dims), compute), *scaled)
         else:
-            frame.builder.pointwise(_BINARY[found], result, *inputs, alphas=tuple(scales))
+            builder.pointwise(_BINARY[found.operation], result, *scaled)
 
-    frame.builder.store(write, target, c, (1.0, frame.scale(beta, chosen.compute_type, "beta")), f"{frame.name}.C")
+    builder.store(write, target, c, (1.0, frame.scale(beta, kind, "beta")), f"{frame.name}.C")
     frame.run()
 
 
@@ -55,6 +55,7 @@ _BINARY: Mapping[OpTensorOp, PointwiseMode] = {
     OpTensorOp.MIN: PointwiseMode.MIN,
     OpTensorOp.MAX: PointwiseMode.MAX,
 }
+_EXTREMES = (OpTensorOp.MIN, OpTensorOp.MAX)
 
 
 def add_tensor(
@@ -109,23 +110,12 @@ def _read_value(frame: Frame, target: TensorDescriptor, value: Address) -> float
 def _copy(
     frame: Frame, source: Tensor, target: TensorDescriptor, address: Address, scales: tuple[float, float], argument: str
 ) -> None:
-    """Adds target = alpha * source + beta * target, with one plan for all scales beside 1 and 0."""
-    builder, (alpha, beta) = frame.builder, scales
-    y = builder.tensor(target, address, f"{frame.name}.{argument}")
-    compute = compute_type_of(y.data_type, source.data_type)
-
-    def times(factor: float, x: Tensor, product: Tensor) -> Tensor:
-        return builder.pointwise(PointwiseMode.MUL, product, x, builder.value(factor, y.rank, compute))
-
-    if beta == 0:
-        if alpha == 1:
-            builder.pointwise(PointwiseMode.IDENTITY, y, source)
-        else:
-            times(alpha, source, y)
-        return
-    operands = ((alpha, source), (beta, builder.tensor(target, address, f"{frame.name}.{argument}")))
-    terms = (x if factor == 1 else times(factor, x, builder.virtual(x.dims, compute)) for factor, x in operands)
-    builder.pointwise(PointwiseMode.ADD, y, *terms)
+    """Adds target = alpha * source + beta * target."""
+    y = frame.builder.tensor(target, address, f"{frame.name}.{argument}")
+    if scales == (1.0, 0.0):
+        frame.builder.pointwise(PointwiseMode.IDENTITY, y, source)
+    else:
+        frame.builder.blend(source, y, scales)
 
 
 CALLS: Mapping[str, Call] = {

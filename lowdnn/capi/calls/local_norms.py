@@ -1,17 +1,19 @@
-"""Local response normalisation across channels: its descriptor, the forward call and the gradient."""
+"""Normalisation over neighbours, across channels (LRN) and within each channel (divisive): calls and descriptor."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 from lowdnn.capi.calls.frame import Frame
 from lowdnn.capi.calls.shared import change, life_of, member, was_set
-from lowdnn.capi.classic_enums import LRNMode
+from lowdnn.capi.classic_enums import DivNormMode, LRNMode
 from lowdnn.capi.descriptors import LrnDescriptor
 from lowdnn.capi.errors import Call
-from lowdnn.capi.memory import Address, write_outputs
+from lowdnn.capi.memory import Address, checked, write_outputs
 from lowdnn.capi.state import State
+from lowdnn.ops.divisive_normalization import DivisiveNormalizationBackward, DivisiveNormalizationForward
 from lowdnn.ops.lrn import LrnBackward, LrnForward
 from lowdnn.ops.tensor import Tensor
 
@@ -75,10 +77,61 @@ def backward(
     frame.run()
 
 
+def divisive_forward(
+    state: State, handle: Address, descriptor: Address, mode: int, alpha: Address, x_desc: Address, x: Address,
+    means: Address, temp: Address, temp2: Address, beta: Address, y_desc: Address, y: Address,
+) -> None:  # fmt: skip
+    """The means, which may be NULL for 0, lie as x does; temp and temp2 are not needed."""
+    frame = Frame.of(state, handle, "cudnnDivisiveNormalizationForward")
+    parameters = _divisive(frame, descriptor, mode, (temp, temp2))
+    source, target = frame.tensor(x_desc, x, "x"), frame.descriptor(y_desc, "y")
+    frame.check_dims(target, frame.descriptor(x_desc, "x"), "x")
+    given = frame.tensor(x_desc, means, "means") if means else None
+
+    def write(result: Tensor) -> None:
+        frame.builder.operations.append(DivisiveNormalizationForward(source, result, given, **parameters))
+
+    frame.builder.store(write, target, y, frame.scales(alpha, beta, target), f"{frame.name}.y")
+    frame.run()
+
+
+def divisive_backward(
+    state: State, handle: Address, descriptor: Address, mode: int, alpha: Address, x_desc: Address, x: Address,
+    means: Address, dy: Address, temp: Address, temp2: Address, beta: Address, gradients_desc: Address, dx: Address,
+    dmeans: Address,
+) -> None:  # fmt: skip
+    """means and dy lie as x does, dmeans, which may be NULL, as dx does; alpha and beta are those of both gradients."""
+    frame = Frame.of(state, handle, "cudnnDivisiveNormalizationBackward")
+    parameters = _divisive(frame, descriptor, mode, (temp, temp2))
+    source, gradient = frame.tensor(x_desc, x, "x"), frame.tensor(x_desc, dy, "dy")
+    target = frame.descriptor(gradients_desc, "dXdMeans")
+    frame.check_dims(target, frame.descriptor(x_desc, "x"), "x")
+    given = frame.tensor(x_desc, means, "means") if means else None
+    scales = frame.scales(alpha, beta, target)
+    written: list[Tensor] = []
+    for address, argument in ((dx, "dx"), (dmeans, "dMeans")):
+        if address or argument == "dx":
+            frame.builder.store(written.append, target, address, scales, f"{frame.name}.{argument}")
+    operation = DivisiveNormalizationBackward(source, gradient, written[0], given, *written[1:], **parameters)
+    frame.builder.operations.append(operation)
+    frame.run()
+
+
+def _divisive(frame: Frame, descriptor: Address, mode: int, temporary: tuple[Address, Address]) -> dict[str, Any]:
+    """The parameters of the operation; checks the arguments that need no tensors."""
+    found = was_set(frame.state, descriptor, LrnDescriptor, f"{frame.name}.normDesc")
+    member(DivNormMode, mode, f"{frame.name}.mode")
+    for address, argument in zip(temporary, ("temp", "temp2"), strict=True):
+        checked(address, f"{frame.name}.{argument}")
+    return asdict(found)
+
+
 CALLS: Mapping[str, Call] = {
     **life_of(LrnDescriptor, "LRN", "normDesc"),
     "cudnnSetLRNDescriptor": set_descriptor,
     "cudnnGetLRNDescriptor": get_descriptor,
     "cudnnLRNCrossChannelForward": forward,
     "cudnnLRNCrossChannelBackward": backward,
+    "cudnnDivisiveNormalizationForward": divisive_forward,
+    "cudnnDivisiveNormalizationBackward": divisive_backward,
 }

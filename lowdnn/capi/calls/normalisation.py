@@ -23,7 +23,6 @@ from lowdnn.capi.memory import Address
 from lowdnn.enums import ActivationMode, NormFwdPhase, NormMode, PointwiseMode, ReduceTensorOp, TensorFormat
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
-from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError, NotSupportedError, ShapeMismatchError, UnsupportedLayoutError
 
@@ -195,12 +194,11 @@ class Normalisation:
     def _statistics(self, x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
         """Mean and inv_variance of the batch."""
         builder, width = self.frame.builder, compute_type_of(x.data_type)
-        average = Reduction(ReduceTensorOp.AVG, width)
         mean, variance = self._row(), self._row()
-        builder.operations.append(ReductionOperation(average, x, mean))
+        builder.reduced(x, mean, ReduceTensorOp.AVG)
         centred = builder.pointwise(PointwiseMode.SUB, builder.virtual(x.dims, width), x, mean)
         square = builder.pointwise(PointwiseMode.MUL, builder.virtual(x.dims, width), centred, centred)
-        builder.operations.append(ReductionOperation(average, square, variance))
+        builder.reduced(square, variance, ReduceTensorOp.AVG)
         return mean, self._inv_variance(variance, epsilon)
 
     def _inv_variance(self, variance: Tensor, epsilon: float) -> Tensor:

@@ -1,96 +1,50 @@
-"""Softmax and its gradient, reductions, and the gradient of a convolution's bias."""
+"""Reductions, with the places of minima and maxima, and the gradient of a convolution's bias."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
-from lowdnn.backend.handle import Handle
+from lowdnn import dtypes
 from lowdnn.capi.calls.frame import Frame
-from lowdnn.capi.calls.shared import member, was_set
-from lowdnn.capi.classic_enums import ReduceTensorIndices, SoftmaxAlgorithm, SoftmaxMode
+from lowdnn.capi.calls.reduction_indices import EXTREMES, add_indices, index_bytes
+from lowdnn.capi.calls.shared import was_set
+from lowdnn.capi.classic_enums import ReduceTensorIndices
 from lowdnn.capi.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from lowdnn.capi.errors import Call
 from lowdnn.capi.graphs import Builder, compute_type_of
 from lowdnn.capi.memory import Address, write_outputs
 from lowdnn.capi.state import State
-from lowdnn.enums import PointwiseMode, ReduceTensorOp
-from lowdnn.ops.reduction import Reduction, ReductionOperation
-from lowdnn.ops.softmax import Softmax
+from lowdnn.enums import NanPropagation, ReduceTensorOp
 from lowdnn.ops.tensor import Tensor
-from lowdnn.status import NotSupportedError, ShapeMismatchError
+from lowdnn.status import BadParamError, ShapeMismatchError, SizeInsufficientError
 
 #: An address with all alignment that an engine could ask for, where a call has none.
 _ALIGNED = 256
-
-
-def softmax_forward(
-    state: State, handle: Address, algorithm: int, mode: int, alpha: Address, x_desc: Address, x: Address,
-    beta: Address, y_desc: Address, y: Address,
-) -> None:  # fmt: skip
-    frame = Frame.of(state, handle, "cudnnSoftmaxForward")
-    source, target = frame.tensor(x_desc, x, "x"), frame.descriptor(y_desc, "y")
-    frame.check_dims(frame.descriptor(x_desc, "x"), target, "y")
-    is_log = member(SoftmaxAlgorithm, algorithm, f"{frame.name}.algo") is SoftmaxAlgorithm.LOG
-    axes = _axes(frame, mode, target)
-
-    def write(result: Tensor) -> None:
-        frame.builder.operations.append(Softmax(source, result, axes=axes, is_log=is_log))
-
-    frame.builder.store(write, target, y, frame.scales(alpha, beta, target), f"{frame.name}.y")
-    frame.run()
-
-
-def softmax_backward(
-    state: State, handle: Address, algorithm: int, mode: int, alpha: Address, y_desc: Address, y: Address,
-    dy_desc: Address, dy: Address, beta: Address, dx_desc: Address, dx: Address,
-) -> None:  # fmt: skip
-    """dx = y * (dy - sum(y * dy)); of the logarithm, dx = dy - exp(y) * sum(dy)."""
-    frame = Frame.of(state, handle, "cudnnSoftmaxBackward")
-    values, gradient = frame.tensor(y_desc, y, "y"), frame.tensor(dy_desc, dy, "dy")
-    target = frame.descriptor(dx_desc, "dx")
-    for argument, address in (("y", y_desc), ("dy", dy_desc)):
-        frame.check_dims(target, frame.descriptor(address, argument), argument)
-    is_log = member(SoftmaxAlgorithm, algorithm, f"{frame.name}.algo") is SoftmaxAlgorithm.LOG
-    axes, builder, compute = _axes(frame, mode, target), frame.builder, compute_type_of(target.data_type)
-    sums = tuple(1 if axis in axes else extent for axis, extent in enumerate(target.dims))
-
-    def between(dims: tuple[int, ...] = target.dims) -> Tensor:
-        return builder.virtual(dims, compute)
-
-    def write(result: Tensor) -> None:
-        if is_log:
-            total = _reduced(builder, gradient, between(sums), ReduceTensorOp.ADD)
-            weights = builder.pointwise(PointwiseMode.EXP, between(), values)
-            share = builder.pointwise(PointwiseMode.MUL, between(), weights, total)
-            builder.pointwise(PointwiseMode.SUB, result, gradient, share)
-            return
-        product = builder.pointwise(PointwiseMode.MUL, between(), values, gradient)
-        total = _reduced(builder, product, between(sums), ReduceTensorOp.ADD)
-        centred = builder.pointwise(PointwiseMode.SUB, between(), gradient, total)
-        builder.pointwise(PointwiseMode.MUL, result, centred, values)
-
-    builder.store(write, target, dx, frame.scales(alpha, beta, target), f"{frame.name}.dx")
-    frame.run()
+#: What stands in for NaN, where an extreme passes over it.
+_NEUTRAL = {ReduceTensorOp.MIN: float("inf"), ReduceTensorOp.MAX: -float("inf"), ReduceTensorOp.AMAX: 0.0}
 
 
 def reduce_tensor(
     state: State, handle: Address, reduction: Address, indices: Address, indices_bytes: int, workspace: Address,
     workspace_bytes: int, alpha: Address, a_desc: Address, a: Address, beta: Address, c_desc: Address, c: Address,
 ) -> None:  # fmt: skip
-    """C = alpha * reduction(A) + beta * C over the axes along which C has extent 1."""
+    """C = alpha * reduction(A) + beta * C over the axes along which C has extent 1.
+
+    indices: packed as C is in row-major order; each is the place among the elements that are reduced, in row-major
+    order, of the first extreme, or of the first NaN where that propagates. Not read without FLATTENED_INDICES.
+    """
     frame = Frame.of(state, handle, "cudnnReduceTensor")
-    found = _reduction(state, frame.name, reduction)
-    source, target = frame.tensor(a_desc, a, "a"), frame.descriptor(c_desc, "c")
-    frame.check_repeats(target, frame.descriptor(a_desc, "a"), "c")
+    found, source, target = _operands(frame, reduction, a_desc, c_desc)
     scales = (frame.scale(alpha, found.compute_type, "alpha"), frame.scale(beta, found.compute_type, "beta"))
-
-    def write(result: Tensor) -> None:
-        _reduced(frame.builder, source, result, found.operation)
-
-    frame.builder.store(write, target, c, scales, f"{frame.name}.C")
+    needed = _indices_bytes(found, target)
+    if indices_bytes < needed:
+        where = f"{frame.name}.indicesSizeInBytes"
+        raise SizeInsufficientError.at(where, expected=f"at least {needed}", got=indices_bytes)
+    _build(frame, frame.builder, found, (source, a), (target, c), scales, indices)
 
     def told_bytes() -> int:
-        return _workspace_bytes(frame, found, frame.descriptor(a_desc, "a"), target)
+        return _workspace_bytes(frame, found, source, target)
 
     frame.run((workspace, workspace_bytes), told_bytes=told_bytes)
 
@@ -100,21 +54,17 @@ def reduction_workspace_size(
 ) -> None:
     """The most that any alpha and beta need."""
     frame = Frame.of(state, handle, "cudnnGetReductionWorkspaceSize")
-    found = _reduction(state, frame.name, reduction)
-    needed = _workspace_bytes(frame, found, frame.descriptor(a_desc, "a"), frame.descriptor(c_desc, "c"))
+    needed = _workspace_bytes(frame, *_operands(frame, reduction, a_desc, c_desc))
     write_outputs((size, "Q", needed, f"{frame.name}.sizeInBytes"))
 
 
 def reduction_indices_size(
     state: State, handle: Address, reduction: Address, a_desc: Address, c_desc: Address, size: Address
 ) -> None:
-    """0: indices of extremes are not written."""
-    name = "cudnnGetReductionIndicesSize"
-    state.objects.get(handle, Handle, f"{name}.handle")
-    _reduction(state, name, reduction)
-    for address, argument in ((a_desc, "a"), (c_desc, "c")):
-        was_set(state, address, TensorDescriptor, f"{name}.{argument}Desc")
-    write_outputs((size, "Q", 0, f"{name}.sizeInBytes"))
+    """One index for each element of C; 0 where the descriptor asks for none."""
+    frame = Frame.of(state, handle, "cudnnGetReductionIndicesSize")
+    found, _, target = _operands(frame, reduction, a_desc, c_desc)
+    write_outputs((size, "Q", _indices_bytes(found, target), f"{frame.name}.sizeInBytes"))
 
 
 def backward_bias(
@@ -130,18 +80,55 @@ def backward_bias(
         raise ShapeMismatchError.at(f"{frame.name}.dbDesc.dims", expected=list(expected), got=list(target.dims))
 
     def write(result: Tensor) -> None:
-        _reduced(frame.builder, gradient, result, ReduceTensorOp.ADD)
+        frame.builder.reduced(gradient, result, ReduceTensorOp.ADD)
 
     frame.builder.store(write, target, db, frame.scales(alpha, beta, target), f"{frame.name}.db")
     frame.run()
 
 
-def _reduction(state: State, name: str, address: Address) -> ReduceTensorDescriptor:
-    found = was_set(state, address, ReduceTensorDescriptor, f"{name}.reduceTensorDesc")
-    if found.indices is not ReduceTensorIndices.NO_INDICES:
-        where = f"{name}.reduceTensorIndices"
-        raise NotSupportedError.at(where, expected=ReduceTensorIndices.NO_INDICES.name, got=found.indices.name)
-    return found
+def _operands(
+    frame: Frame, reduction: Address, a_desc: Address, c_desc: Address
+) -> tuple[ReduceTensorDescriptor, TensorDescriptor, TensorDescriptor]:
+    """The descriptors of the reduction, A and C, checked against each other."""
+    found = was_set(frame.state, reduction, ReduceTensorDescriptor, f"{frame.name}.reduceTensorDesc")
+    source, target = frame.descriptor(a_desc, "a"), frame.descriptor(c_desc, "c")
+    frame.check_repeats(target, source, "c")
+    if found.indices is ReduceTensorIndices.FLATTENED_INDICES and found.operation not in EXTREMES:
+        expected = " or ".join(operation.name for operation in EXTREMES)
+        raise BadParamError.at(
+            f"{frame.name}.reduceTensorOp", expected=f"{expected} for indices", got=found.operation.name
+        )
+    return found, source, target
+
+
+def _build(
+    frame: Frame, builder: Builder, reduction: ReduceTensorDescriptor, a: tuple[TensorDescriptor, Address],
+    c: tuple[TensorDescriptor, Address], scales: tuple[float, float], indices: Address,
+) -> None:  # fmt: skip
+    """Adds the reduction of a call to the graph. ``a`` and ``c``: descriptors and addresses."""
+    source = builder.tensor(*a, f"{frame.name}.A")
+    passes_nan = reduction.nan_propagation is NanPropagation.PROPAGATE_NAN
+    neutral = _NEUTRAL.get(reduction.operation)
+    if neutral is not None and not passes_nan and dtypes.info(source.data_type).kind is dtypes.Kind.FLOAT:
+        compute = compute_type_of(source.data_type)
+        source = builder.without_nan(source, builder.constant(neutral, source.rank, compute))
+
+    def write(result: Tensor) -> None:
+        builder.reduced(source, result, reduction.operation)
+
+    if reduction.indices is ReduceTensorIndices.FLATTENED_INDICES:
+        extreme = builder.virtual(c[0].dims, compute_type_of(source.data_type))
+        write(extreme)
+        add_indices(builder, source, extreme, indices, reduction.indices_type, frame.name)
+        builder.blend(extreme, builder.tensor(*c, f"{frame.name}.C"), scales)
+    else:
+        builder.store(write, *c, scales, f"{frame.name}.C")
+
+
+def _indices_bytes(reduction: ReduceTensorDescriptor, target: TensorDescriptor) -> int:
+    if reduction.indices is ReduceTensorIndices.NO_INDICES:
+        return 0
+    return prod(target.dims) * index_bytes(reduction.indices_type)
 
 
 def _workspace_bytes(
@@ -151,33 +138,13 @@ def _workspace_bytes(
     needed = 0
     for scales in ((1.0, 0.0), (2.0, 0.0), (2.0, 1.0)):
         builder = Builder()
-        tensor = builder.tensor(source, _ALIGNED, f"{frame.name}.A")
-
-        def write(result: Tensor, builder: Builder = builder, tensor: Tensor = tensor) -> None:
-            _reduced(builder, tensor, result, reduction.operation)
-
-        builder.store(write, target, _ALIGNED, scales, f"{frame.name}.C")
+        _build(frame, builder, reduction, (source, _ALIGNED), (target, _ALIGNED), scales, _ALIGNED)
         planned = frame.state.graphs.planned(frame.handle, builder)
         needed = max(needed, planned.candidate(0, frame.name).plan.workspace_bytes)
     return needed
 
 
-def _reduced(builder: Builder, x: Tensor, y: Tensor, operation: ReduceTensorOp) -> Tensor:
-    """Adds y = operation over the axes of x along which y has extent 1; returns y."""
-    reduction = Reduction(operation, compute_type_of(x.data_type, y.data_type))
-    builder.operations.append(ReductionOperation(reduction, x, y))
-    return y
-
-
-def _axes(frame: Frame, mode: int, of: TensorDescriptor) -> tuple[int, ...]:
-    """The axes that a softmax sums over: the channels, or all but the first one."""
-    is_channel = member(SoftmaxMode, mode, f"{frame.name}.mode") is SoftmaxMode.CHANNEL
-    return (1,) if is_channel else tuple(range(1, len(of.dims)))
-
-
 CALLS: Mapping[str, Call] = {
-    "cudnnSoftmaxForward": softmax_forward,
-    "cudnnSoftmaxBackward": softmax_backward,
     "cudnnReduceTensor": reduce_tensor,
     "cudnnGetReductionWorkspaceSize": reduction_workspace_size,
     "cudnnGetReductionIndicesSize": reduction_indices_size,
