@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from lowdnn.capi.calls.frame import Frame
@@ -108,12 +109,11 @@ def divisive_backward(
     frame.check_dims(target, frame.descriptor(x_desc, "x"), "x")
     given = frame.tensor(x_desc, means, "means") if means else None
     scales = frame.scales(alpha, beta, target)
-    written: list[Tensor] = []
-    for address, argument in ((dx, "dx"), (dmeans, "dMeans")):
-        if address or argument == "dx":
-            frame.builder.store(written.append, target, address, scales, f"{frame.name}.{argument}")
-    operation = DivisiveNormalizationBackward(source, gradient, written[0], given, *written[1:], **parameters)
-    frame.builder.operations.append(operation)
+    ports: dict[str, Any] = {"means": given}
+    for port, address in (("dx", dx), ("dmeans", dmeans)):
+        if address or port == "dx":
+            frame.builder.store(partial(ports.__setitem__, port), target, address, scales, f"{frame.name}.{port}")
+    frame.builder.operations.append(DivisiveNormalizationBackward(source, gradient, **ports, **parameters))
     frame.run()
 
 
