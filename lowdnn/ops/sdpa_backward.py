@@ -44,7 +44,8 @@ from lowdnn.schema import inner_operations, tensor_input, tensor_output
 from lowdnn.status import BadParamError, NotSupportedError, ShapeMismatchError, UnsupportedDataTypeError
 
 _WHERE = "sdpa_backward"
-#: What tensor cores may cut off a sum of 256 products: an fp32's last bit at each of 16 steps.
+#: What tensor cores may cut off a sum of 256 products: an fp32's last bit at each of 16 steps. An fp32's rounding at
+#: each of 256 steps comes to as much.
 _CUT_OFF = 2.0**-19
 Array = NDArray[Any]
 
@@ -177,9 +178,9 @@ class SdpaBackward:
         stats, scale, factors = inputs["stats"], self._scale(inputs), self._factors(inputs, rounds=rounds)
         with np.errstate(all="ignore"):
             is_seen = self._band(inputs) & (stats != -np.inf) & d_o.any(-1, keepdims=True)
-            scores = scale * (q @ _transposed(k))
-            p = np.where(is_seen, np.exp(self._modified(inputs, scores, rounds=rounds) - stats), 0)
             kept = 1 - _CUT_OFF if rounds else 1.0
+            scores = scale * kept * (q @ _transposed(k))
+            p = np.where(is_seen, np.exp(self._modified(inputs, scores, rounds=rounds) - stats), 0)
             centred = factors * kept * (d_o @ _transposed(v)) - (d_o * o).sum(-1, keepdims=True)
             d_modified = np.where(is_seen, p * centred, 0)
             return factors * p, np.where(is_seen, self._derived(inputs, scores, d_modified, rounds=rounds), 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -342,14 +343,16 @@ def test_other_scales_and_values_need_no_other_plan(calls: Calls, binding: Bindi
 
 
 def test_memory_of_streams_is_bounded(calls: Calls, binding: Binding, device: Runtime) -> None:
-    """A sum whose plan needs a workspace, in ever new streams."""
+    """A sum whose plan needs a workspace, in ever new streams; they stay open, since a driver gives a closed one's handle
+    to the next."""
     caller, memory = calls.caller, calls.memory
     dy, total = integers(2, 3, 64, 64), np.zeros((1, 3, 1, 1), np.float32)
     source, target = ((tensor_descriptor(caller, array), memory.put(array)) for array in (dy, total))
     one = ctypes.byref(scale(1.0))
     device.context.synchronize()
-    for _ in range(2 * MAX_STREAMS):
-        with Stream.create(device.context) as stream:
+    with ExitStack() as streams:
+        for _ in range(2 * MAX_STREAMS):
+            stream = streams.enter_context(Stream.create(device.context))
             caller.call("cudnnSetStream", calls.handle, stream.handle)
             caller.call("cudnnConvolutionBackwardBias", calls.handle, one, *source, one, *target)
             stream.synchronize()

@@ -18,7 +18,7 @@ from tests.sweeps.random_unfused_attention import draw, draw_backward
 
 Draw = Callable[[np.random.Generator, int], str]
 
-_PLANNED, _SAMPLED, _SWEPT = 30, 2, 200
+_PLANNED, _SAMPLED, _SWEPT, _PARTS = 30, 2, 200, 8
 _KINDS = pytest.mark.parametrize("drawn", [draw, draw_backward], ids=["forward", "backward"])
 
 
@@ -40,8 +40,9 @@ def test_sample_under_the_race_detector(drawn: Draw) -> None:
 
 @pytest.mark.gpu
 @_KINDS
-def test_sweep_on_a_gpu(drawn: Draw) -> None:
-    _sweep(drawn, "cuda", _SWEPT, 300)
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_sweep_on_a_gpu(part: int, drawn: Draw) -> None:
+    _sweep(drawn, "cuda", _SWEPT // _PARTS, 300)
 
 
 def _sweep(drawn: Draw, device: str, count: int, most: int, policy: str | None = None) -> None:

@@ -32,6 +32,8 @@ LINES = (
     "sdpa_bwd b=2 h=4 hk=2 q=9 kv=20 d=20 bias=1h cap=2 alibi=yes dropout=0.25 dtype=fp32",
     "sdpa_bwd b=1 h=2 q=7 kv=5 d=3 bias=b1 dropout=0.5 masked=yes scale=device layout=sbhd dtype=fp32",
     "sdpa_bwd b=2 h=2 q=9 kv=20 d=12 lengths=kv index=int64 scale=none dtype=fp64",
+    # Scores of some 60 units, whose last bit a weight feels.
+    "sdpa_bwd b=1 h=2 q=16 d=264 kv=40 scale=none dtype=fp32",
     "sdpa_bwd b=1 h=2 q=1 kv=1 d=1 scale=host dtype=fp64 out=fp32",
     "sdpa_bwd b=2 h=4 hk=2 q=9 kv=20 d=20 lengths=both right=2 dropout=0.25 dtype=e4m3 d_o=e5m2",
     "sdpa_bwd b=1 h=2 hk=1 q=9 kv=12 d=12 left=3 dtype=e5m2 d_o=fp16 out=bf16",
