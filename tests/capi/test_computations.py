@@ -343,8 +343,8 @@ def test_other_scales_and_values_need_no_other_plan(calls: Calls, binding: Bindi
 
 
 def test_memory_of_streams_is_bounded(calls: Calls, binding: Binding, device: Runtime) -> None:
-    """A sum whose plan needs a workspace, in ever new streams; they stay open, since a driver gives a closed one's handle
-    to the next."""
+    """A sum whose plan needs a workspace, in ever new streams. They stay open, since a driver gives a closed one's
+    handle to the next."""
     caller, memory = calls.caller, calls.memory
     dy, total = integers(2, 3, 64, 64), np.zeros((1, 3, 1, 1), np.float32)
     source, target = ((tensor_descriptor(caller, array), memory.put(array)) for array in (dy, total))
