@@ -55,7 +55,7 @@ LIBRARY = Order(
         ("one_line", "mirrored"),
         ("status",),
         ("enums", "documents", "forking"),
-        ("dtypes", "config", "codec", "tensor_map"),
+        ("dtypes", "config", "codec", "tensor_map", "rnn_enums"),
         ("schema", "events"),
         ("plan",),
         ("arch",),

@@ -28,7 +28,7 @@ ArgumentsT = TypeVarTuple("ArgumentsT")
 #: What has not been derived yet.
 _UNKNOWN: Any = object()
 
-#: Fractions, which JSON has no form of, become text.
+#: What JSON has no form of, fractions and frozen records, becomes text.
 _DESCRIPTION = json.JSONEncoder(separators=(",", ":"), check_circular=False, default=str)
 
 #: Version of the JSON form. A reader refuses other versions.

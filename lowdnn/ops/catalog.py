@@ -12,6 +12,7 @@ from enum import Enum
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import get_type_hints
 
 from lowdnn import ops
 from lowdnn.schema import ELEMENT_TYPES, declared_in
@@ -49,12 +50,11 @@ def descriptors() -> tuple[type, ...]:
 
 
 def enums() -> Iterator[type[Enum]]:
-    """The enums that attributes take."""
+    """The enums that attributes and other fields take."""
     taken = {kind for cls in declared() for item in declared_in(cls) for kind in item.types}
-    for kind in sorted(taken & ELEMENT_TYPES.keys()):
-        element = ELEMENT_TYPES[kind]
-        if issubclass(element, Enum):
-            yield element
+    elements = [ELEMENT_TYPES[kind] for kind in sorted(taken & ELEMENT_TYPES.keys())]
+    hints = [hint for cls in declared() for hint in get_type_hints(cls).values() if isinstance(hint, type)]
+    yield from dict.fromkeys(found for found in (*elements, *hints) if issubclass(found, Enum))
 
 
 def _has_output(cls: type) -> bool:

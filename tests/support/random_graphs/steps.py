@@ -8,6 +8,9 @@ from functools import partial
 import numpy as np
 
 from lowdnn.ops.catalog import operations
+from lowdnn.ops.rnn_backward_data import RnnBackwardData
+from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
+from lowdnn.ops.rnn_forward import RnnForward
 from lowdnn.status import LowdnnError
 from tests.support.random_graphs import alike, attention, contractions, elementwise, moves, packed, rows, sums
 from tests.support.random_graphs.growth import Grown, Growth, UnfitError
@@ -58,9 +61,16 @@ LISTED: Mapping[str, tuple[Step, int, bool]] = {
     "diagonal_band_mask": (attention.diagonal_band_mask, 1, False),
 }
 
+#: Recurrent networks stand alone in their graphs.
+ALONE = (RnnForward, RnnBackwardData, RnnBackwardWeights)
+
 _STEP_MODULES = (attention, contractions, elementwise, moves, packed, rows, sums)
 #: Operations that no module of steps imports take tensors of equal dims.
-_ALIKE = [kind for kind in operations() if not any(kind in vars(module).values() for module in _STEP_MODULES)]
+_ALIKE = [
+    kind
+    for kind in operations()
+    if kind not in ALONE and not any(kind in vars(module).values() for module in _STEP_MODULES)
+]
 
 #: All steps.
 STEPS = {**LISTED, **{kind.__name__: (partial(alike.alike, kind), 1, False) for kind in _ALIKE}}

@@ -1,0 +1,98 @@
+"""The gradient of a recurrent network for its input and its first states.
+
+    dx, dhx, dcx = the gradients of sum(dy * y) + sum(dhy * hy) + sum(dcy * cy) for x, hx and cx
+
+Tensors as in ``rnn_forward``; dy, dhy, dcy, dx, dhx and dcx have the dims of y, hy, cy, x, hx and cx. dhy and dcy are 0
+where they are not there. gates, cells and outputs are what a training forward has saved (``rnn_saved``); a GRU reads hx
+and the states y and outputs, an LSTM reads cx. dgates and dprojected are saved for the gradient of the weights; dgates
+may lie where gates do. dx is 0 past the end of a sequence. A clip gives no gradient to a state that it has cut.
+Source: cudnn_adv.h, cudnnRNNBackwardData_v8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.enums import DataType, DescriptorType
+from lowdnn.ops.base import Values
+from lowdnn.ops.rnn import Rnn
+from lowdnn.ops.rnn_cells import Arithmetic, PlainArithmetic
+from lowdnn.ops.rnn_reference import Walk
+from lowdnn.ops.rnn_saved import cell_type
+from lowdnn.ops.rnn_sequences import from_steps, to_steps
+from lowdnn.ops.rnn_tensors import check, check_dropout, check_presence, ports_of
+from lowdnn.ops.rnn_weights import WeightSpace
+from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
+from lowdnn.schema import tensor_input, tensor_output
+
+_WHERE = "rnn_backward_data"
+
+
+@dataclass(frozen=True)
+class RnnBackwardData:
+    """See the module's docstring."""
+
+    descriptor_type: ClassVar[DescriptorType | None] = None
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.CONTRACTION
+
+    rnn: Rnn
+    dy: Tensor = tensor_input()
+    w: Tensor = tensor_input()
+    gates: Tensor = tensor_input()
+    dx: Tensor = tensor_output()
+    dgates: Tensor = tensor_output()
+    cells: Tensor | None = tensor_input(default=None)
+    y: Tensor | None = tensor_input(default=None)
+    outputs: Tensor | None = tensor_input(default=None)
+    seq_lengths: Tensor | None = tensor_input(default=None)
+    hx: Tensor | None = tensor_input(default=None)
+    cx: Tensor | None = tensor_input(default=None)
+    dhy: Tensor | None = tensor_input(default=None)
+    dcy: Tensor | None = tensor_input(default=None)
+    dropout_seed: Tensor | None = tensor_input(default=None)
+    dropout_offset: Tensor | None = tensor_input(default=None)
+    dhx: Tensor | None = tensor_output(default=None)
+    dcx: Tensor | None = tensor_output(default=None)
+    dprojected: Tensor | None = tensor_output(default=None)
+
+    def __post_init__(self) -> None:
+        rnn, tensors, of_cell = self.rnn, ports_of(self), f"of a {self.rnn.cell_mode.name}"
+        needed = {
+            "cells": (rnn.is_lstm, of_cell),
+            "y": (rnn.is_gru, of_cell),
+            "outputs": (rnn.is_gru and rnn.num_layers > 1, f"{of_cell} with {rnn.num_layers} layers"),
+            "dprojected": (rnn.projection_size > 0, f"with projection size {rnn.projection_size}"),
+        }
+        if not rnn.is_lstm:
+            needed |= dict.fromkeys(("cx", "dcy", "dcx"), (False, of_cell))
+        if not rnn.is_gru:
+            needed["hx"] = (False, of_cell)
+        check_presence(_WHERE, tensors, needed)
+        check_dropout(_WHERE, rnn, tensors)
+        check(_WHERE, rnn, tensors)
+
+    @property
+    def compute_type(self) -> DataType:
+        return cell_type(self.dy.data_type)
+
+    @property
+    def flops(self) -> int:
+        return 2 * WeightSpace(self.rnn).element_count * self.rnn.max_length * self.rnn.batch_size
+
+    def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
+        return self._evaluated(inputs, Arithmetic())
+
+    def rounded_reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
+        return self._evaluated(inputs, PlainArithmetic(self.dy.data_type, self.rnn.uses_tf32))
+
+    def _evaluated(self, inputs: Values, arithmetic: Arithmetic) -> dict[str, NDArray[Any]]:
+        walk = Walk(self.rnn, arithmetic, inputs)
+        y = to_steps(inputs["y"], walk.rows) if self.y is not None else None
+        with np.errstate(all="ignore"):
+            found = walk.backward_data(to_steps(inputs["dy"], walk.rows), y)
+        return found | {"dx": from_steps(found["dx"], walk.rows, self.dx.dims)}

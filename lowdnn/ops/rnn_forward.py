@@ -1,0 +1,102 @@
+"""A recurrent network over sequences.
+
+    y, hy, cy = the states of the last layer at each step, and those of all layers behind the last step of a sequence
+
+The network, its formulas and its sizes: ``rnn``. Sequences x (T, B, I) and y (T, B, D * S), or packed:
+``rnn_sequences``. seq_lengths (B,) in INT32: the steps of each sequence; without them all have T. w: the weight space
+(``rnn_weights``). States hx, hy (L * D, B, S) and cx, cy (L * D, B, H); without hx and cx they begin with 0. y is
+padding_fill past the end of a sequence. What is saved for the gradients: ``rnn_saved``; an inference saves nothing.
+Element i, row-major, of the outputs between layers (L - 1, T, B, D * S) is dropped where word i of the random numbers
+with dropout_seed and dropout_offset says so (``rng``); both hold one INT64.
+Sums, gates and cell states are computed in FLOAT, or in DOUBLE for an x in DOUBLE; states are rounded to the type of x.
+Source: cudnn_adv.h, cudnnRNNForward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowdnn.enums import DataType, DescriptorType
+from lowdnn.ops.base import Values
+from lowdnn.ops.rnn import Rnn
+from lowdnn.ops.rnn_cells import Arithmetic, PlainArithmetic
+from lowdnn.ops.rnn_reference import Walk
+from lowdnn.ops.rnn_saved import cell_type
+from lowdnn.ops.rnn_sequences import from_steps, to_steps
+from lowdnn.ops.rnn_tensors import check, check_dropout, check_presence, ports_of
+from lowdnn.ops.rnn_weights import WeightSpace
+from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tolerance import ToleranceClass
+from lowdnn.schema import tensor_input, tensor_output
+
+_WHERE = "rnn_forward"
+
+
+@dataclass(frozen=True)
+class RnnForward:
+    """See the module's docstring."""
+
+    descriptor_type: ClassVar[DescriptorType | None] = None
+    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.CONTRACTION
+
+    rnn: Rnn
+    x: Tensor = tensor_input()
+    w: Tensor = tensor_input()
+    y: Tensor = tensor_output()
+    seq_lengths: Tensor | None = tensor_input(default=None)
+    hx: Tensor | None = tensor_input(default=None)
+    cx: Tensor | None = tensor_input(default=None)
+    dropout_seed: Tensor | None = tensor_input(default=None)
+    dropout_offset: Tensor | None = tensor_input(default=None)
+    hy: Tensor | None = tensor_output(default=None)
+    cy: Tensor | None = tensor_output(default=None)
+    gates: Tensor | None = tensor_output(default=None)
+    cells: Tensor | None = tensor_output(default=None)
+    outputs: Tensor | None = tensor_output(default=None)
+    unprojected: Tensor | None = tensor_output(default=None)
+    padding_fill: float = 0.0
+
+    def __post_init__(self) -> None:
+        rnn, tensors = self.rnn, ports_of(self)
+        saves = "in training" if self.is_training else "in an inference"
+        needed = {
+            "cells": (self.is_training and rnn.is_lstm, f"{saves}, of a {rnn.cell_mode.name}"),
+            "outputs": (self.is_training and rnn.num_layers > 1, f"{saves}, of {rnn.num_layers} layers"),
+            "unprojected": (
+                self.is_training and rnn.projection_size > 0,
+                f"{saves}, with projection size {rnn.projection_size}",
+            ),
+        }
+        if not rnn.is_lstm:
+            needed |= dict.fromkeys(("cx", "cy"), (False, f"of a {rnn.cell_mode.name}"))
+        check_presence(_WHERE, tensors, needed)
+        check_dropout(_WHERE, rnn, tensors)
+        check(_WHERE, rnn, tensors)
+
+    @property
+    def is_training(self) -> bool:
+        return self.gates is not None
+
+    @property
+    def compute_type(self) -> DataType:
+        return cell_type(self.x.data_type)
+
+    @property
+    def flops(self) -> int:
+        return 2 * WeightSpace(self.rnn).element_count * self.rnn.max_length * self.rnn.batch_size
+
+    def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
+        return self._evaluated(inputs, Arithmetic())
+
+    def rounded_reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
+        return self._evaluated(inputs, PlainArithmetic(self.x.data_type, self.rnn.uses_tf32))
+
+    def _evaluated(self, inputs: Values, arithmetic: Arithmetic) -> dict[str, NDArray[Any]]:
+        walk = Walk(self.rnn, arithmetic, inputs)
+        with np.errstate(all="ignore"):
+            found = walk.forward(to_steps(inputs["x"], walk.rows))
+        return found | {"y": from_steps(found["y"], walk.rows, self.y.dims, self.padding_fill)}
