@@ -12,7 +12,7 @@ from math import isfinite, prod
 from typing import Final
 
 from lowdnn import dtypes
-from lowdnn.capi.classic_enums import IndicesType, OpTensorOp, PoolingMode, ReduceTensorIndices
+from lowdnn.capi.classic_enums import FoldingDirection, IndicesType, OpTensorOp, PoolingMode, ReduceTensorIndices
 from lowdnn.enums import (
     DIM_MAX,
     ActivationMode,
@@ -245,6 +245,64 @@ class LrnDescriptor:
         for name, value, least in (("lrnBeta", self.lrn_beta, MIN_BETA), ("lrnK", self.lrn_k, MIN_K)):
             if not (value >= least and isfinite(value)):
                 raise BadParamError.at(f"{where}.{name}", expected=f"a finite number >= {least}", got=value)
+
+
+@dataclass(frozen=True)
+class TensorTransformDescriptor:
+    """Padding on both sides of each dimension (below 0: what is cut off), then folding of the spatial ones, or back.
+
+    A fold of f moves each f-th element along a dimension to channels of its own: with folds f and g, element (i, j)
+    of channel c becomes element (i // f, j // g) of channel (c * f + i % f) * g + j % g. UNFOLD does the reverse first
+    and pads then.
+    """
+
+    layout: TensorFormat = TensorFormat.NCHW
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    folds: tuple[int, ...] = ()
+    direction: FoldingDirection = FoldingDirection.FOLD
+
+    @property
+    def is_set(self) -> bool:
+        return bool(self.before)
+
+    @property
+    def folds_of_all(self) -> tuple[int, ...]:
+        """The folds of all dimensions, the first two included, which have none."""
+        return (1, 1, *self.folds)
+
+    def check(self, where: str) -> None:
+        """Raises BadParamError for 2 dimensions or less, folds below 1; NotSupportedError for NCHW_VECT_C."""
+        if len(self.before) <= 2:
+            raise BadParamError.at(f"{where}.nbDims", expected="more than 2", got=len(self.before))
+        if self.layout is TensorFormat.NCHW_VECT_C:
+            raise NotSupportedError.at(f"{where}.destFormat", expected="NCHW or NHWC", got=self.layout.name)
+        _check_each(f"{where}.foldA", self.folds, 1)
+
+    def output_dims(self, where: str, dims: tuple[int, ...]) -> tuple[int, ...]:
+        """Raises BadParamError where ranks differ, a fold does not divide an extent, or nothing is left of one."""
+        if len(dims) != len(self.before):
+            raise BadParamError.at(
+                f"{where}.dims", expected=f"rank {len(self.before)} as the transform", got=list(dims)
+            )
+        factor = prod(self.folds)
+        if self.direction is FoldingDirection.FOLD:
+            padded = self._padded(dims)
+            self._check_divides(where, padded, self.folds_of_all)
+            n, c, *spatial = (extent // fold for extent, fold in zip(padded, self.folds_of_all, strict=True))
+            return (n, c * factor, *spatial)
+        self._check_divides(where, dims, (1, factor, *(1,) * len(self.folds)))
+        n, c, *spatial = (extent * fold for extent, fold in zip(dims, self.folds_of_all, strict=True))
+        return self._padded((n, c // factor, *spatial))
+
+    def _padded(self, dims: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(map(sum, zip(dims, self.before, self.after, strict=True)))
+
+    def _check_divides(self, where: str, dims: tuple[int, ...], divisors: tuple[int, ...]) -> None:
+        _check_each(f"{where}.dims, padded", dims, 1)
+        for axis, (extent, divisor) in enumerate(zip(dims, divisors, strict=True)):
+            if extent % divisor:
+                raise BadParamError.at(f"{where}.dims[{axis}]", expected=f"a multiple of {divisor}", got=extent)
 
 
 def packed_strides(where: str, layout: TensorFormat, dims: Sequence[int]) -> tuple[int, ...]:

@@ -111,6 +111,13 @@ class Builder:
         write(result)
         self.blend(result, y, scales)
 
+    def assign(self, x: Tensor, y: Tensor, scales: tuple[float, float]) -> None:
+        """Adds y = alpha * x + beta * y, where x may repeat."""
+        if scales == (1.0, 0.0):
+            self.pointwise(PointwiseMode.IDENTITY, y, x)
+        else:
+            self.blend(x, y, scales)
+
     def blend(self, x: Tensor, y: Tensor, scales: tuple[float, float]) -> None:
         """Adds y = alpha * x + beta * y, where x may repeat.
 

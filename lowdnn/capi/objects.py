@@ -34,6 +34,11 @@ class Objects:
             return found
         raise _missing(checked(address, where), found, kind, where)
 
+    def find(self, address: Address, kind: type[T]) -> T | None:
+        """The object at ``address``, if there is one of this kind."""
+        found = self._table.get(address)  # type: ignore[arg-type]
+        return found if isinstance(found, kind) else None
+
     def replace(self, address: int, value: object) -> None:
         """Puts another object behind a pointer that is there."""
         if address in self._table:

@@ -13,7 +13,7 @@ from lowdnn.capi.classic_enums import BatchNormMode, BatchNormOps, NormAlgo, Nor
 from lowdnn.enums import ActivationMode
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import Status
-from tests.support.capi import Caller, Memory, scale, tensor_descriptor
+from tests.support.capi import DTYPES, Caller, Memory, scale, tensor_descriptor
 
 Array = NDArray[Any]
 EPSILON, FACTOR = 1e-3, 0.25
@@ -24,9 +24,16 @@ class Case:
     """Random operands on the device, their descriptors, and what NumPy computes from them."""
 
     def __init__(
-        self, caller: Caller, device: Runtime, mode: BatchNormMode, operations: BatchNormOps, dtype: Any = np.float32
-    ) -> None:
-        self.caller, self.memory, self.mode, self.operations = caller, Memory(device), mode, operations
+        self, caller: Caller, device: Runtime, mode: BatchNormMode, operations: BatchNormOps, dtype: Any = np.float32,
+        *, is_nhwc: bool = False,
+    ) -> None:  # fmt: skip
+        self.is_nhwc, self.caller, self.memory, self.mode, self.operations = (
+            is_nhwc,
+            caller,
+            Memory(device),
+            mode,
+            operations,
+        )
         self.handle = caller.handle()
         self.axes = (0,) if mode is BatchNormMode.PER_ACTIVATION else (0, 2, 3)
         rows = (1, *SHAPE[1:]) if mode is BatchNormMode.PER_ACTIVATION else (1, SHAPE[1], 1, 1)
@@ -35,13 +42,22 @@ class Case:
         self.scale, self.bias, self.mean, self.old_row = (draw(rows).astype(np.float32) for _ in range(4))
         self.variance = np.abs(draw(rows)).astype(np.float32)
         self.descriptor = tensor_descriptor(caller, self.x)
+        if is_nhwc:
+            caller.call("cudnnSetTensor4dDescriptor", self.descriptor, 1, DTYPES[np.dtype(dtype)], *SHAPE)
         self.parameters = caller.output("cudnnCreateTensorDescriptor")
         caller.call("cudnnDeriveBNTensorDescriptor", self.parameters, self.descriptor, mode)
         self.activation = caller.output("cudnnCreateActivationDescriptor")
         caller.call("cudnnSetActivationDescriptor", self.activation, ActivationMode.RELU, 0, 0.0)
 
     def put(self, *arrays: Array) -> list[int]:
-        return [self.memory.put(array) for array in arrays]
+        """Addresses of copies; those of whole tensors are in the layout of the case."""
+        is_moved = [self.is_nhwc and array.shape == SHAPE for array in arrays]
+        moved = zip(arrays, is_moved, strict=True)
+        return [self.memory.put(array.transpose(0, 2, 3, 1) if move else array) for array, move in moved]
+
+    def get(self, address: int) -> Array:
+        found = self.memory.get(address)
+        return found.transpose(0, 3, 1, 2) if self.is_nhwc and found.shape[-1] == SHAPE[1] else found
 
     def workspace(self, direction: str, count: int) -> tuple[int, int]:
         """The caller's memory of a fused call, as large as the library asks for."""
@@ -72,19 +88,22 @@ def pointers(*values: float) -> list[Any]:
 
 
 CASES = pytest.mark.parametrize(
-    ("mode", "operations", "dtype"),
+    ("mode", "operations", "dtype", "is_nhwc"),
     [
-        (BatchNormMode.SPATIAL, BatchNormOps.BN, np.float32),
-        (BatchNormMode.SPATIAL_PERSISTENT, BatchNormOps.BN_ADD_ACTIVATION, np.float16),
-        (BatchNormMode.PER_ACTIVATION, BatchNormOps.BN_ACTIVATION, np.float32),
+        (BatchNormMode.SPATIAL, BatchNormOps.BN, np.float32, False),
+        (BatchNormMode.SPATIAL_PERSISTENT, BatchNormOps.BN_ADD_ACTIVATION, np.float16, True),
+        (BatchNormMode.PER_ACTIVATION, BatchNormOps.BN_ACTIVATION, np.float32, False),
+        (BatchNormMode.PER_ACTIVATION, BatchNormOps.BN_ADD_ACTIVATION, np.float32, True),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
 
 
 @CASES
-def test_training(caller: Caller, device: Runtime, mode: BatchNormMode, operations: BatchNormOps, dtype: Any) -> None:
-    case = Case(caller, device, mode, operations, dtype)
+def test_training(
+    caller: Caller, device: Runtime, mode: BatchNormMode, operations: BatchNormOps, dtype: Any, is_nhwc: bool
+) -> None:
+    case = Case(caller, device, mode, operations, dtype, is_nhwc=is_nhwc)
     mean, variance = case.batch()
     inv_variance = 1 / np.sqrt(variance + EPSILON)
     normalised = (case.x - mean) * inv_variance * case.scale + case.bias
@@ -99,16 +118,16 @@ def test_training(caller: Caller, device: Runtime, mode: BatchNormMode, operatio
             z, d, y, case.parameters, weight, bias, FACTOR, *running, EPSILON, *saved, case.activation,
             *case.workspace("ForwardTraining", 3), 0, 0,
         )  # fmt: skip
-        close(case.memory.get(y), alpha * case.finished(normalised) + beta * case.old)
-        close(case.memory.get(saved[0]), mean)
-        close(case.memory.get(saved[1]), inv_variance)
-        close(case.memory.get(running[0]), (1 - FACTOR) * case.mean + FACTOR * mean)
+        close(case.get(y), alpha * case.finished(normalised) + beta * case.old)
+        close(case.get(saved[0]), mean)
+        close(case.get(saved[1]), inv_variance)
+        close(case.get(running[0]), (1 - FACTOR) * case.mean + FACTOR * mean)
         unbiased = variance * count / (count - 1)
-        close(case.memory.get(running[1]), (1 - FACTOR) * case.variance + FACTOR * unbiased)
+        close(case.get(running[1]), (1 - FACTOR) * case.variance + FACTOR * unbiased)
     plain = ("cudnnBatchNormalizationForwardTraining", case.handle, mode, *pointers(1.0, 0.0), d, x, d, y)
     parameters = (case.parameters, weight, bias, FACTOR)
     caller.call(*plain, *parameters, 0, 0, EPSILON, 0, 0)
-    close(case.memory.get(y), normalised)
+    close(case.get(y), normalised)
     assert caller.status(*plain, *parameters, running[0], 0, EPSILON, 0, 0) is Status.BAD_PARAM
     reserve = (case.handle, mode, operations, case.activation, d)
     name = "cudnnGetBatchNormalizationTrainingExReserveSpaceSize"
@@ -116,8 +135,10 @@ def test_training(caller: Caller, device: Runtime, mode: BatchNormMode, operatio
 
 
 @CASES
-def test_gradients(caller: Caller, device: Runtime, mode: BatchNormMode, operations: BatchNormOps, dtype: Any) -> None:
-    case = Case(caller, device, mode, operations, dtype)
+def test_gradients(
+    caller: Caller, device: Runtime, mode: BatchNormMode, operations: BatchNormOps, dtype: Any, is_nhwc: bool
+) -> None:
+    case = Case(caller, device, mode, operations, dtype, is_nhwc=is_nhwc)
     mean, variance = case.batch()
     inv_variance = 1 / np.sqrt(variance + EPSILON)
     xhat = (case.x - mean) * inv_variance
@@ -143,30 +164,36 @@ def test_gradients(caller: Caller, device: Runtime, mode: BatchNormMode, operati
             *(value for address in operands for value in (d, address)), case.parameters, weight, bias, found_scale,
             found_bias, EPSILON, *saved, case.activation, *case.workspace("Backward", 5), 0, 0,
         )  # fmt: skip
-        close(case.memory.get(operands[4]), scales[0] * dx + scales[1] * case.old)
-        close(case.memory.get(found_scale), scales[2] * dscale + scales[3] * case.old_row)
-        close(case.memory.get(found_bias), scales[2] * dbias + scales[3] * case.old_row)
+        close(case.get(operands[4]), scales[0] * dx + scales[1] * case.old)
+        close(case.get(found_scale), scales[2] * dscale + scales[3] * case.old_row)
+        close(case.get(found_bias), scales[2] * dbias + scales[3] * case.old_row)
         if operations is BatchNormOps.BN_ADD_ACTIVATION:
-            close(case.memory.get(operands[3]), dy)
+            close(case.get(operands[3]), dy)
     if operations is BatchNormOps.BN:
         x, _, gradient, _, result = operands
         caller.call(
             "cudnnBatchNormalizationBackward", case.handle, mode, *pointers(1.0, 0.0, 1.0, 0.0), d, x, d, gradient, d,
             result, case.parameters, weight, found_scale, found_bias, EPSILON, *saved,
         )  # fmt: skip
-        close(case.memory.get(result), dx)
+        close(case.get(result), dx)
 
 
 @pytest.mark.parametrize("mode", [BatchNormMode.SPATIAL, BatchNormMode.PER_ACTIVATION], ids=lambda mode: mode.name)
 def test_inference(caller: Caller, device: Runtime, mode: BatchNormMode) -> None:
-    case = Case(caller, device, mode, BatchNormOps.BN)
+    case = Case(caller, device, mode, BatchNormOps.BN, is_nhwc=mode is BatchNormMode.PER_ACTIVATION)
     x, y, *rows = case.put(case.x, case.old, case.scale, case.bias, case.mean, case.variance)
     caller.call(
         "cudnnBatchNormalizationForwardInference", case.handle, mode, *pointers(2.0, -1.0), case.descriptor, x,
         case.descriptor, y, case.parameters, *rows, EPSILON,
     )  # fmt: skip
     expected = (case.x - case.mean) / np.sqrt(case.variance + EPSILON) * case.scale + case.bias
-    close(case.memory.get(y), 2 * expected - case.old)
+    close(case.get(y), 2 * expected - case.old)
+    for parameters, epsilon in ((case.descriptor, EPSILON), (case.parameters, -EPSILON)):
+        status = caller.status(
+            "cudnnBatchNormalizationForwardInference", case.handle, mode, *pointers(2.0, -1.0), case.descriptor, x,
+            case.descriptor, y, parameters, *rows, epsilon,
+        )  # fmt: skip
+        assert status.category is Status.BAD_PARAM
 
 
 def test_other_activations_are_refused(caller: Caller, device: Runtime) -> None:
@@ -200,8 +227,8 @@ def test_normalisation_is_the_same_under_other_names(caller: Caller, device: Run
         *running, EPSILON, mean_at, inv_variance_at, case.activation, d, z, d, y, bytes_at, size.value, 0, 0, 1,
     )  # fmt: skip
     expected = case.finished(xhat * case.scale + case.bias)
-    close(case.memory.get(y), expected)
-    close(case.memory.get(running[0]), (1 - FACTOR) * case.mean + FACTOR * mean)
+    close(case.get(y), expected)
+    close(case.get(running[0]), (1 - FACTOR) * case.mean + FACTOR * mean)
     sizes = (*head, *[d] * 5, rows[0], case.activation, rows[1])
     caller.call("cudnnGetNormalizationBackwardWorkspaceSize", *sizes, ctypes.byref(size), 1)
     caller.call(
@@ -210,9 +237,9 @@ def test_normalisation_is_the_same_under_other_names(caller: Caller, device: Run
         0, 0, 1,
     )  # fmt: skip
     gradient = case.dy.astype(np.float64) * (expected > 0)
-    close(case.memory.get(dz), gradient)
-    close(case.memory.get(dscale_at), (gradient * xhat).sum(case.axes, keepdims=True))
-    close(case.memory.get(dbias_at), gradient.sum(case.axes, keepdims=True))
+    close(case.get(dz), gradient)
+    close(case.get(dscale_at), (gradient * xhat).sum(case.axes, keepdims=True))
+    close(case.get(dbias_at), gradient.sum(case.axes, keepdims=True))
     given = case.put(case.mean, case.variance)
     inference = (
         "cudnnNormalizationForwardInference", *head, *pointers(*one), d, x, rows[0], weight, bias, rows[1], *given, d,
@@ -220,7 +247,7 @@ def test_normalisation_is_the_same_under_other_names(caller: Caller, device: Run
     )  # fmt: skip
     caller.call(*inference, 1)
     normalised = (case.x - case.mean) / np.sqrt(case.variance + EPSILON) * case.scale + case.bias
-    close(case.memory.get(y), case.finished(normalised))
+    close(case.get(y), case.finished(normalised))
     assert caller.status(*inference, 2) is Status.NOT_SUPPORTED
     reserve = (*head, case.activation, d, ctypes.byref(size), 1)
     caller.call("cudnnGetNormalizationTrainingReserveSpaceSize", *reserve)

@@ -10,6 +10,7 @@ from lowdnn.capi.calls import (
     batch_norms,
     convolution_descriptors,
     convolution_epilogue,
+    convolution_operands,
     convolutions,
     dropout,
     elementwise,
@@ -21,6 +22,7 @@ from lowdnn.capi.calls import (
     reductions,
     softmax,
     tensor_descriptors,
+    transforms,
 )
 from lowdnn.capi.errors import Call
 from lowdnn.capi.refusals import reason_of
@@ -33,6 +35,7 @@ CALLS: Mapping[str, Call] = {
     **convolution_descriptors.CALLS,
     **convolutions.CALLS,
     **convolution_epilogue.CALLS,
+    **convolution_operands.CALLS,
     **operation_descriptors.CALLS,
     **activations.CALLS,
     **elementwise.CALLS,
@@ -43,6 +46,7 @@ CALLS: Mapping[str, Call] = {
     **norms.CALLS,
     **local_norms.CALLS,
     **dropout.CALLS,
+    **transforms.CALLS,
 }
 
 

@@ -111,11 +111,7 @@ def _copy(
     frame: Frame, source: Tensor, target: TensorDescriptor, address: Address, scales: tuple[float, float], argument: str
 ) -> None:
     """Adds target = alpha * source + beta * target."""
-    y = frame.builder.tensor(target, address, f"{frame.name}.{argument}")
-    if scales == (1.0, 0.0):
-        frame.builder.pointwise(PointwiseMode.IDENTITY, y, source)
-    else:
-        frame.builder.blend(source, y, scales)
+    frame.builder.assign(source, frame.builder.tensor(target, address, f"{frame.name}.{argument}"), scales)
 
 
 CALLS: Mapping[str, Call] = {

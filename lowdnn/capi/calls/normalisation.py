@@ -10,21 +10,23 @@ where inv_variance = 1 / sqrt(variance + epsilon). The gradient of ReLU comes fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from lowdnn.capi.calls.frame import Frame
 from lowdnn.capi.calls.shared import was_set
 from lowdnn.capi.classic_enums import BatchNormOps
-from lowdnn.capi.descriptors import ActivationDescriptor, TensorDescriptor, packed_strides
+from lowdnn.capi.descriptors import ActivationDescriptor, TensorDescriptor
 from lowdnn.capi.graphs import compute_type_of
 from lowdnn.capi.memory import Address
-from lowdnn.enums import ActivationMode, NormFwdPhase, NormMode, PointwiseMode, ReduceTensorOp, TensorFormat
+from lowdnn.enums import ActivationMode, NormFwdPhase, NormMode, PointwiseMode, ReduceTensorOp
+from lowdnn.ops.norm import unbiased_factor
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
-from lowdnn.ops.tensor import Tensor
-from lowdnn.status import BadParamError, NotSupportedError, ShapeMismatchError, UnsupportedLayoutError
+from lowdnn.ops.tensor import Tensor, packed_strides
+from lowdnn.status import BadParamError, NotSupportedError, ShapeMismatchError
 
 #: A descriptor's pointer and the address of the data.
 Operand = tuple[Address, Address]
@@ -32,41 +34,36 @@ Operand = tuple[Address, Address]
 
 @dataclass(frozen=True)
 class Normalisation:
-    """One call: its frame, mode and following operations, and the descriptor of scale, bias and statistics."""
+    """One call: its frame, mode and following operations, and the descriptor of scale, bias and statistics.
+
+    is_flat: a sample's elements are seen as channels of one place each, as ``_seen`` finds out for each call.
+    """
 
     frame: Frame
     is_per_activation: bool
     operations: BatchNormOps
     parameters: Address
     activation: Address
+    is_flat: bool = False
 
     def train(
         self, scales: tuple[float, float], x: Operand, z: Operand, y: Operand, scale: Address, bias: Address,
         factor: float, running: tuple[Address, Address], epsilon: float, saved: tuple[Address, Address],
     ) -> None:  # fmt: skip
         """Adds the training phase. ``running`` and ``saved`` may be NULL, both of a pair."""
-        builder, target = self.frame.builder, self._descriptor(y[0], "y")
-        source = self._tensor(x, "x")
-        self.frame.check_dims(target, self._descriptor(x[0], "x"), "x")
+        norm, builder = self._seen(x, z, y), self.frame.builder
+        target, source = norm._descriptor(y[0], "y"), norm._tensor(x, "x")
+        self.frame.check_dims(target, norm._descriptor(x[0], "x"), "x")
         self._check_pair("resultRunning", running)
         self._check_pair("resultSave", saved)
-        ports: dict[str, Any] = dict(
-            zip(("mean", "inv_variance"), (self._statistic(address) for address in saved), strict=True)
-        )
-        if running[0]:
-            for name, address in zip(("mean", "var"), running, strict=True):
-                for direction in ("input", "output"):
-                    ports[f"{direction}_running_{name}"] = self._parameter(address)
-            ports["exp_avg_factor"] = self._number(factor)
-        ports |= {"scale": self._parameter(scale), "bias": self._parameter(bias)}
-        margin = self._number(epsilon)
+        norm._check(target, epsilon)
+        weight, shift = norm._parameter(scale), norm._parameter(bias)
+        add = norm._add_composed_training if self.is_per_activation and not norm.is_flat else norm._add_training
 
         def write(result: Tensor) -> None:
             normalised = result if self.operations is BatchNormOps.BN else self._between(target)
-            builder.operations.append(
-                NormForward(NormMode.BATCH_NORM, NormFwdPhase.TRAINING, source, margin, normalised, **ports)
-            )
-            self._finish(normalised, z, result)
+            add(source, normalised, (weight, shift), (factor, running), epsilon, saved)
+            norm._finish(normalised, z, result)
 
         builder.store(write, target, y[1], scales, f"{self.frame.name}.y")
 
@@ -75,19 +72,14 @@ class Normalisation:
         statistics: tuple[Address, Address], epsilon: float,
     ) -> None:  # fmt: skip
         """Adds the inference phase, with given mean and variance."""
-        builder, target = self.frame.builder, self._descriptor(y[0], "y")
-        source = self._tensor(x, "x")
+        builder, target, source = self.frame.builder, self._descriptor(y[0], "y"), self._tensor(x, "x")
         self.frame.check_dims(target, self._descriptor(x[0], "x"), "x")
-        mean, variance = (self._parameter(address) for address in statistics)
-        weight, shift = self._parameter(scale), self._parameter(bias)
+        self._check(target, epsilon)
+        mean, variance, weight, shift = (self._parameter(address) for address in (*statistics, scale, bias))
 
         def write(result: Tensor) -> None:
             normalised = result if self.operations is BatchNormOps.BN else self._between(target)
-            root = self._inv_variance(variance, epsilon)
-            slope = builder.pointwise(PointwiseMode.MUL, self._row(), root, weight)
-            centred = builder.pointwise(PointwiseMode.SUB, self._between(target), source, mean)
-            scaled = builder.pointwise(PointwiseMode.MUL, self._between(target), centred, slope)
-            builder.pointwise(PointwiseMode.ADD, normalised, scaled, shift)
+            self._normalise(source, normalised, mean, self._inv_variance(variance, epsilon), (weight, shift))
             self._finish(normalised, z, result)
 
         builder.store(write, target, y[1], scales, f"{self.frame.name}.y")
@@ -101,19 +93,26 @@ class Normalisation:
 
         saved: mean and inv_variance; both are computed from x where one is NULL.
         """
-        builder, target = self.frame.builder, self._descriptor(dx[0], "dx")
-        source, gradient = self._tensor(x, "x"), self._tensor(dy, "dy")
+        norm, builder = self._seen(x, y, dy, dz, dx), self.frame.builder
+        target, source, gradient = norm._descriptor(dx[0], "dx"), norm._tensor(x, "x"), norm._tensor(dy, "dy")
         for argument, operand in (("x", x), ("dy", dy)):
-            self.frame.check_dims(target, self._descriptor(operand[0], argument), argument)
+            self.frame.check_dims(target, norm._descriptor(operand[0], argument), argument)
+        norm._check(target, epsilon)
         if self.operations is not BatchNormOps.BN:
-            gradient = self._before_activation(gradient, y, dz, target)
-        mean, inv_variance = map(self._parameter, saved) if all(saved) else self._statistics(source, epsilon)
-        weight, parameters = self._parameter(scale), self._parameters
-        written: list[Tensor] = []
+            gradient = norm._before_activation(gradient, y, dz, target)
+        if all(saved):
+            mean, inv_variance = map(norm._parameter, saved)
+        else:
+            mean, variance = norm._statistics(source)
+            inv_variance = norm._inv_variance(variance, epsilon)
+        weight, written = norm._parameter(scale), list[Tensor]()
         builder.store(written.append, target, dx[1], scales[:2], f"{self.frame.name}.dx")
         for address, argument in zip(gradients, ("Scale", "Bias"), strict=True):
             where = f"{self.frame.name}.dBn{argument}Result"
-            builder.store(written.append, parameters, address, scales[2:], where)
+            builder.store(written.append, norm._parameters, address, scales[2:], where)
+        if self.is_per_activation and not norm.is_flat:
+            norm._add_composed_gradients(source, gradient, (mean, inv_variance), weight, *written)
+            return
         ports = dict(zip(("dx", "dscale", "dbias"), written, strict=True))
         operation = NormBackward(
             NormMode.BATCH_NORM, source, gradient, mean=mean, inv_variance=inv_variance, scale=weight, **ports
@@ -139,6 +138,80 @@ class Normalisation:
     @property
     def _parameters(self) -> TensorDescriptor:
         return self._descriptor(self.parameters, "bnScaleBiasMeanVar")
+
+    def _seen(self, *operands: Operand) -> Normalisation:
+        """The normalisation as the engines for channels see it, where that is possible.
+
+        For PER_ACTIVATION each element of a sample is a channel, as far as all tensors are packed in row-major order.
+        """
+        tensors = [self.frame.state.objects.find(descriptor, TensorDescriptor) for descriptor, _ in operands]
+        known = [self.frame.descriptor(self.parameters, "parameters"), *(t for t in tensors if t and t.is_set)]
+        is_packed = all(tensor.strides == packed_strides(tensor.dims) for tensor in known)
+        return replace(self, is_flat=self.is_per_activation and is_packed)
+
+    def _add_training(
+        self, x: Tensor, y: Tensor, parameters: tuple[Tensor, Tensor], running: tuple[float, tuple[Address, Address]],
+        epsilon: float, saved: tuple[Address, Address],
+    ) -> None:  # fmt: skip
+        """Adds the normalisation as one operation. running: the factor and the addresses of mean and variance."""
+        statistics = (self._parameter(address) if address else self._row() for address in saved)
+        ports: dict[str, Any] = dict(zip(("mean", "inv_variance"), statistics, strict=True))
+        factor, addresses = running
+        if addresses[0]:
+            for name, address in zip(("mean", "var"), addresses, strict=True):
+                for direction in ("input", "output"):
+                    ports[f"{direction}_running_{name}"] = self._parameter(address)
+            ports["exp_avg_factor"] = self._number(factor)
+        ports |= dict(zip(("scale", "bias"), parameters, strict=True))
+        margin = self._number(epsilon)
+        operation = NormForward(NormMode.BATCH_NORM, NormFwdPhase.TRAINING, x, margin, y, **ports)
+        self.frame.builder.operations.append(operation)
+
+    def _add_composed_training(
+        self, x: Tensor, y: Tensor, parameters: tuple[Tensor, Tensor], running: tuple[float, tuple[Address, Address]],
+        epsilon: float, saved: tuple[Address, Address],
+    ) -> None:  # fmt: skip
+        """Adds what ``_add_training`` adds as reductions and arithmetic, for any strides."""
+        builder, (factor, addresses) = self.frame.builder, running
+        mean, variance = self._statistics(x)
+        root = self._inv_variance(variance, epsilon)
+        self._normalise(x, y, mean, root, parameters)
+        for value, address in zip((mean, root), saved, strict=True):
+            if address:
+                builder.pointwise(PointwiseMode.IDENTITY, self._parameter(address), value)
+        unbiased = builder.scaled(unbiased_factor(x.dims[0]), variance, variance.data_type)
+        for value, address in zip((mean, unbiased), addresses, strict=True):
+            if address:
+                builder.blend(value, self._parameter(address), (factor, 1 - factor))
+
+    def _add_composed_gradients(
+        self, x: Tensor, dy: Tensor, statistics: tuple[Tensor, Tensor], scale: Tensor, dx: Tensor, dscale: Tensor,
+        dbias: Tensor,
+    ) -> None:  # fmt: skip
+        """Adds the gradients as reductions and arithmetic, for any strides:
+
+        dbias = sum(dy)    dscale = sum(dy * xhat)    dx = scale * inv_variance * (dy - (dbias + xhat * dscale) / N)
+        """
+        builder, (mean, inv_variance) = self.frame.builder, statistics
+        mode, whole, row = PointwiseMode, self._like(x), self._row
+        xhat = builder.pointwise(mode.MUL, whole(), builder.pointwise(mode.SUB, whole(), x, mean), inv_variance)
+        sums = []
+        for terms, target in ((dy, dbias), (builder.pointwise(mode.MUL, whole(), dy, xhat), dscale)):
+            sums.append(builder.reduced(terms, row(), ReduceTensorOp.ADD))
+            builder.pointwise(mode.IDENTITY, target, sums[-1])
+        shares = builder.pointwise(mode.ADD, whole(), builder.pointwise(mode.MUL, whole(), xhat, sums[1]), sums[0])
+        centred = builder.pointwise(mode.SUB, whole(), dy, shares, alphas=(1.0, 1 / x.dims[0]))
+        builder.pointwise(mode.MUL, dx, centred, builder.pointwise(mode.MUL, row(), scale, inv_variance))
+
+    def _normalise(
+        self, x: Tensor, y: Tensor, mean: Tensor, inv_variance: Tensor, parameters: tuple[Tensor, Tensor]
+    ) -> None:
+        """Adds y = (x - mean) * inv_variance * scale + bias."""
+        builder, whole, (weight, shift) = self.frame.builder, self._like(x), parameters
+        slope = builder.pointwise(PointwiseMode.MUL, self._row(), inv_variance, weight)
+        centred = builder.pointwise(PointwiseMode.SUB, whole(), x, mean)
+        scaled = builder.pointwise(PointwiseMode.MUL, whole(), centred, slope)
+        builder.pointwise(PointwiseMode.ADD, y, scaled, shift)
 
     def _before_activation(self, dy: Tensor, y: Operand, dz: Operand, target: TensorDescriptor) -> Tensor:
         """The gradient in front of the ReLU, which is that of z, too."""
@@ -167,39 +240,27 @@ class Normalisation:
             raise NotSupportedError.at(f"{where}.mode", expected="RELU", got=found.mode.name)
 
     def _descriptor(self, address: Address, argument: str) -> TensorDescriptor:
-        """The descriptor as the normalisation sees it; PER_ACTIVATION takes each element of a sample for a channel."""
+        """The descriptor as the normalisation sees it."""
         found = self.frame.descriptor(address, argument)
-        if not self.is_per_activation:
+        if not self.is_flat:
             return found
-        where = f"{self.frame.name}.{argument}Desc.strides"
-        if found.strides != packed_strides(where, TensorFormat.NCHW, found.dims):
-            raise UnsupportedLayoutError.at(where, expected="packed NCHW for PER_ACTIVATION", got=list(found.strides))
         dims = (found.dims[0], prod(found.dims[1:]), *(1,) * (len(found.dims) - 2))
-        return TensorDescriptor(found.data_type, dims, packed_strides(where, TensorFormat.NCHW, dims))
+        return TensorDescriptor(found.data_type, dims, packed_strides(dims))
 
     def _tensor(self, operand: Operand, argument: str) -> Tensor:
         descriptor = self._descriptor(operand[0], argument)
         return self.frame.builder.tensor(descriptor, operand[1], f"{self.frame.name}.{argument}")
 
     def _parameter(self, address: Address) -> Tensor:
-        found = self._parameters
-        if found.dims[0] != 1 or any(extent != 1 for extent in found.dims[2:]):
-            where = f"{self.frame.name}.bnScaleBiasMeanVarDesc.dims"
-            raise ShapeMismatchError.at(where, expected="one element for each channel", got=list(found.dims))
-        return self.frame.builder.tensor(found, address, f"{self.frame.name}.parameters and statistics")
+        return self.frame.builder.tensor(self._parameters, address, f"{self.frame.name}.parameters and statistics")
 
-    def _statistic(self, address: Address) -> Tensor:
-        return self._parameter(address) if address else self._row()
-
-    def _statistics(self, x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-        """Mean and inv_variance of the batch."""
-        builder, width = self.frame.builder, compute_type_of(x.data_type)
-        mean, variance = self._row(), self._row()
-        builder.reduced(x, mean, ReduceTensorOp.AVG)
-        centred = builder.pointwise(PointwiseMode.SUB, builder.virtual(x.dims, width), x, mean)
-        square = builder.pointwise(PointwiseMode.MUL, builder.virtual(x.dims, width), centred, centred)
-        builder.reduced(square, variance, ReduceTensorOp.AVG)
-        return mean, self._inv_variance(variance, epsilon)
+    def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the batch."""
+        builder, whole = self.frame.builder, self._like(x)
+        mean = builder.reduced(x, self._row(), ReduceTensorOp.AVG)
+        centred = builder.pointwise(PointwiseMode.SUB, whole(), x, mean)
+        square = builder.pointwise(PointwiseMode.MUL, whole(), centred, centred)
+        return mean, builder.reduced(square, self._row(), ReduceTensorOp.AVG)
 
     def _inv_variance(self, variance: Tensor, epsilon: float) -> Tensor:
         """1 / sqrt(variance + epsilon)."""
@@ -217,6 +278,20 @@ class Normalisation:
 
     def _between(self, of: TensorDescriptor) -> Tensor:
         return self.frame.builder.virtual(of.dims, compute_type_of(of.data_type))
+
+    def _like(self, x: Tensor) -> Callable[[], Tensor]:
+        """Makes tensors in registers with the dims of ``x``."""
+        return lambda: self.frame.builder.virtual(x.dims, compute_type_of(x.data_type))
+
+    def _check(self, target: TensorDescriptor, epsilon: float) -> None:
+        """Checks the parameters' extents and epsilon. ``target``: of y or dx, as the normalisation sees it."""
+        rest = target.dims[2:] if self.is_per_activation else (1,) * len(target.dims[2:])
+        expected, found = (1, target.dims[1], *rest), self._parameters.dims
+        if found != expected:
+            where = f"{self.frame.name}.bnScaleBiasMeanVarDesc.dims"
+            raise ShapeMismatchError.at(where, expected=list(expected), got=list(found))
+        if not epsilon >= 0:
+            raise BadParamError.at(f"{self.frame.name}.epsilon", expected="0 or more", got=epsilon)
 
     def _check_pair(self, argument: str, pair: tuple[Address, Address]) -> None:
         if bool(pair[0]) != bool(pair[1]):

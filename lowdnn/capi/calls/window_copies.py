@@ -1,0 +1,64 @@
+"""Copies between a tensor and the windows of it: target = alpha * source + beta * target, with 0 where nothing is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from lowdnn import dtypes
+from lowdnn.capi.calls.frame import Frame
+from lowdnn.capi.descriptors import FilterDescriptor, TensorDescriptor
+from lowdnn.capi.graphs import Builder, compute_type_of
+from lowdnn.capi.memory import Address, checked
+from lowdnn.capi.windows import Axis, Layout, Piece, pieces
+from lowdnn.enums import DIM_MAX, PointwiseMode
+from lowdnn.status import NotSupportedError
+
+#: The descriptor, the address and the argument's name.
+Operand = tuple[TensorDescriptor | FilterDescriptor, Address, str]
+
+
+def copy_windows(
+    frame: Frame, source: Operand, target: Operand, scales: tuple[float, float], axes: Sequence[Axis], to_windows: bool
+) -> None:
+    """Runs the copy. to_windows: the target is the tensor of windows, else that of places."""
+    for _, address, argument in (source, target):
+        checked(address, f"{frame.name}.{argument}")
+    found = [*pieces(axes)]
+    rank = max((len(piece.dims) for piece in found), default=0)
+    if rank > DIM_MAX:
+        raise NotSupportedError.at(f"{frame.name}.dims", expected=f"at most {DIM_MAX} dimensions and folds", got=rank)
+    if sum(prod(piece.dims) for piece in found) < prod(target[0].dims):
+        if scales[1] != 1:
+            _scale_all(frame, target, scales[1])
+        scales = (scales[0], 0.0 if scales[1] == 0 else 1.0)
+    for piece in found:
+        layouts = (piece.places, piece.windows) if to_windows else (piece.windows, piece.places)
+        builder = Builder()
+        x, y = (
+            builder.tensor(*_part(operand, piece, layout), f"{frame.name}.{operand[2]}")
+            for operand, layout in zip((source, target), layouts, strict=True)
+        )
+        builder.assign(x, y, scales)
+        frame.state.graphs.run(frame.handle, builder, frame.name)
+
+
+def _scale_all(frame: Frame, target: Operand, beta: float) -> None:
+    """target = beta * target, without reading it where beta is 0."""
+    descriptor, address, argument = target
+    builder = Builder()
+    y = builder.tensor(descriptor, address, f"{frame.name}.{argument}")
+    if beta == 0:
+        zero = builder.constant(0.0, y.rank, compute_type_of(y.data_type))
+        builder.pointwise(PointwiseMode.IDENTITY, y, zero)
+    else:
+        old = builder.tensor(descriptor, address, f"{frame.name}.{argument}")
+        builder.scaled(beta, old, compute_type_of(y.data_type), y)
+    frame.state.graphs.run(frame.handle, builder, frame.name)
+
+
+def _part(operand: Operand, piece: Piece, layout: Layout) -> tuple[TensorDescriptor, int]:
+    """The descriptor and the address of a piece of the operand."""
+    descriptor, address, argument = operand
+    begin = checked(address, argument) + layout.offset * dtypes.info(descriptor.data_type).size_bytes
+    return TensorDescriptor(descriptor.data_type, piece.dims, layout.strides), begin
