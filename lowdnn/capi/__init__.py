@@ -9,7 +9,7 @@ Every function returns a status and never raises; ``cudnnGetLastErrorString`` te
 
 from lowdnn.capi.calls.catalogue import support
 from lowdnn.capi.header import write_header
-from lowdnn.capi.installing import call_counts, install, loaded_library
+from lowdnn.capi.installing import call_counts, install, install_runtime, loaded_library
 from lowdnn.capi.library import write_library
 from lowdnn.capi.loading import load, reset
 from lowdnn.capi.stubs.starting import libpython
@@ -17,6 +17,7 @@ from lowdnn.capi.stubs.starting import libpython
 __all__ = [
     "call_counts",
     "install",
+    "install_runtime",
     "libpython",
     "load",
     "loaded_library",

@@ -1,4 +1,4 @@
-"""The libcudnn.so.9 of the process: which library it is, and how it becomes lowdnn's."""
+"""The libcudnn.so.9 of the process, and its CUDA runtime: which libraries they are, and how they become lowdnn's."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
+from lowdnn.capi.cudart.catalogue import RUNTIME_NAME, cudart
 from lowdnn.capi.library import LIBRARY_NAME, cudnn, write_library
-from lowdnn.capi.loading import load, process_state
-from lowdnn.config import put_first
+from lowdnn.capi.loading import load, load_runtime, process_state
+from lowdnn.config import Config, put_first
 from lowdnn.status import SublibraryLoadingFailedError
 
 _RTLD_DI_LINKMAP = 2
@@ -33,8 +34,12 @@ def install() -> ctypes.CDLL:
     Whoever asks the loader for that SONAME from then on gets this library, as a dependency or by ``dlopen``. Its folder
     is put first in LD_LIBRARY_PATH, in which some programs look by themselves. Returns what ``load`` returns.
 
+    Where LOWDNN_DEVICE says ``emulated`` and no CUDA runtime has been loaded, ``install_runtime`` is part of it.
+
     Raises SublibraryLoadingFailedError where another library of the SONAME has been loaded.
     """
+    if Config.from_environment().device == "emulated" and _in_process(RUNTIME_NAME) is None:
+        install_runtime()
     found = loaded_library()
     if found is None:
         return _install_new()
@@ -45,11 +50,28 @@ def install() -> ctypes.CDLL:
     return load()
 
 
+def install_runtime() -> ctypes.CDLL:
+    """Makes lowdnn's stand-in the ``libcudart.so.13`` of the process: a CUDA runtime over the emulated device.
+
+    It is for programs that call the CUDA runtime beside cuDNN, such as cudnn-frontend. A library that links to that
+    SONAME and needs more of it than the stand-in has, such as a PyTorch for GPUs, cannot be loaded any more.
+
+    Returns the library. Raises SublibraryLoadingFailedError where another library of the SONAME has been loaded, and
+    NotSupportedError where lowdnn's device is not the emulated one.
+    """
+    found = _in_process(RUNTIME_NAME)
+    if found is not None and cudart().table_in(found) is None:
+        hint = "call it before a library that needs it is loaded"
+        raise SublibraryLoadingFailedError.at(
+            "install_runtime", expected=f"no {RUNTIME_NAME} yet", got=_file_of(found), hint=hint
+        )
+    return load_runtime()
+
+
 def loaded_library() -> LoadedLibrary | None:
     """The library that the SONAME stands for in this process; None where none is loaded."""
-    try:
-        library = ctypes.CDLL(LIBRARY_NAME, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
-    except OSError:
+    library = _in_process(LIBRARY_NAME)
+    if library is None:
         return None
     table = cudnn().table_in(library)
     return LoadedLibrary(_file_of(library), is_own=table is not None, is_answered=table is not None and any(table))
@@ -67,6 +89,14 @@ class _LinkMap(ctypes.Structure):
     """The part of glibc's ``struct link_map`` that programs may read."""
 
     _fields_ = (("address", ctypes.c_void_p), ("name", ctypes.c_char_p))
+
+
+def _in_process(soname: str) -> ctypes.CDLL | None:
+    """The library that a SONAME stands for, if it has been loaded."""
+    try:
+        return ctypes.CDLL(soname, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except OSError:
+        return None
 
 
 def _file_of(library: ctypes.CDLL) -> str:

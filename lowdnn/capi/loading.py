@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lowdnn.capi.calls.catalogue import CALLS
+from lowdnn.capi.cudart.library import RuntimeLibrary
 from lowdnn.capi.errors import guarded
 from lowdnn.capi.library import LIBRARY_NAME, TABLE_NAME, cudnn, write_library
 from lowdnn.capi.prototypes import prototype
@@ -35,6 +36,11 @@ def load(path: str | os.PathLike[str] | None = None) -> ctypes.CDLL:
     return _process().library(path)
 
 
+def load_runtime() -> ctypes.CDLL:
+    """The stand-in for the CUDA runtime, ready to be called; raises NotSupportedError but on the emulated device."""
+    return _process().runtime.load()
+
+
 def process_state() -> State:
     """The process's handles, descriptors and graphs of C callers."""
     return _process().state
@@ -46,12 +52,16 @@ def reset() -> None:
 
 
 class Binding:
-    """A state, the functions in Python that work on it, and the libraries that lead to them."""
+    """A state, the functions in Python that work on it, and the libraries that lead to them.
+
+    runtime: the stand-in for the CUDA runtime on the same driver.
+    """
 
     def __init__(self, state: State) -> None:
         self.state = state
         self._connection = Connection(cudnn(), _callbacks(state))
         self._own: ctypes.CDLL | None = None
+        self.runtime = RuntimeLibrary(state)
 
     def library(self, path: str | os.PathLike[str] | None) -> ctypes.CDLL:
         """See ``load``."""
@@ -65,6 +75,7 @@ class Binding:
         """Empties the tables, so that later calls reach the stubs alone, and closes the handles."""
         self._connection.end()
         self.state.close()
+        self.runtime.end()
 
     def _connected(self, path: str | os.PathLike[str]) -> ctypes.CDLL:
         found = ctypes.CDLL(os.fspath(path))

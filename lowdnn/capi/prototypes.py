@@ -21,7 +21,7 @@ _NUMBERS: Mapping[str, Any] = {
     "float": ctypes.c_float,
     "double": ctypes.c_double,
 }
-_OPAQUE = frozenset({"Callback", "FusedOpsPlan", "Graph", "Handle", "Stream"})
+_OPAQUE = frozenset({"Callback", "Event", "FusedOpsPlan", "Graph", "GraphExec", "GraphNode", "Handle", "Stream"})
 _OPAQUE_ENDS = ("Descriptor", "ParamPack")
 
 

@@ -1,4 +1,4 @@
-"""The C functions of cuDNN as a table: names, results and arguments, read from ``data/functions.txt``."""
+"""C functions as a table: names, results and arguments; cuDNN's are read from ``data/functions.txt``."""
 
 from __future__ import annotations
 
@@ -43,8 +43,13 @@ class Function:
 
 @cache
 def functions() -> Mapping[str, Function]:
-    """The 239 documented functions by name, in the order of the table."""
-    text = resources.files("lowdnn.capi").joinpath("data/functions.txt").read_text(encoding="ascii")
+    """The 239 documented functions of cuDNN by name, in the order of the table."""
+    return read_functions("functions.txt")
+
+
+def read_functions(file: str) -> Mapping[str, Function]:
+    """The functions that a table of ``data/`` lists, in its order."""
+    text = resources.files("lowdnn.capi").joinpath("data", file).read_text(encoding="ascii")
     found: dict[str, Function] = {}
     header = ""
     for line in text.replace("\n    ", " ").splitlines():

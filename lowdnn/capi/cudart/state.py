@@ -1,0 +1,81 @@
+"""What the calls of the stand-in work on: the emulated driver, and the last error of each thread."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Final
+
+from lowdnn.capi.state import State
+from lowdnn.driver.base import DriverError
+from lowdnn.driver.emulated.driver import EmulatedDriver
+from lowdnn.driver.results import CuResult
+from lowdnn.status import BadParamError, LowdnnError, NotSupportedError
+
+#: The device that every thread has; the emulated driver has one.
+DEVICE: Final = 0
+
+
+class LastError(threading.local):
+    """code: the cudaError_t of the thread's last call that failed, 0 once it was read.  text: what went wrong there."""
+
+    def __init__(self) -> None:
+        self.code = 0
+        self.text_of = 0
+        self.text = ctypes.create_string_buffer(1)
+
+    def remember(self, code: int, text: str) -> None:
+        self.code = self.text_of = code
+        self.text = ctypes.create_string_buffer(text.encode(errors="backslashreplace"))
+
+
+class RuntimeState:
+    """last_error: the calling thread's.  counts: of calls, beside those of cuDNN's functions."""
+
+    def __init__(self, state: State) -> None:
+        self.last_error = LastError()
+        self.counts = state.counts
+        self._state = state
+        self._lock = threading.Lock()
+        self._context = 0
+
+    @property
+    def driver(self) -> EmulatedDriver:
+        """Raises NotSupportedError for another driver, whose memory only CUDA's own runtime manages."""
+        driver = self._state.driver
+        if not isinstance(driver, EmulatedDriver):
+            hint = "let CUDA's own runtime be loaded"
+            raise NotSupportedError.at("install_runtime.driver", expected="emulated", got=driver.kind, hint=hint)
+        return driver
+
+    def entered(self) -> EmulatedDriver:
+        """The driver, with the primary context current in the calling thread, as every call of a runtime has it."""
+        driver = self.driver
+        if not driver.context_get_current():
+            with self._lock:
+                self._context = self._context or driver.primary_context_retain(DEVICE)
+            driver.context_set_current(self._context)
+        return driver
+
+    def close(self) -> None:
+        """Gives the primary context back; memory that was not freed is lost where no handle holds it."""
+        with self._lock:
+            held, self._context = self._context, 0
+        if held:
+            self.driver.primary_context_release(DEVICE)
+
+
+def code_of(error: BaseException) -> int:
+    """The cudaError_t of an exception; runtime and driver share the numbers."""
+    if isinstance(error, DriverError):
+        return error.result
+    if isinstance(error, NotSupportedError):
+        return CuResult.NOT_SUPPORTED
+    if isinstance(error, BadParamError):
+        return CuResult.INVALID_VALUE
+    return CuResult.OUT_OF_MEMORY if isinstance(error, MemoryError) else CuResult.UNKNOWN
+
+
+def text_of(name: str, error: BaseException) -> str:
+    """What cudaGetErrorString tells of a failure of the function ``name``."""
+    return f"{name}: {error}" if isinstance(error, LowdnnError) else f"{name}: {type(error).__name__}: {error}"
