@@ -10,6 +10,7 @@ from lowdnn.capi.state import State
 from lowdnn.driver.base import DriverError
 from lowdnn.driver.emulated.driver import EmulatedDriver
 from lowdnn.driver.results import CuResult
+from lowdnn.runtime.context import Context
 from lowdnn.status import BadParamError, LowdnnError, NotSupportedError
 
 #: The device that every thread has; the emulated driver has one.
@@ -37,7 +38,7 @@ class RuntimeState:
         self.counts = state.counts
         self._state = state
         self._lock = threading.Lock()
-        self._context = 0
+        self._context: Context | None = None
 
     @property
     def driver(self) -> EmulatedDriver:
@@ -53,16 +54,17 @@ class RuntimeState:
         driver = self.driver
         if not driver.context_get_current():
             with self._lock:
-                self._context = self._context or driver.primary_context_retain(DEVICE)
-            driver.context_set_current(self._context)
+                if self._context is None:
+                    self._context = Context(driver, DEVICE)
+            driver.context_set_current(self._context.handle)
         return driver
 
     def close(self) -> None:
         """Gives the primary context back; memory that was not freed is lost where no handle holds it."""
         with self._lock:
-            held, self._context = self._context, 0
-        if held:
-            self.driver.primary_context_release(DEVICE)
+            held, self._context = self._context, None
+        if held is not None:
+            held.close()
 
 
 def code_of(error: BaseException) -> int:
