@@ -11,6 +11,7 @@ Source: cudnn_adv.h, cudnnRNNBackwardData_v8.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,7 +25,7 @@ from lowdnn.ops.rnn_cells import Arithmetic, PlainArithmetic
 from lowdnn.ops.rnn_reference import Walk
 from lowdnn.ops.rnn_saved import cell_type
 from lowdnn.ops.rnn_sequences import from_steps, to_steps
-from lowdnn.ops.rnn_tensors import check, check_dropout, check_presence, ports_of
+from lowdnn.ops.rnn_tensors import Needs, check, check_needs, dropout_needs, ports_of, taken
 from lowdnn.ops.rnn_weights import WeightSpace
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.tolerance import ToleranceClass
@@ -61,20 +62,14 @@ class RnnBackwardData:
     dprojected: Tensor | None = tensor_output(default=None)
 
     def __post_init__(self) -> None:
-        rnn, tensors, of_cell = self.rnn, ports_of(self), f"of a {self.rnn.cell_mode.name}"
-        needed = {
-            "cells": (rnn.is_lstm, of_cell),
-            "y": (rnn.is_gru, of_cell),
-            "outputs": (rnn.is_gru and rnn.num_layers > 1, f"{of_cell} with {rnn.num_layers} layers"),
-            "dprojected": (rnn.projection_size > 0, f"with projection size {rnn.projection_size}"),
-        }
-        if not rnn.is_lstm:
-            needed |= dict.fromkeys(("cx", "dcy", "dcx"), (False, of_cell))
-        if not rnn.is_gru:
-            needed["hx"] = (False, of_cell)
-        check_presence(_WHERE, tensors, needed)
-        check_dropout(_WHERE, rnn, tensors)
-        check(_WHERE, rnn, tensors)
+        tensors = ports_of(self)
+        check_needs(_WHERE, tensors, _needs(self.rnn))
+        check(_WHERE, self.rnn, tensors)
+
+    @classmethod
+    def of(cls, rnn: Rnn, tensors: Mapping[str, Tensor]) -> RnnBackwardData:
+        """The operation on those of ``tensors``, by port, that it may have."""
+        return cls(rnn, **taken(cls, tensors, _needs(rnn)))
 
     @property
     def compute_type(self) -> DataType:
@@ -96,3 +91,18 @@ class RnnBackwardData:
         with np.errstate(all="ignore"):
             found = walk.backward_data(to_steps(inputs["dy"], walk.rows), y)
         return found | {"dx": from_steps(found["dx"], walk.rows, self.dx.dims)}
+
+
+def _needs(rnn: Rnn) -> Needs:
+    of_cell = f"of a {rnn.cell_mode.name}"
+    needs = {
+        "cells": (rnn.is_lstm, of_cell),
+        "y": (rnn.is_gru, of_cell),
+        "outputs": (rnn.is_gru and rnn.num_layers > 1, f"{of_cell} with {rnn.num_layers} layers"),
+        "dprojected": (rnn.projection_size > 0, f"with projection size {rnn.projection_size}"),
+    }
+    if not rnn.is_lstm:
+        needs |= dict.fromkeys(("cx", "dcy", "dcx"), (False, of_cell))
+    if not rnn.is_gru:
+        needs["hx"] = (False, of_cell)
+    return {**needs, **dropout_needs(rnn)}

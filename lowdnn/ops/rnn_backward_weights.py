@@ -12,6 +12,7 @@ Source: cudnn_adv.h, cudnnRNNBackwardWeights_v8.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from lowdnn.ops.rnn_cells import Arithmetic, PlainArithmetic
 from lowdnn.ops.rnn_reference import Walk
 from lowdnn.ops.rnn_saved import cell_type
 from lowdnn.ops.rnn_sequences import to_steps
-from lowdnn.ops.rnn_tensors import check, check_dropout, check_presence, ports_of
+from lowdnn.ops.rnn_tensors import Needs, check, check_needs, dropout_needs, ports_of, taken
 from lowdnn.ops.rnn_weights import WeightSpace
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.tolerance import ToleranceClass
@@ -56,13 +57,14 @@ class RnnBackwardWeights:
     is_added: bool = False
 
     def __post_init__(self) -> None:
-        rnn, tensors = self.rnn, ports_of(self)
-        projects = (rnn.projection_size > 0, f"with projection size {rnn.projection_size}")
-        needed = {"outputs": (rnn.num_layers > 1, f"of {rnn.num_layers} layers")}
-        needed |= dict.fromkeys(("unprojected", "dprojected"), projects)
-        check_presence(_WHERE, tensors, needed)
-        check_dropout(_WHERE, rnn, tensors)
-        check(_WHERE, rnn, tensors)
+        tensors = ports_of(self)
+        check_needs(_WHERE, tensors, _needs(self.rnn))
+        check(_WHERE, self.rnn, tensors)
+
+    @classmethod
+    def of(cls, rnn: Rnn, tensors: Mapping[str, Tensor], *, is_added: bool = False) -> RnnBackwardWeights:
+        """The operation on those of ``tensors``, by port, that it may have."""
+        return cls(rnn, **taken(cls, tensors, _needs(rnn)), is_added=is_added)
 
     @property
     def compute_type(self) -> DataType:
@@ -84,3 +86,9 @@ class RnnBackwardWeights:
         with np.errstate(all="ignore"):
             dw = walk.backward_weights(to_steps(inputs["x"], walk.rows), to_steps(inputs["y"], walk.rows))
         return {"dw": dw + inputs["dw"] if self.is_added else dw}
+
+
+def _needs(rnn: Rnn) -> Needs:
+    projects = (rnn.projection_size > 0, f"with projection size {rnn.projection_size}")
+    needs = {"outputs": (rnn.num_layers > 1, f"of {rnn.num_layers} layers")}
+    return {**needs, **dict.fromkeys(("unprojected", "dprojected"), projects), **dropout_needs(rnn)}

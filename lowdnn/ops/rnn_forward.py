@@ -14,6 +14,7 @@ Source: cudnn_adv.h, cudnnRNNForward.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,7 +28,7 @@ from lowdnn.ops.rnn_cells import Arithmetic, PlainArithmetic
 from lowdnn.ops.rnn_reference import Walk
 from lowdnn.ops.rnn_saved import cell_type
 from lowdnn.ops.rnn_sequences import from_steps, to_steps
-from lowdnn.ops.rnn_tensors import check, check_dropout, check_presence, ports_of
+from lowdnn.ops.rnn_tensors import Needs, check, check_needs, dropout_needs, ports_of, taken
 from lowdnn.ops.rnn_weights import WeightSpace
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.tolerance import ToleranceClass
@@ -61,21 +62,16 @@ class RnnForward:
     padding_fill: float = 0.0
 
     def __post_init__(self) -> None:
-        rnn, tensors = self.rnn, ports_of(self)
-        saves = "in training" if self.is_training else "in an inference"
-        needed = {
-            "cells": (self.is_training and rnn.is_lstm, f"{saves}, of a {rnn.cell_mode.name}"),
-            "outputs": (self.is_training and rnn.num_layers > 1, f"{saves}, of {rnn.num_layers} layers"),
-            "unprojected": (
-                self.is_training and rnn.projection_size > 0,
-                f"{saves}, with projection size {rnn.projection_size}",
-            ),
-        }
-        if not rnn.is_lstm:
-            needed |= dict.fromkeys(("cx", "cy"), (False, f"of a {rnn.cell_mode.name}"))
-        check_presence(_WHERE, tensors, needed)
-        check_dropout(_WHERE, rnn, tensors)
-        check(_WHERE, rnn, tensors)
+        tensors = ports_of(self)
+        check_needs(_WHERE, tensors, _needs(self.rnn, self.is_training))
+        check(_WHERE, self.rnn, tensors)
+
+    @classmethod
+    def of(
+        cls, rnn: Rnn, tensors: Mapping[str, Tensor], *, is_training: bool = False, padding_fill: float = 0.0
+    ) -> RnnForward:
+        """The operation on those of ``tensors``, by port, that it may have."""
+        return cls(rnn, **taken(cls, tensors, _needs(rnn, is_training)), padding_fill=padding_fill)
 
     @property
     def is_training(self) -> bool:
@@ -100,3 +96,17 @@ class RnnForward:
         with np.errstate(all="ignore"):
             found = walk.forward(to_steps(inputs["x"], walk.rows))
         return found | {"y": from_steps(found["y"], walk.rows, self.y.dims, self.padding_fill)}
+
+
+def _needs(rnn: Rnn, is_training: bool) -> Needs:
+    when, of_cell = "in training" if is_training else "in an inference", f"of a {rnn.cell_mode.name}"
+    has_projection = rnn.projection_size > 0
+    needs = {
+        "gates": (is_training, when),
+        "cells": (is_training and rnn.is_lstm, f"{when}, {of_cell}"),
+        "outputs": (is_training and rnn.num_layers > 1, f"{when}, of {rnn.num_layers} layers"),
+        "unprojected": (is_training and has_projection, f"{when}, with projection size {rnn.projection_size}"),
+    }
+    if not rnn.is_lstm:
+        needs |= dict.fromkeys(("cx", "cy"), (False, of_cell))
+    return {**needs, **dropout_needs(rnn)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from lowdnn.enums import DataType
 from lowdnn.ops.base import HasPorts
@@ -23,6 +24,8 @@ from lowdnn.status import (
 DATA_TYPES = (DataType.FLOAT, DataType.HALF, DataType.BFLOAT16, DataType.DOUBLE)
 
 Tensors = Mapping[str, Tensor | None]
+#: By port whether there must be a tensor, and when that is so; where there need not be one, there must be none.
+Needs = Mapping[str, tuple[bool, str]]
 
 _SEQUENCES = ("x", "y", "dy", "dx")
 _DROPOUT = ("dropout_seed", "dropout_offset")
@@ -74,19 +77,23 @@ def check(where: str, rnn: Rnn, tensors: Tensors) -> None:
         check_dims(where, dims.get(port, tensor.dims), {port: tensor})
 
 
-def check_presence(where: str, tensors: Tensors, needed: Mapping[str, tuple[bool, str]]) -> None:
-    """``needed``: by port whether it must be there, and where it is; it must not be elsewhere."""
-    for port, (is_needed, reason) in needed.items():
+def check_needs(where: str, tensors: Tensors, needs: Needs) -> None:
+    for port, (is_needed, reason) in needs.items():
         tensor = tensors[port]
         if is_needed != (tensor is not None):
             expected = f"{'a tensor' if is_needed else 'none'} {reason}"
             raise BadParamError.at(f"{where}.{port}", expected=expected, got="none" if tensor is None else tensor.label)
 
 
-def check_dropout(where: str, rnn: Rnn, tensors: Tensors) -> None:
+def taken(kind: type, tensors: Mapping[str, Tensor], needs: Needs) -> dict[str, Any]:
+    """Those of ``tensors`` that an operation of ``kind`` with these ``needs`` may have."""
+    ports = [item.field for item in declared_in(kind) if needs.get(item.field, (True, ""))[0]]
+    return {port: tensors[port] for port in ports if port in tensors}
+
+
+def dropout_needs(rnn: Rnn) -> Needs:
     """Seed and offset are there exactly where elements are dropped."""
-    reason = "with dropout between layers" if rnn.drops else "without dropout between layers"
-    check_presence(where, tensors, dict.fromkeys(_DROPOUT, (rnn.drops, reason)))
+    return dict.fromkeys(_DROPOUT, (rnn.drops, f"{'with' if rnn.drops else 'without'} dropout between layers"))
 
 
 def _check_sequences(where: str, rnn: Rnn, tensors: Mapping[str, Tensor], lengths: Tensor | None) -> None:

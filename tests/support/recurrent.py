@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowdnn.enums import DataType
-from lowdnn.ops.base import Operation, inputs_of
+from lowdnn.ops.base import inputs_of
 from lowdnn.ops.rnn import Rnn
 from lowdnn.ops.rnn_backward_data import RnnBackwardData
 from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
@@ -48,16 +48,10 @@ def training(
     """All tensors that there may be; sequences are packed, or padded with time outermost."""
     tensors = tensors_of(rnn, data_type, lengths, is_packed=is_packed)
 
-    def made(kind: type[Operation], names: str, **others: Any) -> Any:
-        return kind(rnn, **{name: tensors[name] for name in names.split() if name in tensors}, **others)  # type: ignore[call-arg]
-
-    saved = "gates cells outputs unprojected dprojected"
-    common = "seq_lengths dropout_seed dropout_offset"
-    of_gru = "y outputs hx" if rnn.is_gru else ""
     return Training(
-        made(RnnForward, f"x w y hx cx hy cy {common} {saved.removesuffix(' dprojected')}"),
-        made(RnnBackwardData, f"dy w gates cells dx dgates cx dhy dcy dhx dcx dprojected {common} {of_gru}"),
-        made(RnnBackwardWeights, f"x y dw hx dgates outputs unprojected dprojected {common}"),
+        RnnForward.of(rnn, tensors, is_training=True),
+        RnnBackwardData.of(rnn, tensors),
+        RnnBackwardWeights.of(rnn, tensors),
     )
 
 
