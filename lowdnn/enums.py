@@ -17,6 +17,10 @@ from typing import ClassVar
 DIM_MAX = 8
 
 
+#: The first number of members that cuDNN does not have; its own and its frontend's end far below.
+OWN_NUMBERS = 10000
+
+
 class CudnnEnum(IntEnum):
     """An enum of cuDNN; ``c_prefix`` is what the C names have before the member's name.
 
@@ -34,7 +38,8 @@ class CudnnEnum(IntEnum):
 
     @property
     def c_name(self) -> str:
-        return f"{self.c_prefix}{self.name}"
+        name = f"{self.c_prefix}{self.name}"
+        return name.replace("CUDNN_", "LOWDNN_", 1) if self >= OWN_NUMBERS else name
 
 
 class ErrQueryMode(CudnnEnum, c_prefix="CUDNN_ERRQUERY_"):
@@ -298,7 +303,7 @@ class AttributeType(CudnnEnum, c_prefix="CUDNN_TYPE_"):
 
 
 class NumericalNote(CudnnEnum, c_prefix="CUDNN_NUMERICAL_NOTE_"):
-    """cudnnBackendNumericalNote_t."""
+    """cudnnBackendNumericalNote_t, and from ``OWN_NUMBERS`` on notes of lowdnn's own."""
 
     TENSOR_CORE = 0
     DOWN_CONVERT_INPUTS = 1
@@ -310,6 +315,9 @@ class NumericalNote(CudnnEnum, c_prefix="CUDNN_NUMERICAL_NOTE_"):
     WINOGRAD_TILE_6x6 = 7
     WINOGRAD_TILE_13x13 = 8
     STRICT_NAN_PROP = 9
+
+    #: FLOAT operands are rounded to TF32, of which cuDNN tells by TENSOR_CORE alone.
+    TF32_INPUTS = 10000
 
 
 class BehaviorNote(CudnnEnum, c_prefix="CUDNN_BEHAVIOR_NOTE_"):
@@ -323,7 +331,7 @@ class BehaviorNote(CudnnEnum, c_prefix="CUDNN_BEHAVIOR_NOTE_"):
 
 
 class KnobType(CudnnEnum, c_prefix="CUDNN_KNOB_TYPE_"):
-    """cudnnBackendKnobType_t, and from ``OWN_KNOB_TYPES`` on types of lowdnn's own, where none of cuDNN's fits."""
+    """cudnnBackendKnobType_t, and from ``OWN_NUMBERS`` on types of lowdnn's own, where none of cuDNN's fits."""
 
     SPLIT_K = 0  # deprecated
     SWIZZLE = 1
@@ -390,14 +398,6 @@ class KnobType(CudnnEnum, c_prefix="CUDNN_KNOB_TYPE_"):
     WARP_TILES = 10008
     #: Neighbouring pixels that are taken for one.
     PACK_SIZE = 10009
-
-    @property
-    def c_name(self) -> str:
-        return f"LOWDNN_KNOB_TYPE_{self.name}" if self >= OWN_KNOB_TYPES else super().c_name
-
-
-#: The first number of knob types that cuDNN does not have; its own and its frontend's end far below.
-OWN_KNOB_TYPES = 10000
 
 
 class LayoutType(CudnnEnum, c_prefix="CUDNN_LAYOUT_TYPE_"):

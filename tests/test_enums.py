@@ -8,7 +8,7 @@ import pytest
 
 from lowdnn import enums
 from lowdnn.enums import (
-    OWN_KNOB_TYPES,
+    OWN_NUMBERS,
     AttributeName,
     AttributeType,
     CudnnEnum,
@@ -63,7 +63,7 @@ def numbers() -> dict[str, dict[str, int]]:
 @pytest.mark.parametrize("c_type", numbers())
 def test_every_enum_has_cudnns_names_and_numbers(c_type: str) -> None:
     (cls,) = [cls for cls in ENUMS if (cls.__doc__ or "").startswith(c_type)]
-    own = {f"{cls.c_prefix}{name}": member for name, member in cls.__members__.items() if member < OWN_KNOB_TYPES}
+    own = {f"{cls.c_prefix}{name}": member for name, member in cls.__members__.items() if member < OWN_NUMBERS}
     assert own == numbers()[c_type]
 
 
@@ -76,7 +76,7 @@ def test_sizes() -> None:
     assert len(PointwiseMode) == 52
     assert len(DescriptorType) == 51
     assert len(AttributeName) == 383
-    assert sum(len(cls.__members__) for cls in ENUMS) == 714
+    assert sum(len(cls.__members__) for cls in ENUMS) == 715
 
 
 def test_c_names_are_unique() -> None:

@@ -13,6 +13,7 @@ from lowdnn.backend.graph_descriptors import DeviceProperties, GraphDescription
 from lowdnn.backend.read_only import read_only
 from lowdnn.engines.base import Engine, Knob
 from lowdnn.enums import (
+    OWN_NUMBERS,
     AttributeName,
     AttributeType,
     BehaviorNote,
@@ -200,7 +201,8 @@ class EngineChoice:
 
     @read_only(AttributeName.ENGINE_NUMERICAL_NOTE, AttributeType.NUMERICAL_NOTE)
     def numerical_notes(self) -> tuple[NumericalNote, ...]:
-        return self.engine.numerical_notes
+        """Those that cuDNN has: programs read them into arrays with room for no others."""
+        return tuple(note for note in self.engine.numerical_notes if note < OWN_NUMBERS)
 
     @read_only(AttributeName.ENGINE_BEHAVIOR_NOTE, AttributeType.BEHAVIOR_NOTE)
     def behavior_notes(self) -> tuple[BehaviorNote, ...]:
@@ -253,6 +255,11 @@ class EngineConfig:
         found = candidate_for(self.engine.engine, self.engine.description.graph, self.engine.arch, choices)
         limit = self.engine.shared_memory_limit
         return found if choices or limit is None else within(found, limit) or found
+
+    @read_only(AttributeName.ENGINECFG_KNOB_CHOICES, AttributeType.BACKEND_DESCRIPTOR)
+    def chosen(self) -> tuple[KnobChoice, ...]:
+        """The choices that were set; where none were, those of the plan, with which an ENGINECFG is the same again."""
+        return self.knob_choices or tuple(KnobChoice(*choice) for choice in self.candidate.plan.choices)
 
     @read_only(AttributeName.ENGINECFG_WORKSPACE_SIZE, AttributeType.INT64)
     def workspace_size(self) -> int:

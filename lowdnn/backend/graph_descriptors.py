@@ -83,10 +83,14 @@ class DeviceProperties:
             return self.handle.arch
         return _arch_from_json(self.json) if self.device_id is None else arch_of_device(self.device_id)
 
+    @classmethod
+    def of(cls, arch: ArchSpec) -> DeviceProperties:
+        """Those of a device by its facts."""
+        return cls(json=_json_of(arch))
+
     @read_only(AttributeName.DEVICEPROP_JSON_REPRESENTATION, AttributeType.CHAR)
     def json_representation(self) -> str:
-        device = {"arch": self.arch.name, "sm_count": self.arch.sm_count}
-        return write_document("lowdnn_device", _SCHEMA_VERSION, device)
+        return _json_of(self.arch)
 
     #: cudnn-frontend's name.
     serialize = json_representation
@@ -193,6 +197,10 @@ class GraphDescription:
 def _is_operation(value: object) -> bool:
     declaration = value.declaration if isinstance(value, Uncomputed) else type(value)
     return declaration in (*operations(), *compounds(), Signal)
+
+
+def _json_of(arch: ArchSpec) -> str:
+    return write_document("lowdnn_device", _SCHEMA_VERSION, {"arch": arch.name, "sm_count": arch.sm_count})
 
 
 def _arch_from_json(text: str) -> ArchSpec:

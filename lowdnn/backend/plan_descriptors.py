@@ -10,8 +10,8 @@ from operator import itemgetter
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
-from lowdnn.backend.engine_descriptors import EngineConfig
-from lowdnn.backend.graph_descriptors import DeviceProperties
+from lowdnn.backend.engine_descriptors import EngineChoice, EngineConfig
+from lowdnn.backend.graph_descriptors import DeviceProperties, GraphDescription
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.kernel_cache import KernelCache
 from lowdnn.backend.override_shapes import KeptShapes, Shapes, candidate_with, per_tensor
@@ -155,6 +155,17 @@ class ExecutionPlan:
                 expected=f"{target_arch}, for which the plan was made",
                 got=wanted.arch.name,
             )
+
+    @read_only(AttributeName.EXECUTION_PLAN_ENGINE_CONFIG, AttributeType.BACKEND_DESCRIPTOR)
+    def configuration(self) -> EngineConfig:
+        """The configuration that was set; for a plan from JSON, one that stands for the graph, engine and knobs."""
+        if self.engine_config is not None:
+            return self.engine_config
+        candidate = self._candidate
+        description = GraphDescription(candidate.graph.operations, self.handle)
+        device = DeviceProperties.of(candidate.arch) if self.handle is None else None
+        engine = EngineChoice(description, candidate.engine.index, device_properties=device)
+        return EngineConfig(engine, ranked=candidate)
 
     @read_only(AttributeName.EXECUTION_PLAN_WORKSPACE_SIZE, AttributeType.INT64)
     def workspace_size(self) -> int:

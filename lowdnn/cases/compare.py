@@ -271,7 +271,7 @@ def _is_contraction(operation: Operation) -> bool:
 
 def _class_of(operation: Operation, notes: Collection[NumericalNote]) -> ToleranceClass:
     """The class that the operation declares, or that of a contraction whose operands the plan rounds to TF32."""
-    is_tf32 = _is_contraction(operation) and NumericalNote.DOWN_CONVERT_INPUTS in notes
+    is_tf32 = _is_contraction(operation) and NumericalNote.TF32_INPUTS in notes
     return ToleranceClass.CONTRACTION_TF32 if is_tf32 else operation.tolerance_class
 
 

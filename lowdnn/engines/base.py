@@ -91,7 +91,7 @@ def keeps_precision(engine: Engine, graph: OperationGraph) -> bool:
     """Whether ``engine`` computes with the graph's inputs as they are: fp32 operands are what some round to TF32."""
     contractions = (op for op in graph.operations if isinstance(op, ConvolutionOperation | MatmulOperation))
     has_float = any(tensor.data_type is DataType.FLOAT for op in contractions for tensor in inputs_of(op).values())
-    return not (has_float and NumericalNote.DOWN_CONVERT_INPUTS in engine.numerical_notes)
+    return not (has_float and NumericalNote.TF32_INPUTS in engine.numerical_notes)
 
 
 def resolve_choices(engine: str, knobs: tuple[Knob, ...], choices: Choices) -> dict[KnobType, int]:

@@ -69,7 +69,7 @@ def test_the_widest_class_of_a_graph_counts() -> None:
     (output,) = graph.outputs
     plain = tolerance_of(graph, output, (), 64)
     assert plain == tolerance(ToleranceClass.CONTRACTION, DataType.FLOAT, 64)
-    tf32 = tolerance_of(graph, output, (NumericalNote.DOWN_CONVERT_INPUTS,), 64)
+    tf32 = tolerance_of(graph, output, (NumericalNote.TF32_INPUTS,), 64)
     assert tf32 == tolerance(ToleranceClass.CONTRACTION_TF32, DataType.FLOAT, 64)
 
 

@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 import lowdnn.frontend as cudnn
-from lowdnn.enums import OWN_KNOB_TYPES, KnobType
+from lowdnn.enums import OWN_NUMBERS, KnobType
 
 UNARY = [
     "abs",
@@ -172,7 +172,7 @@ def test_enum_numbers(enum: str, numbers: str) -> None:
 
 def test_knob_numbers() -> None:
     numbers = {member.name: member.value for member in cudnn.knob_type}
-    own = {member.name: member.value for member in KnobType if member >= OWN_KNOB_TYPES}
+    own = {member.name: member.value for member in KnobType if member >= OWN_NUMBERS}
     assert list(numbers.values()) == [*range(33), *own.values()]
     assert own.items() <= numbers.items()
     assert [int(cudnn.knob_type[name]) for name in ("TILE_M", "STREAM_K", "TILE_CGA")] == [26, 24, 32]

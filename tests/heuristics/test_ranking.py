@@ -172,7 +172,7 @@ def test_the_last_resort_is_the_best_where_no_other_engine_takes_the_graph() -> 
 
 def test_the_last_resort_may_be_the_best_where_the_others_round_inputs() -> None:
     graph = parse_case("matmul m=40 n=24 k=64 dtype=fp32 epilogue=bias exits=rowmax").graph()
-    notes = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
+    notes = (NumericalNote.TENSOR_CORE, NumericalNote.TF32_INPUTS)
     rounding = FakeEngine("rounding", 99, 10**9, numerical_notes=notes)
     singles = (rounding, engine_named("matmul_simt"), engine_named("reduction"))
     ranking = rank(graph, SM_90A, HeurMode.A, (*singles, Composite(singles)))

@@ -97,4 +97,4 @@ def estimated_time_s(plan: Plan, arch: ArchSpec) -> float:
 
 
 def lowers_precision(plan: Plan) -> bool:
-    return NumericalNote.DOWN_CONVERT_INPUTS in plan.numerical_notes
+    return NumericalNote.TF32_INPUTS in plan.numerical_notes

@@ -24,7 +24,7 @@ from lowdnn.plan import Launch, Struct, Work
 from lowdnn.status import BadParamError
 
 #: Notes of an engine with these tiles; those of one plan are ``numerical_notes(data_type)``.
-NUMERICAL_NOTES: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
+NUMERICAL_NOTES: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.TF32_INPUTS)
 
 #: Bytes of a sum.
 _ACCUMULATOR_BYTES = 4

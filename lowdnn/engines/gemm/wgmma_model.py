@@ -199,7 +199,7 @@ def sum_notes(kind: WgmmaType, chosen: Mapping[KnobType, int]) -> tuple[Numerica
     is_reduced = chosen.get(KnobType.REDUCTION_MODE) == 0
     return (
         NumericalNote.TENSOR_CORE,
-        *((NumericalNote.DOWN_CONVERT_INPUTS,) if kind.unit is MathUnit.WGMMA_TF32 else ()),
+        *((NumericalNote.TF32_INPUTS,) if kind.unit is MathUnit.WGMMA_TF32 else ()),
         *((NumericalNote.REDUCED_PRECISION_REDUCTION,) if is_reduced else ()),
     )
 

@@ -113,7 +113,7 @@ def test_an_intermediate_lives_to_its_last_reader_and_those_that_die_together_le
 def test_a_chain_has_every_note_of_its_parts_once() -> None:
     graph = chain(2)
     first, second = parts_of(graph, [0, 0])
-    notes = (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
+    notes = (NumericalNote.TENSOR_CORE, NumericalNote.TF32_INPUTS)
     parts = [replace(first, plan=replace(first.plan, numerical_notes=notes[:1]))]
     parts.append(replace(second, plan=replace(second.plan, numerical_notes=notes)))
     assert assemble(graph, parts).numerical_notes == notes

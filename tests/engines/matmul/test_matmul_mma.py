@@ -208,7 +208,7 @@ def test_real_numbers(device: Runtime, data_type: DataType) -> None:
 def test_tf32_rounds_its_inputs(device: Runtime) -> None:
     graph = matmul_graph((), 70, 66, 300, data_type=DataType.FLOAT)
     plan = check_close(device, ENGINE, graph, length=300)
-    assert plan.numerical_notes == (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
+    assert plan.numerical_notes == (NumericalNote.TENSOR_CORE, NumericalNote.TF32_INPUTS)
 
 
 def test_tf32_rounds_to_the_nearest(device: Runtime) -> None:

@@ -444,5 +444,5 @@ def test_real_numbers(device: Runtime, data_type: DataType) -> None:
 def test_tf32_rounds_its_inputs(device: Runtime) -> None:
     graph = matmul_graph((), 70, 64, 64, b_layout=Layout.TRANSPOSED)
     plan = check_close(device, ENGINE, graph, length=64, choices=knobs())
-    assert plan.numerical_notes == (NumericalNote.TENSOR_CORE, NumericalNote.DOWN_CONVERT_INPUTS)
+    assert plan.numerical_notes == (NumericalNote.TENSOR_CORE, NumericalNote.TF32_INPUTS)
     assert ENGINE.plan(bf16_graph(70, 64, 64), SM_90A, {}).numerical_notes == (NumericalNote.TENSOR_CORE,)

@@ -138,7 +138,7 @@ def _error(operation: Operation, notes: Collection[NumericalNote]) -> float:
     operands = {tensor.data_type for tensor in inputs_of(operation).values()}
     if operands & set(dtypes.FP8_TYPES):
         epsilon = max(epsilon, _FAST_FP8_EPSILON)
-    return max(epsilon, _TF32_EPSILON) if NumericalNote.DOWN_CONVERT_INPUTS in notes else epsilon
+    return max(epsilon, _TF32_EPSILON) if NumericalNote.TF32_INPUTS in notes else epsilon
 
 
 def _perturbed(values: Array, error: float, rng: np.random.Generator) -> Array:

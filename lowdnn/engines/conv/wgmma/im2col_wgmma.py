@@ -69,7 +69,7 @@ class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
     target = WGMMA_TARGET
     numerical_notes: tuple[NumericalNote, ...] = (
         NumericalNote.TENSOR_CORE,
-        NumericalNote.DOWN_CONVERT_INPUTS,
+        NumericalNote.TF32_INPUTS,
         NumericalNote.REDUCED_PRECISION_REDUCTION,
     )
 

@@ -269,7 +269,7 @@ def test_real_numbers(device: Runtime) -> None:
     assert plan.numerical_notes == (NumericalNote.TENSOR_CORE,)
     single = convolution_graph((1, 32, 8, 8), (16, 32, 3, 3), data_type=DataType.FLOAT, pads=(1, 1))
     plan = check_close(device, ENGINE, single, length=288)
-    assert NumericalNote.DOWN_CONVERT_INPUTS in plan.numerical_notes
+    assert NumericalNote.TF32_INPUTS in plan.numerical_notes
 
 
 @pytest.mark.parametrize("direction", ["fprop", "dgrad"])

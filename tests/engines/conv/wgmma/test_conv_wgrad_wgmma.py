@@ -202,7 +202,7 @@ def test_a_cluster_shares_the_pixels_of_a_tile(racing: Runtime, case: str, choic
 def test_tf32(racing: Runtime, case: str, choices: dict[KnobType, int]) -> None:
     graph = graph_of(f"{case} dtype=fp32")
     plan = check_exact(racing, ENGINE, graph, length=200, choices=choices, arch=SMALL)
-    assert NumericalNote.DOWN_CONVERT_INPUTS in plan.numerical_notes
+    assert NumericalNote.TF32_INPUTS in plan.numerical_notes
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "fp32"])

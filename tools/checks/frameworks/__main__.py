@@ -1,0 +1,229 @@
+"""Runs the cases on both libraries and prints a table; ``--out FILE`` also gets everything as JSON, as it comes.
+
+    python -m tools.checks.frameworks [--framework NAME] [--only WORD ...] [--passes NAME ...] [--out FILE]
+
+A row: the largest error of loss, output and gradients against float64, as a multiple of the real library's error or of
+what two of its runs differ by, whichever is more (above ``--most`` it is a FAIL), then the time of a step and of the
+first one on each. Both processes work at the same time in the first pass, which compares results, and one after the
+other in the second, which takes times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+from tools.checks.frameworks.cases import Case, table
+from tools.checks.frameworks.errors import ratio
+
+LIBRARIES = ("real", "own")
+#: Measures of each framework: (name, arguments).
+_MEASURES: Mapping[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
+    "pytorch": (("host_us", ()), ("new_shape_ms", ()), ("endure", (1000,))),
+    "jax": (),
+}
+PASSES = ("check", "time")
+
+
+class Process:
+    """A worker that is started anew after it has died or hung."""
+
+    def __init__(self, framework: str, library: str, device: str, log: Path, cache: str = "") -> None:
+        """``cache``: the folder of lowdnn's compiled kernels, where it is not the user's."""
+        runner = ["-m", "lowdnn.capi"] if library == "own" else []
+        program = ["-m", "tools.checks.frameworks.worker", framework, device, library]
+        self._command = [sys.executable, *runner, *program]
+        self._environment = {**os.environ, **({"LOWDNN_CACHE_DIR": cache} if cache else {})}
+        self._log = log
+        self._process: subprocess.Popen[str] | None = None
+        self._answers: Queue[str] = Queue()
+
+    def ask(self, command: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        self.send(command)
+        return self.answer(seconds)
+
+    def send(self, command: Mapping[str, Any]) -> None:
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self, seconds: float) -> dict[str, Any]:
+        """The answer to the command that was sent; an error where none comes."""
+        try:
+            line = self._answers.get(timeout=max(seconds, 1.0))
+        except Empty:
+            self.end()
+            return {"error": f"no answer in {seconds:.0f} s"}
+        if not line:
+            return {"error": "the process ended"}
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+            self._process = None
+
+    def _start(self) -> None:
+        log = self._log.open("a")
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment
+        )
+        self._answers = Queue()
+        threading.Thread(target=_pass_on, args=(self._process.stdout, self._answers), daemon=True).start()
+
+
+def _pass_on(lines: Any, answers: Queue[str]) -> None:
+    for line in lines:
+        answers.put(line)
+    answers.put("")
+
+
+class Run:
+    """The cases of one framework; ``rows``: what each library answered, written to a file after each answer."""
+
+    def __init__(self, cases: list[Case], options: argparse.Namespace) -> None:
+        self._options, self._framework = options, cases[0].framework
+        self._deadline = time.monotonic() + options.seconds
+        self._processes = {name: self._process(name) for name in LIBRARIES}
+        self.rows = [self._row(case.text) for case in cases]
+
+    def check(self) -> None:
+        """Both libraries at the same time."""
+        for row in self.rows:
+            if self._left_s() > 0:
+                for process in self._processes.values():
+                    process.send(self._command("check", row))
+                for name, process in self._processes.items():
+                    self._keep(row, name, process.answer(self._left_s()))
+                print(line_of(row, self._options.most), flush=True)
+
+    def time(self) -> None:
+        """One library after the other, those that have not failed."""
+        for row in self.rows:
+            for name, process in self._processes.items():
+                if self._left_s() > 0 and "error" not in row[name]:
+                    self._keep(row, name, process.ask(self._command("time", row), self._left_s()))
+
+    def measure(self) -> None:
+        """The framework's other measures, the first call of a process among them."""
+        for measure, arguments in _MEASURES[self._framework]:
+            self.rows.append(self._row(measure))
+            command = {"do": "measure", "name": measure, "arguments": arguments}
+            for name, process in self._processes.items():
+                self._keep(self.rows[-1], name, process.ask(command, self._left_s()))
+        command = {"do": "measure", "name": "first_call_s"}
+        with tempfile.TemporaryDirectory() as cache:
+            for title, names in (
+                ("first call, no kernels on disk", LIBRARIES),
+                ("first call, kernels on disk", ("own",)),
+            ):
+                self.rows.append(self._row(title))
+                for name in names:
+                    process = self._process(name, cache)
+                    self._keep(self.rows[-1], name, process.ask(command, self._left_s()))
+                    process.end()
+
+    def end(self) -> None:
+        for process in self._processes.values():
+            process.end()
+
+    def _process(self, name: str, cache: str = "") -> Process:
+        log = Path(f"{self._options.out}.{self._framework}.{name}.log")
+        return Process(self._framework, name, self._options.device, log, cache)
+
+    def _row(self, text: str) -> dict[str, Any]:
+        return {"framework": self._framework, "case": text, **{name: {} for name in LIBRARIES}}
+
+    def _command(self, do: str, row: Mapping[str, Any]) -> dict[str, Any]:
+        return {"do": do, "case": [self._framework, row["case"]]}
+
+    def _left_s(self) -> float:
+        return min(self._deadline - time.monotonic(), self._options.patience)
+
+    def _keep(self, row: dict[str, Any], name: str, answer: Mapping[str, Any]) -> None:
+        row[name] |= answer
+        Path(f"{self._options.out}.{self._framework}.json").write_text(json.dumps(self.rows, indent=1))
+
+
+def worst(row: Mapping[str, Any]) -> float:
+    """The largest multiple of the real library's errors: of loss, output and gradients, each taken together."""
+    real, own = row["real"], row["own"]
+    return max(ratio(error, real["errors"][name], real["spread"][name]) for name, error in own["errors"].items())
+
+
+def worst_one(row: Mapping[str, Any]) -> tuple[float, str]:
+    """The same of single results, with the name of the one."""
+    real, own = row["real"], row["own"]
+    return max(
+        (ratio(error, real["each"][name], real["each_spread"][name]), name) for name, error in own["each"].items()
+    )
+
+
+def line_of(row: Mapping[str, Any], most: float) -> str:
+    """The row as text."""
+    real, own = row["real"], row["own"]
+    failed = [
+        f"{name}: {row[name]['error']} | {row[name].get('last', '')}" for name in LIBRARIES if "error" in row[name]
+    ]
+    if failed:
+        return f"FAIL {row['case']}\n     " + "\n     ".join(failed)
+    if "errors" not in real or "errors" not in own:
+        return f"-    {row['case']}: {own or 'not run'} {real}"
+    verdict = "ok  " if worst(row) <= most else "FAIL"
+    error = max(own["errors"].values())
+    first = f"first {real['first_s']:7.2f} {own['first_s']:7.2f} s"
+    text = f"{verdict} {row['case']:76} {worst(row):6.2f} of {error:.1e}, {worst_one(row)[0]:.2f}  {first}"
+    if "step_ms" not in real or "step_ms" not in own:
+        return text
+    step = f"step {real['step_ms']:8.3f} {own['step_ms']:8.3f} ms ({own['step_ms'] / real['step_ms']:.2f})"
+    return f"{text}  {step}, host {real['host_ms']:.2f} {own['host_ms']:.2f} ms"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--framework", choices=("pytorch", "jax"), help="one alone")
+    parser.add_argument("--only", nargs="*", default=[], help="cases with one of these words")
+    passes = (*PASSES, "measure")
+    parser.add_argument("--passes", nargs="+", choices=passes, default=PASSES, help="measure: other times, 1,000 steps")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="for each framework (default 3600)")
+    parser.add_argument("--patience", type=float, default=300.0, help="for one answer (default 300)")
+    parser.add_argument("--most", type=float, default=2.0, help="times the real library's error (default 2)")
+    parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--out", default="/tmp/frameworks", help="path before .FRAMEWORK.json (default /tmp/frameworks)"
+    )
+    options = parser.parse_args()
+    chosen = [c for c in table() if not options.only or any(word in c.text for word in options.only)]
+    rows: list[dict[str, Any]] = []
+    for framework in ("pytorch", "jax"):
+        cases = [case for case in chosen if case.framework == framework]
+        if cases and options.framework in (None, framework):
+            work = Run(cases, options)
+            for step in options.passes:
+                getattr(work, step)()
+            work.end()
+            rows += work.rows
+    print("\n".join(line_of(row, options.most) for row in rows))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

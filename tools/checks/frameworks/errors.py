@@ -1,0 +1,45 @@
+"""Distances of results from a reference in higher precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Results = Mapping[str, Array]
+
+#: Below this, an error is rounding of the comparison itself.
+FLOOR = 1e-7
+
+
+def distances(found: Results, reference: Results) -> dict[str, float]:
+    """Of each result the 2-norm of its difference, relative to that of the reference; infinity for NaN.
+
+    One that is next to nothing beside the others is measured against a ten-thousandth of all of them.
+    """
+    least = 1e-4 * float(np.sqrt(sum(np.vdot(part, part) for part in reference.values())))
+    return {name: _relative(found[name], part, least) for name, part in reference.items()}
+
+
+def overall(found: Results, reference: Results) -> float:
+    """The same of all results together."""
+    return _relative(*(np.concatenate([part[name].ravel() for name in reference]) for part in (found, reference)))
+
+
+def _relative(found: Array, reference: Array, least: float = 0.0) -> float:
+    with np.errstate(invalid="ignore"):
+        distance = float(np.linalg.norm((found - reference).ravel()))
+    size = max(float(np.linalg.norm(reference.ravel())), least)
+    return distance / (size or 1.0) if np.isfinite(distance) else float("inf")
+
+
+def group(name: str) -> str:
+    """What a result is: loss, output or gradient."""
+    return name.split(":")[0]
+
+
+def ratio(own: float, real: float, spread: float) -> float:
+    """How many times the error of the real library, or what two of its runs differ by, lowdnn's error is."""
+    return own / max(real, spread, FLOOR)
