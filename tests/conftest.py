@@ -32,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--shard", type=_shard, default=(1, 1), metavar="I/N", help="only the I-th of N parts of about equal length"
     )
+    parser.addoption("--endurance", action="store_true", help="tests of many cycles run all of them")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

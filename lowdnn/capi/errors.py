@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from lowdnn.capi.state import State
@@ -33,6 +34,13 @@ def guarded(name: str, call: Call, state: State) -> Callable[..., int]:
         return _SUCCESS
 
     return returned
+
+
+def is_in_call(frame: FrameType | None) -> bool:
+    """Is a thread whose innermost frame this is inside of a C function."""
+    while frame is not None and frame.f_globals is not globals():
+        frame = frame.f_back
+    return frame is not None
 
 
 def failed(name: str, error: BaseException, state: State) -> int:

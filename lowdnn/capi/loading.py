@@ -13,6 +13,7 @@ from typing import Any
 
 from lowdnn.capi.calls.catalogue import CALLS
 from lowdnn.capi.cudart.library import RuntimeLibrary
+from lowdnn.capi.ending import wait_for_calls
 from lowdnn.capi.errors import guarded
 from lowdnn.capi.library import LIBRARY_NAME, TABLE_NAME, cudnn, write_library
 from lowdnn.capi.prototypes import prototype
@@ -72,8 +73,9 @@ class Binding:
         return self._own
 
     def end(self) -> None:
-        """Empties the tables, so that later calls reach the stubs alone, and closes the handles."""
+        """Empties the tables, so that later calls reach the stubs alone; waits for others; closes the handles."""
         self._connection.end()
+        wait_for_calls()
         self.state.close()
         self.runtime.end()
 

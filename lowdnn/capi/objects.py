@@ -53,7 +53,8 @@ class Objects:
 
     def address_of(self, value: object) -> int:
         """The pointer of an object, 0 where there is none any more."""
-        return next((address for address, known in [*self._table.items()] if known is value), 0)
+        # The copy is one step, too: other threads add and remove meanwhile.
+        return next((address for address, known in self._table.copy().items() if known is value), 0)
 
     def clear(self) -> list[Any]:
         """Ends all pointers; returns the objects."""

@@ -15,6 +15,7 @@ from lowdnn.capi.thread_states import ThreadStates
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import Driver, DriverError
+from lowdnn.forking import tell_after_fork
 from lowdnn.runtime.cuda_graphs import CudaGraphs
 from lowdnn.runtime.runtime import Runtime
 
@@ -64,6 +65,11 @@ class State:
         self.log = LogCallback()
         self.since_s = time.time()
         self._driver = driver
+        self._lock = threading.Lock()
+        tell_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Another thread may have held the lock, which is not there in the child to give it back."""
         self._lock = threading.Lock()
 
     @property

@@ -17,7 +17,7 @@ from enum import IntEnum, IntFlag
 from typing import Protocol
 
 from lowdnn.driver.results import CuResult
-from lowdnn.status import CompilationFailedError, CudaDriverError, DeviceAllocationFailedError
+from lowdnn.status import CompilationFailedError, CudaDriverError, DeviceAllocationFailedError, NotInitializedError
 from lowdnn.tensor_map import Im2colMap, TiledMap
 
 Dim3 = tuple[int, int, int]
@@ -26,14 +26,17 @@ Dim3 = tuple[int, int, int]
 class DriverError(CudaDriverError):
     """A driver call failed.
 
-    Some values of CUresult have classes of their own, DriverMemoryError and DriverImageError, which the constructor
-    picks as Python's OSError does by its errno.
+    Some values of CUresult have classes of their own, DriverMemoryError, DriverImageError and DriverForkError, which
+    the constructor picks as Python's OSError does by its errno.
 
     ``result`` is the CUresult number, ``name`` its name (``CUDA_ERROR_INVALID_VALUE``), ``call`` the function
     (``cuLaunchKernel``), ``arguments`` what it was given, ``explanation`` more text where there is some (for the
     emulated device: the whole report of what the kernel did wrong), ``report`` that text's facts by name, as JSON has
     them.
     """
+
+    #: What explains every error of the class.
+    meaning = ""
 
     def __new__(cls, call: str, result: int, *_: object, **__: object) -> DriverError:
         return super().__new__(_error_class(result) if cls is DriverError else cls)
@@ -47,6 +50,7 @@ class DriverError(CudaDriverError):
         explanation: str = "",
         report: Mapping[str, object] | None = None,
     ) -> None:
+        explanation = explanation or self.meaning
         super().__init__(f"{call}({arguments}): {name} ({result})" + (f": {explanation}" if explanation else ""))
         self.call = call
         self.result = result
@@ -66,6 +70,13 @@ class DriverImageError(DriverError, CompilationFailedError):
     """The driver cannot run an image: its assembler refuses it, or it is made for another device or a newer driver."""
 
     status = CompilationFailedError.status
+
+
+class DriverForkError(DriverError, NotInitializedError):
+    """A driver call returned CUDA_ERROR_NOT_INITIALIZED, although lowdnn initialises each driver that it opens."""
+
+    status = NotInitializedError.status
+    meaning = "a driver does not survive fork; start workers by spawn or forkserver"
 
 
 class DeviceAttribute(IntEnum):
@@ -173,6 +184,8 @@ _IMAGE_RESULTS = (
 def _error_class(result: int) -> type[DriverError]:
     if result == CuResult.OUT_OF_MEMORY:
         return DriverMemoryError
+    if result == CuResult.NOT_INITIALIZED:
+        return DriverForkError
     return DriverImageError if result in _IMAGE_RESULTS else DriverError
 
 

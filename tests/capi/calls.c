@@ -1,6 +1,7 @@
 /* Calls of the C API from C, compiled against the written header. Each CALL checks the status and counts one function:
-   run(memory, failed) returns how many functions were called and leaves the name of the first one that failed in failed.
-   memory: device addresses of x (1x2x5x5 floats), w (3x2x3x3), y (1x3x5x5), bias (3), rows of 3 (5 of them). */
+   run(memory, failed) returns how many calls there were and leaves the first one that failed in failed.
+   memory: device addresses of x (1x2x5x5 floats), w (3x2x3x3), y (1x3x5x5), bias (3), rows of 3 (4 of them).
+   is_right(data): whether the same arrays on the host, x, w and bias of integers, are what run has made of them. */
 #include "cudnn.h"
 #include <stdio.h>
 #include <string.h>
@@ -141,4 +142,29 @@ int run(void **memory, char *failed) {
   CALL(cudnnDestroyTensorDescriptor(x));
   CALL(cudnnDestroy(handle));
   return calls;
+}
+
+static float convolved(const float *x, const float *w, int k, int row, int column) {
+  float sum = 0;
+  for (int c = 0; c < 2; c++)
+    for (int r = 0; r < 3; r++)
+      for (int s = 0; s < 3; s++) {
+        int h = row + r - 1, wide = column + s - 1;
+        if (h >= 0 && h < 5 && wide >= 0 && wide < 5) sum += x[25 * c + 5 * h + wide] * w[18 * k + 9 * c + 3 * r + s];
+      }
+  return sum;
+}
+
+int is_right(float *const *data) {
+  const float *x = data[0], *w = data[1], *y = data[2], *bias = data[3];
+  for (int k = 0; k < 3; k++) {
+    float sum = 0;
+    for (int i = 0; i < 25; i++) {
+      float value = convolved(x, w, k, i / 5, i % 5) + bias[k];
+      if (y[25 * k + i] != (value > 0 ? 2 * value : 0)) return 0;
+      sum += y[25 * k + i];
+    }
+    if (data[4][k] != bias[k] * bias[k] || data[5][k] != sum || data[6][k] != sum || data[7][k] != 2) return 0;
+  }
+  return 1;
 }

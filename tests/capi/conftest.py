@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,3 +26,18 @@ def binding(device: Runtime) -> Iterator[Binding]:
 def caller(binding: Binding, tmp_path: Path) -> Caller:
     write_library(tmp_path / LIBRARY_NAME)
     return Caller(binding.library(tmp_path / LIBRARY_NAME))
+
+
+@pytest.fixture(scope="session")
+def global_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library whose names C libraries find that are loaded later; the first one in the process counts."""
+    path = tmp_path_factory.mktemp("global") / LIBRARY_NAME
+    write_library(path)
+    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    return path
+
+
+@pytest.fixture
+def cycles(pytestconfig: pytest.Config) -> int:
+    """Repetitions in a test of many; ``--endurance`` asks for all of them."""
+    return 1000 if pytestconfig.getoption("endurance") else 10

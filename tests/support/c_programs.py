@@ -31,6 +31,10 @@ class Toolchain:
             pytest.skip(f"not installed: {', '.join(missing)}")
         return found
 
+    @classmethod
+    def native(cls) -> Toolchain:
+        return cls.of(platform.machine())
+
     def build(self, folder: Path, *arguments: str) -> None:
         """Compiles in ``folder``; a warning is an error."""
         subprocess.run([self.compiler, *_STRICT, *arguments, *_LIBRARIES], cwd=folder, check=True)
