@@ -2,6 +2,7 @@
 
 from lowdnn.backend.graph_descriptors import DeviceProperties as device_properties
 from lowdnn.backend.handle import Handle
+from lowdnn.frontend.builder import GraphContext
 from lowdnn.frontend.data_types import data_type
 from lowdnn.frontend.device_tensor import DeviceTensor, from_numpy
 from lowdnn.frontend.enums import (
@@ -24,6 +25,7 @@ from lowdnn.frontend.enums import (
     scalar_type,
     tensor_reordering,
 )
+from lowdnn.frontend.graph_nodes import Node
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.handles import (
     backend_version,
@@ -35,9 +37,9 @@ from lowdnn.frontend.handles import (
     get_stream,
     set_stream,
 )
-from lowdnn.frontend.inspection import Node
 from lowdnn.frontend.kernel_caches import create_kernel_cache, kernel_cache
 from lowdnn.frontend.knobs import knob
+from lowdnn.frontend.node_types import NodeType
 from lowdnn.frontend.python_graph import pygraph
 from lowdnn.frontend.wrappers import graph, graph_cache, jit
 from lowdnn.status import NotSupportedError as cudnnGraphNotSupportedError
@@ -47,8 +49,10 @@ tensor = Tensor
 
 __all__ = [
     "DeviceTensor",
+    "GraphContext",
     "Handle",
     "Node",
+    "NodeType",
     "Tensor",
     "attention_implementation",
     "backend_version",

@@ -334,7 +334,7 @@ class AttentionMethods(GraphBuilder):
         if longest is not None:
             rows = integer(longest, f"{method}.paged_attention_max_seq_len_kv", 1)
         node = PagedCacheLoadNode((x, table, lengths), rows)
-        return self._add(node, NOT_SET, "").set_dim(node.dims)
+        return self._add(node, NOT_SET, f"{self._call.name}::{argument}").set_dim(node.dims)
 
     #: cudnn-frontend's older name.
     scaled_dot_product_flash_attention = sdpa

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lowdnn.enums import DataType
-from lowdnn.frontend.arguments import integer, integers, member, number, text
-from lowdnn.frontend.calls import Call
+from lowdnn.frontend.arguments import integers, member, number, text
+from lowdnn.frontend.calls import NO_CALL, Call
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, compute_to_backend, data_type
 from lowdnn.frontend.enums import scalar_type as ScalarType
 from lowdnn.frontend.enums import tensor_reordering
-from lowdnn.frontend.graph_tensor import DEFAULT_ALIGNMENT_BYTES, NO_UID, Tensor
-from lowdnn.frontend.interop import describe
+from lowdnn.frontend.graph_tensor import NO_UID, Tensor, inferring
+from lowdnn.frontend.interop import describe, is_array
 from lowdnn.frontend.nodes import Node
 from lowdnn.graph.expansion import expanded
 from lowdnn.graph.graph import OperationGraph
@@ -26,12 +29,12 @@ Operand = Tensor | float | int
 
 
 @dataclass(frozen=True)
-class Defaults:
+class GraphContext:
     """Types of what leaves its own out: tensors in memory, tensors inside the graph, arithmetic."""
 
-    io: data_type
-    intermediate: data_type
-    compute: data_type
+    io_data_type: data_type = data_type.NOT_SET
+    intermediate_data_type: data_type = data_type.NOT_SET
+    compute_data_type: data_type = data_type.NOT_SET
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,18 @@ class Entry:
 class GraphBuilder:
     """Tensors and operations in the order in which they were added; the base of pygraph's operation methods."""
 
-    def __init__(self, name: str, defaults: Defaults) -> None:
+    def __init__(self, name: str, context: GraphContext) -> None:
         self.name = name
-        self.defaults = defaults
+        self.context = context
         self._tensors: list[Tensor] = []
         self._entries: list[Entry] = []
         self._graph: OperationGraph | None = None
         self._is_fixed = False
-        self._call = Call("", {})
+        self._call = NO_CALL
+        self._calls: list[Call] = []
+        self._last_uid = 0
+        self._unnamed: Counter[str] = Counter()
+        self._given_arrays: dict[Tensor, object] = {}
 
     def tensor(
         self,
@@ -79,22 +86,26 @@ class GraphBuilder:
     ) -> Tensor:
         """An input of the graph. ``stride`` in elements, row-major if left out.
 
-        alignment_value: bytes that divide the address; 1, the default, stands for cudnn-frontend's 16.
+        alignment_value: divides every element of the tensor, by the caller's promise.
         """
         dims = integers(dim, f"tensor {name!r}.dim")
-        alignment = integer(alignment_value, "tensor.alignment_value")
+        strides = () if stride is None else integers(stride, f"tensor {name!r}.stride")
         made = Tensor(
             dim=dims,
-            stride=packed_strides(dims) if stride is None else stride,
+            stride=strides,
             data_type=data_type,
             is_virtual=is_virtual,
             is_pass_by_value=is_pass_by_value,
             reordering_type=reordering_type,
+            ragged_offset=ragged_offset,
+            ragged_offset_multiplier=ragged_offset_multiplier,
             name=name,
-            uid=uid,
-            alignment_bytes=DEFAULT_ALIGNMENT_BYTES if alignment == 1 else alignment,
+            uid=NO_UID if uid is None else uid,
+            alignment_value=alignment_value,
         )
-        made.set_ragged_offset(ragged_offset).set_ragged_offset_multiplier(ragged_offset_multiplier)
+        if not strides:
+            with inferring([made]):
+                made.set_stride(packed_strides(dims))
         return self._register(made)
 
     def tensor_like(self, input: object, name: str = "") -> Tensor:
@@ -133,13 +144,18 @@ class GraphBuilder:
             data_type=kind,
             is_pass_by_value=not is_constant,
             name=name,
-            value=value,
-            is_constant=is_constant,
+            pass_by_value=value,
+            scalar_type=scalar_type,
         )
         return self._register(made)
 
     def _register(self, tensor: Tensor) -> Tensor:
+        """Takes ``tensor`` into the graph, with a uid that ``_number_tensors`` may change where the caller sets it."""
         self._tensors.append(tensor)
+        tensor.owner = weakref.ref(self)
+        if tensor.get_uid() == NO_UID:
+            self._last_uid += 1
+            tensor.take_uid(self._last_uid)
         return tensor
 
     def _operands(self, method: str, operands: tuple[Operand, ...]) -> tuple[Tensor, ...]:
@@ -150,7 +166,9 @@ class GraphBuilder:
         if isinstance(operand, Tensor):
             return operand
         value = number(operand, method, expected="a tensor or a number")
-        return self._register(Tensor(dim=(1,), stride=(1,), value=value, is_constant=True))
+        return self._register(
+            Tensor(dim=(1,), stride=(1,), pass_by_value=value, scalar_type=ScalarType.COMPILE_TIME_CONST)
+        )
 
     def _add(self, node: Node, compute_data_type: DataTypeLike, name: str) -> Tensor:
         """Adds an operation with one output, which is virtual."""
@@ -183,8 +201,28 @@ class GraphBuilder:
         return outputs
 
     def _label(self, name: str) -> str:
-        """The prefix of the names of the next operation's tensors: its own name, otherwise its number."""
-        return text(name, "operation.name") or str(len(self._entries))
+        """The prefix of the names of the next operation's tensors: its own name, otherwise the call's."""
+        return text(name, "operation.name") or self._call.name
+
+    def _default_name(self, method: str) -> str:
+        """The name of a call that is given none: the method and a number, inside of another call behind its name."""
+        stem = f"{self._call.name}::{method}" if self._call.name else method
+        self._unnamed[stem] += 1
+        return f"{stem}.{self._unnamed[stem] - 1}"
+
+    def _with_tensors(self, value: Any, name: str) -> Any:
+        """``value`` with tensors of this name in the place of arrays: of itself, or of those in a sequence."""
+        if isinstance(value, (list, tuple)):
+            items = [self._with_tensors(item, f"{name}_{i}") for i, item in enumerate(value)]
+            return items if isinstance(value, list) else tuple(items)
+        if isinstance(value, Tensor) or not is_array(value):
+            return value
+        known = next((tensor for tensor, array in self._given_arrays.items() if array is value), None)
+        if known is not None:
+            return known
+        tensor = self.tensor_like(value, name)
+        self._given_arrays[tensor] = value
+        return tensor
 
     def _lowered(self) -> OperationGraph:
         """Infers what was left out, numbers the tensors and checks the graph.
@@ -212,7 +250,8 @@ class GraphBuilder:
                 raise BadParamError.at(f"{tensor.label}.dim", expected="one entry for each dimension", got="none")
             self._infer_type(tensor)
         try:
-            entry.node.infer(entry.outputs, self._compute_type(entry))
+            with inferring(entry.outputs):
+                entry.node.infer(entry.outputs, self._compute_type(entry))
         except LowdnnError as error:
             raise entry.call.for_caller(error, entry.ports) from None
         for output in entry.outputs:
@@ -226,19 +265,18 @@ class GraphBuilder:
             raise entry.call.for_caller(error, entry.ports) from None
 
     def _number_tensors(self) -> None:
+        """Gives other uids to tensors that have what the caller has set for another one."""
         taken: dict[int, Tensor] = {}
-        for tensor in self._used():
-            uid = tensor.get_uid()
-            if uid != NO_UID and taken.setdefault(uid, tensor) is not tensor:
-                raise DuplicatedEntriesError.at(
-                    f"{tensor.label}.uid", expected="a uid of its own", got=f"{uid}, which {taken[uid].label} has"
-                )
-        free = 1
-        for tensor in self._used():
-            if tensor.get_uid() == NO_UID:
-                while free in taken:
-                    free += 1
-                taken[free] = tensor.set_uid(free)
+        unused = [tensor for tensor in self._tensors if not tensor.uid_assigned]
+        for tensor in dict.fromkeys([*sorted(self._used(), key=lambda tensor: not tensor.uid_assigned), *unused]):
+            holder = taken.get(tensor.get_uid())
+            if holder is not None and tensor.uid_assigned:
+                got = f"{tensor.get_uid()}, which {holder.label} has"
+                raise DuplicatedEntriesError.at(f"{tensor.label}.uid", expected="a uid of its own", got=got)
+            while tensor.get_uid() in taken or tensor.get_uid() == NO_UID:
+                self._last_uid += 1
+                tensor.take_uid(self._last_uid)
+            taken[tensor.get_uid()] = tensor
 
     def _used(self) -> list[Tensor]:
         """Every tensor that an operation reads or writes, once, in order of first use; then offsets of ragged ones."""
@@ -248,11 +286,11 @@ class GraphBuilder:
     def _offsets(self) -> list[Tensor]:
         """Of ragged tensors."""
         tensors = (t for entry in self._entries for t in (*entry.node.inputs, *entry.outputs))
-        return [tensor.ragged_offset for tensor in tensors if tensor.ragged_offset is not None]
+        return [offset for tensor in tensors if (offset := tensor.get_ragged_offset()) is not None]
 
     def _infer_type(self, tensor: Tensor) -> None:
         if not tensor.get_data_type() and not tensor.is_constant:
-            default = self.defaults.intermediate if tensor.get_is_virtual() else self.defaults.io
+            default = self.context.intermediate_data_type if tensor.get_is_virtual() else self.context.io_data_type
             which = "intermediate_data_type" if tensor.get_is_virtual() else "io_data_type"
             if not default:
                 raise NotSupportedError.at(
@@ -262,6 +300,6 @@ class GraphBuilder:
 
     def _compute_type(self, entry: Entry) -> DataType:
         return compute_to_backend(
-            entry.compute_data_type or self.defaults.compute,
+            entry.compute_data_type or self.context.compute_data_type,
             f"operation {entry.name!r}: compute_data_type (or the graph's)",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, Protocol, TypeVar, cast
 
@@ -35,6 +35,9 @@ _OUT_DIMS = inspect.Parameter(
     annotation="Sequence[int] | Mapping[str, Sequence[int]] | None",
 )
 
+#: Annotations, and names of parameters that take sequences, for which an array stands for a tensor.
+_FOR_ARRAYS = ("Tensor", "Tensor | None", "dropout", "inputs", "peer_stats")
+
 #: Names of parameters that differ from those of the operation's ports.
 _PARAMETERS = {
     "relu_lower_clip": "lower_clip",
@@ -52,10 +55,19 @@ _PARAMETERS = {
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a method: its name, and the tensors among its arguments, by parameter."""
+    """One call of a method.  name: what the default names of its tensors begin with.
+
+    tensors: those among its arguments by parameter, those of a sequence as ``inputs[0]``.  others: the other arguments.
+    outputs: those that it returned, by the ends of their default names; entries: where its operations are in the
+    graph's. Both are there once it has returned.
+    """
 
     method: str
+    name: str
     tensors: Mapping[str, Tensor]
+    others: dict[str, Any]
+    outputs: Mapping[str, Tensor]
+    entries: range = range(0)
 
     def for_caller(self, error: LowdnnError, ports: Mapping[str, Tensor]) -> LowdnnError:
         """``error`` with the method and its parameter in the place of the operation and its port.
@@ -76,15 +88,25 @@ class Call:
 
 
 class Caller(Protocol):
-    """An object with such methods: a graph, which knows the call that it is in."""
+    """An object with such methods: a graph, which knows the call that it is in and those that have returned."""
 
     _call: Call
+    _calls: list[Call]
     _entries: list[Any]
+
+    def _default_name(self, method: str) -> str: ...
+
+    def _with_tensors(self, value: Any, name: str) -> Any: ...
+
+
+#: The call of a graph that is in none.
+NO_CALL = Call("", "", {}, {}, {})
 
 
 def operation(method: MethodT) -> MethodT:
     """Decorates a method that adds operations: checks by their annotations that tensors are tensors.
 
+    An array in the place of a tensor stands for a tensor with its dims, strides and type, and for its value at execute.
     The method gets a keyword ``out_dims`` for the dims of its output; where it has several, a dict of them by the ends
     of the outputs' default names, in any case.
 
@@ -98,17 +120,30 @@ def operation(method: MethodT) -> MethodT:
     @wraps(method)
     def checked(graph: Caller, *args: Any, out_dims: object = None, **kwargs: Any) -> Any:
         arguments = dict(zip(names, args, strict=False), **kwargs)
+        given = arguments.get("name")
+        label = given if isinstance(given, str) and given else graph._default_name(method.__name__)
+        arguments = {
+            name: graph._with_tensors(value, f"{label}::{name}")
+            if _may_be_array(kinds.get(name, name), value)
+            else value
+            for name, value in arguments.items()
+        }
         for name, kind in kinds.items():
             if name in arguments:
                 _check(f"{method.__name__}.{name}", kind, arguments[name])
-        tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
-        outer, graph._call = graph._call, Call(method.__name__, tensors)
+        outer, call = graph._call, _call_of(method.__name__, label, arguments)
+        positional = [arguments.pop(name) for name in names[: len(args)]]
+        first = len(graph._entries)
+        graph._call = call
         try:
-            result = method(graph, *args, **kwargs)
+            result = method(graph, *positional, *args[len(names) :], **arguments)
         finally:
             graph._call = outer
+        made = _by_end(result, call.name)
         if out_dims is not None:
-            _set_dims(f"{method.__name__}.out_dims", graph._entries[-1].name, result, out_dims)
+            _set_dims(f"{method.__name__}.out_dims", result, made, out_dims)
+        if outer is NO_CALL:
+            graph._calls.append(replace(call, outputs=made, entries=range(first, len(graph._entries))))
         return result
 
     checked.__signature__ = signature.replace(  # type: ignore[attr-defined]
@@ -117,13 +152,36 @@ def operation(method: MethodT) -> MethodT:
     return cast(MethodT, checked)
 
 
-def _set_dims(where: str, label: str, result: Any, out_dims: object) -> None:
-    """``label``: what the outputs' default names begin with."""
+def _may_be_array(kind: str, value: object) -> bool:
+    """kind: an annotation or a name. An array in the place of a number is one only if it has dimensions."""
+    return kind in _FOR_ARRAYS or (kind.startswith("Operand") and bool(getattr(value, "shape", ())))
+
+
+def _call_of(method: str, label: str, arguments: Mapping[str, Any]) -> Call:
+    tensors: dict[str, Tensor] = {}
+    others: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if isinstance(value, Tensor):
+            tensors[name] = value
+        elif isinstance(value, (list, tuple)) and any(isinstance(item, Tensor) for item in value):
+            tensors |= {f"{name}[{i}]": item for i, item in enumerate(value) if isinstance(item, Tensor)}
+            others |= {f"{name}_{i}": item for i, item in enumerate(value) if not isinstance(item, Tensor)}
+        elif value is not None and name != "name":
+            others[name] = value
+    return Call(method, label, tensors, others, {})
+
+
+def _by_end(result: Any, label: str) -> dict[str, Tensor]:
+    """The tensors of ``result`` by the ends of their default names, which begin with ``label``."""
+    outputs = (result,) if isinstance(result, Tensor) else result
+    return {_end(tensor.get_name(), label): tensor for tensor in outputs if tensor is not None}
+
+
+def _set_dims(where: str, result: Any, made: Mapping[str, Tensor], out_dims: object) -> None:
     if isinstance(result, Tensor) and not isinstance(out_dims, Mapping):
         result.set_dim(integers(out_dims, where))
         return
-    outputs = (result,) if isinstance(result, Tensor) else result
-    by_name = {_end(tensor.get_name(), label).lower(): tensor for tensor in outputs if tensor is not None}
+    by_name = {end.lower(): tensor for end, tensor in made.items()}
     if not isinstance(out_dims, Mapping):
         raise AttributeTypeError.at(where, expected=f"a dict of dims for {', '.join(by_name)}", got=shown(out_dims))
     for name, dims in out_dims.items():

@@ -186,6 +186,7 @@ class ConvolutionMethods(GraphBuilder):
         named: dict[str, Any],
     ) -> Tensor:
         given = _bind(method, positional, named)
+        self._call.others.update({name: value for name, value in given.items() if name != "name"})
         if "padding" in given and ("pre_padding" in given or "post_padding" in given):
             raise BadParamError.at(
                 f"{method}.padding", expected="either padding or pre_padding and post_padding", got="both"

@@ -60,10 +60,12 @@ _BACKEND = {data_type[known.name]: known for known in dtypes.supported()}
 
 
 def as_data_type(value: DataTypeLike, where: str) -> data_type:
-    """The frontend's member for ``value``; raises UnsupportedDataTypeError for what is no data type.
+    """The frontend's member for ``value``, NOT_SET for None; raises UnsupportedDataTypeError for what is no data type.
 
     A plain integer is not one, since the two enums number the types differently.
     """
+    if value is None:
+        return data_type.NOT_SET
     if isinstance(value, data_type):
         return value
     if isinstance(value, DataType):
@@ -98,9 +100,6 @@ def _member(name: str, where: str) -> data_type:
 
 
 def _numpy_name(value: object) -> str:
-    # NumPy reads None as float64.
-    if value is None:
-        return ""
     try:
         return np.dtype(value).name  # type: ignore[call-overload, no-any-return]
     except TypeError:

@@ -139,7 +139,8 @@ class PreparedExecution:
     def _resolved(self, values: Mapping[Any, object], handle: Handle, kept: list[object]) -> tuple[int, ...]:
         """The pointers for a set of keys or types that is not the last one's; keeps its route for the next call."""
         keys = Keys(self._tensors, values)
-        missing = [t for t in self.plan.tensors if t.uid not in keys.by_uid and self._tensors[t.uid].value is None]
+        own = {uid for uid, tensor in self._tensors.items() if tensor.pass_by_value is not None}
+        missing = [tensor for tensor in self.plan.tensors if tensor.uid not in keys.by_uid and tensor.uid not in own]
         if missing:
             names = ", ".join(f"{tensor.name!r} (uid {tensor.uid})" for tensor in missing)
             raise BadParamError.at(
@@ -156,7 +157,7 @@ class PreparedExecution:
     def _constants(self, keys: Keys) -> dict[int, NDArray[Any]]:
         """The graph's own values of tensors that are not given, by place in the plan."""
         return {
-            place: host_scalar(self._tensors[tensor.uid].value, tensor.data_type, self._needs[place].where)
+            place: host_scalar(self._tensors[tensor.uid].pass_by_value, tensor.data_type, self._needs[place].where)
             for place, tensor in enumerate(self.plan.tensors)
             if tensor.uid not in keys.by_uid
         }
@@ -246,6 +247,21 @@ def pair(uids: object, values: object) -> dict[int, object]:
     if not isinstance(values, (list, tuple)) or len(wanted) != len(values):
         raise BadParamError.at("execute.tensor_dict", expected=f"a list of {len(wanted)} values", got=repr(values))
     return dict(zip(wanted, values, strict=True))
+
+
+def with_arrays(arrays: Mapping[Tensor, object], values: object) -> Mapping[Any, object]:
+    """``values`` with the arrays of tensors that it has neither themselves nor by uid or name.
+
+    Raises AttributeTypeError unless it is a mapping.
+    """
+    if not isinstance(values, Mapping):
+        raise AttributeTypeError.at("execute.tensor_dict", expected="a dict of tensors", got=repr(values))
+    own = {
+        tensor: array
+        for tensor, array in arrays.items()
+        if not any(key in values for key in (tensor, tensor.get_uid(), tensor.get_name()))
+    }
+    return {**own, **values}
 
 
 def other_shapes(uids: object, shapes: object, strides: object, graph: OperationGraph) -> Shapes:

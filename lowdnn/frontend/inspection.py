@@ -1,34 +1,17 @@
-"""The operations and tensors of a pygraph, for programs that look at graphs."""
+"""The structure of a pygraph, for programs that look at graphs."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from lowdnn.frontend.builder import Entry, GraphBuilder
+from lowdnn.frontend.builder import GraphBuilder
+from lowdnn.frontend.graph_nodes import Node
 from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.one_line import one_line
 from lowdnn.ops.base import outputs_of
 from lowdnn.status import BadParamError
-
-
-@dataclass(frozen=True)
-class Node:
-    """An operation of a graph: its name, the method that added it, its tensors by the names of their ports."""
-
-    name: str
-    method: str
-    inputs: Mapping[str, Tensor]
-    outputs: Mapping[str, Tensor]
-
-    @classmethod
-    def of(cls, entry: Entry) -> Node:
-        inputs = dict(zip(entry.node.input_ports, entry.node.inputs, strict=False))
-        return cls(
-            entry.name, entry.call.method, inputs, dict(zip(entry.node.output_ports, entry.outputs, strict=True))
-        )
 
 
 class InspectionMethods(GraphBuilder):
@@ -36,8 +19,11 @@ class InspectionMethods(GraphBuilder):
 
     @property
     def nodes(self) -> list[Node]:
-        """The operations in the order in which they were added."""
-        return [Node.of(entry) for entry in self._entries]
+        """The calls that added operations, in their order."""
+        return [
+            Node.of(call, self._entries[call.entries.start : call.entries.stop], self.context.compute_data_type)
+            for call in self._calls
+        ]
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -71,16 +57,17 @@ class InspectionMethods(GraphBuilder):
         """Default types, operations and tensors as plain values."""
         return {
             "context": {
-                "io_data_type": str(self.defaults.io),
-                "intermediate_data_type": str(self.defaults.intermediate),
-                "compute_data_type": str(self.defaults.compute),
+                "io_data_type": str(self.context.io_data_type),
+                "intermediate_data_type": str(self.context.intermediate_data_type),
+                "compute_data_type": str(self.context.compute_data_type),
             },
             "nodes": [
                 {
                     "name": node.name,
-                    "type": node.method,
+                    "type": node.node_type.name,
                     "inputs": {port: tensor.get_name() for port, tensor in node.inputs.items()},
                     "outputs": {port: tensor.get_name() for port, tensor in node.outputs.items()},
+                    "params": {name: _plain(value) for name, value in node.params.items()},
                 }
                 for node in self.nodes
             ],
@@ -97,6 +84,13 @@ class InspectionMethods(GraphBuilder):
             return {id(tensor) for entry in self._entries for tensor in entry.outputs}
         uids = {tensor.uid for op in self._graph.operations for tensor in outputs_of(op).values()}
         return {id(tensor) for tensor in self._tensors if tensor.get_uid() in uids}
+
+
+def _plain(value: Any) -> Any:
+    """Numbers, truth values and text as they are, sequences of them as lists, anything else as text."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else one_line(str(value))
 
 
 def _facts(tensor: Tensor) -> dict[str, Any]:

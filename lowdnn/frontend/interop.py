@@ -27,6 +27,13 @@ class ArrayFacts:
     is_host: bool
 
 
+def is_array(value: object) -> bool:
+    """Whether ``value`` is what ``describe`` takes; NumPy's numbers are none."""
+    return not isinstance(value, np.generic) and (
+        hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__")
+    )
+
+
 def describe(array: object) -> ArrayFacts:
     """The facts of a NumPy array, or of anything with DLPack or ``__cuda_array_interface__``; its data is not read.
 

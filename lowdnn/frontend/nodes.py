@@ -372,7 +372,7 @@ def _infer_constant(tensor: Tensor, compute_type: DataType) -> None:
     """A number written into the graph takes the type that the arithmetic is done in."""
     if tensor.get_data_type():
         return
-    if compute_type in (DataType.INT32, DataType.INT64) and isinstance(tensor.value, int):
+    if compute_type in (DataType.INT32, DataType.INT64) and isinstance(tensor.get_pass_by_value(), int):
         tensor.set_data_type(compute_type)
     else:
         tensor.set_data_type(DataType.DOUBLE if compute_type is DataType.DOUBLE else DataType.FLOAT)

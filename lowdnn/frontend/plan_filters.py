@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from typing import Self
 
 from lowdnn.enums import BehaviorNote, NumericalNote
 from lowdnn.frontend.arguments import integer, members
@@ -15,17 +16,17 @@ from lowdnn.status import AttributeTypeError
 class FilterMethods:
     """Methods of pygraph that leave out plans of its list."""
 
-    def deselect_engines(self, engine_names: Sequence[str]) -> None:
+    def deselect_engines(self, engine_names: Sequence[str]) -> Self:
         """Leaves out plans whose name contains one of ``engine_names``."""
         names = engine_names
         if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
             raise AttributeTypeError.at("deselect_engines.engine_names", expected="a list of strings", got=repr(names))
-        self._filter(lambda plan: next((f"deselected by name {n!r}" for n in names if n in plan.name), ""))
+        return self._filter(lambda plan: next((f"deselected by name {n!r}" for n in names if n in plan.name), ""))
 
-    def deselect_workspace_greater_than(self, workspace_limit: int) -> None:
+    def deselect_workspace_greater_than(self, workspace_limit: int) -> Self:
         """Leaves out plans that need more bytes of workspace."""
         limit = integer(workspace_limit, "deselect_workspace_greater_than.workspace_limit")
-        self._filter(
+        return self._filter(
             lambda plan: (
                 f"needs {plan.workspace_bytes} bytes of workspace, the limit is {limit}"
                 if plan.workspace_bytes > limit
@@ -33,27 +34,27 @@ class FilterMethods:
             )
         )
 
-    def deselect_numeric_notes(self, notes: Sequence[numerical_note]) -> None:
+    def deselect_numeric_notes(self, notes: Sequence[numerical_note]) -> Self:
         """Leaves out plans with one of these notes."""
         barred = {NumericalNote[note.name] for note in members(numerical_note, notes, "deselect_numeric_notes.notes")}
-        self._filter(lambda plan: _with_note(barred & set(plan.numerical_notes)))
+        return self._filter(lambda plan: _with_note(barred & set(plan.numerical_notes)))
 
-    def select_numeric_notes(self, notes: Sequence[numerical_note]) -> None:
+    def select_numeric_notes(self, notes: Sequence[numerical_note]) -> Self:
         """Leaves out plans that lack one of these notes."""
         wanted = {NumericalNote[note.name] for note in members(numerical_note, notes, "select_numeric_notes.notes")}
-        self._filter(lambda plan: _without_note(wanted - set(plan.numerical_notes)))
+        return self._filter(lambda plan: _without_note(wanted - set(plan.numerical_notes)))
 
-    def deselect_behavior_notes(self, notes: Sequence[behavior_note]) -> None:
+    def deselect_behavior_notes(self, notes: Sequence[behavior_note]) -> Self:
         """Leaves out plans with one of these notes."""
         barred = {BehaviorNote[note.name] for note in members(behavior_note, notes, "deselect_behavior_notes.notes")}
-        self._filter(lambda plan: _with_note(barred & set(plan.behavior_notes)))
+        return self._filter(lambda plan: _with_note(barred & set(plan.behavior_notes)))
 
-    def select_behavior_notes(self, notes: Sequence[behavior_note]) -> None:
+    def select_behavior_notes(self, notes: Sequence[behavior_note]) -> Self:
         """Leaves out plans that lack one of these notes."""
         wanted = {BehaviorNote[note.name] for note in members(behavior_note, notes, "select_behavior_notes.notes")}
-        self._filter(lambda plan: _without_note(wanted - set(plan.behavior_notes)))
+        return self._filter(lambda plan: _without_note(wanted - set(plan.behavior_notes)))
 
-    def _filter(self, check: Callable[[Plan], str]) -> None:
+    def _filter(self, check: Callable[[Plan], str]) -> Self:
         """Leaves out the plans for which ``check`` gives a reason."""
         raise NotImplementedError
 

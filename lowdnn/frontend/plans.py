@@ -70,6 +70,8 @@ class PlanList:
     rankings: list[Ranking] = field(default_factory=list)
     #: The entry that was chosen by its index while there was no device to load it on.
     chosen: PlanEntry | None = None
+    #: The entry that ``build`` has to take.
+    pinned: PlanEntry | None = None
 
     def query(self, mode: HeurMode) -> None:
         """Adds the candidates of one heuristics mode behind those that are there already."""
@@ -95,11 +97,17 @@ class PlanList:
     def build(self, policy: build_plan_policy, handle: Handle) -> PreparedExecution:
         """Loads plans, the first that works or all that do, and returns the best of them.
 
-        A plan that the device does not support or that cannot be compiled is passed over, with a warning in the log.
-        Raises GraphPatternError where none works, DriverError, DeviceAllocationFailedError.
+        A plan that the device does not support or that cannot be compiled is passed over, with a warning in the log,
+        but for the pinned one, which is the best of them.
+        Raises GraphPatternError where none works, DriverError, DeviceAllocationFailedError; BadParamError for a pinned
+        plan that a filter leaves out.
         """
-        best: PreparedExecution | None = None
+        best = None if self.pinned is None else self.prepare(self._not_barred(self.pinned), handle)
+        if best is not None and policy is build_plan_policy.HEURISTICS_CHOICE:
+            return best
         for entry in self.entries:
+            if entry is self.pinned:
+                continue
             entry.failure = self.barred(entry)
             prepared = None if entry.failure else self._try_prepare(entry, handle)
             best = best or prepared
@@ -111,9 +119,10 @@ class PlanList:
         return best
 
     def first(self) -> PlanEntry:
-        """The chosen entry, else the first that no filter leaves out; raises GraphPatternError where there is none."""
+        """The entry that was chosen or pinned, else the first that no filter leaves out; raises GraphPatternError where
+        there is none."""
         self.check_support()
-        return self.chosen or next(entry for entry in self.entries if not self.barred(entry))
+        return self.chosen or self.pinned or next(entry for entry in self.entries if not self.barred(entry))
 
     def at(self, index: int) -> PlanEntry:
         where = f"pygraph {self.name!r}: plan index"
@@ -123,11 +132,7 @@ class PlanList:
 
     def usable(self, index: int) -> PlanEntry:
         """The entry at ``index``. Raises BadParamError for one that a filter leaves out."""
-        entry = self.at(index)
-        reason = self.barred(entry)
-        if reason:
-            raise BadParamError.at(f"pygraph {self.name!r}: plan {index}", expected="a plan not deselected", got=reason)
-        return entry
+        return self._not_barred(self.at(index))
 
     def prepare(self, entry: PlanEntry, handle: Handle) -> PreparedExecution:
         """The plan of ``entry``, loaded now if it was not."""
@@ -146,6 +151,13 @@ class PlanList:
                 refused.setdefault(refusal.engine, refusal)
         lines += reasons(refused.values(), self.engines, self.graph)
         return "each engine's reason:\n  " + "\n  ".join(lines or ["there is no engine"])
+
+    def _not_barred(self, entry: PlanEntry) -> PlanEntry:
+        reason = self.barred(entry)
+        if reason:
+            where = f"pygraph {self.name!r}: plan {self.entries.index(entry)}"
+            raise BadParamError.at(where, expected="a plan not deselected", got=reason)
+        return entry
 
     def _try_prepare(self, entry: PlanEntry, handle: Handle) -> PreparedExecution | None:
         try:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, Self
 
 from lowdnn.arch.specs import ArchSpec, spec_for
 from lowdnn.backend.graph_descriptors import DeviceProperties
@@ -27,34 +27,31 @@ from lowdnn.engines.base import Engine
 from lowdnn.engines.engine_set import EngineSet
 from lowdnn.engines.registry import ENGINES
 from lowdnn.events import emit, event_logger
-from lowdnn.frontend.arguments import boolean, integer, member, members, text
+from lowdnn.frontend.arguments import boolean, integer, member, members, shown, text
 from lowdnn.frontend.attention import AttentionMethods
 from lowdnn.frontend.attention_gradients import AttentionGradientMethods
 from lowdnn.frontend.block_scaling import BlockScaleMethods
-from lowdnn.frontend.builder import Defaults
+from lowdnn.frontend.builder import GraphContext
 from lowdnn.frontend.convolutions import ConvolutionMethods
 from lowdnn.frontend.cuda_graphs import CudaGraphMethods
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type
 from lowdnn.frontend.enums import (
     backend_knob,
     backend_mode,
-    behavior_note,
     build_plan_policy,
-    frontend_behavior_note,
-    frontend_knob,
     heur_mode,
     knob_type,
 )
 from lowdnn.frontend.enums import cuda_graph_retention as CudaGraphRetention
-from lowdnn.frontend.execution import PreparedExecution, other_shapes, pair
+from lowdnn.frontend.execution import PreparedExecution, other_shapes, pair, with_arrays
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.inspection import InspectionMethods
 from lowdnn.frontend.kernel_caches import kernel_cache as KernelCache
-from lowdnn.frontend.knobs import knob, ranged
 from lowdnn.frontend.moves import MoveMethods
 from lowdnn.frontend.norms import NormMethods
 from lowdnn.frontend.operations import OperationMethods
 from lowdnn.frontend.plan_filters import FilterMethods
+from lowdnn.frontend.plan_methods import PlanMethods
 from lowdnn.frontend.plans import PlanEntry, PlanList
 from lowdnn.frontend.pointwise import PointwiseMethods
 from lowdnn.frontend.random_numbers import RandomMethods
@@ -68,6 +65,13 @@ from lowdnn.plan import Plan
 from lowdnn.status import AttributeTypeError, BadParamError, NotSupportedError
 
 NOT_SET = data_type.NOT_SET
+
+
+class HasHandle(Protocol):
+    """Such as cudnn-frontend's execution context."""
+
+    @property
+    def handle(self) -> Handle: ...
 
 
 class pygraph(
@@ -84,6 +88,7 @@ class pygraph(
     AttentionGradientMethods,
     RopeMethods,
     InspectionMethods,
+    PlanMethods,
     FilterMethods,
     CudaGraphMethods,
 ):
@@ -116,12 +121,12 @@ class pygraph(
         (kernels take extents at run time, every plan may be captured, kernels stay loaded until the handle is closed),
         so they change nothing.
         """
-        defaults = Defaults(
-            io=as_data_type(io_data_type, "pygraph.io_data_type"),
-            intermediate=as_data_type(intermediate_data_type, "pygraph.intermediate_data_type"),
-            compute=as_data_type(compute_data_type, "pygraph.compute_data_type"),
+        context = GraphContext(
+            as_data_type(io_data_type, "pygraph.io_data_type"),
+            as_data_type(intermediate_data_type, "pygraph.intermediate_data_type"),
+            as_data_type(compute_data_type, "pygraph.compute_data_type"),
         )
-        super().__init__(text(name, "pygraph.name"), defaults)
+        super().__init__(text(name, "pygraph.name"), context)
         _check_device_arguments(handle, sm_count, sm_version, device_property)
         if kernel_cache is not None and not isinstance(kernel_cache, KernelCache):
             raise AttributeTypeError.at("pygraph.kernel_cache", expected="a kernel_cache", got=repr(kernel_cache))
@@ -178,12 +183,14 @@ class pygraph(
         for mode in modes or (heur_mode.A,):
             plans.query(backend_mode(mode))
 
-    def create_execution_plan(self, engine_id: int, knobs: Mapping[knob_type, int]) -> None:
+    def create_execution_plan(self, engine_id: int, knobs: Mapping[knob_type, int] | None = None) -> Self:
         """Adds the plan of one engine with knob choices; knobs left out take the engine's defaults."""
-        if not isinstance(knobs, Mapping):
+        given = {} if knobs is None else knobs
+        if not isinstance(given, Mapping):
             raise AttributeTypeError.at("create_execution_plan.knobs", expected="a dict of knob_type", got=repr(knobs))
-        choices = {backend_knob(kind): integer(value, f"knobs[{kind!r}]") for kind, value in knobs.items()}
+        choices = {backend_knob(kind): integer(value, f"knobs[{kind!r}]") for kind, value in given.items()}
         self._planned().add(self._engine(engine_id), choices)
+        return self
 
     def check_support(self) -> None:
         """Raises cudnnGraphNotSupportedError, with each engine's reason, unless a plan is left to build.
@@ -192,8 +199,14 @@ class pygraph(
         """
         self._planned().check_support()
 
-    def build_plans(self, policy: build_plan_policy = build_plan_policy.HEURISTICS_CHOICE) -> None:
-        """Compiles and loads the first plan that works, or all. Raises cudnnGraphNotSupportedError if none does."""
+    def build_plans(
+        self, policy: build_plan_policy = build_plan_policy.HEURISTICS_CHOICE, *, ctx: HasHandle | None = None
+    ) -> None:
+        """Compiles and loads the first plan that works, or all. Raises cudnnGraphNotSupportedError if none does.
+
+        ctx: has the handle for a graph that was given none.
+        """
+        self._take_handle(ctx)
         chosen, plans = member(build_plan_policy, policy, "build_plans.policy"), self._planned()
         plans.chosen = None
         if self._is_without_device:
@@ -201,20 +214,26 @@ class pygraph(
         else:
             self._prepared = plans.build(chosen, self._open_handle())
 
-    def build_plan_at_index(self, index: int) -> None:
+    def build_plan_at_index(self, index: int) -> Self:
         """Compiles and loads one plan and selects it for ``execute``."""
         plans = self._planned()
         plans.chosen = plans.usable(index)
         if not self._is_without_device:
             self._prepared = plans.prepare(plans.chosen, self._open_handle())
+        return self
 
-    def build(self, heuristics: Sequence[heur_mode] | None = None) -> None:
-        """All steps from validate to build_plans (default: modes A and FALLBACK)."""
-        self.validate()
-        self.build_operation_graph()
+    def build(self, heuristics: Sequence[heur_mode] | None = None, ctx: HasHandle | None = None) -> None:
+        """All steps from validate to build_plans (default: modes A and FALLBACK); build_plans alone after select_plan.
+
+        ctx: as in ``build_plans``.
+        """
         modes = () if heuristics is None else members(heur_mode, heuristics, "build.heuristics")
-        self.create_execution_plans(modes or (heur_mode.A, heur_mode.FALLBACK))
-        self.check_support()
+        self._take_handle(ctx)
+        if self._plans is None or self._plans.pinned is None:
+            self.validate()
+            self.build_operation_graph()
+            self.create_execution_plans(modes or (heur_mode.A, heur_mode.FALLBACK))
+            self.check_support()
         self.build_plans()
 
     def execute(
@@ -230,7 +249,8 @@ class pygraph(
         """Launches the selected plan into the handle's stream; does not wait. Builds the graph at first use.
 
         tensor_dict: the value of each input and output, by tensor, name or uid; with ``tensor_uids``, values in the
-        order of these uids. Keys of None, and tensors that the graph does not have, are passed over and counted. A
+        order of these uids. Arrays that stood for tensors when the graph was written are the values of those that are
+        not given. Keys of None, and tensors that the graph does not have, are passed over and counted. A
         value is an array with DLPack or ``__cuda_array_interface__``, a device tensor or buffer, or a device address;
         for a by-value tensor a float, any host array of one element, read at each call, or a host address.
         workspace: ``get_workspace_size()`` bytes, 256-byte aligned, as any of these; None where that is 0.
@@ -247,6 +267,8 @@ class pygraph(
             prepared = prepared.with_shapes(self._other_shapes(override_uids, override_shapes, override_strides))
         if tensor_uids is not None:
             tensor_dict = pair(tensor_uids, tensor_dict)
+        if self._given_arrays:
+            tensor_dict = self._complete(tensor_dict)  # type: ignore[arg-type]
         prepared.execute(tensor_dict, workspace, handle or self._open_handle())  # type: ignore[arg-type]
 
     def execute_plan_at_index(
@@ -266,69 +288,10 @@ class pygraph(
         values = tensor_dict if tensor_uids is None else pair(tensor_uids, tensor_dict)
         plans = self._planned()
         prepared = plans.prepare(plans.usable(index), chosen)
-        prepared.with_shapes(shapes).execute(values, workspace, chosen)  # type: ignore[arg-type]
-
-    # -- plans ----------------------------------------------------------------------------------------------
-    def get_execution_plan_count(self) -> int:
-        """Candidates in the list, deselected ones included; 0 before create_execution_plans."""
-        return 0 if self._plans is None else len(self._plans.entries)
-
-    def get_plan_name_at_index(self, index: int) -> str:
-        return self._planned().at(index).plan.name
-
-    def get_workspace_size(
-        self,
-        handle: Handle | None = None,
-        override_uids: Sequence[int] | None = None,
-        override_shapes: Sequence[Sequence[int]] | None = None,
-        override_strides: Sequence[Sequence[int]] | None = None,
-    ) -> int:
-        """Bytes that the selected plan needs; before build_plans, those of the first candidate not deselected.
-
-        override_uids: as in ``execute``, for the bytes that it needs with these shapes.  handle: any, changes nothing.
-        """
-        shapes = self._other_shapes(override_uids, override_shapes, override_strides)
-        return self._selected().workspace_bytes(shapes, self._engines())
-
-    def get_workspace_size_plan_at_index(
-        self,
-        index: int,
-        handle: Handle | None = None,
-        override_uids: Sequence[int] | None = None,
-        override_shapes: Sequence[Sequence[int]] | None = None,
-        override_strides: Sequence[Sequence[int]] | None = None,
-    ) -> int:
-        """The same of the plan at ``index``."""
-        shapes = self._other_shapes(override_uids, override_shapes, override_strides)
-        return self._planned().at(index).workspace_bytes(shapes, self._engines())
+        prepared.with_shapes(shapes).execute(self._complete(values), workspace, chosen)  # type: ignore[arg-type]
 
     def get_cuda_graph_retention(self) -> CudaGraphRetention:
         return self._retention
-
-    def get_behavior_notes(self) -> list[behavior_note]:
-        return [frontend_behavior_note(note) for note in self._selected().plan.behavior_notes]
-
-    def get_behavior_notes_for_plan_at_index(self, index: int) -> list[behavior_note]:
-        return [frontend_behavior_note(note) for note in self._planned().at(index).plan.behavior_notes]
-
-    def get_engine_count(self) -> int:
-        return len(self._engines())
-
-    def get_knobs_for_engine(self, engine_id: int) -> list[knob]:
-        """The knobs of an engine for this graph; raises NotSupportedError where the engine refuses it."""
-        plans, engine = self._planned(), self._engine(engine_id)
-        refusal = engine.refuse(plans.graph, plans.arch)
-        if refusal is not None:
-            raise NotSupportedError(f"pygraph {self.name!r}: {refusal}")
-        return [ranged(found.type, found.values) for found in engine.knobs(plans.graph, plans.arch)]
-
-    def get_engine_and_knobs_at_index(self, index: int) -> tuple[int, dict[knob_type, int]]:
-        plan = self._planned().at(index).plan
-        return plan.engine_index, {frontend_knob(kind): value for kind, value in plan.choices}
-
-    def explain(self) -> str:
-        """Each engine with its reason: estimate, refusal, filter or failure."""
-        return self._planned().explain()
 
     # -- identity -------------------------------------------------------------------------------------------
     def key(self) -> int:
@@ -344,13 +307,26 @@ class pygraph(
                 return tensor
         raise BadParamError.at(f"pygraph {self.name!r}: uid", expected="the uid of a tensor of the graph", got=uid)
 
-    def serialize(self, *, as_bytes: bool = False) -> str | bytes:
-        """The selected plan with what it follows from, and the graph's tensors, as JSON for ``deserialize``."""
+    def serialize(self, *, as_bytes: bool = False, include_kernels: bool = True) -> str | bytes:
+        """The selected plan with what it follows from, and the graph's tensors, as JSON for ``deserialize``.
+
+        include_kernels: changes nothing. Kernels are named, never stored: no call takes machine code from a document.
+        """
+        boolean(include_kernels, "pygraph.serialize.include_kernels")
         text = dump(self.name, self._selected().candidate, self._known_tensors())
         return text.encode() if as_bytes else text
 
-    def deserialize(self, *arguments: Any, enforce_precompiled: bool = False, rebuild: bool = False) -> None:
+    def deserialize(
+        self,
+        *arguments: Any,
+        handle_: Handle | None = None,
+        pyobj: str | bytes | Sequence[int] | None = None,
+        enforce_precompiled: bool = False,
+        rebuild: bool = False,
+    ) -> None:
         """Takes over a serialised graph: (handle, data) or (data); afterwards ``execute`` runs its plan.
+
+        handle_, pyobj: handle and data by name. Data is text, bytes, or a list of the bytes' values.
 
         The plan is made again from the graph, the engine and its choices in ``data``, and compared with the one there;
         what runs is the one made here. Where they differ ``data`` is refused, with both versions of lowdnn and the
@@ -362,26 +338,34 @@ class pygraph(
         """
         if enforce_precompiled:
             raise NotSupportedError.at("pygraph.deserialize.enforce_precompiled", expected="False", got=True)
-        if not 1 <= len(arguments) <= 2:
-            raise BadParamError.at("pygraph.deserialize", expected="(handle, data) or (data)", got=arguments)
-        given = arguments[0] if len(arguments) == 2 else None
-        handle = self._open_handle() if given is None else given
+        given = [*(() if handle_ is None else (handle_,)), *arguments, *(() if pyobj is None else (pyobj,))]
+        if not 1 <= len(given) <= 2:
+            raise BadParamError.at("pygraph.deserialize", expected="(handle, data) or (data)", got=shown(arguments))
+        handle = self._open_handle() if len(given) == 1 or given[0] is None else given[0]
         if not isinstance(handle, Handle):
             raise BadParamError.at("pygraph.deserialize.handle", expected="a Handle", got=handle)
         anew = boolean(rebuild, "pygraph.deserialize.rebuild")
-        restored = load(arguments[-1], Reading(handle.engines, handle.arch, anew))
+        restored = load(given[-1], Reading(handle.engines, handle.arch, anew))
         candidate, tensors = restored.candidate, {tensor.get_uid(): tensor for tensor in restored.tensors}
         plans = PlanList(candidate.graph, candidate.arch, handle.engines, tensors, restored.name, self._cache)
         plans.entries.append(PlanEntry(candidate))
         prepared = plans.prepare(plans.usable(0), handle)
         self.name, self._handle, self._tensors, self._entries = restored.name, handle, list(restored.tensors), []
+        self._calls, self._given_arrays = [], {}
         self._graph, self._plans, self._prepared = candidate.graph, plans, prepared
         self._is_fixed = True
 
     # -- internals ------------------------------------------------------------------------------------------
-    def _filter(self, check: Callable[[Plan], str]) -> None:
+    def _filter(self, check: Callable[[Plan], str]) -> Self:
         self._planned().filters.append(check)
+        self._forget_selected()
+        return self
+
+    def _forget_selected(self) -> None:
         self._planned().chosen = self._prepared = None
+
+    def _complete(self, values: Mapping[Any, object]) -> Mapping[Any, object]:
+        return with_arrays(self._given_arrays, values) if self._given_arrays else values
 
     def _ready(self, handle: Handle | None) -> PreparedExecution:
         if self._prepared is not None:
@@ -399,6 +383,12 @@ class pygraph(
 
     def _known_tensors(self) -> list[Tensor]:
         return self._used() or self._tensors
+
+    def _take_handle(self, ctx: HasHandle | None) -> None:
+        handle = getattr(ctx, "handle", None)
+        if ctx is not None and not isinstance(handle, Handle):
+            raise AttributeTypeError.at("pygraph.build.ctx", expected="None or what has a handle", got=shown(ctx))
+        self._handle = self._handle or handle
 
     def _planned(self) -> PlanList:
         if self._plans is None:

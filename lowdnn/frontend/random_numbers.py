@@ -10,7 +10,7 @@ from lowdnn.frontend.arguments import integer, integers, real
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.calls import operation
 from lowdnn.frontend.data_types import data_type
-from lowdnn.frontend.enums import backend_distribution, rng_distribution
+from lowdnn.frontend.enums import backend_distribution, rng_distribution, scalar_type
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.nodes import Lowered, Ports
 from lowdnn.ops.base import Operation
@@ -80,7 +80,13 @@ class RandomMethods(GraphBuilder):
         if not isinstance(offset, Tensor):
             value = integer(offset, "rng.offset")
             offset = self._register(
-                Tensor(dim=(1,), stride=(1,), data_type=data_type.INT64, value=value, is_constant=True)
+                Tensor(
+                    data_type=data_type.INT64,
+                    dim=(1,),
+                    stride=(1,),
+                    pass_by_value=value,
+                    scalar_type=scalar_type.COMPILE_TIME_CONST,
+                )
             )
         node = RngNode(
             (*inputs, offset),

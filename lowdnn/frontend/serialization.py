@@ -47,7 +47,7 @@ class RestoredGraph:
 def dump(name: str, candidate: Candidate, tensors: Iterable[Tensor]) -> str:
     """The document of a graph and its plan. Raises BadParamError for names that no document may hold."""
     check_name(name, "pygraph.name")
-    stored = tuple(StoredTensor(tensor.lowered(), tensor.value) for tensor in tensors)
+    stored = tuple(StoredTensor(tensor.lowered(), tensor.get_pass_by_value()) for tensor in tensors)
     fields = {
         "name": name,
         "tensors": encode(stored),
@@ -57,16 +57,25 @@ def dump(name: str, candidate: Candidate, tensors: Iterable[Tensor]) -> str:
 
 
 def load(data: object, reading: Reading) -> RestoredGraph:
-    """Reads a document of ``dump``, as text or UTF-8 bytes.
+    """Reads a document of ``dump``, as text, UTF-8 bytes, or a list of the bytes' values.
 
     Raises what ``stored_plans.read_plan`` raises, and BadParamError for tensors that are not the graph's.
     """
-    content = read_document(data, "lowdnn_graph", SCHEMA_VERSION, _FIELDS, _WHERE)
+    content = read_document(_joined(data), "lowdnn_graph", SCHEMA_VERSION, _FIELDS, _WHERE)
     check_name(content["name"], f"{_WHERE}.name")
     stored = _tensors(content["tensors"], f"{_WHERE}.tensors")
     candidate = stored_plans.restored(content["plan"], reading, f"{_WHERE}.plan")
     _check_tensors(stored, candidate)
     return RestoredGraph(content["name"], candidate, tuple(Tensor.of(item.tensor, item.value) for item in stored))
+
+
+def _joined(data: object) -> object:
+    if not isinstance(data, (list, tuple)):
+        return data
+    try:
+        return bytes(data)
+    except (TypeError, ValueError):
+        raise BadParamError.at(_WHERE, expected="text, bytes, or values of bytes", got=shown(data)) from None
 
 
 @cache

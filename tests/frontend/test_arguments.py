@@ -37,7 +37,7 @@ def built() -> Graph:
     [
         lambda g, v: g.tensor([2, v]),
         lambda g, v: g.tensor([2, 3], [v, 1]),
-        lambda g, v: g.tensor([2, 3], uid=v),
+        lambda g, v: g.tensor([2, 3]).set_uid(v),
         lambda g, v: g.tensor([2, 3]).set_alignment(v),
         lambda g, v: g.conv_fprop(g.tensor([1, 8, 8]), g.tensor([8, 8, 1]), padding=[v]),
         lambda g, v: g.conv_fprop(g.tensor([1, 8, 8]), g.tensor([8, 8, 1]), stride=[v]),
@@ -76,7 +76,7 @@ def test_extents_whose_product_leaves_64_bits_are_refused_by_validate() -> None:
         lambda g, v: g.relu(g.tensor([4]), lower_clip=v),
         lambda g, v: g.leaky_relu(g.tensor([4]), v),
         lambda g, v: g.swish(g.tensor([4]), swish_beta=v),
-        lambda g, v: g.add(g.tensor([4]), v),
+        lambda g, v: g.scale(g.tensor([4]), v) if not isinstance(v, np.ndarray) else g.tensor_scalar(v),
         lambda g, v: g.matmul(g.tensor([4, 4]), g.tensor([4, 4]), padding=v),
         lambda g, v: g.tensor_scalar(v),
     ],

@@ -215,15 +215,16 @@ def test_uids_are_given_around_those_that_are_set() -> None:
     w = graph.tensor([4], uid=1)
     y = graph.add(x, w).set_output(True)
     graph.validate()
-    assert [t.get_uid() for t in (x, w, y)] == [2, 1, 3]
-    assert graph.query_tensor_attributes_of_uid(3) is y
+    assert [t.get_uid() for t in (x, w, y)] == [3, 1, 2]
+    assert [t.uid_assigned for t in (x, w, y)] == [False, True, False]
+    assert graph.query_tensor_attributes_of_uid(2) is y
     with pytest.raises(BadParamError, match="uid: expected the uid of a tensor"):
         graph.query_tensor_attributes_of_uid(4)
     second = graph.add(y, w).set_uid(2)
     third = graph.relu(second).set_output(True)
     x.set_uid(-1)
     graph.validate()
-    assert [t.get_uid() for t in (x, w, y, second, third)] == [4, 1, 3, 2, 5]
+    assert [t.get_uid() for t in (x, w, y, second, third)] == [6, 1, 7, 2, 5]
 
 
 def test_duplicate_uids_are_refused() -> None:
@@ -240,7 +241,9 @@ def test_names_follow_the_operation() -> None:
     a, b = graph.tensor([4, 4]), graph.tensor([4, 4], name="weights")
     c = graph.matmul(a, b, name="product")
     d = graph.relu(c)
-    assert [t.get_name() for t in (a, b, c, d)] == ["product::A", "weights", "product::C", "1::OUT_0"]
+    assert [t.get_name() for t in (a, b, c, d)] == ["product::A", "weights", "product::C", "relu.0::OUT_0"]
+    again = [graph.relu(d), graph.relu(d, name="own"), graph.relu(d), graph.sdpa(*[graph.tensor([1, 2, 8, 8])] * 3)[0]]
+    assert [t.get_name() for t in again] == ["relu.1::OUT_0", "own::OUT_0", "relu.2::OUT_0", "sdpa.0::O"]
 
 
 def test_numbers_become_constants_of_the_computing_type() -> None:
@@ -261,7 +264,7 @@ def test_tensor_like() -> None:
     x = graph.tensor([2, 3], [1, 2], HALF, name="x", uid=9)
     like = graph.tensor_like(x, name="other")
     assert (like.get_dim(), like.get_stride(), like.get_data_type()) == ([2, 3], [1, 2], HALF)
-    assert (like.get_name(), like.get_uid()) == ("other", -1)
+    assert (like.get_name(), like.get_uid()) == ("other", 1)
     array = graph.tensor_like(np.zeros((2, 3), np.int8))
     assert (array.get_dim(), array.get_stride()) == ([2, 3], [3, 1])
     assert array.get_data_type() is cudnn.data_type.INT8

@@ -11,6 +11,9 @@ from lowdnn.backend import Handle
 from lowdnn.frontend.python_graph import pygraph
 from lowdnn.status import BadParamError
 from tests.frontend.test_python_graph import MatmulBias
+from tests.support import calls
+
+FLOAT, HALF = cudnn.data_type.FLOAT, cudnn.data_type.HALF
 
 
 def names(tensors: list[cudnn.Tensor]) -> list[str]:
@@ -20,13 +23,64 @@ def names(tensors: list[cudnn.Tensor]) -> list[str]:
 def test_operations_and_their_tensors() -> None:
     case = MatmulBias(None, sm_version=90)
     graph = case.graph
-    assert [(node.name, node.method) for node in graph.nodes] == [("0", "matmul"), ("1", "bias"), ("2", "relu")]
-    product = graph.get_node("0")
+    assert [(node.name, node.node_type.name) for node in graph.nodes] == [
+        ("matmul.0", "MATMUL"),
+        ("bias.0", "POINTWISE"),
+        ("relu.0", "POINTWISE"),
+    ]
+    product = graph.get_node("matmul.0")
     assert product is not None
-    assert product.inputs == {"a": case.tensor_a, "b": case.tensor_b}
-    assert graph.get_node("2").outputs == {"y": case.y}  # type: ignore[union-attr]
-    assert graph.get_node("3") is None
-    assert graph.nodes[1].inputs == {"x": product.outputs["c"], "b": case.tensor_bias}
+    assert product.inputs == {"A": case.tensor_a, "B": case.tensor_b}
+    assert graph.get_node("relu.0").outputs == {"OUT_0": case.y}  # type: ignore[union-attr]
+    assert graph.get_node("relu.1") is None
+    assert graph.nodes[1].inputs == {"IN_0": product.outputs["C"], "IN_1": case.tensor_bias}
+    assert graph.nodes[1].params == {"mode": "bias"}
+    assert repr(graph.nodes[2]) == "Node('relu.0', POINTWISE)"
+
+
+def test_a_call_is_one_node() -> None:
+    """Whatever operations it writes; what it writes to tensors among its arguments are outputs."""
+    graph = pygraph("g", HALF, FLOAT, FLOAT, sm_version=90)
+    q, k, v = (graph.tensor([1, 2, 8, 16], name=name) for name in "qkv")
+    seed, offset = (graph.tensor([1, 1, 1, 1], data_type=cudnn.data_type.INT64) for _ in range(2))
+    largest = graph.tensor([1, 2, 8, 1], data_type=FLOAT)
+    o, stats = graph.sdpa(
+        q, k, v, generate_stats=True, attn_scale=0.5, dropout=(0.1, seed, offset), score_max=largest, name="attn"
+    )
+    graph.relu(o, lower_clip=0.5, compute_data_type=cudnn.data_type.HALF)
+    attention, clip = graph.nodes
+    assert attention.inputs == {"q": q, "k": k, "v": v, "dropout_1": seed, "dropout_2": offset}
+    assert attention.outputs == {"O": o, "Stats": stats, "score_max": largest}
+    assert attention.params == {"generate_stats": True, "attn_scale": 0.5, "dropout_0": 0.1}
+    assert (attention.name, attention.node_type, attention.compute_data_type) == ("attn", cudnn.NodeType.SDPA, FLOAT)
+    assert clip.params == {"lower_clip": 0.5, "mode": "relu"}
+    assert clip.compute_data_type is cudnn.data_type.HALF
+    attention.validate()
+    q.set_stride([1, 1, 1])
+    with pytest.raises(BadParamError, match=r"tensor 'q' .*strides: expected 4 strides"):
+        attention.validate()
+
+
+@pytest.mark.parametrize("method", calls.METHODS)
+def test_every_method_makes_a_node(method: str) -> None:
+    graph = calls.new_graph()
+    outputs = calls.outputs_of(calls.call(graph, method))
+    (node,) = graph.nodes
+    assert node.method == method
+    assert [id(tensor) for tensor in node.outputs.values()][: len(outputs)] == list(map(id, outputs))
+    assert {id(tensor) for tensor in node.inputs.values()} <= {id(tensor) for tensor in graph._used()}
+    assert json.loads(str(graph))["nodes"][0]["type"] == node.node_type.name
+
+
+def test_every_node_type_that_a_method_has_is_met() -> None:
+    found = set()
+    for method in calls.METHODS:
+        graph = calls.new_graph()
+        calls.call(graph, method)
+        found.add(graph.nodes[0].node_type.name)
+    linear = ("GDN", "KDA", "GDP", "MAMBA2")
+    others = {"MATMUL_FP8", "SDPA_MXFP8", "SDPA_MXFP8_BWD"}
+    assert found == {name for name in cudnn.NodeType.__members__ if not name.startswith(linear)} - others
 
 
 def test_inputs_and_outputs() -> None:
@@ -51,7 +105,7 @@ def test_tensors_by_name_and_uid() -> None:
     case = MatmulBias(None, sm_version=90)
     graph = case.graph
     nameless = graph.tensor([4])
-    assert set(graph.tensors) == {"a", "b", "bias", "y", "0::C", "1::OUT_0"}
+    assert set(graph.tensors) == {"a", "b", "bias", "y", "matmul.0::C", "bias.0::OUT_0"}
     assert graph.find_tensor("bias") is case.tensor_bias
     assert graph.find_tensor("none") is None
     graph.validate()
@@ -69,10 +123,11 @@ def test_inspect_has_plain_values() -> None:
     found = case.graph.inspect()
     assert found["context"]["io_data_type"] == "data_type.FLOAT"
     assert found["nodes"][0] == {
-        "name": "0",
-        "type": "matmul",
-        "inputs": {"a": "a", "b": "b"},
-        "outputs": {"c": "0::C"},
+        "name": "matmul.0",
+        "type": "MATMUL",
+        "inputs": {"A": "a", "B": "b"},
+        "outputs": {"C": "matmul.0::C"},
+        "params": {},
     }
     assert found["tensors"]["y"] == {
         "dim": [1, 8, 24],
