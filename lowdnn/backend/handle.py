@@ -67,7 +67,7 @@ class Handle(ProcessBound):
         policy: str | None = None,
         faults: str = "",
         config: Config | None = None,
-    ) -> Handle:
+    ) -> Self:
         """A handle on ``device``: ``cuda``, ``emulated`` or ``auto``; what is left out comes from ``config``.
 
         ordinal: the device's number.  arch, policy: of the emulated device.  faults: calls of the driver that are to
@@ -81,8 +81,10 @@ class Handle(ProcessBound):
             emulated_policy=policy or settings.emulated_policy,
         )
         runtime = Runtime.open(device=ordinal, config=settings, faults=faults)
+        handle = cls.__new__(cls)
         try:
-            return cls(runtime)
+            Handle.__init__(handle, runtime)  # a subclass's constructor may take other arguments
+            return handle
         except BaseException:
             runtime.close()
             raise

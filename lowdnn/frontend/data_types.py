@@ -92,6 +92,14 @@ def compute_to_backend(value: data_type, where: str) -> DataType:
     return DataType.FAST_FLOAT_FOR_FP8 if value is data_type.FAST_FLOAT_FOR_FP8 else to_backend(value, where)
 
 
+def name_of(value: data_type) -> str:
+    """The name that NumPy, ml_dtypes or torch gives to the type; raises UnsupportedDataTypeError where none does."""
+    found = next((name for name, known in _BY_NAME.items() if known is value), None)
+    if found is None:
+        raise UnsupportedDataTypeError.at("data_type", expected=f"one of {', '.join(_BY_NAME)}", got=value.name)
+    return found
+
+
 def _member(name: str, where: str) -> data_type:
     found = data_type.__members__.get(name)
     if found is None:

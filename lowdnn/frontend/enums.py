@@ -174,7 +174,10 @@ class scalar_type(NumberedEnum):
 
 
 class knob_type(NumberedEnum):
-    """cudnn.knob_type, and lowdnn's own types by the backend's numbers."""
+    """cudnn.knob_type, and lowdnn's own types by the backend's numbers.
+
+    Those from 1000 to 1009 are of engines that cudnn-frontend has beside its backend, and of no engine here.
+    """
 
     NOT_SET = 0
     SWIZZLE = 1
@@ -220,6 +223,38 @@ class knob_type(NumberedEnum):
     BLOCK_COLS = 10007
     WARP_TILES = 10008
     PACK_SIZE = 10009
+
+    SCHED_POLICY = 1000
+    PACK_GQA = 1001
+    SPLIT_KV = 1002
+    PIPELINE_ARCH = 1003
+    MMA_TILE_M = 1004
+    MMA_TILE_N = 1005
+    MMA_TILE_K = 1006
+    CTA_GROUP = 1007
+    WARPS_M = 1008
+    WARPS_N = 1009
+
+
+class gnn_agg_op(NumberedEnum):
+    """cudnn.gnn_agg_op, of functions that raise NotSupportedError."""
+
+    SUM = 0
+    MEAN = 1
+    MAX = 2
+    MIN = 3
+
+
+class gnn_activation_op(NumberedEnum):
+    """cudnn.gnn_activation_op, of functions that raise NotSupportedError."""
+
+    LINEAR = 0
+    RELU = 1
+    SIGMOID = 2
+    TANH = 3
+    ELU = 4
+    SCALAR = 5
+    LEAKY_RELU = 6
 
 
 def backend_mode(mode: heur_mode) -> HeurMode:
@@ -277,6 +312,8 @@ def backend_routing(mode: moe_grouped_matmul_mode) -> MoeGroupedMatmulMode:
 def backend_knob(knob: knob_type) -> KnobType:
     if member(knob_type, knob, "knob_type") is knob_type.NOT_SET:
         raise BadParamError.at("knob_type", expected="a knob", got="NOT_SET")
+    if knob.name not in KnobType.__members__:
+        raise NotSupportedError.at("knob_type", expected="a knob that an engine has", got=knob.name)
     return KnobType[knob.name]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from lowdnn.backend.graph_descriptors import DeviceProperties
-from lowdnn.backend.handle import Handle
+from lowdnn.backend.handle import Handle as BackendHandle
+from lowdnn.frontend.handle import Handle
 from lowdnn.mirrored import MIRRORED_CUDNN_VERSION, version_number
 from lowdnn.status import AttributeTypeError, BadParamError, LowdnnError
 
@@ -26,17 +27,17 @@ def create_handle(
     return Handle.open(device, ordinal=ordinal, arch=arch, policy=policy, faults=faults)
 
 
-def destroy_handle(handle: Handle) -> None:
+def destroy_handle(handle: BackendHandle) -> None:
     """Closes the handle; its plans and tensors cannot be used any more."""
     _checked(handle).close()
 
 
-def set_stream(handle: Handle, stream: object) -> None:
+def set_stream(handle: BackendHandle, stream: object) -> None:
     """Work on ``handle`` goes into ``stream``: an integer, or an object with ``__cuda_stream__``."""
     _checked(handle).set_stream(stream)
 
 
-def get_stream(handle: Handle) -> int:
+def get_stream(handle: BackendHandle) -> int:
     """The handle's CUstream as an integer."""
     _checked(handle).check_open("get_stream")
     return handle.stream
@@ -52,6 +53,11 @@ def backend_version_string() -> str:
     return ".".join(map(str, MIRRORED_CUDNN_VERSION))
 
 
+def sdpa_capabilities() -> frozenset[str]:
+    """Nothing: the names are of a binding to kernels that cudnn-frontend has beside its backend."""
+    return frozenset()
+
+
 def get_last_error_string() -> str:
     """The message of the error that the calling thread handles now (in an ``except`` block), or "".
 
@@ -61,12 +67,12 @@ def get_last_error_string() -> str:
     return str(error) if isinstance(error, LowdnnError) else ""
 
 
-def create_device_properties(source: Handle | str | bytes | int = 0) -> DeviceProperties:
+def create_device_properties(source: BackendHandle | str | bytes | int = 0) -> DeviceProperties:
     """The device that a pygraph plans for without a handle: of a handle, of this machine by its number, or from JSON.
 
     A number is that of the driver that LOWDNN_DEVICE names. JSON comes from ``device_properties.serialize``.
     """
-    if isinstance(source, Handle):
+    if isinstance(source, BackendHandle):
         return DeviceProperties(handle=source)
     if isinstance(source, int):
         return DeviceProperties(device_id=source)
@@ -83,7 +89,7 @@ def _text(source: object) -> str:
         raise BadParamError.at(where, expected="text in UTF-8", got=str(error)) from None
 
 
-def _checked(handle: object) -> Handle:
-    if not isinstance(handle, Handle):
+def _checked(handle: object) -> BackendHandle:
+    if not isinstance(handle, BackendHandle):
         raise AttributeTypeError.at("handle", expected="a Handle, which create_handle gives", got=repr(handle))
     return handle

@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from lowdnn.enums import KnobType
+from lowdnn.enums import OWN_NUMBERS, KnobType
 from lowdnn.frontend.enums import frontend_knob, knob_type
+
+#: The first type of knobs that cudnn-frontend's own engines have.
+FRONTEND_KNOB_TYPE_BASE = 1000
+
+
+def is_frontend_knob_type(knob_type: knob_type) -> bool:
+    """Whether cudnn-frontend's own engines have such knobs; no engine of lowdnn has."""
+    return FRONTEND_KNOB_TYPE_BASE <= int(knob_type) < OWN_NUMBERS
 
 
 @dataclass(frozen=True)

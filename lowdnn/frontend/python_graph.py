@@ -45,6 +45,7 @@ from lowdnn.frontend.enums import (
 from lowdnn.frontend.enums import cuda_graph_retention as CudaGraphRetention
 from lowdnn.frontend.execution import PreparedExecution, other_shapes, pair, with_arrays
 from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.handle import Handle as OwnHandle
 from lowdnn.frontend.inspection import InspectionMethods
 from lowdnn.frontend.kernel_caches import kernel_cache as KernelCache
 from lowdnn.frontend.moves import MoveMethods
@@ -55,6 +56,7 @@ from lowdnn.frontend.plan_methods import PlanMethods
 from lowdnn.frontend.plans import PlanEntry, PlanList
 from lowdnn.frontend.pointwise import PointwiseMethods
 from lowdnn.frontend.random_numbers import RandomMethods
+from lowdnn.frontend.refused_methods import RefusedMethods
 from lowdnn.frontend.resampling import ResampleMethods
 from lowdnn.frontend.rotary import RopeMethods
 from lowdnn.frontend.serialization import dump, load
@@ -88,6 +90,7 @@ class pygraph(
     AttentionGradientMethods,
     RopeMethods,
     InspectionMethods,
+    RefusedMethods,
     PlanMethods,
     FilterMethods,
     CudaGraphMethods,
@@ -113,6 +116,7 @@ class pygraph(
     ) -> None:
         """A graph for the device of ``handle``, or for ``device_property`` or ``sm_version`` (90 for 9.0) without one.
 
+        intermediate_data_type, compute_data_type: io_data_type where they are left out.
         handle: without one, the graph makes its own when it needs a device, as ``create_handle()`` does.
         sm_count: plan for this many multiprocessors.
         kernel_cache: of ``create_kernel_cache``; gets the kernels of the graph's plans, and saves compiling them.
@@ -121,10 +125,11 @@ class pygraph(
         (kernels take extents at run time, every plan may be captured, kernels stay loaded until the handle is closed),
         so they change nothing.
         """
+        io = as_data_type(io_data_type, "pygraph.io_data_type")
         context = GraphContext(
-            as_data_type(io_data_type, "pygraph.io_data_type"),
-            as_data_type(intermediate_data_type, "pygraph.intermediate_data_type"),
-            as_data_type(compute_data_type, "pygraph.compute_data_type"),
+            io,
+            as_data_type(intermediate_data_type, "pygraph.intermediate_data_type") or io,
+            as_data_type(compute_data_type, "pygraph.compute_data_type") or io,
         )
         super().__init__(text(name, "pygraph.name"), context)
         _check_device_arguments(handle, sm_count, sm_version, device_property)
@@ -420,7 +425,7 @@ class pygraph(
     def _open_handle(self) -> Handle:
         """The graph's handle; if none was given, it is made now and closed with the graph."""
         if self._handle is None:
-            self._handle = Handle.open()
+            self._handle = OwnHandle.open()
             weakref.finalize(self, self._handle.close)
             fields = {"graph": self.name, "device": self._handle.arch.name, "reason": "the graph was given none"}
             emit(event_logger("frontend"), logging.INFO, "handle_made", fields)

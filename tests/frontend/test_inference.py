@@ -199,14 +199,23 @@ def test_a_missing_type_names_tensor_and_default() -> None:
     graph.exp(graph.tensor([4], name="image")).set_output(True)
     with pytest.raises(NotSupportedError, match=r"tensor 'image'.data_type: expected a data type, or the graph's io_"):
         graph.validate()
-    graph = new_graph(intermediate=NOT_SET)
-    graph.neg(graph.exp(graph.tensor([4]), name="e")).set_output(True)
+    graph = new_graph(NOT_SET, intermediate=NOT_SET)
+    graph.neg(graph.exp(graph.tensor([4], data_type=FLOAT), name="e")).set_output(True).set_data_type(FLOAT)
     with pytest.raises(NotSupportedError, match=r"tensor 'e::OUT_0'.*the graph's intermediate_data_type"):
         graph.validate()
-    graph = pygraph("test", FLOAT, FLOAT, sm_version=90)
-    graph.exp(graph.tensor([4]), name="e").set_output(True)
+    graph = pygraph("test", NOT_SET, FLOAT, sm_version=90)
+    graph.exp(graph.tensor([4], data_type=FLOAT), name="e").set_output(True).set_data_type(FLOAT)
     with pytest.raises(UnsupportedDataTypeError, match="operation 'e': compute_data_type"):
         graph.validate()
+
+
+def test_types_that_are_left_out_are_those_of_inputs_and_outputs() -> None:
+    graph = pygraph("test", HALF, sm_version=90)
+    middle = graph.exp(graph.tensor([4]))
+    last = graph.neg(middle).set_output(True)
+    graph.validate()
+    assert middle.get_data_type() is last.get_data_type() is HALF
+    assert graph.context == cudnn.GraphContext(HALF, HALF, HALF)
 
 
 def test_uids_are_given_around_those_that_are_set() -> None:

@@ -173,7 +173,9 @@ def test_enum_numbers(enum: str, numbers: str) -> None:
 def test_knob_numbers() -> None:
     numbers = {member.name: member.value for member in cudnn.knob_type}
     own = {member.name: member.value for member in KnobType if member >= OWN_NUMBERS}
-    assert list(numbers.values()) == [*range(33), *own.values()]
+    theirs = [int(kind) for kind in cudnn.knob_type if cudnn.is_frontend_knob_type(kind)]
+    assert theirs == list(range(cudnn.FRONTEND_KNOB_TYPE_BASE, 1010))
+    assert list(numbers.values()) == [*range(33), *own.values(), *theirs]
     assert own.items() <= numbers.items()
     assert [int(cudnn.knob_type[name]) for name in ("TILE_M", "STREAM_K", "TILE_CGA")] == [26, 24, 32]
 

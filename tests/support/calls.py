@@ -9,6 +9,7 @@ from typing import Any
 import lowdnn.frontend as cudnn
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.python_graph import pygraph
+from lowdnn.frontend.refused_methods import RefusedMethods
 
 FLOAT, HALF, INT32 = cudnn.data_type.FLOAT, cudnn.data_type.HALF, cudnn.data_type.INT32
 TRAINING = cudnn.norm_forward_phase.TRAINING
@@ -23,7 +24,11 @@ OTHERS = (
 )
 
 #: The others.
-METHODS = tuple(name for name in dir(pygraph) if not name.startswith(("_", "scaled_dot_product_", *OTHERS)))
+METHODS = tuple(
+    name
+    for name in dir(pygraph)
+    if not name.startswith(("_", "scaled_dot_product_", *OTHERS)) and name not in vars(RefusedMethods)
+)
 
 
 def new_graph() -> pygraph:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import lowdnn.frontend as cudnn
 from lowdnn import dtypes
+from lowdnn.backend import Handle
 from lowdnn.enums import DataType
 from lowdnn.ops.tensor import channels_last_strides, packed_strides
 from lowdnn.runtime.buffer import DeviceBuffer
@@ -22,7 +23,7 @@ from lowdnn.status import BadParamError
 class BoundGraph(cudnn.pygraph):
     """A pygraph whose inputs and outputs have their memory from the start; arithmetic and edges are fp32."""
 
-    def __init__(self, name: str, handle: cudnn.Handle, mode: cudnn.heur_mode, workspace: Workspace) -> None:
+    def __init__(self, name: str, handle: Handle, mode: cudnn.heur_mode, workspace: Workspace) -> None:
         float32 = cudnn.data_type.FLOAT
         super().__init__(name, intermediate_data_type=float32, compute_data_type=float32, handle=handle)
         self._mode = mode
@@ -72,7 +73,7 @@ class Session:
 
     def __init__(
         self,
-        handle: cudnn.Handle,
+        handle: Handle,
         activation_type: DataType = DataType.FLOAT,
         mode: cudnn.heur_mode = cudnn.heur_mode.A,
     ) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, Unpack
 
 from lowdnn.backend.handle import Handle
 from lowdnn.frontend.data_types import DataTypeLike, data_type
 from lowdnn.frontend.enums import heur_mode
+from lowdnn.frontend.graph_arguments import PlanningArguments
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.python_graph import pygraph
 
@@ -24,9 +25,10 @@ def graph(
     io_data_type: DataTypeLike = data_type.HALF,
     intermediate_data_type: DataTypeLike = data_type.FLOAT,
     compute_data_type: DataTypeLike = data_type.FLOAT,
+    **graph_arguments: Unpack[PlanningArguments],
 ) -> Iterator[tuple[pygraph, list[Tensor]]]:
     """A new pygraph and an empty list for the tensors that the caller wants to find again."""
-    yield pygraph(name, io_data_type, intermediate_data_type, compute_data_type, handle), []
+    yield pygraph(name, io_data_type, intermediate_data_type, compute_data_type, handle, **graph_arguments), []
 
 
 def jit(

@@ -1,0 +1,46 @@
+"""cudnn.Handle: the backend's handle with what cudnn-frontend's has besides."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from lowdnn.backend.handle import Handle as BackendHandle
+from lowdnn.config import Config
+from lowdnn.frontend.arguments import integer
+from lowdnn.frontend.device_info import DeviceInfo
+from lowdnn.runtime.runtime import Runtime
+
+
+class Handle(BackendHandle):
+    """See ``lowdnn.backend.handle.Handle``; ``create_handle`` makes one."""
+
+    _number: int | None = None
+
+    def __init__(self, backend_handle: int | None = None, ordinal: int | None = None, stream: object = None) -> None:
+        """A handle on the device of this number (default: 0) of the driver that LOWDNN_DEVICE names.
+
+        backend_handle: a cudnnHandle_t of another library, in whose place this handle works; kept as its number.
+        stream: as in ``set_stream``.
+        """
+        device = 0 if ordinal is None else integer(ordinal, "Handle.ordinal", 0)
+        number = None if backend_handle is None else integer(backend_handle, "Handle.backend_handle")
+        super().__init__(Runtime.open(device=device, config=Config.from_environment()))
+        self._number = number
+        if stream is not None:
+            try:
+                self.set_stream(stream)
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def backend_handle(self) -> int | None:
+        """A number of the handle's own, or the one that it was given; None once it is closed."""
+        if not self.is_open:
+            return None
+        return id(self) if self._number is None else self._number
+
+    @cached_property
+    def device(self) -> DeviceInfo:
+        """The facts of the handle's device."""
+        return DeviceInfo(self.runtime.context.device, self.runtime.driver)
