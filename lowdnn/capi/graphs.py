@@ -17,12 +17,13 @@ from lowdnn.capi.memory import Address, checked
 from lowdnn.enums import DataType, HeurMode, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, rank
+from lowdnn.ops.base import outputs_of
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation, is_backward
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.workspace import Workspace
-from lowdnn.status import MisalignedPointerError, NotSupportedError, SizeInsufficientError
+from lowdnn.status import BadParamError, MisalignedPointerError, NotSupportedError, SizeInsufficientError
 
 #: Graphs that a handle keeps; the least recently used one goes first.
 _MAX_GRAPHS = 512
@@ -41,6 +42,9 @@ class Builder:
         # What by-value tensors point to must live until the launch.
         self._values: list[ctypes.c_float | ctypes.c_double] = []
         self._uid = 0
+        # The first tensor at each address, and the addresses that others have in another layout.
+        self._first: dict[int, Tensor] = {}
+        self._relaid: set[int] = set()
 
     def tensor(self, of: TensorDescriptor | FilterDescriptor, address: Address, where: str) -> Tensor:
         """A tensor in memory. Raises NullPointerError, MisalignedPointerError below the element's size."""
@@ -51,7 +55,18 @@ class Builder:
         alignment = min(known & -known, _MAX_ALIGNMENT)
         tensor = Tensor(self._next(), of.data_type, of.dims, of.strides, max(alignment, size_bytes))
         self.pointers[tensor.uid] = known
+        first = self._first.setdefault(known, tensor)
+        if first is not tensor and _layout(first) != _layout(tensor):
+            self._relaid.add(known)
         return tensor
+
+    def check_in_place(self, where: str) -> None:
+        """Raises BadParamError where a result lies at the address of a tensor in another layout."""
+        if self._relaid:
+            for uid in (tensor.uid for operation in self.operations for tensor in outputs_of(operation).values()):
+                if self.pointers.get(uid) in self._relaid:
+                    got = f"two at {self.pointers[uid]:#x}"
+                    raise BadParamError.at(where, expected="one layout of a tensor that is replaced", got=got)
 
     def virtual(self, dims: tuple[int, ...], data_type: DataType) -> Tensor:
         """A tensor that no address has."""
@@ -228,6 +243,7 @@ class Graphs:
         much of it the handle's own memory stands in, since alpha, beta and alignment, which the size does not depend
         on, may take another plan. Left out: too small a workspace is an error.
         """
+        builder.check_in_place(where)
         loaded = self.planned(handle, builder, mode).loaded(handle, place, where)
         needed = loaded.plan.workspace_bytes
         pointers = tuple(builder.pointers[uid] for uid in loaded.uids)
@@ -267,6 +283,10 @@ class Graphs:
             known[stream] = Workspace(context, 0)
         known.move_to_end(stream)
         return known[stream]
+
+
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.data_type, tensor.dims, tensor.strides
 
 
 def compute_type_of(*data_types: DataType) -> DataType:

@@ -158,7 +158,7 @@ def test_gradients(
             case.scale, case.bias, case.old_row, case.old_row, mean.astype(np.float32), inv_variance.astype(np.float32)
         )
         if not is_saved:
-            saved[mode % 2] = 0
+            saved = [0, 0]
         caller.call(
             "cudnnBatchNormalizationBackwardEx", case.handle, mode, operations, *pointers(*scales),
             *(value for address in operands for value in (d, address)), case.parameters, weight, bias, found_scale,
@@ -171,10 +171,12 @@ def test_gradients(
             close(case.get(operands[3]), dy)
     if operations is BatchNormOps.BN:
         x, _, gradient, _, result = operands
-        caller.call(
+        plain = (
             "cudnnBatchNormalizationBackward", case.handle, mode, *pointers(1.0, 0.0, 1.0, 0.0), d, x, d, gradient, d,
-            result, case.parameters, weight, found_scale, found_bias, EPSILON, *saved,
+            result, case.parameters, weight, found_scale, found_bias, EPSILON,
         )  # fmt: skip
+        caller.call(*plain, *saved)
+        assert caller.status(*plain, weight, 0) is Status.BAD_PARAM
         close(case.get(result), dx)
 
 

@@ -94,9 +94,7 @@ def forward(
         builder.pointwise(PointwiseMode.IDENTITY, mask, one)
     output = builder.tensor(target, y, f"{frame.name}.y")
     builder.pointwise(PointwiseMode.MUL, output, source, mask, alphas=(found.scale,))
-    frame.run()
-    if found.dropout > 0:
-        _count_call(frame, found)
+    frame.run_all([builder, *([_counting(frame, found)] if found.dropout > 0 else [])])
 
 
 def backward(
@@ -146,14 +144,14 @@ def _states(descriptor: DropoutDescriptor, where: str) -> tuple[int, int]:
     return states, states + 8
 
 
-def _count_call(frame: Frame, descriptor: DropoutDescriptor) -> None:
+def _counting(frame: Frame, descriptor: DropoutDescriptor) -> Builder:
     """Adds 1 to the count behind the launch that has read it: the next call draws other numbers."""
     where = f"{frame.name}.dropoutDesc.states"
     _, address = _states(descriptor, where)
     builder = Builder()
     old, new = (builder.tensor(_NUMBER, address, where) for _ in range(2))
     builder.pointwise(PointwiseMode.ADD, new, old, builder.constant(1.0, len(_NUMBER.dims), DataType.DOUBLE))
-    frame.state.graphs.run(frame.handle, builder, frame.name)
+    return builder
 
 
 CALLS: Mapping[str, Call] = {

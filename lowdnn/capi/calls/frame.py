@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lowdnn.backend.handle import Handle
@@ -46,6 +46,13 @@ class Frame:
     def run(self, workspace: tuple[Address, int] | None = None, *, told_bytes: Callable[[], int] | None = None) -> None:
         """See ``Graphs.run``."""
         self.state.graphs.run(self.handle, self.builder, self.name, workspace, told_bytes=told_bytes)
+
+    def run_all(self, builders: Sequence[Builder]) -> None:
+        """Runs one graph after the other; none where one of them has no plan."""
+        for builder in builders:
+            self.state.graphs.planned(self.handle, builder).candidate(0, self.name)
+        for builder in builders:
+            self.state.graphs.run(self.handle, builder, self.name)
 
     def workspace_bytes(self) -> int:
         """The workspace of the graph as it is."""

@@ -69,6 +69,7 @@ def backward(
     target = frame.descriptor(dx_desc, "dx")
     for argument, address in (("y", y_desc), ("dy", dy_desc), ("x", x_desc)):
         frame.check_dims(target, frame.descriptor(address, argument), argument)
+    frame.tensor(y_desc, y, "y")
     source, gradient = frame.tensor(x_desc, x, "x"), frame.tensor(dy_desc, dy, "dy")
 
     def write(result: Tensor) -> None:

@@ -91,16 +91,17 @@ class Normalisation:
     ) -> None:  # fmt: skip
         """Adds the gradients. scales: alpha and beta of dx, then those of the parameters' gradients.
 
-        saved: mean and inv_variance; both are computed from x where one is NULL.
+        saved: mean and inv_variance; they are computed from x where both are NULL.
         """
         norm, builder = self._seen(x, y, dy, dz, dx), self.frame.builder
         target, source, gradient = norm._descriptor(dx[0], "dx"), norm._tensor(x, "x"), norm._tensor(dy, "dy")
         for argument, operand in (("x", x), ("dy", dy)):
             self.frame.check_dims(target, norm._descriptor(operand[0], argument), argument)
         norm._check(target, epsilon)
+        self._check_pair("saved", saved)
         if self.operations is not BatchNormOps.BN:
             gradient = norm._before_activation(gradient, y, dz, target)
-        if all(saved):
+        if saved[0]:
             mean, inv_variance = map(norm._parameter, saved)
         else:
             mean, variance = norm._statistics(source)

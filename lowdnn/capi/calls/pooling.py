@@ -52,6 +52,7 @@ def backward(
     frame = Frame.of(state, handle, "cudnnPoolingBackward")
     found = was_set(state, pooling, PoolingDescriptor, f"{frame.name}.poolingDesc")
     frame.tensor(y_desc, y, "y")
+    frame.check_dims(frame.descriptor(dy_desc, "dy"), frame.descriptor(y_desc, "y"), "y")
     gradient, target = frame.tensor(dy_desc, dy, "dy"), frame.descriptor(dx_desc, "dx")
     source = frame.tensor(x_desc, x, "x")
     frame.check_dims(target, frame.descriptor(x_desc, "x"), "x")

@@ -22,15 +22,16 @@ def copy_windows(
     frame: Frame, source: Operand, target: Operand, scales: tuple[float, float], axes: Sequence[Axis], to_windows: bool
 ) -> None:
     """Runs the copy. to_windows: the target is the tensor of windows, else that of places."""
-    for _, address, argument in (source, target):
-        checked(address, f"{frame.name}.{argument}")
+    for descriptor, address, argument in (source, target):
+        frame.builder.tensor(descriptor, address, f"{frame.name}.{argument}")
     found = [*pieces(axes)]
     rank = max((len(piece.dims) for piece in found), default=0)
     if rank > DIM_MAX:
         raise NotSupportedError.at(f"{frame.name}.dims", expected=f"at most {DIM_MAX} dimensions and folds", got=rank)
+    builders = []
     if sum(prod(piece.dims) for piece in found) < prod(target[0].dims):
         if scales[1] != 1:
-            _scale_all(frame, target, scales[1])
+            builders.append(_scaled(frame, target, scales[1]))
         scales = (scales[0], 0.0 if scales[1] == 0 else 1.0)
     for piece in found:
         layouts = (piece.places, piece.windows) if to_windows else (piece.windows, piece.places)
@@ -40,10 +41,11 @@ def copy_windows(
             for operand, layout in zip((source, target), layouts, strict=True)
         )
         builder.assign(x, y, scales)
-        frame.state.graphs.run(frame.handle, builder, frame.name)
+        builders.append(builder)
+    frame.run_all(builders)
 
 
-def _scale_all(frame: Frame, target: Operand, beta: float) -> None:
+def _scaled(frame: Frame, target: Operand, beta: float) -> Builder:
     """target = beta * target, without reading it where beta is 0."""
     descriptor, address, argument = target
     builder = Builder()
@@ -54,7 +56,7 @@ def _scale_all(frame: Frame, target: Operand, beta: float) -> None:
     else:
         old = builder.tensor(descriptor, address, f"{frame.name}.{argument}")
         builder.scaled(beta, old, compute_type_of(y.data_type), y)
-    frame.state.graphs.run(frame.handle, builder, frame.name)
+    return builder
 
 
 def _part(operand: Operand, piece: Piece, layout: Layout) -> tuple[TensorDescriptor, int]:

@@ -1,0 +1,12 @@
+"""Random calls of the classic functions through C, valid and spoiled, with what is to come of each."""
+
+from tests.support.random_calls import contractions, elementwise, sums
+from tests.support.random_calls.operands import Call, Draw
+
+FAMILIES = (*elementwise.FAMILIES, *sums.FAMILIES, *contractions.FAMILIES)
+
+
+def random_call(seed: int) -> tuple[Draw, Call]:
+    """The call of a seed, of the functions in turn, and what it was drawn with."""
+    draw = Draw(seed)
+    return draw, FAMILIES[seed % len(FAMILIES)](draw)
