@@ -99,6 +99,8 @@ class Attribute:
     role: ``"input"`` or ``"output"`` where the attribute is a tensor of an operation, ``"inner"`` where it is
     operations inside of it, otherwise ``""``.
     field: the name of the dataclass field.  required: whether finalize needs it.
+    pointee: where VOID_PTR stands for addresses of numbers that are read when they are set, the attribute that holds
+    the tensors of which these numbers are.
     """
 
     name: AttributeName | None
@@ -108,6 +110,7 @@ class Attribute:
     role: str = ""
     field: str = ""
     required: bool = True
+    pointee: AttributeName | None = None
 
 
 def attribute(
@@ -115,10 +118,11 @@ def attribute(
     *types: AttributeType,
     max_count: int = 1,
     descriptor: DescriptorType | None = None,
+    pointee: AttributeName | None = None,
     default: Any = MISSING,
 ) -> Any:
     """A dataclass field that is a backend attribute; without a default it is required."""
-    declared = Attribute(name, types, max_count, () if descriptor is None else (descriptor,))
+    declared = Attribute(name, types, max_count, () if descriptor is None else (descriptor,), pointee=pointee)
     return field(default=default, metadata={_KEY: declared})
 
 
@@ -142,10 +146,10 @@ def tensor_outputs(name: AttributeName | None = None) -> Any:
     return _tensor(name, "output", MISSING, max_count=MAX_TENSORS)
 
 
-def inner_operations(name: AttributeName) -> Any:
-    """A field that holds operations inside of another one, or None."""
+def inner_operations(name: AttributeName, *, default: Any = MISSING) -> Any:
+    """A field that holds operations inside of another one."""
     declared = Attribute(name, (AttributeType.BACKEND_DESCRIPTOR,), 1, (DescriptorType.OPERATIONGRAPH,), "inner")
-    return field(default=None, metadata={_KEY: declared})
+    return field(default=default, metadata={_KEY: declared})
 
 
 def _tensor(

@@ -14,11 +14,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from lowdnn.backend.inert import InertAttribute, inert_of
-from lowdnn.backend.read_only import read_only_of
+from lowdnn.backend.inert import InertAttribute
 from lowdnn.backend.slots import Slot, required_of, slots_of
-from lowdnn.backend.uncomputed import Uncomputed, finalized, uncomputed_attributes
-from lowdnn.backend.values import HostAddress, as_sequence, check_count, checked, is_enum_number, returned
+from lowdnn.backend.uncomputed import Uncomputed, finalized
+from lowdnn.backend.values import (
+    HostAddress,
+    ReadAddress,
+    as_sequence,
+    check_count,
+    checked,
+    holds_addresses,
+    is_enum_number,
+    returned,
+)
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.schema import Attribute, attributes_of
 from lowdnn.status import (
@@ -62,7 +70,7 @@ class Descriptor:
     def value(self) -> Any:
         """The immutable object; raises NotFinalizedError before ``finalize``."""
         if self._value is None:
-            raise NotFinalizedError.at(self._label, expected="a finalized descriptor", got="one that is not")
+            raise self._not_finalized()
         return self._value
 
     def set_attribute(
@@ -91,37 +99,34 @@ class Descriptor:
         self._keep(name, attribute_type, slot, values)
 
     def get_attribute(
-        self, name: AttributeName, attribute_type: AttributeType, requested_count: int | None = None
+        self,
+        name: AttributeName,
+        attribute_type: AttributeType,
+        requested_count: int | None = None,
+        given: Sequence[Descriptor] = (),
     ) -> list[Any]:
         """The elements of one attribute, at most ``requested_count`` of them; empty for an optional one left unset.
 
-        CHAR gives a list with one text. Raises NotFinalizedError before finalize, AttributeTypeError for another
-        type, BadParamError for another descriptor's attribute, OutOfBoundError for a negative count.
+        CHAR gives a list with one text. given: what the caller's array holds, where the attribute is a question about
+        it (KERNEL_CACHE_IS_ENGINECFG_KERNEL_CACHED): the result is those of them that it is true of.
+        Raises NotFinalizedError before finalize, AttributeTypeError for another type, BadParamError for another
+        descriptor's attribute, OutOfBoundError for a negative count.
         """
-        where = f"{self._label}.{_text(name)}"
-        value = self.value
+        if self._value is None:
+            raise self._not_finalized()
+        slot = self._known(name)
         if requested_count is not None:
-            check_count(f"{where}.requested_count", requested_count)
-        inert = self._inert_of(name)
-        if inert is not None:
-            _check_type(where, inert, attribute_type)
-            default = inert.values[:1]
-            return [*((self._inert[name],) if name in self._inert else default)][:requested_count]
-        computed = read_only_of(self._declaration).get(name) if is_enum_number(name) else None
-        types = (computed.type,) if computed else self._declared(name).types
-        if not is_enum_number(attribute_type) or attribute_type not in types:
-            raise AttributeTypeError.at(where, expected=_names(types), got=_text(attribute_type))
-        found = getattr(value, computed.method)() if computed else self._found(self._declared(name), attribute_type)
-        elements = returned(where, attribute_type, _elements(found))
-        is_nested = attribute_type is AttributeType.BACKEND_DESCRIPTOR
-        if AttributeType.BACKEND_DESCRIPTOR in types and any(isinstance(e, int) == is_nested for e in elements):
-            raise AttributeTypeError.at(where, expected="the type that was set", got=attribute_type.name)
-        is_address = attribute_type is AttributeType.VOID_PTR
-        if len(types) > 1 and any(isinstance(element, HostAddress) != is_address for element in elements):
-            raise AttributeTypeError.at(where, expected="the type that was set", got=attribute_type.name)
-        if is_nested:
-            elements = [Descriptor.of(element) for element in elements]
+            check_count(f"{slot.where}.requested_count", requested_count)
+        is_type = type(attribute_type) is AttributeType or is_enum_number(attribute_type)
+        if not is_type or attribute_type not in slot.read_types:
+            raise AttributeTypeError.at(slot.where, expected=_names(slot.read_types), got=_text(attribute_type))
+        elements = self._elements(name, slot, attribute_type, given)
         return elements if requested_count is None else elements[:requested_count]
+
+    def is_question(self, name: AttributeName) -> bool:
+        """Whether the attribute is a question about what a get is ``given``; raises BadParamError for another's."""
+        computed = self._known(name).computed
+        return computed is not None and computed.asked is not None
 
     def get_attribute_count(self, name: AttributeName, attribute_type: AttributeType) -> int:
         """How many elements ``get_attribute`` would return (cudnnBackendGetAttribute's elementCount)."""
@@ -150,31 +155,36 @@ class Descriptor:
     def __repr__(self) -> str:
         return f"<{self._label}: {self._value if self.is_finalized else 'not finalized'}>"
 
+    def _not_finalized(self) -> LowdnnError:
+        return NotFinalizedError.at(self._label, expected="a finalized descriptor", got="one that is not")
+
     @property
     def _label(self) -> str:
         return f"{self.type.name} descriptor"
 
-    def _inert_of(self, name: AttributeName) -> InertAttribute | None:
-        return inert_of(self.type).get(name) if is_enum_number(name) else None
+    def _elements(
+        self, name: AttributeName, slot: Slot, attribute_type: AttributeType, given: Sequence[Descriptor]
+    ) -> list[Any]:
+        """What a get of ``attribute_type`` returns."""
+        if slot.computed is not None:
+            method = getattr(self._value, slot.computed.method)
+            if slot.computed.asked is not None:
+                return [element for element in given if method(_nested(slot, element))]
+            elements = _as_list(method())
+        elif slot.declared is not None:
+            elements = _as_list(self._found(name, slot.declared, attribute_type))
+        else:
+            elements = _as_list(self._inert.get(name, slot.inert.values[:1] if slot.inert else ()))
+        if len(slot.read_types) > 1:
+            elements = returned(slot.where, attribute_type, elements, slot.read_types)
+        if attribute_type == AttributeType.BACKEND_DESCRIPTOR:
+            return [Descriptor.of(element) for element in elements]
+        return elements
 
-    def _declared(self, name: AttributeName) -> Attribute:
-        """The settable attribute ``name``, or the error that says why there is none."""
-        own = {**attributes_of(self._declaration), **uncomputed_attributes(self.type)}
-        found = own.get(name) if is_enum_number(name) else None
-        if found is None:
-            raise self._unknown(name)
-        return found
-
-    def _unknown(self, name: AttributeName) -> LowdnnError:
-        where = f"{self._label}.{_text(name)}"
-        owned = [item.name for item in (*attributes_of(self._declaration), *read_only_of(self._declaration))]
-        return BadParamError.at(where, expected="one of " + ", ".join(owned), got=_text(name))
-
-    def _found(self, declared: Attribute, attribute_type: AttributeType) -> Any:
-        """The value of a settable attribute: as it was set here, otherwise of the finalized object."""
-        set_here = self._draft.get(declared.name) if declared.name is not None else None
-        if set_here is not None and isinstance(set_here, HostAddress) == (attribute_type is AttributeType.VOID_PTR):
-            return set_here
+    def _found(self, name: AttributeName, declared: Attribute, attribute_type: AttributeType) -> Any:
+        """The value of a settable attribute: addresses as they were set, otherwise that of the finalized object."""
+        if attribute_type == AttributeType.VOID_PTR and holds_addresses(self._draft.get(name)):
+            return self._draft[name]
         if isinstance(self._value, Uncomputed):
             return self._value.value_of(declared)
         return getattr(self._value, declared.field) if declared.field else None
@@ -184,29 +194,43 @@ class Descriptor:
         if self._value is not None:
             where = f"{self._label}.{_text(name)}"
             raise BadParamError.at(where, expected="a set before finalize", got="a finalized descriptor")
-        slot = self._slots.get(name) if type(name) is AttributeName else None
-        if slot is None:
-            slot = self._numbered_slot(name)
+        slot = self._known(name)
+        if not slot.types:
+            raise BadParamError.at(slot.where, expected="a get", got="a set of a read-only attribute")
         is_type = type(attribute_type) is AttributeType or is_enum_number(attribute_type)
         if not is_type or attribute_type not in slot.types:
             raise AttributeTypeError.at(slot.where, expected=_names(slot.types), got=_text(attribute_type))
         return slot
 
     def _keep(self, name: AttributeName, attribute_type: AttributeType, slot: Slot, elements: tuple[Any, ...]) -> None:
-        if slot.inert is None:
+        if slot.pointee is not None and attribute_type is AttributeType.VOID_PTR:
+            self._draft[name] = self._read(slot, slot.pointee, elements)
+        elif slot.inert is None:
             self._draft[name] = _field_value(attribute_type, slot, elements)
         else:
             self._inert[name] = _inert_value(slot.where, slot.inert, elements[0])
 
-    def _numbered_slot(self, name: AttributeName) -> Slot:
-        """The slot of an attribute given by its number, or the error that says why there is none."""
+    def _read(self, slot: Slot, pointee: AttributeName, addresses: tuple[int, ...]) -> tuple[ReadAddress, ...]:
+        """The addresses with the numbers that lie there, of the types of the tensors at ``pointee``, set before."""
+        tensors = self._draft.get(pointee, ())
+        if len(tensors) != len(addresses):
+            expected = f"as many as {pointee.name} has, which is set first: {len(tensors)}"
+            raise BadParamError.at(f"{slot.where}.count", expected=expected, got=len(addresses))
+        return tuple(
+            ReadAddress.of(slot.where, address, tensor.data_type)
+            for address, tensor in zip(addresses, tensors, strict=True)
+        )
+
+    def _known(self, name: AttributeName) -> Slot:
+        """The slot of an attribute, given as a member or by its number; raises BadParamError where there is none."""
+        slot = self._slots.get(name) if type(name) is AttributeName else None
+        if slot is not None:
+            return slot
         where = f"{self._label}.{_text(name)}"
-        if is_enum_number(name):
-            if name in self._slots:
-                return replace(self._slots[name], where=where)
-            if name in read_only_of(self._declaration):
-                raise BadParamError.at(where, expected="a get", got="a set of a read-only attribute")
-        raise self._unknown(name)
+        if is_enum_number(name) and name in self._slots:
+            return replace(self._slots[name], where=where)
+        owned = ", ".join(item.name for item in self._slots)
+        raise BadParamError.at(where, expected=f"one of {owned}", got=_text(name))
 
 
 def _inert_value(where: str, inert: InertAttribute, value: Any) -> Any:
@@ -215,11 +239,6 @@ def _inert_value(where: str, inert: InertAttribute, value: Any) -> Any:
         expected = " or ".join(getattr(known, "name", str(known)) for known in inert.values)
         raise NotSupportedError.at(where, expected=expected, got=getattr(value, "name", value))
     return value
-
-
-def _check_type(where: str, inert: InertAttribute, attribute_type: AttributeType) -> None:
-    if not is_enum_number(attribute_type) or attribute_type != inert.type:
-        raise AttributeTypeError.at(where, expected=inert.type.name, got=_text(attribute_type))
 
 
 def _check_count(slot: Slot, count: int) -> None:
@@ -246,7 +265,7 @@ def _field_value(attribute_type: AttributeType, slot: Slot, elements: tuple[Any,
     return elements if slot.max_count > 1 else elements[0]
 
 
-def _elements(found: object) -> list[Any]:
+def _as_list(found: object) -> list[Any]:
     if found is None:
         return []
     return list(found) if isinstance(found, tuple) else [found]

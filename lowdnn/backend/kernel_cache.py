@@ -63,9 +63,14 @@ class KernelCache:
         """The configurations of plans that are still there, by their ``id``."""
         return WeakValueDictionary()
 
-    @read_only(AttributeName.KERNEL_CACHE_IS_ENGINECFG_KERNEL_CACHED, AttributeType.BACKEND_DESCRIPTOR)
-    def cached_configs(self) -> tuple[EngineConfig, ...]:
-        return tuple(self._configs.values())
+    @read_only(
+        AttributeName.KERNEL_CACHE_IS_ENGINECFG_KERNEL_CACHED,
+        AttributeType.BACKEND_DESCRIPTOR,
+        asked=DescriptorType.ENGINECFG,
+    )
+    def has_kernels_of(self, config: EngineConfig) -> bool:
+        """Whether a plan of the configuration was loaded with the cache, and is still there."""
+        return config in self._configs.values()
 
     @read_only(AttributeName.KERNEL_CACHE_JSON_REPRESENTATION, AttributeType.CHAR)
     def json_representation(self) -> str:

@@ -13,27 +13,34 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, TypeVar
 
-from lowdnn.enums import AttributeName, AttributeType
+from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 
 _KEY: Final = "_lowdnn_read_only"
 
-MethodT = TypeVar("MethodT", bound=Callable[[Any], Any])
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class ReadOnlyAttribute:
-    """``method`` names the method whose result (a tuple of elements, or text for CHAR) is the attribute."""
+    """``method`` names the method whose result (a tuple of elements, or text for CHAR) is the attribute.
+
+    asked: where the attribute is a question about descriptors that a get is given, their type; the method answers for
+    one of them, and the elements are those with the answer yes.
+    """
 
     name: AttributeName
     type: AttributeType
     method: str
+    asked: DescriptorType | None = None
 
 
-def read_only(name: AttributeName, attribute_type: AttributeType) -> Callable[[MethodT], MethodT]:
+def read_only(
+    name: AttributeName, attribute_type: AttributeType, *, asked: DescriptorType | None = None
+) -> Callable[[MethodT], MethodT]:
     """Declares the decorated method as the attribute ``name``."""
 
     def declare(method: MethodT) -> MethodT:
-        setattr(method, _KEY, (name, attribute_type))
+        setattr(method, _KEY, (name, attribute_type, asked))
         return method
 
     return declare
@@ -46,5 +53,6 @@ def read_only_of(cls: type) -> Mapping[AttributeName, ReadOnlyAttribute]:
     for method, member in vars(cls).items():
         declared = getattr(member, _KEY, None)
         if declared is not None:
-            found[declared[0]] = ReadOnlyAttribute(declared[0], declared[1], method)
+            name, attribute_type, asked = declared
+            found[name] = ReadOnlyAttribute(name, attribute_type, method, asked)
     return found

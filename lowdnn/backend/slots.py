@@ -1,12 +1,13 @@
-"""Slots: where each attribute goes and what it takes, worked out once for each descriptor type."""
+"""Slots: where each attribute goes, what it takes and what it gives, worked out once for each descriptor type."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from lowdnn.backend.inert import InertAttribute, inert_of
+from lowdnn.backend.read_only import ReadOnlyAttribute, read_only_of
 from lowdnn.backend.uncomputed import uncomputed_attributes
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.schema import Attribute, attributes_of
@@ -14,18 +15,25 @@ from lowdnn.schema import Attribute, attributes_of
 
 @dataclass(frozen=True)
 class Slot:
-    """One attribute that may be set.
+    """One attribute.
 
-    where: what errors call it.  types, descriptors, max_count: see ``schema.Attribute``.
+    where: what errors call it.  types, descriptors, max_count, pointee: of a set, see ``schema.Attribute``; no types
+    where it is read-only, and ``descriptors`` are then those that it is a question about.
     least_count: the fewest elements.  inert: how it is taken if it has no effect.
+    read_types: the types of a get.  declared: the attribute as it is declared, if it is settable and has an effect.
+    computed: how a get finds it, if it is not what was set.
     """
 
     where: str
-    types: tuple[AttributeType, ...]
+    types: tuple[AttributeType, ...] = ()
     descriptors: tuple[DescriptorType, ...] = ()
     least_count: int = 1
     max_count: int = 1
+    pointee: AttributeName | None = None
     inert: InertAttribute | None = None
+    read_types: tuple[AttributeType, ...] = ()
+    declared: Attribute | None = None
+    computed: ReadOnlyAttribute | None = None
 
 
 @cache
@@ -34,9 +42,13 @@ def slots_of(declaration: type) -> Mapping[AttributeName, Slot]:
     kind: DescriptorType = declaration.descriptor_type  # type: ignore[attr-defined]
     label = f"{kind.name} descriptor"
     declared = {**attributes_of(declaration), **uncomputed_attributes(kind)}
-    slots = {name: _slot(f"{label}.{name.name}", item) for name, item in declared.items()}
+    slots = {name: _settable(f"{label}.{name.name}", item) for name, item in declared.items()}
     for name, inert in inert_of(kind).items():
-        slots[name] = Slot(f"{label}.{name.name}", (inert.type,), inert=inert)
+        slots[name] = Slot(f"{label}.{name.name}", (inert.type,), inert=inert, read_types=(inert.type,))
+    for name, computed in read_only_of(declaration).items():
+        asked = () if computed.asked is None else (computed.asked,)
+        slot = slots.get(name, Slot(f"{label}.{name.name}", descriptors=asked))
+        slots[name] = replace(slot, read_types=(computed.type,), computed=computed)
     return slots
 
 
@@ -46,7 +58,16 @@ def required_of(declaration: type) -> frozenset[AttributeName]:
     return frozenset(name for name, item in attributes_of(declaration).items() if item.required)
 
 
-def _slot(where: str, declared: Attribute) -> Slot:
+def _settable(where: str, declared: Attribute) -> Slot:
     # An optional array may be set to nothing, which is what it is when it is not set.
     least_count = 0 if declared.max_count > 1 and not declared.required else 1
-    return Slot(where, declared.types, declared.descriptors, least_count, declared.max_count)
+    return Slot(
+        where,
+        declared.types,
+        declared.descriptors,
+        least_count,
+        declared.max_count,
+        declared.pointee,
+        read_types=declared.types,
+        declared=declared,
+    )

@@ -12,11 +12,10 @@ from functools import cache
 from typing import Any, ClassVar
 
 from lowdnn import dtypes
-from lowdnn.backend.values import HostAddress, check_host_address
+from lowdnn.backend.values import HostAddress, ReadAddress
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, SignalMode, TensorReordering
 from lowdnn.ops import catalog
 from lowdnn.ops.tensor import Tensor
-from lowdnn.runtime.parameters import read_host_value
 from lowdnn.schema import MAX_TENSORS, Attribute, attribute, attributes_of, tensor_input, tensor_output
 from lowdnn.status import BadParamError, LowdnnError, NotSupportedError, UnsupportedDataTypeError
 
@@ -62,6 +61,12 @@ class Uncomputed:
     error: LowdnnError
 
     @property
+    def data_type(self) -> DataType:
+        """That of a tensor."""
+        kind: DataType = self.given[N.TENSOR_DATA_TYPE]
+        return kind
+
+    @property
     def descriptor_type(self) -> DescriptorType:
         kind: DescriptorType = self.declaration.descriptor_type  # type: ignore[attr-defined]
         return kind
@@ -88,9 +93,10 @@ def finalized(declaration: type, given: Mapping[AttributeName, Any]) -> Any:
     if not _is_part_of_graphs(declaration):
         return declaration(**{declared[name].field: value for name, value in given.items()})
     error = next(_errors(declaration, given), None)
-    known = {declared[name].field: value for name, value in given.items() if name in declared}
+    known = {declared[name].field: _numbers(value) for name, value in given.items() if name in declared}
     if isinstance(known.get("constant_value"), HostAddress) and known["data_type"] not in _STAND_INS:
-        known["constant_value"] = _number_at(known["constant_value"], known["data_type"])
+        where = "TENSOR descriptor.TENSOR_CONSTANT_VALUE"
+        known["constant_value"] = ReadAddress.of(where, known["constant_value"], known["data_type"]).number
     if error is None:
         return declaration(**known)
     if declaration is Tensor:
@@ -111,9 +117,11 @@ def first_error(values: Iterable[Any]) -> LowdnnError | None:
     return next((error for error in errors if error is not None), None)
 
 
-def _number_at(address: int, data_type: DataType) -> int | float:
-    check_host_address("TENSOR descriptor.TENSOR_CONSTANT_VALUE", address)
-    return read_host_value(address, data_type)
+def _numbers(value: Any) -> Any:
+    """``value`` with the numbers that were read in the place of their addresses."""
+    if isinstance(value, tuple) and value and isinstance(value[0], ReadAddress):
+        return tuple(address.number for address in value)
+    return value
 
 
 def _errors(declaration: type, given: Mapping[AttributeName, Any]) -> Iterator[LowdnnError]:
@@ -171,33 +179,16 @@ def _flat(values: Any) -> Iterator[Any]:
         yield from value if isinstance(value, tuple) else (value,)
 
 
-def _plain(name: AttributeName, *types: AttributeType, many: bool = False) -> Attribute:
-    return Attribute(name, types, MAX_TENSORS if many else 1, required=False)
-
-
 def _tensor(name: AttributeName, *others: AttributeType, many: bool = False) -> Attribute:
     return Attribute(name, (T.BACKEND_DESCRIPTOR, *others), MAX_TENSORS if many else 1, (D.TENSOR,), required=False)
 
 
 _NO_GROUPS = "reduce each group by an operation of its own"
-_NO_SUBGRAPH = "use one of the operators, and pointwise operations before and behind it"
 _NO_PEERS = "add up the statistics of the devices between genstats and the finalising of batch normalisation"
 
 #: By descriptor type: the attributes, each with what to do instead.
 _TABLE: Mapping[DescriptorType, tuple[tuple[Attribute, str], ...]] = {
-    D.OPERATION_REDUCTION: (
-        (_tensor(N.OPERATION_REDUCTION_GROUP_OFFSET_DESC), _NO_GROUPS),
-        (_plain(N.OPERATION_REDUCTION_DIMS, T.INT64, many=True), _NO_SUBGRAPH),
-        (_plain(N.OPERATION_REDUCTION_INIT_VALUES, T.DOUBLE, T.FLOAT, T.VOID_PTR, many=True), _NO_SUBGRAPH),
-        (
-            Attribute(N.OPERATION_REDUCTION_SUBGRAPH, (T.BACKEND_DESCRIPTOR,), 1, (D.OPERATIONGRAPH,), required=False),
-            _NO_SUBGRAPH,
-        ),
-        (_plain(N.OPERATION_REDUCTION_SUBGRAPH_ACCUMULATOR_UIDS, T.INT64, many=True), _NO_SUBGRAPH),
-        (_plain(N.OPERATION_REDUCTION_SUBGRAPH_CURRENT_UIDS, T.INT64, many=True), _NO_SUBGRAPH),
-        (_plain(N.OPERATION_REDUCTION_SUBGRAPH_OUTPUT_UIDS, T.INT64, many=True), _NO_SUBGRAPH),
-        (_plain(N.OPERATION_REDUCTION_SUBGRAPH_COMPUTE_TYPES, T.DATA_TYPE, many=True), _NO_SUBGRAPH),
-    ),
+    D.OPERATION_REDUCTION: ((_tensor(N.OPERATION_REDUCTION_GROUP_OFFSET_DESC), _NO_GROUPS),),
     D.OPERATION_NORM_FORWARD: ((_tensor(N.OPERATION_NORM_FWD_PEER_STAT_DESCS, many=True), _NO_PEERS),),
     D.OPERATION_NORM_BACKWARD: ((_tensor(N.OPERATION_NORM_BWD_PEER_STAT_DESCS, many=True), _NO_PEERS),),
     D.OPERATION_EXPAND_BAND_MATRIX: (

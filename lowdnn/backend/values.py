@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from lowdnn.backend.handle import Handle
-from lowdnn.enums import AttributeType
+from lowdnn.enums import AttributeType, DataType
+from lowdnn.runtime.parameters import read_host_value
 from lowdnn.runtime.variant_pack import LOWEST_HOST_ADDRESS
 from lowdnn.schema import ELEMENT_TYPES
 from lowdnn.status import AttributeTypeError, BadParamError, NullPointerError, OutOfBoundError
@@ -25,6 +26,20 @@ _LIMITS = {
 
 class HostAddress(int):
     """The host address of a number, where the number itself may be given too."""
+
+
+class ReadAddress(HostAddress):
+    """The host address of a number that was read when the address was set; ``number`` is what lay there."""
+
+    number: int | float
+
+    @classmethod
+    def of(cls, where: str, address: int, data_type: DataType) -> ReadAddress:
+        """Reads a number of ``data_type``; raises as ``check_host_address``."""
+        check_host_address(where, address)
+        found = cls(address)
+        found.number = read_host_value(address, data_type)
+        return found
 
 
 def check_host_address(where: str, address: int) -> None:
@@ -124,13 +139,37 @@ def _rational(where: str, index: int, value: Any) -> int | Fraction:
     return value.numerator if value.denominator == 1 else value
 
 
-def returned(where: str, attribute_type: AttributeType, elements: Sequence[Any]) -> list[Any]:
-    """Kept elements in the attribute type in which they are asked for.
+def holds_addresses(value: object) -> bool:
+    """Whether what is kept of an attribute that takes numbers too is addresses of them."""
+    return isinstance(value[0] if isinstance(value, tuple) and value else value, HostAddress)
 
-    Only rationals have two. Raises AttributeTypeError for a fraction that is asked for as an integer.
+
+def returned(
+    where: str, attribute_type: AttributeType, elements: list[Any], types: tuple[AttributeType, ...]
+) -> list[Any]:
+    """Kept elements of an attribute of several ``types``, in the one in which they are asked for.
+
+    Numbers have several forms. Raises AttributeTypeError for a fraction that is asked for as an integer, for a
+    descriptor or an address that is asked for as a number, and the other way round.
     """
-    if attribute_type is AttributeType.FRACTION:
+    if attribute_type == AttributeType.FRACTION:
         return [Fraction(element) for element in elements]
-    if attribute_type is AttributeType.INT64 and any(isinstance(element, Fraction) for element in elements):
+    found = {_form_of(element, types) for element in elements}
+    if found - {attribute_type if attribute_type in _FORMS else None}:
+        got = AttributeType(attribute_type).name
+        raise AttributeTypeError.at(where, expected="the type that was set", got=got)
+    if attribute_type == AttributeType.INT64 and any(isinstance(element, Fraction) for element in elements):
         raise AttributeTypeError.at(where, expected="FRACTION for what is not whole", got="INT64")
-    return list(elements)
+    return elements
+
+
+#: Types whose elements are no numbers.
+_FORMS = (AttributeType.BACKEND_DESCRIPTOR, AttributeType.VOID_PTR)
+
+
+def _form_of(element: object, types: tuple[AttributeType, ...]) -> AttributeType | None:
+    """The type of ``_FORMS`` that the element has, or None for a number."""
+    if isinstance(element, HostAddress):
+        return AttributeType.VOID_PTR
+    is_number = isinstance(element, (int, float, Fraction))
+    return AttributeType.BACKEND_DESCRIPTOR if AttributeType.BACKEND_DESCRIPTOR in types and not is_number else None

@@ -7,6 +7,7 @@
     matmuls m=64x100 n=96x32 k=40x72 layout=nt dtype=bf16
     pointwise dims=2x3x8x8 ops=add+relu dtype=fp32 broadcast=channel
     reduction dims=4x8x16 axes=1,2 op=avg dtype=bf16 before=abs after=sqrt
+    custom_reduction dims=4x8x16 axes=1,2 op=affine before=abs after=double
     resample n=2 c=8 hw=16x16 mode=max window=3 stride=2 pad=1 dtype=bf16 epilogue=relu
     resample n=2 c=8 hw=16x16 mode=linear size=32x32 dir=bwd
     moe experts=4 rows=300 n=96 k=64 mode=gather tokens=150 layout=nt dtype=bf16 epilogue=swish

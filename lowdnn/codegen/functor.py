@@ -109,8 +109,12 @@ def generate(
     if exit is not None:
         writer.hand_back(exit, DataType.FLOAT, "Exit")
     text = parts.text(name)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
-    return Functor(text, digest, Struct(tuple(parts.arguments)), access.vector)
+    return Functor(text, digest_of(text), Struct(tuple(parts.arguments)), access.vector)
+
+
+def digest_of(text: str) -> str:
+    """10 hex digits of a text, for kernel names."""
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def _read(writer: FunctorWriter, dag: PointwiseDag, accumulator: DataType | None, handed: Collection[int]) -> None:

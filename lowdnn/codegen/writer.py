@@ -50,6 +50,14 @@ class FunctorWriter:
         self._parts.body.append("// the accumulator, rounded to its tensor's type")
         self._define(anchor, "accumulator[i]", c_type)
 
+    def take(self, tensor: Tensor, text: str) -> None:
+        """A value that ``text`` gives, of the tensor's register type and already rounded to its data type."""
+        self._define(tensor, text, register_type(tensor.data_type))
+
+    def value(self, tensor: Tensor) -> str:
+        """The name of the value of ``tensor``, in its register type."""
+        return self._values[tensor.uid].name
+
     def take_handed(self, tensor: Tensor) -> None:
         number = sum(name.startswith("handed") for _, name in self._parts.handed)
         storage, held = dtypes.info(tensor.data_type).c_type, register_type(tensor.data_type)

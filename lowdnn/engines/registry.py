@@ -18,6 +18,7 @@ from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.custom_reduction import CustomReduction
 from lowdnn.ops.divisive_normalization import DivisiveNormalizationBackward, DivisiveNormalizationForward
 from lowdnn.ops.expand_band_matrix import ExpandBandMatrix
 from lowdnn.ops.gen_stats import GenStats
@@ -139,6 +140,7 @@ _OWN_KERNELS = (
         (("conv_wgrad_wgmma", "matmul_wgmma"), "reduction"),
     ),
     EngineEntry(43, "ragged", "ragged.ragged.Ragged", (RaggedMove,)),
+    EngineEntry(48, "custom_reduction", "reduction.custom_reduction.CustomReductionEngine", (CustomReduction,)),
     EngineEntry(46, "lrn", "lrn.lrn.LrnEngine", (LrnForward, LrnBackward)),
     EngineEntry(
         47,

@@ -15,6 +15,7 @@ from lowdnn.graph.bit_masks import with_bit_masks
 from lowdnn.graph.expansion_writer import ExpansionWriter, free_uid
 from lowdnn.graph.gathering import gathered
 from lowdnn.ops.base import HasPorts, Operation, inputs_of, outputs_of, with_tensors
+from lowdnn.ops.described_reduction import DescribedReduction
 from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.matmul_extents import MatmulWithExtents
@@ -58,7 +59,7 @@ def _with_inner(operation: HasPorts) -> Iterable[HasPorts]:
     yield operation
     if isinstance(operation, SdpaForward):
         yield from () if operation.softmax is None else (operation.softmax,)
-    if isinstance(operation, SdpaForward | SdpaGradients):
+    if isinstance(operation, SdpaForward | SdpaGradients | DescribedReduction):
         yield from () if operation.subgraph is None else operation.subgraph.operations
 
 
@@ -125,6 +126,8 @@ class _Expansion:
             self._add_band_mask(operation)
         elif isinstance(operation, MatmulWithExtents):
             self._add_product(operation)
+        elif isinstance(operation, DescribedReduction):
+            self._builder.add(operation.operation(self._builder.new_uid))
         elif isinstance(operation, Operation):
             self._builder.add(operation)
 

@@ -56,6 +56,11 @@ class NodeWriter:
         """Adds an operation whose tensors are made already."""
         self._operations.append(operation)
 
+    def new_uid(self) -> int:
+        """A uid that no tensor has yet."""
+        uid, self._next_uid = self._next_uid, self._next_uid + 1
+        return uid
+
     def tensor(
         self,
         dims: tuple[int, ...],
@@ -67,23 +72,19 @@ class NodeWriter:
         name: str = "",
     ) -> Tensor:
         """A new tensor; ``strides`` win over ``layout``."""
-        uid, self._next_uid = self._next_uid, self._next_uid + 1
         alignment_bytes = max(self._alignment_bytes, dtypes.info(data_type).size_bytes)
         lies = strides_of(dims, layout or self._layout) if strides is None else strides
-        return Tensor(uid, data_type, dims, lies, alignment_bytes, is_virtual=is_virtual, name=name)
+        return Tensor(self.new_uid(), data_type, dims, lies, alignment_bytes, is_virtual=is_virtual, name=name)
 
     def by_value(self, rank: int, data_type: DataType, *, name: str = "") -> Tensor:
         """A new one-element tensor whose value is given at execute."""
-        uid, self._next_uid = self._next_uid, self._next_uid + 1
-        ones = (1,) * rank
-        return Tensor(uid, data_type, ones, ones, dtypes.info(data_type).size_bytes, is_by_value=True, name=name)
+        ones, size = (1,) * rank, dtypes.info(data_type).size_bytes
+        return Tensor(self.new_uid(), data_type, ones, ones, size, is_by_value=True, name=name)
 
     def constant(self, rank: int, data_type: DataType, value: float, *, name: str = "") -> Tensor:
         """A new one-element tensor whose value is part of the graph."""
-        uid, self._next_uid = self._next_uid, self._next_uid + 1
-        ones = (1,) * rank
-        size = dtypes.info(data_type).size_bytes
-        return Tensor(uid, data_type, ones, ones, size, constant_value=value, name=name)
+        ones, size = (1,) * rank, dtypes.info(data_type).size_bytes
+        return Tensor(self.new_uid(), data_type, ones, ones, size, constant_value=value, name=name)
 
     def output(
         self, dims: tuple[int, ...], compute_type: DataType, store: DataType | None, layout: Layout | None, name: str

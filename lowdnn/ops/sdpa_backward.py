@@ -70,7 +70,7 @@ class SdpaBackward:
     seq_len_q: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_BWD_SEQ_LEN_QDESC, default=None)
     seq_len_kv: Tensor | None = tensor_input(AttributeName.OPERATION_SDPA_BWD_SEQ_LEN_KVDESC, default=None)
     dbias: Tensor | None = tensor_output(AttributeName.OPERATION_SDPA_BWD_DBIAS_DESC, default=None)
-    inner: Subgraph | None = inner_operations(AttributeName.OPERATION_SDPA_BWD_SUBGRAPH)
+    inner: Subgraph | None = inner_operations(AttributeName.OPERATION_SDPA_BWD_SUBGRAPH, default=None)
     left: int | None = None
     right: int | None = None
     is_bottom_right: bool = False

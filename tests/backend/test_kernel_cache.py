@@ -11,7 +11,7 @@ import pytest
 from lowdnn.backend import Descriptor, Handle, create, execute
 from lowdnn.config import Config
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, PointwiseMode
-from lowdnn.status import BadParamError, SerializationVersionMismatchError
+from lowdnn.status import BadParamError, DescriptorTypeError, SerializationVersionMismatchError
 from tests.support.descriptors import best_config, made, plan_of, tensor, variant_pack
 from tests.support.runtime import download, upload
 
@@ -103,15 +103,17 @@ def test_a_kernel_that_was_loaded_before_is_kept_as_well(tmp_path: Path) -> None
         assert compiles(handle) == 1
 
 
-def test_it_tells_the_configurations_of_its_plans() -> None:
-    cache = made(D.KERNEL_CACHE)
+def test_it_tells_whether_plans_of_a_configuration_were_loaded() -> None:
+    cache, other = made(D.KERNEL_CACHE), made(D.KERNEL_CACHE)
     name = N.KERNEL_CACHE_IS_ENGINECFG_KERNEL_CACHED
     with opened() as handle:
         plan = planned(handle, cache)
-        (config,) = cache.get_attribute(name, T.BACKEND_DESCRIPTOR)
-        assert config.type is D.ENGINECFG
-        assert config.value is plan.value.engine_config
-    assert cache.get_attribute_count(name, T.BACKEND_DESCRIPTOR) == 1
+        (config,) = plan.get_attribute(N.EXECUTION_PLAN_ENGINE_CONFIG, T.BACKEND_DESCRIPTOR)
+        assert cache.get_attribute(name, T.BACKEND_DESCRIPTOR, given=[config]) == [config]
+        assert other.get_attribute(name, T.BACKEND_DESCRIPTOR, given=[config]) == []
+        assert cache.get_attribute(name, T.BACKEND_DESCRIPTOR) == []
+        with pytest.raises(DescriptorTypeError, match="expected ENGINECFG, got EXECUTION_PLAN"):
+            cache.get_attribute(name, T.BACKEND_DESCRIPTOR, given=[plan])
 
 
 def test_json_names_entries_of_the_disk_cache(tmp_path: Path) -> None:

@@ -26,10 +26,11 @@ def test_integers_are_held_to_their_type(attribute_type: AttributeType, least: i
 
 
 def test_a_fraction_is_no_integer() -> None:
-    assert returned("x", T.INT64, (3, 4)) == [3, 4]
-    assert returned("x", T.FRACTION, (3, Fraction(1, 2))) == [Fraction(3), Fraction(1, 2)]
+    types = (T.INT64, T.FRACTION)
+    assert returned("x", T.INT64, [3, 4], types) == [3, 4]
+    assert returned("x", T.FRACTION, [3, Fraction(1, 2)], types) == [Fraction(3), Fraction(1, 2)]
     with pytest.raises(AttributeTypeError, match="expected FRACTION for what is not whole"):
-        returned("x", T.INT64, (3, Fraction(1, 2)))
+        returned("x", T.INT64, [3, Fraction(1, 2)], types)
 
 
 @pytest.mark.parametrize("count", [1, 3])

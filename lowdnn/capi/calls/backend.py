@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 from lowdnn.backend import Descriptor, create, execute
 from lowdnn.backend.handle import Handle
@@ -84,15 +84,21 @@ def get_attribute(
 ) -> None:
     """Writes how many elements there are to ``count``, and ``requested`` of them at most to ``elements``.
 
-    Nested descriptors are put behind the pointers that ``elements`` holds, which the caller has created. Either of
+    Nested descriptors are put behind the pointers that ``elements`` holds, which the caller has created; where the
+    attribute is a question about descriptors, ``elements`` holds them, and ``count`` gets how many the answer is yes
+    for. Either of
     ``count`` and ``elements`` may be NULL: without ``elements`` the call asks for the count alone, whatever is
     ``requested``, as cudnn-frontend does of an engine's notes.
     """
     found = state.objects.get(descriptor, Descriptor, f"{_GET}.descriptor")
-    kind = _attribute_type(attribute_type, _GET)
-    values = found.get_attribute(_NAMES.get(name, name), kind)  # type: ignore[arg-type]
+    kind, attribute = _attribute_type(attribute_type, _GET), cast(AttributeName, _NAMES.get(name, name))
     most = min(requested, 0) if count and not elements else requested
-    available = _WRITERS.get(kind, _write_plain)(state, kind, values, most, elements)
+    if found.is_finalized and found.is_question(attribute):
+        asked = _read(state, AttributeType.BACKEND_DESCRIPTOR, _bounded(most), elements)
+        available = len(found.get_attribute(attribute, kind, given=asked))
+    else:
+        values = found.get_attribute(attribute, kind)
+        available = _WRITERS.get(kind, _write_plain)(state, kind, values, most, elements)
     if count:
         write_array(count, "q", (available,), f"{_GET}.elementCount")
 

@@ -195,7 +195,7 @@ class Stages:
             kernel=0,
             grid=(self.blocks, 1, 1),
             block=(THREADS, 1, 1),
-            arguments=(Struct((*i64(sizes), *_axes(layout.radices), layout.before.arguments, *last)),),
+            arguments=(Struct((*i64(sizes), *axes_of(layout.radices), layout.before.arguments, *last)),),
             work=Work(
                 flops=prod(self.fused.before.dims) * operations,
                 bytes=moved_bytes(self.fused.before) + (self.partials_bytes or self._after_bytes),
@@ -262,7 +262,7 @@ class Combination:
     def launch(self, kernel: int, partials: WorkspacePointer) -> Launch:
         layout = self.layout
         sizes = i64((layout.outputs, self.slices, layout.count))
-        axes = _axes(layout.space.extents[: layout.kept])
+        axes = axes_of(layout.space.extents[: layout.kept])
         stored_bytes = sum(moved_bytes(dag) for dag in self.fused.after)
         return Launch(
             kernel,
@@ -330,6 +330,6 @@ def _index(layout: ReductionLayout) -> str:
     return counter_type(max(layout.outputs, layout.kept_groups, layout.reduced_groups))
 
 
-def _axes(radices: tuple[int, ...]) -> tuple[Argument, ...]:
+def axes_of(radices: tuple[int, ...]) -> tuple[Argument, ...]:
     """``Divider axes[]``: the kernels do not use the first of each mixed radix, nor any where there is no work."""
     return tuple(field for radix in radices for field in divider(min(max(radix, 1), MAX_EXTENT)))

@@ -30,6 +30,8 @@ LISTED: Mapping[str, tuple[Step, int, bool]] = {
     "grouped_matmul": (contractions.grouped_matmul, 1, True),
     "grouped_weight_gradient": (contractions.grouped_weight_gradient, 1, True),
     "reduction": (sums.reduction, 4, True),
+    "custom_reduction": (sums.custom_reduction, 1, True),
+    "described_reduction": (sums.described_reduction, 1, True),
     "gen_stats": (sums.gen_stats, 1, True),
     "bn_finalize": (sums.bn_finalize, 1, False),
     "bn_backward_weights": (sums.bn_backward_weights, 1, False),

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
+
 from lowdnn import dtypes
+from lowdnn.cases.building.operators import OPERATORS, operator_of
 from lowdnn.enums import BnFinalizeStatsMode, DataType, NanPropagation, PaddingMode, ReduceTensorOp, ResampleMode
 from lowdnn.ops import gen_stats as gen_stats_op
 from lowdnn.ops.bn_backward_weights import BnBackwardWeights
 from lowdnn.ops.bn_finalize import BnFinalize
+from lowdnn.ops.custom_reduction import CustomReduction
+from lowdnn.ops.described_reduction import DescribedReduction
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.resample import Resample, maxima
@@ -24,6 +29,8 @@ _EXACT_OPERATORS = (
     ReduceTensorOp.AMAX,
     ReduceTensorOp.NORM1,
 )
+#: The first uid of tensors of an operator, far from those of a graph.
+_INNER_UID = 10**6
 _INDEX_TYPES = (DataType.INT8, DataType.UINT8, DataType.INT32, DataType.INT64)
 
 
@@ -36,6 +43,41 @@ def reduction(growth: Growth) -> None:
     options = (DataType.INT32, DataType.INT64) if is_integer else (DataType.FLOAT, DataType.FLOAT, DataType.DOUBLE)
     y = growth.output(dims, growth.choose(INTEGERS if is_integer else (DataType.FLOAT, *FLOATS)))
     growth.add(ReductionOperation(Reduction(operator, growth.choose(options)), x=x, y=y))
+
+
+def custom_reduction(growth: Growth) -> None:
+    """An operator that a sub-graph describes: of exact integers any, otherwise one that differences of a unit in the
+    last place do not change much."""
+    name = growth.choose(("add", "last", "affine") if growth.is_exact else ("add", "last", "argmax", "logsumexp"))
+    kind = growth.choose((DataType.FLOAT, DataType.FLOAT, DataType.DOUBLE))
+    drawn = growth.input(_dims(growth), growth.float_type())
+    x = drawn if name == "argmax" else growth.value(lambda: drawn, lambda tensor: tensor.data_type in FLOATS)
+    kinds, others = (kind,) * len(OPERATORS[name].initial), []
+    if name == "argmax":
+        kinds, others = (kind, DataType.INT32), [growth.like(x.dims, DataType.INT32, "index")]
+    elif len(kinds) > 1:
+        others = [growth.input(x.dims, DataType.FLOAT, np.abs(growth.rng.integers(-3, 4, x.dims)))]
+    axes = tuple(axis for axis in range(x.rank) if growth.chance(0.5))
+    dims = tuple(1 if axis in axes else extent for axis, extent in enumerate(x.dims))
+    outputs = tuple(growth.output(dims, DataType.INT32 if held is DataType.INT32 else kind) for held in kinds)
+    operator = operator_of(name, kinds, _INNER_UID)
+    growth.add(CustomReduction((x, *others), outputs, axes, OPERATORS[name].initial, operator))
+
+
+def described_reduction(growth: Growth) -> None:
+    """A reduction as its descriptor has it: a ``DescribedReduction``, by a name or by a sub-graph."""
+    x = growth.value(
+        lambda: growth.input(_dims(growth), growth.float_type()), lambda tensor: tensor.data_type in FLOATS
+    )
+    axes = tuple(axis for axis in range(x.rank) if growth.chance(0.5))
+    dims = tuple(1 if axis in axes else extent for axis, extent in enumerate(x.dims))
+    y = growth.output(dims, growth.choose((DataType.FLOAT, DataType.DOUBLE)))
+    if growth.chance(0.3):
+        growth.add(DescribedReduction((x,), (y,), Reduction(ReduceTensorOp.ADD, y.data_type)))
+        return
+    operator = operator_of("add", (growth.choose((DataType.HALF, DataType.FLOAT)),), 1)
+    left, right, made = ((tensor.uid,) for tensor in (*operator.given, *operator.made))
+    growth.add(DescribedReduction((x,), (y,), None, axes, (1.0,), operator, left, right, made))
 
 
 def gen_stats(growth: Growth) -> None:
