@@ -75,7 +75,7 @@ def described_reduction(growth: Growth) -> None:
     if growth.chance(0.3):
         growth.add(DescribedReduction((x,), (y,), Reduction(ReduceTensorOp.ADD, y.data_type)))
         return
-    operator = operator_of("add", (growth.choose((DataType.HALF, DataType.FLOAT)),), 1)
+    operator = operator_of("add", (y.data_type,), 1)
     left, right, made = ((tensor.uid,) for tensor in (*operator.given, *operator.made))
     growth.add(DescribedReduction((x,), (y,), None, axes, (1.0,), operator, left, right, made))
 
