@@ -10,8 +10,8 @@ from lowdnn.capi.state import State
 from lowdnn.enums import Severity
 from lowdnn.status import LowdnnError, Status
 
-#: What stands behind a function that returns a status: the state, then the C arguments. Success returns nothing.
-Call = Callable[..., None]
+#: What stands behind a function that returns a status: the state, then the C arguments. C sees nothing of a result.
+Call = Callable[..., object]
 
 _SUCCESS = int(Status.SUCCESS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -27,10 +27,12 @@ from lowdnn.status import BadParamError, MisalignedPointerError, NotSupportedErr
 
 #: Graphs that a handle keeps; the least recently used one goes first.
 _MAX_GRAPHS = 512
+#: Calls of which is known what they come to.
+_MAX_CALLS = 4096
 #: Streams for which a handle keeps memory of its own; the least recently used one goes first.
 MAX_STREAMS = 16
 #: No engine asks for more than this.
-_MAX_ALIGNMENT = 16
+MAX_ALIGNMENT = 16
 
 
 class Builder:
@@ -52,7 +54,7 @@ class Builder:
         size_bytes = dtypes.info(of.data_type).size_bytes
         if known % size_bytes:
             raise MisalignedPointerError.at(where, expected=f"a multiple of {size_bytes}", got=f"{known:#x}")
-        alignment = min(known & -known, _MAX_ALIGNMENT)
+        alignment = min(known & -known, MAX_ALIGNMENT)
         tensor = Tensor(self._next(), of.data_type, of.dims, of.strides, max(alignment, size_bytes))
         self.pointers[tensor.uid] = known
         first = self._first.setdefault(known, tensor)
@@ -73,17 +75,17 @@ class Builder:
         strides = [1] * len(dims)
         for axis in range(len(dims) - 2, -1, -1):
             strides[axis] = strides[axis + 1] * dims[axis + 1]
-        return Tensor(self._next(), data_type, dims, tuple(strides), _MAX_ALIGNMENT, is_virtual=True)
+        return Tensor(self._next(), data_type, dims, tuple(strides), MAX_ALIGNMENT, is_virtual=True)
 
     def constant(self, value: float, rank: int, data_type: DataType) -> Tensor:
         """A number as a tensor of one element."""
         ones = (1,) * rank
-        return Tensor(self._next(), data_type, ones, ones, _MAX_ALIGNMENT, constant_value=value)
+        return Tensor(self._next(), data_type, ones, ones, MAX_ALIGNMENT, constant_value=value)
 
     def value(self, value: float, rank: int, data_type: DataType) -> Tensor:
         """A number of type FLOAT or DOUBLE that travels with the launch: other ones need no other plan."""
         ones = (1,) * rank
-        tensor = Tensor(self._next(), data_type, ones, ones, _MAX_ALIGNMENT, is_by_value=True)
+        tensor = Tensor(self._next(), data_type, ones, ones, MAX_ALIGNMENT, is_by_value=True)
         held = ctypes.c_double(value) if data_type is DataType.DOUBLE else ctypes.c_float(value)
         self._values.append(held)
         self.pointers[tensor.uid] = ctypes.addressof(held)
@@ -165,9 +167,26 @@ class Builder:
         result = self.virtual(dims, compute_type_of(x.data_type, instead.data_type))
         return self.pointwise(PointwiseMode.BINARY_SELECT, result, x, instead, is_number)
 
+    def holds(self, address: int) -> bool:
+        """Whether a number that the builder keeps lies there."""
+        return any(ctypes.addressof(value) == address for value in self._values)
+
     def _next(self) -> int:
         self._uid += 1
         return self._uid
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What a call launched: the plan, the addresses of its tensors, and the builder, which keeps those of numbers.
+
+    workspace: the caller's; None where none is needed, or where the handle's own memory stood in.
+    """
+
+    loaded: LoadedPlan
+    pointers: tuple[int, ...]
+    builder: Builder
+    workspace: Address
 
 
 class Planned:
@@ -204,10 +223,33 @@ class Planned:
         return found
 
 
-class Graphs:
-    """The planned graphs of all handles, and the memory that calls without a workspace of the caller's use."""
+class KnownCalls:
+    """What calls came to, by their keys; forgets all where there are too many. Safe to use from several threads."""
 
     def __init__(self) -> None:
+        self._found: dict[Any, Any] = {}
+
+    def get(self, key: Any) -> Any:
+        """None for a call that is not known."""
+        return self._found.get(key)
+
+    def keep(self, key: Any, result: object) -> None:
+        if len(self._found) >= _MAX_CALLS:
+            self._found = {}
+        self._found[key] = result
+
+    def clear(self) -> None:
+        self._found = {}
+
+
+class Graphs:
+    """The planned graphs of all handles, and the memory that calls without a workspace of the caller's use.
+
+    known_calls: see ``calls.remembering``.
+    """
+
+    def __init__(self) -> None:
+        self.known_calls = KnownCalls()
         self._planned: WeakKeyDictionary[Handle, OrderedDict[Any, Planned]] = WeakKeyDictionary()
         self._workspaces: WeakKeyDictionary[Handle, OrderedDict[int, Workspace]] = WeakKeyDictionary()
 
@@ -233,8 +275,8 @@ class Graphs:
         place: int = 0,
         mode: HeurMode = HeurMode.A,
         told_bytes: Callable[[], int] | None = None,
-    ) -> None:
-        """Launches the candidate at ``place`` into the handle's stream.
+    ) -> Launched:
+        """Launches the candidate at ``place`` into the handle's stream; tells how to launch it again.
 
         workspace: the caller's address and its bytes; the handle's own memory where it is left out, which grows at the
         first call that needs more, and is apart for each stream.
@@ -249,15 +291,20 @@ class Graphs:
         pointers = tuple(builder.pointers[uid] for uid in loaded.uids)
         if workspace is not None and workspace[1] < needed and told_bytes is not None and workspace[1] >= told_bytes():
             workspace = None
-        loaded.execute(pointers, self._workspace(handle, needed, workspace, where), handle.stream)
+        own = self.workspace(handle, needed, workspace, where)
+        # Addresses may know the places of their arguments (``calls.remembering``); a launch takes plain integers.
+        loaded.execute(tuple(map(int, pointers)), int(own), handle.stream)
+        return Launched(loaded, pointers, builder, None if workspace is None or not needed else workspace[0])
 
     def forget(self, handle: Handle) -> None:
         """Gives back what is kept for a handle that is about to be closed."""
+        self.known_calls.clear()
         self._planned.pop(handle, None)
         for workspace in self._workspaces.pop(handle, OrderedDict()).values():
             workspace.close()
 
-    def _workspace(self, handle: Handle, needed: int, given: tuple[Address, int] | None, where: str) -> int:
+    def workspace(self, handle: Handle, needed: int, given: tuple[Address, int] | None, where: str) -> int:
+        """The address of ``needed`` bytes: the caller's, or the handle's own where none are given; 0 for none."""
         if needed == 0:
             return 0
         if given is not None:

@@ -12,9 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lowdnn.capi.calls.catalogue import CALLS
+from lowdnn.capi.calls.remembering import remembering
 from lowdnn.capi.cudart.library import RuntimeLibrary
 from lowdnn.capi.ending import wait_for_calls
-from lowdnn.capi.errors import guarded
+from lowdnn.capi.errors import Call, guarded
 from lowdnn.capi.library import LIBRARY_NAME, TABLE_NAME, cudnn, write_library
 from lowdnn.capi.prototypes import prototype
 from lowdnn.capi.refusals import refused
@@ -110,11 +111,15 @@ def _callbacks(state: State) -> dict[str, Any]:
     found = {}
     for name, function in functions().items():
         if name not in ANSWERED_BY_STUBS:
-            behind = texts.get(name) or guarded(name, CALLS.get(name, refused(name)), state)
+            behind = texts.get(name) or guarded(name, _call(name), state)
             found[name] = prototype(function)(behind)
     for name in UNDOCUMENTED:
         found[name] = ctypes.CFUNCTYPE(ctypes.c_int)(guarded(name, refused(name), state))
     return found
+
+
+def _call(name: str) -> Call:
+    return remembering(name, CALLS[name]) if name in CALLS else refused(name)
 
 
 @cache

@@ -8,7 +8,7 @@ from lowdnn.capi.calls.frame import Frame
 from lowdnn.capi.calls.shared import was_set
 from lowdnn.capi.descriptors import ActivationDescriptor
 from lowdnn.capi.errors import Call
-from lowdnn.capi.graphs import Builder, compute_type_of
+from lowdnn.capi.graphs import Builder, Launched, compute_type_of
 from lowdnn.capi.memory import Address
 from lowdnn.capi.state import State
 from lowdnn.enums import ActivationMode, NanPropagation, PointwiseMode
@@ -18,7 +18,7 @@ from lowdnn.ops.tensor import Tensor
 def activation_forward(
     state: State, handle: Address, activation: Address, alpha: Address, x_desc: Address, x: Address, beta: Address,
     y_desc: Address, y: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     frame = Frame.of(state, handle, "cudnnActivationForward")
     found = was_set(state, activation, ActivationDescriptor, f"{frame.name}.activationDesc")
     source, target = frame.tensor(x_desc, x, "x"), frame.descriptor(y_desc, "y")
@@ -29,7 +29,7 @@ def activation_forward(
         activate(frame.builder, found, source, result)
 
     frame.builder.store(write, target, y, scales, f"{frame.name}.y")
-    frame.run()
+    return frame.run()
 
 
 def activate(builder: Builder, activation: ActivationDescriptor, x: Tensor, y: Tensor) -> None:
@@ -55,7 +55,7 @@ _FORWARD: Mapping[ActivationMode, Callable[[ActivationDescriptor], tuple[Pointwi
 def activation_backward(
     state: State, handle: Address, activation: Address, alpha: Address, y_desc: Address, y: Address,
     dy_desc: Address, dy: Address, x_desc: Address, x: Address, beta: Address, dx_desc: Address, dx: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     frame = Frame.of(state, handle, "cudnnActivationBackward")
     found = was_set(state, activation, ActivationDescriptor, f"{frame.name}.activationDesc")
     tensors = {"x": frame.tensor(x_desc, x, "x"), "y": frame.tensor(y_desc, y, "y")}
@@ -68,7 +68,7 @@ def activation_backward(
         _differentiate(frame.builder, found, gradient, tensors["x"], tensors["y"], result)
 
     frame.builder.store(write, target, dx, scales, f"{frame.name}.dx")
-    frame.run()
+    return frame.run()
 
 
 def _differentiate(

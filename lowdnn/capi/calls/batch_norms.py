@@ -11,7 +11,7 @@ from lowdnn.capi.calls.shared import change, member, was_set
 from lowdnn.capi.classic_enums import BatchNormMode, BatchNormOps
 from lowdnn.capi.descriptors import TensorDescriptor, packed_strides
 from lowdnn.capi.errors import Call
-from lowdnn.capi.graphs import no_bytes
+from lowdnn.capi.graphs import Launched, no_bytes
 from lowdnn.capi.memory import Address, write_outputs
 from lowdnn.capi.state import State
 from lowdnn.enums import DataType, TensorFormat
@@ -26,14 +26,14 @@ def forward_training(
     state: State, handle: Address, mode: int, alpha: Address, beta: Address, x_desc: Address, x: Address,
     y_desc: Address, y: Address, parameters: Address, scale: Address, bias: Address, factor: float,
     running_mean: Address, running_variance: Address, epsilon: float, mean: Address, inv_variance: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     frame = Frame.of(state, handle, "cudnnBatchNormalizationForwardTraining")
     norm = _normalisation(frame, mode, BatchNormOps.BN, parameters)
     norm.train(
         frame.scales(alpha, beta, frame.descriptor(y_desc, "y")), (x_desc, x), _NONE, (y_desc, y), scale, bias, factor,
         (running_mean, running_variance), epsilon, (mean, inv_variance),
     )  # fmt: skip
-    frame.run()
+    return frame.run()
 
 
 def forward_training_ex(
@@ -42,26 +42,26 @@ def forward_training_ex(
     bias: Address, factor: float, running_mean: Address, running_variance: Address, epsilon: float, mean: Address,
     inv_variance: Address, activation: Address, workspace: Address, workspace_bytes: int, reserve: Address,
     reserve_bytes: int,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     frame = Frame.of(state, handle, "cudnnBatchNormalizationForwardTrainingEx")
     norm = _normalisation(frame, mode, operations, parameters, activation)
     norm.train(
         frame.scales(alpha, beta, frame.descriptor(y_desc, "y")), (x_desc, x), (z_desc, z), (y_desc, y), scale, bias,
         factor, (running_mean, running_variance), epsilon, (mean, inv_variance),
     )  # fmt: skip
-    frame.run((workspace, workspace_bytes), told_bytes=no_bytes)
+    return frame.run((workspace, workspace_bytes), told_bytes=no_bytes)
 
 
 def forward_inference(
     state: State, handle: Address, mode: int, alpha: Address, beta: Address, x_desc: Address, x: Address,
     y_desc: Address, y: Address, parameters: Address, scale: Address, bias: Address, mean: Address,
     variance: Address, epsilon: float,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     frame = Frame.of(state, handle, "cudnnBatchNormalizationForwardInference")
     norm = _normalisation(frame, mode, BatchNormOps.BN, parameters)
     scales = frame.scales(alpha, beta, frame.descriptor(y_desc, "y"))
     norm.infer(scales, (x_desc, x), _NONE, (y_desc, y), scale, bias, (mean, variance), epsilon)
-    frame.run()
+    return frame.run()
 
 
 def backward(
@@ -69,7 +69,7 @@ def backward(
     beta_parameters: Address, x_desc: Address, x: Address, dy_desc: Address, dy: Address, dx_desc: Address,
     dx: Address, parameters: Address, scale: Address, dscale: Address, dbias: Address, epsilon: float,
     mean: Address, inv_variance: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     frame = Frame.of(state, handle, "cudnnBatchNormalizationBackward")
     norm = _normalisation(frame, mode, BatchNormOps.BN, parameters)
     target = frame.descriptor(dx_desc, "dx")
@@ -78,7 +78,7 @@ def backward(
         scales, (x_desc, x), _NONE, (dy_desc, dy), _NONE, (dx_desc, dx), scale, (dscale, dbias), epsilon,
         (mean, inv_variance),
     )  # fmt: skip
-    frame.run()
+    return frame.run()
 
 
 def backward_ex(
@@ -88,7 +88,7 @@ def backward_ex(
     scale: Address, bias: Address, dscale: Address, dbias: Address, epsilon: float, mean: Address,
     inv_variance: Address, activation: Address, workspace: Address, workspace_bytes: int, reserve: Address,
     reserve_bytes: int,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     frame = Frame.of(state, handle, "cudnnBatchNormalizationBackwardEx")
     norm = _normalisation(frame, mode, operations, parameters, activation)
     target = frame.descriptor(dx_desc, "dx")
@@ -97,7 +97,7 @@ def backward_ex(
         scales, (x_desc, x), (y_desc, y), (dy_desc, dy), (dz_desc, dz), (dx_desc, dx), scale, (dscale, dbias),
         epsilon, (mean, inv_variance),
     )  # fmt: skip
-    frame.run((workspace, workspace_bytes), told_bytes=no_bytes)
+    return frame.run((workspace, workspace_bytes), told_bytes=no_bytes)
 
 
 def forward_workspace_size(

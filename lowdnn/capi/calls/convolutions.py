@@ -22,7 +22,7 @@ from lowdnn.capi.classic_enums import (
 )
 from lowdnn.capi.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
 from lowdnn.capi.errors import Call
-from lowdnn.capi.graphs import Builder, Planned
+from lowdnn.capi.graphs import Builder, Launched, Planned
 from lowdnn.capi.memory import Address, checked, write_array, write_bytes, write_outputs
 from lowdnn.capi.state import State
 from lowdnn.enums import CudnnEnum, HeurMode, MathType, NumericalNote
@@ -183,7 +183,7 @@ def _run(direction: Direction, name: str) -> Call:
         state: State, handle: Address, alpha: Address, a_desc: Address, a: Address, b_desc: Address, b: Address,
         convolution: Address, algorithm: int, workspace: Address, workspace_bytes: int, beta: Address,
         c_desc: Address, c: Address,
-    ) -> None:  # fmt: skip
+    ) -> Launched:  # fmt: skip
         user = state.objects.get(handle, Handle, f"{name}.handle")
         problem = Problem.of(state, name, direction, convolution, (a_desc, b_desc, c_desc), (a, b, c))
         data_type = problem.tensors[2].data_type
@@ -194,7 +194,8 @@ def _run(direction: Direction, name: str) -> Call:
         def told_bytes() -> int:
             return _told(state, user, problem, algorithm, name).plan.workspace_bytes
 
-        state.graphs.run(user, builder, name, (workspace, workspace_bytes), place, problem.mode, told_bytes=told_bytes)
+        given = (workspace, workspace_bytes)
+        return state.graphs.run(user, builder, name, given, place, problem.mode, told_bytes=told_bytes)
 
     return run
 

@@ -12,7 +12,7 @@ from lowdnn.capi.calls.shared import was_set
 from lowdnn.capi.classic_enums import OpTensorOp
 from lowdnn.capi.descriptors import OpTensorDescriptor, TensorDescriptor
 from lowdnn.capi.errors import Call
-from lowdnn.capi.graphs import compute_type_of
+from lowdnn.capi.graphs import Launched, compute_type_of
 from lowdnn.capi.memory import Address, checked, read_array
 from lowdnn.capi.state import State
 from lowdnn.enums import NanPropagation, PointwiseMode
@@ -22,7 +22,7 @@ from lowdnn.ops.tensor import Tensor
 def op_tensor(
     state: State, handle: Address, operation: Address, alpha1: Address, a_desc: Address, a: Address, alpha2: Address,
     b_desc: Address, b: Address, beta: Address, c_desc: Address, c: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     """C = operation(alpha1 * A, alpha2 * B) + beta * C; B repeats where its extent is 1."""
     frame = Frame.of(state, handle, "cudnnOpTensor")
     found = was_set(state, operation, OpTensorDescriptor, f"{frame.name}.opTensorDesc")
@@ -46,7 +46,7 @@ def op_tensor(
             builder.pointwise(_BINARY[found.operation], result, *scaled)
 
     builder.store(write, target, c, (1.0, frame.scale(beta, kind, "beta")), f"{frame.name}.C")
-    frame.run()
+    return frame.run()
 
 
 _BINARY: Mapping[OpTensorOp, PointwiseMode] = {
@@ -61,36 +61,36 @@ _EXTREMES = (OpTensorOp.MIN, OpTensorOp.MAX)
 def add_tensor(
     state: State, handle: Address, alpha: Address, a_desc: Address, a: Address, beta: Address, c_desc: Address,
     c: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     """C = alpha * A + beta * C; A repeats where its extent is 1."""
     frame = Frame.of(state, handle, "cudnnAddTensor")
     source, target = frame.tensor(a_desc, a, "a"), frame.descriptor(c_desc, "c")
     frame.check_repeats(frame.descriptor(a_desc, "a"), target, "a")
     _copy(frame, source, target, c, frame.scales(alpha, beta, target), "C")
-    frame.run()
+    return frame.run()
 
 
 def transform_tensor(
     state: State, handle: Address, alpha: Address, x_desc: Address, x: Address, beta: Address, y_desc: Address,
     y: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     """y = alpha * x + beta * y, in the layout and data type of y."""
     frame = Frame.of(state, handle, "cudnnTransformTensor")
     source, target = frame.tensor(x_desc, x, "x"), frame.descriptor(y_desc, "y")
     frame.check_dims(frame.descriptor(x_desc, "x"), target, "y")
     _copy(frame, source, target, y, frame.scales(alpha, beta, target), "y")
-    frame.run()
+    return frame.run()
 
 
-def scale_tensor(state: State, handle: Address, y_desc: Address, y: Address, alpha: Address) -> None:
+def scale_tensor(state: State, handle: Address, y_desc: Address, y: Address, alpha: Address) -> Launched:
     """y = alpha * y."""
     frame = Frame.of(state, handle, "cudnnScaleTensor")
     old, target = frame.tensor(y_desc, y, "y"), frame.descriptor(y_desc, "y")
     _copy(frame, old, target, y, (frame.scale(alpha, target.data_type, "alpha"), 0.0), "y")
-    frame.run()
+    return frame.run()
 
 
-def set_tensor(state: State, handle: Address, y_desc: Address, y: Address, value: Address) -> None:
+def set_tensor(state: State, handle: Address, y_desc: Address, y: Address, value: Address) -> Launched:
     """Every element gets the value, which has the tensor's data type."""
     frame = Frame.of(state, handle, "cudnnSetTensor")
     target = frame.descriptor(y_desc, "y")
@@ -98,7 +98,7 @@ def set_tensor(state: State, handle: Address, y_desc: Address, y: Address, value
     number = _read_value(frame, target, value)
     filling = frame.builder.value(number, len(target.dims), compute_type_of(target.data_type))
     _copy(frame, filling, target, y, (1.0, 0.0), "y")
-    frame.run()
+    return frame.run()
 
 
 def _read_value(frame: Frame, target: TensorDescriptor, value: Address) -> float:

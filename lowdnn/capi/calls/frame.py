@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lowdnn.backend.handle import Handle
 from lowdnn.capi.calls.shared import read_scale, was_set
 from lowdnn.capi.descriptors import TensorDescriptor
-from lowdnn.capi.graphs import Builder
+from lowdnn.capi.graphs import Builder, Launched
 from lowdnn.capi.memory import Address
 from lowdnn.capi.state import State
 from lowdnn.enums import DataType
@@ -43,9 +43,11 @@ class Frame:
         """alpha and beta of a call whose result is ``of``."""
         return self.scale(alpha, of.data_type, "alpha"), self.scale(beta, of.data_type, "beta")
 
-    def run(self, workspace: tuple[Address, int] | None = None, *, told_bytes: Callable[[], int] | None = None) -> None:
+    def run(
+        self, workspace: tuple[Address, int] | None = None, *, told_bytes: Callable[[], int] | None = None
+    ) -> Launched:
         """See ``Graphs.run``."""
-        self.state.graphs.run(self.handle, self.builder, self.name, workspace, told_bytes=told_bytes)
+        return self.state.graphs.run(self.handle, self.builder, self.name, workspace, told_bytes=told_bytes)
 
     def run_all(self, builders: Sequence[Builder]) -> None:
         """Runs one graph after the other; none where one of them has no plan."""

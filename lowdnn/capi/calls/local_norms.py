@@ -12,6 +12,7 @@ from lowdnn.capi.calls.shared import change, life_of, member, was_set
 from lowdnn.capi.classic_enums import DivNormMode, LRNMode
 from lowdnn.capi.descriptors import LrnDescriptor
 from lowdnn.capi.errors import Call
+from lowdnn.capi.graphs import Launched
 from lowdnn.capi.memory import Address, checked, write_outputs
 from lowdnn.capi.state import State
 from lowdnn.ops.divisive_normalization import DivisiveNormalizationBackward, DivisiveNormalizationForward
@@ -44,7 +45,7 @@ def get_descriptor(state: State, descriptor: Address, n: Address, alpha: Address
 def forward(
     state: State, handle: Address, descriptor: Address, mode: int, alpha: Address, x_desc: Address, x: Address,
     beta: Address, y_desc: Address, y: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     frame = Frame.of(state, handle, "cudnnLRNCrossChannelForward")
     found = was_set(state, descriptor, LrnDescriptor, f"{frame.name}.normDesc")
     member(LRNMode, mode, f"{frame.name}.lrnMode")
@@ -55,13 +56,13 @@ def forward(
         frame.builder.operations.append(LrnForward(source, result, **asdict(found)))
 
     frame.builder.store(write, target, y, frame.scales(alpha, beta, target), f"{frame.name}.y")
-    frame.run()
+    return frame.run()
 
 
 def backward(
     state: State, handle: Address, descriptor: Address, mode: int, alpha: Address, y_desc: Address, y: Address,
     dy_desc: Address, dy: Address, x_desc: Address, x: Address, beta: Address, dx_desc: Address, dx: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     """y is not needed."""
     frame = Frame.of(state, handle, "cudnnLRNCrossChannelBackward")
     found = was_set(state, descriptor, LrnDescriptor, f"{frame.name}.normDesc")
@@ -76,13 +77,13 @@ def backward(
         frame.builder.operations.append(LrnBackward(source, gradient, result, **asdict(found)))
 
     frame.builder.store(write, target, dx, frame.scales(alpha, beta, target), f"{frame.name}.dx")
-    frame.run()
+    return frame.run()
 
 
 def divisive_forward(
     state: State, handle: Address, descriptor: Address, mode: int, alpha: Address, x_desc: Address, x: Address,
     means: Address, temp: Address, temp2: Address, beta: Address, y_desc: Address, y: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     """The means, which may be NULL for 0, lie as x does; temp and temp2 are not needed."""
     frame = Frame.of(state, handle, "cudnnDivisiveNormalizationForward")
     parameters = _divisive(frame, descriptor, mode, (temp, temp2))
@@ -94,14 +95,14 @@ def divisive_forward(
         frame.builder.operations.append(DivisiveNormalizationForward(source, result, given, **parameters))
 
     frame.builder.store(write, target, y, frame.scales(alpha, beta, target), f"{frame.name}.y")
-    frame.run()
+    return frame.run()
 
 
 def divisive_backward(
     state: State, handle: Address, descriptor: Address, mode: int, alpha: Address, x_desc: Address, x: Address,
     means: Address, dy: Address, temp: Address, temp2: Address, beta: Address, gradients_desc: Address, dx: Address,
     dmeans: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     """means and dy lie as x does, dmeans, which may be NULL, as dx does; alpha and beta are those of both gradients."""
     frame = Frame.of(state, handle, "cudnnDivisiveNormalizationBackward")
     parameters = _divisive(frame, descriptor, mode, (temp, temp2))
@@ -115,7 +116,7 @@ def divisive_backward(
         if address or port == "dx":
             frame.builder.store(partial(ports.__setitem__, port), target, address, scales, f"{frame.name}.{port}")
     frame.builder.operations.append(DivisiveNormalizationBackward(source, gradient, **ports, **parameters))
-    frame.run()
+    return frame.run()
 
 
 def _divisive(frame: Frame, descriptor: Address, mode: int, temporary: tuple[Address, Address]) -> dict[str, Any]:

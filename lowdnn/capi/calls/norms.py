@@ -12,7 +12,7 @@ from lowdnn.capi.calls.shared import change, member, was_set
 from lowdnn.capi.classic_enums import BatchNormOps, NormAlgo, NormMode, NormOps
 from lowdnn.capi.descriptors import TensorDescriptor
 from lowdnn.capi.errors import Call
-from lowdnn.capi.graphs import no_bytes
+from lowdnn.capi.graphs import Launched, no_bytes
 from lowdnn.capi.memory import Address, write_outputs
 from lowdnn.capi.state import State
 from lowdnn.status import NotSupportedError
@@ -24,14 +24,14 @@ def forward_training(
     statistics: Address, running_mean: Address, running_variance: Address, epsilon: float, mean: Address,
     inv_variance: Address, activation: Address, z_desc: Address, z: Address, y_desc: Address, y: Address,
     workspace: Address, workspace_bytes: int, reserve: Address, reserve_bytes: int, groups: int,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     frame = Frame.of(state, handle, "cudnnNormalizationForwardTraining")
     norm = _normalisation(frame, mode, operations, algorithm, parameters, statistics, activation, groups)
     norm.train(
         frame.scales(alpha, beta, frame.descriptor(y_desc, "y")), (x_desc, x), (z_desc, z), (y_desc, y), scale, bias,
         factor, (running_mean, running_variance), epsilon, (mean, inv_variance),
     )  # fmt: skip
-    frame.run((workspace, workspace_bytes), told_bytes=no_bytes)
+    return frame.run((workspace, workspace_bytes), told_bytes=no_bytes)
 
 
 def forward_inference(
@@ -39,12 +39,12 @@ def forward_inference(
     x_desc: Address, x: Address, parameters: Address, scale: Address, bias: Address, statistics: Address,
     mean: Address, variance: Address, z_desc: Address, z: Address, activation: Address, y_desc: Address, y: Address,
     epsilon: float, groups: int,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     frame = Frame.of(state, handle, "cudnnNormalizationForwardInference")
     norm = _normalisation(frame, mode, operations, algorithm, parameters, statistics, activation, groups)
     scales = frame.scales(alpha, beta, frame.descriptor(y_desc, "y"))
     norm.infer(scales, (x_desc, x), (z_desc, z), (y_desc, y), scale, bias, (mean, variance), epsilon)
-    frame.run()
+    return frame.run()
 
 
 def backward(
@@ -54,7 +54,7 @@ def backward(
     scale: Address, bias: Address, dscale: Address, dbias: Address, epsilon: float, statistics: Address,
     mean: Address, inv_variance: Address, activation: Address, workspace: Address, workspace_bytes: int,
     reserve: Address, reserve_bytes: int, groups: int,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     frame = Frame.of(state, handle, "cudnnNormalizationBackward")
     norm = _normalisation(frame, mode, operations, algorithm, parameters, statistics, activation, groups)
     target = frame.descriptor(dx_desc, "dx")
@@ -63,7 +63,7 @@ def backward(
         scales, (x_desc, x), (y_desc, y), (dy_desc, dy), (dz_desc, dz), (dx_desc, dx), scale, (dscale, dbias),
         epsilon, (mean, inv_variance),
     )  # fmt: skip
-    frame.run((workspace, workspace_bytes), told_bytes=no_bytes)
+    return frame.run((workspace, workspace_bytes), told_bytes=no_bytes)
 
 
 def forward_workspace_size(

@@ -9,7 +9,7 @@ from lowdnn.capi.calls.shared import was_set
 from lowdnn.capi.classic_enums import PoolingMode
 from lowdnn.capi.descriptors import PoolingDescriptor, TensorDescriptor
 from lowdnn.capi.errors import Call
-from lowdnn.capi.graphs import compute_type_of
+from lowdnn.capi.graphs import Launched, compute_type_of
 from lowdnn.capi.memory import Address
 from lowdnn.capi.state import State
 from lowdnn.enums import DataType, PaddingMode, ResampleMode
@@ -30,7 +30,7 @@ _MODES: Mapping[PoolingMode, tuple[ResampleMode, PaddingMode]] = {
 def forward(
     state: State, handle: Address, pooling: Address, alpha: Address, x_desc: Address, x: Address, beta: Address,
     y_desc: Address, y: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     frame = Frame.of(state, handle, "cudnnPoolingForward")
     found = was_set(state, pooling, PoolingDescriptor, f"{frame.name}.poolingDesc")
     source, target = frame.tensor(x_desc, x, "x"), frame.descriptor(y_desc, "y")
@@ -41,13 +41,13 @@ def forward(
         frame.builder.operations.append(ResampleForward(resample, source, result))
 
     frame.builder.store(write, target, y, frame.scales(alpha, beta, target), f"{frame.name}.y")
-    frame.run()
+    return frame.run()
 
 
 def backward(
     state: State, handle: Address, pooling: Address, alpha: Address, y_desc: Address, y: Address, dy_desc: Address,
     dy: Address, x_desc: Address, x: Address, beta: Address, dx_desc: Address, dx: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     """The gradient goes to the first maximum of each window; y is not needed."""
     frame = Frame.of(state, handle, "cudnnPoolingBackward")
     found = was_set(state, pooling, PoolingDescriptor, f"{frame.name}.poolingDesc")
@@ -64,7 +64,7 @@ def backward(
         frame.builder.operations.append(ResampleBackward(resample, gradient, result, x=image))
 
     frame.builder.store(write, target, dx, frame.scales(alpha, beta, target), f"{frame.name}.dx")
-    frame.run()
+    return frame.run()
 
 
 def _resample(pooling: PoolingDescriptor, data_type: DataType) -> Resample:

@@ -9,7 +9,7 @@ from lowdnn.capi.calls.shared import member
 from lowdnn.capi.classic_enums import SoftmaxAlgorithm, SoftmaxMode
 from lowdnn.capi.descriptors import TensorDescriptor
 from lowdnn.capi.errors import Call
-from lowdnn.capi.graphs import compute_type_of
+from lowdnn.capi.graphs import Launched, compute_type_of
 from lowdnn.capi.memory import Address
 from lowdnn.capi.state import State
 from lowdnn.enums import PointwiseMode, ReduceTensorOp
@@ -20,7 +20,7 @@ from lowdnn.ops.tensor import Tensor
 def softmax_forward(
     state: State, handle: Address, algorithm: int, mode: int, alpha: Address, x_desc: Address, x: Address,
     beta: Address, y_desc: Address, y: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     frame = Frame.of(state, handle, "cudnnSoftmaxForward")
     source, target = frame.tensor(x_desc, x, "x"), frame.descriptor(y_desc, "y")
     frame.check_dims(frame.descriptor(x_desc, "x"), target, "y")
@@ -31,13 +31,13 @@ def softmax_forward(
         frame.builder.operations.append(Softmax(source, result, axes=axes, is_log=is_log))
 
     frame.builder.store(write, target, y, frame.scales(alpha, beta, target), f"{frame.name}.y")
-    frame.run()
+    return frame.run()
 
 
 def softmax_backward(
     state: State, handle: Address, algorithm: int, mode: int, alpha: Address, y_desc: Address, y: Address,
     dy_desc: Address, dy: Address, beta: Address, dx_desc: Address, dx: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     """dx = y * (dy - sum(y * dy)); of the logarithm, dx = dy - exp(y) * sum(dy)."""
     frame = Frame.of(state, handle, "cudnnSoftmaxBackward")
     values, gradient = frame.tensor(y_desc, y, "y"), frame.tensor(dy_desc, dy, "dy")
@@ -64,7 +64,7 @@ def softmax_backward(
         builder.pointwise(PointwiseMode.MUL, result, centred, values)
 
     builder.store(write, target, dx, frame.scales(alpha, beta, target), f"{frame.name}.dx")
-    frame.run()
+    return frame.run()
 
 
 def _axes(frame: Frame, mode: int, of: TensorDescriptor) -> tuple[int, ...]:

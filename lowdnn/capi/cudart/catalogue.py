@@ -74,7 +74,7 @@ def _refused(name: str) -> Call:
     return refuse
 
 
-def _guarded(name: str, call: Callable[..., None], state: RuntimeState) -> Callable[..., int]:
+def _guarded(name: str, call: Callable[..., object], state: RuntimeState) -> Callable[..., int]:
     """The function in Python behind the C function ``name``: it returns a cudaError_t and never raises."""
     count = state.counts.counter(name)
 

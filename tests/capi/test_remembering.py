@@ -1,0 +1,96 @@
+"""Classic calls that come again are launched without their graph, on their own addresses and numbers."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+
+import numpy as np
+import pytest
+
+from lowdnn.capi.graphs import Builder
+from lowdnn.capi.loading import Binding
+from lowdnn.enums import ConvolutionMode, DataType, TensorFormat
+from lowdnn.runtime.runtime import Runtime
+from lowdnn.status import Status
+from tests.support.capi import DTYPES, Caller, Memory, scale, tensor_descriptor
+
+DIMS = (2, 3, 4, 5)
+
+
+class Sum:
+    """c = alpha * a + beta * c, each call with new descriptors; results are compared."""
+
+    def __init__(self, caller: Caller, device: Runtime, dtype: type = np.float32) -> None:
+        self.caller, self.memory, self.handle = caller, Memory(device), caller.handle()
+        self.rng, self.dtype = np.random.default_rng(3), dtype
+
+    def run(self, alpha: float, beta: float, offset: int = 0, dims: tuple[int, ...] = DIMS) -> None:
+        """offset: in elements, from an address with every alignment."""
+        a, c = (self.rng.integers(-3, 4, np.prod(dims) + offset).astype(self.dtype) for _ in range(2))
+        places = [self.memory.put(array) + offset * array.itemsize for array in (a, c)]
+        shaped = np.zeros(dims, self.dtype)
+        one, other = (tensor_descriptor(self.caller, shaped) for _ in range(2))
+        scales = [ctypes.byref(scale(value, self.dtype)) for value in (alpha, beta)]
+        self.caller.call("cudnnAddTensor", self.handle, scales[0], one, places[0], scales[1], other, places[1])
+        found = self.memory.get(places[1] - offset * c.itemsize)[offset:]
+        np.testing.assert_array_equal(found, alpha * a[offset:] + beta * c[offset:])
+
+
+def test_a_call_that_comes_again_builds_no_graph(
+    caller: Caller, device: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Sum(caller, device)
+    case.run(2.0, 3.0)
+    monkeypatch.setattr(Builder, "tensor", None)
+    for _ in range(3):
+        case.run(2.0, 3.0)
+    with pytest.raises(AssertionError, match="TypeError"):
+        case.run(2.0, 4.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_differs_is_another_call(caller: Caller, device: Runtime, dtype: type) -> None:
+    """The upper half of a double alpha tells 1 from 2."""
+    case = Sum(caller, device, dtype)
+    kinds = [(1.0, 0.0), (2.0, 0.0), (2.0, 1.0), (2.0, 1.0, 1), (2.0, 1.0, 0, (1, 3, 4, 5)), (1.0, 2.0)]
+    for kind in (*kinds, *kinds, *itertools.islice(itertools.cycle(kinds[::-1]), 9)):
+        case.run(*kind)
+
+
+def test_handles_end(caller: Caller, device: Runtime, binding: Binding) -> None:
+    case = Sum(caller, device)
+    case.run(1.0, 1.0)
+    old = case.handle
+    caller.call("cudnnDestroy", old)
+    with pytest.raises(AssertionError, match="where nothing is"):
+        case.run(1.0, 1.0)
+    case.handle = caller.handle()
+    case.run(1.0, 1.0)
+    assert old != case.handle
+
+
+def test_convolutions_with_workspaces_and_their_sizes(caller: Caller, device: Runtime) -> None:
+    memory, handle = Memory(device), caller.handle()
+    descriptors = [caller.output(f"cudnnCreate{kind}Descriptor") for kind in ("Filter", "Convolution")]
+    x, w, y = (np.full(dims, 2.0, np.float32) for dims in ((1, 4, 6, 6), (8, 4, 1, 1), (1, 8, 6, 6)))
+    filters = (ctypes.c_int * 4)(*w.shape)
+    kind = DTYPES[w.dtype]
+    caller.call("cudnnSetFilterNdDescriptor", descriptors[0], kind, TensorFormat.NCHW, 4, filters)
+    zeros, ones = (ctypes.c_int * 2)(0, 0), (ctypes.c_int * 2)(1, 1)
+    settings = (2, zeros, ones, ones, ConvolutionMode.CROSS_CORRELATION, DataType.FLOAT)
+    caller.call("cudnnSetConvolutionNdDescriptor", descriptors[1], *settings)
+    for extra, value in itertools.product((0, 1 << 16), (1.0, -2.0)):
+        one, other = tensor_descriptor(caller, x), tensor_descriptor(caller, y)
+        sized = (handle, one, *descriptors, other, 0)
+        name = "cudnnGetConvolutionForwardWorkspaceSize"
+        sizes = {caller.output(name, *sized, kind=ctypes.c_size_t) for _ in range(2)}
+        assert caller.status(name, *sized, None) is Status.BAD_PARAM_NULL_POINTER
+        places = [memory.put(array) for array in (x * value, w, y)]
+        (size,) = sizes
+        room = memory.put(np.zeros(size + extra + 1, np.uint8))
+        caller.call(
+            "cudnnConvolutionForward", handle, ctypes.byref(scale(1.0)), one, places[0], descriptors[0], places[1],
+            descriptors[1], 0, room, size + extra, ctypes.byref(scale(0.0)), other, places[2],
+        )  # fmt: skip
+        np.testing.assert_array_equal(memory.get(places[2]), np.full_like(y, 16 * value))
