@@ -21,7 +21,9 @@ _NUMBERS: Mapping[str, Any] = {
     "float": ctypes.c_float,
     "double": ctypes.c_double,
 }
-_OPAQUE = frozenset({"Callback", "Event", "FusedOpsPlan", "Graph", "GraphExec", "GraphNode", "Handle", "Stream"})
+_OPAQUE = frozenset(
+    {"Callback", "Event", "FusedOpsPlan", "Graph", "GraphExec", "GraphNode", "Handle", "Stream", "UserObject"}
+)
 _OPAQUE_ENDS = ("Descriptor", "ParamPack")
 
 

@@ -3,9 +3,10 @@
     left_bound:    key + left_bound [- seq_len_kv] [+ seq_len_q]  mode  query
     otherwise:     query [+ seq_len_kv] [- seq_len_q] [+ shift_right_bound]  mode  key
 
-query and key are indices along the last two axes; the numbers and lengths in brackets count where they are given.
-Lengths, (B, 1, 1, 1), move the diagonal to the last query and key of a batch; they are given by themselves or
-cumulated, (B + 1, 1, 1, 1), the first being 0. b is minus infinity where there is none.
+query and key are indices along the last two axes; the numbers and lengths in brackets count where they are given. All
+arithmetic is that of INT32, to which a bound of FLOAT is converted.
+Lengths, (B, 1, 1, 1), move the diagonal to the last query and key of a batch; they are given by themselves, as one for
+every batch, (1, 1, 1, 1), or cumulated, (B + 1, 1, 1, 1), the first being 0. b is minus infinity where there is none.
 It stands for pointwise operations, which ``graph.expansion`` puts in its place.
 Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_DIAGONAL_BAND_MASK_DESCRIPTOR.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lowdnn.enums import AttributeName, AttributeType, DescriptorType, PointwiseMode
+from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType, PointwiseMode
 from lowdnn.ops.norm import check_dims, check_float
 from lowdnn.ops.sdpa import Lengths, check_index_types, check_lengths
 from lowdnn.ops.tensor import Tensor
@@ -66,9 +67,13 @@ class DiagonalBandMask:
         for port, tensor in (bounds | {"b": self.b}).items():
             if tensor is not None and tensor.element_count != 1:
                 raise BadParamError.at(f"{_WHERE}.{port}.dims", expected="one element", got=list(tensor.dims))
-        check_index_types(_WHERE, bounds)
-        check_lengths(_WHERE, self.x.dims[0], self.lengths)
+        check_index_types(_WHERE, {port: bound for port, bound in bounds.items() if not _is_float(bound)})
+        check_lengths(_WHERE, self.x.dims[0], self.lengths, or_one=True)
 
     @property
     def lengths(self) -> Lengths:
         return Lengths(self.seq_len_q, self.seq_len_kv, self.cu_seq_len_q, self.cu_seq_len_kv)
+
+
+def _is_float(bound: Tensor | None) -> bool:
+    return bound is not None and bound.data_type is DataType.FLOAT

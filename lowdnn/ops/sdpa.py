@@ -45,11 +45,15 @@ def check_heads(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:
             raise ShapeMismatchError.at(f"{where}.{port}.dims[1]", expected=expected, got=tensor.dims[1])
 
 
-def check_lengths(where: str, batch: int, lengths: Lengths) -> None:
-    """Raises ShapeMismatchError, UnsupportedDataTypeError, and BadParamError for two forms of the same lengths."""
+def check_lengths(where: str, batch: int, lengths: Lengths, *, or_one: bool = False) -> None:
+    """Raises ShapeMismatchError, UnsupportedDataTypeError, and BadParamError for two forms of the same lengths.
+
+    or_one: a single length, (1, 1, 1, 1), may be that of every batch.
+    """
     single = {"seq_len_q": lengths.seq_len_q, "seq_len_kv": lengths.seq_len_kv}
     cumulative = {"cu_seq_len_q": lengths.cu_seq_len_q, "cu_seq_len_kv": lengths.cu_seq_len_kv}
-    check_dims(where, (batch, 1, 1, 1), single)
+    shared = {port: tensor for port, tensor in single.items() if or_one and tensor and tensor.dims == (1, 1, 1, 1)}
+    check_dims(where, (batch, 1, 1, 1), {port: tensor for port, tensor in single.items() if port not in shared})
     check_dims(where, (batch + 1, 1, 1, 1), cumulative)
     check_index_types(where, single | cumulative)
     for port, tensor in single.items():

@@ -211,6 +211,25 @@ def test_fractions(caller: Caller) -> None:
     assert [Fraction(back[0], back[1]), Fraction(back[2], back[3])] == [Fraction(3, 2), 2]
 
 
+@pytest.mark.parametrize(
+    ("given", "taken"), [(3, DataType.FLOAT), (0, DataType.FLOAT), (9, DataType.FLOAT), (1, DataType.DOUBLE)]
+)
+def test_the_arithmetic_of_channel_statistics(given: int, taken: DataType, caller: Caller) -> None:
+    """A number that cudnn-frontend puts there, 3 for HALF, is that of another type here."""
+    x, total, squares = (
+        caller.tensor(uid, dims, (8, 1, 8, 8))
+        for uid, dims in ((1, (2, 8, 1, 1)), (2, (1, 8, 1, 1)), (3, (1, 8, 1, 1)))
+    )
+    descriptor = caller.made(
+        D.OPERATION_GEN_STATS,
+        (N.OPERATION_GENSTATS_XDESC, T.BACKEND_DESCRIPTOR, x),
+        (N.OPERATION_GENSTATS_SUMDESC, T.BACKEND_DESCRIPTOR, total),
+        (N.OPERATION_GENSTATS_SQSUMDESC, T.BACKEND_DESCRIPTOR, squares),
+        (N.OPERATION_GENSTATS_MATH_PREC, T.DATA_TYPE, given),
+    )
+    assert caller.get(descriptor, N.OPERATION_GENSTATS_MATH_PREC, T.DATA_TYPE) == [taken]
+
+
 def test_texts(case: Sum) -> None:
     caller = case.caller
     arguments = (case.plan, int(N.EXECUTION_PLAN_JSON_REPRESENTATION), int(T.CHAR))

@@ -212,6 +212,21 @@ def test_band_mask(is_left: bool, mode: PointwiseMode, lengths: dict[str, Tensor
     np.testing.assert_array_equal(evaluate(graph, inputs)[31], expected)
 
 
+def test_band_mask_with_one_length_for_all_batches_and_a_bound_of_float() -> None:
+    x, y = tensor(30, SCORES), tensor(31, SCORES)
+    lengths = {
+        "seq_len_q": tensor(5, (1, 1, 1, 1), DataType.INT32),
+        "seq_len_kv": tensor(6, (1, 1, 1, 1), DataType.INT32),
+    }
+    bound = Tensor(33, DataType.FLOAT, (1,) * 4, (1,) * 4, 4)
+    graph = graph_of(DiagonalBandMask(x, y, PointwiseMode.CMP_GT, left_bound=bound, **lengths))
+    inputs = drawn(graph) | {uid: np.full((1,) * 4, uid, np.int32) for uid in (5, 6)}
+    inputs[33] = np.full((1,) * 4, 2, np.float32)
+    row, column = np.arange(SQ)[:, None], np.arange(SKV)
+    expected = np.where(column + 2 - 6 + 5 > row, inputs[30], -np.inf)
+    np.testing.assert_array_equal(evaluate(graph, inputs)[31], expected)
+
+
 def test_what_is_refused() -> None:
     with raises(BadParamError, "sdpa_forward.subgraph_input_uid", expected="the uid of an input", got="21"):
         SdpaForward(Q, K, V, OUT, **(modifier(number(10, 1)) | {"subgraph_input_uid": BETWEEN.uid}))
@@ -235,6 +250,9 @@ def test_what_is_refused() -> None:
         DiagonalBandMask(BEFORE, AFTER, PointwiseMode.CMP_GE, **bounds)
     with raises(BadParamError, "diagonal_band_mask.mode", expected="CMP_GE", got="CMP_EQ"):
         DiagonalBandMask(BEFORE, AFTER, PointwiseMode.CMP_EQ)
+    with raises(ShapeMismatchError, "diagonal_band_mask.seq_len_q.dims", expected="[2, 1, 1, 1]", got="[3, 1, 1, 1]"):
+        lengths = tensor(7, (3, 1, 1, 1), DataType.INT32)
+        DiagonalBandMask(BEFORE, AFTER, PointwiseMode.CMP_GE, seq_len_q=lengths)
 
 
 @pytest.mark.parametrize("paged", ["k", "v", "kv"])

@@ -12,7 +12,7 @@ from lowdnn.backend.plan_descriptors import ExecutionPlan, VariantPack
 from lowdnn.capi.errors import Call
 from lowdnn.capi.memory import Address, checked, read_array, write_array, write_bytes, write_outputs, write_pointer
 from lowdnn.capi.state import State
-from lowdnn.enums import AttributeName, AttributeType
+from lowdnn.enums import AttributeName, AttributeType, DataType
 from lowdnn.runtime.loaded_plan import LoadedPlan, Pointers
 from lowdnn.status import AttributeTypeError, BadParamError, DescriptorTypeError
 
@@ -70,7 +70,10 @@ def set_attribute(
     if integer is not None:
         found.set_integers(attribute, kind, read_array(elements, integer, count, _SET_ELEMENTS))
     else:
-        found.set_attribute(attribute, kind, _read(state, kind, count, elements))
+        values = _read(state, kind, count, elements)
+        if attribute is AttributeName.OPERATION_GENSTATS_MATH_PREC:
+            values = tuple(map(_statistics_type, values))
+        found.set_attribute(attribute, kind, values)
 
 
 def get_attribute(
@@ -182,6 +185,15 @@ def _read(state: State, kind: AttributeType, count: int, elements: Address) -> A
     if kind is AttributeType.HANDLE:
         return [state.objects.get(value, Handle, where) for value in values]
     return values
+
+
+def _statistics_type(number: int) -> int:
+    """The arithmetic of channel statistics: FLOAT for all that is not DOUBLE.
+
+    cudnn-frontend puts the type of x here, by the number that it has in an enum of its own (INT8's for HALF), and cuDNN
+    computes in FLOAT.
+    """
+    return number if number == DataType.DOUBLE else DataType.FLOAT
 
 
 def _fraction(numerator: int, denominator: int, where: str) -> Fraction:

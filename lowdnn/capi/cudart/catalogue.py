@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
-from lowdnn.capi.cudart import devices, graphs, memory, streams
+from lowdnn.capi.cudart import devices, graphs, memory, streams, user_objects
 from lowdnn.capi.cudart.state import RuntimeState, code_of, text_of
 from lowdnn.capi.errors import Call
 from lowdnn.capi.prototypes import prototype
@@ -29,7 +29,7 @@ _FALLBACKS = Fallbacks(
     b"lowdnn.capi: nothing stands behind this library; call lowdnn.capi.install_runtime()\0",
 )
 
-CALLS: Mapping[str, Call] = {**devices.CALLS, **memory.CALLS, **streams.CALLS, **graphs.CALLS}
+CALLS: Mapping[str, Call] = {**devices.CALLS, **memory.CALLS, **streams.CALLS, **graphs.CALLS, **user_objects.CALLS}
 
 
 @cache

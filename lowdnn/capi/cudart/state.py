@@ -6,6 +6,7 @@ import ctypes
 import threading
 from typing import Final
 
+from lowdnn.capi.cudart.referenced import UserObjects
 from lowdnn.capi.state import State
 from lowdnn.driver.base import DriverError
 from lowdnn.driver.emulated.driver import EmulatedDriver
@@ -31,10 +32,14 @@ class LastError(threading.local):
 
 
 class RuntimeState:
-    """last_error: the calling thread's.  counts: of calls, beside those of cuDNN's functions."""
+    """last_error: the calling thread's.  counts: of calls, beside those of cuDNN's functions.
+
+    user_objects: those that the program has references to.
+    """
 
     def __init__(self, state: State) -> None:
         self.last_error = LastError()
+        self.user_objects = UserObjects()
         self.counts = state.counts
         self._state = state
         self._lock = threading.Lock()

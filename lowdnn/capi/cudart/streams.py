@@ -72,13 +72,16 @@ def capture_info(
     edges: Address,
     count: Address,
 ) -> None:
-    """The status alone: a capture of the emulated device does not tell its graph before its end."""
+    """The status, a number of the capture and its graph. Which nodes come before the next one is not told."""
     where = "cudaStreamGetCaptureInfo"
-    found = _capture_status(state, stream)
-    if found is CaptureStatus.ACTIVE and (number or graph or dependencies or edges or count):
-        expected, got = "no pointers but captureStatus_out for a stream that is captured", "others too"
-        raise NotSupportedError.at(where, expected=expected, got=got, hint="end the capture to get its graph")
-    write_outputs((status, "i", found, f"{where}.captureStatus_out"))
+    found = state.entered().graph_calls.captured(stream or 0)
+    if found and (dependencies or edges or count):
+        expected = "NULL for a stream that is captured"
+        raise NotSupportedError.at(f"{where}.dependencies_out", expected=expected, got="a pointer")
+    write_outputs((status, "i", CaptureStatus.ACTIVE if found else CaptureStatus.NONE, f"{where}.captureStatus_out"))
+    for address in (number, graph):
+        if found and address:
+            write_pointer(address, found, where)
 
 
 def create_event(state: RuntimeState, event: Address) -> None:

@@ -252,7 +252,7 @@ class EmulatedDriver:
 
     def stream_end_capture(self, stream: int) -> int:
         with self._context.entered("cuStreamEndCapture", stream) as state:
-            return state.add(state.graphs, end_capture(state, stream))
+            return end_capture(state, stream)
 
     def stream_is_capturing(self, stream: int) -> bool:
         with self._context.entered("cuStreamIsCapturing", stream) as state:

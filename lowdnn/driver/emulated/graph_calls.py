@@ -12,6 +12,7 @@ from lowdnn.driver.emulated.graphs import Child, Graph, Node, OtherWork
 from lowdnn.driver.emulated.moves import fill, on_device, to_device, to_host
 from lowdnn.driver.emulated.results import driver_error
 from lowdnn.driver.emulated.state import DeviceState, find
+from lowdnn.driver.emulated.streams import graph_handle, stream_of
 from lowdnn.driver.results import CuResult
 
 
@@ -65,6 +66,17 @@ class GraphCalls:
             if not isinstance(work, Child):
                 raise driver_error(call, CuResult.INVALID_VALUE, f"{node:#x}", "not a node with a graph")
             return work.handle
+
+    def retain(self, graph: int, value: object) -> None:
+        """Keeps a reference to ``value`` as long as the graph, its copies and what is instantiated of them."""
+        with self._context.entered("cuGraphRetainUserObject", graph) as state:
+            find(state.graphs, "cuGraphRetainUserObject", graph).retained.append(value)
+
+    def captured(self, stream: int) -> int:
+        """The graph that a stream is being captured to, which ``stream_end_capture`` will return; 0 for none."""
+        with self._context.entered("cuStreamGetCaptureInfo", stream) as state:
+            capture = stream_of(state, stream).capture
+            return 0 if capture is None else graph_handle(state, capture)
 
     def roots(self, graph: int) -> tuple[int, ...]:
         """The nodes that depend on none."""

@@ -47,10 +47,12 @@ class Graph:
     """Work by node handle, in an order that respects every dependency (a node depends only on earlier ones).
 
     ``dependencies`` holds those of nodes that were added one by one; captured ones depend on all before them.
+    ``retained`` holds what lives as long as the graph, its copies and what is instantiated of them.
     """
 
     nodes: dict[int, Node] = field(default_factory=dict)
     dependencies: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    retained: list[object] = field(default_factory=list)
 
     def needed_by(self, node: int) -> tuple[int, ...]:
         """The nodes that a node depends on; of those before a captured one, the last."""
@@ -65,7 +67,7 @@ class Graph:
             node: Child(work.graph.copied(), work.handle) if isinstance(work, Child) else work
             for node, work in self.nodes.items()
         }
-        return Graph(nodes, dict(self.dependencies))
+        return Graph(nodes, dict(self.dependencies), [*self.retained])
 
     def embedded(self, handles: Iterator[int]) -> Graph:
         """A copy with nodes of its own, as a node of another graph takes it."""
@@ -74,6 +76,7 @@ class Graph:
         return Graph(
             {new[node]: work for node, work in copy.nodes.items()},
             {new[node]: tuple(new[one] for one in needed) for node, needed in copy.dependencies.items()},
+            copy.retained,
         )
 
     def flat(self) -> Iterator[Work]:
@@ -86,7 +89,8 @@ class Graph:
 
     def take_over(self, other: Graph) -> None:
         """Replaces each node's work by that of ``other``'s node in its place; see ``difference``."""
-        self.nodes = dict(zip(self.nodes, other.copied().nodes.values(), strict=True))
+        copy = other.copied()
+        self.nodes, self.retained = dict(zip(self.nodes, copy.nodes.values(), strict=True)), copy.retained
 
     def difference(self, other: Graph) -> str:
         """Why an executable made of this graph cannot be updated from ``other``; empty where it can."""

@@ -19,12 +19,16 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Capture:
-    """A capture under way. ``invalid`` once a call was made that cannot be captured."""
+    """A capture under way. ``invalid`` once a call was made that cannot be captured.
+
+    ``handle``: the graph's, once it was asked for.
+    """
 
     graph: Graph
     origin: int
     mode: CaptureMode
     invalid: bool = False
+    handle: int = 0
 
 
 @dataclass

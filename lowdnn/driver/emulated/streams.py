@@ -45,19 +45,28 @@ def begin_capture(state: DeviceState, stream: int, mode: CaptureMode) -> None:
     state.captures.append(found.capture)
 
 
-def end_capture(state: DeviceState, stream: int) -> Graph:
-    """Ends the capture for every stream that has joined it."""
+def graph_handle(state: DeviceState, capture: Capture) -> int:
+    """The handle of the graph that is captured."""
+    if not capture.handle:
+        capture.handle = state.add(state.graphs, capture.graph)
+    return capture.handle
+
+
+def end_capture(state: DeviceState, stream: int) -> int:
+    """Ends the capture for every stream that has joined it; returns the graph."""
     capture = stream_of(state, stream).capture
     if capture is None or capture.origin != stream:
         raise driver_error("cuStreamEndCapture", CuResult.ILLEGAL_STATE, f"{stream:#x}")
     is_joined = stream_of(state, stream).passed == set(capture.graph.nodes)
+    handle = graph_handle(state, capture)
     _forget(state, capture)
     if capture.invalid:
         raise driver_error("cuStreamEndCapture", CuResult.STREAM_CAPTURE_INVALIDATED, f"{stream:#x}")
     if not is_joined:
         explanation = "another stream of the capture has work that the first one has not waited for"
         raise driver_error("cuStreamEndCapture", CuResult.STREAM_CAPTURE_UNJOINED, f"{stream:#x}", explanation)
-    return capture.graph
+    state.graphs[handle] = capture.graph
+    return handle
 
 
 def destroy_stream(state: DeviceState, stream: int) -> None:
@@ -70,6 +79,7 @@ def destroy_stream(state: DeviceState, stream: int) -> None:
 
 def _forget(state: DeviceState, capture: Capture) -> None:
     state.captures.remove(capture)
+    state.graphs.pop(capture.handle, None)
     for joined in state.streams.values():
         if joined.capture is capture:
             joined.capture, joined.passed = None, set()

@@ -1,0 +1,38 @@
+"""Random data for the graphs, drawn afresh for each process, and how close results come to float64 references."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+Array = NDArray[Any]
+
+#: Printed with failures; LOWDNN_FRONTEND_SEED repeats a run.
+SEED = int(os.environ.get("LOWDNN_FRONTEND_SEED", np.random.SeedSequence().generate_state(1)[0]))
+RNG = np.random.default_rng(SEED)
+
+
+def integers(*shape: int, dtype: DTypeLike = np.float16, low: int = -3, high: int = 4) -> Array:
+    """Small integers, whose products and sums are exact."""
+    return RNG.integers(low, high, shape).astype(dtype)
+
+
+def normal(*shape: int, dtype: DTypeLike = np.float16, scale: float = 1.0) -> Array:
+    return (RNG.standard_normal(shape) * scale).astype(dtype)
+
+
+def wide(array: Array) -> Array:
+    return array.astype(np.float64)
+
+
+def check_exact(found: Array, expected: Array) -> None:
+    np.testing.assert_array_equal(wide(found), expected, err_msg=f"seed {SEED}")
+
+
+def check_close(found: Array, expected: Array, relative: float) -> None:
+    """No element is off by more than ``relative`` of itself and of the largest one's thousandth part and more."""
+    largest = np.abs(expected).max(initial=0)
+    np.testing.assert_allclose(wide(found), expected, rtol=relative, atol=relative * largest, err_msg=f"seed {SEED}")
