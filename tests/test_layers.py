@@ -67,6 +67,7 @@ LIBRARY = Order(
         ("engines",),
         ("heuristics",),
         ("backend",),
+        ("adv",),
         ("cases",),
         ("bench", "capi", "frontend"),
         ("cli",),

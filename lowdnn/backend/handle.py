@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from lowdnn.arch.specs import ArchSpec, spec_for
 from lowdnn.config import Config
@@ -29,6 +29,8 @@ from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
 from lowdnn.status import ArchMismatchError, BadParamError, InvalidValueError, LowdnnError, NotInitializedError
+
+CompanionT = TypeVar("CompanionT")
 
 #: Loaded plans that a handle keeps; the least recently used one goes first.
 MAX_LOADED_PLANS = 256
@@ -53,6 +55,7 @@ class Handle(ProcessBound):
         self._borrowed_stream = Stream.borrow(runtime.context, 0)
         self.last_error = ""
         self._loaded: OrderedDict[Plan, LoadedPlan] = OrderedDict()
+        self._companions: dict[type, Any] = {}
         self.is_open = True
         self.is_debug = runtime.config.debug
         self._user: int | None = None
@@ -127,6 +130,14 @@ class Handle(ProcessBound):
                 self._loaded.popitem(last=False)
         return loaded
 
+    def companion(self, kind: type[CompanionT]) -> CompanionT:
+        """What a part of the library keeps with this handle: ``kind()``, made at the first call, until it is closed."""
+        self.check_open("companion")
+        found: CompanionT | None = self._companions.get(kind)
+        if found is None:
+            found = self._companions[kind] = kind()
+        return found
+
     def _check_target(self, plan: Plan) -> None:
         if plan.target_arch != self.arch.name:
             raise ArchMismatchError.at(
@@ -167,6 +178,7 @@ class Handle(ProcessBound):
         if self.is_open:
             self.is_open = False
             self._loaded.clear()
+            self._companions.clear()
             self.runtime.close()
 
     def __enter__(self) -> Self:

@@ -11,7 +11,6 @@ from lowdnn.status import NotSupportedError
 
 #: The purpose of functions, by a pattern of their names; the first match counts.
 _FAMILIES: Final = {
-    "RNN": "recurrent networks",
     "CTCLoss": "connectionist temporal classification",
     "Attn|SeqData": "attention outside of graphs",
     "SpatialT": "spatial transformers",
@@ -19,7 +18,7 @@ _FAMILIES: Final = {
     "ReorderFilter": "filters in NCHW_VECT_C",
     "CausalConv1d": "causal convolutions",
     "Gnn": "graph neural networks",
-    "Backdoor": "calls that no header declares",
+    "Backdoor|Internal": "calls that no header declares",
 }
 
 

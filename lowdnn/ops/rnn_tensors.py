@@ -27,7 +27,7 @@ Tensors = Mapping[str, Tensor | None]
 #: By port whether there must be a tensor, and when that is so; where there need not be one, there must be none.
 Needs = Mapping[str, tuple[bool, str]]
 
-_SEQUENCES = ("x", "y", "dy", "dx")
+SEQUENCES = ("x", "y", "dy", "dx")
 _DROPOUT = ("dropout_seed", "dropout_offset")
 
 
@@ -62,7 +62,7 @@ def type_of(port: str, data_type: DataType) -> DataType:
 def check(where: str, rnn: Rnn, tensors: Tensors) -> None:
     """Raises the error of a tensor, by its port, that does not fit to the network or to the others."""
     there = {port: tensor for port, tensor in tensors.items() if tensor is not None}
-    sequences = {port: tensor for port, tensor in there.items() if port in _SEQUENCES}
+    sequences = {port: tensor for port, tensor in there.items() if port in SEQUENCES}
     data_type = next(iter(sequences.values())).data_type
     if rnn.uses_tf32 and data_type is not DataType.FLOAT:
         raise BadParamError.at(f"{where}.rnn.uses_tf32", expected="false but for FLOAT", got=data_type.name)

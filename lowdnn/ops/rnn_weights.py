@@ -9,6 +9,7 @@ Source: cudnn_adv.h, cudnnGetRNNWeightParams.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -70,6 +71,12 @@ class WeightSpace:
         """Every linLayerID."""
         gates = tuple(range(2 * self.rnn.gates))
         return (*gates, PROJECTION_ID) if self.rnn.projection_size else gates
+
+    @cached_property
+    def places(self) -> Mapping[tuple[int, int], tuple[Region | None, Region | None]]:
+        """The matrix and the bias by pseudo-layer and linLayerID."""
+        pairs = ((layer, number) for layer in range(self.rnn.pseudo_layers) for number in self.linear_layers)
+        return {pair: (self.matrix(*pair), self.bias(*pair)) for pair in pairs}
 
     def matrix(self, pseudo_layer: int, linear_layer: int) -> Region | None:
         """The matrix of one linear layer; None where there is none."""

@@ -98,7 +98,7 @@ def test_functions_that_are_not_there_refuse_by_name(caller: Caller) -> None:
         reason = known.get(name) or reason_of(name)
         text = f"{name}: NOT_SUPPORTED {name}: expected a function that lowdnn has, got one for {reason}"
         assert caller.last_error() == text
-    assert known["cudnnRNNForward"] == "recurrent networks"
+    assert known["cudnnGnnAggSimpleBackward"] == "graph neural networks"
 
 
 def test_the_last_error_is_the_threads_own_and_is_cut_off(caller: Caller) -> None:

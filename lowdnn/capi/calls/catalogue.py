@@ -20,6 +20,8 @@ from lowdnn.capi.calls import (
     operation_descriptors,
     pooling,
     reductions,
+    rnn,
+    rnn_descriptors,
     softmax,
     tensor_descriptors,
     transforms,
@@ -47,6 +49,8 @@ CALLS: Mapping[str, Call] = {
     **local_norms.CALLS,
     **dropout.CALLS,
     **transforms.CALLS,
+    **rnn_descriptors.CALLS,
+    **rnn.CALLS,
 }
 
 

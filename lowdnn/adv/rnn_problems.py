@@ -1,0 +1,142 @@
+"""Problems of recurrent networks: an operation on memory that lies in a certain way, and the plans made for it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from lowdnn import dtypes
+from lowdnn.adv.lengths import LengthWriter
+from lowdnn.backend.handle import Handle
+from lowdnn.enums import DataType, HeurMode
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.ranking import Candidate, rank
+from lowdnn.ops.base import Operation, inputs_of, outputs_of
+from lowdnn.ops.rnn import Rnn
+from lowdnn.ops.rnn_backward_data import RnnBackwardData
+from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
+from lowdnn.ops.rnn_forward import RnnForward
+from lowdnn.ops.rnn_saved import saved_dims
+from lowdnn.ops.rnn_tensors import SEQUENCES, dims_by_port, type_of
+from lowdnn.ops.tensor import Tensor, packed_strides
+from lowdnn.rnn_enums import RNNDataLayout
+from lowdnn.runtime.loaded_plan import LoadedPlan
+from lowdnn.status import NotSupportedError
+
+#: Problems that a handle keeps the plans of; the least recently used one goes first.
+_MAX_PROBLEMS = 256
+#: No engine asks for more than this.
+MAX_ALIGNMENT = 16
+
+Kind = type[RnnForward] | type[RnnBackwardData] | type[RnnBackwardWeights]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An operation of ``kind``.
+
+    left_out: ports of tensors that are not there.  packed_rows: of packed sequences, otherwise 0.
+    alignment_bytes: what all addresses are a multiple of.
+    """
+
+    kind: Kind
+    rnn: Rnn
+    data_type: DataType
+    layout: RNNDataLayout
+    packed_rows: int
+    left_out: frozenset[str]
+    alignment_bytes: int = MAX_ALIGNMENT
+    is_training: bool = True
+    is_added: bool = False
+    padding_fill: float = 0.0
+
+    @cached_property
+    def operation(self) -> RnnForward | RnnBackwardData | RnnBackwardWeights:
+        tensors = self._tensors()
+        if self.kind is RnnForward:
+            return RnnForward.of(self.rnn, tensors, is_training=self.is_training, padding_fill=self.padding_fill)
+        if self.kind is RnnBackwardData:
+            return RnnBackwardData.of(self.rnn, tensors)
+        return RnnBackwardWeights.of(self.rnn, tensors, is_added=self.is_added)
+
+    def _tensors(self) -> Mapping[str, Tensor]:
+        """By port; the uid of a tensor is the place of its port among all."""
+        rnn, dims = self.rnn, dict(dims_by_port(self.rnn))
+        padded = (rnn.max_length, rnn.batch_size)
+        for port in SEQUENCES:
+            size = rnn.input_size if port in ("x", "dx") else rnn.output_size
+            dims[port] = (self.packed_rows, size) if self.packed_rows else (*padded, size)
+        return {
+            port: self._tensor(uid, port, dims[port])
+            for uid, port in enumerate(dims, start=1)
+            if port not in self.left_out
+        }
+
+    def _tensor(self, uid: int, port: str, dims: tuple[int, ...]) -> Tensor:
+        data_type = type_of(port, self.data_type)
+        is_swapped = port in SEQUENCES and self.layout is RNNDataLayout.BATCH_MAJOR_UNPACKED
+        strides = packed_strides(dims, (1, 0, 2) if is_swapped else None)
+        return Tensor(uid, data_type, dims, strides, self._alignment_bytes(port, data_type), name=port)
+
+    def _alignment_bytes(self, port: str, data_type: DataType) -> int:
+        size_bytes = dtypes.info(data_type).size_bytes
+        if port in ("seq_lengths", "dropout_seed", "dropout_offset"):
+            return size_bytes
+        return MAX_ALIGNMENT if port in saved_dims(self.rnn) else max(self.alignment_bytes, size_bytes)
+
+
+class PlannedProblem:
+    """The plan of a problem on a handle's device; loaded at the first run."""
+
+    def __init__(self, handle: Handle, problem: Problem) -> None:
+        operation: Operation = problem.operation
+        ranking = rank(OperationGraph((operation,)), handle.arch, HeurMode.A, handle.engines)
+        if ranking.best is None:
+            raise NotSupportedError.at("rnn", expected="an engine for this network", got="none", hint=ranking.explain())
+        self._candidate: Candidate = ranking.best
+        self._ports = {tensor.uid: port for port, tensor in (inputs_of(operation) | outputs_of(operation)).items()}
+        self._loaded: LoadedPlan | None = None
+        self._order: tuple[str, ...] = ()
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self._candidate.plan.workspace_bytes
+
+    def prepared(self, handle: Handle) -> Callable[[Mapping[str, int], int], None]:
+        """What launches the plan into the handle's stream, on tensors at addresses by port, with a workspace."""
+        if self._loaded is None:
+            self._loaded = handle.load(self._candidate.plan)
+            self._order = tuple(self._ports[uid] for uid in self._loaded.uids)
+        execute, order, stream = self._loaded.execute, self._order, handle.stream
+
+        def run(addresses: Mapping[str, int], workspace: int) -> None:
+            execute(tuple([addresses[port] for port in order]), workspace, stream)
+
+        return run
+
+
+class RnnPlans:
+    """What a handle keeps for recurrent networks."""
+
+    def __init__(self) -> None:
+        self._planned: OrderedDict[Problem, PlannedProblem] = OrderedDict()
+        self._lengths: LengthWriter | None = None
+
+    def planned(self, handle: Handle, problem: Problem) -> PlannedProblem:
+        """Worked out at the first call with an equal problem. Raises NotSupportedError where no engine takes it."""
+        known = self._planned
+        found = known.get(problem)
+        if found is None:
+            found = known[problem] = PlannedProblem(handle, problem)
+            if len(known) > _MAX_PROBLEMS:
+                known.popitem(last=False)
+        else:
+            known.move_to_end(problem)
+        return found
+
+    def lengths(self, handle: Handle) -> LengthWriter:
+        if self._lengths is None:
+            self._lengths = LengthWriter(handle)
+        return self._lengths

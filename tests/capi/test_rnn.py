@@ -1,0 +1,161 @@
+"""Recurrent networks: descriptors, sizes, addresses of weights, and a training step through C."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lowdnn.enums import DataType, MathType, NanPropagation
+from lowdnn.rnn_enums import (
+    DirectionMode,
+    RNNAlgo,
+    RNNBiasMode,
+    RNNClipMode,
+    RNNDataLayout,
+    RNNInputMode,
+    RNNMode,
+)
+from lowdnn.status import Status
+from tests.support.capi import Caller
+
+STEPS, BATCH, INPUT, HIDDEN, LAYERS = 4, 3, 5, 8, 2
+SIZES = (INPUT, HIDDEN, HIDDEN, LAYERS)
+MODES = (
+    RNNAlgo.STANDARD, RNNMode.LSTM, RNNBiasMode.DOUBLE_BIAS, DirectionMode.BIDIRECTIONAL, RNNInputMode.LINEAR_INPUT,
+    DataType.FLOAT, DataType.FLOAT, MathType.FMA_MATH,
+)  # fmt: skip
+
+
+def network(caller: Caller, *, dropout: int = 0) -> int:
+    descriptor = int(caller.output("cudnnCreateRNNDescriptor"))
+    caller.call("cudnnSetRNNDescriptor_v8", descriptor, *MODES, *SIZES, dropout, 1)
+    return descriptor
+
+
+def sequences(caller: Caller, size: int, lengths: tuple[int, ...] = (4, 2, 1)) -> int:
+    descriptor = int(caller.output("cudnnCreateRNNDataDescriptor"))
+    arguments = (DataType.FLOAT, RNNDataLayout.SEQ_MAJOR_UNPACKED, STEPS, BATCH, size)
+    fill = ctypes.c_float(-1.5)
+    array = (ctypes.c_int * BATCH)(*lengths)
+    caller.call("cudnnSetRNNDataDescriptor", descriptor, *arguments, array, ctypes.byref(fill))
+    return descriptor
+
+
+def numbers(caller: Caller, name: str, descriptor: int, *kinds: Any) -> list[Any]:
+    """What a call on a descriptor writes through its pointers."""
+    values = [kind() for kind in kinds]
+    caller.call(name, descriptor, *map(ctypes.byref, values))
+    return [value.value for value in values]
+
+
+def test_a_descriptor_gives_back_what_was_set(caller: Caller) -> None:
+    dropout = int(caller.output("cudnnCreateDropoutDescriptor"))
+    caller.call("cudnnSetDropoutDescriptor", dropout, caller.handle(), ctypes.c_float(0.5), 0, 0, 0)
+    kinds = [ctypes.c_int] * 12 + [ctypes.c_void_p, ctypes.c_uint]
+    found = numbers(caller, "cudnnGetRNNDescriptor_v8", network(caller, dropout=dropout), *kinds)
+    assert found == [*map(int, MODES), *SIZES, dropout, 1]
+
+
+def test_sequences_give_back_what_was_set(caller: Caller) -> None:
+    values = [ctypes.c_int() for _ in range(5)]
+    lengths, fill = (ctypes.c_int * 4)(7, 7, 7, 7), ctypes.c_float()
+    outputs = (*map(ctypes.byref, values), 2, lengths, ctypes.byref(fill))
+    caller.call("cudnnGetRNNDataDescriptor", sequences(caller, INPUT), *outputs)
+    expected = [DataType.FLOAT, RNNDataLayout.SEQ_MAJOR_UNPACKED, STEPS, BATCH, INPUT]
+    assert [value.value for value in values] == expected
+    assert (list(lengths), fill.value) == ([4, 2, 7, 7], -1.5)
+
+
+def test_a_clip_is_kept_whenever_it_is_set(caller: Caller) -> None:
+    descriptor = int(caller.output("cudnnCreateRNNDescriptor"))
+    caller.call("cudnnRNNSetClip_v8", descriptor, RNNClipMode.MINMAX, NanPropagation.NOT_PROPAGATE_NAN, -0.5, 0.25)
+    caller.call("cudnnSetRNNDescriptor_v8", descriptor, *MODES, *SIZES, 0, 1)
+    kinds = (ctypes.c_int, ctypes.c_int, ctypes.c_double, ctypes.c_double)
+    assert numbers(caller, "cudnnRNNGetClip_v8", descriptor, *kinds) == [1, 0, -0.5, 0.25]
+    caller.call("cudnnRNNSetClip_v9", descriptor, RNNClipMode.MINMAX, -2.0, 2.0)
+    assert numbers(caller, "cudnnRNNGetClip_v8", descriptor, *kinds) == [1, 1, -2.0, 2.0]
+    caller.call("cudnnRNNSetClip_v9", descriptor, RNNClipMode.NONE, 0.0, 0.0)
+    assert numbers(caller, "cudnnRNNGetClip_v9", descriptor, kinds[0], *kinds[2:]) == [0, 0.0, 0.0]
+
+
+def test_addresses_of_weights(caller: Caller) -> None:
+    """As PyTorch asks for them: descriptors of three dimensions."""
+    handle, descriptor = caller.handle(), network(caller)
+    size = caller.output("cudnnGetRNNWeightSpaceSize", handle, descriptor, kind=ctypes.c_size_t)
+    assert size == 4 * (2 * (32 * 5 + 32 * 8) + 2 * (32 * 16 + 32 * 8) + 4 * 64)
+    matrix, bias = (int(caller.output("cudnnCreateTensorDescriptor")) for _ in range(2))
+    m_addr, b_addr = ctypes.c_void_p(), ctypes.c_void_p()
+    pointers = (matrix, ctypes.byref(m_addr), bias, ctypes.byref(b_addr))
+    caller.call("cudnnGetRNNWeightParams", handle, descriptor, 0, size, 0x1000, 5, *pointers)
+    assert (m_addr.value, b_addr.value) == (0x1000 + 4 * (160 + 64), 0x1000 + size - 4 * (256 - 40))
+    for tensor, dims in ((matrix, (1, 8, 8)), (bias, (1, 8, 1))):
+        kind, count, extents, strides = ctypes.c_int(), ctypes.c_int(), (ctypes.c_int * 3)(), (ctypes.c_int * 3)()
+        outputs = (ctypes.byref(kind), ctypes.byref(count), extents, strides)
+        caller.call("cudnnGetTensorNdDescriptor", tensor, 3, *outputs)
+        assert (kind.value, count.value, tuple(extents)) == (DataType.FLOAT, 3, dims)
+        assert tuple(strides) == (dims[1] * dims[2], dims[2], 1)
+    assert (
+        caller.status("cudnnGetRNNWeightParams", handle, descriptor, 4, size, 0x1000, 5, *pointers) is Status.BAD_PARAM
+    )
+
+
+def unset(caller: Caller) -> tuple[Any, ...]:
+    return ("cudnnGetRNNWeightSpaceSize", caller.handle(), int(caller.output("cudnnCreateRNNDescriptor")), 0)
+
+
+TOO_LONG = (ctypes.c_int * BATCH)(1, STEPS + 1, 1)
+
+#: By name: a call, its status, and what its message says.
+BAD: dict[str, tuple[Callable[[Caller], tuple[Any, ...]], Status, str]] = {
+    "unset": (unset, Status.BAD_PARAM, "rnnDesc: expected a descriptor that was set, got one that was only created"),
+    "a wide projection": (
+        lambda c: ("cudnnSetRNNDescriptor_v8", network(c), *MODES, INPUT, HIDDEN, HIDDEN + 1, LAYERS, 0, 1),
+        Status.BAD_PARAM,
+        "proj_size: expected 1 to the hidden size 8, got 9",
+    ),
+    "no such cell": (
+        lambda c: ("cudnnSetRNNDescriptor_v8", network(c), MODES[0], 9, *MODES[2:], *SIZES, 0, 1),
+        Status.BAD_PARAM,
+        "cellMode: expected a number of RNNMode, got 9",
+    ),
+    "no lengths": (
+        lambda c: ("cudnnSetRNNDataDescriptor", sequences(c, INPUT), 0, 0, STEPS, BATCH, INPUT, 0, 0),
+        Status.BAD_PARAM_NULL_POINTER,
+        "seqLengthArray: expected a pointer, got NULL",
+    ),
+    "a length beyond the maximum": (
+        lambda c: (
+            "cudnnSetRNNDataDescriptor",
+            sequences(c, INPUT),
+            0,
+            0,
+            STEPS,
+            BATCH,
+            INPUT,
+            (ctypes.c_int * 3)(1, 5, 1),
+            0,
+        ),
+        Status.BAD_PARAM,
+        "seq_length_array[1]: expected 1 to 4, got 5",
+    ),
+    "a clip that ends before it begins": (
+        lambda c: ("cudnnRNNSetClip_v9", network(c), RNNClipMode.MINMAX, 1.0, -1.0),
+        Status.BAD_PARAM,
+        "clip: expected lower <= upper, got 1.0 and -1.0",
+    ),
+    "no batch": (
+        lambda c: ("cudnnBuildRNNDynamic", c.handle(), network(c), 0),
+        Status.BAD_PARAM,
+        "mini_batch: expected 1 to 2147483647, got 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments(caller: Caller, name: str) -> None:
+    arguments, status, message = BAD[name]
+    assert caller.status(*arguments(caller)) is status
+    assert message in caller.last_error()
