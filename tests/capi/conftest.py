@@ -38,6 +38,6 @@ def global_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cycles(pytestconfig: pytest.Config) -> int:
-    """Repetitions in a test of many; ``--endurance`` asks for all of them."""
-    return 1000 if pytestconfig.getoption("endurance") else 10
+def endurance(pytestconfig: pytest.Config) -> bool:
+    """Tests of many cycles run all of them, as ``--endurance`` asks for."""
+    return bool(pytestconfig.getoption("endurance"))

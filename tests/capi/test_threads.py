@@ -69,7 +69,8 @@ def in_threads_of_python(program: ctypes.CDLL, tasks: Any) -> None:
         thread.join()
 
 
-def test_bits_are_those_of_one_thread(program: ctypes.CDLL, device: Runtime, cycles: int) -> None:
+def test_bits_are_those_of_one_thread(program: ctypes.CDLL, device: Runtime, endurance: bool) -> None:
+    cycles = 1000 if endurance else 10
     rng = np.random.default_rng()
     inputs = [
         [rng.standard_normal(shape, np.float32) for shape in ((1, 1, 4, 4), (1, 1, 2, 2), (1, 1, 3, 3))]
