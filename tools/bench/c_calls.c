@@ -15,9 +15,10 @@ static double now_us(void) {
 }
 
 /* library: from dlopen.  times_us: ``cycles`` rows with one time for each of the eight calls.
-   A NULL ``plan`` is not executed. Returns the statuses of all calls, or-ed. */
+   A NULL ``plan`` is not executed. The program computes by itself for ``pause_us`` before each cycle.
+   Returns the statuses of all calls, or-ed. */
 int run(void *library, cudnnHandle_t handle, cudnnBackendDescriptor_t plan, void **pointers, int64_t *uids,
-        int64_t count, void *workspace, int64_t cycles, double *times_us) {
+        int64_t count, void *workspace, double pause_us, int64_t cycles, double *times_us) {
   FROM_LIBRARY(cudnnSetStream);
   FROM_LIBRARY(cudnnBackendCreateDescriptor);
   FROM_LIBRARY(cudnnBackendSetAttribute);
@@ -28,6 +29,8 @@ int run(void *library, cudnnHandle_t handle, cudnnBackendDescriptor_t plan, void
   for (int64_t cycle = 0; cycle < cycles; ++cycle) {
     cudnnBackendDescriptor_t pack = NULL;
     double before = now_us();
+    for (const double until = before + pause_us; before < until; before = now_us()) {
+    }
 #define TIMED(call)                \
   do {                             \
     status |= (call);              \
@@ -57,6 +60,7 @@ struct arguments {
   int64_t *uids;
   int64_t count;
   void *workspace;
+  double pause_us;
   int64_t cycles;
   double *times_us;
   int status;
@@ -65,14 +69,14 @@ struct arguments {
 static void *run_with(void *arguments) {
   struct arguments *given = arguments;
   given->status = run(given->library, given->handle, given->plan, given->pointers, given->uids, given->count,
-                      given->workspace, given->cycles, given->times_us);
+                      given->workspace, given->pause_us, given->cycles, given->times_us);
   return NULL;
 }
 
 /* ``run`` in a thread of its own, which nobody else knows; -1 where there can be none. */
 int run_in_thread(void *library, cudnnHandle_t handle, cudnnBackendDescriptor_t plan, void **pointers, int64_t *uids,
-                  int64_t count, void *workspace, int64_t cycles, double *times_us) {
-  struct arguments given = {library, handle, plan, pointers, uids, count, workspace, cycles, times_us, -1};
+                  int64_t count, void *workspace, double pause_us, int64_t cycles, double *times_us) {
+  struct arguments given = {library, handle, plan, pointers, uids, count, workspace, pause_us, cycles, times_us, -1};
   pthread_t thread;
   if (pthread_create(&thread, NULL, run_with, &given) == 0) {
     pthread_join(thread, NULL);

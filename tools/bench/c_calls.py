@@ -1,10 +1,11 @@
 """Host time of the calls that PyTorch makes for each convolution, from a C program through the C library.
 
-    python -m tools.bench.c_calls [--device cuda|emulated] [--bursts N] [--busy] [--thread]
+    python -m tools.bench.c_calls [--device cuda|emulated] [--bursts N] [--busy] [--thread] [--pause US]
 
 A row is one call of the cycle, the last row the whole of it. On the emulated device, whose launches compute at once,
 the cycle is without cudnnBackendExecute. ``--busy``: another Python thread computes meanwhile, and a call may wait for
-the interpreter. ``--thread``: each burst comes from a new thread of C. Needs gcc.
+the interpreter, the more so with ``--pause``, where the program computes by itself between cycles, and the other thread
+gets the interpreter. ``--thread``: each burst comes from a new thread of C. Needs gcc.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ Cycles = Callable[[int], NDArray[np.float64]]
 
 
 @contextmanager
-def cycles_on(state: State, *, executes: bool, in_thread: bool = False) -> Iterator[Cycles]:
+def cycles_on(state: State, *, executes: bool, in_thread: bool = False, pause_us: float = 0.0) -> Iterator[Cycles]:
     """The cycles of a small convolution on a device; without ``executes`` the time of Execute is that of no call.
 
-    in_thread: each time in a new thread of C.
+    in_thread: each time in a new thread of C.  pause_us: before each cycle.
     """
     binding = Binding(state)
     try:
@@ -64,7 +65,7 @@ def cycles_on(state: State, *, executes: bool, in_thread: bool = False) -> Itera
             program = _program(binding, Path(folder), "run_in_thread" if in_thread else "run")
         handle = state.open_handle()
         with handle.runtime.context.activated():
-            yield _cycles(program, state, handle, executes=executes)
+            yield _cycles(program, state, handle, executes=executes, pause_us=pause_us)
     finally:
         binding.end()
 
@@ -79,11 +80,11 @@ def _program(binding: Binding, folder: Path, name: str) -> Callable[..., int]:
     library = binding.library(folder / "own.so")
     run = getattr(ctypes.CDLL(str(folder / "user.so")), name)
     address, number = ctypes.c_void_p, ctypes.c_int64
-    run.argtypes = (address, address, address, address, address, number, address, number, address)
+    run.argtypes = (*[address] * 5, number, address, ctypes.c_double, number, address)
     return partial(run, library._handle)
 
 
-def _cycles(run: Callable[..., int], state: State, handle: Handle, *, executes: bool) -> Cycles:
+def _cycles(run: Callable[..., int], state: State, handle: Handle, *, executes: bool, pause_us: float) -> Cycles:
     graph = parse_case(_CASE).graph()
     candidate = rank(graph, handle.arch, HeurMode.A, handle.engines).candidates[0]
     tensors, context = candidate.plan.tensors, handle.runtime.context
@@ -100,7 +101,7 @@ def _cycles(run: Callable[..., int], state: State, handle: Handle, *, executes: 
 
     def cycles(count: int, keep: object = (memory, pointers, uids)) -> NDArray[np.float64]:
         times_us = np.zeros((count, len(CALLS)))
-        status = run(*shared, workspace.address, count, times_us.ctypes.data)
+        status = run(*shared, workspace.address, pause_us, count, times_us.ctypes.data)
         if status:
             raise RuntimeError(f"a call failed: {state.last_error.message.decode()}")
         handle.synchronize()
@@ -135,17 +136,19 @@ def main() -> None:
     parser.add_argument("--bursts", type=int, default=100, help=f"runs of {_BURST} cycles (default 100)")
     parser.add_argument("--busy", action="store_true", help="with another Python thread that computes")
     parser.add_argument("--thread", action="store_true", help="from a new thread of C for each burst")
+    parser.add_argument("--pause", type=float, default=0.0, metavar="US", help="microseconds before each cycle")
     options = parser.parse_args()
     executes = options.device == "cuda"
-    calling = cycles_on(State(open_driver(options.device)), executes=executes, in_thread=options.thread)
+    state = State(open_driver(options.device))
+    calling = cycles_on(state, executes=executes, in_thread=options.thread, pause_us=options.pause)
     with calling as cycles, _busy_thread(options.busy):
         cycles(_BURST)
         times_us = np.concatenate([cycles(_BURST) for _ in range(options.bursts)])
-    print(f"{'call':28}{'median us':>10}{'10 %':>9}{'99 %':>9}")
+    print(f"{'call':28}{'median us':>10}{'10 %':>9}{'99 %':>10}{'99.9 %':>10}{'mean':>9}")
     for name, column in zip((*CALLS, "the cycle"), (*times_us.T, times_us.sum(axis=1)), strict=True):
         if executes or name != "Execute":
-            low, median, high = np.percentile(column, (10, 50, 99))
-            print(f"{name:28}{median:10.2f}{low:9.2f}{high:9.2f}")
+            low, median, high, highest = np.percentile(column, (10, 50, 99, 99.9))
+            print(f"{name:28}{median:10.2f}{low:9.2f}{high:10.2f}{highest:10.2f}{column.mean():9.2f}")
 
 
 if __name__ == "__main__":
