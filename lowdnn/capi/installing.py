@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 
 from lowdnn.capi.cudart.catalogue import RUNTIME_NAME, cudart
 from lowdnn.capi.library import LIBRARY_NAME, cudnn, write_library
-from lowdnn.capi.loading import load, load_runtime, process_state
+from lowdnn.capi.loading import LOADING, load, load_runtime, process_state
 from lowdnn.config import Config, put_first
 from lowdnn.status import SublibraryLoadingFailedError
 
@@ -38,16 +38,17 @@ def install() -> ctypes.CDLL:
 
     Raises SublibraryLoadingFailedError where another library of the SONAME has been loaded.
     """
-    if Config.from_environment().device == "emulated" and _in_process(RUNTIME_NAME) is None:
-        install_runtime()
-    found = loaded_library()
-    if found is None:
-        return _install_new()
-    if not found.is_own:
-        hint = "call it before a framework is imported"
-        raise SublibraryLoadingFailedError.at("install", expected=f"no {LIBRARY_NAME} yet", got=found.file, hint=hint)
-    _search_first(Path(found.file))
-    return load()
+    with LOADING:
+        if Config.from_environment().device == "emulated" and _in_process(RUNTIME_NAME) is None:
+            install_runtime()
+        found = loaded_library()
+        if found is None:
+            return _install_new()
+        if not found.is_own:
+            expected, hint = f"no {LIBRARY_NAME} yet", "call it before a framework is imported"
+            raise SublibraryLoadingFailedError.at("install", expected=expected, got=found.file, hint=hint)
+        _search_first(Path(found.file))
+        return load()
 
 
 def install_runtime() -> ctypes.CDLL:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
 from lowdnn.capi.calls.catalogue import CALLS
 from lowdnn.capi.calls.remembering import remembering
@@ -26,6 +27,9 @@ from lowdnn.capi.stubs.fallbacks import ANSWERED_BY_STUBS
 from lowdnn.capi.texts import error_strings, last_error_string
 from lowdnn.status import BadParamError
 
+#: Held while a library is made and connected: threads that ask at once get the same one.
+LOADING: Final = threading.RLock()
+
 
 def load(path: str | os.PathLike[str] | None = None) -> ctypes.CDLL:
     """The library, ready to be called: what ``ctypes.CDLL("libcudnn.so.9")`` would return.
@@ -35,22 +39,25 @@ def load(path: str | os.PathLike[str] | None = None) -> ctypes.CDLL:
 
     Raises BadParamError for a file that is not such a library, OSError where it cannot be loaded.
     """
-    return _process().library(path)
+    with LOADING:
+        return _process().library(path)
 
 
 def load_runtime() -> ctypes.CDLL:
     """The stand-in for the CUDA runtime, ready to be called; raises NotSupportedError but on the emulated device."""
-    return _process().runtime.load()
+    with LOADING:
+        return _process().runtime.load()
 
 
 def process_state() -> State:
     """The process's handles, descriptors and graphs of C callers."""
-    return _process().state
+    with LOADING:
+        return _process().state
 
 
 def reset() -> None:
     """Closes every handle; all pointers of C callers end. Functions stay callable."""
-    _process().state.close()
+    process_state().close()
 
 
 class Binding:

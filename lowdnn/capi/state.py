@@ -73,6 +73,15 @@ class State:
         self._lock = threading.Lock()
 
     @property
+    def device_kind(self) -> str:
+        """``cuda`` or ``emulated``. No driver is opened where LOWDNN_DEVICE says which."""
+        if self._driver is None:
+            device = Config.from_environment().device
+            if device != "auto":
+                return device
+        return self.driver.kind
+
+    @property
     def driver(self) -> Driver:
         with self._lock:
             if self._driver is None:

@@ -22,13 +22,14 @@ USER = "int cudnnGraphVersionCheck(void); int answer(void) { return cudnnGraphVe
 OTHER = "int cudnnGraphVersionCheck(void) { return 77; }\n"
 
 
-def run(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """``python -m lowdnn.capi`` with the arguments."""
+def run(*arguments: str, cwd: Path, typed: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """``python -m lowdnn.capi`` with the arguments.  typed: its standard input."""
     known = {"LOWDNN_DEVICE": "emulated", "PYTHONPATH": os.getcwd()} | environment
     return subprocess.run(
         [sys.executable, "-m", "lowdnn.capi", *arguments],
         cwd=cwd,
         env=os.environ | known,
+        input=typed,
         capture_output=True,
         text=True,
         timeout=120,
@@ -111,6 +112,54 @@ def test_a_program_and_its_children_run_on_the_library(tmp_path: Path) -> None:
     path = f"{tmp_path}{os.pathsep}{os.getcwd()}"
     done = run("program.py", "-x", cwd=tmp_path, PYTHONPATH=path)
     assert (done.stdout, done.stderr, done.returncode) == ("['-x', 'child']\n['-x']\n", "", 0)
+
+
+def test_processes_of_multiprocessing_are_connected(tmp_path: Path) -> None:
+    """Run as a module, with input; a child has handles of its own, however it begins."""
+    (tmp_path / "program.py").write_text("""if True:
+        import ctypes, multiprocessing, sys
+        def opened(_):
+            handle = ctypes.c_void_p()
+            library = ctypes.CDLL("libcudnn.so.9")
+            return library.cudnnCreate(ctypes.byref(handle)) or library.cudnnDestroy(handle)
+        if __name__ == "__main__":
+            print(sys.argv[1:], sys.stdin.read(), flush=True)
+            for method in ("spawn", "fork", "forkserver"):
+                with multiprocessing.get_context(method).Pool(2) as pool:
+                    print(method, pool.map(opened, range(4)))
+            print("parent", opened(0))
+    """)
+    path = f"{tmp_path}{os.pathsep}{os.getcwd()}"
+    done = run("-m", "program", "--its", "arguments", cwd=tmp_path, typed="typed", PYTHONPATH=path)
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout.splitlines() == [
+        "['--its', 'arguments'] typed",
+        "spawn [0, 0, 0, 0]",
+        "fork [0, 0, 0, 0]",
+        "forkserver [0, 0, 0, 0]",
+        "parent 0",
+    ]
+
+
+def test_threads_that_install_at_once_get_one_library(tmp_path: Path) -> None:
+    code = """if True:
+        import os, sys, threading
+        from lowdnn import capi
+        sys.setswitchinterval(1e-6)
+        handles, barrier = [], threading.Barrier(8)
+        def work(call):
+            barrier.wait()
+            handles.append(call()._handle)
+        threads = [threading.Thread(target=work, args=(call,)) for call in [capi.install, capi.load] * 4]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        assert len(handles) == 8 and len(set(handles)) == 1
+        folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if "lowdnn-" in folder]
+        assert len(folders) <= 1, folders
+        capi.loaded_library().is_answered or sys.exit("not connected")
+        print("one")
+    """
+    assert python(code, tmp_path) == "one\n"
 
 
 @needs_gcc

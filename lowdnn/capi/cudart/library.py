@@ -23,7 +23,7 @@ class RuntimeLibrary:
     def load(self) -> ctypes.CDLL:
         """The library, ready to be called. Raises NotSupportedError where the device is not the emulated one."""
         if self._library is None:
-            self._state.entered()
+            self._state.check_device()
             with TemporaryDirectory() as folder:
                 path = Path(folder) / RUNTIME_NAME
                 path.write_bytes(runtime_library())

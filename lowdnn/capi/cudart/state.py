@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import Final
+from typing import Final, cast
 
 from lowdnn.capi.cudart.referenced import UserObjects
 from lowdnn.capi.state import State
@@ -45,14 +45,18 @@ class RuntimeState:
         self._lock = threading.Lock()
         self._context: Context | None = None
 
+    def check_device(self) -> None:
+        """Raises NotSupportedError for another device than the emulated one: CUDA's own runtime manages its memory."""
+        kind = self._state.device_kind
+        if kind != "emulated":
+            hint = "let CUDA's own runtime be loaded"
+            raise NotSupportedError.at("install_runtime.driver", expected="emulated", got=kind, hint=hint)
+
     @property
     def driver(self) -> EmulatedDriver:
-        """Raises NotSupportedError for another driver, whose memory only CUDA's own runtime manages."""
-        driver = self._state.driver
-        if not isinstance(driver, EmulatedDriver):
-            hint = "let CUDA's own runtime be loaded"
-            raise NotSupportedError.at("install_runtime.driver", expected="emulated", got=driver.kind, hint=hint)
-        return driver
+        """Opened at the first call, as CUDA's own runtime does it: a child that is forked before has its own."""
+        self.check_device()
+        return cast(EmulatedDriver, self._state.driver)
 
     def entered(self) -> EmulatedDriver:
         """The driver, with the primary context current in the calling thread, as every call of a runtime has it."""

@@ -16,7 +16,7 @@ def connect() -> None:
         sys.path.append(str(_FOLDER.parents[2]))
     try:
         from lowdnn.capi import install
-    except ImportError:
+    except (ImportError, SyntaxError):  # a package is missing, or Python is older than lowdnn
         return
     install()
 
