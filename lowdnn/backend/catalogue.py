@@ -45,9 +45,9 @@ _MACHINERY: tuple[type, ...] = (
 def declarations() -> Mapping[DescriptorType, type]:
     """The declaring class of each descriptor type, in the order of the types' numbers.
 
-    A compound operation comes before the one that it may stand for.
+    A compound operation comes before the one that it may stand for; a special form comes with the values that it fits.
     """
-    listed = (*catalog.descriptors(), *catalog.compounds(), *_MACHINERY)
+    listed = [cls for cls in (*catalog.descriptors(), *catalog.compounds(), *_MACHINERY) if not hasattr(cls, "form_of")]
     classes: dict[DescriptorType, type] = {cls.descriptor_type: cls for cls in listed}  # type: ignore[attr-defined]
     return dict(sorted(classes.items()))
 

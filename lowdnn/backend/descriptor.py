@@ -16,7 +16,7 @@ from typing import Any
 
 from lowdnn.backend.inert import InertAttribute
 from lowdnn.backend.slots import Slot, required_of, slots_of
-from lowdnn.backend.uncomputed import Uncomputed, finalized
+from lowdnn.backend.uncomputed import Uncomputed, finalized, form_for
 from lowdnn.backend.values import (
     HostAddress,
     ReadAddress,
@@ -140,20 +140,25 @@ class Descriptor:
         """
         if self._value is not None:
             raise BadParamError.at(self._label, expected="one finalize", got="a second one")
-        declared = attributes_of(self._declaration)
-        if not declared:
+        if not attributes_of(self._declaration):
             raise NotSupportedError.at(
                 self._label, expected="a descriptor that callers finalize", got="a read-only one"
             )
         if not self._draft.keys() >= required_of(self._declaration):
-            missing = [name.name for name, item in declared.items() if item.required and name not in self._draft]
-            raise BadParamError.at(
-                self._label, expected="every required attribute", got="none for " + ", ".join(missing)
-            )
+            self._check_required()
         self._value = finalized(self._declaration, self._draft)
 
     def __repr__(self) -> str:
         return f"<{self._label}: {self._value if self.is_finalized else 'not finalized'}>"
+
+    def _check_required(self) -> None:
+        """Raises BadParamError for attributes that the descriptor's form needs."""
+        needed = required_of(form_for(self._declaration, self._draft))
+        missing = [name.name for name in attributes_of(self._declaration) if name in needed - self._draft.keys()]
+        if missing:
+            raise BadParamError.at(
+                self._label, expected="every required attribute", got="none for " + ", ".join(missing)
+            )
 
     def _not_finalized(self) -> LowdnnError:
         return NotFinalizedError.at(self._label, expected="a finalized descriptor", got="one that is not")
@@ -187,7 +192,8 @@ class Descriptor:
             return self._draft[name]
         if isinstance(self._value, Uncomputed):
             return self._value.value_of(declared)
-        return getattr(self._value, declared.field) if declared.field else None
+        # A special form of an operation does not have the attributes that it does not take.
+        return getattr(self._value, declared.field, None) if declared.field else None
 
     def _slot(self, name: AttributeName, attribute_type: AttributeType) -> Slot:
         """The attribute's slot; raises what ``set_attribute`` raises about the attribute and its type."""

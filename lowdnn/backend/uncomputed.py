@@ -85,13 +85,16 @@ def uncomputed_attributes(descriptor_type: DescriptorType) -> Mapping[AttributeN
 
 
 def finalized(declaration: type, given: Mapping[AttributeName, Any]) -> Any:
-    """The instance of ``declaration`` with the values of ``given``, or an ``Uncomputed`` with them.
+    """The instance of ``declaration`` with the values of ``given``, or of its form for them, or an ``Uncomputed``.
 
     What can be checked of the latter is checked: all but the values that no engine knows, and what is said about them.
     """
     declared = attributes_of(declaration)
     if not _is_part_of_graphs(declaration):
         return declaration(**{declared[name].field: value for name, value in given.items()})
+    form = form_for(declaration, given)
+    if form is not declaration:
+        declaration, declared = form, _checked_form(form, given)
     error = next(_errors(declaration, given), None)
     known = {declared[name].field: _numbers(value) for name, value in given.items() if name in declared}
     if isinstance(known.get("constant_value"), HostAddress) and known["data_type"] not in _STAND_INS:
@@ -104,6 +107,22 @@ def finalized(declaration: type, given: Mapping[AttributeName, Any]) -> Any:
     elif first_error(_flat(known.values())) is None:
         declaration(**known)
     return Uncomputed(declaration, given, error)
+
+
+def form_for(declaration: type, given: Mapping[AttributeName, Any]) -> type:
+    """The class that a descriptor of ``declaration`` with these values becomes."""
+    return next((form for form in catalog.forms(declaration) if form.fits(given)), declaration)  # type: ignore[attr-defined]
+
+
+def _checked_form(form: type, given: Mapping[AttributeName, Any]) -> Mapping[AttributeName, Attribute]:
+    """The form's attributes; raises BadParamError for a value of one that the form does not have."""
+    declared = attributes_of(form)
+    kind: DescriptorType = form.descriptor_type  # type: ignore[attr-defined]
+    extra = next((name for name in given if name not in declared and name not in uncomputed_attributes(kind)), None)
+    if extra is not None:
+        where = f"{kind.name} descriptor.{extra.name}"
+        raise BadParamError.at(where, expected=f"none for {form.__name__}", got="one that is set")
+    return declared
 
 
 @cache

@@ -20,6 +20,7 @@ from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.matmul_extents import MatmulWithExtents
 from lowdnn.ops.norm import compute_type_of
+from lowdnn.ops.norm_inference import BatchNormInference
 from lowdnn.ops.ragged import RaggedLoad, RaggedStore, packed_shape
 from lowdnn.ops.rng import Rng, RngOperation
 from lowdnn.ops.sdpa import Lengths
@@ -126,6 +127,8 @@ class _Expansion:
             self._add_band_mask(operation)
         elif isinstance(operation, MatmulWithExtents):
             self._add_product(operation)
+        elif isinstance(operation, BatchNormInference):
+            self._add_inference(operation)
         elif isinstance(operation, DescribedReduction):
             self._builder.add(operation.operation(self._builder.new_uid))
         elif isinstance(operation, Operation):
@@ -214,6 +217,19 @@ class _Expansion:
         padding = op.matmul.padding_value
         rows = self._before(product, rank - 2, op.m, padding)
         self._builder.give(self._before(rows, rank - 1, op.n, padding), op.c)
+
+    def _add_inference(self, op: BatchNormInference) -> None:
+        steps = (
+            (PointwiseMode.SUB, op.mean),
+            (PointwiseMode.MUL, op.inv_variance),
+            (PointwiseMode.MUL, op.scale),
+            (PointwiseMode.ADD, op.bias),
+        )
+        y = op.x
+        for mode, operand in steps:
+            if operand is not None:
+                y = self._builder.pointwise(mode, y, operand, compute_type=compute_type_of(op.x))
+        self._builder.give(y, op.y)
 
     def _before(self, x: Tensor, axis: int, extent: Tensor | None, other: float) -> Tensor:
         """``x`` where its index along ``axis`` is less than ``extent``, elsewhere ``other``."""

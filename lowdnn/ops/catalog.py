@@ -44,6 +44,12 @@ def compounds() -> tuple[type, ...]:
 
 
 @cache
+def forms(declaration: type) -> tuple[type, ...]:
+    """The classes that stand for descriptors of ``declaration`` whose values they fit (``fits``)."""
+    return tuple(cls for cls in declared() if getattr(cls, "form_of", None) is declaration)
+
+
+@cache
 def descriptors() -> tuple[type, ...]:
     """What the backend has descriptors of; compound operations included."""
     return tuple(cls for cls in declared() if cls.descriptor_type is not None)  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ and inv_variance are outputs; BATCH_NORM may carry running statistics on,
     output_running = (1 - exp_avg_factor) * input_running + exp_avg_factor * this batch's
 
 with the variance of the batch divided by count - 1, or by 1 where a channel has one element. The inference phase has no
-statistics; that of BATCH_NORM, whose statistics are inputs, is pointwise arithmetic and not this operation.
+statistics; that of BATCH_NORM, whose statistics are inputs, is another operation (``norm_inference``).
 Elements may be of any size: squares that FLOAT cannot hold do not show in y.
 Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR. GROUP_NORM is defined as by Wu and He, "Group
 normalization", 2018.
@@ -160,7 +160,7 @@ class NormForward:
         if self.phase is NormFwdPhase.INFERENCE:
             if self.mode is NormMode.BATCH_NORM:
                 raise NotSupportedError.at(
-                    f"{where}.phase", expected="TRAINING for BATCH_NORM", got="INFERENCE", hint="write it as pointwise"
+                    f"{where}.phase", expected="TRAINING for BATCH_NORM", got="INFERENCE", hint="use BatchNormInference"
                 )
             if self.mean is not None or self.inv_variance is not None:
                 raise BadParamError.at(f"{where}.mean, inv_variance", expected="none for INFERENCE", got="a tensor")

@@ -7,6 +7,7 @@ from lowdnn.enums import DataType, NormFwdPhase, NormMode, PointwiseMode, Reduce
 from lowdnn.ops.norm import NormShape, compute_type_of
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.norm_inference import BatchNormInference
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.softmax import Softmax
@@ -39,6 +40,15 @@ def norm_forward(growth: Growth) -> None:
     epsilon = growth.scalar(x.rank, DataType.FLOAT, 0.01, name="epsilon")
     y = growth.output(x.dims, growth.float_type())
     growth.add(NormForward(mode, phase, x, epsilon, y, *parameters, mean, inv_variance, *running, groups=groups))
+
+
+def batch_norm_inference(growth: Growth) -> None:
+    x = _rows(growth)
+    dims = NormShape(NormMode.BATCH_NORM, x.dims, None, 0).stats_dims
+    given = {name: growth.input(dims, growth.choose(_STATISTICS), name=name) for name in ("mean", "inv_variance")}
+    parameters = {name: growth.like(dims, growth.float_type()) for name in ("scale", "bias") if growth.chance(0.7)}
+    y = growth.output(x.dims, growth.float_type())
+    growth.add(BatchNormInference(NormMode.BATCH_NORM, NormFwdPhase.INFERENCE, x=x, y=y, **given, **parameters))
 
 
 def norm_backward(growth: Growth) -> None:

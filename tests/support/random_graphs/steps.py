@@ -39,6 +39,7 @@ LISTED: Mapping[str, tuple[Step, int, bool]] = {
     "resample_backward": (sums.resample_backward, 1, True),
     "norm_forward": (rows.norm_forward, 3, False),
     "norm_backward": (rows.norm_backward, 2, False),
+    "batch_norm_inference": (rows.batch_norm_inference, 1, False),
     "softmax": (rows.softmax, 2, False),
     "softmax_backward": (rows.softmax_backward, 1, False),
     "transpose": (moves.transpose, 2, True),
