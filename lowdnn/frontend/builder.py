@@ -20,7 +20,7 @@ from lowdnn.frontend.nodes import Node
 from lowdnn.graph.expansion import expanded
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops import tensor as ops
-from lowdnn.ops.base import Operation
+from lowdnn.ops.base import HasPorts
 from lowdnn.ops.tensor import packed_strides
 from lowdnn.status import BadParamError, DuplicatedEntriesError, LowdnnError, NotSupportedError
 
@@ -257,7 +257,7 @@ class GraphBuilder:
         for output in entry.outputs:
             self._infer_type(output)
 
-    def _operation(self, entry: Entry, meanings: Mapping[int, ops.Tensor]) -> Operation:
+    def _operation(self, entry: Entry, meanings: Mapping[int, ops.Tensor]) -> HasPorts:
         """The operation of ``entry``; ``meanings`` has the operation graph's tensors by ``id`` of the caller's."""
         try:
             return entry.node.lower(entry.outputs, self._compute_type(entry), lambda tensor: meanings[id(tensor)])

@@ -29,17 +29,18 @@ from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.layouts import strides_like
 from lowdnn.ops import gen_stats, matmul, moe_grouped_matmul, moe_grouped_matmul_backward, pointwise
 from lowdnn.ops import tensor as ops
-from lowdnn.ops.base import Operation
+from lowdnn.ops.base import HasPorts, Operation
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
+from lowdnn.ops.described_reduction import DescribedReduction
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.moe_grouped_matmul import MoeGroupedMatmul
 from lowdnn.ops.moe_grouped_matmul_backward import MoeGroupedMatmulBackward
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
-from lowdnn.ops.reduction import Reduction, ReductionOperation
+from lowdnn.ops.reduction import Reduction
 from lowdnn.ops.tensor import channels_last_strides, packed_strides
 from lowdnn.status import BadParamError
 
@@ -72,7 +73,7 @@ class Node(Protocol):
     def infer(self, outputs: tuple[Tensor, ...], compute_type: DataType) -> None:
         """Fills the dims and strides that the outputs lack; raises ShapeMismatchError."""
 
-    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> HasPorts:
         """The operation, with the tensors that ``lowered`` gives; raises what its checks raise."""
 
 
@@ -345,9 +346,9 @@ class ReductionNode(Ports):
         if not output.get_stride():
             output.set_stride(channels_last_strides(tuple(output.get_dim())))
 
-    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> Operation:
+    def lower(self, outputs: tuple[Tensor, ...], compute_type: DataType, lowered: Lowered) -> HasPorts:
         (output,) = outputs
-        return ReductionOperation(Reduction(self.mode, compute_type), lowered(self.inputs[0]), lowered(output))
+        return DescribedReduction((lowered(self.inputs[0]),), (lowered(output),), Reduction(self.mode, compute_type))
 
 
 @dataclass(frozen=True)

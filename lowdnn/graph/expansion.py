@@ -130,9 +130,20 @@ class _Expansion:
         elif isinstance(operation, BatchNormInference):
             self._add_inference(operation)
         elif isinstance(operation, DescribedReduction):
-            self._builder.add(operation.operation(self._builder.new_uid))
+            self._add_reduction(operation)
         elif isinstance(operation, Operation):
             self._builder.add(operation)
+
+    def _add_reduction(self, op: DescribedReduction) -> None:
+        builder, reduction = self._builder, op.reduction
+        if reduction is None or not op.has_groups:
+            builder.add(op.operation(builder.new_uid))
+            return
+        dims, axes = op.group_dims
+        (x,), (y,) = op.x, op.y
+        values = builder.reshape(x, dims)
+        joined = builder.reduction(reduction.operator, values, axes, compute_type=reduction.compute_type)
+        builder.give(builder.reshape(joined, y.dims), y)
 
     def _add_attention(self, op: SdpaForward) -> None:
         builder = self._builder

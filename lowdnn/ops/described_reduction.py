@@ -1,8 +1,11 @@
 """A reduction as its descriptor has it: by an operator that has a name, or by one that a sub-graph describes.
 
 With ``subgraph`` it stands for a ``CustomReduction`` of x and y over ``axes``; otherwise for a ``ReductionOperation``
-of one x and one y. Tensors of the sub-graph are named by their uids, one for each y: what holds the joined elements so
-far (``accumulator_uids``), what holds the next ones (``current_uids``) and what is made of both (``output_uids``). They
+of one x and one y. Where an extent of y is a part of x's, an element of y is made of neighbours along that axis of x:
+``group_dims`` has two axes for it, of which y lacks the second.
+
+Tensors of the sub-graph are named by their uids, one for each y: what holds the joined elements so far
+(``accumulator_uids``), what holds the next ones (``current_uids``) and what is made of both (``output_uids``). They
 have one element, and hold numbers of ``compute_types``, whatever type they are declared with; these are by default the
 types of y.
 Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR.
@@ -113,7 +116,35 @@ class DescribedReduction:
         if self.reduction is None or (len(self.x), len(self.y)) != (1, 1):
             got = f"{len(self.x)} and {len(self.y)}"
             raise BadParamError.at(f"{_WHERE}.x, y", expected="one tensor each without a sub-graph", got=got)
-        return ReductionOperation(self.reduction, self.x[0], self.y[0])
+        x, y = self.x[0], self.y[0]
+        if self.has_groups:  # checked as what it would be without them
+            y = replace(y, dims=tuple(1 if _is_grouped(*pair) else pair[1] for pair in self._extents))
+        return ReductionOperation(self.reduction, x, y)
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether an element of y is made of some neighbours along an axis of x, which has more of them."""
+        return any(_is_grouped(*pair) for pair in self._extents)
+
+    @property
+    def group_dims(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The dims of x with an axis for the groups and one for their elements, and the axes that y does not have."""
+        dims: list[int] = []
+        axes: list[int] = []
+        for source, target in self._extents:
+            if _is_grouped(source, target):
+                axes.append(len(dims) + 1)
+                dims += (target, source // target)
+            else:
+                axes += [len(dims)] * (target != source)
+                dims.append(source)
+        return tuple(dims), tuple(axes)
+
+    @property
+    def _extents(self) -> list[tuple[int, int]]:
+        """Of x and y, where they are one tensor each of the same rank without a sub-graph."""
+        is_plain = self.subgraph is None and (len(self.x), len(self.y)) == (1, 1)
+        return list(zip(self.x[0].dims, self.y[0].dims, strict=False)) if is_plain else []
 
     def _operator(self, operations: tuple[HasPorts, ...], new_uid: Callable[[], int]) -> Subgraph:
         """The sub-graph on virtual tensors with new uids, its ends in the compute types."""
@@ -134,6 +165,10 @@ class DescribedReduction:
         given = (own[uid] for uid in (*self.accumulator_uids, *self.current_uids))
         made = (own[uid] for uid in self.output_uids)
         return Subgraph(tuple(given), tuple(made), tuple(_pointwise(op, own) for op in operations))
+
+
+def _is_grouped(source: int, target: int) -> bool:
+    return 1 < target < source and source % target == 0
 
 
 def _own(tensor: Tensor, uid: int, data_type: DataType | None) -> Tensor:

@@ -74,7 +74,9 @@ class ReductionOperation:
             raise ShapeMismatchError.at("reduction.y.dims", expected=f"rank {self.x.rank} as x", got=list(self.y.dims))
         for axis, (source, target) in enumerate(zip(self.x.dims, self.y.dims, strict=True)):
             if target not in (1, source):
-                raise ShapeMismatchError.at(f"reduction.y.dims[{axis}]", expected=f"1 or {source} as x", got=target)
+                raise ShapeMismatchError.at(
+                    f"reduction.y.dims[{axis}]", expected=f"1, {source} as x, or a part of it", got=target
+                )
 
     @property
     def compute_type(self) -> DataType:

@@ -2,9 +2,9 @@
 
     python -m tools.checks.frameworks [--framework NAME] [--only WORD ...] [--passes NAME ...] [--out FILE]
 
-A row: the largest error of loss, output and gradients against float64, as a multiple of the real library's error or of
-what two of its runs differ by, whichever is more (above ``--most`` it is a FAIL), then the time of a step and of the
-first one on each. Both processes work at the same time in the first pass, which compares results, and one after the
+A row: the largest error of loss, output and gradients against float64, as a multiple of the real library's error, of
+what two of its runs differ by or of one rounding, whichever is most (above ``--most`` it is a FAIL), and the same of
+single results; then the times of the first step and of later ones on each. Both processes work at the same time in the first pass, which compares results, and one after the
 other in the second, which takes times.
 """
 
@@ -23,8 +23,8 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
-from tools.checks.frameworks.cases import Case, table
-from tools.checks.frameworks.errors import ratio
+from tools.checks.frameworks.cases import Case, parse, table
+from tools.checks.frameworks.errors import ROUNDING, ratio
 
 LIBRARIES = ("real", "own")
 #: Measures of each framework: (name, arguments).
@@ -165,16 +165,18 @@ class Run:
 
 def worst(row: Mapping[str, Any]) -> float:
     """The largest multiple of the real library's errors: of loss, output and gradients, each taken together."""
-    real, own = row["real"], row["own"]
-    return max(ratio(error, real["errors"][name], real["spread"][name]) for name, error in own["errors"].items())
+    return max(_multiples(row, "errors", "spread").values())
 
 
-def worst_one(row: Mapping[str, Any]) -> tuple[float, str]:
-    """The same of single results, with the name of the one."""
+def worst_one(row: Mapping[str, Any]) -> float:
+    """The same of single results."""
+    return max(_multiples(row, "each", "each_spread").values())
+
+
+def _multiples(row: Mapping[str, Any], errors: str, spread: str) -> dict[str, float]:
     real, own = row["real"], row["own"]
-    return max(
-        (ratio(error, real["each"][name], real["each_spread"][name]), name) for name, error in own["each"].items()
-    )
+    least = ROUNDING[parse(row["framework"], row["case"]).word("precision")]
+    return {name: ratio(error, real[errors][name], real[spread][name], least) for name, error in own[errors].items()}
 
 
 def line_of(row: Mapping[str, Any], most: float) -> str:
@@ -190,7 +192,7 @@ def line_of(row: Mapping[str, Any], most: float) -> str:
     verdict = "ok  " if worst(row) <= most else "FAIL"
     error = max(own["errors"].values())
     first = f"first {real['first_s']:7.2f} {own['first_s']:7.2f} s"
-    text = f"{verdict} {row['case']:76} {worst(row):6.2f} of {error:.1e}, {worst_one(row)[0]:.2f}  {first}"
+    text = f"{verdict} {row['case']:76} {worst(row):6.2f} of {error:.1e}, {worst_one(row):.2f}  {first}"
     if "step_ms" not in real or "step_ms" not in own:
         return text
     step = f"step {real['step_ms']:8.3f} {own['step_ms']:8.3f} ms ({own['step_ms'] / real['step_ms']:.2f})"

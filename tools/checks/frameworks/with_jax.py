@@ -15,7 +15,7 @@ from jax import lax
 from tools.checks.frameworks.cases import Case
 from tools.checks.frameworks.errors import Results
 
-_TYPES: dict[str, Any] = {"fp32": jnp.float32, "fp16": jnp.float16, "bf16": jnp.bfloat16}
+_TYPES: dict[str, Any] = {"tf32": jnp.float32, "fp16": jnp.float16, "bf16": jnp.bfloat16}
 #: A function of the inputs in the type given, computed by cuDNN or by XLA alone.
 Function = Callable[..., Any]
 
@@ -25,7 +25,7 @@ class Work:
 
     def __init__(self, case: Case, _: str) -> None:
         rng = np.random.default_rng(1)
-        self._dtype = _TYPES[case.word("precision", "fp32")]
+        self._dtype = _TYPES[case.word("precision")]
         function, shapes = _MAKERS[case.work](case)
         self._function = function
         self._arrays = [rng.standard_normal(shape) for shape in shapes]
