@@ -4,8 +4,8 @@
 
 A row: the largest error of loss, output and gradients against float64, as a multiple of the real library's error, of
 what two of its runs differ by or of one rounding, whichever is most (above ``--most`` it is a FAIL), and the same of
-single results; then the times of the first step and of later ones on each. Both processes work at the same time in the first pass, which compares results, and one after the
-other in the second, which takes times.
+single results; then the times of the first step and of later ones on each. Both processes work at the same time in the
+first pass, which compares results, and one after the other in the second, which takes times.
 """
 
 from __future__ import annotations
