@@ -32,7 +32,7 @@ class ArgumentLayout:
     arguments: of each argument.  leaves: of each number, address and tensor map in the arguments, in their order.
     sizes: the bytes of each argument.
     pointers: of the ``void*[]`` of cuLaunchKernel, which follows the arguments.
-    packer: packs all leaves, then the addresses of the arguments.
+    packer: packs all leaves, then the addresses of the ``void*[]``.
     """
 
     arguments: tuple[int, ...]
@@ -47,8 +47,8 @@ class ArgumentLayout:
 
 
 @lru_cache(maxsize=1024)
-def layout_of(arguments: tuple[CType, ...]) -> ArgumentLayout:
-    """The layout of arguments of these types."""
+def layout_of(arguments: tuple[CType, ...], elsewhere: int = 0) -> ArgumentLayout:
+    """The layout of arguments of these types; elsewhere: how many further ones the launch has, which lie elsewhere."""
     positions: list[int] = []
     sizes = tuple(size_and_alignment(argument)[0] for argument in arguments)
     leaves: list[tuple[int, str]] = []
@@ -59,7 +59,7 @@ def layout_of(arguments: tuple[CType, ...]) -> ArgumentLayout:
         leaves.extend(_leaves(argument, start))
         end = start + size_bytes
     pointers = aligned(end, _POINTER_BYTES)
-    addresses = [(pointers + _POINTER_BYTES * index, "Q") for index in range(len(arguments))]
+    addresses = [(pointers + _POINTER_BYTES * index, "Q") for index in range(len(arguments) + elsewhere)]
     return ArgumentLayout(
         arguments=tuple(positions),
         sizes=sizes,

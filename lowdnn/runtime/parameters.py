@@ -1,7 +1,8 @@
 """Parameter blocks: the host memory that the kernel parameters of a plan are read from at each launch.
 
-One block serves all launches of a plan. It holds each argument by natural C alignment and, for each launch, the
-``void*[]`` of cuLaunchKernel. Constants are written once; what changes between executes is reached through slots.
+One block serves all launches of a plan. It holds each argument by natural C alignment, a struct that several launches
+share once, and, for each launch, the ``void*[]`` of cuLaunchKernel. Constants are written once; what changes between
+executes is reached through slots.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class ParameterBlock:
         self.value_slots = _value_slots(plan, bound)
         self._value_writers = tuple((slot.tensor, _value_writer(self._bytes, slot)) for slot in self.value_slots)
         self.map_slots = _map_slots(plan, maps)
-        self.argument_bytes = tuple(part.layout.sizes for part in parts)
+        self.argument_bytes = tuple(part.sizes for part in parts)
         self.launch_parameters = tuple(base + part.start + part.layout.pointers for part in parts)
 
     def patch_tensors(self, addresses: tuple[int, ...], last: tuple[object, ...]) -> None:
@@ -151,21 +152,45 @@ _Bound = Pointer | TensorValue
 _PlacedMap = tuple[int, EncodedMap, TensorMap]
 
 
-class _Part:
-    """The parameters of one launch, from byte ``start`` of the block on."""
+@dataclass(frozen=True)
+class _Placed:
+    """An argument by its position in the block, and its bytes."""
 
-    def __init__(self, launch: Launch, start: int, encode_map: MapEncoder) -> None:
+    position: int
+    size_bytes: int
+
+
+class _Part:
+    """The parameters of one launch, from byte ``start`` of the block on.
+
+    placed: structs of earlier launches by identity, and then those of this one.
+    """
+
+    def __init__(self, launch: Launch, start: int, encode_map: MapEncoder, placed: dict[int, _Placed]) -> None:
         self.start = start
         self._encode_map = encode_map
         self._contents: list[int | float | bytes] = []
         self._bound: list[tuple[int, _Bound]] = []
         self._maps: list[tuple[int, EncodedMap, TensorMap]] = []
-        self.layout = layout_of(tuple([self._take(argument) for argument in launch.arguments]))
+        own = [argument for argument in launch.arguments if id(argument) not in placed]
+        types = tuple([self._take(argument) for argument in own])
+        self.layout = layout_of(types, len(launch.arguments) - len(own))
         self.end_bytes = start + self.layout.size_bytes
+        found = {
+            id(argument): _Placed(start + position, size_bytes)
+            for argument, position, size_bytes in zip(own, self.layout.arguments, self.layout.sizes, strict=True)
+        }
+        self._arguments = [found.get(id(argument)) or placed[id(argument)] for argument in launch.arguments]
+        placed.update((id(argument), found[id(argument)]) for argument in own if isinstance(argument, Struct))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The bytes of each argument."""
+        return tuple([argument.size_bytes for argument in self._arguments])
 
     def write(self, block: memoryview, base: int) -> None:
         """Writes what is known when the plan is loaded, and 0 elsewhere; ``base`` is the block's address."""
-        addresses = [base + self.start + position for position in self.layout.arguments]
+        addresses = [base + argument.position for argument in self._arguments]
         self.layout.packer.pack_into(block, self.start, *self._contents, *addresses)
 
     def bound(self) -> Iterator[tuple[int, _Bound]]:
@@ -195,9 +220,9 @@ class _Part:
 
 
 def _parts(plan: Plan, encode_map: MapEncoder) -> Iterator[_Part]:
-    end_bytes = 0
+    end_bytes, placed = 0, dict[int, _Placed]()
     for launch in plan.launches:
-        part = _Part(launch, aligned(end_bytes, ARGUMENT_ALIGNMENT_BYTES), encode_map)
+        part = _Part(launch, aligned(end_bytes, ARGUMENT_ALIGNMENT_BYTES), encode_map, placed)
         yield part
         end_bytes = part.end_bytes
 

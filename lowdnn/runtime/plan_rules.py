@@ -6,7 +6,7 @@ Plans of engines keep them anyway; the check is for plans made by hand, and cost
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, NoReturn
 
@@ -117,11 +117,15 @@ def _check_cluster(launch: Launch, *where: _Place) -> None:
 
 @dataclass(frozen=True)
 class _Known:
-    """The targets of arguments: uids of tensors in device memory and of by-value tensors, bytes of workspace."""
+    """The targets of arguments: uids of tensors in device memory and of by-value tensors, bytes of workspace.
+
+    checked: the identities of structs that break no rule; launches may share one.
+    """
 
     pointers: frozenset[int]
     values: frozenset[int]
     workspace_bytes: int
+    checked: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,11 @@ def _problem_of(argument: object, known: _Known, depth: int) -> _Problem | None:
     if isinstance(argument, Scalar):
         return _problem_of_scalar(argument)
     if isinstance(argument, Struct):
+        if id(argument) in known.checked:
+            return None
         problem = _problem_among(argument.fields, known, depth + 1)
+        if problem is None:
+            known.checked.add(id(argument))
         return problem and replace(problem, place=f".fields{problem.place}")
     if isinstance(argument, TensorPointer):
         if argument.uid not in known.pointers:

@@ -123,6 +123,19 @@ def test_a_pointer_in_several_launches_is_patched_in_all() -> None:
     assert found == [0x40, 0x50]
 
 
+def test_a_struct_of_several_launches_lies_in_the_block_once() -> None:
+    shared = Struct((TensorPointer(7, 16), Scalar(I64, 5)))
+    launches = [(shared, Scalar(I32, 1)), (Scalar(I32, 2), shared), (Struct(shared.fields), Scalar(I32, 3))]
+    block = block_of(plan_of(*launches))
+    assert block.argument_bytes == ((16, 4), (4, 16), (16, 4))
+    assert [len(slots) for slots in block.tensor_slots] == [2, 0]
+    block.patch_tensors((0x1000, 0), (0, 0))
+    for launch, index, number in ((0, 0, 1), (1, 1, 2), (2, 0, 3)):
+        pointer = argument(block, launch, index, ctypes.c_uint64 * 2)
+        assert list(pointer) == [0x1010, 5]
+        assert argument(block, launch, 1 - index, ctypes.c_int32).value == number
+
+
 def test_arguments_are_64_byte_aligned() -> None:
     for _ in range(8):
         block = block_of(plan_of([Scalar(I32, 1), OUTER, Scalar(I32, 1), OUTER]))
