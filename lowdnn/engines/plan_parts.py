@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from lowdnn.engines.launch import aligned_bytes
-from lowdnn.engines.relocation import moved
+from lowdnn.engines.relocation import Places, moved
 from lowdnn.enums import BehaviorNote, NumericalNote
 from lowdnn.plan import KernelRef, Launch, Plan
 
@@ -53,8 +53,8 @@ class PlanParts:
         self.workspace_bytes += aligned_bytes(size_bytes)
         return offset_bytes
 
-    def add_plan(self, plan: Plan, at: Mapping[int, int]) -> None:
-        """Adds the launches of ``plan``; ``at``: the offset in the workspace of each tensor that lies there, by uid."""
+    def add_plan(self, plan: Plan, at: Places) -> None:
+        """Adds the launches of ``plan``; ``at``: the place of each tensor that has another uid or none here."""
         own_bytes = self.reserve(plan.workspace_bytes)
         for launch in plan.launches:
             arguments = tuple(moved(argument, at, own_bytes) for argument in launch.arguments)

@@ -12,10 +12,12 @@ from lowdnn.plan import Argument, Pointer, Scalar, Struct, TensorMap, TensorPoin
 AS_THEY_ARE: Mapping[int, int] = MappingProxyType({})
 
 
-def moved(
-    argument: Argument, intermediates: Mapping[int, int], own_bytes: int, uids: Mapping[int, int] = AS_THEY_ARE
-) -> Argument:
-    """``argument`` with pointers to intermediates and to the part's workspace as offsets into the whole workspace.
+#: Where tensors of a part lie, by uid: an offset into the whole workspace, or an address in a tensor of the whole.
+Places = Mapping[int, int] | Mapping[int, Pointer]
+
+
+def moved(argument: Argument, intermediates: Places, own_bytes: int, uids: Mapping[int, int] = AS_THEY_ARE) -> Argument:
+    """``argument`` with pointers to intermediates and to the part's workspace as those of the whole.
 
     uids: what tensors are called in the whole, by what they are called in ``argument``, where that is not the same.
     """
@@ -31,12 +33,13 @@ def moved(
     return argument
 
 
-def _moved_pointer(
-    pointer: Pointer, intermediates: Mapping[int, int], own_bytes: int, uids: Mapping[int, int]
-) -> Pointer:
+def _moved_pointer(pointer: Pointer, intermediates: Places, own_bytes: int, uids: Mapping[int, int]) -> Pointer:
     if isinstance(pointer, WorkspacePointer):
         return WorkspacePointer(own_bytes + pointer.offset_bytes)
     uid = uids.get(pointer.uid, pointer.uid)
     if uid in intermediates:
-        return WorkspacePointer(intermediates[uid] + pointer.offset_bytes)
+        place = intermediates[uid]
+        if isinstance(place, int):
+            return WorkspacePointer(place + pointer.offset_bytes)
+        return replace(place, offset_bytes=place.offset_bytes + pointer.offset_bytes)
     return pointer if uid == pointer.uid else TensorPointer(uid, pointer.offset_bytes)
