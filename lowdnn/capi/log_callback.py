@@ -62,5 +62,4 @@ class LogCallback:
             tid=threading.get_native_id(),
             cuda_device_id=-1,
         )
-        text = message.encode(errors="backslashreplace")
-        CALLBACK(self.function)(severity, self.user_data, ctypes.byref(record), text)
+        CALLBACK(self.function)(severity, self.user_data, ctypes.byref(record), message.encode())

@@ -34,6 +34,9 @@ from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.resample import ResampleOperation
 from lowdnn.ops.rng import RngOperation
+from lowdnn.ops.rnn_backward_data import RnnBackwardData
+from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
+from lowdnn.ops.rnn_forward import RnnForward
 from lowdnn.ops.rope_backward import RopeBackward
 from lowdnn.ops.rope_forward import RopeForward
 from lowdnn.ops.sdpa_backward import SdpaBackward
@@ -147,6 +150,13 @@ _OWN_KERNELS = (
         "divisive_normalization",
         "lrn.divisive.DivisiveNormalization",
         (DivisiveNormalizationForward, DivisiveNormalizationBackward),
+    ),
+    EngineEntry(
+        49,
+        "rnn_stepwise",
+        "rnn.rnn_stepwise.RnnStepwise",
+        (RnnForward, RnnBackwardData, RnnBackwardWeights),
+        (("matmul_wgmma", "matmul_mma", "matmul_simt", "pointwise", "reduction", "transform"),),
     ),
 )
 

@@ -134,14 +134,11 @@ class SoftCap:
         return graph.tanh_backward(loss=gradient, input=self.share)
 
 
-@pytest.mark.parametrize("is_given", [True, False])
-def test_a_score_modifier_and_its_gradient(handle: Handle, is_given: bool) -> None:
-    """The gradient is derived where it is not given."""
+def test_a_score_modifier_and_its_gradient(handle: Handle) -> None:
     program = Program(handle, drawn())
     program.forward(score_mod=lambda tensors: SoftCap(0.5).forward)
     cap = SoftCap(0.5)
-    given = {"score_mod_bprop": lambda tensors: cap.backward} if is_given else {}
-    gradients = program.backward(score_mod=lambda tensors: cap.forward, **given)
+    gradients = program.backward(score_mod=lambda tensors: cap.forward, score_mod_bprop=lambda tensors: cap.backward)
     program.check(gradients, lambda scores, data: 0.5 * np.tanh(scores / 0.5))
 
 

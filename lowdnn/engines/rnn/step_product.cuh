@@ -1,0 +1,170 @@
+// The product of a recurrent step: sum[row][column] = sum over k of weights[row][k] * states[column][k], a tile of
+// 8 * ROW_BLOCKS rows and 8 * COLUMN_BLOCKS columns, for few columns and weights that lie in the L2 cache.
+//
+// The warps of a block share k out, and each has all of the tile in registers: operands go from memory to registers
+// without a stop, in pieces of 16 bytes of a line, a weight's or a state's. Any order of k will do, so that on tensor
+// cores the four lanes of a group read four neighbouring pieces, and the two halves of a piece are the words of two
+// instructions (mma.cuh). Without tensor cores every lane reads the same k, of its own rows and columns. StepSums adds
+// up what the warps have, in their order.
+//
+// Either way a lane has the sums of row 8 i + lane / 4 and of columns 8 j + lane % 4 * 2 and the next one.
+
+#pragma once
+
+#include "include/ptx/mma.cuh"
+#include "include/vector.cuh"
+
+template <class T> constexpr int PIECE = 16 / int(sizeof(T));  // elements of a load
+
+// On tensor cores. Blocks of rows go in pairs; one without a partner is multiplied beside zeros.
+template <class T_, int ROW_BLOCKS_, int COLUMN_BLOCKS_> struct TensorCoreSums {
+  typedef T_ T;
+  typedef f32 Value;
+  static constexpr int ROW_BLOCKS = ROW_BLOCKS_, COLUMN_BLOCKS = COLUMN_BLOCKS_, PAIRS = (ROW_BLOCKS + 1) / 2;
+  static constexpr int LINES = COLUMN_BLOCKS;     // of states, which a lane reads
+  static constexpr int STRIDE = 4 * PIECE<T>;     // of k, that a warp reads at once
+
+  Value d[PAIRS][COLUMN_BLOCKS][4] = {};
+
+  static __device__ __forceinline__ u32 column(int line, u32 lane) { return line * 8 + lane / 4; }
+  static __device__ __forceinline__ i32 first_k(u32 lane) { return lane % 4 * PIECE<T>; }
+
+  __device__ __forceinline__ void multiply(const T (&a)[ROW_BLOCKS][PIECE<T>], const T (&b)[LINES][PIECE<T>]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int pair = 0; pair < PAIRS; ++pair) {
+        u32 words[4] = {};
+#pragma unroll
+        for (int i = 0; i < 2 && 2 * pair + i < ROW_BLOCKS; ++i) {
+          words[i] = word(a[2 * pair + i], 2 * half);
+          words[2 + i] = word(a[2 * pair + i], 2 * half + 1);
+        }
+#pragma unroll
+        for (int j = 0; j < COLUMN_BLOCKS; ++j) {
+          Mma<T>::apply(d[pair][j], words, word(b[j], 2 * half), word(b[j], 2 * half + 1));
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ Value sum(int row_block, int column_block, int i) const {
+    return d[row_block / 2][column_block][row_block % 2 * 2 + i];
+  }
+
+ private:
+  static __device__ __forceinline__ u32 word(const T (&piece)[PIECE<T>], int i) {
+    return Mma<T>::operand(reinterpret_cast<const u32*>(piece)[i]);
+  }
+};
+
+// By fused multiply-adds in the type of the operands, f32 or f64.
+template <class T_, int ROW_BLOCKS_, int COLUMN_BLOCKS_> struct FmaSums {
+  typedef T_ T;
+  typedef T_ Value;
+  static constexpr int ROW_BLOCKS = ROW_BLOCKS_, COLUMN_BLOCKS = COLUMN_BLOCKS_;
+  static constexpr int LINES = 2 * COLUMN_BLOCKS, STRIDE = PIECE<T>;
+
+  Value d[ROW_BLOCKS][COLUMN_BLOCKS][2] = {};
+
+  static __device__ __forceinline__ u32 column(int line, u32 lane) { return line / 2 * 8 + lane % 4 * 2 + line % 2; }
+  static __device__ __forceinline__ i32 first_k(u32) { return 0; }
+
+  __device__ __forceinline__ void multiply(const T (&a)[ROW_BLOCKS][PIECE<T>], const T (&b)[LINES][PIECE<T>]) {
+#pragma unroll
+    for (int k = 0; k < PIECE<T>; ++k) {
+#pragma unroll
+      for (int i = 0; i < ROW_BLOCKS; ++i) {
+#pragma unroll
+        for (int j = 0; j < LINES; ++j) d[i][j / 2][j % 2] = fma(a[i][k], b[j][k], d[i][j / 2][j % 2]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ Value sum(int row_block, int column_block, int i) const {
+    return d[row_block][column_block][i];
+  }
+};
+
+// IS_WHOLE_: lines begin at multiples of 16 bytes, and k ends with a piece.
+template <class Sums, int WARPS_, bool IS_WHOLE_> struct StepProduct {
+  typedef typename Sums::T T;
+  typedef typename Sums::Value Value;
+  static constexpr int ROW_BLOCKS = Sums::ROW_BLOCKS, LINES = Sums::LINES;
+  static constexpr int ROWS = 8 * ROW_BLOCKS, TILE_COLUMNS = 8 * Sums::COLUMN_BLOCKS;
+  // Elements of a row in shared memory: 8 more than a multiple of 32 words, against bank conflicts.
+  static constexpr int PITCH = TILE_COLUMNS % 32 == 8 ? TILE_COLUMNS : TILE_COLUMNS + 8;
+  static constexpr int SHARED_BYTES = WARPS_ * ROWS * PITCH * int(sizeof(Value));
+  // Pieces of each line on their way, as many as find room in registers.
+  static constexpr int AHEAD = ROW_BLOCKS + LINES <= 4 ? 4 : ROW_BLOCKS + LINES <= 8 ? 2 : 1;
+
+  const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
+  Sums sums;
+  T weights[AHEAD][ROW_BLOCKS][PIECE<T>];
+
+  // The row and the column of a line of this lane.
+  __device__ __forceinline__ u32 row(int block) const { return block * 8 + lane / 4; }
+  __device__ __forceinline__ u32 column(int line) const { return Sums::column(line, lane); }
+
+  // Reads the first pieces of the weights. rows: lines of weights, null for one of zeros.  depth: of k.
+  __device__ __forceinline__ void begin(const T* const (&rows)[ROW_BLOCKS], i32 depth) {
+    load_group(weights, rows, warp * Sums::STRIDE, depth);
+  }
+
+  // Adds the products, behind `begin` with the same rows. columns: lines of states, null for one of zeros.
+  __device__ __forceinline__ void add(const T* const (&rows)[ROW_BLOCKS], const T* const (&columns)[LINES], i32 depth) {
+#pragma unroll 1
+    for (i32 base = warp * Sums::STRIDE; base < depth; base += AHEAD * WARPS_ * Sums::STRIDE) {
+      T states[AHEAD][LINES][PIECE<T>];
+      load_group(states, columns, base, depth);
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i) sums.multiply(weights[i], states[i]);
+      load_group(weights, rows, base + AHEAD * WARPS_ * Sums::STRIDE, depth);
+    }
+  }
+
+  // Puts the warps' sums into shared memory: SHARED_BYTES for all threads of the block, which meet.
+  __device__ __forceinline__ void share(Value* shared) const {
+#pragma unroll
+    for (int i = 0; i < ROW_BLOCKS; ++i) {
+#pragma unroll
+      for (int j = 0; j < Sums::COLUMN_BLOCKS; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          shared[(warp * ROWS + i * 8 + lane / 4) * PITCH + j * 8 + lane % 4 * 2 + e] = sums.sum(i, j, e);
+        }
+      }
+    }
+    __syncthreads();
+  }
+
+  // The sum of a place of the tile, behind `share`.
+  static __device__ __forceinline__ Value total(const Value* shared, u32 row, u32 column) {
+    Value sum = shared[row * PITCH + column];
+#pragma unroll
+    for (int warp = 1; warp < WARPS_; ++warp) sum += shared[(warp * ROWS + row) * PITCH + column];
+    return sum;
+  }
+
+ private:
+  template <int COUNT>
+  __device__ __forceinline__ void load_group(T (&pieces)[AHEAD][COUNT][PIECE<T>], const T* const (&lines)[COUNT],
+                                             i32 base, i32 depth) const {
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) {
+      const i32 k = base + i * WARPS_ * Sums::STRIDE + Sums::first_k(lane);
+#pragma unroll
+      for (int line = 0; line < COUNT; ++line) load_piece(pieces[i][line], lines[line], k, depth);
+    }
+  }
+
+  static __device__ __forceinline__ void load_piece(T (&piece)[PIECE<T>], const T* line, i32 k, i32 depth) {
+    const i32 valid = line ? min(depth - k, PIECE<T>) : 0;
+    if constexpr (IS_WHOLE_) {
+      if (valid > 0) load<Plain, PIECE<T>>(piece, line + k);
+      else load_strided(piece, line, 1, 0);
+    } else {
+      load_strided(piece, line + k, 1, valid);
+    }
+  }
+};

@@ -1,0 +1,130 @@
+"""Tiles of a recurrent step, and how long a step takes with each.
+
+A block reads all of k of its rows of weights and of its columns, the sequences. So the fewer blocks share a row or a
+column, the less comes from the L2 cache; and the fewer blocks there are, the fewer multiprocessors ask for it.
+
+    step = latency of the first load and of each further group of k
+           + blocks of the busiest multiprocessor * slower of (bytes from L2, products)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from lowdnn import dtypes
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.gemm.instructions import MMA_UNITS
+from lowdnn.engines.launch import ACCESS_BYTES, ceil_div, fma_unit
+from lowdnn.enums import DataType
+from lowdnn.ops.rnn_saved import cell_type
+from lowdnn.plan import MathUnit
+from lowdnn.status import BadParamError
+
+#: Rows of weights and sequences of a tile, and warps of a block.
+ROWS = (8, 16, 32, 64)
+COLUMNS = (8, 16, 32, 64)
+WARPS = (4, 8)
+
+#: The most blocks of 8 x 8 sums that a warp has in registers: of pairs, of single ones, and in fp64.
+_MOST_SUMS = {MathUnit.MMA_F16: 32, MathUnit.MMA_TF32: 32, MathUnit.FMA_F32: 16, MathUnit.FMA_F64: 8}
+#: The share of a multiprocessor's rate from the L2 cache that is left where all of them read (an estimate).
+_SHARED_L2 = 0.5
+#: The share of the load latency that a further group of k waits for (an estimate).
+_FURTHER_GROUP = 0.5
+
+
+@dataclass(frozen=True)
+class StepTile:
+    """rows: of weights, about; a multiple of 8.  columns: sequences, a multiple of 8.  warps: of a block."""
+
+    rows: int
+    columns: int
+    warps: int
+
+    def units(self, rows_per_unit: int) -> int:
+        """Units of a block, each with ``rows_per_unit`` rows."""
+        return max(self.rows // rows_per_unit // 8, 1) * 8
+
+
+@dataclass(frozen=True)
+class StepProblem:
+    """A product of (units * rows_per_unit, depth) and (depth, batch), and its cells, in each of ``directions``."""
+
+    data_type: DataType
+    rows_per_unit: int
+    units: int
+    depth: int
+    batch: int
+    directions: int
+    uses_tf32: bool
+
+    @property
+    def unit(self) -> MathUnit:
+        is_true = self.data_type is DataType.DOUBLE or (self.data_type is DataType.FLOAT and not self.uses_tf32)
+        return fma_unit(self.data_type) if is_true else MMA_UNITS[self.data_type]
+
+    @property
+    def has_tensor_cores(self) -> bool:
+        return self.unit in (MathUnit.MMA_F16, MathUnit.MMA_TF32)
+
+    @property
+    def element_bytes(self) -> int:
+        return dtypes.info(self.data_type).size_bytes
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.units * self.rows_per_unit * self.depth * self.batch * self.directions
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that the cells read and write, about; weights stay in the L2 cache."""
+        return 2 * self.units * self.rows_per_unit * self.batch * self.directions * self.element_bytes
+
+    def shared_bytes(self, tile: StepTile) -> int:
+        """Those of ``StepProduct`` (``step_product.cuh``)."""
+        pitch = tile.columns if tile.columns % 32 == 8 else tile.columns + 8
+        value_bytes = dtypes.info(cell_type(self.data_type)).size_bytes
+        return tile.warps * self._rows(tile) * pitch * value_bytes
+
+    def tiles(self, arch: ArchSpec) -> tuple[StepTile, ...]:
+        """Those whose sums fit into registers and shared memory, the smallest first."""
+        return tuple(
+            tile
+            for tile in (StepTile(*sizes) for sizes in product(ROWS, COLUMNS, WARPS))
+            if self._rows(tile) * tile.columns <= 64 * _MOST_SUMS[self.unit]
+            and self.shared_bytes(tile) <= arch.shared_bytes_per_block
+        )
+
+    def best_tile(self, arch: ArchSpec, rows: int = 0, columns: int = 0) -> StepTile:
+        """The fastest tile, with ``rows`` and ``columns`` where they are not 0; raises BadParamError where none has."""
+        tiles = [t for t in self.tiles(arch) if rows in (0, t.rows) and columns in (0, t.columns)]
+        if not tiles:
+            expected = f"at most {64 * _MOST_SUMS[self.unit]} sums of a tile"
+            raise BadParamError.at("rnn_stepwise.knob_choices", expected=expected, got=f"{rows} x {columns}")
+        return min(tiles, key=lambda tile: busy_s(self, tile, arch))
+
+    def blocks(self, tile: StepTile) -> int:
+        units = ceil_div(self.units, tile.units(self.rows_per_unit))
+        return units * ceil_div(self.batch, tile.columns) * self.directions
+
+    def _rows(self, tile: StepTile) -> int:
+        return tile.units(self.rows_per_unit) * self.rows_per_unit
+
+
+def busy_s(problem: StepProblem, tile: StepTile, arch: ArchSpec) -> float:
+    """Seconds of a launch, its overhead aside."""
+    rows = tile.units(problem.rows_per_unit) * problem.rows_per_unit
+    stride = ACCESS_BYTES // problem.element_bytes * (4 if problem.has_tensor_cores else 1)
+    groups = ceil_div(problem.depth, stride * tile.warps * _pieces_ahead(problem, rows, tile.columns))
+    latency_s = arch.timings.load_latency_s * (1 + _FURTHER_GROUP * (groups - 1))
+    read_s = (rows + tile.columns) * problem.depth * problem.element_bytes / (arch.timings.l2_bytes_per_s * _SHARED_L2)
+    flops = 2 * rows * tile.columns * problem.depth
+    multiply_s = flops / (arch.attained_rate(problem.unit) / arch.sm_count)
+    return latency_s + ceil_div(problem.blocks(tile), arch.sm_count) * max(read_s, multiply_s)
+
+
+def _pieces_ahead(problem: StepProblem, rows: int, columns: int) -> int:
+    """``AHEAD`` of ``StepProduct``."""
+    lines = rows // 8 + columns // (8 if problem.has_tensor_cores else 4)
+    return 4 if lines <= 4 else 2 if lines <= 8 else 1
