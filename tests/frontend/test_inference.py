@@ -234,6 +234,12 @@ def test_uids_are_given_around_those_that_are_set() -> None:
     x.set_uid(-1)
     graph.validate()
     assert [t.get_uid() for t in (x, w, y, second, third)] == [6, 1, 7, 2, 5]
+    graph = new_graph()
+    x, given = graph.tensor([4]), [graph.tensor([4], uid=uid) for uid in (1, 5, 6)]
+    for tensor in given:
+        graph.add(x, tensor).set_output(True)
+    graph.validate()
+    assert x.get_uid() == 7
 
 
 def test_duplicate_uids_are_refused() -> None:
