@@ -18,7 +18,7 @@ from lowdnn.ops.base import Operation
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.tensor import packed_strides
-from lowdnn.status import BadParamError
+from lowdnn.status import BadParamError, NotSupportedError
 
 NOT_SET = data_type.NOT_SET
 
@@ -92,11 +92,14 @@ class BlockScaleMethods(GraphBuilder):
         transpose: bool = False,
         compute_data_type: DataTypeLike = NOT_SET,
         name: str = "",
+        group_offset: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """(y, scale): ``input`` with one scale for each ``block_size`` neighbours along ``axis`` (None: the last).
 
         transpose: y lies with its last two dimensions exchanged in memory.
         """
+        if group_offset is not None:
+            raise NotSupportedError.at("block_scale_quantize.group_offset", expected="None", got=repr(group_offset))
         node = BlockScaleQuantizeNode(
             (input,),
             integer(block_size, "block_scale_quantize.block_size", 1, 2**31 - 1),

@@ -108,24 +108,31 @@ class GraphBuilder:
                 made.set_stride(packed_strides(dims))
         return self._register(made)
 
-    def tensor_like(self, input: object, name: str = "") -> Tensor:
+    def tensor_like(
+        self, template: object = None, name: str = "", is_virtual: bool = False, *, input: object = None
+    ) -> Tensor:
         """An input with dims, strides and data type of another tensor of a graph, or of any array.
 
-        ``input``: a Tensor, or an array with ``__cuda_array_interface__`` or DLPack.
+        template: a Tensor, or an array with ``__cuda_array_interface__`` or DLPack; an array on the host is passed by
+        value.  input: the template by its older name.
         """
-        if isinstance(input, Tensor):
-            like = Tensor(
-                dim=input.get_dim(),
-                stride=input.get_stride(),
-                data_type=input.get_data_type(),
-                is_virtual=input.get_is_virtual(),
-                is_pass_by_value=input.get_is_pass_by_value(),
+        if (template is None) == (input is None):
+            got = "none" if template is None else "two"
+            raise BadParamError.at("tensor_like.template", expected="one template", got=got)
+        like = input if template is None else template
+        if isinstance(like, Tensor):
+            made = Tensor(
+                dim=like.get_dim(),
+                stride=like.get_stride(),
+                data_type=like.get_data_type(),
+                is_virtual=is_virtual,
+                is_pass_by_value=like.get_is_pass_by_value(),
                 name=name,
-                alignment_bytes=input.get_alignment(),
+                alignment_bytes=like.get_alignment(),
             )
-            return self._register(like)
-        facts = describe(input)
-        return self.tensor(facts.dims, facts.strides, facts.data_type, is_pass_by_value=facts.is_host, name=name)
+            return self._register(made)
+        facts = describe(like)
+        return self.tensor(facts.dims, facts.strides, facts.data_type, is_virtual, facts.is_host, name=name)
 
     def tensor_scalar(
         self, value: float | int, scalar_type: ScalarType = ScalarType.RUNTIME_PARAM, name: str = ""

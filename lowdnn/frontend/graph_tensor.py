@@ -92,7 +92,7 @@ class Tensor(TensorAttributes):
         self._is_virtual = not boolean(value, f"{self.label}.output")
         return self
 
-    def set_data_type(self, data_type: DataTypeLike) -> Self:
+    def set_data_type(self, data_type: DataTypeLike = None) -> Self:
         self._data_type = as_data_type(data_type, f"{self.label}.data_type")
         return self
 

@@ -47,7 +47,7 @@ def describe(array: object) -> ArrayFacts:
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         raise AttributeTypeError.at(
-            "tensor_like.input",
+            "tensor_like.template",
             expected="a tensor, or an array with DLPack or __cuda_array_interface__",
             got=repr(array),
         )

@@ -54,7 +54,7 @@ ORDERS = {
     "relu_backward": ["loss", "input", "negative_slope", "lower_clip", "upper_clip", *COMMON],
     "leaky_relu_backward": ["loss", "input", "negative_slope", *COMMON],
     "swish_backward": ["loss", "input", "compute_data_type", "swish_beta", "name"],
-    "tensor_like": ["input", "name"],
+    "tensor_like": ["template", "name", "is_virtual"],
     "matmul": ["A", "B", "compute_data_type", "padding", "name"],
     "moe_grouped_matmul": [
         "token",
