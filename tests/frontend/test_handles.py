@@ -101,3 +101,34 @@ def _output(code: str) -> str:
 def test_what_is_no_handle(use: Callable[[Any], object], value: object) -> None:
     with pytest.raises(AttributeTypeError, match="expected a Handle"):
         use(value)
+
+
+def test_a_handle_by_ordinal_and_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOWDNN_DEVICE", "emulated")
+    with cudnn.create_handle() as first, cudnn.Handle(0x1234, 0, 0) as second, cudnn.Handle(ordinal=0) as third:
+        assert second.backend_handle == 0x1234
+        assert first.backend_handle != third.backend_handle
+        assert first.stream == second.stream == 0
+        assert isinstance(first, lowdnn.backend.Handle)
+        for handle in (first, second, third):
+            assert handle.device.ordinal == 0
+            assert handle.device.sm_count == handle.arch.sm_count
+    assert first.backend_handle is None
+    with pytest.raises(BadParamError, match=r"Context\.device: expected 0 to 0, got 7"):
+        cudnn.Handle(None, 7)
+    with pytest.raises(BadParamError, match="stream"):
+        cudnn.Handle(None, 0, 5.5)
+
+
+def test_the_facts_of_a_device(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOWDNN_DEVICE", "emulated" if handle.cuda_device is None else "cuda")
+    device, spec = cudnn.DeviceInfo(0), handle.arch
+    assert device.compute_capability == divmod(device.sm_version, 10)
+    assert device.sm_version == int("".join(filter(str.isdigit, spec.name)))
+    assert device.sm_count == spec.sm_count
+    assert device.shared_memory_per_block_optin == spec.shared_bytes_per_block
+    assert device.oversized_shared_memory_per_block == 0
+    assert device.l2_cache_bytes > 0
+    assert device.device_name in repr(device)
+    with pytest.raises(BadParamError, match=r"DeviceInfo\.ordinal: expected 0 to \d+, got 99"):
+        cudnn.DeviceInfo(99)
