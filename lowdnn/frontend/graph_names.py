@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from lowdnn.frontend.arguments import shown
 from lowdnn.frontend.calls import Call
+from lowdnn.frontend.graph_nodes import output_port
 from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.python_graph import pygraph
 from lowdnn.status import BadParamError, DuplicatedEntriesError
@@ -15,7 +16,8 @@ from lowdnn.status import BadParamError, DuplicatedEntriesError
 
 @dataclass
 class GraphNames:
-    """Tensors by name: ``inputs`` those among arguments of calls, ``outputs`` those that they returned.
+    """Tensors by name: ``inputs`` those among arguments of calls, ``outputs`` those that they returned, by the ends of
+    their default names and by their ports.
 
     tensors: all of the graph's.  arrays: those that stood for tensors when the graph was written.
     """
@@ -29,7 +31,9 @@ class GraphNames:
     def of(cls, graph: pygraph) -> GraphNames:
         """The names of a graph that is written; its arrays are taken from it."""
         inputs = {name: tensor for call in graph._calls for name, tensor in _argument_names(call)}
-        outputs = {f"{call.name}::{end}": tensor for call in graph._calls for end, tensor in call.outputs.items()}
+        made = [(call, end, tensor) for call in graph._calls for end, tensor in call.outputs.items()]
+        outputs = {f"{call.name}::{end}": tensor for call, end, tensor in made}
+        outputs |= {f"{call.name}::{output_port(call.method, end)}": tensor for call, end, tensor in made}
         arrays, graph._given_arrays = graph._given_arrays, {}
         return cls(inputs, outputs, tuple(graph._tensors), arrays)
 

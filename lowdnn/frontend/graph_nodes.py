@@ -13,8 +13,13 @@ from lowdnn.frontend.graph_tensor import Tensor
 from lowdnn.frontend.node_types import NodeType
 from lowdnn.frontend.nodes import PointwiseNode
 
-#: Ports of outputs, where they are not the ends of their default names.
+#: Ports of outputs, by the ends of default names that they differ from.
 _PORTS = {
+    "DWeight": "dweight",
+    "Amax_dQ": "amax_dQ",
+    "Amax_dK": "amax_dK",
+    "Amax_dV": "amax_dV",
+    "Amax_dP": "amax_dP",
     "MEAN": "mean",
     "INV_VARIANCE": "inv_var",
     "NEXT_RUNNING_MEAN": "next_running_mean",
@@ -26,6 +31,11 @@ _PORTS = {
     "sum_output": "SUM",
     "sq_sum_output": "SQ_SUM",
 }
+#: Methods whose output has the port OUT_0, whatever its default name ends in.
+_WITH_OUT_0 = (
+    *("reduction", "reshape", "slice", "transpose", "concatenate", "rope", "rope_backward", "moe_grouped_matmul"),
+    "block_scale_dequantize",
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +43,7 @@ class Node:
     """An operation of a graph: one call of a method.
 
     inputs, outputs: tensors by the names of the method's parameters (``IN_0``, ``IN_1`` of pointwise methods; tensors
-    of a sequence as ``inputs_0``) and by the ends of the outputs' default names.  params: its other arguments.
+    of a sequence as ``inputs_0``) and of the outputs.  params: its other arguments.
     """
 
     name: str
@@ -56,7 +66,7 @@ class Node:
         if node_type is NodeType.POINTWISE:
             inputs = {f"IN_{place}": tensor for place, tensor in enumerate(entries[0].node.inputs)}
             params["mode"] = call.method
-        outputs = {_PORTS.get(end, end): tensor for end, tensor in call.outputs.items()}
+        outputs = {output_port(call.method, end): tensor for end, tensor in call.outputs.items()}
         also_written = {name: tensor for name, tensor in given.items() if id(tensor) in written}
         return cls(call.name, node_type, chosen, call.method, inputs, outputs | also_written, params)
 
@@ -67,6 +77,11 @@ class Node:
 
     def __repr__(self) -> str:
         return f"Node({self.name!r}, {self.node_type.name})"
+
+
+def output_port(method: str, end: str) -> str:
+    """The port of an output of ``method`` whose default name ends so."""
+    return "OUT_0" if method in _WITH_OUT_0 else _PORTS.get(end, end)
 
 
 def _type_of(call: Call, entries: list[Entry]) -> NodeType:

@@ -103,6 +103,15 @@ def test_tensors_of_the_graph_and_several_outputs(handle: Handle) -> None:
     assert graph.find_tensor("a") is a
 
 
+def test_outputs_are_found_by_their_ports_too(handle: Handle) -> None:
+    x = np.random.default_rng(fresh_seed()).integers(-4, 5, (3, 5)).astype(np.float32)
+    for output in ("sum::Y", "sum::OUT_0", 2):
+        with cudnn.Graph(handle=handle, io_data_type=FLOAT, inputs=["sum::input"], outputs=[output]) as graph:
+            given = lowdnn.from_numpy(x, handle)
+            graph.reduction(given, cudnn.reduction_mode.ADD, name="sum", out_dims=[3, 1]).set_output(True)
+        np.testing.assert_array_equal(graph(given).numpy(), x.sum(1, keepdims=True))
+
+
 def test_attention_with_dropout_names_the_tensors_of_the_tuple(handle: Handle) -> None:
     heads = [lowdnn.from_numpy(np.zeros((1, 2, 8, 16), np.float16), handle) for _ in range(3)]
     seed, offset = (lowdnn.from_numpy(np.ones((1, 1, 1, 1), np.int64), handle) for _ in range(2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -144,3 +145,16 @@ def test_a_printed_graph_is_json(handle: Handle) -> None:
         step()
         assert json.loads(str(case.graph)) == {"name": "mlp", **case.graph.inspect()}
     assert repr(pygraph("a\u2028\x1b")).isprintable()
+
+
+def test_nodes_are_those_of_cudnn_frontend() -> None:
+    """Types, inputs by name and outputs in their order; methods that the table lacks are lowdnn's own."""
+    text = (Path(__file__).parent / "inventory" / "nodes.txt").read_text()
+    rows = [line.split(": ") for line in text.splitlines() if line and not line.startswith("#")]
+    for (method, node_type), ports in [(head.split(), ports) for head, ports in rows]:
+        graph = calls.new_graph()
+        calls.call(graph, method)
+        (node,) = graph.nodes
+        found = f"{' '.join(sorted(node.inputs))} -> {' '.join(node.outputs)}"
+        assert (node.node_type.name, found) == (node_type, ports), method
+    assert {head.split()[0] for head, _ in rows} <= set(calls.METHODS)
