@@ -58,6 +58,8 @@ def describe(array: object) -> ArrayFacts:
 
 
 def _describe_dlpack(array: Any) -> ArrayFacts:
+    if getattr(array, "requires_grad", False):  # PyTorch exports none of these
+        array = array.detach()
     is_host = array.__dlpack_device__()[0] in HOST_DEVICE_TYPES
     # -1 asks for no synchronisation: only the shape is read.
     capsule = array.__dlpack__() if is_host else array.__dlpack__(stream=-1)

@@ -113,7 +113,7 @@ def test_facts_of_arrays() -> None:
     assert describe(host) == ArrayFacts((2, 4, 3), (12, 1, 4), DataType.FLOAT, True)
     assert describe(np.float64(1).reshape(())) == ArrayFacts((1,), (1,), DataType.DOUBLE, True)
     assert describe(DeviceArray()) == ArrayFacts((2, 3), (6, 2), DataType.HALF, False)
-    with pytest.raises(AttributeTypeError, match=r"tensor_like\.input"):
+    with pytest.raises(AttributeTypeError, match=r"tensor_like\.template"):
         describe("nothing")
 
 
