@@ -16,6 +16,7 @@
     sdpa b=2 h=8 hk=2 q=100 d=64 causal=top_left dtype=bf16 stats=yes
     sdpa_bwd b=2 h=8 hk=2 q=100 d=64 right=0 dtype=bf16
     rope b=2 h=8 s=100 d=64 dtype=bf16
+    rnn cell=lstm t=12 b=4 i=32 h=64 layers=2 dtype=bf16
     transform op=transpose dims=2x3x8x8 perm=0,2,3,1 dtype=bf16
     block_scale dims=64x256 axis=1 block=32 dtype=bf16 out=e4m3
     rng dims=4x8x16 dist=bernoulli p=0.9 seed=7 offset=3 ops=mul+scalar dtype=bf16
