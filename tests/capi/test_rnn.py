@@ -6,20 +6,26 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lowdnn.enums import DataType, MathType, NanPropagation
 from lowdnn.rnn_enums import (
     DirectionMode,
+    ForwardMode,
     RNNAlgo,
     RNNBiasMode,
     RNNClipMode,
     RNNDataLayout,
     RNNInputMode,
     RNNMode,
+    WgradMode,
 )
+from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import Status
-from tests.support.capi import Caller
+from tests.support.capi import Caller, Memory, tensor_descriptor
+from tests.support.recurrent import draw, training
+from tests.support.rnn_step import NETWORK
 
 STEPS, BATCH, INPUT, HIDDEN, LAYERS = 4, 3, 5, 8, 2
 SIZES = (INPUT, HIDDEN, HIDDEN, LAYERS)
@@ -100,6 +106,42 @@ def test_addresses_of_weights(caller: Caller) -> None:
     assert (
         caller.status("cudnnGetRNNWeightParams", handle, descriptor, 4, size, 0x1000, 5, *pointers) is Status.BAD_PARAM
     )
+
+
+def test_a_training_step(caller: Caller, device: Runtime) -> None:
+    handle, memory, rnn = caller.handle(), Memory(device), NETWORK.network(STEPS, BATCH, is_training=True)
+    lengths = np.array([4, 2, 1])
+    operations = training(rnn, DataType.FLOAT, lengths)
+    values = {
+        port: array.astype(np.float32) if array.dtype.kind == "f" else array
+        for port, array in draw(np.random.default_rng(1), operations, lengths).items()
+    }
+    expected = operations.reference({port: array.astype(np.float64) for port, array in values.items()})
+    results = {"y", "hy", "cy", "dx", "dhx", "dcx", "dw"}
+    at = {port: memory.put(array) for port, array in values.items() if port != "seq_lengths"}
+    at |= {port: memory.put(np.full(expected[port].shape, np.nan, np.float32)) for port in sorted(results)}
+    descriptor, x, y = network(caller), sequences(caller, INPUT), sequences(caller, 2 * HIDDEN)
+    state = tensor_descriptor(caller, values["hx"])
+    sizes = ctypes.c_size_t(), ctypes.c_size_t()
+    mode = ForwardMode.TRAINING
+    caller.call("cudnnGetRNNTempSpaceSizes", handle, descriptor, mode, x, *map(ctypes.byref, sizes))
+    work, reserve = ((size.value, memory.put(np.zeros(size.value, np.uint8))) for size in sizes)
+    size = caller.output("cudnnGetRNNWeightSpaceSize", handle, descriptor, kind=ctypes.c_size_t)
+    caller.call(
+        "cudnnRNNForward", handle, descriptor, mode, 0, x, at["x"], y, at["y"], state, at["hx"], at["hy"],
+        state, at["cx"], at["cy"], size, at["w"], *work, *reserve,
+    )  # fmt: skip
+    caller.call(
+        "cudnnRNNBackwardData_v8", handle, descriptor, 0, y, at["y"], at["dy"], x, at["dx"],
+        state, at["hx"], at["dhy"], at["dhx"], state, at["cx"], at["dcy"], at["dcx"], size, at["w"], *work, *reserve,
+    )  # fmt: skip
+    caller.call(
+        "cudnnRNNBackwardWeights_v8", handle, descriptor, WgradMode.SET, 0, x, at["x"], state, at["hx"], y, at["y"],
+        size, at["dw"], *work, *reserve,
+    )  # fmt: skip
+    expected["y"] = np.where(np.arange(STEPS)[:, None, None] < lengths[:, None], expected["y"], -1.5)
+    for port in results:
+        np.testing.assert_allclose(memory.get(at[port]), expected[port], rtol=1e-5, atol=1e-5, err_msg=port)
 
 
 def unset(caller: Caller) -> tuple[Any, ...]:

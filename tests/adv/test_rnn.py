@@ -1,0 +1,276 @@
+"""Training steps and inferences through ``lowdnn.adv``, against the float64 references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lowdnn import dtypes
+from lowdnn.adv import (
+    Dropout,
+    ForwardMode,
+    RNNDataLayout,
+    RNNMode,
+    WgradMode,
+    build_rnn_dynamic,
+    get_rnn_temp_space_sizes,
+    rnn_forward,
+)
+from lowdnn.backend.handle import Handle
+from lowdnn.enums import DataType
+from lowdnn.ops.tensor import packed_strides
+from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.status import (
+    BadParamError,
+    LowdnnError,
+    MisalignedPointerError,
+    NullPointerError,
+    ShapeMismatchError,
+    SizeInsufficientError,
+)
+from tests.support.errors import raises
+from tests.support.rnn_step import NETWORK, RESULTS, Memory, Step
+from tests.support.runtime import download, upload
+
+PADDED, PACKED, BATCHES = (
+    RNNDataLayout.SEQ_MAJOR_UNPACKED,
+    RNNDataLayout.SEQ_MAJOR_PACKED,
+    RNNDataLayout.BATCH_MAJOR_UNPACKED,
+)
+LENGTHS = (4, 2, 1)
+
+
+def step(handle: Handle, layout: RNNDataLayout = PADDED, lengths: tuple[int, ...] = LENGTHS, **fields: Any) -> Step:
+    return Step(handle, replace(NETWORK, **fields), layout, 4, lengths)
+
+
+def check(one: Step, found: dict[str, NDArray[Any]], **others: NDArray[Any]) -> None:
+    """The results are near those of the reference; a step adds rounded results of one call to the next."""
+    expected = one.operations.reference(one.values | others)
+    kind = one.rnn_desc.data_type
+    unit = dtypes.info(kind).epsilon
+    for port, stored in found.items():
+        values = dtypes.to_values(stored, kind).astype(np.float64)
+        size = np.sqrt(np.mean(expected[port] ** 2))
+        np.testing.assert_allclose(values, expected[port], rtol=16 * unit, atol=32 * unit * size, err_msg=port)
+
+
+@pytest.mark.parametrize("layout", [PADDED, PACKED, BATCHES])
+@pytest.mark.parametrize("cell", [RNNMode.LSTM, RNNMode.GRU, RNNMode.RNN_TANH, RNNMode.RNN_RELU])
+def test_a_training_step(handle: Handle, cell: RNNMode, layout: RNNDataLayout) -> None:
+    one = step(handle, layout, cell_mode=cell)
+    check(one, one.run(one.memory()))
+
+
+@pytest.mark.parametrize("kind", [DataType.HALF, DataType.BFLOAT16, DataType.DOUBLE])
+def test_data_types(handle: Handle, kind: DataType) -> None:
+    one = step(handle, PACKED, data_type=kind, math_prec=DataType.DOUBLE if kind is DataType.DOUBLE else DataType.FLOAT)
+    check(one, one.run(one.memory()))
+
+
+def test_a_projection_and_sequences_of_one_length(handle: Handle) -> None:
+    """Packed ones lie as padded ones do, and need no lengths on the device."""
+    packed, padded = (step(handle, layout, (4, 4), proj_size=3) for layout in (PACKED, PADDED))
+    found, same = packed.run(packed.memory()), padded.run(padded.memory())
+    check(padded, same)
+    for port in RESULTS:
+        assert found[port].tobytes() == same[port].tobytes(), port
+
+
+def test_layouts_and_where_lengths_come_from_change_no_bit(handle: Handle) -> None:
+    """Rows past the end of a sequence may hold NaN."""
+    padded, packed, batches = (step(handle, layout) for layout in (PADDED, PACKED, BATCHES))
+    rows = np.arange(4)[:, None] < LENGTHS
+    values = {port: padded.values[port] for port in ("x", "dy")}
+    flat = {port: array[rows] for port, array in values.items()}
+    padding = {port: np.where(rows[..., None], array, np.nan) for port, array in values.items()}
+    expected = packed.run(packed.memory(**(padded.values | flat)))
+    on_device = upload(handle.runtime, np.array(LENGTHS, np.int32))
+    for one, dev_lengths in ((padded, 0), (batches, 0), (padded, on_device.address)):
+        found = one.run(one.memory(**padding), dev_lengths)
+        for port in RESULTS:
+            got = found[port][rows] if port in ("y", "dx") else found[port]
+            assert got.tobytes() == expected[port].tobytes(), port
+            if port in ("y", "dx"):
+                assert (found[port][~rows] == 0).all()
+
+
+def test_lengths_that_the_device_alone_knows(handle: Handle) -> None:
+    one = step(handle)
+    memory, lengths = one.memory(), upload(handle.runtime, np.array(LENGTHS, np.int32))
+    x_desc, y_desc = (replace(desc, seq_length_array=None) for desc in (one.x_desc, one.y_desc))
+    size, reserve = get_rnn_temp_space_sizes(handle, one.rnn_desc, ForwardMode.TRAINING, x_desc)
+    assert (size, reserve) == (memory.spaces["work"][1], memory.spaces["reserve"][1])
+    forward(one, memory, dev_seq_lengths=lengths.address, x_desc=x_desc, y_desc=y_desc)
+    check(one, {port: one.results(memory)[port] for port in ("y", "hy", "cy")})
+    with raises(NullPointerError, "rnn_forward.dev_seq_lengths", expected="a pointer where the descriptor", got="NULL"):
+        forward(one, memory, x_desc=x_desc, y_desc=y_desc)
+
+
+def test_an_inference_saves_nothing_and_fills_padding(handle: Handle) -> None:
+    one = step(handle, dropout_desc=Dropout(0.5))
+    memory = one.memory()
+    size, reserve = get_rnn_temp_space_sizes(handle, one.rnn_desc, ForwardMode.INFERENCE, one.x_desc)
+    assert reserve == 0
+    workspace = DeviceBuffer.allocate(handle.runtime.context, size)
+    y_desc = replace(one.y_desc, padding_fill=-2.5)
+    spaces = {"work_space_size": size, "work_space": workspace.address, "reserve_space_size": 0, "reserve_space": 0}
+    forward(one, memory, fwd_mode=ForwardMode.INFERENCE, y_desc=y_desc, **spaces)
+    found, rows = one.results(memory), np.arange(4)[:, None] < LENGTHS
+    assert (found["y"][~rows] == -2.5).all()
+    found["y"] = np.where(rows[..., None], found["y"], 0)
+    without = step(handle)
+    check(without, {port: found[port] for port in ("y", "hy", "cy")})
+
+
+def test_dropout_counts_its_calls(handle: Handle) -> None:
+    """Each training draws other elements; the gradients use those of their reserve space."""
+    states = upload(handle.runtime, np.array([7, 3], np.int64))
+    one = step(handle, dropout_desc=Dropout(0.4, states.address))
+    memory, other = one.memory(), one.memory()
+    one.forward(memory)
+    one.forward(other)
+    assert download(states, np.int64).tolist() == [7, 5]
+    for calls, each in ((3, memory), (4, other)):
+        one.backward_data(each)
+        one.backward_weights(each)
+        check(one, one.results(each), dropout_offset=np.array([calls]))
+
+
+def test_gradients_of_weights_are_set_or_added(handle: Handle) -> None:
+    one = step(handle)
+    memory = one.memory()
+    one.run(memory)
+    once = one.read(memory, "dw").copy()
+    one.backward_weights(memory, WgradMode.ADD)
+    np.testing.assert_allclose(one.results(memory)["dw"], 2 * once, rtol=1e-6)
+    one.backward_weights(memory, WgradMode.SET)
+    assert one.results(memory)["dw"].tobytes() == once.tobytes()
+
+
+def test_a_step_may_be_captured(handle: Handle) -> None:
+    """Its graph gives the same bits again."""
+    one = step(handle, PACKED)
+    memory, driver = one.memory(), handle.runtime.driver
+    expected = one.run(memory)
+    with handle.runtime.context.activated():
+        stream = driver.stream_create()
+        handle.set_stream(stream)
+        driver.stream_begin_capture(stream)
+        one.forward(memory)
+        one.backward_data(memory)
+        one.backward_weights(memory)
+        graph = driver.stream_end_capture(stream)
+        started = driver.graph_instantiate(graph)
+        for port in RESULTS:
+            memory.buffers[port][0].fill_bytes(0xFF)
+        driver.graph_launch(started, stream)
+        found = one.results(memory)
+        handle.set_stream(0)
+        driver.graph_exec_destroy(started)
+        driver.graph_destroy(graph)
+        driver.stream_destroy(stream)
+    for port in RESULTS:
+        assert found[port].tobytes() == expected[port].tobytes(), port
+
+
+def forward(one: Step, memory: Memory, **others: Any) -> None:
+    """``rnn_forward`` with some other arguments."""
+    given = {
+        "fwd_mode": ForwardMode.TRAINING, "dev_seq_lengths": 0, "x_desc": one.x_desc, "x": memory["x"],
+        "y_desc": one.y_desc, "y": memory["y"], "h_desc": one.states("h"), "hx": memory["hx"], "hy": memory["hy"],
+        "c_desc": one.states("c"), "cx": memory["cx"], "cy": memory["cy"], "weight_space_size": one.weight_bytes,
+        "weight_space": memory["w"], "work_space_size": memory.spaces["work"][1],
+        "work_space": memory.spaces["work"][0], "reserve_space_size": memory.spaces["reserve"][1],
+        "reserve_space": memory.spaces["reserve"][0],
+    }  # fmt: skip
+    rnn_forward(one.handle, others.pop("rnn_desc", one.rnn_desc), **(given | others))
+
+
+#: By name: the other arguments, the error, the field, the rule, the value.
+BAD: dict[str, tuple[Callable[[Step, Memory], dict[str, Any]], type[LowdnnError], str, str, str]] = {
+    "no x": (lambda s, m: {"x": 0}, NullPointerError, "x", "a pointer", "NULL"),
+    "no y": (lambda s, m: {"y": 0}, NullPointerError, "y", "a pointer", "NULL"),
+    "no weights": (lambda s, m: {"weight_space": 0}, NullPointerError, "weight_space", "a pointer", "NULL"),
+    "no workspace": (lambda s, m: {"work_space": 0}, NullPointerError, "work_space", "a pointer", "NULL"),
+    "no reserve": (lambda s, m: {"reserve_space": 0}, NullPointerError, "reserve_space", "a pointer", "NULL"),
+    "no h_desc": (lambda s, m: {"h_desc": None}, NullPointerError, "h_desc", "a descriptor for the states", "NULL"),
+    "odd x": (lambda s, m: {"x": m["x"] + 1}, MisalignedPointerError, "x", "a multiple of 4", "0x"),
+    "odd lengths": (
+        lambda s, m: {"dev_seq_lengths": m["x"] + 2}, MisalignedPointerError, "dev_seq_lengths", "a multiple of 4", "0x"
+    ),
+    "small weights": (
+        lambda s, m: {"weight_space_size": 4}, SizeInsufficientError, "weight_space_size", "at least", "4"
+    ),
+    "small workspace": (
+        lambda s, m: {"work_space_size": 255}, SizeInsufficientError, "work_space_size", "at least", "255"
+    ),
+    "small reserve": (
+        lambda s, m: {"reserve_space_size": 8}, SizeInsufficientError, "reserve_space_size", "this network's", "8"
+    ),
+    "another reserve": (
+        lambda s, m: {"reserve_space_size": 1 << 20}, BadParamError, "reserve_space_size", "this network's", "1048576"
+    ),
+    "another size": (
+        lambda s, m: {"x_desc": replace(s.x_desc, vector_size=6)}, ShapeMismatchError, "x_desc.vector_size", "5", "6"
+    ),
+    "another type": (
+        lambda s, m: {"y_desc": replace(s.y_desc, data_type=DataType.HALF)},
+        BadParamError, "y_desc.data_type", "FLOAT of the network", "HALF",
+    ),
+    "other lengths": (
+        lambda s, m: {"y_desc": replace(s.y_desc, seq_length_array=(4, 2, 2))},
+        ShapeMismatchError, "y_desc.seq_length_array", "(4, 2, 1) of x_desc", "(4, 2, 2)",
+    ),
+    "another batch": (
+        lambda s, m: {"y_desc": replace(s.y_desc, batch_size=2, seq_length_array=(4, 2))},
+        ShapeMismatchError, "y_desc.batch_size", "3 of x_desc", "2",
+    ),
+    "other states": (
+        lambda s, m: {"h_desc": with_dims(s, (4, 3, 7))}, ShapeMismatchError, "h_desc.dims", "[4, 3, 8]", "[4, 3, 7]"
+    ),
+    "states with gaps": (
+        lambda s, m: {"c_desc": replace(s.states("c"), strides=(48, 16, 1))},
+        BadParamError, "c_desc.strides", "[24, 8, 1]", "[48, 16, 1]",
+    ),
+    "no padded input": (
+        lambda s, m: {"rnn_desc": replace(s.rnn_desc, aux_flags=0)},
+        BadParamError, "rnn_desc.aux_flags", "1 for padded sequences", "0",
+    ),
+    "no states of dropout": (
+        lambda s, m: {
+            "rnn_desc": replace(s.rnn_desc, dropout_desc=Dropout(0.5)),
+            "reserve_space_size": m.spaces["reserve"][1] + 256,
+        },
+        NullPointerError, "dropout_desc.states", "a pointer to the states of dropout", "NULL",
+    ),
+}  # fmt: skip
+
+
+def with_dims(one: Step, dims: tuple[int, ...]) -> Any:
+    return replace(one.states("h"), dims=dims, strides=packed_strides(dims))
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments_are_named_and_nothing_is_written(handle: Handle, name: str) -> None:
+    others, error, field, expected, got = BAD[name]
+    one = step(handle)
+    memory = one.memory()
+    with raises(error, f"rnn_forward.{field}", expected=expected, got=got):
+        forward(one, memory, **others(one, memory))
+    handle.synchronize()
+    for port in ("y", "hy", "cy"):
+        assert np.isnan(one.read(memory, port)).all()
+    one.forward(memory)
+    check(one, {port: one.results(memory)[port] for port in ("y", "hy", "cy")})
+
+
+def test_building_for_a_batch(handle: Handle) -> None:
+    build_rnn_dynamic(handle, NETWORK, 64)
+    with raises(BadParamError, "build_rnn_dynamic.mini_batch", expected="1 to 2147483647", got="0"):
+        build_rnn_dynamic(handle, NETWORK, 0)
