@@ -29,6 +29,7 @@ from lowdnn.ops.rnn_sequences import is_row
 from lowdnn.ops.rnn_tensors import dims_by_port, type_of
 from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.rnn_enums import DirectionMode, RNNBiasMode, RNNInputMode, RNNMode
+from lowdnn.status import BadParamError
 
 Array = NDArray[Any]
 
@@ -100,6 +101,7 @@ class RnnCase(Case):
         )
 
     def graph(self) -> OperationGraph:
+        self._check_lengths()
         builder = CaseBuilder(alignment_bytes=self.align)
         builder.add(self._operation(builder))
         return builder.graph()
@@ -132,6 +134,15 @@ class RnnCase(Case):
         if self.dir == "wgrad":
             return RnnBackwardWeights.of(rnn, tensors, is_added=self.add == "yes")
         return RnnForward.of(rnn, tensors, is_training=self.dir == "train", padding_fill=self.fill)
+
+    def _check_lengths(self) -> None:
+        is_packed, where = self.layout == "packed", "rnn.lengths"
+        if len(self.lengths) != self.b and (self.lengths or is_packed):
+            raise BadParamError.at(where, expected=f"{self.b} lengths", got=len(self.lengths))
+        if max(self.lengths, default=0) > self.t:
+            raise BadParamError.at(where, expected=f"at most {self.t} steps", got=max(self.lengths))
+        if is_packed and list(self.lengths) != sorted(self.lengths, reverse=True):
+            raise BadParamError.at(where, expected="lengths that do not ascend where packed", got=list(self.lengths))
 
     def _tensors(self, builder: CaseBuilder) -> Mapping[str, Tensor]:
         """All that the network may have, by port."""

@@ -64,7 +64,7 @@ LISTED: Mapping[str, tuple[Step, int, bool]] = {
     "diagonal_band_mask": (attention.diagonal_band_mask, 1, False),
 }
 
-#: Recurrent networks stand alone in their graphs.
+#: Recurrent networks stand alone in their graphs, and all of their tensors but sequences lie in one way.
 ALONE = (RnnForward, RnnBackwardData, RnnBackwardWeights)
 
 _STEP_MODULES = (attention, contractions, elementwise, moves, packed, rows, sums)
