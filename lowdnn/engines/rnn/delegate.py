@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Engine, keeps_precision
 from lowdnn.engines.delegation import fastest_plan
@@ -17,7 +18,7 @@ from lowdnn.ops.base import Operation
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.reduction import Reduction, ReductionOperation
-from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.plan import Plan
 
 
@@ -75,8 +76,14 @@ class Delegate:
     ) -> Plan:
         operations, result = [operation(*tensors)], tensors[-1]
         for addend in added:
-            between = replace(result, uid=addend.uid + 1, data_type=self._compute_type, is_virtual=True)
-            between = replace(between, alignment_bytes=between.element_bytes)
+            between = Tensor(
+                addend.uid + 1,
+                self._compute_type,
+                result.dims,
+                packed_strides(result.dims),
+                dtypes.info(self._compute_type).size_bytes,
+                is_virtual=True,
+            )
             addition = Pointwise(PointwiseMode.ADD, self._compute_type)
             operations = [operation(*tensors[:-1], between), PointwiseOperation(addition, between, addend, y=result)]
         graph, engines = OperationGraph(operations), self._engines
