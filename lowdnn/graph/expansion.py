@@ -15,6 +15,7 @@ from lowdnn.graph.bit_masks import with_bit_masks
 from lowdnn.graph.expansion_writer import ExpansionWriter, free_uid
 from lowdnn.graph.gathering import gathered
 from lowdnn.ops.base import HasPorts, Operation, inputs_of, outputs_of, with_tensors
+from lowdnn.ops.block_scale_axes import BlockScaleDequantizeByAxes
 from lowdnn.ops.described_reduction import DescribedReduction
 from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
 from lowdnn.ops.matmul import MatmulOperation
@@ -129,6 +130,8 @@ class _Expansion:
             self._add_product(operation)
         elif isinstance(operation, BatchNormInference):
             self._add_inference(operation)
+        elif isinstance(operation, BlockScaleDequantizeByAxes):
+            self._builder.add(operation.operation)
         elif isinstance(operation, DescribedReduction):
             self._add_reduction(operation)
         elif isinstance(operation, Operation):

@@ -7,6 +7,7 @@ import numpy as np
 from lowdnn import dtypes
 from lowdnn.enums import DataType
 from lowdnn.ops import block_scale
+from lowdnn.ops.block_scale_axes import BlockScaleDequantizeByAxes
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.tensor import Tensor, packed_strides
@@ -94,3 +95,18 @@ def test_checks() -> None:
     tensors = tensor(1, (4, 8), E4M3), tensor(2, (4, 2), E8M0), tensor(3, (4, 8))
     with raises(NotSupportedError, "block_scale_dequantize.is_negative_scale", expected="False", got="True"):
         BlockScaleDequantize(*tensors, FLOAT, 4, is_negative_scale=True)
+
+
+def test_sizes_of_axes() -> None:
+    """Those of the last axes; all but one are 1."""
+    x, y = tensor(1, (3, 4, 64), E4M3), tensor(3, (3, 4, 64))
+    by_columns, by_rows = tensor(2, (3, 4, 4), FLOAT), tensor(2, (3, 1, 64), FLOAT)
+    for scale, sizes, axis in ((by_columns, (1, 16), 2), (by_rows, (4, 1), 1), (by_rows, (1, 4, 1), 1)):
+        operation = BlockScaleDequantizeByAxes(x, scale, y, FLOAT, sizes).operation
+        assert (operation.block_size, operation.axis) == (max(sizes), axis)
+    with raises(NotSupportedError, "block_scale_dequantize.block_size", expected="one size that", got="[4, 16]"):
+        BlockScaleDequantizeByAxes(x, by_columns, y, FLOAT, (4, 16))
+    with raises(ShapeMismatchError, "block_scale_dequantize.block_size", expected="for axis 2", got="[16, 1]"):
+        BlockScaleDequantizeByAxes(x, by_columns, y, FLOAT, (16, 1))
+    with raises(ShapeMismatchError, "block_scale_dequantize.block_size", expected="at most 3", got="[1, 1, 1, 16]"):
+        BlockScaleDequantizeByAxes(x, by_columns, y, FLOAT, (1, 1, 1, 16))

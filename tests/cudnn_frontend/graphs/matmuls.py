@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import cudnn
 import ml_dtypes
 import numpy as np
+import pytest
 
 from tests.cudnn_frontend.data import check_close, check_exact, integers, normal, wide
-from tests.cudnn_frontend.program import DT, Session
+from tests.cudnn_frontend.program import DT, VERSION, Session
 
 
 def test_bias_and_relu(session: Session) -> None:
@@ -124,3 +127,19 @@ def test_experts(session: Session) -> None:
         [wide(tokens[0, low:high]) @ wide(w) for low, high, w in zip(bounds[:-1], bounds[1:], weights, strict=True)]
     )
     check_close(program.run()[0][0], expected, 2**-8)
+
+
+@pytest.mark.skipif(VERSION < (1, 24), reason="this wheel was built for a cuDNN without them")
+def test_gradients_of_experts(session: Session) -> None:
+    """The weights' gradients: for each expert, its tokens' product with what comes back."""
+    dtype = ml_dtypes.bfloat16
+    tokens, dy = integers(1, 96, 32, dtype=dtype), integers(1, 96, 48, dtype=dtype)
+    first = np.array([0, 40, 40, 70], np.int32).reshape(4, 1, 1)
+    program = session.program()
+    dw = program.graph.moe_grouped_matmul_bwd(
+        doutput=program.input(dy), token=program.input(tokens), first_token_offset=program.input(first)
+    )
+    program.output(dw, np.float32)
+    bounds = [*first.ravel(), 96]
+    expected = np.stack([wide(tokens[0, low:high]).T @ wide(dy[0, low:high]) for low, high in pairwise(bounds)])
+    check_exact(program.run()[0], expected)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import cudnn
 import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.cudnn_frontend.data import check_close, check_exact, integers, normal, wide
+from tests.cudnn_frontend.data import RNG, check_close, check_exact, integers, normal, wide
 from tests.cudnn_frontend.program import DT, VERSION, Session
 
 
@@ -23,6 +25,60 @@ def test_a_chain(session: Session) -> None:
     x, y = wide(a), wide(b)
     expected = np.sqrt(np.abs(x)) / (1 + np.exp(-y)) - np.exp(-x * x) / np.maximum(c, 1)
     check_close(program.run()[0], expected, 1e-4)
+
+
+ACTIVATIONS = {
+    "relu": lambda x: np.maximum(x, 0),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
+    "gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2,
+    "softplus": lambda x: np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0),
+    "swish": lambda x: x / (1 + np.exp(-x)),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+}
+
+
+def test_activations_and_their_gradients(session: Session) -> None:
+    """Gradients against differences of the float64 function."""
+    x, dy = normal(4, 8, 32, dtype=np.float32), normal(4, 8, 32, dtype=np.float32)
+    x = np.where(np.abs(x) < 1e-2, np.float32(0.5), x)
+    program = session.program()
+    g = program.graph
+    x_of, dy_of = program.input(x), program.input(dy)
+    for name in ACTIVATIONS:
+        program.output(getattr(g, name)(input=x_of), np.float32)
+        program.output(getattr(g, f"{name}_backward")(loss=dy_of, input=x_of), np.float32)
+    found = program.run()
+    step = 1e-5
+    for number, function in enumerate(ACTIVATIONS.values()):
+        check_close(found[2 * number], function(wide(x)), 1e-4)
+        slope = (function(wide(x) + step) - function(wide(x) - step)) / (2 * step)
+        check_close(found[2 * number + 1], wide(dy) * slope, 1e-4)
+
+
+def test_functions(session: Session) -> None:
+    x = RNG.uniform(0.1, 2, (3, 5, 16)).astype(np.float32)
+    functions = {
+        "abs": np.abs, "ceil": np.ceil, "cos": np.cos, "exp": np.exp, "floor": np.floor, "log": np.log,
+        "neg": np.negative, "reciprocal": np.reciprocal, "rsqrt": lambda a: 1 / np.sqrt(a), "sin": np.sin,
+        "sqrt": np.sqrt, "tan": np.tan, "erf": np.vectorize(math.erf), "identity": np.positive,
+    }  # fmt: skip
+    pairs = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power, "mod": np.fmod}
+    pairs |= {"max": np.maximum, "min": np.minimum, "add_square": lambda a, b: a + b * b}
+    y = RNG.uniform(0.5, 2, (3, 1, 16)).astype(np.float32)
+    program = session.program()
+    g = program.graph
+    x_of, y_of = program.input(x), program.input(y)
+    for name in functions:
+        program.output(getattr(g, name)(input=x_of), np.float32)
+    for name in pairs:
+        method = getattr(g, name)
+        program.output(method(x_of, y_of), np.float32)
+    expected = [function(wide(x)) for function in functions.values()]
+    expected += [function(wide(x), wide(y)) for function in pairs.values()]
+    for name, mine, true in zip((*functions, *pairs), program.run(), expected, strict=True):
+        close = np.isclose(wide(mine), true, rtol=2e-4, atol=2e-5)
+        assert close.mean() > 0.99 if name == "mod" else close.all(), name
 
 
 def test_comparisons_and_logic(session: Session) -> None:
@@ -99,6 +155,27 @@ def test_moves(session: Session) -> None:
     joined = g.concatenate(inputs=[program.input(a[:, :, :4].copy()), program.input(b[:, :, :4].copy())], axis=1)
     program.output(joined, np.float16, dim=[2, 12, 4], stride=[48, 4, 1])
     check_exact(program.run()[0], wide(np.concatenate([a[:, :, :4], b[:, :, :4]], 1)))
+
+
+def test_products_of_block_scales(session: Session) -> None:
+    """Both operands in fp8 with a power of two for each 32 elements along K."""
+    e4m3, e8m0 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e8m0fnu
+    a, b = integers(1, 128, 128, dtype=e4m3), integers(1, 128, 128, dtype=e4m3)
+    powers = [np.exp2(RNG.integers(-1, 2, dims)).astype(np.float64) for dims in ((1, 128, 4), (1, 4, 128))]
+    program = session.program()
+    g = program.graph
+
+    def scaled(values: np.ndarray, strides: list[int], scale: np.ndarray, scale_strides: list[int], block: list[int]):
+        tensor = g.tensor(dim=list(scale.shape), stride=scale_strides, data_type=DT.FP8_E8M0)
+        flat = scale.reshape(-1) if scale_strides[-1] == 1 else scale.swapaxes(1, 2).reshape(-1)
+        program.pack[tensor] = session.cudart.put(flat.astype(e8m0))
+        return g.block_scale_dequantize(program.input(values, stride=strides), tensor, block_size=block)
+
+    left = scaled(a, [128 * 128, 128, 1], powers[0], [512, 4, 1], [1, 32])
+    right = scaled(b, [128 * 128, 1, 128], powers[1], [512, 1, 4], [32, 1])
+    program.output(g.matmul(left, right), np.float32)
+    expected = (wide(a) * powers[0].repeat(32, 2)) @ (wide(b) * powers[1].repeat(32, 1))
+    check_exact(program.run()[0], expected)
 
 
 def test_block_scales(session: Session) -> None:

@@ -12,6 +12,7 @@ from lowdnn.ops import concat as concat_op
 from lowdnn.ops import slice as slice_op
 from lowdnn.ops import transpose as transpose_op
 from lowdnn.ops.block_mask import BlockMask, mask_dims
+from lowdnn.ops.block_scale_axes import BlockScaleDequantizeByAxes
 from lowdnn.ops.block_scale_dequantize import BlockScaleDequantize
 from lowdnn.ops.block_scale_quantize import BlockScaleQuantize
 from lowdnn.ops.concat import Concat
@@ -76,6 +77,18 @@ def block_scale_quantize(growth: Growth) -> None:
 
 
 def block_scale_dequantize(growth: Growth) -> None:
+    growth.add(_dequantized(growth))
+
+
+def block_scale_dequantize_by_axes(growth: Growth) -> None:
+    """With the sizes of some of the last axes."""
+    given = _dequantized(growth)
+    first = int(growth.rng.integers(given.axis + 1))
+    sizes = tuple(given.block_size if axis == given.axis else 1 for axis in range(first, given.x.rank))
+    growth.add(BlockScaleDequantizeByAxes(given.x, given.scale, given.y, given.compute_type, sizes))
+
+
+def _dequantized(growth: Growth) -> BlockScaleDequantize:
     x, size = _floats(growth), growth.choose((1, 2, 4, 16, 32))
     order = _order(growth, x)
     dims = block_scale.scale_dims(x.dims, int(growth.rng.integers(x.rank)), size, order)
@@ -83,7 +96,7 @@ def block_scale_dequantize(growth: Growth) -> None:
     scale = replace(
         growth.packed_input(dims, growth.choose(block_scale.SCALE_TYPES), values, "scale"), reordering=order
     )
-    growth.add(BlockScaleDequantize(x, scale, growth.output(x.dims, growth.float_type()), DataType.FLOAT, size))
+    return BlockScaleDequantize(x, scale, growth.output(x.dims, growth.float_type()), DataType.FLOAT, size)
 
 
 def expand_band_matrix(growth: Growth) -> None:

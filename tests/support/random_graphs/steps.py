@@ -48,6 +48,7 @@ LISTED: Mapping[str, tuple[Step, int, bool]] = {
     "concat": (moves.concat, 1, True),
     "block_scale_quantize": (moves.block_scale_quantize, 1, False),
     "block_scale_dequantize": (moves.block_scale_dequantize, 1, False),
+    "block_scale_dequantize_by_axes": (moves.block_scale_dequantize_by_axes, 1, False),
     "expand_band_matrix": (moves.expand_band_matrix, 1, True),
     "contract_band_matrix": (moves.contract_band_matrix, 1, True),
     "rope": (moves.rope, 1, False),
