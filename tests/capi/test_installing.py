@@ -141,16 +141,20 @@ def test_processes_of_multiprocessing_are_connected(tmp_path: Path) -> None:
     ]
 
 
-def test_threads_that_install_at_once_get_one_library(tmp_path: Path) -> None:
-    code = """if True:
-        import os, sys, threading
+@pytest.mark.parametrize("function", ["install", "load"])
+def test_threads_that_ask_at_once_get_one_library(function: str, tmp_path: Path) -> None:
+    code = f"""if True:
+        import os, sys, threading, time
         from lowdnn import capi
+        from lowdnn.capi import installing
+        found = installing.loaded_library
+        installing.loaded_library = lambda: (found(), time.sleep(0.02))[0]
         sys.setswitchinterval(1e-6)
         handles, barrier = [], threading.Barrier(8)
-        def work(call):
+        def work():
             barrier.wait()
-            handles.append(call()._handle)
-        threads = [threading.Thread(target=work, args=(call,)) for call in [capi.install, capi.load] * 4]
+            handles.append(capi.{function}()._handle)
+        threads = [threading.Thread(target=work) for _ in range(8)]
         for thread in threads: thread.start()
         for thread in threads: thread.join()
         assert len(handles) == 8 and len(set(handles)) == 1

@@ -119,8 +119,8 @@ def test_a_program_in_c(machine: str, tmp_path: Path) -> None:
 class Aarch64Library:
     """The library for aarch64, laid out in memory from its segments, with room for a caller's data behind it."""
 
-    def __init__(self) -> None:
-        image = library("aarch64")
+    def __init__(self, python: str | None = None) -> None:
+        image = library("aarch64", python)
         (headers,) = struct.unpack_from("<H", image, 56)
         self.memory = bytearray(1 << 20)
         for index in range(headers):
@@ -137,10 +137,21 @@ class Aarch64Library:
         return machine.run(self.symbols[name]), machine.x[0]
 
 
-def _symbols(image: bytes) -> list[tuple[str, int]]:
+def _section(image: bytes, kind: int) -> tuple[int, ...]:
+    """The header of the first section of a type."""
     (headers_at,), (count,) = struct.unpack_from("<Q", image, 40), struct.unpack_from("<H", image, 60)
     headers = [struct.unpack_from("<IIQQQQIIQQ", image, headers_at + 64 * index) for index in range(count)]
-    symbols, names = (next(header for header in headers if header[1] == kind) for kind in (11, 3))
+    return next(header for header in headers if header[1] == kind)
+
+
+def _entries(image: bytes, kind: int, form: str) -> list[tuple[int, ...]]:
+    """The content of that section as records of a format."""
+    header = _section(image, kind)
+    return [*struct.iter_unpack(form, image[header[4] : header[4] + header[5]])]
+
+
+def _symbols(image: bytes) -> list[tuple[str, int]]:
+    symbols, names = _section(image, 11), _section(image, 3)
     found = []
     for at in range(symbols[4] + 24, symbols[4] + symbols[5], 24):
         name, _, _, _, address, _ = struct.unpack_from("<IBBHQQ", image, at)
@@ -148,8 +159,26 @@ def _symbols(image: bytes) -> list[tuple[str, int]]:
     return found
 
 
-def test_stubs_of_aarch64_jump_through_their_own_entries() -> None:
-    arm = Aarch64Library()
+@pytest.mark.parametrize("machine", MACHINES)
+def test_imports_of_a_library_that_starts_python(machine: str) -> None:
+    """The loader writes the addresses of three functions into three places of their own behind the table."""
+    image = library(machine, "libpython3.so")
+    symbols = dict(_symbols(image))
+    names, glob_dat = [*symbols], {"x86_64": 6, "aarch64": 1025}[machine]
+    relocations = _entries(image, 4, "<QQq")
+    assert [names[(info >> 32) - 1] for _, info, _ in relocations] == ["dlopen", "dlsym", "sched_yield"]
+    assert all((info & 0xFFFFFFFF, addend) == (glob_dat, 0) for _, info, addend in relocations)
+    behind, bss = symbols[TABLE_NAME] + 8 * 243, _section(image, 8)
+    assert [place for place, _, _ in relocations] == [behind, behind + 8, behind + 16]
+    assert behind + 24 < bss[3] + bss[5]
+    texts_at = _section(image, 3)[4]
+    needed = [value for tag, value in _entries(image, 6, "<QQ") if tag == 1]
+    assert [image[texts_at + at :].split(b"\0", 1)[0] for at in needed] == [b"libdl.so.2", b"libc.so.6"]
+
+
+@pytest.mark.parametrize("python", [None, "libpython3.so"])
+def test_stubs_of_aarch64_jump_through_their_own_entries(python: str | None) -> None:
+    arm = Aarch64Library(python)
     table = arm.symbols[TABLE_NAME]
     arm.memory[table : table + 8 * 243] = struct.pack("<243Q", *range(1000, 1243))
     assert [arm.call(name)[0] for name in exported_names()] == [*range(1000, 1243)]
