@@ -14,7 +14,7 @@ from lowdnn.frontend.calls import NO_CALL, Call
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, compute_to_backend, data_type
 from lowdnn.frontend.enums import scalar_type as ScalarType
 from lowdnn.frontend.enums import tensor_reordering
-from lowdnn.frontend.graph_tensor import NO_UID, Tensor, inferring
+from lowdnn.frontend.graph_tensor import NO_UID, Tensor, inferred
 from lowdnn.frontend.interop import describe, is_array
 from lowdnn.frontend.nodes import Node
 from lowdnn.graph.expansion import expanded
@@ -104,8 +104,7 @@ class GraphBuilder:
             alignment_value=alignment_value,
         )
         if not strides:
-            with inferring([made]):
-                made.set_stride(packed_strides(dims))
+            inferred((made,), lambda: made.set_stride(packed_strides(dims)))
         return self._register(made)
 
     def tensor_like(
@@ -257,8 +256,7 @@ class GraphBuilder:
                 raise BadParamError.at(f"{tensor.label}.dim", expected="one entry for each dimension", got="none")
             self._infer_type(tensor)
         try:
-            with inferring(entry.outputs):
-                entry.node.infer(entry.outputs, self._compute_type(entry))
+            inferred(entry.outputs, lambda: entry.node.infer(entry.outputs, self._compute_type(entry)))
         except LowdnnError as error:
             raise entry.call.for_caller(error, entry.ports) from None
         for output in entry.outputs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Protocol, TypeVar, cast
 
@@ -35,8 +35,8 @@ _OUT_DIMS = inspect.Parameter(
     annotation="Sequence[int] | Mapping[str, Sequence[int]] | None",
 )
 
-#: Annotations, and names of parameters that take sequences, for which an array stands for a tensor.
-_FOR_ARRAYS = ("Tensor", "Tensor | None", "dropout", "inputs", "peer_stats")
+#: Parameters that take sequences with tensors in them.
+_SEQUENCES = ("dropout", "inputs", "peer_stats")
 
 #: Names of parameters that differ from those of the operation's ports.
 _PARAMETERS = {
@@ -116,21 +116,20 @@ def operation(method: MethodT) -> MethodT:
     parameters = tuple(signature.parameters.values())[1:]
     names = tuple(item.name for item in parameters if item.kind is item.POSITIONAL_OR_KEYWORD)
     kinds = {item.name: item.annotation for item in parameters if item.annotation in _EXPECTED}
+    for_arrays = tuple(name for name in (*kinds, *_SEQUENCES) if name in signature.parameters)
 
     @wraps(method)
     def checked(graph: Caller, *args: Any, out_dims: object = None, **kwargs: Any) -> Any:
         arguments = dict(zip(names, args, strict=False), **kwargs)
         given = arguments.get("name")
         label = given if isinstance(given, str) and given else graph._default_name(method.__name__)
-        arguments = {
-            name: graph._with_tensors(value, f"{label}::{name}")
-            if _may_be_array(kinds.get(name, name), value)
-            else value
-            for name, value in arguments.items()
-        }
+        for name in for_arrays:
+            value = arguments.get(name)
+            if value is not None and not isinstance(value, Tensor) and _may_be_array(kinds.get(name, ""), value):
+                arguments[name] = graph._with_tensors(value, f"{label}::{name}")
         for name, kind in kinds.items():
             if name in arguments:
-                _check(f"{method.__name__}.{name}", kind, arguments[name])
+                _check(method.__name__, name, kind, arguments[name])
         outer, call = graph._call, _call_of(method.__name__, label, arguments)
         positional = [arguments.pop(name) for name in names[: len(args)]]
         first = len(graph._entries)
@@ -143,7 +142,8 @@ def operation(method: MethodT) -> MethodT:
         if out_dims is not None:
             _set_dims(f"{method.__name__}.out_dims", result, made, out_dims)
         if outer is NO_CALL:
-            graph._calls.append(replace(call, outputs=made, entries=range(first, len(graph._entries))))
+            place = range(first, len(graph._entries))
+            graph._calls.append(Call(call.method, call.name, call.tensors, call.others, made, place))
         return result
 
     checked.__signature__ = signature.replace(  # type: ignore[attr-defined]
@@ -153,8 +153,8 @@ def operation(method: MethodT) -> MethodT:
 
 
 def _may_be_array(kind: str, value: object) -> bool:
-    """kind: an annotation or a name. An array in the place of a number is one only if it has dimensions."""
-    return kind in _FOR_ARRAYS or (kind.startswith("Operand") and bool(getattr(value, "shape", ())))
+    """kind: the annotation, or an empty string. An array in the place of a number is one only if it has dimensions."""
+    return not kind or kind.startswith("Tensor") or (kind.startswith("Operand") and bool(getattr(value, "shape", ())))
 
 
 def _call_of(method: str, label: str, arguments: Mapping[str, Any]) -> Call:
@@ -195,9 +195,10 @@ def _end(name: str, label: str) -> str:
     return name.removeprefix(f"{label}_").rpartition("::")[2]
 
 
-def _check(where: str, kind: str, value: Any) -> None:
+def _check(method: str, name: str, kind: str, value: Any) -> None:
     if isinstance(value, Tensor) or (value is None and kind.endswith("None")):
         return
+    where = f"{method}.{name}"
     if kind.startswith("Operand"):
         number(value, where, _EXPECTED[kind])
     elif kind.startswith("int"):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 from lowdnn.enums import DataType, TensorReordering
 from lowdnn.frontend.arguments import boolean, integer, integers, member, number, text
@@ -17,6 +16,7 @@ from lowdnn.status import BadParamError, NotSupportedError
 
 #: Alignment in bytes that a pygraph promises of every device address, unless ``set_alignment`` says otherwise.
 DEFAULT_ALIGNMENT_BYTES = 16
+NOT_SET = data_type.NOT_SET
 #: uid of a tensor that has none yet.
 NO_UID = -1
 
@@ -52,21 +52,36 @@ class Tensor(TensorAttributes):
         """
         self._name = text(name, "tensor.name")
         self._uid = NO_UID
-        #: Which of "dim", "stride" and "uid" the caller has set.
-        self.assigned: frozenset[str] = frozenset()
-        self.set_is_virtual(is_virtual)
-        self.set_is_pass_by_value(is_pass_by_value)
-        self.set_reordering_type(tensor_reordering.NONE if reordering_type is None else reordering_type)
-        self.set_alignment(alignment_bytes).set_alignment_value(alignment_value)
-        self.set_ragged_offset(ragged_offset).set_ragged_offset_multiplier(ragged_offset_multiplier)
-        self.set_pass_by_value(pass_by_value).set_scalar_type(scalar_type)
-        self._dim = integers(dim, f"{self.label}.dim")
-        self._stride = integers(stride, f"{self.label}.stride")
-        self._uid = integer(uid, f"{self.label}.uid", NO_UID)
-        given = {"dim": self._dim, "stride": self._stride, "uid": self._uid != NO_UID}
-        self.assigned = frozenset(field for field, is_given in given.items() if is_given)
-        self._data_type = as_data_type(data_type, f"{self.label}.data_type")
+        self.uid_assigned = self.dim_assigned = self.stride_assigned = False
+        self._is_virtual = self._is_pass_by_value = False
+        self._reordering_type = tensor_reordering.NONE
+        self._ragged_offset: Tensor | None = None
+        self._ragged_offset_multiplier = self._alignment_value = 1
+        self._value: float | int | None = None
+        self._scalar_type: ScalarType | None = None
+        self._alignment_bytes = DEFAULT_ALIGNMENT_BYTES
+        self._dim: tuple[int, ...] = ()
+        self._stride: tuple[int, ...] = ()
+        self._data_type = NOT_SET
         self.owner: Callable[[], object] | None = None
+        given: tuple[tuple[Callable[[Any], object], Any, object], ...] = (
+            (self.set_is_virtual, is_virtual, False),
+            (self.set_is_pass_by_value, is_pass_by_value, False),
+            (self.set_reordering_type, reordering_type, None),
+            (self.set_ragged_offset, ragged_offset, None),
+            (self.set_ragged_offset_multiplier, ragged_offset_multiplier, 1),
+            (self.set_alignment, alignment_bytes, DEFAULT_ALIGNMENT_BYTES),
+            (self.set_alignment_value, alignment_value, 1),
+            (self.set_pass_by_value, pass_by_value, None),
+            (self.set_scalar_type, scalar_type, None),
+            (self.set_dim, dim, ()),
+            (self.set_stride, stride, ()),
+            (self.set_uid, uid, NO_UID),
+            (self.set_data_type, data_type, None),
+        )
+        for setter, value, default in given:
+            if value is not default:
+                setter(value)
 
     @classmethod
     def of(cls, lowered: ops.Tensor, value: float | int | None) -> Self:
@@ -98,13 +113,13 @@ class Tensor(TensorAttributes):
 
     def set_dim(self, dim: Sequence[int]) -> Self:
         self._dim = integers(dim, f"{self.label}.dim")
-        self.assigned |= {"dim"}
+        self.dim_assigned = bool(self._dim)
         return self
 
     def set_stride(self, stride: Sequence[int]) -> Self:
         """Strides in elements, one for each dimension."""
         self._stride = integers(stride, f"{self.label}.stride")
-        self.assigned |= {"stride"}
+        self.stride_assigned = bool(self._stride)
         return self
 
     def set_name(self, name: str) -> Self:
@@ -113,7 +128,7 @@ class Tensor(TensorAttributes):
 
     def set_uid(self, uid: int) -> Self:
         self._uid = integer(uid, f"{self.label}.uid", NO_UID)
-        self.assigned = self.assigned | {"uid"} if self._uid != NO_UID else self.assigned - {"uid"}
+        self.uid_assigned = self._uid != NO_UID
         return self
 
     def take_uid(self, uid: int) -> Self:
@@ -235,18 +250,6 @@ class Tensor(TensorAttributes):
         return self._scalar_type is ScalarType.COMPILE_TIME_CONST
 
     @property
-    def dim_assigned(self) -> bool:
-        return "dim" in self.assigned
-
-    @property
-    def stride_assigned(self) -> bool:
-        return "stride" in self.assigned
-
-    @property
-    def uid_assigned(self) -> bool:
-        return "uid" in self.assigned
-
-    @property
     def label(self) -> str:
         """How messages name the tensor."""
         if self._name:
@@ -306,12 +309,9 @@ class Tensor(TensorAttributes):
         )
 
 
-@contextmanager
-def inferring(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """What is set meanwhile does not count as set by the caller."""
-    assigned = [tensor.assigned for tensor in tensors]
-    try:
-        yield
-    finally:
-        for tensor, fields in zip(tensors, assigned, strict=True):
-            tensor.assigned = fields
+def inferred(tensors: Sequence[Tensor], infer: Callable[[], object]) -> None:
+    """Calls ``infer``; the dims and strides that it sets do not count as set by the caller."""
+    assigned = [(tensor.dim_assigned, tensor.stride_assigned) for tensor in tensors]
+    infer()
+    for tensor, (has_dim, has_stride) in zip(tensors, assigned, strict=True):
+        tensor.dim_assigned, tensor.stride_assigned = has_dim, has_stride

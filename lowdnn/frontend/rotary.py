@@ -9,7 +9,7 @@ from lowdnn.frontend.arguments import integer, real
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.calls import operation
 from lowdnn.frontend.data_types import DataTypeLike, data_type
-from lowdnn.frontend.graph_tensor import Tensor, inferring
+from lowdnn.frontend.graph_tensor import Tensor, inferred
 from lowdnn.frontend.layouts import strides_like
 from lowdnn.frontend.nodes import Lowered, Ports
 from lowdnn.ops.base import Operation
@@ -95,6 +95,5 @@ class RopeMethods(GraphBuilder):
         node = RopeNode(inputs, scale, integer(rope_dim, f"{method}.rope_dim", 0), method == "rope_backward")
         output = self._add(node, compute_data_type, name)
         if inputs[0].get_dim():  # attention, which is often next, asks for dims
-            with inferring((output,)):
-                node.infer((output,), DataType.FLOAT)
+            inferred((output,), lambda: node.infer((output,), DataType.FLOAT))
         return output

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from math import inf
+from typing import cast
 
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, RngDistribution
 from lowdnn.graph.bit_masks import with_bit_masks
@@ -134,8 +135,8 @@ class _Expansion:
             self._builder.add(operation.operation)
         elif isinstance(operation, DescribedReduction):
             self._add_reduction(operation)
-        elif isinstance(operation, Operation):
-            self._builder.add(operation)
+        elif hasattr(type(operation), "reference"):  # isinstance of a protocol would compute its properties
+            self._builder.add(cast(Operation, operation))
 
     def _add_reduction(self, op: DescribedReduction) -> None:
         builder, reduction = self._builder, op.reduction
