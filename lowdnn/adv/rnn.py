@@ -11,14 +11,13 @@ Source: cudnn_adv.h, cudnnRNNForward, cudnnRNNBackwardData_v8, cudnnRNNBackwardW
 from __future__ import annotations
 
 from lowdnn.adv import dropout_states
-from lowdnn.adv.rnn_call import RnnCall, StateDescriptor, workspace_bytes
+from lowdnn.adv.rnn_call import RnnCall, StateDescriptor, temp_space_sizes
 from lowdnn.adv.rnn_descriptors import RNNDataDescriptor, RNNDescriptor
 from lowdnn.backend.handle import Handle
 from lowdnn.ops.rnn import MAX_SIZE
 from lowdnn.ops.rnn_backward_data import RnnBackwardData
 from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
 from lowdnn.ops.rnn_forward import RnnForward
-from lowdnn.ops.rnn_saved import reserve_space_bytes
 from lowdnn.rnn_enums import ForwardMode, WgradMode
 from lowdnn.status import BadParamError
 
@@ -27,10 +26,7 @@ def get_rnn_temp_space_sizes(
     handle: Handle, rnn_desc: RNNDescriptor, fwd_mode: ForwardMode, x_desc: RNNDataDescriptor
 ) -> tuple[int, int]:
     """Bytes of the workspace and of the reserve space; those of training suffice for both gradients too."""
-    is_training = fwd_mode is ForwardMode.TRAINING
-    rnn = rnn_desc.network(x_desc.max_seq_length, x_desc.batch_size, is_training=is_training)
-    reserved = reserve_space_bytes(rnn, rnn_desc.data_type) if is_training else 0
-    return workspace_bytes(handle, rnn_desc, x_desc, is_training=is_training), reserved
+    return temp_space_sizes(handle, rnn_desc, x_desc, is_training=fwd_mode is ForwardMode.TRAINING)
 
 
 def build_rnn_dynamic(handle: Handle, rnn_desc: RNNDescriptor, mini_batch: int) -> None:
@@ -72,7 +68,7 @@ def rnn_forward(
     if is_training:
         call.take_reserve(reserve_space_size, reserve_space)
     run = call.prepared(work_space_size, work_space)
-    if call.rnn.drops:
+    if call.drops:
         dropout_states.draw(handle, rnn_desc.dropout_desc, reserve_space)
     run()
 

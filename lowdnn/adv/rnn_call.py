@@ -7,16 +7,15 @@ from functools import partial
 from typing import Protocol
 
 from lowdnn.adv.rnn_descriptors import PADDED_IO_ENABLED, RNNDataDescriptor, RNNDescriptor
-from lowdnn.adv.rnn_problems import MAX_ALIGNMENT, Kind, Problem, RnnPlans
+from lowdnn.adv.rnn_problems import MAX_ALIGNMENT, Kind, Problem, RnnPlans, StateShape
 from lowdnn.backend.handle import Handle
 from lowdnn.enums import DataType
 from lowdnn.ops.rnn_backward_data import RnnBackwardData
 from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
 from lowdnn.ops.rnn_forward import RnnForward
-from lowdnn.ops.rnn_saved import reserve_space, reserve_space_bytes
-from lowdnn.ops.tensor import packed_strides
 from lowdnn.status import (
     BadParamError,
+    LowdnnError,
     MisalignedPointerError,
     NullPointerError,
     ShapeMismatchError,
@@ -27,7 +26,9 @@ from lowdnn.status import (
 _WORKSPACE_ALIGNMENT = 256
 _LENGTH_BYTES = 4
 #: Tensors that a caller may leave out.
-_OPTIONAL = frozenset(("hx", "hy", "cx", "cy", "dhy", "dhx", "dcy", "dcx", "seq_lengths"))
+_OPTIONAL = ("hx", "hy", "cx", "cy", "dhy", "dhx", "dcy", "dcx", "seq_lengths")
+#: What sequences of one network have in common.
+_OF_ALL_SEQUENCES = ("layout", "max_seq_length", "batch_size", "seq_length_array")
 
 
 class StateDescriptor(Protocol):
@@ -56,36 +57,40 @@ class RnnCall:
         is_training: bool = True,
         is_added: bool = False,
     ) -> None:
-        self.rnn = rnn_desc.network(x_desc.max_seq_length, x_desc.batch_size, is_training=is_training)
         self._where, self._handle, self._kind = where, handle, kind
         self._rnn_desc, self._x_desc, self._y_desc = rnn_desc, x_desc, y_desc
         self._is_training, self._is_added = is_training, is_added
+        self._plans = handle.companion(RnnPlans)
+        self._network = self._plans.network(rnn_desc, x_desc, is_training=is_training)
         self._addresses: dict[str, int] = {}
         self._given = 0
         self._check_descriptors()
+
+    @property
+    def drops(self) -> bool:
+        return self._network.rnn.drops
 
     def take_sequences(self, dev_seq_lengths: int, **addresses: int) -> None:
         """Lengths count where sequences may be shorter than the longest one."""
         for port, address in addresses.items():
             if not address:
-                raise NullPointerError.at(f"{self._where}.{port}", expected="a pointer", got="NULL")
+                raise self._null_error(port)
         self._take(addresses)
-        if not self._x_desc.is_full:
-            if not dev_seq_lengths and self._x_desc.seq_length_array is None:
-                expected = "a pointer where the descriptor has no lengths"
-                raise NullPointerError.at(f"{self._where}.dev_seq_lengths", expected=expected, got="NULL")
-            if dev_seq_lengths % _LENGTH_BYTES:
-                where, expected = f"{self._where}.dev_seq_lengths", f"a multiple of {_LENGTH_BYTES}"
-                raise MisalignedPointerError.at(where, expected=expected, got=f"{dev_seq_lengths:#x}")
-            self._addresses["seq_lengths"] = dev_seq_lengths
+        if self._x_desc.is_full:
+            return
+        if not dev_seq_lengths and self._x_desc.seq_length_array is None:
+            raise self._null_error("dev_seq_lengths", "a pointer where the descriptor has no lengths")
+        if dev_seq_lengths % _LENGTH_BYTES:
+            raise self._misaligned_error("dev_seq_lengths", _LENGTH_BYTES, dev_seq_lengths)
+        self._addresses["seq_lengths"] = dev_seq_lengths
 
     def take_states(self, h_desc: StateDescriptor | None, **addresses: int) -> None:
-        self._check_state("h_desc", h_desc, self.rnn.state_size, addresses)
+        self._check_state("h_desc", h_desc, self._network.states, addresses)
         self._take(addresses)
 
     def take_cell_states(self, c_desc: StateDescriptor | None, **addresses: int) -> None:
-        if self.rnn.is_lstm:
-            self._check_state("c_desc", c_desc, self.rnn.hidden_size, addresses)
+        if self._network.rnn.is_lstm:
+            self._check_state("c_desc", c_desc, self._network.cell_states, addresses)
             self._take(addresses)
 
     def take_weights(self, size_bytes: int, **addresses: int) -> None:
@@ -94,26 +99,24 @@ class RnnCall:
             where = f"{self._where}.weight_space_size"
             raise SizeInsufficientError.at(where, expected=f"at least {needed}", got=size_bytes)
         if not all(addresses.values()):
-            name = "weight_space" if "w" in addresses else "dweight_space"
-            raise NullPointerError.at(f"{self._where}.{name}", expected="a pointer", got="NULL")
+            raise self._null_error("weight_space" if "w" in addresses else "dweight_space")
         self._take(addresses)
 
     def take_reserve(self, size_bytes: int, address: int) -> None:
         """A reserve space has the size that its own network asks for: another one is of another call."""
-        needed = reserve_space_bytes(self.rnn, self._rnn_desc.data_type)
+        needed = self._network.reserve_bytes
         if size_bytes != needed:
             error = SizeInsufficientError if size_bytes < needed else BadParamError
             expected = f"the {needed} bytes that this network's training saves"
             raise error.at(f"{self._where}.reserve_space_size", expected=expected, got=size_bytes)
         self._check_space("reserve_space", address, MAX_ALIGNMENT)
-        for port, saved in reserve_space(self.rnn, self._rnn_desc.data_type).items():
-            self._addresses[port] = address + saved.offset_bytes
+        for port, offset_bytes in self._network.reserve:
+            self._addresses[port] = address + offset_bytes
 
     def prepared(self, work_space_size: int, work_space: int) -> Callable[[], None]:
         """What launches the call; checks the workspace and loads the kernels."""
         handle, lengths = self._handle, self._x_desc.seq_length_array
-        plans = handle.companion(RnnPlans)
-        planned = plans.planned(handle, self._problem())
+        planned = self._plans.planned(handle, self._problem())
         lengths_bytes = _lengths_bytes(self._x_desc)
         needed = lengths_bytes + planned.workspace_bytes
         if work_space_size < needed:
@@ -125,7 +128,7 @@ class RnnCall:
         if lengths is None or self._addresses.get("seq_lengths") != 0:
             return run
         self._addresses["seq_lengths"] = work_space
-        write = plans.lengths(handle).write
+        write = self._plans.lengths(handle).write
 
         def run_on_lengths() -> None:
             write(work_space, lengths, handle.stream)
@@ -134,15 +137,13 @@ class RnnCall:
         return run_on_lengths
 
     def _problem(self) -> Problem:
-        left_out = frozenset(port for port in _OPTIONAL if port not in self._addresses)
         given = self._given | MAX_ALIGNMENT
         return Problem(
             self._kind,
-            self.rnn,
-            self._rnn_desc.data_type,
+            self._network,
             self._x_desc.layout,
             _packed_rows(self._x_desc),
-            left_out,
+            frozenset([port for port in _OPTIONAL if port not in self._addresses]),
             given & -given,
             self._is_training,
             self._is_added,
@@ -151,32 +152,30 @@ class RnnCall:
 
     def _take(self, addresses: dict[str, int]) -> None:
         """Those that are not NULL."""
+        size_bytes = self._rnn_desc.element_bytes
         for port, address in addresses.items():
             if address:
-                if address % self._rnn_desc.element_bytes:
-                    expected = f"a multiple of {self._rnn_desc.element_bytes}"
-                    raise MisalignedPointerError.at(f"{self._where}.{port}", expected=expected, got=f"{address:#x}")
+                if address % size_bytes:
+                    raise self._misaligned_error(port, size_bytes, address)
                 self._given |= address
                 self._addresses[port] = address
 
     def _check_space(self, name: str, address: int, alignment: int) -> None:
         if not address:
-            raise NullPointerError.at(f"{self._where}.{name}", expected="a pointer", got="NULL")
+            raise self._null_error(name)
         if address % alignment:
-            expected = f"a multiple of {alignment}"
-            raise MisalignedPointerError.at(f"{self._where}.{name}", expected=expected, got=f"{address:#x}")
+            raise self._misaligned_error(name, alignment, address)
 
     def _check_descriptors(self) -> None:
         """Raises BadParamError where sequences and network do not fit together."""
-        x_desc, y_desc, rnn = self._x_desc, self._y_desc, self.rnn
+        x_desc, y_desc, rnn, data_type = self._x_desc, self._y_desc, self._network.rnn, self._rnn_desc.data_type
         for name, found, size in (("x_desc", x_desc, rnn.input_size), ("y_desc", y_desc, rnn.output_size)):
-            where = f"{self._where}.{name}"
-            if found.data_type is not self._rnn_desc.data_type:
-                expected = f"{self._rnn_desc.data_type.name} of the network"
-                raise BadParamError.at(f"{where}.data_type", expected=expected, got=found.data_type.name)
+            if found.data_type is not data_type:
+                raise self._type_error(name, found.data_type)
             if found.vector_size != size:
-                raise ShapeMismatchError.at(f"{where}.vector_size", expected=size, got=found.vector_size)
-        for field in ("layout", "max_seq_length", "batch_size", "seq_length_array"):
+                where = f"{self._where}.{name}.vector_size"
+                raise ShapeMismatchError.at(where, expected=size, got=found.vector_size)
+        for field in _OF_ALL_SEQUENCES:
             wanted, got = getattr(x_desc, field), getattr(y_desc, field)
             if wanted != got:
                 raise ShapeMismatchError.at(f"{self._where}.y_desc.{field}", expected=f"{wanted} of x_desc", got=got)
@@ -184,33 +183,50 @@ class RnnCall:
             where, expected = f"{self._where}.rnn_desc.aux_flags", f"{PADDED_IO_ENABLED} for padded sequences"
             raise BadParamError.at(where, expected=expected, got=self._rnn_desc.aux_flags)
 
-    def _check_state(self, name: str, found: StateDescriptor | None, size: int, addresses: dict[str, int]) -> None:
+    def _check_state(
+        self, name: str, found: StateDescriptor | None, shape: StateShape, addresses: dict[str, int]
+    ) -> None:
+        """Where there are states."""
         if not any(addresses.values()):
             return
-        where, dims = f"{self._where}.{name}", (self.rnn.pseudo_layers, self.rnn.batch_size, size)
         if found is None:
-            raise NullPointerError.at(where, expected="a descriptor for the states that there are", got="NULL")
+            raise self._null_error(name, "a descriptor for the states that there are")
         if found.data_type is not self._rnn_desc.data_type:
-            expected = f"{self._rnn_desc.data_type.name} of the network"
-            raise BadParamError.at(f"{where}.data_type", expected=expected, got=found.data_type.name)
+            raise self._type_error(name, found.data_type)
+        dims, strides = shape
         if found.dims != dims:
-            raise ShapeMismatchError.at(f"{where}.dims", expected=list(dims), got=list(found.dims))
-        if found.strides != packed_strides(dims):
-            wanted = list(packed_strides(dims))
-            raise BadParamError.at(f"{where}.strides", expected=wanted, got=list(found.strides))
+            raise ShapeMismatchError.at(f"{self._where}.{name}.dims", expected=list(dims), got=list(found.dims))
+        if found.strides != strides:
+            raise BadParamError.at(f"{self._where}.{name}.strides", expected=list(strides), got=list(found.strides))
+
+    def _null_error(self, argument: str, expected: str = "a pointer") -> LowdnnError:
+        return NullPointerError.at(f"{self._where}.{argument}", expected=expected, got="NULL")
+
+    def _misaligned_error(self, argument: str, alignment: int, address: int) -> LowdnnError:
+        where, expected = f"{self._where}.{argument}", f"a multiple of {alignment}"
+        return MisalignedPointerError.at(where, expected=expected, got=f"{address:#x}")
+
+    def _type_error(self, argument: str, found: DataType) -> LowdnnError:
+        expected = f"{self._rnn_desc.data_type.name} of the network"
+        return BadParamError.at(f"{self._where}.{argument}.data_type", expected=expected, got=found.name)
 
 
-def workspace_bytes(handle: Handle, rnn_desc: RNNDescriptor, x_desc: RNNDataDescriptor, *, is_training: bool) -> int:
-    """What the largest plan needs of those that the sequences' calls may have, with all of their tensors."""
+def temp_space_sizes(
+    handle: Handle, rnn_desc: RNNDescriptor, x_desc: RNNDataDescriptor, *, is_training: bool
+) -> tuple[int, int]:
+    """Bytes of the workspace and of the reserve space.
+
+    The workspace is that of the largest plan of those that the sequences' calls may have, with all of their tensors.
+    """
     plans = handle.companion(RnnPlans)
-    rnn = rnn_desc.network(x_desc.max_seq_length, x_desc.batch_size, is_training=is_training)
+    network = plans.network(rnn_desc, x_desc, is_training=is_training)
     kinds: tuple[Kind, ...] = (RnnForward, RnnBackwardData, RnnBackwardWeights) if is_training else (RnnForward,)
     left_out = frozenset(("seq_lengths",) if x_desc.is_full else ())
     problems = (
-        Problem(kind, rnn, rnn_desc.data_type, x_desc.layout, _packed_rows(x_desc), left_out, is_training=is_training)
-        for kind in kinds
+        Problem(kind, network, x_desc.layout, _packed_rows(x_desc), left_out, is_training=is_training) for kind in kinds
     )
-    return _lengths_bytes(x_desc) + max(plans.planned(handle, problem).workspace_bytes for problem in problems)
+    workspace_bytes = max(plans.planned(handle, problem).workspace_bytes for problem in problems)
+    return _lengths_bytes(x_desc) + workspace_bytes, network.reserve_bytes if is_training else 0
 
 
 def _packed_rows(x_desc: RNNDataDescriptor) -> int:

@@ -98,6 +98,10 @@ class RNNDescriptor:
             raise BadParamError.at(f"{where}.proj_size", expected=expected, got=self.proj_size)
         _ = self.weight_space
 
+    def __hash__(self) -> int:
+        """Of what tells networks apart most: every call looks its network up."""
+        return hash((self.cell_mode.value, self.input_size, self.hidden_size, self.num_layers))
+
     @property
     def dropout(self) -> float:
         return 0.0 if self.dropout_desc is None else self.dropout_desc.dropout

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from typing import TypeVar
 
 from lowdnn import dtypes
 from lowdnn.adv.lengths import LengthWriter
+from lowdnn.adv.rnn_descriptors import RNNDataDescriptor, RNNDescriptor
 from lowdnn.backend.handle import Handle
 from lowdnn.enums import DataType, HeurMode
 from lowdnn.graph.graph import OperationGraph
@@ -18,32 +19,55 @@ from lowdnn.ops.rnn import Rnn
 from lowdnn.ops.rnn_backward_data import RnnBackwardData
 from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
 from lowdnn.ops.rnn_forward import RnnForward
-from lowdnn.ops.rnn_saved import saved_dims
+from lowdnn.ops.rnn_saved import reserve_space, reserve_space_bytes, saved_dims
 from lowdnn.ops.rnn_tensors import SEQUENCES, dims_by_port, type_of
 from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.rnn_enums import RNNDataLayout
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.status import NotSupportedError
 
-#: Problems that a handle keeps the plans of; the least recently used one goes first.
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+
+#: Problems, and networks, that a handle keeps; the oldest one goes first.
 _MAX_PROBLEMS = 256
 #: No engine asks for more than this.
 MAX_ALIGNMENT = 16
 
+#: Ports that do not hold elements of the network's type.
+_NUMBERS = ("seq_lengths", "dropout_seed", "dropout_offset")
+
 Kind = type[RnnForward] | type[RnnBackwardData] | type[RnnBackwardWeights]
+StateShape = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+class SizedNetwork:
+    """A network on sequences of one shape, and what follows from it alone.
+
+    states, cell_states: dims and strides.  reserve: (port, offset in bytes) of what lies in a reserve space.
+    """
+
+    def __init__(self, rnn: Rnn, data_type: DataType) -> None:
+        self.rnn, self.data_type = rnn, data_type
+        self.states, self.cell_states = self._shape(rnn.state_size), self._shape(rnn.hidden_size)
+        self.reserve = tuple((port, saved.offset_bytes) for port, saved in reserve_space(rnn, data_type).items())
+        self.reserve_bytes = reserve_space_bytes(rnn, data_type)
+
+    def _shape(self, size: int) -> StateShape:
+        dims = (self.rnn.pseudo_layers, self.rnn.batch_size, size)
+        return dims, packed_strides(dims)
 
 
 @dataclass(frozen=True)
 class Problem:
     """An operation of ``kind``.
 
-    left_out: ports of tensors that are not there.  packed_rows: of packed sequences, otherwise 0.
+    packed_rows: of packed sequences, otherwise 0.  left_out: ports of tensors that are not there.
     alignment_bytes: what all addresses are a multiple of.
     """
 
     kind: Kind
-    rnn: Rnn
-    data_type: DataType
+    network: SizedNetwork
     layout: RNNDataLayout
     packed_rows: int
     left_out: frozenset[str]
@@ -52,46 +76,41 @@ class Problem:
     is_added: bool = False
     padding_fill: float = 0.0
 
-    @cached_property
     def operation(self) -> RnnForward | RnnBackwardData | RnnBackwardWeights:
-        tensors = self._tensors()
+        rnn, tensors = self.network.rnn, self._tensors()
         if self.kind is RnnForward:
-            return RnnForward.of(self.rnn, tensors, is_training=self.is_training, padding_fill=self.padding_fill)
+            return RnnForward.of(rnn, tensors, is_training=self.is_training, padding_fill=self.padding_fill)
         if self.kind is RnnBackwardData:
-            return RnnBackwardData.of(self.rnn, tensors)
-        return RnnBackwardWeights.of(self.rnn, tensors, is_added=self.is_added)
+            return RnnBackwardData.of(rnn, tensors)
+        return RnnBackwardWeights.of(rnn, tensors, is_added=self.is_added)
 
     def _tensors(self) -> Mapping[str, Tensor]:
         """By port; the uid of a tensor is the place of its port among all."""
-        rnn, dims = self.rnn, dict(dims_by_port(self.rnn))
-        padded = (rnn.max_length, rnn.batch_size)
+        rnn, dims = self.network.rnn, dict(dims_by_port(self.network.rnn))
+        rows = (self.packed_rows,) if self.packed_rows else (rnn.max_length, rnn.batch_size)
         for port in SEQUENCES:
-            size = rnn.input_size if port in ("x", "dx") else rnn.output_size
-            dims[port] = (self.packed_rows, size) if self.packed_rows else (*padded, size)
-        return {
-            port: self._tensor(uid, port, dims[port])
-            for uid, port in enumerate(dims, start=1)
-            if port not in self.left_out
-        }
+            dims[port] = (*rows, rnn.input_size if port in ("x", "dx") else rnn.output_size)
+        ports = [port for port in dims if port not in self.left_out]
+        return {port: self._tensor(uid, port, dims[port]) for uid, port in enumerate(ports, start=1)}
 
     def _tensor(self, uid: int, port: str, dims: tuple[int, ...]) -> Tensor:
-        data_type = type_of(port, self.data_type)
+        data_type = type_of(port, self.network.data_type)
         is_swapped = port in SEQUENCES and self.layout is RNNDataLayout.BATCH_MAJOR_UNPACKED
         strides = packed_strides(dims, (1, 0, 2) if is_swapped else None)
         return Tensor(uid, data_type, dims, strides, self._alignment_bytes(port, data_type), name=port)
 
     def _alignment_bytes(self, port: str, data_type: DataType) -> int:
         size_bytes = dtypes.info(data_type).size_bytes
-        if port in ("seq_lengths", "dropout_seed", "dropout_offset"):
+        if port in _NUMBERS:
             return size_bytes
-        return MAX_ALIGNMENT if port in saved_dims(self.rnn) else max(self.alignment_bytes, size_bytes)
+        return MAX_ALIGNMENT if port in saved_dims(self.network.rnn) else max(self.alignment_bytes, size_bytes)
 
 
 class PlannedProblem:
     """The plan of a problem on a handle's device; loaded at the first run."""
 
     def __init__(self, handle: Handle, problem: Problem) -> None:
-        operation: Operation = problem.operation
+        operation: Operation = problem.operation()
         ranking = rank(OperationGraph((operation,)), handle.arch, HeurMode.A, handle.engines)
         if ranking.best is None:
             raise NotSupportedError.at("rnn", expected="an engine for this network", got="none", hint=ranking.explain())
@@ -121,22 +140,36 @@ class RnnPlans:
     """What a handle keeps for recurrent networks."""
 
     def __init__(self) -> None:
+        self._networks: OrderedDict[tuple[RNNDescriptor, int, int, bool], SizedNetwork] = OrderedDict()
         self._planned: OrderedDict[Problem, PlannedProblem] = OrderedDict()
         self._lengths: LengthWriter | None = None
 
+    def network(self, rnn_desc: RNNDescriptor, x_desc: RNNDataDescriptor, *, is_training: bool) -> SizedNetwork:
+        """One object for all calls on sequences of one shape, which may differ in their lengths."""
+        key = (rnn_desc, x_desc.max_seq_length, x_desc.batch_size, is_training)
+        found = self._networks.get(key)
+        if found is None:
+            rnn = rnn_desc.network(x_desc.max_seq_length, x_desc.batch_size, is_training=is_training)
+            found = SizedNetwork(rnn, rnn_desc.data_type)
+            _keep(self._networks, key, found)
+        return found
+
     def planned(self, handle: Handle, problem: Problem) -> PlannedProblem:
         """Worked out at the first call with an equal problem. Raises NotSupportedError where no engine takes it."""
-        known = self._planned
-        found = known.get(problem)
+        found = self._planned.get(problem)
         if found is None:
-            found = known[problem] = PlannedProblem(handle, problem)
-            if len(known) > _MAX_PROBLEMS:
-                known.popitem(last=False)
-        else:
-            known.move_to_end(problem)
+            found = PlannedProblem(handle, problem)
+            _keep(self._planned, problem, found)
         return found
 
     def lengths(self, handle: Handle) -> LengthWriter:
         if self._lengths is None:
             self._lengths = LengthWriter(handle)
         return self._lengths
+
+
+def _keep(known: OrderedDict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
+    """The oldest one goes where there are too many."""
+    known[key] = value
+    if len(known) > _MAX_PROBLEMS:
+        known.popitem(last=False)

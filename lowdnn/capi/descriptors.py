@@ -25,17 +25,23 @@ from lowdnn.enums import (
     TensorFormat,
 )
 from lowdnn.ops.local_norm import MAX_N, MIN_BETA, MIN_K
-from lowdnn.status import BadParamError, NotSupportedError, UnsupportedLayoutError
+from lowdnn.status import BadParamError, NotSupportedError
 
 _MIN_DIMS: Final = 3
 _MAX_INT: Final = 2**31 - 1
 #: Elements of the widest type whose bytes a 64-bit integer can count.
 _MAX_ELEMENTS: Final = 2**63 // 16
+#: Types of vectors of channels: the numbers' type, and how many there are in one.
+_VECTORS: Final = {
+    DataType.INT8x4: (DataType.INT8, 4),
+    DataType.UINT8x4: (DataType.UINT8, 4),
+    DataType.INT8x32: (DataType.INT8, 32),
+}
 
 
 @dataclass(frozen=True)
 class TensorDescriptor:
-    """strides: in elements, one for each extent of ``dims``."""
+    """strides: in elements, one for each extent of ``dims``; those of a type of vectors are in vectors of channels."""
 
     data_type: DataType = DataType.FLOAT
     dims: tuple[int, ...] = ()
@@ -47,6 +53,7 @@ class TensorDescriptor:
         _check_rank(where, len(dims))
         _check_each(f"{where}.dims", dims, 1)
         _check_each(f"{where}.strides", strides, 0)
+        check_vectors(where, data_type, dims)
         _check_span(where, 1 + sum((extent - 1) * stride for extent, stride in zip(dims, strides, strict=True)))
         _check_span(where, prod(dims))
         return cls(data_type, tuple(dims), tuple(strides))
@@ -58,8 +65,14 @@ class TensorDescriptor:
     @property
     def size_bytes(self) -> int:
         """Bytes from the first element to the end of the last one."""
-        last = sum((extent - 1) * stride for extent, stride in zip(self.dims, self.strides, strict=True))
-        return (last + 1) * dtypes.info(self.data_type).size_bytes
+        found = self.scalars
+        last = sum((extent - 1) * stride for extent, stride in zip(found.dims, found.strides, strict=True))
+        return (last + 1) * dtypes.info(found.data_type).size_bytes
+
+    @property
+    def scalars(self) -> TensorDescriptor:
+        """The descriptor itself, or for vectors of v channels that of the numbers, with dims N, C / v, v, spatial."""
+        return _scalars(self)
 
 
 @dataclass(frozen=True)
@@ -72,11 +85,11 @@ class FilterDescriptor:
 
     @classmethod
     def of(cls, where: str, data_type: DataType, layout: TensorFormat, dims: Sequence[int]) -> FilterDescriptor:
-        """Raises as ``TensorDescriptor.of``, and UnsupportedLayoutError for NCHW_VECT_C."""
+        """Raises as ``TensorDescriptor.of``, and BadParamError for vectors in another format than NCHW_VECT_C."""
         _check_rank(where, len(dims))
         _check_each(f"{where}.dims", dims, 1)
         _check_span(where, prod(dims))
-        packed_strides(where, layout, dims)
+        check_vectors(where, data_type, dims, layout)
         return cls(data_type, layout, tuple(dims))
 
     @property
@@ -85,11 +98,16 @@ class FilterDescriptor:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        return packed_strides("filter", self.format, self.dims)
+        return packed_strides(self.format, self.dims, self.data_type)
 
     @property
     def size_bytes(self) -> int:
-        return prod(self.dims) * dtypes.info(self.data_type).size_bytes
+        return prod(self.dims) * dtypes.info(self.scalars.data_type).size_bytes
+
+    @property
+    def scalars(self) -> TensorDescriptor:
+        """As those of ``TensorDescriptor``."""
+        return _scalars(self)
 
 
 @dataclass(frozen=True)
@@ -305,21 +323,42 @@ class TensorTransformDescriptor:
                 raise BadParamError.at(f"{where}.dims[{axis}]", expected=f"a multiple of {divisor}", got=extent)
 
 
-def packed_strides(where: str, layout: TensorFormat, dims: Sequence[int]) -> tuple[int, ...]:
-    """Strides without gaps: the last dimension inside, or for NHWC the second one.
-
-    Raises UnsupportedLayoutError for NCHW_VECT_C.
-    """
-    if layout is TensorFormat.NCHW_VECT_C:
-        raise UnsupportedLayoutError.at(f"{where}.format", expected="NCHW or NHWC", got=layout.name)
+def packed_strides(layout: TensorFormat, dims: Sequence[int], data_type: DataType = DataType.FLOAT) -> tuple[int, ...]:
+    """Strides without gaps: the last dimension inside, or for NHWC the second one; for vectors, in vectors."""
     order = [*range(len(dims))]
-    if layout is TensorFormat.NHWC:
+    if layout is TensorFormat.NHWC and len(order) > 1:
         order.append(order.pop(1))
+    _, vector = _VECTORS.get(data_type, (data_type, 1))
     strides, step = [0] * len(dims), 1
     for axis in reversed(order):
         strides[axis] = step
-        step *= dims[axis]
+        step *= dims[axis] // vector if axis == 1 else dims[axis]
     return tuple(strides)
+
+
+def check_vectors(where: str, data_type: DataType, dims: Sequence[int], layout: TensorFormat | None = None) -> None:
+    """Checks types of vectors: whole ones along the channels, 2 or 3 spatial dimensions, and NCHW_VECT_C for no other.
+
+    Raises BadParamError, NotSupportedError.
+    """
+    is_vector = data_type in _VECTORS
+    if layout is not None and is_vector != (layout is TensorFormat.NCHW_VECT_C):
+        expected = "NCHW_VECT_C" if is_vector else "NCHW or NHWC"
+        raise BadParamError.at(f"{where}.format", expected=f"{expected} for {data_type.name}", got=layout.name)
+    if is_vector:
+        _, vector = _VECTORS[data_type]
+        if len(dims) not in (4, 5):
+            raise NotSupportedError.at(f"{where}.nbDims", expected=f"4 or 5 for {data_type.name}", got=len(dims))
+        if dims[1] % vector:
+            raise BadParamError.at(f"{where}.dims[1]", expected=f"a multiple of {vector}", got=dims[1])
+
+
+def _scalars(of: TensorDescriptor | FilterDescriptor) -> TensorDescriptor:
+    if of.data_type not in _VECTORS:
+        return of if isinstance(of, TensorDescriptor) else TensorDescriptor(of.data_type, of.dims, of.strides)
+    data_type, vector = _VECTORS[of.data_type]
+    (n, c, *spatial), (n_stride, c_stride, *strides) = of.dims, (vector * stride for stride in of.strides)
+    return TensorDescriptor(data_type, (n, c // vector, vector, *spatial), (n_stride, c_stride, 1, *strides))
 
 
 def _check_rank(where: str, rank: int) -> None:

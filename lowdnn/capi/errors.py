@@ -48,8 +48,9 @@ def failed(name: str, error: BaseException, state: State) -> int:
     try:
         status, text = status_of(error), _text_of(name, error)
         state.last_error.remember(text.encode(errors="backslashreplace"))
-        if state.log.wants(Severity.ERROR):
-            state.log.tell(Severity.ERROR, status, text, state.since_s)
+        log = state.log  # once, since another thread may set it
+        if log.wants(Severity.ERROR):
+            log.tell(Severity.ERROR, status, text, state.since_s)
     except BaseException:
         return Status.INTERNAL_ERROR
     return int(status)
@@ -71,5 +72,6 @@ def _text_of(name: str, error: BaseException) -> str:
 
 
 def _tell_success(name: str, state: State) -> None:
-    if state.log.wants(Severity.INFO):
-        state.log.tell(Severity.INFO, Status.SUCCESS, name, state.since_s)
+    log = state.log
+    if log.wants(Severity.INFO):
+        log.tell(Severity.INFO, Status.SUCCESS, name, state.since_s)

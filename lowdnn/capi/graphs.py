@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,12 +14,13 @@ from lowdnn import dtypes
 from lowdnn.backend.handle import Handle
 from lowdnn.capi.descriptors import FilterDescriptor, TensorDescriptor
 from lowdnn.capi.memory import Address, checked
-from lowdnn.enums import DataType, HeurMode, PointwiseMode, ReduceTensorOp
+from lowdnn.enums import DataType, HeurMode, PointwiseMode, ReduceTensorOp, ReshapeMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, rank
 from lowdnn.ops.base import outputs_of
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation, is_backward
 from lowdnn.ops.reduction import Reduction, ReductionOperation
+from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.loaded_plan import LoadedPlan
 from lowdnn.runtime.workspace import Workspace
@@ -49,17 +50,24 @@ class Builder:
         self._relaid: set[int] = set()
 
     def tensor(self, of: TensorDescriptor | FilterDescriptor, address: Address, where: str) -> Tensor:
-        """A tensor in memory. Raises NullPointerError, MisalignedPointerError below the element's size."""
-        known = checked(address, where)
-        size_bytes = dtypes.info(of.data_type).size_bytes
-        if known % size_bytes:
-            raise MisalignedPointerError.at(where, expected=f"a multiple of {size_bytes}", got=f"{known:#x}")
-        alignment = min(known & -known, MAX_ALIGNMENT)
-        tensor = Tensor(self._next(), of.data_type, of.dims, of.strides, max(alignment, size_bytes))
-        self.pointers[tensor.uid] = known
-        first = self._first.setdefault(known, tensor)
-        if first is not tensor and _layout(first) != _layout(tensor):
-            self._relaid.add(known)
+        """A tensor in memory that is read; vectors of channels become channels on the way.
+
+        Raises NullPointerError, MisalignedPointerError below the element's size.
+        """
+        placed = self._placed(of.scalars, address, where)
+        if placed.dims == of.dims:
+            return placed
+        tensor = self.virtual(of.dims, placed.data_type)
+        self.operations.append(Reshape(placed, tensor, ReshapeMode.LOGICAL))
+        return tensor
+
+    def result(self, of: TensorDescriptor | FilterDescriptor, address: Address, where: str) -> Tensor:
+        """A tensor in memory that is written; as ``tensor``."""
+        placed = self._placed(of.scalars, address, where)
+        if placed.dims == of.dims:
+            return placed
+        tensor = self.virtual(of.dims, placed.data_type)
+        self.operations.append(Reshape(tensor, placed, ReshapeMode.LOGICAL))
         return tensor
 
     def check_in_place(self, where: str) -> None:
@@ -120,34 +128,39 @@ class Builder:
         where: str,
     ) -> None:
         """Adds y = alpha * result + beta * y. ``write`` adds what writes the result to the tensor that it is given."""
-        y = self.tensor(of, address, where)
         if scales == (1.0, 0.0):
-            write(y)
+            write(self.result(of, address, where))
             return
         result = self.virtual(of.dims, compute_type_of(of.data_type))
         write(result)
-        self.blend(result, y, scales)
+        self.blend(result, of, address, scales, where)
 
-    def assign(self, x: Tensor, y: Tensor, scales: tuple[float, float]) -> None:
+    def assign(
+        self, x: Tensor, of: TensorDescriptor | FilterDescriptor, address: Address, scales: tuple[float, float],
+        where: str,
+    ) -> None:  # fmt: skip
         """Adds y = alpha * x + beta * y, where x may repeat."""
         if scales == (1.0, 0.0):
-            self.pointwise(PointwiseMode.IDENTITY, y, x)
+            self.pointwise(PointwiseMode.IDENTITY, self.result(of, address, where), x)
         else:
-            self.blend(x, y, scales)
+            self.blend(x, of, address, scales, where)
 
-    def blend(self, x: Tensor, y: Tensor, scales: tuple[float, float]) -> None:
+    def blend(
+        self, x: Tensor, of: TensorDescriptor | FilterDescriptor, address: Address, scales: tuple[float, float],
+        where: str,
+    ) -> None:  # fmt: skip
         """Adds y = alpha * x + beta * y, where x may repeat.
 
         There is another plan for beta 0, since y is not read then; otherwise one plan serves all numbers.
         """
         alpha, beta = scales
+        y = self.result(of, address, where)
         compute = compute_type_of(x.data_type, y.data_type)
         if beta == 0:
             self.scaled(alpha, x, compute, y)
             return
-        old = replace(y, uid=self._next())
-        self.pointers[old.uid] = self.pointers[y.uid]
-        self.pointwise(PointwiseMode.ADD, y, self.scaled(alpha, x, compute), self.scaled(beta, old, compute))
+        old = self.scaled(beta, self.tensor(of, address, where), compute)
+        self.pointwise(PointwiseMode.ADD, y, self.scaled(alpha, x, compute), old)
 
     def scaled(self, factor: float, x: Tensor, compute: DataType, y: Tensor | None = None) -> Tensor:
         """Adds y = factor * x, where ``factor`` travels with the launch; returns y, by default a virtual tensor."""
@@ -170,6 +183,19 @@ class Builder:
     def holds(self, address: int) -> bool:
         """Whether a number that the builder keeps lies there."""
         return any(ctypes.addressof(value) == address for value in self._values)
+
+    def _placed(self, of: TensorDescriptor, address: Address, where: str) -> Tensor:
+        known = checked(address, where)
+        size_bytes = dtypes.info(of.data_type).size_bytes
+        if known % size_bytes:
+            raise MisalignedPointerError.at(where, expected=f"a multiple of {size_bytes}", got=f"{known:#x}")
+        alignment = min(known & -known, MAX_ALIGNMENT)
+        tensor = Tensor(self._next(), of.data_type, of.dims, of.strides, max(alignment, size_bytes))
+        self.pointers[tensor.uid] = known
+        first = self._first.setdefault(known, tensor)
+        if first is not tensor and _layout(first) != _layout(tensor):
+            self._relaid.add(known)
+        return tensor
 
     def _next(self) -> int:
         self._uid += 1

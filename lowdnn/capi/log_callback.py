@@ -62,4 +62,5 @@ class LogCallback:
             tid=threading.get_native_id(),
             cuda_device_id=-1,
         )
-        CALLBACK(self.function)(severity, self.user_data, ctypes.byref(record), message.encode())
+        text = message.encode(errors="backslashreplace")
+        CALLBACK(self.function)(severity, self.user_data, ctypes.byref(record), text)

@@ -15,7 +15,6 @@ _FAMILIES: Final = {
     "Attn|SeqData": "attention outside of graphs",
     "SpatialT": "spatial transformers",
     "FusedOps": "fused operation plans",
-    "ReorderFilter": "filters in NCHW_VECT_C",
     "CausalConv1d": "causal convolutions",
     "Gnn": "graph neural networks",
     "Backdoor|Internal": "calls that no header declares",

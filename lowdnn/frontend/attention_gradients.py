@@ -80,7 +80,7 @@ class AttentionGradientMethods(GraphBuilder):
         max_total_seq_len_kv change nothing. dBias: a tensor (B, H, S_q, S_kv), with 1 for B or H where bias repeats,
         that gets the gradient of bias. dropout: (probability, seed, offset) or (mask, scale, inverse of scale), of
         which the last is not read. score_mod_bprop: called with this graph and the gradient of what score_mod gave,
-        gives that of the scores; it may use what score_mod made. None: the same one, as is right for masks and sums.
+        gives that of the scores; it may use what score_mod made. None: it is derived from what score_mod did.
         dSink_token: a FLOAT tensor (1, H, 1, 1) that gets the gradient of sink_token; without it that is not read,
         since Stats have it. All tensors of heads and stats may have ragged offsets, with use_padding_mask. Raises
         BadParamError for contradicting masks, and for dBias, dSink_token, rng_dump and score_mod_bprop without bias,

@@ -14,8 +14,9 @@ from itertools import pairwise
 from math import inf
 
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
-from lowdnn.graph.expansion_writer import ExpansionWriter, free_uid
+from lowdnn.graph.expansion_writer import ExpansionWriter
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.uids import free_uid
 from lowdnn.ops.base import Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.norm import compute_type_of
 from lowdnn.ops.pointwise import Pointwise

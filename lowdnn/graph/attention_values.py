@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from lowdnn.graph.attention_pattern import match_attention
-from lowdnn.graph.expansion_writer import ExpansionWriter, free_uid
+from lowdnn.graph.expansion_writer import ExpansionWriter
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.uids import free_uid
 from lowdnn.ops.base import with_tensors
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.norm import compute_type_of

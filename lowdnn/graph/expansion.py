@@ -13,8 +13,9 @@ from typing import cast
 
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, RngDistribution
 from lowdnn.graph.bit_masks import with_bit_masks
-from lowdnn.graph.expansion_writer import ExpansionWriter, free_uid
+from lowdnn.graph.expansion_writer import ExpansionWriter
 from lowdnn.graph.gathering import gathered
+from lowdnn.graph.uids import free_uid
 from lowdnn.ops.base import HasPorts, Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.block_scale_axes import BlockScaleDequantizeByAxes
 from lowdnn.ops.described_reduction import DescribedReduction

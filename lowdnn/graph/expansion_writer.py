@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.node_writer import NodeWriter
 from lowdnn.ops.base import Operation, with_tensors
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.tensor import Tensor
-
-#: Uids from here on are left to callers, since no expansion needs so many below.
-_FAR = 2**62
-
-
-def free_uid(uids: Iterable[int]) -> int:
-    """A uid from which on none is among ``uids``, up to 2^62."""
-    return 1 + max((uid for uid in uids if uid < _FAR), default=0)
 
 
 class ExpansionWriter(NodeWriter):

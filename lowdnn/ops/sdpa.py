@@ -15,6 +15,8 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError, ShapeMismatchError, UnsupportedDataTypeError, UnsupportedShapeError
 
 INDEX_TYPES = (DataType.INT32, DataType.INT64)
+#: A score from here down has no weight in fp32, whatever the other scores of its row.
+LOWEST = -1e9
 
 
 @dataclass(frozen=True)

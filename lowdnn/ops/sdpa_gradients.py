@@ -1,10 +1,11 @@
 """The gradients of scaled dot product attention as a descriptor has them: ``sdpa_backward`` with what it says beside.
 
 ``subgraph`` makes, from the scores with the uid ``subgraph_input_uid``, those with ``subgraph_output_uid``, as in
-``sdpa_forward``. The gradient passes it unchanged: that is right for sums with what does not depend on the scores, and
-for selections that put a number near minus infinity in their place, whose weights vanish. Others are refused. Lengths
-may be cumulated. With ``dropout_probability`` the weights are those that the seed and the offset gave the forward
-operation. A sink, (1, H, 1, 1), is part of stats, and is read where its gradient is wanted:
+``sdpa_forward``: pointwise operations, whose gradient is derived (``derivative``), and random numbers; others are
+refused. With dbias they are sums with what does not depend on the scores, and selections that put a constant near
+minus infinity in their place, so that the gradient of what is added is that of the scores. Lengths may be cumulated.
+With ``dropout_probability`` the weights are those that the seed and the offset gave the forward operation. A sink,
+(1, H, 1, 1), is part of stats, and is read where its gradient is wanted:
 
     dsink = - sum over batches and rows that exist of exp(sink - stats) * D,    D = sum over the last axis of d_o * o
 
@@ -14,22 +15,22 @@ Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import ClassVar
 
-from lowdnn.enums import AttributeName, AttributeType, DescriptorType, PointwiseMode
-from lowdnn.ops.base import HasPorts, outputs_of
+from lowdnn.enums import AttributeName, AttributeType, DescriptorType
+from lowdnn.one_line import listed
+from lowdnn.ops.base import HasPorts
+from lowdnn.ops.derivative import gradient_through
 from lowdnn.ops.norm import check_dims, check_float
-from lowdnn.ops.pointwise import PointwiseOperation
-from lowdnn.ops.sdpa import Lengths, check_heads, check_index_types, check_lengths
+from lowdnn.ops.sdpa import LOWEST, Lengths, check_heads, check_index_types, check_lengths
 from lowdnn.ops.sdpa_forward import ScoreModifier, check_dropout, ends_of
 from lowdnn.ops.tensor import Tensor
 from lowdnn.schema import attribute, tensor_input, tensor_output
 from lowdnn.status import BadParamError, NotSupportedError
 
 _WHERE = "sdpa_backward"
-#: A constant from here down leaves no weight in fp32, whatever the other scores of its row.
-_LOWEST = -1e9
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class SdpaGradients:
         ends = self.subgraph_ends
         if ends is not None and self.subgraph is not None:
             check_dims(_WHERE, self.scores_dims, {"subgraph_input": ends[0], "subgraph_output": ends[1]})
-            _check_passes(ends[0], self.subgraph.operations)
+            _check_gradient(ends, self.subgraph.operations, self.dbias)
 
     @property
     def scores_dims(self) -> tuple[int, ...]:
@@ -106,32 +107,11 @@ class SdpaGradients:
                 check_float(_WHERE, {port: tensor})
 
 
-def _check_passes(scores: Tensor, operations: tuple[HasPorts, ...]) -> None:
-    """Raises NotSupportedError where the gradient would not pass an operation unchanged."""
-    dependent = {scores.uid}
-    for op in operations:
-        if not isinstance(op, PointwiseOperation):
-            continue
-        reads = [port for port, tensor in op.operands.items() if tensor.uid in dependent]
-        if not reads or op.mode is PointwiseMode.GEN_INDEX:
-            continue
-        if not _passes(op, reads):
-            expected = "sums, and selections of numbers near minus infinity"
-            raise NotSupportedError.at(f"{_WHERE}.subgraph", expected=expected, got=op.mode.name)
-        dependent |= {tensor.uid for tensor in outputs_of(op).values()}
-
-
-def _passes(op: PointwiseOperation, reads: list[str]) -> bool:
-    """Whether the derivative of ``op`` by the one operand at ``reads`` is 1 wherever a weight is left."""
-    match op.mode, reads:
-        case PointwiseMode.IDENTITY, ["x"]:
-            return op.alpha1 == 1
-        case PointwiseMode.ADD, ["x"] | ["b"]:
-            return (op.alpha1 if reads == ["x"] else op.alpha2) == 1
-        case PointwiseMode.SUB, ["x"]:
-            return op.alpha1 == 1
-        case PointwiseMode.BINARY_SELECT, ["x"] | ["b"]:
-            other = op.operands["b" if reads == ["x"] else "x"]
-            value = other.constant_value
-            return value <= _LOWEST if value is not None else other.is_by_value
-    return False
+def _check_gradient(ends: tuple[Tensor, Tensor], operations: tuple[HasPorts, ...], dbias: Tensor | None) -> None:
+    """Raises NotSupportedError for what has no derivative, and with dbias for anything but sums and masks."""
+    (scores, modified), where = ends, f"{_WHERE}.subgraph"
+    gradient = replace(modified, uid=-1, is_virtual=True)
+    added, _ = gradient_through(where, operations, scores, modified, gradient, count(-2, -1).__next__, LOWEST)
+    if dbias is not None and added:
+        expected = "sums, and selections of constants near minus infinity, with dbias"
+        raise NotSupportedError.at(where, expected=expected, got=listed([op.mode.name for op in added]))

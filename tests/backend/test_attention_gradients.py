@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,25 @@ def sink() -> Attributes:
     return tuple((name, T.BACKEND_DESCRIPTOR, packed(uid, (1, H, 1, 1), DataType.FLOAT)) for uid, name in names.items())
 
 
+def pointwise(mode: PointwiseMode, **more: Descriptor) -> Descriptor:
+    """What makes the modified scores of the scores, in FLOAT."""
+    arithmetic = made(
+        D.POINTWISE,
+        (N.POINTWISE_MODE, T.POINTWISE_MODE, mode),
+        (N.POINTWISE_MATH_PREC, T.DATA_TYPE, DataType.FLOAT),
+    )
+    return made(
+        D.OPERATION_POINTWISE,
+        (N.OPERATION_POINTWISE_PW_DESCRIPTOR, T.BACKEND_DESCRIPTOR, arithmetic),
+        (N.OPERATION_POINTWISE_XDESC, T.BACKEND_DESCRIPTOR, scores(S)),
+        *((N[f"OPERATION_POINTWISE_{port.upper()}DESC"], T.BACKEND_DESCRIPTOR, one) for port, one in more.items()),
+        (N.OPERATION_POINTWISE_YDESC, T.BACKEND_DESCRIPTOR, scores(M)),
+    )
+
+
 CASES: dict[str, Attributes] = {
     "plain": (),
+    "bounded": subgraph(pointwise(PointwiseMode.TANH_FWD)),
     "bias": subgraph(add(scores(S), packed(BIAS, SCORES, DataType.FLOAT), scores(M))),
     "lengths": lengths(),
     "dropout": dropout(),
@@ -116,13 +134,13 @@ def kept_weights(operation: SdpaBackward, inputs: dict[int, NDArray[Any]]) -> ND
 
 def forward(
     values: dict[str, NDArray[Any]],
-    bias: NDArray[Any],
+    modified: Callable[[NDArray[Any]], NDArray[Any]],
     exists: NDArray[Any],
     factors: NDArray[Any],
     sink_weights: NDArray[Any],
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """(weights before dropout, o, stats)."""
-    raw = np.where(exists, values["q"] @ np.swapaxes(values["k"], 2, 3) + bias, -np.inf)
+    raw = np.where(exists, modified(values["q"] @ np.swapaxes(values["k"], 2, 3)), -np.inf)
     largest = np.where(exists.any(-1, keepdims=True), raw.max(-1, keepdims=True), 0)
     weights = np.exp(raw - largest)
     total = weights.sum(-1, keepdims=True) + np.where(exists.any(-1, keepdims=True), sink_weights / np.exp(largest), 0)
@@ -161,9 +179,13 @@ def test_gradients(handle: Handle, case: str) -> None:
     factors = kept_weights(operation, inputs)
     has_sink = case in ("sink", "all")
     sink_weights = np.exp(inputs[SINK].astype(np.float64)).reshape(1, H, 1, 1) * has_sink
-    weights, o, stats = forward(exact, bias, exists, factors, sink_weights)
+    is_bounded = case == "bounded"
+    modified = np.tanh if is_bounded else lambda products: products + bias
+    weights, o, stats = forward(exact, modified, exists, factors, sink_weights)
     d_o, v = exact["d_o"] * exists.any(-1, keepdims=True), np.swapaxes(exact["v"], 2, 3)
     ds = weights * (factors * (d_o @ v) - (d_o * o).sum(-1, keepdims=True))
+    if is_bounded:
+        ds *= 1 - np.tanh(exact["q"] @ np.swapaxes(exact["k"], 2, 3)) ** 2
     expected = {
         "dq": ds @ exact["k"],
         "dk": np.swapaxes(ds, 2, 3) @ exact["q"],
@@ -211,20 +233,13 @@ def test_wrong_attributes() -> None:
         gradients(part, (N.OPERATION_SDPA_BWD_SUBGRAPH_INPUT_UID, T.INT64, 99), last).finalize()
 
 
-def test_a_sub_graph_that_changes_the_gradient_is_refused() -> None:
-    bounded = made(
-        D.OPERATION_POINTWISE,
-        (
-            N.OPERATION_POINTWISE_PW_DESCRIPTOR,
-            T.BACKEND_DESCRIPTOR,
-            made(
-                D.POINTWISE,
-                (N.POINTWISE_MODE, T.POINTWISE_MODE, PointwiseMode.TANH_FWD),
-                (N.POINTWISE_MATH_PREC, T.DATA_TYPE, DataType.FLOAT),
-            ),
-        ),
-        (N.OPERATION_POINTWISE_XDESC, T.BACKEND_DESCRIPTOR, scores(S)),
-        (N.OPERATION_POINTWISE_YDESC, T.BACKEND_DESCRIPTOR, scores(M)),
-    )
-    with pytest.raises(NotSupportedError, match=r"subgraph: expected sums, and selections .* got TANH_FWD"):
-        gradients(*subgraph(bounded)).finalize()
+def test_what_has_no_derivative_is_refused() -> None:
+    with pytest.raises(NotSupportedError, match=r"subgraph: expected operations with a pointwise derivative, got MOD"):
+        gradients(*subgraph(pointwise(PointwiseMode.MOD, b=packed(BIAS, SCORES, DataType.FLOAT)))).finalize()
+
+
+def test_the_gradient_of_a_bias_needs_sums() -> None:
+    dbias = (N.OPERATION_SDPA_BWD_DBIAS_DESC, T.BACKEND_DESCRIPTOR, packed(BIAS + 100, SCORES, DataType.HALF))
+    gradients(*CASES["bias"], dbias).finalize()
+    with pytest.raises(NotSupportedError, match=r"subgraph: expected sums, and selections .* with dbias, got TANH_BWD"):
+        gradients(*CASES["bounded"], dbias).finalize()

@@ -128,12 +128,15 @@ def test_algorithms(caller: Caller, device: Runtime, direction: Direction) -> No
     assert [row[0] for row in rows] == [int(number) for number in direction.order[: len(rows)]]
     for algorithm, status, milliseconds, memory, determinism, math_type, *reserved in rows:
         assert (status, milliseconds, determinism, reserved) == (0, -1.0, 1, [0, 0, 0])
-        assert math_type in (MathType.TENSOR_OP_MATH, MathType.FMA_MATH)
+        assert math_type in (MathType.TENSOR_OP_MATH, MathType.DEFAULT_MATH)
+        caller.call("cudnnSetConvolutionMathType", case.convolution, math_type)
         assert memory == case.workspace_bytes(algorithm)
         room = case.memory.put(np.zeros(max(memory, 1), np.uint8))
         case.memory._buffers[case.addresses[2]][0].fill_bytes(0x7F)
         assert case.run(algorithm, workspace=(room, memory)) is Status.SUCCESS, caller.last_error()
         np.testing.assert_array_equal(case.result, case.product)
+        if memory:
+            assert case.run(algorithm, workspace=(room, memory - 1)) is Status.BAD_PARAM_SIZE_INSUFFICIENT
     assert case.run(int(direction.order[1])).category in (Status.SUCCESS, Status.BAD_PARAM)
     if len(rows) < count:
         assert case.run(int(direction.order[len(rows) if len(rows) > 1 else 2])) is Status.NOT_SUPPORTED

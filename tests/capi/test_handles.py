@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import sys
 import threading
 from typing import Any
 
@@ -14,7 +15,7 @@ from lowdnn.backend.handle import Handle
 from lowdnn.capi import errors
 from lowdnn.capi.calls.catalogue import CALLS, support
 from lowdnn.capi.loading import Binding
-from lowdnn.capi.log_callback import CALLBACK
+from lowdnn.capi.log_callback import CALLBACK, LogCallback
 from lowdnn.capi.memory import Address
 from lowdnn.capi.prototypes import is_opaque
 from lowdnn.capi.refusals import reason_of
@@ -177,6 +178,63 @@ def test_the_log(caller: Caller) -> None:
     told.clear()
     caller.status("cudnnDestroy", 0)
     assert told == []
+
+
+def test_another_thread_may_end_the_log_at_any_time() -> None:
+    """The log that was asked whether it wants a message is the one that is told."""
+    told: list[tuple[Any, ...]] = []
+
+    class Log(LogCallback):
+        def wants(self, severity: Severity) -> bool:
+            state.log = LogCallback()  # as cudnnSetCallback with NULL, and its call would be of address 0
+            return True
+
+        def tell(self, *message: Any) -> None:
+            told.append(message[:3])
+
+    def call(_: State, status: Status) -> None:
+        if status:
+            raise NotSupportedError("no\udc80")
+
+    state = State()
+    behind = errors.guarded("cudnnX", call, state)
+    for status in (Status.SUCCESS, Status.NOT_SUPPORTED):
+        state.log = Log(mask=~0, function=1)
+        assert behind(status) == status
+    assert told == [
+        (Severity.INFO, Status.SUCCESS, "cudnnX"),
+        (Severity.ERROR, Status.NOT_SUPPORTED, "cudnnX: NOT_SUPPORTED no\udc80"),
+    ]
+
+
+def test_logs_of_threads_and_logs_that_raise(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, bytes]] = []
+    raised: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
+
+    @CALLBACK
+    def log(_: int, __: Address, record: Any, message: bytes) -> None:
+        told.append((record.contents.tid, message))
+        raise KeyError("of a log")
+
+    expected: set[tuple[int, bytes]] = set()
+
+    def fail(first: int) -> None:
+        for pointer in range(first, first + 1600, 16):
+            assert caller.status("cudnnSetStream", pointer, 0) is Status.BAD_PARAM
+            expected.add((threading.get_native_id(), caller.last_error().encode()))
+
+    caller.call("cudnnSetCallback", 1 << Severity.ERROR, 0, ctypes.cast(log, ctypes.c_void_p).value)
+    threads = [threading.Thread(target=fail, args=(0x7000_0000 + 1600 * number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(told) == len(raised) == len(expected) == 800
+    assert set(told) == expected
+    function = ctypes.cast(log, ctypes.c_void_p).value
+    LogCallback(~0, 0, function or 0).tell(Severity.ERROR, Status.NOT_SUPPORTED, "no\udc80", 0.0)
+    assert told[-1][1] == b"no\\udc80"
 
 
 def test_random_pointers_are_refused(caller: Caller, binding: Binding) -> None:

@@ -86,6 +86,24 @@ def test_a_foreign_library_is_not_touched(tmp_path: Path) -> None:
     )
 
 
+def test_functions_of_atexit_on_both_sides_of_the_end(tmp_path: Path) -> None:
+    """Those registered after ``load`` run before the end of the library; the others find its handles closed."""
+    code = """if True:
+        import atexit, ctypes
+        handle = ctypes.c_void_p()
+        def tell(when):
+            print(when, library.cudnnSetStream(handle, None), *(library.cudnnDestroy(handle) for _ in range(2)))
+        atexit.register(tell, "after")
+        from lowdnn import capi
+        library = capi.load()
+        atexit.register(tell, "before")
+        assert library.cudnnCreate(ctypes.byref(handle)) == 0
+        left_open = ctypes.c_void_p()
+        assert library.cudnnCreate(ctypes.byref(left_open)) == 0
+    """
+    assert python(code, tmp_path) == "before 0 0 2000\nafter 1001 1001 1001\n"
+
+
 def test_a_child_of_fork_gets_statuses(tmp_path: Path) -> None:
     """Also where another thread has held the lock of the state, which nobody gives back in the child."""
     code = """if True:

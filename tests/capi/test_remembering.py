@@ -94,3 +94,27 @@ def test_convolutions_with_workspaces_and_their_sizes(caller: Caller, device: Ru
             descriptors[1], 0, room, size + extra, ctypes.byref(scale(0.0)), other, places[2],
         )  # fmt: skip
         np.testing.assert_array_equal(memory.get(places[2]), np.full_like(y, 16 * value))
+
+
+def test_a_call_in_place_is_another_call(caller: Caller, device: Runtime) -> None:
+    """Between two layouts it is refused, though the same call between two addresses has been made."""
+    memory, handle, x = Memory(device), caller.handle(), np.ones(DIMS, np.float32)
+    source, target = tensor_descriptor(caller, x), caller.output("cudnnCreateTensorDescriptor")
+    caller.call("cudnnSetTensor4dDescriptor", target, TensorFormat.NHWC, DataType.FLOAT, *DIMS)
+    one, zero, (a, b) = scale(1.0), scale(0.0), (memory.put(x) for _ in range(2))
+    for y, status in ((b, Status.SUCCESS), (a, Status.BAD_PARAM), (b, Status.SUCCESS)):
+        arguments = (handle, ctypes.byref(one), source, a, ctypes.byref(zero), target, y)
+        assert caller.status("cudnnTransformTensor", *arguments) is status
+
+
+def test_doubles_by_the_type_of_computation(caller: Caller, device: Runtime) -> None:
+    """A double alpha of 2 has the lower half of one of 1."""
+    memory, handle, x = Memory(device), caller.handle(), np.ones(DIMS, np.float32)
+    operation = caller.output("cudnnCreateOpTensorDescriptor")
+    caller.call("cudnnSetOpTensorDescriptor", operation, 0, DataType.DOUBLE, 0)
+    tensor, (a, b, c) = tensor_descriptor(caller, x), (memory.put(x) for _ in range(3))
+    for alpha in (1.0, 2.0, 1.0, 2.0):
+        scales = [ctypes.byref(scale(value, np.float64)) for value in (alpha, 0.5, 0.0)]
+        operands = (scales[0], tensor, a, scales[1], tensor, b, scales[2], tensor, c)
+        caller.call("cudnnOpTensor", handle, operation, *operands)
+        np.testing.assert_array_equal(memory.get(c), (alpha + 0.5) * x)

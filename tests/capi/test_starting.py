@@ -69,6 +69,37 @@ def test_a_program_without_python_around_it(tmp_path: Path) -> None:
     assert printed == f"{calls} calls, right\n"
 
 
+#: Opens and closes the library: unused, used, and used once more.
+REOPENING = """
+#include <dlfcn.h>
+#include <stdio.h>
+int main(void) {
+  for (int round = 0; round < 4; round++) {
+    void *library = dlopen("libcudnn.so.9", RTLD_NOW), *handle = NULL;
+    int (*create)(void **), (*destroy)(void *);
+    *(void **)&create = dlsym(library, "cudnnCreate");
+    *(void **)&destroy = dlsym(library, "cudnnDestroy");
+    if (round % 2) {
+      printf("%d ", create(&handle));
+      printf("%d ", destroy(handle));
+      printf("%d ", destroy(handle));
+    }
+    dlclose(library);
+  }
+  return 0;
+}
+"""
+
+
+@pytest.mark.skipif(not LIBPYTHON.is_file(), reason="Python has no shared library")
+def test_a_program_opens_and_closes_the_library_again(tmp_path: Path) -> None:
+    tools = Toolchain.native()
+    write_library(tmp_path / LIBRARY_NAME, python=LIBPYTHON)
+    (tmp_path / "reopening.c").write_text(REOPENING)
+    tools.build(tmp_path, "reopening.c", "-o", "program")
+    assert tools.output(tmp_path, environment(tmp_path, LOWDNN_DEVICE="emulated")) == "0 0 2000 " * 2
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.skipif(shutil.which("readelf") is None, reason="binutils are not installed")
 def test_readelf_finds_no_fault(machine: str, tmp_path: Path) -> None:

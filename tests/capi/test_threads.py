@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,14 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lowdnn.backend.handle import Handle
 from lowdnn.capi import write_header, write_library
 from lowdnn.capi.library import LIBRARY_NAME
 from lowdnn.capi.loading import Binding
+from lowdnn.capi.state import State
+from lowdnn.driver import open_driver
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
+from lowdnn.status import Status
 from tests.capi.test_loading import python
 from tests.support.c_programs import Toolchain
-from tests.support.capi import Memory
+from tests.support.capi import Caller, Memory
 
 THREADS = 8
 WORKSPACE_BYTES = 1 << 16
@@ -120,3 +125,40 @@ def test_calls_under_way_return_before_the_interpreter_ends(tmp_path: Path) -> N
         time.sleep(0.5)
     """
     assert python(code, tmp_path) == "NOT_INITIALIZED\n" * 4 + "1001 1001 92800\n"
+
+
+def test_a_handle_that_is_destroyed_while_others_use_it(tmp_path: Path) -> None:
+    """Not allowed, and yet each call has a status; the next handle is as good as new."""
+    write_library(tmp_path / LIBRARY_NAME)
+    binding = Binding(State(open_driver("emulated")))
+    caller = Caller(binding.library(tmp_path / LIBRARY_NAME))
+    found: set[Status] = set()
+
+    def use(handle: int, plan: int, pack: int) -> None:
+        while (status := caller.status("cudnnBackendExecute", handle, plan, pack)) is Status.SUCCESS:
+            found.add(status)
+        found.add(status)
+
+    for _ in range(3):
+        handle = caller.handle()
+        root = binding.state.objects.get(handle, Handle, "")
+        memory = Memory(root.runtime)
+        pointers = {uid: memory.put(np.ones((4, 8), np.float32)) for uid in (1, 2, 3)}
+        work = (handle, caller.plan(handle, caller.add_graph(handle)), caller.pack(pointers))
+        threads = [threading.Thread(target=use, args=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        while Status.SUCCESS not in found:
+            time.sleep(0.001)
+        caller.call("cudnnDestroy", handle)
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+    binding.end()
+    assert Status.SUCCESS in found
+    assert {status.category for status in found} <= {
+        Status.SUCCESS,
+        Status.BAD_PARAM,
+        Status.NOT_INITIALIZED,
+        Status.EXECUTION_FAILED,
+    }

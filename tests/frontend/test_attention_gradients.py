@@ -134,11 +134,14 @@ class SoftCap:
         return graph.tanh_backward(loss=gradient, input=self.share)
 
 
-def test_a_score_modifier_and_its_gradient(handle: Handle) -> None:
+@pytest.mark.parametrize("is_given", [True, False])
+def test_a_score_modifier_and_its_gradient(handle: Handle, is_given: bool) -> None:
+    """The gradient is derived where it is not given."""
     program = Program(handle, drawn())
     program.forward(score_mod=lambda tensors: SoftCap(0.5).forward)
     cap = SoftCap(0.5)
-    gradients = program.backward(score_mod=lambda tensors: cap.forward, score_mod_bprop=lambda tensors: cap.backward)
+    given = {"score_mod_bprop": lambda tensors: cap.backward} if is_given else {}
+    gradients = program.backward(score_mod=lambda tensors: cap.forward, **given)
     program.check(gradients, lambda scores, data: 0.5 * np.tanh(scores / 0.5))
 
 

@@ -148,7 +148,7 @@ def derived(name: str, x: TensorDescriptor, is_per_activation: bool) -> TensorDe
     """The descriptor of scale, bias and statistics."""
     dims = (1, *x.dims[1:]) if is_per_activation else (1, x.dims[1], *(1,) * (len(x.dims) - 2))
     kind = DataType.DOUBLE if x.data_type is DataType.DOUBLE else DataType.FLOAT
-    return TensorDescriptor.of(f"{name}.xDesc", kind, dims, packed_strides(name, TensorFormat.NCHW, dims))
+    return TensorDescriptor.of(f"{name}.xDesc", kind, dims, packed_strides(TensorFormat.NCHW, dims))
 
 
 def _normalisation(

@@ -54,7 +54,7 @@ def forward(
     frame.check_repeats(frame.descriptor(bias_desc, "bias"), target, "bias")
     shifted = builder.virtual(target.dims, compute)
     builder.pointwise(PointwiseMode.ADD, shifted, result, frame.tensor(bias_desc, bias, "bias"))
-    activate(builder, found, shifted, builder.tensor(target, y, f"{frame.name}.y"))
+    activate(builder, found, shifted, builder.result(target, y, f"{frame.name}.y"))
     state.graphs.run(
         frame.handle,
         builder,

@@ -1,4 +1,4 @@
-"""Operands of convolutions in other forms: im2col, and a gradient with strides as one without."""
+"""Operands of convolutions in other forms: im2col, reordered filters, a gradient with strides as one without."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from lowdnn.capi.descriptors import (
     packed_strides,
 )
 from lowdnn.capi.errors import Call
+from lowdnn.capi.graphs import Builder
 from lowdnn.capi.memory import Address, checked
 from lowdnn.capi.state import State
 from lowdnn.capi.windows import Axis
-from lowdnn.enums import ConvolutionMode, TensorFormat
+from lowdnn.enums import ConvolutionMode, DataType, ReorderType, TensorFormat
 from lowdnn.status import NotSupportedError, ShapeMismatchError
 
 
@@ -42,7 +43,7 @@ def im2col(
     taps, spatial = filters.dims[2:], range(len(outputs))
     row = image.dims[1] * prod(taps)
     dims = (n, *outputs, image.dims[1], *taps)
-    strides = packed_strides(frame.name, TensorFormat.NCHW, dims)
+    strides = packed_strides(TensorFormat.NCHW, dims)
     channels = len(outputs) + 1
     axes = [
         Axis(n, n, image.strides[0], strides[0]),
@@ -66,6 +67,27 @@ def im2col(
     copy_windows(frame, (image, x, "x"), (matrix, columns, "colBuffer"), (1.0, 0.0), axes, to_windows=True)
 
 
+def reorder(
+    state: State, handle: Address, w_desc: Address, kind: int, w: Address, reordered_w: Address, has_bias: int,
+    bias: Address, reordered_bias: Address,
+) -> None:  # fmt: skip
+    """Copies the filter, and the bias of K floats where ``has_bias`` is above 0: no engine wants another order."""
+    frame = Frame.of(state, handle, "cudnnReorderFilterAndBias")
+    filters = was_set(state, w_desc, FilterDescriptor, f"{frame.name}.filterDesc")
+    member(ReorderType, kind, f"{frame.name}.reorderType")
+    copies = [(filters.scalars, w, reordered_w, ("filterData", "reorderedFilterData"))]
+    if has_bias > 0:
+        row = (1, filters.dims[0], 1, 1)
+        floats = TensorDescriptor(DataType.FLOAT, row, packed_strides(TensorFormat.NCHW, row))
+        copies.append((floats, bias, reordered_bias, ("biasData", "reorderedBiasData")))
+    builders = []
+    for descriptor, source, target, names in copies:
+        builders.append(builder := Builder())
+        x = builder.tensor(descriptor, source, f"{frame.name}.{names[0]}")
+        builder.assign(x, descriptor, target, (1.0, 0.0), f"{frame.name}.{names[1]}")
+    frame.run_all(builders)
+
+
 def folded_descriptors(
     state: State, handle: Address, w_desc: Address, dy_desc: Address, convolution: Address, dx_desc: Address,
     layout: int, folded_w: Address, padded_dy: Address, folded_convolution: Address, folded_dx: Address,
@@ -86,6 +108,8 @@ def folded_descriptors(
     image = was_set(state, dx_desc, TensorDescriptor, f"{name}.gradDesc")
     found = was_set(state, convolution, ConvolutionDescriptor, f"{name}.convDesc")
     chosen = member(TensorFormat, layout, f"{name}.transformFormat")
+    if chosen is TensorFormat.NCHW_VECT_C:
+        raise NotSupportedError.at(f"{name}.transformFormat", expected="NCHW or NHWC", got=chosen.name)
     expected = found.output_dims(name, image, filters)
     if response.dims != expected:
         raise ShapeMismatchError.at(f"{name}.diffDesc.dims", expected=list(expected), got=list(response.dims))
@@ -98,7 +122,7 @@ def folded_descriptors(
 
     def tensor(of: TensorDescriptor, transform: TensorTransformDescriptor) -> TensorDescriptor:
         dims = transform.output_dims(name, of.dims)
-        return TensorDescriptor.of(name, of.data_type, dims, packed_strides(name, chosen, dims))
+        return TensorDescriptor.of(name, of.data_type, dims, packed_strides(chosen, dims))
 
     w = FilterDescriptor.of(name, filters.data_type, chosen, transforms.w.output_dims(name, filters.dims))
     results: tuple[tuple[Address, Any, str], ...] = (
@@ -170,5 +194,6 @@ class _Fold(NamedTuple):
 
 CALLS: Mapping[str, Call] = {
     "cudnnIm2Col": im2col,
+    "cudnnReorderFilterAndBias": reorder,
     "cudnnGetFoldedConvBackwardDataDescriptors": folded_descriptors,
 }

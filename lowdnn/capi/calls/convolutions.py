@@ -129,6 +129,12 @@ class Problem:
         """FMA_MATH asks for true fp32, without tensor cores."""
         return HeurMode.FALLBACK if self.convolution.math_type is MathType.FMA_MATH else HeurMode.A
 
+    def math_type(self, *, uses_tensor_cores: bool) -> MathType:
+        """What a candidate computes with, as a math type for which ``mode`` is what it is for this problem."""
+        if self.mode is HeurMode.FALLBACK:
+            return MathType.FMA_MATH
+        return MathType.TENSOR_OP_MATH if uses_tensor_cores else MathType.DEFAULT_MATH
+
     def built(self, where: str, scales: tuple[float, float] = (1.0, 0.0)) -> Builder:
         """The graph: c = alpha * convolution(a, b) + beta * c."""
         builder, (*_, result) = Builder(), self.direction.ports
@@ -247,7 +253,7 @@ def _get_algorithms(direction: Direction, name: str) -> Call:
         user = state.objects.get(handle, Handle, f"{name}.handle")
         problem = Problem.of(state, name, direction, convolution, (a_desc, b_desc, c_desc))
         candidates = problem.planned(state, user, name).candidates
-        rows = [_row(direction, place, candidate) for place, candidate in _numbered(direction, candidates)]
+        rows = [_row(problem, place, candidate) for place, candidate in _numbered(direction, candidates)]
         _write_rows(name, rows, requested, returned, results)
 
     return get_algorithms
@@ -306,9 +312,9 @@ def _timed(
             state.graphs.run(handle, builder, where, workspace, place, problem.mode)
             milliseconds = _milliseconds(state, handle, problem, builder, where, workspace, place)
         except LowdnnError as error:
-            failed.append(_row(problem.direction, place, candidate, status=error.status))
+            failed.append(_row(problem, place, candidate, status=error.status))
             continue
-        timed.append((milliseconds, _row(problem.direction, place, candidate, milliseconds)))
+        timed.append((milliseconds, _row(problem, place, candidate, milliseconds)))
     return [row for _, row in sorted(timed, key=lambda found: found[0])] + failed
 
 
@@ -326,19 +332,21 @@ def _milliseconds(
 
 
 def _row(
-    direction: Direction, place: int, candidate: Candidate, milliseconds: float = -1.0, status: Status = Status.SUCCESS
+    problem: Problem, place: int, candidate: Candidate, milliseconds: float = -1.0, status: Status = Status.SUCCESS
 ) -> bytes:
-    """One structure of results; a time of -1 says that nothing was measured."""
+    """One structure of results; a time of -1 says that nothing was measured.
+
+    The math type is one with which the algorithm's number stands for the same candidate.
+    """
     notes = candidate.engine.numerical_notes
     is_ordered = NumericalNote.NONDETERMINISTIC not in notes
-    math_type = MathType.TENSOR_OP_MATH if NumericalNote.TENSOR_CORE in notes else MathType.FMA_MATH
     return _PERFORMANCE.pack(
-        direction.order[place],
+        problem.direction.order[place],
         status,
         milliseconds,
         candidate.plan.workspace_bytes,
         Determinism.DETERMINISTIC if is_ordered else Determinism.NON_DETERMINISTIC,
-        math_type,
+        problem.math_type(uses_tensor_cores=NumericalNote.TENSOR_CORE in notes),
         0,
         0,
         0,

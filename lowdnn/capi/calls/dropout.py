@@ -92,7 +92,7 @@ def forward(
     else:
         one = builder.constant(1.0, len(target.dims), DataType.FLOAT)
         builder.pointwise(PointwiseMode.IDENTITY, mask, one)
-    output = builder.tensor(target, y, f"{frame.name}.y")
+    output = builder.result(target, y, f"{frame.name}.y")
     builder.pointwise(PointwiseMode.MUL, output, source, mask, alphas=(found.scale,))
     frame.run_all([builder, *([_counting(frame, found)] if found.dropout > 0 else [])])
 
@@ -107,7 +107,7 @@ def backward(
     gradient, target = frame.tensor(dy_desc, dy, "dy"), frame.descriptor(dx_desc, "dx")
     frame.check_dims(target, frame.descriptor(dy_desc, "dy"), "dy")
     mask = _mask(frame, target, reserve, reserve_bytes)
-    output = frame.builder.tensor(target, dx, f"{frame.name}.dx")
+    output = frame.builder.result(target, dx, f"{frame.name}.dx")
     frame.builder.pointwise(PointwiseMode.MUL, output, gradient, mask, alphas=(found.scale,))
     frame.run()
 
@@ -134,7 +134,7 @@ def _mask(frame: Frame, of: TensorDescriptor, reserve: Address, reserve_bytes: i
     if reserve_bytes < needed:
         where = f"{frame.name}.reserveSpaceSizeInBytes"
         raise SizeInsufficientError.at(where, expected=f"at least {needed}", got=reserve_bytes)
-    packed = TensorDescriptor(DataType.INT8, of.dims, packed_strides(frame.name, TensorFormat.NCHW, of.dims))
+    packed = TensorDescriptor(DataType.INT8, of.dims, packed_strides(TensorFormat.NCHW, of.dims))
     return frame.builder.tensor(packed, reserve, f"{frame.name}.reserveSpace")
 
 
@@ -149,7 +149,7 @@ def _counting(frame: Frame, descriptor: DropoutDescriptor) -> Builder:
     where = f"{frame.name}.dropoutDesc.states"
     _, address = _states(descriptor, where)
     builder = Builder()
-    old, new = (builder.tensor(_NUMBER, address, where) for _ in range(2))
+    old, new = builder.tensor(_NUMBER, address, where), builder.result(_NUMBER, address, where)
     builder.pointwise(PointwiseMode.ADD, new, old, builder.constant(1.0, len(_NUMBER.dims), DataType.DOUBLE))
     return builder
 

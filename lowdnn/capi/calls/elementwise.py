@@ -111,7 +111,7 @@ def _copy(
     frame: Frame, source: Tensor, target: TensorDescriptor, address: Address, scales: tuple[float, float], argument: str
 ) -> None:
     """Adds target = alpha * source + beta * target."""
-    frame.builder.assign(source, frame.builder.tensor(target, address, f"{frame.name}.{argument}"), scales)
+    frame.builder.assign(source, target, address, scales, f"{frame.name}.{argument}")
 
 
 CALLS: Mapping[str, Call] = {

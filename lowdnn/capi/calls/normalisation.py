@@ -183,7 +183,9 @@ class Normalisation:
         unbiased = builder.scaled(unbiased_factor(x.dims[0]), variance, variance.data_type)
         for value, address in zip((mean, unbiased), addresses, strict=True):
             if address:
-                builder.blend(value, self._parameter(address), (factor, 1 - factor))
+                builder.blend(
+                    value, self._parameters, address, (factor, 1 - factor), f"{self.frame.name}.resultRunning*"
+                )
 
     def _add_composed_gradients(
         self, x: Tensor, dy: Tensor, statistics: tuple[Tensor, Tensor], scale: Tensor, dx: Tensor, dscale: Tensor,

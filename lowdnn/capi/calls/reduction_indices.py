@@ -78,7 +78,7 @@ def _store(builder: Builder, index: Tensor, address: Address, stored: tuple[Data
     strides = tuple(len(stored) * stride for stride in packed_strides(index.dims))
     for place, data_type in enumerate(stored):
         descriptor = TensorDescriptor(data_type, index.dims, strides)
-        part = builder.tensor(descriptor, address and address + place, f"{name}.indices")
+        part = builder.result(descriptor, address and address + place, f"{name}.indices")
         if len(stored) == 1:
             builder.pointwise(PointwiseMode.IDENTITY, part, index)
             return

@@ -120,7 +120,7 @@ def _build(
         extreme = builder.virtual(c[0].dims, compute_type_of(source.data_type))
         write(extreme)
         add_indices(builder, source, extreme, indices, reduction.indices_type, frame.name)
-        builder.blend(extreme, builder.tensor(*c, f"{frame.name}.C"), scales)
+        builder.blend(extreme, *c, scales, f"{frame.name}.C")
     else:
         builder.store(write, *c, scales, f"{frame.name}.C")
 

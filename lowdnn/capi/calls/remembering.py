@@ -1,8 +1,9 @@
 """Classic calls that come again: launched without building, finding and checking their graph once more.
 
-A call comes again where its numbers, alpha and beta are the same, its descriptors equal, and its addresses NULL or
-aligned as they were: then another one launches the same plan, on its own addresses. A network makes such calls in each
-of its steps, with new descriptors and addresses, and most of a call's time on the host goes into its graph.
+A call comes again where its numbers, alpha and beta are the same, its descriptors equal, and its addresses NULL,
+aligned and equal to each other as they were: then another one launches the same plan, on its own addresses. A network
+makes such calls in each of its steps, with new descriptors and addresses, and most of a call's time on the host goes
+into its graph.
 """
 
 from __future__ import annotations
@@ -72,9 +73,10 @@ class _Form:
         find = state.objects.find
         for place in self.descriptors:
             key.append(find(arguments[place], object))
-        for place in self.addresses:
-            address = arguments[place] or 0
-            key.append(min(address & -address, MAX_ALIGNMENT))
+        addresses = [arguments[place] or 0 for place in self.addresses]
+        key += [min(address & -address, MAX_ALIGNMENT) for address in addresses]
+        if len({*addresses}) < len(addresses):
+            key.append(tuple(map(addresses.index, addresses)))
         for place in self.scales:
             if not arguments[place]:
                 return None
@@ -172,7 +174,8 @@ def _remembering_sizes(form: _Form, call: Call) -> Call:
 
 def _has_doubles(key: Arguments) -> bool:
     """Whether alpha and beta may be doubles, of which the key has half."""
-    return any(getattr(value, "data_type", None) is DataType.DOUBLE for value in key)
+    types = (getattr(value, name, None) for value in key for name in ("data_type", "compute_type"))
+    return DataType.DOUBLE in types
 
 
 def _size_at(address: Address) -> int:

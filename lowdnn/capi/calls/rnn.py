@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
+from functools import lru_cache
 
 from lowdnn import adv
 from lowdnn.backend.handle import Handle
-from lowdnn.capi.calls.rnn_descriptors import network_of, sequences_of
+from lowdnn.capi.calls.rnn_descriptors import RnnDescriptor, network_of, sequences_of
 from lowdnn.capi.calls.shared import member
 from lowdnn.capi.descriptors import TensorDescriptor
 from lowdnn.capi.errors import Call
@@ -50,18 +52,27 @@ def weight_params(
     state: State, handle: Address, rnn_desc: Address, pseudo_layer: int, weight_space_size: int, weight_space: Address,
     lin_layer_id: int, m_desc: Address, m_addr: Address, b_desc: Address, b_addr: Address,
 ) -> None:  # fmt: skip
-    """The address of what there is not is NULL, and its descriptor is as if it were not set."""
-    where, objects = "cudnnGetRNNWeightParams", state.objects
-    objects.get(handle, Handle, f"{where}.handle")
-    network = network_of(state, rnn_desc, f"{where}.rnnDesc")
-    for descriptor, name in ((m_desc, "mDesc"), (b_desc, "bDesc")):
-        objects.get(descriptor, TensorDescriptor, f"{where}.{name}")
-    found = adv.get_rnn_weight_params(network, pseudo_layer, weight_space_size, weight_space or 0, lin_layer_id)
-    write_outputs((m_addr, "Q", found.m_addr, f"{where}.mAddr"), (b_addr, "Q", found.b_addr, f"{where}.bAddr"))
-    for descriptor, dims in ((m_desc, found.m_dims), (b_desc, found.b_dims)):
-        columns = dims[2:]
-        strides = (dims[1] * dims[2], *columns, 1) if dims else ()
-        objects.replace(checked(descriptor, where), TensorDescriptor(network.data_type, dims, strides))
+    """The address of what there is not is NULL, and its descriptor is as if it were not set.
+
+    PyTorch asks thousands of times for one network: what does not depend on addresses is looked up.
+    """
+    objects = state.objects
+    objects.get(handle, Handle, "cudnnGetRNNWeightParams.handle")
+    holder = objects.get(rnn_desc, RnnDescriptor, "cudnnGetRNNWeightParams.rnnDesc")
+    objects.get(m_desc, TensorDescriptor, "cudnnGetRNNWeightParams.mDesc")
+    objects.get(b_desc, TensorDescriptor, "cudnnGetRNNWeightParams.bDesc")
+    found = holder.linear_layers.get((pseudo_layer, lin_layer_id))
+    if found is None or not weight_space or weight_space_size < holder.weight_space_bytes:
+        network = network_of(state, rnn_desc, "cudnnGetRNNWeightParams.rnnDesc")
+        adv.get_rnn_weight_params(network, pseudo_layer, weight_space_size, weight_space or 0, lin_layer_id)
+        return
+    matrix, m_offset, bias, b_offset = found
+    m_place = _place_at(checked(m_addr, "cudnnGetRNNWeightParams.mAddr"))
+    b_place = _place_at(checked(b_addr, "cudnnGetRNNWeightParams.bAddr"))
+    m_place.value = 0 if m_offset is None else weight_space + m_offset
+    b_place.value = 0 if b_offset is None else weight_space + b_offset
+    objects.replace(m_desc, matrix)  # type: ignore[arg-type]
+    objects.replace(b_desc, bias)  # type: ignore[arg-type]
 
 
 def forward(
@@ -153,6 +164,12 @@ def backward_weights(
         reserve_space_size,
         reserve_space or 0,
     )
+
+
+@lru_cache(maxsize=16)
+def _place_at(address: int) -> ctypes.c_uint64:
+    """A pointer in the caller's memory: callers ask with the same few variables again and again."""
+    return ctypes.c_uint64.from_address(address)
 
 
 def _tensor(state: State, descriptor: Address, where: str) -> TensorDescriptor | None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from lowdnn import dtypes
 from lowdnn.adv.rnn_descriptors import Dropout, RNNDataDescriptor, RNNDescriptor, clip_of
 from lowdnn.capi.calls.shared import change, life_of, member, was_set
-from lowdnn.capi.descriptors import DropoutDescriptor
+from lowdnn.capi.descriptors import DropoutDescriptor, TensorDescriptor
 from lowdnn.capi.errors import Call
 from lowdnn.capi.memory import Address, checked, read_array, write_array, write_bytes, write_outputs
 from lowdnn.capi.state import State
 from lowdnn.enums import DataType, MathType, NanPropagation
 from lowdnn.ops.rnn import Clip
+from lowdnn.ops.rnn_weights import Region
 from lowdnn.rnn_enums import (
     DirectionMode,
     RNNAlgo,
@@ -27,6 +29,9 @@ from lowdnn.rnn_enums import (
 )
 from lowdnn.runtime.parameters import read_host_value
 from lowdnn.status import BadParamError, LowdnnError
+
+#: The descriptor of a matrix and its offset in bytes, None where there is none, and those of a bias.
+LinearLayer = tuple[TensorDescriptor, int | None, TensorDescriptor, int | None]
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,22 @@ class RnnDescriptor:
     @property
     def is_set(self) -> bool:
         return self.network is not None
+
+    @cached_property
+    def weight_space_bytes(self) -> int:
+        return 0 if self.network is None else self.network.weight_space_bytes
+
+    @cached_property
+    def linear_layers(self) -> Mapping[tuple[int, int], LinearLayer]:
+        """By pseudo-layer and linLayerID; none where the descriptor was not set."""
+        if self.network is None:
+            return {}
+        places, element_bytes = self.network.weight_space.places, self.network.element_bytes
+        data_type = self.network.data_type
+        return {
+            key: (*_described(matrix, data_type, element_bytes), *_described(bias, data_type, element_bytes))
+            for key, (matrix, bias) in places.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -198,6 +219,15 @@ def get_data_descriptor(
     if padding_fill:
         stored = dtypes.from_float64(np.array([found.padding_fill]), found.data_type)
         write_bytes(padding_fill, stored.tobytes(), f"{where}.paddingFill")
+
+
+def _described(region: Region | None, data_type: DataType, element_bytes: int) -> tuple[TensorDescriptor, int | None]:
+    """Of three dimensions: (1, rows, columns), with one column for a bias."""
+    if region is None:
+        return TensorDescriptor(data_type), None
+    rows, columns = (*region.dims, 1)[:2]
+    described = TensorDescriptor(data_type, (1, rows, columns), (rows * columns, columns, 1))
+    return described, region.offset * element_bytes
 
 
 def _unset_error(where: str) -> LowdnnError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lowdnn.capi.calls.shared import change, integers, life_of, member, was_set, write_integers
-from lowdnn.capi.descriptors import FilterDescriptor, TensorDescriptor, packed_strides
+from lowdnn.capi.descriptors import FilterDescriptor, TensorDescriptor, check_vectors, packed_strides
 from lowdnn.capi.errors import Call
 from lowdnn.capi.memory import Address, write_outputs
 from lowdnn.capi.state import State
@@ -17,8 +17,7 @@ def set_tensor_4d(
     state: State, descriptor: Address, layout: int, data_type: int, n: int, c: int, h: int, w: int
 ) -> None:
     where = "cudnnSetTensor4dDescriptor"
-    chosen = member(TensorFormat, layout, f"{where}.format")
-    _set_tensor(state, descriptor, where, data_type, (n, c, h, w), packed_strides(where, chosen, (n, c, h, w)))
+    _set_packed(state, descriptor, where, layout, data_type, (n, c, h, w))
 
 
 def set_tensor_4d_ex(
@@ -39,10 +38,7 @@ def set_tensor_nd(
 
 def set_tensor_nd_ex(state: State, descriptor: Address, layout: int, data_type: int, count: int, dims: Address) -> None:
     where = "cudnnSetTensorNdDescriptorEx"
-    chosen = member(TensorFormat, layout, f"{where}.format")
-    extents = integers(dims, count, f"{where}.dimA")
-    strides = packed_strides(where, chosen, extents) if len(extents) > 1 else (1,) * len(extents)
-    _set_tensor(state, descriptor, where, data_type, extents, strides)
+    _set_packed(state, descriptor, where, layout, data_type, integers(dims, count, f"{where}.dimA"))
 
 
 def get_tensor_4d(
@@ -130,6 +126,17 @@ def _set_tensor(
 ) -> None:
     def new(_: TensorDescriptor) -> TensorDescriptor:
         return TensorDescriptor.of(where, member(DataType, data_type, f"{where}.dataType"), dims, strides)
+
+    change(state, descriptor, TensorDescriptor, f"{where}.tensorDesc", new)
+
+
+def _set_packed(
+    state: State, descriptor: Address, where: str, layout: int, data_type: int, dims: Sequence[int]
+) -> None:
+    def new(_: TensorDescriptor) -> TensorDescriptor:
+        kind, chosen = member(DataType, data_type, f"{where}.dataType"), member(TensorFormat, layout, f"{where}.format")
+        check_vectors(where, kind, dims, chosen)
+        return TensorDescriptor.of(where, kind, dims, packed_strides(chosen, dims, kind))
 
     change(state, descriptor, TensorDescriptor, f"{where}.tensorDesc", new)
 

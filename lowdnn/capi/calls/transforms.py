@@ -10,7 +10,13 @@ from lowdnn.capi.calls.frame import Frame
 from lowdnn.capi.calls.shared import change, life_of, member, was_set
 from lowdnn.capi.calls.window_copies import copy_windows
 from lowdnn.capi.classic_enums import FoldingDirection
-from lowdnn.capi.descriptors import FilterDescriptor, TensorDescriptor, TensorTransformDescriptor, packed_strides
+from lowdnn.capi.descriptors import (
+    FilterDescriptor,
+    TensorDescriptor,
+    TensorTransformDescriptor,
+    check_vectors,
+    packed_strides,
+)
 from lowdnn.capi.errors import Call
 from lowdnn.capi.memory import Address, checked, read_array, write_array, write_outputs
 from lowdnn.capi.state import State
@@ -76,7 +82,8 @@ def init_destination(state: State, descriptor: Address, source: Address, destina
     transform = was_set(state, descriptor, TensorTransformDescriptor, f"{where}.transformDesc")
     of = was_set(state, source, TensorDescriptor, f"{where}.srcDesc")
     dims = transform.output_dims(f"{where}.srcDesc", of.dims)
-    made = TensorDescriptor.of(f"{where}.destDesc", of.data_type, dims, packed_strides(where, transform.layout, dims))
+    check_vectors(f"{where}.srcDesc", of.data_type, dims, transform.layout)
+    made = TensorDescriptor.of(f"{where}.destDesc", of.data_type, dims, packed_strides(transform.layout, dims))
     checked(size, f"{where}.destSizeInBytes")
     change(state, destination, TensorDescriptor, f"{where}.destDesc", lambda _: made)
     write_outputs((size, "Q", made.size_bytes, f"{where}.destSizeInBytes"))

@@ -36,11 +36,9 @@ def copy_windows(
     for piece in found:
         layouts = (piece.places, piece.windows) if to_windows else (piece.windows, piece.places)
         builder = Builder()
-        x, y = (
-            builder.tensor(*_part(operand, piece, layout), f"{frame.name}.{operand[2]}")
-            for operand, layout in zip((source, target), layouts, strict=True)
-        )
-        builder.assign(x, y, scales)
+        x, y = (_part(operand, piece, layout) for operand, layout in zip((source, target), layouts, strict=True))
+        read = builder.tensor(*x, f"{frame.name}.{source[2]}")
+        builder.assign(read, *y, scales, f"{frame.name}.{target[2]}")
         builders.append(builder)
     frame.run_all(builders)
 
@@ -49,7 +47,7 @@ def _scaled(frame: Frame, target: Operand, beta: float) -> Builder:
     """target = beta * target, without reading it where beta is 0."""
     descriptor, address, argument = target
     builder = Builder()
-    y = builder.tensor(descriptor, address, f"{frame.name}.{argument}")
+    y = builder.result(descriptor, address, f"{frame.name}.{argument}")
     if beta == 0:
         zero = builder.constant(0.0, y.rank, compute_type_of(y.data_type))
         builder.pointwise(PointwiseMode.IDENTITY, y, zero)

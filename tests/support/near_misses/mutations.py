@@ -15,7 +15,7 @@ from typing import Any
 
 from lowdnn import dtypes
 from lowdnn.enums import DataType, PointwiseMode
-from lowdnn.graph.expansion_writer import free_uid
+from lowdnn.graph.uids import free_uid
 from lowdnn.ops.base import Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation, compute_types
 from lowdnn.ops.tensor import Tensor, packed_strides

@@ -37,7 +37,13 @@ class Machine:
         self.handle = self.caller.handle()
 
     def problem(self, call: Call, spoil: Spoil | None = None) -> str:
-        """What is wrong with the call's outcome, or an empty string; ``spoil`` is done to one of its arguments."""
+        """What is wrong with the call's outcome, or an empty string; ``spoil`` is done to one of its arguments.
+
+        A valid call is made twice, on other memory: the second one is launched as the first was.
+        """
+        return self._problem(call, spoil) if spoil else self._problem(call, None) or self._problem(call, None)
+
+    def _problem(self, call: Call, spoil: Spoil | None) -> str:
         images = {operand.port: _image(operand) for operand in call.operands}
         self._buffers = {id(operand): upload(self.device, images[operand.port]) for operand in call.operands}
         self._kept = []
