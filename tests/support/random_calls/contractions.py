@@ -83,7 +83,8 @@ def bias_activation(draw: Draw) -> Call:
     problem, scales = Problem(draw), (draw.choose((1.0, 2.0)), draw.choose((0.0, 1.0, -1.0)))
     mode = draw.choose((ActivationMode.RELU, ActivationMode.IDENTITY))
     x, w = draw.operand("x", draw.integers(problem.x, -3, 3)), draw.filter("w", draw.integers(problem.w, -3, 3))
-    y, z = draw.operand("y", draw.old(problem.y, 0.0)), draw.operand("z", draw.integers(problem.y))
+    z = draw.operand("z", draw.integers(problem.y))
+    y = z if scales[1] and draw.happens(0.3) else draw.operand("y", draw.old(problem.y, 0.0))
     bias = draw.operand("bias", draw.integers((1, problem.y[1], *(1,) * (len(problem.y) - 2))))
     product = ConvolutionForward(problem.geometry, x.tensor, w.tensor, y.tensor)
     total = scales[0] * product.reference({"x": x.values, "w": w.values})["y"] + scales[1] * z.values + bias.values
@@ -93,7 +94,7 @@ def bias_activation(draw: Draw) -> Call:
         draw.scale(scales[0]), *pair(x), *pair(w), problem.made, Enum(int(FORWARD.order[0])), Room(1 << 20),
         draw.scale(scales[1]), *(pair(z) if scales[1] else (0, 0)), *pair(bias), made, *pair(y),
     ]  # fmt: skip
-    return Call("cudnnConvolutionBiasActivationForward", arguments, {"y": result})
+    return Call("cudnnConvolutionBiasActivationForward", arguments, {y.port: result})
 
 
 def im2col(draw: Draw) -> Call:

@@ -253,13 +253,14 @@ def batch_norm_inference(draw: Draw) -> Call:
     row, _, kind = _row(draw, mode, dims)
     weight, bias, mean, variance = _parameters(draw, row, kind, "scale", "bias", "mean", "variance")
     variance.values = np.abs(variance.values)
-    x, y = draw.operand("x", draw.normal(dims)), draw.operand("y", draw.old(dims, scales[1]))
+    x = draw.operand("x", draw.normal(dims))
+    y = x if draw.happens(0.3) else draw.operand("y", draw.old(dims, scales[1]))
     result = (x.values - mean.values) / np.sqrt(variance.values + _EPSILON) * weight.values + bias.values
     arguments = [
         Enum(mode), draw.scale(scales[0]), draw.scale(scales[1]), *pair(x), *pair(y), *pair(weight),
         *map(AddressOf, (bias, mean, variance)), _EPSILON,
     ]  # fmt: skip
-    return Call("cudnnBatchNormalizationForwardInference", arguments, {"y": blended(scales, result, y.values)}, 2e-5)
+    return Call("cudnnBatchNormalizationForwardInference", arguments, {y.port: blended(scales, result, y.values)}, 2e-5)
 
 
 def batch_norm_training(draw: Draw) -> Call:
@@ -268,13 +269,14 @@ def batch_norm_training(draw: Draw) -> Call:
     ports = ("scale", "bias", "running_mean", "running_variance", "saved_mean", "saved_inv_variance")
     rows = _parameters(draw, row, kind, *ports)
     weight, bias, running_mean, running_variance, saved_mean, saved_root = rows
-    x, y = draw.operand("x", draw.normal(dims)), draw.operand("y", draw.old(dims, scales[1]))
+    x = draw.operand("x", draw.normal(dims))
+    y = x if draw.happens(0.3) else draw.operand("y", draw.old(dims, scales[1]))
     mean, variance = x.values.mean(axes, keepdims=True), x.values.var(axes, keepdims=True)
     count, root = x.values.size // mean.size, 1 / np.sqrt(variance + _EPSILON)
     result = (x.values - mean) * root * weight.values + bias.values
     unbiased = variance * count / max(count - 1, 1)
     expected = {
-        "y": blended(scales, result, y.values),
+        y.port: blended(scales, result, y.values),
         "running_mean": (1 - _FACTOR) * running_mean.values + _FACTOR * mean,
         "running_variance": (1 - _FACTOR) * running_variance.values + _FACTOR * unbiased,
         "saved_mean": mean,
@@ -293,14 +295,14 @@ def batch_norm_backward(draw: Draw) -> Call:
     row, axes, kind = _row(draw, mode, dims)
     weight, mean_row, root_row, dscale, dbias = _parameters(draw, row, kind, "scale", "mean", "root", "dscale", "dbias")
     x, dy = draw.operand("x", draw.normal(dims)), draw.operand("dy", draw.normal(dims))
-    dx = draw.operand("dx", draw.old(dims, scales[1]))
+    dx = dy if draw.happens(0.3) else draw.operand("dx", draw.old(dims, scales[1]))
     mean, variance = x.values.mean(axes, keepdims=True), x.values.var(axes, keepdims=True)
     root = 1 / np.sqrt(variance + _EPSILON)
     mean_row.values, root_row.values = draw.rounded(mean, kind), draw.rounded(root, kind)
     xhat, count = (x.values - mean) * root, x.values.size // mean.size
     sums = [(dy.values * xhat).sum(axes, keepdims=True), dy.values.sum(axes, keepdims=True)]
     result = weight.values * root * (dy.values - (sums[1] + xhat * sums[0]) / count)
-    expected = {"dx": blended(scales, result, dx.values)}
+    expected = {dx.port: blended(scales, result, dx.values)}
     expected |= {o.port: blended(row_scales, total, o.values) for o, total in zip((dscale, dbias), sums, strict=True)}
     saved = [AddressOf(mean_row), AddressOf(root_row)] if draw.happens(0.5) else [0, 0]
     arguments = [
