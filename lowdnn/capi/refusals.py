@@ -14,7 +14,6 @@ _FAMILIES: Final = {
     "CTCLoss": "connectionist temporal classification",
     "Attn|SeqData": "attention outside of graphs",
     "SpatialT": "spatial transformers",
-    "FusedOps": "fused operation plans",
     "CausalConv1d": "causal convolutions",
     "Gnn": "graph neural networks",
     "Backdoor|Internal": "calls that no header declares",

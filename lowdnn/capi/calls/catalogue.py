@@ -14,6 +14,8 @@ from lowdnn.capi.calls import (
     convolutions,
     dropout,
     elementwise,
+    fused_packs,
+    fused_plans,
     handles,
     local_norms,
     norms,
@@ -49,6 +51,8 @@ CALLS: Mapping[str, Call] = {
     **local_norms.CALLS,
     **dropout.CALLS,
     **transforms.CALLS,
+    **fused_packs.CALLS,
+    **fused_plans.CALLS,
     **rnn_descriptors.CALLS,
     **rnn.CALLS,
 }

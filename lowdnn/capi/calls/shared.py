@@ -21,6 +21,7 @@ class Settable(Protocol):
 
 E = TypeVar("E", bound=CudnnEnum)
 D = TypeVar("D", bound=Settable)
+T = TypeVar("T")
 
 
 def life_of(kind: type[Settable], name: str, argument: str) -> dict[str, Call]:
@@ -39,7 +40,7 @@ def life_of(kind: type[Settable], name: str, argument: str) -> dict[str, Call]:
     return {create_name: create, destroy_name: destroy}
 
 
-def change(state: State, address: Address, kind: type[D], where: str, new: Callable[[D], D]) -> None:
+def change(state: State, address: Address, kind: type[T], where: str, new: Callable[[T], T]) -> None:
     """Puts ``new`` of the descriptor behind a pointer there; the pointer is checked first."""
     old = state.objects.get(address, kind, where)
     state.objects.replace(checked(address, where), new(old))
