@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from lowdnn.backend.descriptor import Descriptor
 from lowdnn.backend.handle import Handle
-from lowdnn.backend.plan_descriptors import ExecutionPlan, VariantPack
+from lowdnn.backend.plan_descriptors import ExecutionPlan, VariantPack, permuted
 from lowdnn.enums import DescriptorType
+from lowdnn.runtime.loaded_plan import Pointers
 from lowdnn.status import AttributeTypeError, DescriptorTypeError, LowdnnError
 
 
@@ -30,6 +31,21 @@ def execute(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
         raise
 
 
+def execute_addresses(
+    handle: Handle, plan: Descriptor, uids: tuple[int, ...], pointers: tuple[int, ...], workspace: int
+) -> None:
+    """``execute`` with what a variant pack of different uids has, and no other shapes; raises the same."""
+    if handle.is_debug or not handle.is_open:
+        with handle.entered("execute"):
+            _launch_addresses(handle, plan, uids, pointers, workspace)
+        return
+    try:
+        _launch_addresses(handle, plan, uids, pointers, workspace)
+    except LowdnnError as error:
+        handle.last_error = str(error)
+        raise
+
+
 def _launch(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
     _check_type("plan", plan, DescriptorType.EXECUTION_PLAN)
     _check_type("variant_pack", variant_pack, DescriptorType.VARIANT_PACK)
@@ -38,6 +54,17 @@ def _launch(handle: Handle, plan: Descriptor, variant_pack: Descriptor) -> None:
     loaded = description.loaded_for(handle, pack)
     pointers = pack.in_order(loaded.uids, handle.runtime.counters)
     loaded.execute(pointers, pack.workspace, handle.stream)
+
+
+def _launch_addresses(
+    handle: Handle, plan: Descriptor, uids: tuple[int, ...], pointers: tuple[int, ...], workspace: int
+) -> None:
+    _check_type("plan", plan, DescriptorType.EXECUTION_PLAN)
+    loaded = plan.value.loaded_for(handle)
+    ordered: Pointers | None = permuted(uids, pointers, loaded.uids)
+    if ordered is None:
+        ordered = VariantPack(uids, pointers, workspace).in_order(loaded.uids, handle.runtime.counters)
+    loaded.execute(ordered, workspace, handle.stream)
 
 
 def _check_type(argument: str, descriptor: Descriptor, wanted: DescriptorType) -> None:

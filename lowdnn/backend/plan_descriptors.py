@@ -256,11 +256,9 @@ class VariantPack:
 
         Other uids are passed over; ``keys_passed_over`` counts them at the first call with this order, with an event.
         """
-        if uids == self.uids:
-            return self.pointers
-        permuted = _permutation(self.uids, uids)
-        if permuted is not None:
-            return permuted(self.pointers)
+        found = permuted(self.uids, self.pointers, uids)
+        if found is not None:
+            return found
         if uids in self._orders:
             return self._orders[uids]
         unknown = set(self.uids) - set(uids)
@@ -279,6 +277,14 @@ class VariantPack:
     @cached_property
     def _orders(self) -> dict[tuple[int, ...], tuple[int, ...]]:
         return {}
+
+
+def permuted(uids: tuple[int, ...], pointers: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...] | None:
+    """``pointers``, those of ``uids``, in the order of ``wanted``; None where these are not the same uids."""
+    if uids == wanted:
+        return pointers
+    order = _permutation(uids, wanted)
+    return None if order is None else order(pointers)
 
 
 @lru_cache(maxsize=1024)

@@ -52,4 +52,4 @@ def library(machine: str | None = None, python: str | os.PathLike[str] | None = 
 @cache
 def cudnn() -> Interface:
     """What libcudnn.so.9 exports."""
-    return Interface(LIBRARY_NAME, exported_names(), TABLE_NAME, CUDNN)
+    return Interface(LIBRARY_NAME, exported_names(), TABLE_NAME, CUDNN, has_packs=True)

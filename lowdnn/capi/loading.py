@@ -82,6 +82,7 @@ class Binding:
 
     def end(self) -> None:
         """Empties the tables, so that later calls reach the stubs alone; waits for others; closes the handles."""
+        self.state.packs.use(False)
         self._connection.end()
         wait_for_calls()
         self.state.close()
@@ -92,6 +93,7 @@ class Binding:
         if not self._connection.connect(found):
             got = f"{os.fspath(path)!r} without {TABLE_NAME}"
             raise BadParamError.at("load.path", expected="a library of write_library", got=got)
+        self.state.packs.connect(found)
         return found
 
     def _in_process(self) -> ctypes.CDLL | None:
@@ -100,7 +102,10 @@ class Binding:
             found = ctypes.CDLL(LIBRARY_NAME, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
         except OSError:
             return None
-        return found if self._connection.connect(found) else None
+        if not self._connection.connect(found):
+            return None
+        self.state.packs.connect(found)
+        return found
 
     def _new(self) -> ctypes.CDLL:
         with TemporaryDirectory() as folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 from typing import Any, TypeVar
 
@@ -15,9 +16,13 @@ _FIRST, _STEP = 0x10000, 16
 
 
 class Objects:
-    """Safe to use from several threads: each step on the table is one step for all of them."""
+    """Safe to use from several threads: each step on the table is one step for all of them.
 
-    def __init__(self) -> None:
+    taken: the object for a pointer that is not in the table, where it is known elsewhere and ends there.
+    """
+
+    def __init__(self, taken: Callable[[int], object | None] = lambda _: None) -> None:
+        self._taken = taken
         self._table: dict[int, Any] = {}
         self._addresses = count(_FIRST, _STEP)
 
@@ -32,7 +37,13 @@ class Objects:
         found = self._table.get(address)  # type: ignore[arg-type]
         if isinstance(found, kind):
             return found
-        raise _missing(checked(address, where), found, kind, where)
+        known = checked(address, where)
+        taken = self._taken(known) if found is None else None
+        if taken is not None:
+            self._table[known] = found = taken
+        if isinstance(found, kind):
+            return found
+        raise _missing(known, found, kind, where)
 
     def find(self, address: Address, kind: type[T]) -> T | None:
         """The object at ``address``, if there is one of this kind."""

@@ -11,6 +11,7 @@ from lowdnn.capi.counts import CallCounts
 from lowdnn.capi.graphs import Graphs
 from lowdnn.capi.log_callback import LogCallback
 from lowdnn.capi.objects import Objects
+from lowdnn.capi.packs import Packs
 from lowdnn.capi.thread_states import ThreadStates
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
@@ -49,20 +50,21 @@ class State:
     """objects: behind the pointers that callers hold.  last_error: of each thread.  log: where messages go.
 
     graphs: of classic calls.  cuda_graphs: those that plans were added to.  counts: of calls, by function.
-    threads: those that call.
+    threads: those that call.  packs: variant packs that libraries keep.
 
     All handles are on one driver, so that an address means the same memory for each.
     """
 
     def __init__(self, driver: Driver | None = None) -> None:
         """``driver``: of all handles; by default the one that LOWDNN_DEVICE names, opened with the first handle."""
-        self.objects = Objects()
+        self.packs = Packs()
+        self.objects = Objects(self.packs.taken)
         self.graphs = Graphs()
         self.cuda_graphs = CudaGraphs()
-        self.counts = CallCounts()
+        self.counts = CallCounts(self.packs.counts)
         self.threads = ThreadStates()
         self.last_error = LastErrors()
-        self.log = LogCallback()
+        self._log = LogCallback()
         self.since_s = time.time()
         self._driver = driver
         self._lock = threading.Lock()
@@ -89,6 +91,16 @@ class State:
                 self._driver = open_driver(config.device, arch=config.emulated_arch, policy=config.emulated_policy)
             return self._driver
 
+    @property
+    def log(self) -> LogCallback:
+        return self._log
+
+    @log.setter
+    def log(self, log: LogCallback) -> None:
+        """Calls that are told of are answered in Python."""
+        self._log = log
+        self.packs.use(not log.mask)
+
     def open_handle(self) -> Handle:
         """A handle on the device of the calling thread's current context, else on device 0."""
         runtime = Runtime(self.driver, device=_current_device(self.driver))
@@ -104,6 +116,7 @@ class State:
 
     def close(self) -> None:
         """Closes every handle. Pointers of callers are not valid any more."""
+        self.packs.clear()
         for value in self.objects.clear():
             if isinstance(value, Handle):
                 self.close_handle(value)

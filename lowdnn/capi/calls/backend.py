@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any, cast
 
 from lowdnn.backend import Descriptor, create, execute
+from lowdnn.backend.execute import execute_addresses
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.plan_descriptors import ExecutionPlan, VariantPack
 from lowdnn.capi.errors import Call
@@ -117,12 +118,13 @@ def plan_workspace_size(state: State, handle: Address, plan: Address, pack: Addr
 
 
 def execute_plan(state: State, handle: Address, plan: Address, pack: Address) -> None:
-    get = state.objects.get
-    execute(
-        get(handle, Handle, "cudnnBackendExecute.handle"),
-        get(plan, Descriptor, "cudnnBackendExecute.executionPlan"),
-        get(pack, Descriptor, "cudnnBackendExecute.variantPack"),
-    )
+    get, kept = state.objects.get, state.packs.content(pack)
+    user = get(handle, Handle, "cudnnBackendExecute.handle")
+    found = get(plan, Descriptor, "cudnnBackendExecute.executionPlan")
+    if kept is None or not kept.is_finalized:
+        execute(user, found, get(pack, Descriptor, "cudnnBackendExecute.variantPack"))
+    else:
+        execute_addresses(user, found, kept.uids, kept.pointers, kept.workspace)
 
 
 def populate_cuda_graph(state: State, handle: Address, plan: Address, pack: Address, graph: Address) -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from lowdnn.capi.elf.shared_object import Parts, shared_object
 from lowdnn.capi.elf.tables import FIRST_VERSION, FUNCTION, OBJECT, UNVERSIONED, Symbol
 from lowdnn.capi.stubs.fallbacks import Fallbacks
+from lowdnn.capi.stubs.packs import CODES, POOL_BYTES, POOL_NAME
 from lowdnn.capi.stubs.plain import PlainStubs
 from lowdnn.capi.stubs.starting import StartingStubs
 
@@ -24,12 +25,14 @@ class Interface:
     """soname: of the library, and the version of its functions.  names: of its functions, sorted.
 
     table: the exported table, an address of 8 bytes for each of ``names``.  fallbacks: what empty entries do.
+    has_packs: whether the library keeps variant packs by itself (``packs``), on machines that have code for it.
     """
 
     soname: str
     names: tuple[str, ...]
     table: str
     fallbacks: Fallbacks
+    has_packs: bool = False
 
     @property
     def table_bytes(self) -> int:
@@ -49,15 +52,20 @@ class Interface:
             Symbol(name, ".text", offset, size, FUNCTION, FIRST_VERSION)
             for name, offset, size in zip(self.names, offsets, sizes, strict=False)
         ]
+        zeroed_bytes = self._pool_offset(stubs)
+        data = [Symbol(self.table, ".bss", 0, self.table_bytes, OBJECT, UNVERSIONED)]
+        if self._keeps_packs(stubs):
+            data.append(Symbol(POOL_NAME, ".bss", zeroed_bytes, POOL_BYTES, OBJECT, UNVERSIONED))
+            zeroed_bytes += POOL_BYTES
         return shared_object(
             Parts(
                 machine=stubs.machine,
                 library=self.soname,
                 version_node=self.soname,
-                symbols=[*symbols, Symbol(self.table, ".bss", 0, self.table_bytes, OBJECT, UNVERSIONED)],
+                symbols=[*symbols, *data],
                 code=self._code(stubs, offsets),
                 constants=stubs.constants,
-                zeroed_bytes=self.table_bytes + stubs.slots_bytes,
+                zeroed_bytes=zeroed_bytes,
                 needed=stubs.needed,
                 imports={name: self.table_bytes + offset for name, offset in stubs.imports.items()},
                 relocation=stubs.relocation,
@@ -66,7 +74,7 @@ class Interface:
 
     def _placed(self, stubs: Stubs) -> tuple[list[int], list[int]]:
         """(offsets, sizes) of the stubs in .text, behind the common code; one more offset is the end."""
-        sizes = [len(stubs.stub(name, 0, 0, 0, 0)) for name in self.names]
+        sizes = [len(self._stub(stubs, name, 0, 0, 0, 0, 0)) for name in self.names]
         offsets = [_aligned(len(stubs.common(0, 0, 0)))]
         for size in sizes:
             offsets.append(_aligned(offsets[-1] + size))
@@ -80,11 +88,25 @@ class Interface:
             common = stubs.common(text, table + self.table_bytes, constants)
             content[: len(common)] = common
             for index, (name, offset) in enumerate(zip(self.names, offsets, strict=False)):
-                stub = stubs.stub(name, text + offset, table + _ENTRY_BYTES * index, constants, text)
+                stub = self._stub(stubs, name, index, text + offset, table, constants, text)
                 content[offset : offset + len(stub)] = stub
             return bytes(content)
 
         return code
+
+    def _stub(self, stubs: Stubs, name: str, index: int, at: int, table: int, constants: int, common: int) -> bytes:
+        """The code of a function at ``at``: the work on variant packs, where it has some, and the stub behind it."""
+        own = b""
+        if self._keeps_packs(stubs):
+            own = CODES[stubs.machine](name, at, table + self._pool_offset(stubs))
+        return own + stubs.stub(name, at + len(own), table + _ENTRY_BYTES * index, constants, common)
+
+    def _keeps_packs(self, stubs: Stubs) -> bool:
+        return self.has_packs and stubs.machine in CODES
+
+    def _pool_offset(self, stubs: Stubs) -> int:
+        """Where the pool is behind the table."""
+        return self.table_bytes + stubs.slots_bytes
 
 
 def _aligned(offset: int) -> int:

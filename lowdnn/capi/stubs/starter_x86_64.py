@@ -9,6 +9,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from lowdnn.capi.stubs.assembler_x86_64 import Assembler
 from lowdnn.capi.stubs.starter import Register
 
 _NUMBERS: Final = {
@@ -24,15 +25,12 @@ _JUMP, _IF_EQUAL = "e9", "0f84"
 _VECTORS: Final[Sequence[str]] = [f"{0x44 + 8 * index:02x}24{16 * index:02x}" for index in range(8)]
 
 
-class Code:
+class Code(Assembler):
     """See ``starter.Code``. ``slots`` and ``constants``: their addresses by name; ``at``: where the code begins."""
 
     def __init__(self, at: int, slots: Mapping[str, int], constants: Mapping[str, int]) -> None:
-        self._at = at
+        super().__init__(at)
         self._slots, self._constants = slots, constants
-        self._bytes = bytearray()
-        self._labels: dict[str, int] = {}
-        self._jumps: list[tuple[int, str]] = []
 
     def save(self) -> None:
         self._add("554889e5")  # push rbp; mov rbp, rsp
@@ -88,17 +86,6 @@ class Code:
             self._bytes += bytes((0x48 | number >> 3, 0x83, 0xF8 | number & 7, equals))  # cmp r, number
         self._branch(_IF_EQUAL, label)
 
-    def label(self, name: str) -> None:
-        self._labels[name] = len(self._bytes)
-
-    def content(self) -> bytes:
-        for end, label in self._jumps:
-            self._bytes[end - 4 : end] = struct.pack("<i", self._labels[label] - end)
-        return bytes(self._bytes)
-
-    def _add(self, opcode: str) -> None:
-        self._bytes += bytes.fromhex(opcode)
-
     def _between(self, opcode: int, one: Register, other: Register) -> None:
         """An instruction on two registers of 64 bits."""
         first, second = _NUMBERS[one], _NUMBERS[other]
@@ -109,12 +96,3 @@ class Code:
         number = _NUMBERS[register]
         self._bytes += bytes((0x48 | number >> 3 << 2, opcode, 0x05 | (number & 7) << 3))
         self._relative(target)
-
-    def _relative(self, target: int) -> None:
-        """The distance to ``target`` from the end of the instruction, which the distance itself is."""
-        self._bytes += struct.pack("<i", target - (self._at + len(self._bytes) + 4))
-
-    def _branch(self, opcode: str, label: str) -> None:
-        """A jump with a distance of 32 bits."""
-        self._bytes += bytes.fromhex(opcode) + bytes(4)
-        self._jumps.append((len(self._bytes), label))

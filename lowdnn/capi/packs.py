@@ -1,0 +1,121 @@
+"""Variant packs that libraries keep by themselves (``stubs.packs``), as Python sees them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from struct import Struct
+from typing import Any, Final
+
+from lowdnn.backend import Descriptor, create
+from lowdnn.capi.memory import Address
+from lowdnn.capi.stubs import pool
+from lowdnn.capi.stubs.packs import POOL_NAME
+from lowdnn.enums import AttributeName, AttributeType, DescriptorType
+
+#: Where a pointer has the number of its pool, below a bit that no pointer of another object has.
+_POOL_SHIFT: Final = 48
+_POOL_BIT: Final = 1 << 62
+_MOST_POOLS: Final = 1 << 14
+_HEAD = Struct("=5Q")
+_NUMBER = Struct("=Q")
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is in a variant pack: uids, the addresses of their tensors, the workspace."""
+
+    uids: tuple[int, ...]
+    pointers: tuple[int, ...]
+    workspace: int
+    is_finalized: bool
+
+
+class Packs:
+    """The pools of the libraries that lead to one state. A library without a pool has none here."""
+
+    def __init__(self) -> None:
+        self._pools: list[Any] = []
+        self._is_used = True
+
+    def connect(self, library: ctypes.CDLL) -> None:
+        """Lets the library keep packs, if it has a pool."""
+        try:
+            found = (ctypes.c_char * pool.POOL_BYTES).in_dll(library, POOL_NAME)
+        except ValueError:
+            return
+        places = [ctypes.addressof(known) for known in self._pools]
+        if ctypes.addressof(found) not in places and len(places) < _MOST_POOLS:
+            _NUMBER.pack_into(found, pool.TAG, _POOL_BIT | len(places) << _POOL_SHIFT)
+            self._pools.append(found)
+            self.use(self._is_used)
+
+    def use(self, is_used: bool) -> None:
+        """Whether the libraries keep packs. Those that they have stay valid; each goes to Python at its next call."""
+        self._is_used = is_used
+        for found in self._pools:
+            _NUMBER.pack_into(found, pool.IS_USED, is_used)
+
+    def content(self, pointer: Address) -> Content | None:
+        """What is in the pack behind ``pointer``, while a library keeps it."""
+        place = self._place(pointer)
+        if place is None:
+            return None
+        found, offset = place
+        _, is_finalized, pointers, uids, workspace = _HEAD.unpack_from(found, offset)
+        return Content(
+            _numbers("q", uids).unpack_from(found, offset + pool.UIDS),
+            _numbers("Q", pointers).unpack_from(found, offset + pool.POINTERS),
+            workspace,
+            bool(is_finalized),
+        )
+
+    def taken(self, pointer: int) -> Descriptor | None:
+        """A descriptor for the pack behind ``pointer``, which the library keeps no longer."""
+        place, content = self._place(pointer), self.content(pointer)
+        if place is None or content is None:
+            return None
+        descriptor = create(DescriptorType.VARIANT_PACK)
+        for name, kind, values in (
+            (AttributeName.VARIANT_PACK_UNIQUE_IDS, AttributeType.INT64, content.uids),
+            (AttributeName.VARIANT_PACK_DATA_POINTERS, AttributeType.VOID_PTR, content.pointers),
+            (AttributeName.VARIANT_PACK_WORKSPACE, AttributeType.VOID_PTR, (content.workspace,)),
+        ):
+            if any(values) or len(values) > 1:
+                descriptor.set_integers(name, kind, values)
+        if content.is_finalized:
+            descriptor.finalize()
+        found, offset = place
+        _NUMBER.pack_into(found, offset + pool.OWNER, 0)
+        return descriptor
+
+    def clear(self) -> None:
+        """Ends all packs."""
+        for found in self._pools:
+            for place in range(pool.PACKS):
+                _NUMBER.pack_into(found, _offset(place), 0)
+
+    def counts(self) -> Mapping[str, int]:
+        """The calls that the libraries have answered, by function."""
+        calls: Iterable[tuple[int, ...]] = (Struct("=4Q").unpack_from(found, pool.CALLS) for found in self._pools)
+        return dict(zip(pool.FUNCTIONS, map(sum, zip(*calls, strict=True)), strict=False))
+
+    def _place(self, pointer: Address) -> tuple[Any, int] | None:
+        """The pool and the offset of the pack whose owner ``pointer`` is."""
+        if pointer is None or pointer < _POOL_BIT:
+            return None
+        number, offset = (pointer & ~_POOL_BIT) >> _POOL_SHIFT, _offset(pointer & pool.PACKS - 1)
+        if number >= len(self._pools) or _NUMBER.unpack_from(self._pools[number], offset)[0] != pointer:
+            return None
+        return self._pools[number], offset
+
+
+@lru_cache(maxsize=2 * pool.MOST + 2)
+def _numbers(kind: str, count: int) -> Struct:
+    return Struct(f"={count}{kind}")
+
+
+def _offset(place: int) -> int:
+    return pool.FIRST_PACK + place * pool.PACK_BYTES
