@@ -67,7 +67,7 @@ def test_tensors_that_the_plan_does_not_have(case: Sum, binding: Binding) -> Non
     assert is_kept(binding, less)
 
 
-@pytest.mark.parametrize(("one", "other"), itertools.combinations(range(4), 2))
+@pytest.mark.parametrize(("one", "other"), [*itertools.combinations(range(4), 2)])
 def test_a_uid_twice(caller: Caller, one: int, other: int) -> None:
     uids = [10, 11, 12, 13]
     uids[other] = uids[one]
