@@ -14,6 +14,7 @@ from lowdnn.enums import DataType, TensorFormat
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.status import Status
 from tests.support.capi import Caller, Memory, scale, tensor_descriptor
+from tests.support.random_calls.transforms import folded, resized, unfolded
 
 Array = NDArray[Any]
 FOLD, UNFOLD = FoldingDirection.FOLD, FoldingDirection.UNFOLD
@@ -21,32 +22,6 @@ FOLD, UNFOLD = FoldingDirection.FOLD, FoldingDirection.UNFOLD
 
 def integers(*shape: int) -> Array:
     return np.random.default_rng().integers(-9, 10, shape).astype(np.float32)
-
-
-def resized(x: Array, before: tuple[int, ...], after: tuple[int, ...]) -> Array:
-    """x with zeros around it, or cut off where a number is below 0."""
-    added = [(max(a, 0), max(b, 0)) for a, b in zip(before, after, strict=True)]
-    cut = tuple(slice(max(-a, 0), b if b < 0 else None) for a, b in zip(before, after, strict=True))
-    return np.pad(x[cut], [(a, b) for a, b in added])
-
-
-def folded(x: Array, folds: tuple[int, ...]) -> Array:
-    n, c, *spatial = x.shape
-    split = [part for extent, fold in zip(spatial, folds, strict=True) for part in (extent // fold, fold)]
-    rank = len(folds)
-    order = (0, 1, *(3 + 2 * axis for axis in range(rank)), *(2 + 2 * axis for axis in range(rank)))
-    places = [extent // fold for extent, fold in zip(spatial, folds, strict=True)]
-    return x.reshape(n, c, *split).transpose(order).reshape(n, -1, *places)
-
-
-def unfolded(x: Array, folds: tuple[int, ...]) -> Array:
-    """The inverse, by where ``folded`` puts each element."""
-    n, c, *spatial = x.shape
-    shape = (n, c // int(np.prod(folds)), *(extent * fold for extent, fold in zip(spatial, folds, strict=True)))
-    moved = folded(np.arange(x.size).reshape(shape), folds)
-    result = np.empty(x.size, x.dtype)
-    result[moved.ravel()] = x.ravel()
-    return result.reshape(shape)
 
 
 def transform(
