@@ -152,7 +152,9 @@ class OnChip:
 
     @property
     def _fitting(self) -> int:
-        """Chunks that shared memory has room for."""
+        """Chunks that shared memory has room for; none where rows are made of nothing that is read."""
+        if not self._chunk_bytes:
+            return 0
         in_roles = self.tile.is_cooperative and self.is_ring_wanted
         beside = self._meeting_bytes if in_roles else self._team_bytes
         room = shared_room(self.arch, self.tile.RESIDENT) - beside

@@ -12,10 +12,14 @@ from lowdnn.arch.specs import SM_90A
 from lowdnn.cases import parse_case
 from lowdnn.cases.builder import CaseBuilder
 from lowdnn.engines.norm.summing import IN_REGISTERS, IN_SHARED_MEMORY
-from lowdnn.enums import DataType, KnobType, NormMode
+from lowdnn.engines.registry import ENGINES
+from lowdnn.enums import DataType, HeurMode, KnobType, NormFwdPhase, NormMode, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.ranking import rank
 from lowdnn.ops.base import with_tensors
 from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
+from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Plan
 from lowdnn.runtime.runtime import Runtime
 from tests.engines.norm.rows import CLUSTER, COLUMNS, ENGINE, GRID, NARROW, SMALL, WIDE, check, shape_of
@@ -28,6 +32,21 @@ from tests.support.running import check_case, check_close, check_outputs, run_pl
 def test_row_lengths_and_chunks(device: Runtime, choices: dict[KnobType, int]) -> None:
     for length in (4, 252, 256, 260, 1000, 5000):
         check(device, f"dims=5x{length} mode=layer", choices)
+
+
+@pytest.mark.parametrize("length", [5, 5000])
+def test_rows_of_nothing_that_is_read(device: Runtime, length: int) -> None:
+    """The rows are the indices of their elements, and there is no scale."""
+    x = Tensor(1, DataType.FLOAT, (3, length), (length, 1), 16)
+    index, y = replace(x, uid=2, is_virtual=True), replace(x, uid=3)
+    epsilon = Tensor(4, DataType.FLOAT, (1, 1), (1, 1), 4, constant_value=0.5)
+    made = PointwiseOperation(Pointwise(PointwiseMode.GEN_INDEX, DataType.FLOAT, axis=1), x=x, y=index)
+    graph = OperationGraph((made, NormForward(NormMode.LAYER_NORM, NormFwdPhase.INFERENCE, index, epsilon, y)))
+    best = rank(graph, SM_90A, HeurMode.A, ENGINES).best
+    assert best is not None
+    found = run_plan(device, best.plan, graph, {1: np.zeros((3, length), np.float32)})[3]
+    row = np.arange(length) - (length - 1) / 2
+    np.testing.assert_allclose(found, np.tile(row / np.sqrt(np.mean(row**2) + 0.5), (3, 1)), rtol=1e-5, atol=1e-6)
 
 
 def test_odd_rows(device: Runtime) -> None:
