@@ -188,9 +188,10 @@ __device__ __forceinline__ void put_nothing(const Element& e) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE)
+typedef StepTile<1> Tile;
+
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, Tile::RESIDENT)
     KERNEL_NAME(const __grid_constant__ Params p, const i32 step) {
-  typedef StepTile<1> Tile;
   extern __shared__ __align__(16) u8 memory[];
   Value* const shared = reinterpret_cast<Value*>(memory);
   const Tile tile;
@@ -199,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE)
   const auto sequence_at = [&](u32 b) { return sequence_of(p.lengths, b, tile.direction, p.steps, p.batch); };
 
   // The first weights, before the wait where they are known to be there.
-  typename Tile::Product product;
+  Tile::Product product = {tile.rank};
   const TYPE* weights[Tile::ROW_BLOCKS];
   tile.find_weights(product, p.weights, 0, p.units, weights);
   if (step > 0) product.begin(weights, p.weights.depth);
@@ -245,4 +246,5 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE)
       put_nothing(e);
     }
   });
+  Tile::Product::finish();
 }

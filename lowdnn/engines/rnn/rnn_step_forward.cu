@@ -204,16 +204,17 @@ __device__ __forceinline__ const TYPE* source(const Params& p, const Sequence& s
   return p.first_states ? p.first_states + p.state_ends.of(sequence.b, sequence.d) : nullptr;
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE)
+typedef StepTile<CELL::GATES> Tile;
+
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, Tile::RESIDENT)
     KERNEL_NAME(const __grid_constant__ Params p, const i32 step) {
-  typedef StepTile<CELL::GATES> Tile;
   extern __shared__ __align__(16) u8 memory[];
   Value* const shared = reinterpret_cast<Value*>(memory);
   const Tile tile;
   const i32 t = tile.direction ? p.steps - 1 - step : step;
 
   // The first weights, before the wait where they are known to be there.
-  typename Tile::Product product;
+  Tile::Product product = {tile.rank};
   const TYPE* weights[Tile::ROW_BLOCKS];
   tile.find_weights(product, p.weights, CELL::FIRST, p.units, weights);
   if (step > 0) product.begin(weights, p.weights.depth);
@@ -221,15 +222,19 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE)
   allow_next_kernel();
   if (step == 0) product.begin(weights, p.weights.depth);
 
-  // The inputs of this thread's elements, so that they come while the product is under way.
+  // The inputs of this thread's elements: few enough for registers come while the product is under way.
+  constexpr bool IS_EARLY = Tile::ELEMENTS * CELL::GATES <= 8;
   const auto sequence_at = [&](u32 b) { return sequence_of(p.lengths, b, tile.direction, p.steps, p.batch); };
   Value input[Tile::ELEMENTS][CELL::GATES];
+  const auto read_input = [&](const Element& e, Value (&values)[CELL::GATES]) {
+#pragma unroll
+    for (int gate = 0; gate < CELL::GATES; ++gate) values[gate] = e.input(CELL::FIRST + gate);
+  };
   tile.for_each(p.units, p.batch, [&](int i, u32 unit, u32 b) {
     const Sequence sequence = sequence_at(tile.first_sequence + b);
-    const Element e = {sequence, t, tile.first_unit + unit, p};
-    if (!CELL::HAS_INPUT || !sequence.has(t)) return;
-#pragma unroll
-    for (int gate = 0; gate < CELL::GATES; ++gate) input[i][gate] = e.input(CELL::FIRST + gate);
+    if (CELL::HAS_INPUT && IS_EARLY && sequence.has(t)) {
+      read_input({sequence, t, tile.first_unit + unit, p}, input[i]);
+    }
   });
 
   // The product.
@@ -249,6 +254,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE)
       put_nothing(e);
       return;
     }
+    if (CELL::HAS_INPUT && !IS_EARLY) read_input(e, input[i]);
     Value of_states[CELL::GATES];
 #pragma unroll
     for (int gate = 0; gate < CELL::GATES; ++gate) {
@@ -257,4 +263,5 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE)
     }
     CELL::step(e, input[i], of_states);
   });
+  Tile::Product::finish();
 }

@@ -21,7 +21,7 @@ from lowdnn.engines.rnn.forward import add_forward
 from lowdnn.engines.rnn.network import Network, RnnOperation
 from lowdnn.engines.rnn.sequences import Sequences
 from lowdnn.engines.rnn.step_kernels import StepLauncher
-from lowdnn.engines.rnn.step_tile import COLUMNS, ROWS
+from lowdnn.engines.rnn.step_tile import CLUSTERS, COLUMNS, ROWS
 from lowdnn.engines.rnn.stepwise import Stepwise
 from lowdnn.engines.single_operation import SingleOperation
 from lowdnn.enums import DataType, KnobType, NumericalNote
@@ -67,12 +67,14 @@ class RnnStepwise(SingleOperation[RnnOperation]):
         return next((f"rnn: expected at most {most} {what}, got {got}" for what, got, most in limits if got > most), "")
 
     def knobs_of(self, operation: RnnOperation, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M and TILE_N, of each step; 0 leaves the choice to each kernel."""
+        """TILE_M, TILE_N and TILE_CGA_K, of each step; 0 leaves the choice to each kernel."""
         if isinstance(operation, RnnBackwardWeights):
             return ()
+        clusters = (_OWN, *(CLUSTERS if arch.has_clusters else CLUSTERS[:1]))
         return (
             Knob("rows", KnobType.TILE_M, (_OWN, *ROWS), _OWN, "rows of weights of a block, about"),
             Knob("columns", KnobType.TILE_N, (_OWN, *COLUMNS), _OWN, "sequences of a block"),
+            Knob("cluster", KnobType.TILE_CGA_K, clusters, _OWN, "blocks that share the depth of a product out"),
         )
 
     def launches(self, operation: RnnOperation, arch: ArchSpec, chosen: Choices) -> PlanParts:
@@ -81,8 +83,8 @@ class RnnStepwise(SingleOperation[RnnOperation]):
         delegate = Delegate(
             parts, self._engines, arch, network.compute_type, keeps_precision=is_float and not rnn.uses_tf32
         )
-        rows, columns = (chosen.get(knob, _OWN) for knob in (KnobType.TILE_M, KnobType.TILE_N))
-        recurrence = Stepwise(StepLauncher(arch, rnn, rows, columns))
+        tile = (chosen.get(knob, _OWN) for knob in (KnobType.TILE_M, KnobType.TILE_N, KnobType.TILE_CGA_K))
+        recurrence = Stepwise(StepLauncher(arch, rnn, *tile))
         sequences = Sequences(network, arch, parts, delegate, recurrence)
         if isinstance(operation, RnnForward):
             add_forward(sequences, operation)

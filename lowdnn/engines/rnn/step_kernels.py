@@ -37,6 +37,7 @@ class Params:
     UNITS: int
     COLUMNS: int
     WARPS: int
+    CLUSTER: int
     IS_WHOLE: int
     TENSOR_CORES: int
     CELL: str
@@ -78,13 +79,14 @@ class Phase:
 class StepLauncher:
     """Adds the launches of phases on ``arch``.
 
-    rows, columns: of tiles (``StepTile``), or 0 for those that are the fastest for a phase.
+    rows, columns, cluster: of tiles (``StepTile``), or 0 for those that are the fastest for a phase.
     """
 
     arch: ArchSpec
     rnn: Rnn
     rows: int = 0
     columns: int = 0
+    cluster: int = 0
 
     def add(self, parts: PlanParts, phases: Sequence[Phase], steps: int) -> None:
         """``steps`` steps of all phases."""
@@ -98,7 +100,7 @@ class StepLauncher:
     def _made(self, parts: PlanParts, phase: Phase) -> Launch:
         """The launch without a step, of a kernel of ``parts``."""
         problem = self._problem(phase)
-        tile = problem.best_tile(self.arch, self.rows, self.columns)
+        tile = problem.best_tile(self.arch, self.rows, self.columns, self.cluster)
         units = tile.units(phase.gates)
         rnn, facts, target = self.rnn, dtypes.info(phase.data_type), dependent_target(self.arch)
         params = Params(
@@ -106,6 +108,7 @@ class StepLauncher:
             UNITS=units,
             COLUMNS=tile.columns,
             WARPS=tile.warps,
+            CLUSTER=tile.cluster,
             IS_WHOLE=int(phase.is_whole),
             TENSOR_CORES=int(problem.has_tensor_cores),
             CELL=phase.cell,
@@ -114,7 +117,7 @@ class StepLauncher:
         flags = "".join(f"_{name.lower()}{value}" for name, value in phase.flags)
         cell = phase.cell.removesuffix("Cell").lower()
         unit = "mma" if problem.has_tensor_cores else "simt"
-        form = f"{units}x{tile.columns}_w{tile.warps}_a{params.IS_WHOLE}c{params.CLIPS}{flags}"
+        form = f"{units}x{tile.columns}x{tile.cluster}_w{tile.warps}_a{params.IS_WHOLE}c{params.CLIPS}{flags}"
         kernel = KernelRef(
             name=f"{phase.kernel}_{cell}_{facts.short_name}_{unit}_{form}_{target_label(target)}",
             source=f"rnn/{phase.kernel}.cu",
@@ -123,11 +126,12 @@ class StepLauncher:
         )
         return Launch(
             kernel=parts.kernel(kernel),
-            grid=(ceil_div(phase.units, units), ceil_div(rnn.batch_size, tile.columns), rnn.directions),
+            grid=(ceil_div(phase.units, units) * tile.cluster, ceil_div(rnn.batch_size, tile.columns), rnn.directions),
             block=(tile.warps * WARP_SIZE, 1, 1),
             arguments=(Struct(phase.fields),),
             shared_bytes=problem.shared_bytes(tile),
             work=Work(problem.flops, problem.row_bytes, problem.unit, busy_s(problem, tile, self.arch)),
+            cluster=(tile.cluster, 1, 1),
             overlaps_previous=is_dependent(self.arch),
         )
 

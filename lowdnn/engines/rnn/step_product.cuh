@@ -4,22 +4,30 @@
 // The warps of a block share k out, and each has all of the tile in registers: operands go from memory to registers
 // without a stop, in pieces of 16 bytes of a line, a weight's or a state's. Any order of k will do, so that on tensor
 // cores the four lanes of a group read four neighbouring pieces, and the two halves of a piece are the words of two
-// instructions (mma.cuh). Without tensor cores every lane reads the same k, of its own rows and columns. StepSums adds
-// up what the warps have, in their order.
+// instructions (mma.cuh). Without tensor cores every lane reads the same k, of its own rows and columns. Warps of all
+// blocks of a cluster may share k out; their sums are added up in their order.
 //
 // Either way a lane has the sums of row 8 i + lane / 4 and of columns 8 j + lane % 4 * 2 and the next one.
 
 #pragma once
 
+#include "include/ptx/cluster.cuh"
 #include "include/ptx/mma.cuh"
 #include "include/vector.cuh"
 
 template <class T> constexpr int PIECE = 16 / int(sizeof(T));  // elements of a load
 
+// A piece of a line in registers, as words, or elements, of type Part.
+template <class Part> struct Piece {
+  Part part[16 / sizeof(Part)];
+};
+
 // On tensor cores. Blocks of rows go in pairs; one without a partner is multiplied beside zeros.
 template <class T_, int ROW_BLOCKS_, int COLUMN_BLOCKS_> struct TensorCoreSums {
   typedef T_ T;
   typedef f32 Value;
+  typedef u32 Part;
+  typedef Piece<Part> Operand;
   static constexpr int ROW_BLOCKS = ROW_BLOCKS_, COLUMN_BLOCKS = COLUMN_BLOCKS_, PAIRS = (ROW_BLOCKS + 1) / 2;
   static constexpr int LINES = COLUMN_BLOCKS;     // of states, which a lane reads
   static constexpr int STRIDE = 4 * PIECE<T>;     // of k, that a warp reads at once
@@ -29,8 +37,9 @@ template <class T_, int ROW_BLOCKS_, int COLUMN_BLOCKS_> struct TensorCoreSums {
   static __device__ __forceinline__ u32 column(int line, u32 lane) { return line * 8 + lane / 4; }
   static __device__ __forceinline__ i32 first_k(u32 lane) { return lane % 4 * PIECE<T>; }
 
-  __device__ __forceinline__ void multiply(const T (&a)[ROW_BLOCKS][PIECE<T>], const T (&b)[LINES][PIECE<T>]) {
-#pragma unroll
+  __device__ __forceinline__ void multiply(const Operand (&a)[ROW_BLOCKS], const Operand (&b)[LINES]) {
+    // Rolled up, since with both halves at once ptxas 13.0 has no registers left.
+#pragma unroll 1
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int pair = 0; pair < PAIRS; ++pair) {
@@ -53,15 +62,15 @@ template <class T_, int ROW_BLOCKS_, int COLUMN_BLOCKS_> struct TensorCoreSums {
   }
 
  private:
-  static __device__ __forceinline__ u32 word(const T (&piece)[PIECE<T>], int i) {
-    return Mma<T>::operand(reinterpret_cast<const u32*>(piece)[i]);
-  }
+  static __device__ __forceinline__ u32 word(const Operand& piece, int i) { return Mma<T>::operand(piece.part[i]); }
 };
 
 // By fused multiply-adds in the type of the operands, f32 or f64.
 template <class T_, int ROW_BLOCKS_, int COLUMN_BLOCKS_> struct FmaSums {
   typedef T_ T;
   typedef T_ Value;
+  typedef T_ Part;
+  typedef Piece<Part> Operand;
   static constexpr int ROW_BLOCKS = ROW_BLOCKS_, COLUMN_BLOCKS = COLUMN_BLOCKS_;
   static constexpr int LINES = 2 * COLUMN_BLOCKS, STRIDE = PIECE<T>;
 
@@ -70,13 +79,15 @@ template <class T_, int ROW_BLOCKS_, int COLUMN_BLOCKS_> struct FmaSums {
   static __device__ __forceinline__ u32 column(int line, u32 lane) { return line / 2 * 8 + lane % 4 * 2 + line % 2; }
   static __device__ __forceinline__ i32 first_k(u32) { return 0; }
 
-  __device__ __forceinline__ void multiply(const T (&a)[ROW_BLOCKS][PIECE<T>], const T (&b)[LINES][PIECE<T>]) {
+  __device__ __forceinline__ void multiply(const Operand (&a)[ROW_BLOCKS], const Operand (&b)[LINES]) {
 #pragma unroll
     for (int k = 0; k < PIECE<T>; ++k) {
 #pragma unroll
       for (int i = 0; i < ROW_BLOCKS; ++i) {
 #pragma unroll
-        for (int j = 0; j < LINES; ++j) d[i][j / 2][j % 2] = fma(a[i][k], b[j][k], d[i][j / 2][j % 2]);
+        for (int j = 0; j < LINES; ++j) {
+          d[i][j / 2][j % 2] = fma(a[i].part[k], b[j].part[k], d[i][j / 2][j % 2]);
+        }
       }
     }
   }
@@ -86,10 +97,11 @@ template <class T_, int ROW_BLOCKS_, int COLUMN_BLOCKS_> struct FmaSums {
   }
 };
 
-// IS_WHOLE_: lines begin at multiples of 16 bytes, and k ends with a piece.
-template <class Sums, int WARPS_, bool IS_WHOLE_> struct StepProduct {
+// WARPS_: of a block.  BLOCKS: of a cluster.  IS_WHOLE_: lines begin at multiples of 16 bytes, and k ends with a piece.
+template <class Sums, int WARPS_, int BLOCKS, bool IS_WHOLE_> struct StepProduct {
   typedef typename Sums::T T;
   typedef typename Sums::Value Value;
+  typedef typename Sums::Operand Operand;
   static constexpr int ROW_BLOCKS = Sums::ROW_BLOCKS, LINES = Sums::LINES;
   static constexpr int ROWS = 8 * ROW_BLOCKS, TILE_COLUMNS = 8 * Sums::COLUMN_BLOCKS;
   // Elements of a row in shared memory: 8 more than a multiple of 32 words, against bank conflicts.
@@ -98,9 +110,12 @@ template <class Sums, int WARPS_, bool IS_WHOLE_> struct StepProduct {
   // Pieces of each line on their way, as many as find room in registers.
   static constexpr int AHEAD = ROW_BLOCKS + LINES <= 4 ? 4 : ROW_BLOCKS + LINES <= 8 ? 2 : 1;
 
+  static constexpr int WALKERS = WARPS_ * BLOCKS;  // warps that share k out
+
+  const u32 rank;  // of the block in its cluster
   const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
   Sums sums;
-  T weights[AHEAD][ROW_BLOCKS][PIECE<T>];
+  Operand weights[AHEAD][ROW_BLOCKS];
 
   // The row and the column of a line of this lane.
   __device__ __forceinline__ u32 row(int block) const { return block * 8 + lane / 4; }
@@ -108,22 +123,22 @@ template <class Sums, int WARPS_, bool IS_WHOLE_> struct StepProduct {
 
   // Reads the first pieces of the weights. rows: lines of weights, null for one of zeros.  depth: of k.
   __device__ __forceinline__ void begin(const T* const (&rows)[ROW_BLOCKS], i32 depth) {
-    load_group(weights, rows, warp * Sums::STRIDE, depth);
+    load_group(weights, rows, first_k(), depth);
   }
 
   // Adds the products, behind `begin` with the same rows. columns: lines of states, null for one of zeros.
   __device__ __forceinline__ void add(const T* const (&rows)[ROW_BLOCKS], const T* const (&columns)[LINES], i32 depth) {
 #pragma unroll 1
-    for (i32 base = warp * Sums::STRIDE; base < depth; base += AHEAD * WARPS_ * Sums::STRIDE) {
-      T states[AHEAD][LINES][PIECE<T>];
+    for (i32 base = first_k(); base < depth; base += AHEAD * WALKERS * Sums::STRIDE) {
+      Operand states[AHEAD][LINES];
       load_group(states, columns, base, depth);
 #pragma unroll
       for (int i = 0; i < AHEAD; ++i) sums.multiply(weights[i], states[i]);
-      load_group(weights, rows, base + AHEAD * WARPS_ * Sums::STRIDE, depth);
+      load_group(weights, rows, base + AHEAD * WALKERS * Sums::STRIDE, depth);
     }
   }
 
-  // Puts the warps' sums into shared memory: SHARED_BYTES for all threads of the block, which meet.
+  // Puts the warps' sums into shared memory: SHARED_BYTES for all threads of the cluster, which meet.
   __device__ __forceinline__ void share(Value* shared) const {
 #pragma unroll
     for (int i = 0; i < ROW_BLOCKS; ++i) {
@@ -136,35 +151,59 @@ template <class Sums, int WARPS_, bool IS_WHOLE_> struct StepProduct {
       }
     }
     __syncthreads();
+    if constexpr (BLOCKS > 1) {
+      for (u32 place = threadIdx.x; place < ROWS * TILE_COLUMNS; place += WARPS_ * WARP_SIZE) {
+        const u32 row = place / TILE_COLUMNS, column = place % TILE_COLUMNS;
+        shared[row * PITCH + column] = of_block(shared, row, column);
+      }
+      cluster_sync();
+    }
   }
 
   // The sum of a place of the tile, behind `share`.
   static __device__ __forceinline__ Value total(const Value* shared, u32 row, u32 column) {
+    if constexpr (BLOCKS == 1) return of_block(shared, row, column);
+    Value sum = Value(0);
+#pragma unroll
+    for (int block = 0; block < BLOCKS; ++block) sum += load_of_block(shared + row * PITCH + column, block);
+    return sum;
+  }
+
+  // No block may end while others read its sums.
+  static __device__ __forceinline__ void finish() {
+    if constexpr (BLOCKS > 1) cluster_sync();
+  }
+
+ private:
+  __device__ __forceinline__ i32 first_k() const { return (rank * WARPS_ + warp) * Sums::STRIDE; }
+
+  static __device__ __forceinline__ Value of_block(const Value* shared, u32 row, u32 column) {
     Value sum = shared[row * PITCH + column];
 #pragma unroll
     for (int warp = 1; warp < WARPS_; ++warp) sum += shared[(warp * ROWS + row) * PITCH + column];
     return sum;
   }
 
- private:
   template <int COUNT>
-  __device__ __forceinline__ void load_group(T (&pieces)[AHEAD][COUNT][PIECE<T>], const T* const (&lines)[COUNT],
+  __device__ __forceinline__ void load_group(Operand (&pieces)[AHEAD][COUNT], const T* const (&lines)[COUNT],
                                              i32 base, i32 depth) const {
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
-      const i32 k = base + i * WARPS_ * Sums::STRIDE + Sums::first_k(lane);
+      const i32 k = base + i * WALKERS * Sums::STRIDE + Sums::first_k(lane);
 #pragma unroll
       for (int line = 0; line < COUNT; ++line) load_piece(pieces[i][line], lines[line], k, depth);
     }
   }
 
-  static __device__ __forceinline__ void load_piece(T (&piece)[PIECE<T>], const T* line, i32 k, i32 depth) {
+  static __device__ __forceinline__ void load_piece(Operand& piece, const T* line, i32 k, i32 depth) {
     const i32 valid = line ? min(depth - k, PIECE<T>) : 0;
     if constexpr (IS_WHOLE_) {
-      if (valid > 0) load<Plain, PIECE<T>>(piece, line + k);
-      else load_strided(piece, line, 1, 0);
+      piece = Operand{};
+      if (valid > 0) load<Plain, PIECE<T>>(piece.part, reinterpret_cast<const typename Sums::Part*>(line + k));
     } else {
-      load_strided(piece, line + k, 1, valid);
+      T elements[PIECE<T>];
+      load_strided(elements, line + k, 1, valid);
+      piece = *reinterpret_cast<const Operand*>(elements);
     }
   }
 };

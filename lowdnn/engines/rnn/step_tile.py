@@ -1,9 +1,9 @@
 """Tiles of a recurrent step, and how long a step takes with each.
 
-A block reads all of k of its rows of weights and of its columns, the sequences. So the fewer blocks share a row or a
-column, the less comes from the L2 cache; and the fewer blocks there are, the fewer multiprocessors ask for it.
+A block reads k of its rows of weights and of its columns, the sequences: all of k, or a part where the blocks of a
+cluster share it out. The larger its tile, the less comes from the L2 cache for each product.
 
-    step = latency of the first load and of each further group of k
+    step = waves * latency of the first load and of each further group of k, and of a cluster that meets
            + blocks of the busiest multiprocessor * slower of (bytes from L2, products)
 """
 
@@ -16,6 +16,7 @@ from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.gemm.instructions import MMA_UNITS
 from lowdnn.engines.launch import ACCESS_BYTES, ceil_div, fma_unit
+from lowdnn.engines.model.occupancy import clustered_sms
 from lowdnn.enums import DataType
 from lowdnn.ops.rnn_saved import cell_type
 from lowdnn.plan import MathUnit
@@ -25,22 +26,30 @@ from lowdnn.status import BadParamError
 ROWS = (8, 16, 32, 64)
 COLUMNS = (8, 16, 32, 64)
 WARPS = (4, 8)
+#: Blocks of a cluster, which share k out.
+CLUSTERS = (1, 2, 4, 8)
 
 #: The most blocks of 8 x 8 sums that a warp has in registers: of pairs, of single ones, and in fp64.
-_MOST_SUMS = {MathUnit.MMA_F16: 32, MathUnit.MMA_TF32: 32, MathUnit.FMA_F32: 16, MathUnit.FMA_F64: 8}
-#: The share of a multiprocessor's rate from the L2 cache that is left where all of them read (an estimate).
-_SHARED_L2 = 0.5
+_MOST_SUMS = {MathUnit.MMA_F16: 64, MathUnit.MMA_TF32: 64, MathUnit.FMA_F32: 16, MathUnit.FMA_F64: 8}
+#: Bytes of a tile's sums up to which a multiprocessor has registers for two blocks (``StepTile`` of ``step.cuh``).
+_FEW_SUM_BYTES, _RESIDENT = 2048, 2
+#: The share of a multiprocessor's rate from the L2 cache that is left where all of them read: 5.5 TB/s of an H200.
+_SHARED_L2 = 0.37
 #: The share of the load latency that a further group of k waits for (an estimate).
 _FURTHER_GROUP = 0.5
+#: The time in which the blocks of a cluster meet and exchange sums, as a multiple of the load latency (an estimate).
+_MEETING = 1.0
 
 
 @dataclass(frozen=True)
 class StepTile:
-    """rows: of weights, about; a multiple of 8.  columns: sequences, a multiple of 8.  warps: of a block."""
+    """rows: of weights, about; a multiple of 8.  columns: sequences, a multiple of 8.  warps: of a block.  cluster: its
+    blocks."""
 
     rows: int
     columns: int
     warps: int
+    cluster: int
 
     def units(self, rows_per_unit: int) -> int:
         """Units of a block, each with ``rows_per_unit`` rows."""
@@ -73,6 +82,11 @@ class StepProblem:
         return dtypes.info(self.data_type).size_bytes
 
     @property
+    def value_bytes(self) -> int:
+        """Of a sum."""
+        return dtypes.info(cell_type(self.data_type)).size_bytes
+
+    @property
     def flops(self) -> int:
         return 2 * self.units * self.rows_per_unit * self.depth * self.batch * self.directions
 
@@ -84,21 +98,26 @@ class StepProblem:
     def shared_bytes(self, tile: StepTile) -> int:
         """Those of ``StepProduct`` (``step_product.cuh``)."""
         pitch = tile.columns if tile.columns % 32 == 8 else tile.columns + 8
-        value_bytes = dtypes.info(cell_type(self.data_type)).size_bytes
-        return tile.warps * self._rows(tile) * pitch * value_bytes
+        return tile.warps * self._rows(tile) * pitch * self.value_bytes
 
     def tiles(self, arch: ArchSpec) -> tuple[StepTile, ...]:
         """Those whose sums fit into registers and shared memory, the smallest first."""
+        clusters = CLUSTERS if arch.has_clusters else CLUSTERS[:1]
         return tuple(
             tile
-            for tile in (StepTile(*sizes) for sizes in product(ROWS, COLUMNS, WARPS))
+            for tile in (StepTile(*sizes) for sizes in product(ROWS, COLUMNS, WARPS, clusters))
             if self._rows(tile) * tile.columns <= 64 * _MOST_SUMS[self.unit]
             and self.shared_bytes(tile) <= arch.shared_bytes_per_block
         )
 
-    def best_tile(self, arch: ArchSpec, rows: int = 0, columns: int = 0) -> StepTile:
-        """The fastest tile, with ``rows`` and ``columns`` where they are not 0; raises BadParamError where none has."""
-        tiles = [t for t in self.tiles(arch) if rows in (0, t.rows) and columns in (0, t.columns)]
+    def best_tile(self, arch: ArchSpec, rows: int = 0, columns: int = 0, cluster: int = 0) -> StepTile:
+        """The fastest tile, with those extents that are not 0; raises BadParamError where none has them."""
+        wanted = (rows, columns, cluster)
+        tiles = [
+            tile
+            for tile in self.tiles(arch)
+            if all(size in (0, own) for size, own in zip(wanted, (tile.rows, tile.columns, tile.cluster), strict=True))
+        ]
         if not tiles:
             expected = f"at most {64 * _MOST_SUMS[self.unit]} sums of a tile"
             raise BadParamError.at("rnn_stepwise.knob_choices", expected=expected, got=f"{rows} x {columns}")
@@ -106,7 +125,7 @@ class StepProblem:
 
     def blocks(self, tile: StepTile) -> int:
         units = ceil_div(self.units, tile.units(self.rows_per_unit))
-        return units * ceil_div(self.batch, tile.columns) * self.directions
+        return units * ceil_div(self.batch, tile.columns) * self.directions * tile.cluster
 
     def _rows(self, tile: StepTile) -> int:
         return tile.units(self.rows_per_unit) * self.rows_per_unit
@@ -116,12 +135,15 @@ def busy_s(problem: StepProblem, tile: StepTile, arch: ArchSpec) -> float:
     """Seconds of a launch, its overhead aside."""
     rows = tile.units(problem.rows_per_unit) * problem.rows_per_unit
     stride = ACCESS_BYTES // problem.element_bytes * (4 if problem.has_tensor_cores else 1)
-    groups = ceil_div(problem.depth, stride * tile.warps * _pieces_ahead(problem, rows, tile.columns))
-    latency_s = arch.timings.load_latency_s * (1 + _FURTHER_GROUP * (groups - 1))
-    read_s = (rows + tile.columns) * problem.depth * problem.element_bytes / (arch.timings.l2_bytes_per_s * _SHARED_L2)
-    flops = 2 * rows * tile.columns * problem.depth
+    groups = ceil_div(problem.depth, stride * tile.warps * tile.cluster * _pieces_ahead(problem, rows, tile.columns))
+    latency_s = arch.timings.load_latency_s * (1 + _FURTHER_GROUP * (groups - 1) + _MEETING * (tile.cluster > 1))
+    depth = ceil_div(problem.depth, tile.cluster)
+    read_s = (rows + tile.columns) * depth * problem.element_bytes / (arch.timings.l2_bytes_per_s * _SHARED_L2)
+    flops = 2 * rows * tile.columns * depth
     multiply_s = flops / (arch.attained_rate(problem.unit) / arch.sm_count)
-    return latency_s + ceil_div(problem.blocks(tile), arch.sm_count) * max(read_s, multiply_s)
+    sms, blocks = clustered_sms(arch.sm_count, tile.cluster), problem.blocks(tile)
+    resident = _RESIDENT if rows * tile.columns * problem.value_bytes <= _FEW_SUM_BYTES else 1
+    return ceil_div(blocks, sms * resident) * latency_s + ceil_div(blocks, sms) * max(read_s, multiply_s)
 
 
 def _pieces_ahead(problem: StepProblem, rows: int, columns: int) -> int:
