@@ -35,15 +35,11 @@ class Objects:
     def get(self, address: Address, kind: type[T], where: str) -> T:
         """The object at ``address``; raises NullPointerError, and BadParamError where there is no such object."""
         found = self._table.get(address)  # type: ignore[arg-type]
+        if found is None:
+            found = self._take(checked(address, where))
         if isinstance(found, kind):
             return found
-        known = checked(address, where)
-        taken = self._taken(known) if found is None else None
-        if taken is not None:
-            self._table[known] = found = taken
-        if isinstance(found, kind):
-            return found
-        raise _missing(known, found, kind, where)
+        raise _missing(checked(address, where), found, kind, where)
 
     def find(self, address: Address, kind: type[T]) -> T | None:
         """The object at ``address``, if there is one of this kind."""
@@ -74,6 +70,13 @@ class Objects:
 
     def __len__(self) -> int:
         return len(self._table)
+
+    def _take(self, address: int) -> object | None:
+        """The object that was known elsewhere, at its pointer from now on."""
+        taken = self._taken(address)
+        if taken is not None:
+            self._table[address] = taken
+        return taken
 
 
 def _missing(address: int, found: object, kind: type, where: str) -> LowdnnError:
