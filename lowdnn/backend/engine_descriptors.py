@@ -309,6 +309,11 @@ class EngineHeuristics:
 
     @read_only(AttributeName.ENGINEHEUR_RESULTS, AttributeType.BACKEND_DESCRIPTOR)
     def results(self) -> tuple[EngineConfig, ...]:
+        return self._results
+
+    @cached_property
+    def _results(self) -> tuple[EngineConfig, ...]:
+        """Made once for those who ask for their number first."""
         limit = self.shared_memory_limit
         candidates: Iterable[Candidate | None] = self.ranking.candidates
         if limit is not None:
