@@ -10,7 +10,7 @@ from lowdnn.capi.calls.frame import Frame
 from lowdnn.capi.calls.shared import was_set
 from lowdnn.capi.descriptors import ActivationDescriptor
 from lowdnn.capi.errors import Call
-from lowdnn.capi.graphs import compute_type_of, no_bytes
+from lowdnn.capi.graphs import Launched, compute_type_of, no_bytes
 from lowdnn.capi.memory import Address
 from lowdnn.capi.state import State
 from lowdnn.enums import ActivationMode, PointwiseMode
@@ -22,7 +22,7 @@ def forward(
     state: State, handle: Address, alpha1: Address, x_desc: Address, x: Address, w_desc: Address, w: Address,
     convolution: Address, algorithm: int, workspace: Address, workspace_bytes: int, alpha2: Address,
     z_desc: Address, z: Address, bias_desc: Address, bias: Address, activation: Address, y_desc: Address, y: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     """The plan is the best one for the fused graph, whatever the algorithm, which must be a valid number.
 
     z is not read where alpha2 is 0. Where the caller's workspace is too small, the handle's own memory stands in.
@@ -55,7 +55,7 @@ def forward(
     shifted = builder.virtual(target.dims, compute)
     builder.pointwise(PointwiseMode.ADD, shifted, result, frame.tensor(bias_desc, bias, "bias"))
     activate(builder, found, shifted, builder.result(target, y, f"{frame.name}.y"))
-    state.graphs.run(
+    return state.graphs.run(
         frame.handle,
         builder,
         frame.name,

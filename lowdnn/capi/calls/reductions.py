@@ -12,7 +12,7 @@ from lowdnn.capi.calls.shared import was_set
 from lowdnn.capi.classic_enums import ReduceTensorIndices
 from lowdnn.capi.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from lowdnn.capi.errors import Call
-from lowdnn.capi.graphs import Builder, compute_type_of
+from lowdnn.capi.graphs import Builder, Launched, compute_type_of
 from lowdnn.capi.memory import Address, write_outputs
 from lowdnn.capi.state import State
 from lowdnn.enums import NanPropagation, ReduceTensorOp
@@ -28,7 +28,7 @@ _NEUTRAL = {ReduceTensorOp.MIN: float("inf"), ReduceTensorOp.MAX: -float("inf"),
 def reduce_tensor(
     state: State, handle: Address, reduction: Address, indices: Address, indices_bytes: int, workspace: Address,
     workspace_bytes: int, alpha: Address, a_desc: Address, a: Address, beta: Address, c_desc: Address, c: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     """C = alpha * reduction(A) + beta * C over the axes along which C has extent 1.
 
     indices: packed as C is in row-major order; each is the place among the elements that are reduced, in row-major
@@ -46,7 +46,7 @@ def reduce_tensor(
     def told_bytes() -> int:
         return _workspace_bytes(frame, found, source, target)
 
-    frame.run((workspace, workspace_bytes), told_bytes=told_bytes)
+    return frame.run((workspace, workspace_bytes), told_bytes=told_bytes)
 
 
 def reduction_workspace_size(
@@ -70,7 +70,7 @@ def reduction_indices_size(
 def backward_bias(
     state: State, handle: Address, alpha: Address, dy_desc: Address, dy: Address, beta: Address, db_desc: Address,
     db: Address,
-) -> None:  # fmt: skip
+) -> Launched:  # fmt: skip
     """db[k] = alpha * (the sum of dy[:, k, ...]) + beta * db[k]."""
     frame = Frame.of(state, handle, "cudnnConvolutionBackwardBias")
     gradient, source = frame.tensor(dy_desc, dy, "dy"), frame.descriptor(dy_desc, "dy")
@@ -83,7 +83,7 @@ def backward_bias(
         frame.builder.reduced(gradient, result, ReduceTensorOp.ADD)
 
     frame.builder.store(write, target, db, frame.scales(alpha, beta, target), f"{frame.name}.db")
-    frame.run()
+    return frame.run()
 
 
 def _operands(

@@ -11,6 +11,7 @@ from lowdnn import dtypes
 from lowdnn.capi.classic_enums import OpTensorOp
 from lowdnn.enums import ActivationMode, DataType
 from tests.support.random_calls.operands import (
+    VECTORS,
     AddressOf,
     Array,
     Call,
@@ -52,8 +53,15 @@ def add(draw: Draw) -> Call:
 def transform(draw: Draw) -> Call:
     """Between types and layouts."""
     scales, dims, source = draw.scales(), draw.dims(3), draw.choose((DataType.FLOAT, DataType.HALF, draw.data_type))
+    if draw.happens(0.4):
+        # Vectors of channels on either side.
+        kind = draw.choose(VECTORS)
+        scales, (n, _, *spatial) = draw.choose(((1.0, 0.0), (2.0, 0.0), (2.0, -3.0))), draw.dims(4)
+        dims = (n, VECTORS[kind][1] * draw.choose((1, 2)), *spatial)
+        source, draw.data_type = draw.choose(((kind, DataType.FLOAT), (DataType.INT8, kind), (kind, kind)))
     x = draw.operand("x", draw.integers(dims), source)
-    y = draw.operand("y", draw.old(dims, scales[1]))
+    is_integer = draw.data_type in VECTORS
+    y = draw.operand("y", draw.old(dims, 1.0 if is_integer else scales[1]))
     arguments = [draw.scale(scales[0]), *pair(x), draw.scale(scales[1]), *pair(y)]
     return Call("cudnnTransformTensor", arguments, {"y": blended(scales, x.values, y.values)})
 

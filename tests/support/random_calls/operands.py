@@ -16,10 +16,16 @@ from lowdnn.ops.tensor import Tensor, packed_strides
 
 Array = NDArray[Any]
 
+#: Types of vectors of channels: the numbers' type, and how many there are in one.
+VECTORS = {DataType.INT8x4: (DataType.INT8, 4), DataType.INT8x32: (DataType.INT8, 32)}
+
 
 @dataclass(eq=False)
 class Operand:
-    """An array in memory. offset: elements in front of the first one.  values: float64, in logical order."""
+    """An array in memory. offset: numbers in front of the first one.  values: float64, in logical order.
+
+    strides: in elements, or in vectors of channels for a type of those.
+    """
 
     port: str
     data_type: DataType
@@ -33,9 +39,19 @@ class Operand:
         return self.values.shape
 
     @property
+    def placed(self) -> tuple[DataType, tuple[int, ...], tuple[int, ...]]:
+        """The numbers' type, dims and strides in memory: vectors of v channels have dims N, C / v, v, spatial."""
+        kind, vector = VECTORS.get(self.data_type, (self.data_type, 0))
+        if not vector:
+            return kind, self.dims, self.strides
+        (n, c, *spatial), (n_stride, c_stride, *strides) = self.dims, (vector * stride for stride in self.strides)
+        return kind, (n, c // vector, vector, *spatial), (n_stride, c_stride, 1, *strides)
+
+    @property
     def span(self) -> int:
-        """Elements from the first one to the last one."""
-        return 1 + sum((extent - 1) * stride for extent, stride in zip(self.dims, self.strides, strict=True))
+        """Numbers from the first one to the last one."""
+        _, dims, strides = self.placed
+        return 1 + sum((extent - 1) * stride for extent, stride in zip(dims, strides, strict=True))
 
     @property
     def tensor(self) -> Tensor:
@@ -144,14 +160,16 @@ class Draw:
         return values
 
     def rounded(self, values: Array, data_type: DataType | None = None) -> Array:
-        kind = data_type or self.data_type
+        kind, _ = VECTORS.get(data_type or self.data_type, (data_type or self.data_type, 1))
         return dtypes.to_float64(dtypes.from_float64(values, kind), kind)
 
     def operand(
         self, port: str, values: Array, data_type: DataType | None = None, like: Operand | None = None
     ) -> Operand:
         """In a random layout, or in that of ``like``."""
-        strides = like.strides if like else self._strides(values.shape)
+        _, vector = VECTORS.get(data_type or self.data_type, (None, 1))
+        n, c, *spatial = values.shape
+        strides = like.strides if like else self._strides((n, c // vector, *spatial))
         return Operand(port, data_type or self.data_type, values, strides, offset=self.choose((0, 0, 1, 3)))
 
     def filter(self, port: str, values: Array) -> Operand:

@@ -80,7 +80,7 @@ class Machine:
                     return [spoil.value if isinstance(spoil.value, int) else self._other(spoil.value, kind)]
                 return [_described(caller, operand, spoil)]
             case AddressOf(operand):
-                size = dtypes.info(operand.data_type).size_bytes
+                size = dtypes.info(operand.placed[0]).size_bytes
                 address = self._buffers[id(operand)].address + operand.offset * size
                 return [spoil.value if spoil and spoil.value is not None else address + (1 if spoil else 0)]
             case Scale(value, is_double):
@@ -111,17 +111,19 @@ class Machine:
 
 def _image(operand: Operand) -> NDArray[np.uint8]:
     """The bytes of the operand's memory."""
-    facts = dtypes.info(operand.data_type)
+    data_type, dims, _ = operand.placed
+    facts = dtypes.info(data_type)
     flat = np.full((operand.offset + operand.span) * facts.size_bytes, _POISON, np.uint8)
     stored = flat.view(facts.storage)
-    _elements(operand, stored)[...] = dtypes.from_float64(operand.values, operand.data_type)
+    _elements(operand, stored)[...] = dtypes.from_float64(operand.values, data_type).reshape(dims)
     return flat
 
 
 def _elements(operand: Operand, stored: NDArray[Any]) -> NDArray[Any]:
-    """The operand's elements in its memory."""
-    strides = tuple(stride * stored.itemsize for stride in operand.strides)
-    return np.lib.stride_tricks.as_strided(stored[operand.offset :], operand.dims, strides)
+    """The operand's numbers in its memory."""
+    _, dims, strides = operand.placed
+    bytes_of = tuple(stride * stored.itemsize for stride in strides)
+    return np.lib.stride_tricks.as_strided(stored[operand.offset :], dims, bytes_of)
 
 
 def _difference(call: Call, operand: Operand, before: NDArray[np.uint8], after: NDArray[np.uint8]) -> str:
@@ -129,17 +131,18 @@ def _difference(call: Call, operand: Operand, before: NDArray[np.uint8], after: 
     port = operand.port
     if port not in call.expected:
         return "" if np.array_equal(before, after) else f"{port} was written"
-    facts = dtypes.info(operand.data_type)
+    data_type, _, _ = operand.placed
+    facts = dtypes.info(data_type)
     found = after.view(facts.storage).copy()
-    values = dtypes.to_float64(_elements(operand, found).copy(), operand.data_type)
+    values = dtypes.to_float64(_elements(operand, found).copy(), data_type).reshape(operand.dims)
     _elements(operand, found)[...] = _elements(operand, before.view(facts.storage))
     if not np.array_equal(found.view(np.uint8), before):
         return f"{port} was written between its elements"
     with np.errstate(all="ignore"):
-        expected = dtypes.to_float64(dtypes.from_float64(call.expected[port], operand.data_type), operand.data_type)
+        expected = dtypes.to_float64(dtypes.from_float64(call.expected[port], data_type), data_type)
     finite = np.abs(expected[np.isfinite(expected)])
     largest = float(finite.max()) if finite.size else 0.0
-    relative = call.tolerance * (1e-4 if facts.size_bytes == 8 else 1) + 2 * epsilon(operand.data_type)
+    relative = call.tolerance * (1e-4 if facts.size_bytes == 8 else 1) + 2 * epsilon(data_type)
     if facts.kind is not dtypes.Kind.FLOAT:
         relative = 0.0
     if np.allclose(values, expected, rtol=relative, atol=relative * max(largest, 1e-3), equal_nan=True):

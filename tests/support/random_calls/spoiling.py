@@ -49,7 +49,7 @@ def _spoils(call: Call) -> Iterator[Spoil]:
                 yield from (found for found in _of_descriptor(index) if (kind, found.value) != ("LRN", "unset"))
             case AddressOf(operand, is_optional=False):
                 yield Spoil(f"{operand.port} is NULL", index, value=0)
-                if dtypes.info(operand.data_type).size_bytes > 1:
+                if dtypes.info(operand.placed[0]).size_bytes > 1:
                     yield Spoil(f"{operand.port} is not aligned", index)
             case Scale():
                 yield Spoil("a scale is NULL", index)
@@ -73,4 +73,4 @@ def _of_dims(call: Call, index: int) -> Iterator[Spoil]:
             yield Spoil(f"{operand.port} overlaps", index, (*_BAD, Status.NOT_SUPPORTED), axis=axis)
         same = [o for o in others if len(o.dims) == len(operand.dims) and o.dims[axis] == extent]
         if extent > 1 and any(is_result or other.port in call.expected for other in same):
-            yield Spoil(f"{operand.port} has other extents", index, axis=axis, more=40)
+            yield Spoil(f"{operand.port} has other extents", index, axis=axis, more=64)
