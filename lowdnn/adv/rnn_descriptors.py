@@ -32,7 +32,7 @@ _MATH_TYPES = {
     DataType.FLOAT: (DataType.FLOAT,),
     DataType.DOUBLE: (DataType.DOUBLE,),
     DataType.HALF: (DataType.HALF, DataType.FLOAT),
-    DataType.BFLOAT16: (DataType.FLOAT,),
+    DataType.BFLOAT16: (DataType.BFLOAT16, DataType.FLOAT),
 }
 
 
@@ -58,9 +58,9 @@ class RNNDescriptor:
 
     clip: see ``rnn_set_clip``; it counts for an LSTM.  reset_after: the reset gate of a GRU comes behind the recurrent
     product, as in cuDNN; False is lowdnn's own.
-    algo says nothing about results: the fastest engine runs, whatever it is. Sums are in FLOAT where math_prec is HALF;
-    products of FLOAT operands may round these to TF32 unless math_type is FMA_MATH. proj_size is hidden_size without a
-    projection.
+    algo says nothing about results: the fastest engine runs, whatever it is. Sums are in FLOAT where math_prec is HALF
+    or BFLOAT16. Products of FLOAT operands may round these to TF32 unless math_type is FMA_MATH. Without a projection
+    proj_size is hidden_size.
     """
 
     algo: RNNAlgo

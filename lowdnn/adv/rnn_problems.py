@@ -29,7 +29,7 @@ from lowdnn.status import NotSupportedError
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
-#: Problems, and networks, that a handle keeps; the oldest one goes first.
+#: Problems, and networks, that a handle keeps; the least recently used one goes first.
 _MAX_PROBLEMS = 256
 #: No engine asks for more than this.
 MAX_ALIGNMENT = 16
@@ -151,7 +151,7 @@ class RnnPlans:
         if found is None:
             rnn = rnn_desc.network(x_desc.max_seq_length, x_desc.batch_size, is_training=is_training)
             found = SizedNetwork(rnn, rnn_desc.data_type)
-            _keep(self._networks, key, found)
+        _keep(self._networks, key, found)
         return found
 
     def planned(self, handle: Handle, problem: Problem) -> PlannedProblem:
@@ -159,7 +159,7 @@ class RnnPlans:
         found = self._planned.get(problem)
         if found is None:
             found = PlannedProblem(handle, problem)
-            _keep(self._planned, problem, found)
+        _keep(self._planned, problem, found)
         return found
 
     def lengths(self, handle: Handle) -> LengthWriter:
@@ -169,7 +169,8 @@ class RnnPlans:
 
 
 def _keep(known: OrderedDict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
-    """The oldest one goes where there are too many."""
+    """``value`` is the one used last; the first one goes where there are too many."""
     known[key] = value
+    known.move_to_end(key)
     if len(known) > _MAX_PROBLEMS:
         known.popitem(last=False)

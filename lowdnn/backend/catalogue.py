@@ -69,4 +69,5 @@ def _hint(asked: object) -> str:
     """Where operations are that cuDNN has no descriptor of."""
     without = [cls for cls in catalog.operations() if cls not in catalog.descriptors()]
     is_known = any(asked is cls or (isinstance(asked, str) and asked == cls.__name__) for cls in without)
-    return "cuDNN has no descriptor of this operation; write it with pygraph" if is_known else ""
+    hint = "cuDNN has no descriptor of this operation; write it with pygraph, or a recurrent network with lowdnn.adv"
+    return hint if is_known else ""

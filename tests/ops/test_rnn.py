@@ -198,6 +198,8 @@ def test_modes_without_matrices_and_biases() -> None:
     assert skips.matrix(0, 4) == Region(0, (4, 4))
     one = WeightSpace(replace(GRU, bias_mode=RNNBiasMode.SINGLE_REC_BIAS))
     assert [one.bias(0, layer) is None for layer in range(6)] == [True] * 3 + [False] * 3
+    other = WeightSpace(NETWORKS["gru with an input bias"])
+    assert [other.bias(0, layer) is None for layer in range(6)] == [False] * 3 + [True] * 3
 
 
 def test_the_reserve_space() -> None:
@@ -208,6 +210,12 @@ def test_the_reserve_space() -> None:
         "dgates": 256, "dprojected": 3072,
     }  # fmt: skip
     assert reserve_space_bytes(replace(BOTH_WAYS, projection_size=3, dropout_probability=0.5), DataType.HALF) == 3288
+
+
+def test_a_single_layer_drops_nothing() -> None:
+    rnn = replace(LSTM, dropout_probability=0.5)
+    assert not rnn.drops
+    assert "dropout_seed" not in reserve_space(rnn, DataType.HALF)
 
 
 def test_what_a_network_checks() -> None:

@@ -36,6 +36,11 @@ _CASES = (
     *(f"conv n=8 c=3 hw=64x64 k=64 rs=7x7 pad=3 stride=2 dtype=bf16 dir={way}" for way in ("fprop", "wgrad")),
     *(f"sdpa_bwd b=2 h=8 hk=4 q=1000 d={size} right=0 deterministic=yes" for size in (64, 128, 256)),
     "sdpa_bwd b=2 h=8 hk=4 q=1000 d=64 right=0 deterministic=yes bias=11 dropout=0.1",
+    *(
+        f"rnn cell={cell} t=24 b=48 i=200 h=256 layers=2 bi=yes dtype={kind} dir={way}"
+        for cell, kind in (("lstm", "bf16"), ("gru", "fp32"))
+        for way in ("train", "dgrad", "wgrad")
+    ),
 )
 
 
