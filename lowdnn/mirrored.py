@@ -6,6 +6,9 @@ from typing import Final
 
 MIRRORED_CUDNN_VERSION: Final = (9, 28, 0)
 
+#: The cudnn-frontend release whose Python names are mirrored.
+MIRRORED_FRONTEND_VERSION: Final = "1.32.0"
+
 #: The CUDA release (major * 1000 + minor * 10) whose NVRTC compiles the kernels.
 CUDA_VERSION: Final = 13000
 

@@ -5,15 +5,15 @@ A status code is ``category + specific``: ``code // 1000 * 1000`` is the categor
 one exact code. Every code has one exception class; a class derives from its category's class, and from
 the built-in exception that a Python user would expect (``ValueError``, ``TypeError``, ``MemoryError``...).
 
-    LowdnnError
+    LowdnnError (RuntimeError)
       NotInitializedError, SublibraryVersionMismatchError, ... (1xxx)
       BadParamError (ValueError)                 2000
         NullPointerError, MisalignedPointerError, NotFinalizedError, OutOfBoundError, ...
       NotSupportedError (NotImplementedError)    3000
         GraphPatternError, UnsupportedShapeError, UnsupportedDataTypeError, ...
-      InternalError (RuntimeError)               4000
+      InternalError                              4000
         CompilationFailedError, HostAllocationFailedError (MemoryError), ...
-      ExecutionFailedError (RuntimeError)        5000
+      ExecutionFailedError                       5000
         CudaDriverError, ...
 
 Message form: ``<STATUS> <object>.<field>: expected <rule>, got <value>; <what to do>``.
@@ -104,8 +104,11 @@ class Status(IntEnum):
         return f"CUDNN_STATUS_{self.name}"
 
 
-class LowdnnError(Exception):
-    """Base of every error that lowdnn raises. ``status`` is the class's cuDNN status."""
+class LowdnnError(RuntimeError):
+    """Base of every error that lowdnn raises, a RuntimeError as all that cudnn-frontend raises.
+
+    ``status`` is the class's cuDNN status.
+    """
 
     status: ClassVar[Status] = Status.INTERNAL_ERROR
 
@@ -131,7 +134,7 @@ class LowdnnError(Exception):
         return self.status.category
 
 
-class NotInitializedError(LowdnnError, RuntimeError):
+class NotInitializedError(LowdnnError):
     """The object was closed, never opened, or belongs to another process (fork) or a finished interpreter."""
 
     status = Status.NOT_INITIALIZED
@@ -157,7 +160,7 @@ class LicenseError(LowdnnError):
     status = Status.LICENSE_ERROR
 
 
-class RuntimeInProgressError(LowdnnError, RuntimeError):
+class RuntimeInProgressError(LowdnnError):
     """Work that the call needs is still running; it may be repeated."""
 
     status = Status.RUNTIME_IN_PROGRESS
@@ -299,7 +302,7 @@ class InvalidDynamicShapeError(NotSupportedError):
     status = Status.NOT_SUPPORTED_INVALID_DYNAMIC_SHAPE
 
 
-class InternalError(LowdnnError, RuntimeError):
+class InternalError(LowdnnError):
     """A defect of lowdnn or of something below it; never the caller's fault."""
 
     status = Status.INTERNAL_ERROR
@@ -331,7 +334,7 @@ class TextureCreationFailedError(InternalError):
     status = Status.INTERNAL_ERROR_TEXTURE_CREATION_FAILED
 
 
-class ExecutionFailedError(LowdnnError, RuntimeError):
+class ExecutionFailedError(LowdnnError):
     """Work on the device failed."""
 
     status = Status.EXECUTION_FAILED

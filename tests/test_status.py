@@ -36,7 +36,7 @@ def test_codes_below_2000_are_their_own_category() -> None:
         (status.NotSupportedError, NotImplementedError),
         (status.HostAllocationFailedError, MemoryError),
         (status.DeviceAllocationFailedError, MemoryError),
-        (status.ExecutionFailedError, RuntimeError),
+        (status.LowdnnError, RuntimeError),
     ],
 )
 def test_exceptions_are_also_what_python_would_raise(error: type[LowdnnError], builtin: type[Exception]) -> None:

@@ -53,8 +53,11 @@ from lowdnn.frontend.node_types import NodeType
 from lowdnn.frontend.python_graph import pygraph
 from lowdnn.frontend.refused_names import refused_names
 from lowdnn.frontend.wrapper import Graph
+from lowdnn.mirrored import MIRRORED_FRONTEND_VERSION
 from lowdnn.status import NotSupportedError as cudnnGraphNotSupportedError
 
+#: The version of cudnn-frontend whose names these are.
+__version__ = MIRRORED_FRONTEND_VERSION
 #: cudnn-frontend's other names of the classes.
 tensor = Tensor
 handle = Handle

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lowdnn.backend.kernel_cache import KernelCache
 from lowdnn.frontend.arguments import text
 from lowdnn.runtime.kernel_images import KernelImages
+from lowdnn.status import BadParamError
 
 
 class kernel_cache:
@@ -15,17 +16,23 @@ class kernel_cache:
 
     def __init__(self) -> None:
         self._cache = KernelCache()
+        self._was_read = False
 
     def serialize(self) -> str:
         """The names of its kernels, as JSON for ``deserialize``."""
         return self._cache.json_representation()
 
     def deserialize(self, data: str | bytes) -> None:
-        """Takes over the kernels that ``data`` names, in the place of those that it had.
+        """Takes over the kernels that ``data`` names.
 
-        Raises BadParamError and SerializationVersionMismatchError for other JSON.
+        Raises BadParamError for a cache that is not new, BadParamError and SerializationVersionMismatchError for other
+        JSON.
         """
+        if self._was_read or self.size():
+            got = f"one with {self.size()} kernels"
+            raise BadParamError.at("kernel_cache.deserialize", expected="a new cache", got=got)
         self._cache = KernelCache(json=text(data, "kernel_cache.deserialize.data"))
+        self._was_read = True
 
     def size(self) -> int:
         """Kernels that it holds or names."""

@@ -29,6 +29,7 @@ def test_handles_are_created_and_destroyed(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_version_is_the_mirrored_one() -> None:
     assert cudnn.backend_version() == 92800
     assert cudnn.backend_version_string() == "9.28.0"
+    assert cudnn.__version__ == "1.32.0"
 
 
 def test_device_properties_come_from_a_handle_or_json(handle: Handle) -> None:

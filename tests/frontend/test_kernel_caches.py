@@ -77,6 +77,10 @@ def test_its_json_names_entries_of_the_disk_cache(tmp_path: Path) -> None:
 def test_wrong_caches() -> None:
     with pytest.raises(AttributeTypeError, match=r"pygraph\.kernel_cache: expected a kernel_cache, got 'no'"):
         pygraph(kernel_cache="no")  # type: ignore[arg-type]
+    full = cudnn.create_kernel_cache()
+    full.deserialize(cudnn.create_kernel_cache().serialize())
+    with pytest.raises(BadParamError, match=r"kernel_cache\.deserialize: expected a new cache, got one with 0 kernels"):
+        full.deserialize(cudnn.create_kernel_cache().serialize())
     with pytest.raises(AttributeTypeError, match=r"kernel_cache\.deserialize\.data: expected a string"):
         cudnn.create_kernel_cache().deserialize(None)  # type: ignore[arg-type]
     with pytest.raises(BadParamError, match="JSON"):
