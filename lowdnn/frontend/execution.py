@@ -264,9 +264,12 @@ def with_arrays(arrays: Mapping[Tensor, object], values: object) -> Mapping[Any,
     return {**own, **values}
 
 
-def other_shapes(uids: object, shapes: object, strides: object, graph: OperationGraph) -> Shapes:
+def other_shapes(
+    uids: object, shapes: object, strides: object, graph: OperationGraph, tensors: Mapping[int, Tensor]
+) -> Shapes:
     """The (uid, dims, strides) that tensors of ``graph`` have instead of their own.
 
+    tensors: the caller's by uid. Strides of ragged ones may be those of packed rows: of a row, a head, an element.
     Raises BadParamError or one of its subclasses unless each uid has dims and strides.
     """
     wanted = _uids(uids, "execute.override_uids")
@@ -275,7 +278,11 @@ def other_shapes(uids: object, shapes: object, strides: object, graph: Operation
         raise BadParamError.at("execute.override_uids", expected="uids of the graph's inputs and outputs", got=unknown)
     ranks = [graph.tensors[uid].rank for uid in wanted]
     dims = _extents(shapes, "execute.override_shapes", ranks)
-    return tuple(zip(wanted, dims, _extents(strides, "execute.override_strides", ranks), strict=True))
+    rows = list(sequence(strides, "execute.override_strides", "sequences"))
+    for place, (uid, row) in enumerate(zip(wanted, rows, strict=False)):
+        if isinstance(row, (list, tuple)) and len(row) == 3 and tensors[uid].get_ragged_offset() is not None:
+            rows[place] = (row[0], row[1], row[0], row[2])  # the first does not count
+    return tuple(zip(wanted, dims, _extents(rows, "execute.override_strides", ranks), strict=True))
 
 
 def _uids(given: object, where: str) -> tuple[int, ...]:

@@ -415,7 +415,7 @@ class pygraph(
         if not self._may_have_other_shapes:
             where = "pygraph.is_override_shape_enabled"
             raise NotSupportedError.at(where, expected="True for execute with other shapes", got=False)
-        return other_shapes(uids, shapes, strides, self._graph_or_raise())
+        return other_shapes(uids, shapes, strides, self._graph_or_raise(), self._planned().tensors)
 
     def _graph_or_raise(self) -> OperationGraph:
         if self._graph is None:

@@ -116,3 +116,40 @@ def test_a_graph_must_allow_them(handle: Handle) -> None:
     case = Product(handle, is_enabled=False)
     with pytest.raises(NotSupportedError, match=r"pygraph\.is_override_shape_enabled: expected True for execute"):
         case.run(4, 8, 8)
+
+
+@pytest.mark.parametrize("of_packed_rows", [False, True])
+def test_ragged_tensors_with_other_shapes(handle: Handle, of_packed_rows: bool) -> None:
+    """Strides of a ragged tensor are its own, or those of its packed rows (rows, heads, elements)."""
+    heads, size, half = 2, 32, cudnn.data_type.HALF
+
+    def strides(rows: int) -> tuple[int, ...]:
+        return (heads * rows * size, size, heads * size, 1)
+
+    graph = pygraph("thd", half, FLOAT, FLOAT, handle, is_override_shape_enabled=True)
+    offsets = graph.tensor((3, 1, 1, 1), data_type=cudnn.data_type.INT32, name="offsets")
+    q, k, v = (graph.tensor((2, heads, 64, size), strides(64), name=name) for name in "qkv")
+    lengths = [graph.tensor((2, 1, 1, 1), data_type=cudnn.data_type.INT32, name=f"seq_len_{name}") for name in "qk"]
+    q.set_ragged_offset(offsets)
+    o, _ = graph.sdpa(q, k, v, use_padding_mask=True, seq_len_q=lengths[0], seq_len_kv=lengths[1])
+    o.set_output(True).set_dim((2, heads, 64, size)).set_stride(strides(64)).set_ragged_offset(offsets).set_name("o")
+    graph.build()
+    random, counts = np.random.default_rng(fresh_seed()), ((20, 30), (32, 17))
+    rows = random.standard_normal((50, heads, size)).astype(np.float16)
+    keys, values = (random.standard_normal((2, 32, heads, size)).astype(np.float16) for _ in "kv")
+    result = lowdnn.from_numpy(np.zeros_like(rows), handle)
+    pack = {"q": rows, "k": keys, "v": values, "offsets": np.int32([0, 20 * heads * size, 50 * heads * size])}
+    pack |= {"seq_len_q": np.int32(counts[0]), "seq_len_k": np.int32(counts[1])}
+    given = {name: lowdnn.from_numpy(array, handle) for name, array in pack.items()} | {"o": result}
+    workspace = lowdnn.from_numpy(np.zeros(max(graph.get_workspace_size(), 1), np.uint8), handle)
+    own = (heads * size, size, 1) if of_packed_rows else (heads * size, size, heads * size, 1)
+    others = ([t.uid for t in (q, k, v, o)], [(2, heads, 32, size)] * 4, [own, strides(32), strides(32), own])
+    graph.execute(given, workspace, None, *others)
+    for batch, first in enumerate((0, 20)):
+        there = slice(first, first + counts[0][batch])
+        seen = slice(counts[1][batch])
+        scores = np.exp(np.einsum("qhd,khd->hqk", rows[there].astype(float), keys[batch, seen].astype(float)))
+        expected = np.einsum("hqk,khd->qhd", scores / scores.sum(2, keepdims=True), values[batch, seen].astype(float))
+        np.testing.assert_allclose(result.numpy()[there], expected, atol=4e-3)
+    with pytest.raises(BadParamError, match=r"override_strides: expected 1 sequences, of the lengths 4"):
+        graph.execute(given, workspace, None, [k.uid], [(2, heads, 32, size)], [(heads * size, size, 1)])
