@@ -44,6 +44,7 @@ CASES = [
     ((2, 12, 3, 2), (0, 0, 0, 0), (0, 0, 0, 0), (2, 3), UNFOLD),
     ((2, 8, 3, 2), (0, 0, -1, 2), (0, 1, 0, -3), (2, 4), UNFOLD),
     ((2, 3, 2, 2), (0, 0, -1, -2), (0, 0, -1, 0), (1, 1), FOLD),
+    ((1, 1, 3, 2), (0, 0, 0, 1), (0, 0, 1, 1), (2, 2), FOLD),
 ]
 
 
@@ -70,6 +71,11 @@ def test_transforms(caller: Caller, device: Runtime, case: tuple[Any, ...], alph
     operands = (scales[0], source, memory.put(x), scales[1])
     caller.call("cudnnTransformTensorEx", handle, descriptor, *operands, target, address)
     np.testing.assert_array_equal(memory.get(address), alpha * wanted + (beta * old if beta else 0))
+    strides = (ctypes.c_int * wanted.ndim)(*[stride // 4 for stride in wanted.strides[:-1]], 0)
+    overlapping, dims = caller.output("cudnnCreateTensorDescriptor"), (ctypes.c_int * wanted.ndim)(*wanted.shape)
+    caller.call("cudnnSetTensorNdDescriptor", overlapping, DataType.FLOAT, wanted.ndim, dims, strides)
+    status = caller.status("cudnnTransformTensorEx", handle, descriptor, *operands, overlapping, address)
+    assert status is (Status.BAD_PARAM if wanted.shape[-1] > 1 else Status.SUCCESS)
     status = caller.status("cudnnTransformTensorEx", handle, descriptor, *operands, source, address)
     assert status is (Status.SUCCESS if wanted.shape == shape else Status.BAD_PARAM_SHAPE_MISMATCH)
 

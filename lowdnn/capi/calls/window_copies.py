@@ -12,7 +12,8 @@ from lowdnn.capi.graphs import Builder, compute_type_of
 from lowdnn.capi.memory import Address, checked
 from lowdnn.capi.windows import Axis, Layout, Piece, pieces
 from lowdnn.enums import DIM_MAX, PointwiseMode
-from lowdnn.status import NotSupportedError
+from lowdnn.ops.tensor import has_overlap
+from lowdnn.status import BadParamError, NotSupportedError
 
 #: The descriptor, the address and the argument's name.
 Operand = tuple[TensorDescriptor | FilterDescriptor, Address, str]
@@ -24,6 +25,7 @@ def copy_windows(
     """Runs the copy. to_windows: the target is the tensor of windows, else that of places."""
     for descriptor, address, argument in (source, target):
         frame.builder.tensor(descriptor, address, f"{frame.name}.{argument}")
+    _check_target(frame, target)
     found = [*pieces(axes)]
     rank = max((len(piece.dims) for piece in found), default=0)
     if rank > DIM_MAX:
@@ -41,6 +43,14 @@ def copy_windows(
         builder.assign(read, *y, scales, f"{frame.name}.{target[2]}")
         builders.append(builder)
     frame.run_all(builders)
+
+
+def _check_target(frame: Frame, target: Operand) -> None:
+    """A piece of a tensor whose elements overlap need not overlap itself."""
+    descriptor, _, argument = target
+    if has_overlap(descriptor.dims, descriptor.strides):
+        where = f"{frame.name}.{argument}.strides"
+        raise BadParamError.at(where, expected="elements that do not overlap", got=list(descriptor.strides))
 
 
 def _scaled(frame: Frame, target: Operand, beta: float) -> Builder:
