@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from lowdnn.capi.loading import Binding
+from lowdnn.driver.emulated.driver import EmulatedDriver
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.runtime import Runtime
@@ -122,6 +123,27 @@ def test_a_cuda_graph_is_populated_and_updated(case: Sum, device: Runtime) -> No
     for name in ("Populate", "Update"):
         status = caller.status(f"cudnnBackend{name}CudaGraph", case.handle, case.plan, case.pack, 0)
         assert status is Status.BAD_PARAM_NULL_POINTER
+
+
+def test_a_populated_graph_in_a_node_is_updated(case: Sum, device: Runtime) -> None:
+    """The node holds a copy, of which the first graph's nodes are no part; another graph has no nodes of a plan."""
+    if not isinstance(device.driver, EmulatedDriver):
+        pytest.skip("the driver's protocol adds no graphs to nodes")
+    driver, caller = device.driver, case.caller
+    other = upload(device, np.full(32, np.nan, np.float32))
+    addresses = {uid: buffer.address for uid, buffer in enumerate(case.buffers, 1)}
+    with device.context.activated():
+        graph, parent = driver.graph_create(), driver.graph_create()
+        caller.call("cudnnBackendPopulateCudaGraph", case.handle, case.plan, case.pack, graph)
+        copy = driver.graph_calls.child(driver.graph_calls.add_child(parent, (), graph))
+        driver.graph_destroy(graph)
+        pack = caller.pack(addresses | {3: other.address})
+        caller.call("cudnnBackendUpdateCudaGraph", case.handle, case.plan, pack, copy)
+        status = caller.status("cudnnBackendUpdateCudaGraph", case.handle, case.plan, pack, driver.graph_create())
+        assert status is Status.BAD_PARAM_CUDA_GRAPH_MISMATCH
+        driver.graph_launch(driver.graph_instantiate(parent), 0)
+    assert np.isnan(download(case.y, np.float32)).all()
+    np.testing.assert_array_equal(download(other, np.float32), case.expected)
 
 
 def test_a_cuda_graph_of_other_shapes(caller: Caller, device: Runtime) -> None:

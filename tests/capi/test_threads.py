@@ -101,6 +101,10 @@ def test_bits_are_those_of_one_thread(program: ctypes.CDLL, device: Runtime, end
     assert results(in_threads_of_python) == alone
 
 
+def test_of_two_threads_that_destroy_a_pack_one_does(program: ctypes.CDLL) -> None:
+    assert program.destroy_twice(2000) == 2000
+
+
 def test_calls_under_way_return_before_the_interpreter_ends(tmp_path: Path) -> None:
     """Threads of C are in the midst of calls at the end of Python; none of them is left inside of one."""
     write_library(tmp_path / LIBRARY_NAME)

@@ -3,7 +3,7 @@
    work(task): y = conv(x, w) + y, ``cycles`` times, so that the result tells of each of them. In between come handles and
    descriptors that live for one cycle, errors whose text tells threads apart, and pointers that another thread has
    destroyed. The first call whose status is unexpected is told in ``failed``.
-   in_threads(tasks, count): each task in a thread of C.
+   in_threads(tasks, count): each task in a thread of C.  destroy_twice(rounds): one descriptor by two threads.
    endless(tasks, count): threads that go on until a call fails; when the process ends, the failures are printed. */
 #include "cudnn.h"
 #include <pthread.h>
@@ -109,6 +109,37 @@ void in_threads(struct task *tasks, int32_t count) {
   pthread_t threads[64];
   for (int32_t i = 0; i < count; i++) pthread_create(&threads[i], NULL, work, &tasks[i]);
   for (int32_t i = 0; i < count; i++) pthread_join(threads[i], NULL);
+}
+
+static cudnnBackendDescriptor_t shared;
+static int32_t round_count, successes, arrived[2];
+
+static void meet(int own, int32_t step) {
+  __atomic_store_n(&arrived[own], step, __ATOMIC_SEQ_CST);
+  for (int spins = 0; __atomic_load_n(&arrived[!own], __ATOMIC_SEQ_CST) < step; spins++)
+    if (spins > 1000) sched_yield();
+}
+
+static void *destroy_shared(void *other) {
+  int own = other != NULL;
+  for (int32_t i = 1; i <= round_count; i++) {
+    if (!own) cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &shared);
+    meet(own, 2 * i - 1);
+    if (!cudnnBackendDestroyDescriptor(shared)) __atomic_add_fetch(&successes, 1, __ATOMIC_SEQ_CST);
+    meet(own, 2 * i);
+  }
+  return NULL;
+}
+
+/* Two threads destroy the same variant pack, ``rounds`` times; returns how often a call succeeded. */
+int32_t destroy_twice(int32_t rounds) {
+  pthread_t other;
+  round_count = rounds;
+  successes = arrived[0] = arrived[1] = 0;
+  pthread_create(&other, NULL, destroy_shared, arrived);
+  destroy_shared(NULL);
+  pthread_join(other, NULL);
+  return successes;
 }
 
 static struct task lasting[64];

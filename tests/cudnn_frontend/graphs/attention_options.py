@@ -23,6 +23,7 @@ from tests.cudnn_frontend.graphs.attention import (
     grouped,
     heads_inside,
     qkv,
+    score_gradient,
     scores_of,
     weights,
 )
@@ -95,8 +96,7 @@ def test_gradients_of_capped_scores(session: Session) -> None:
         _, h, s, d = array.shape
         program.output(gradient, np.float16, dim=list(array.shape), stride=[h * s * d, d, h * d, 1])
     dq, dk, dv = program.run()
-    dp = wide(do) @ wide(v).swapaxes(-1, -2)
-    ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * (1 - capped**2) * SCALE
+    ds = score_gradient(v, o, do, p) * (1 - capped**2) * SCALE
     check_close(dq, ds @ wide(k), 6e-3)
     check_close(dk, ds.swapaxes(-1, -2) @ wide(q), 6e-3)
     check_close(dv, p.swapaxes(-1, -2) @ wide(do), 6e-3)
@@ -123,7 +123,7 @@ def test_a_sink_and_its_gradient(session: Session) -> None:
         program.output(gradient, np.float16, dim=list(array.shape), stride=[h * s * d, d, h * d, 1])
     program.output(dsink)
     *found, found_sink = program.run()
-    for mine, expected in zip(found, gradients_of(q, k, v, do, p[..., :-1]), strict=True):
+    for mine, expected in zip(found, gradients_of(q, k, v, o, do, p[..., :-1]), strict=True):
         check_close(mine, expected, 5e-3)
     inner = (wide(do) * wide(o)).sum(-1, keepdims=True)
     # The graph that the wheel makes has no minus sign.
@@ -194,15 +194,9 @@ def test_gradients_in_fp8(session: Session) -> None:
     for amax in results[3:]:
         program.output(amax, np.float32, dim=[1, 1, 1, 1], stride=[1, 1, 1, 1])
     *found, amax_dq, amax_dk, amax_dv, _ = program.run()
-    expected = gradients_of_squares(q, k, v, o, do, p)
+    ds = score_gradient(v, o, do, p) * SCALE
+    expected = (ds @ wide(k), ds.swapaxes(-1, -2) @ wide(q), p.swapaxes(-1, -2) @ wide(do))
     for mine, true, amax in zip(found, expected, (amax_dq, amax_dk, amax_dv), strict=True):
         error = np.sqrt(np.mean((wide(mine) / 8 - true) ** 2) / np.mean(true**2))
         assert error < 0.06, error
         assert abs(amax.item() / np.abs(true).max() - 1) < 0.2 or abs(amax.item() / 8 / np.abs(true).max() - 1) < 0.2
-
-
-def gradients_of_squares(q: Array, k: Array, v: Array, o: Array, do: Array, p: Array) -> tuple[Array, Array, Array]:
-    """dq, dk, dv with the sums of o * do as the rounded output gives them."""
-    dp = wide(do) @ wide(v).swapaxes(-1, -2)
-    ds = p * (dp - (wide(o) * wide(do)).sum(-1, keepdims=True)) * SCALE
-    return ds @ wide(k), ds.swapaxes(-1, -2) @ wide(q), p.swapaxes(-1, -2) @ wide(do)
