@@ -109,7 +109,10 @@ class RnnCall:
             error = SizeInsufficientError if size_bytes < needed else BadParamError
             expected = f"the {needed} bytes that this network's training saves"
             raise error.at(f"{self._where}.reserve_space_size", expected=expected, got=size_bytes)
-        self._check_space("reserve_space", address, MAX_ALIGNMENT)
+        if not address:
+            raise self._null_error("reserve_space")
+        if address % MAX_ALIGNMENT:
+            raise self._misaligned_error("reserve_space", MAX_ALIGNMENT, address)
         for port, offset_bytes in self._network.reserve:
             self._addresses[port] = address + offset_bytes
 
@@ -117,24 +120,31 @@ class RnnCall:
         """What launches the call; checks the workspace and loads the kernels."""
         handle, lengths = self._handle, self._x_desc.seq_length_array
         planned = self._plans.planned(handle, self._problem())
-        lengths_bytes = _lengths_bytes(self._x_desc)
-        needed = lengths_bytes + planned.workspace_bytes
-        if work_space_size < needed:
-            where = f"{self._where}.work_space_size"
-            raise SizeInsufficientError.at(where, expected=f"at least {needed}", got=work_space_size)
-        if needed:
-            self._check_space("work_space", work_space, _WORKSPACE_ALIGNMENT)
-        run = partial(planned.prepared(handle), self._addresses, work_space + lengths_bytes)
+        lengths_bytes = 0 if self._x_desc.is_full else _lengths_bytes(self._x_desc)
+        begin = self._begin_of(work_space, work_space_size, lengths_bytes + planned.workspace_bytes)
+        run = partial(planned.prepared(handle), self._addresses, begin + lengths_bytes)
         if lengths is None or self._addresses.get("seq_lengths") != 0:
             return run
-        self._addresses["seq_lengths"] = work_space
+        self._addresses["seq_lengths"] = begin
         write = self._plans.lengths(handle).write
 
         def run_on_lengths() -> None:
-            write(work_space, lengths, handle.stream)
+            write(begin, lengths, handle.stream)
             run()
 
         return run_on_lengths
+
+    def _begin_of(self, work_space: int, size_bytes: int, needed: int) -> int:
+        """The first aligned address of the workspace; checks that there is enough behind it. 0 where none is needed."""
+        if not needed:
+            return 0
+        begin = -(-work_space // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
+        if work_space + size_bytes < begin + needed:
+            where, expected = f"{self._where}.work_space_size", f"at least {needed + begin - work_space}"
+            raise SizeInsufficientError.at(where, expected=expected, got=size_bytes)
+        if not work_space:
+            raise self._null_error("work_space")
+        return begin
 
     def _problem(self) -> Problem:
         given = self._given | MAX_ALIGNMENT
@@ -159,12 +169,6 @@ class RnnCall:
                     raise self._misaligned_error(port, size_bytes, address)
                 self._given |= address
                 self._addresses[port] = address
-
-    def _check_space(self, name: str, address: int, alignment: int) -> None:
-        if not address:
-            raise self._null_error(name)
-        if address % alignment:
-            raise self._misaligned_error(name, alignment, address)
 
     def _check_descriptors(self) -> None:
         """Raises BadParamError where sequences and network do not fit together."""
@@ -216,17 +220,21 @@ def temp_space_sizes(
 ) -> tuple[int, int]:
     """Bytes of the workspace and of the reserve space.
 
-    The workspace is that of the largest plan of those that the sequences' calls may have, with all of their tensors.
+    The workspace is that of the largest plan of those that the sequences' calls may have, with all of their tensors and
+    wherever it begins. Padded sequences may have other lengths then: JAX asks with the greatest ones.
     """
-    plans = handle.companion(RnnPlans)
+    plans, rows = handle.companion(RnnPlans), _packed_rows(x_desc)
     network = plans.network(rnn_desc, x_desc, is_training=is_training)
     kinds: tuple[Kind, ...] = (RnnForward, RnnBackwardData, RnnBackwardWeights) if is_training else (RnnForward,)
-    left_out = frozenset(("seq_lengths",) if x_desc.is_full else ())
+    without: tuple[frozenset[str], ...] = (frozenset(),) if rows else (frozenset(), frozenset(("seq_lengths",)))
     problems = (
-        Problem(kind, network, x_desc.layout, _packed_rows(x_desc), left_out, is_training=is_training) for kind in kinds
+        Problem(kind, network, x_desc.layout, rows, left_out, is_training=is_training)
+        for kind in kinds
+        for left_out in without
     )
-    workspace_bytes = max(plans.planned(handle, problem).workspace_bytes for problem in problems)
-    return _lengths_bytes(x_desc) + workspace_bytes, network.reserve_bytes if is_training else 0
+    largest = max(plans.planned(handle, problem).workspace_bytes for problem in problems)
+    workspace_bytes = _lengths_bytes(x_desc) + largest + _WORKSPACE_ALIGNMENT
+    return workspace_bytes, network.reserve_bytes if is_training else 0
 
 
 def _packed_rows(x_desc: RNNDataDescriptor) -> int:
@@ -235,7 +243,5 @@ def _packed_rows(x_desc: RNNDataDescriptor) -> int:
 
 
 def _lengths_bytes(x_desc: RNNDataDescriptor) -> int:
-    """Of the workspace's part that lengths lie in; sequences that are as long as each other need none."""
-    if x_desc.is_full:
-        return 0
+    """Of the workspace's part that lengths lie in; sequences that are as long as each other do not use it."""
     return -(-_LENGTH_BYTES * x_desc.batch_size // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT

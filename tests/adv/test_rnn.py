@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -98,6 +99,31 @@ def test_layouts_and_where_lengths_come_from_change_no_bit(handle: Handle) -> No
             assert got.tobytes() == expected[port].tobytes(), port
             if port in ("y", "dx"):
                 assert (found[port][~rows] == 0).all()
+
+
+@pytest.mark.parametrize("offset", [0, 16, 128])
+def test_the_workspace_serves_all_lengths_wherever_it_begins(handle: Handle, offset: int) -> None:
+    """Its size is that of sequences as long as each other, too."""
+    one = step(handle)
+    memory, full = one.memory(), replace(one.x_desc, seq_length_array=(4, 4, 4))
+    size, reserve = get_rnn_temp_space_sizes(handle, one.rnn_desc, ForwardMode.TRAINING, full)
+    assert (size, reserve) == (memory.spaces["work"][1], memory.spaces["reserve"][1])
+    workspace = DeviceBuffer.allocate(handle.runtime.context, offset + size)
+    memory.spaces["work"] = (workspace.address + offset, size)
+    check(one, one.run(memory))
+
+
+def test_a_call_needs_what_it_says_and_no_more(handle: Handle) -> None:
+    one = step(handle)
+    memory = one.memory()
+    with pytest.raises(SizeInsufficientError, match=r"work_space_size: expected at least \d+, got 0") as caught:
+        forward(one, memory, work_space_size=0)
+    size = int(re.findall(r"at least (\d+)", str(caught.value))[0])
+    workspace = DeviceBuffer.allocate(handle.runtime.context, size)
+    forward(one, memory, work_space_size=size, work_space=workspace.address)
+    check(one, {port: one.results(memory)[port] for port in ("y", "hy", "cy")})
+    with pytest.raises(SizeInsufficientError):
+        forward(one, memory, work_space_size=size - 1, work_space=workspace.address)
 
 
 def test_lengths_that_the_device_alone_knows(handle: Handle) -> None:
