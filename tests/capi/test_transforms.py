@@ -74,7 +74,9 @@ def test_transforms(caller: Caller, device: Runtime, case: tuple[Any, ...], alph
     strides = (ctypes.c_int * wanted.ndim)(*[stride // 4 for stride in wanted.strides[:-1]], 0)
     overlapping, dims = caller.output("cudnnCreateTensorDescriptor"), (ctypes.c_int * wanted.ndim)(*wanted.shape)
     caller.call("cudnnSetTensorNdDescriptor", overlapping, DataType.FLOAT, wanted.ndim, dims, strides)
-    status = caller.status("cudnnTransformTensorEx", handle, descriptor, *operands, overlapping, address)
+    # With beta 1 nothing but the pieces is written.
+    added = (scales[0], source, operands[2], ctypes.byref(scale(1.0)), overlapping, address)
+    status = caller.status("cudnnTransformTensorEx", handle, descriptor, *added)
     assert status is (Status.BAD_PARAM if wanted.shape[-1] > 1 else Status.SUCCESS)
     status = caller.status("cudnnTransformTensorEx", handle, descriptor, *operands, source, address)
     assert status is (Status.SUCCESS if wanted.shape == shape else Status.BAD_PARAM_SHAPE_MISMATCH)
