@@ -124,9 +124,11 @@ class _Code(Assembler):
         self._return(2)
 
     def destroy(self) -> None:
-        """(pointer in rdi)"""
+        """(pointer in rdi); of several threads that destroy one pack, one does, and none ends a newer one there."""
         self._find()
-        self._with_number("48c700", 0)  # mov [rax], 0
+        self._add("4889c24889f831c9")  # mov rdx, rax; mov rax, rdi; xor ecx, ecx
+        self._add("f0480fb10a")  # lock cmpxchg [rdx], rcx
+        self._branch(_IF_NOT, "python")
         self._return(3)
 
     def _use_pool(self) -> None:
