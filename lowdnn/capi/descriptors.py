@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import isfinite, prod
 from typing import Final
 
@@ -51,7 +50,13 @@ class TensorDescriptor:
     @classmethod
     def of(cls, where: str, data_type: DataType, dims: Sequence[int], strides: Sequence[int]) -> TensorDescriptor:
         """Raises BadParamError for extents below 1 or strides below 0, NotSupportedError for other ranks."""
-        return _tensor(where, data_type, tuple(dims), tuple(strides))
+        _check_rank(where, len(dims))
+        _check_each(f"{where}.dims", dims, 1)
+        _check_each(f"{where}.strides", strides, 0)
+        check_vectors(where, data_type, dims)
+        _check_span(where, 1 + sum((extent - 1) * stride for extent, stride in zip(dims, strides, strict=True)))
+        _check_span(where, prod(dims))
+        return cls(data_type, tuple(dims), tuple(strides))
 
     @property
     def is_set(self) -> bool:
@@ -68,18 +73,6 @@ class TensorDescriptor:
     def scalars(self) -> TensorDescriptor:
         """The descriptor itself, or for vectors of v channels that of the numbers, with dims N, C / v, v, spatial."""
         return _scalars(self)
-
-
-@lru_cache(maxsize=1024)
-def _tensor(where: str, data_type: DataType, dims: tuple[int, ...], strides: tuple[int, ...]) -> TensorDescriptor:
-    """``TensorDescriptor.of``: frameworks describe the same tensors again and again."""
-    _check_rank(where, len(dims))
-    _check_each(f"{where}.dims", dims, 1)
-    _check_each(f"{where}.strides", strides, 0)
-    check_vectors(where, data_type, dims)
-    _check_span(where, 1 + sum((extent - 1) * stride for extent, stride in zip(dims, strides, strict=True)))
-    _check_span(where, prod(dims))
-    return TensorDescriptor(data_type, dims, strides)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class State:
         self.counts = CallCounts(self.packs.counts)
         self.threads = ThreadStates()
         self.last_error = LastErrors()
-        self._log = LogCallback()
+        self.log = LogCallback()
         self.since_s = time.time()
         self._driver = driver
         self._lock = threading.Lock()
@@ -91,14 +91,9 @@ class State:
                 self._driver = open_driver(config.device, arch=config.emulated_arch, policy=config.emulated_policy)
             return self._driver
 
-    @property
-    def log(self) -> LogCallback:
-        return self._log
-
-    @log.setter
-    def log(self, log: LogCallback) -> None:
-        """Calls that are told of are answered in Python."""
-        self._log = log
+    def tell(self, log: LogCallback) -> None:
+        """Sets where messages go. Calls that are told of are answered in Python."""
+        self.log = log
         self.packs.use(not log.mask)
 
     def open_handle(self) -> Handle:

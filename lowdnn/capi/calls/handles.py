@@ -40,7 +40,7 @@ def get_stream(state: State, handle: Address, stream: Address) -> None:
 
 def set_callback(state: State, mask: int, user_data: Address, function: Address) -> None:
     """``function`` is told of what ``mask`` asks for from now on, in every thread; NULL ends that."""
-    state.log = LogCallback(mask, user_data or 0, function or 0)
+    state.tell(LogCallback(mask, user_data or 0, function or 0))
 
 
 def get_callback(state: State, mask: Address, user_data: Address, function: Address) -> None:

@@ -67,15 +67,14 @@ class _Form:
 
     def key(self, state: State, arguments: Arguments) -> Arguments | None:
         """What is equal for two calls that come to the same; None for a call that has no alpha or beta to read."""
-        key: list[Any] = [self.name]
-        for place in self.numbers:
-            key.append(arguments[place])
         find = state.objects.find
-        for place in self.descriptors:
-            key.append(find(arguments[place], object))
         addresses = [arguments[place] or 0 for place in self.addresses]
-        key += [min(address & -address, MAX_ALIGNMENT) for address in addresses]
-        if len({*addresses}) < len(addresses):
+        given = [address for address in addresses if address]
+        key: list[Any] = [self.name]
+        key += [arguments[place] for place in self.numbers]
+        key += [find(arguments[place], object) for place in self.descriptors]
+        key += [address and _alignment(address) for address in addresses]
+        if len({*given}) < len(given):
             key.append(tuple(map(addresses.index, addresses)))
         for place in self.scales:
             if not arguments[place]:
@@ -170,6 +169,12 @@ def _remembering_sizes(form: _Form, call: Call) -> Call:
             write_array(arguments[place], "Q", (size,), f"{form.name}.sizeInBytes")
 
     return told
+
+
+def _alignment(address: int) -> int:
+    """The power of two that an address is a multiple of, up to the largest that matters."""
+    capped = address | MAX_ALIGNMENT
+    return capped & -capped
 
 
 def _has_doubles(key: Arguments) -> bool:

@@ -27,15 +27,15 @@ T = TypeVar("T")
 def life_of(kind: type[Settable], name: str, argument: str) -> dict[str, Call]:
     """cudnnCreate<name>Descriptor and cudnnDestroy<name>Descriptor; destroying NULL does nothing."""
     create_name, destroy_name = f"cudnnCreate{name}Descriptor", f"cudnnDestroy{name}Descriptor"
+    created, destroyed = f"{create_name}.{argument}", f"{destroy_name}.{argument}"
+    empty = kind()  # a value that nobody changes
 
     def create(state: State, descriptor: Address) -> None:
-        where = f"{create_name}.{argument}"
-        checked(descriptor, where)
-        write_pointer(descriptor, state.objects.add(kind()), where)
+        write_pointer(checked(descriptor, created), state.objects.add(empty), created)
 
     def destroy(state: State, descriptor: Address) -> None:
         if descriptor:
-            state.objects.remove(descriptor, kind, f"{destroy_name}.{argument}")
+            state.objects.remove(descriptor, kind, destroyed)
 
     return {create_name: create, destroy_name: destroy}
 

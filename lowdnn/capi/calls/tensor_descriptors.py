@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from lowdnn.capi.calls.shared import change, integers, life_of, member, was_set, write_integers
 from lowdnn.capi.descriptors import FilterDescriptor, TensorDescriptor, check_vectors, packed_strides
@@ -125,9 +126,15 @@ def _set_tensor(
     state: State, descriptor: Address, where: str, data_type: int, dims: Sequence[int], strides: Sequence[int]
 ) -> None:
     def new(_: TensorDescriptor) -> TensorDescriptor:
-        return TensorDescriptor.of(where, member(DataType, data_type, f"{where}.dataType"), dims, strides)
+        return _described(where, data_type, tuple(dims), tuple(strides))
 
     change(state, descriptor, TensorDescriptor, f"{where}.tensorDesc", new)
+
+
+@lru_cache(maxsize=1024)
+def _described(where: str, data_type: int, dims: tuple[int, ...], strides: tuple[int, ...]) -> TensorDescriptor:
+    """Frameworks describe the same tensors again and again."""
+    return TensorDescriptor.of(where, member(DataType, data_type, f"{where}.dataType"), dims, strides)
 
 
 def _set_packed(

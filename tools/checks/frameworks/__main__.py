@@ -180,23 +180,23 @@ def _multiples(row: Mapping[str, Any], errors: str, spread: str) -> dict[str, fl
 
 
 def line_of(row: Mapping[str, Any], most: float) -> str:
-    """The row as text."""
+    """The row as text: of each pair of numbers, the real library's comes first."""
     real, own = row["real"], row["own"]
     failed = [
         f"{name}: {row[name]['error']} | {row[name].get('last', '')}" for name in LIBRARIES if "error" in row[name]
     ]
     if failed:
         return f"FAIL {row['case']}\n     " + "\n     ".join(failed)
-    if "errors" not in real or "errors" not in own:
-        return f"-    {row['case']}: {own or 'not run'} {real}"
-    verdict = "ok  " if worst(row) <= most else "FAIL"
-    error = max(own["errors"].values())
-    first = f"first {real['first_s']:7.2f} {own['first_s']:7.2f} s"
-    text = f"{verdict} {row['case']:76} {worst(row):6.2f} of {error:.1e}, {worst_one(row):.2f}  {first}"
-    if "step_ms" not in real or "step_ms" not in own:
-        return text
-    step = f"step {real['step_ms']:8.3f} {own['step_ms']:8.3f} ms ({own['step_ms'] / real['step_ms']:.2f})"
-    return f"{text}  {step}, host {real['host_ms']:.2f} {own['host_ms']:.2f} ms"
+    if "errors" in real and "errors" in own:
+        verdict = "ok  " if worst(row) <= most else "FAIL"
+        text = f"{worst(row):6.2f} of {max(own['errors'].values()):.1e}, {worst_one(row):.2f}"
+        text += f"  first {real['first_s']:7.2f} {own['first_s']:7.2f} s"
+    else:
+        verdict, text = "-   ", "" if "step_ms" in own else f"{real} {own}"
+    if "step_ms" in real and "step_ms" in own:
+        text += f"  step {real['step_ms']:8.3f} {own['step_ms']:8.3f} ms ({own['step_ms'] / real['step_ms']:.2f})"
+        text += f", host {real['host_ms']:.2f} {own['host_ms']:.2f} ms"
+    return f"{verdict} {row['case']:76} {text}"
 
 
 def main() -> int:

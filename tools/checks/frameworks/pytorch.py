@@ -36,7 +36,7 @@ class Work:
     """A module with its inputs: forward, a scalar of the output, and backward.
 
     results: of one step from the initial state.  reference: the same in float64 without cuDNN.  step: with an update of
-    the parameters; it does not wait.
+    the parameters, or of the inputs of a module that has none; it does not wait.
     """
 
     def __init__(self, case: Case, device: str) -> None:
@@ -57,8 +57,8 @@ class Work:
         if case.number("eval"):
             self._module.eval()
         self._called = torch.compile(self._module) if case.number("compile") else self._module
-        parameters = [*self._module.parameters()]
-        self._optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9) if parameters else None
+        leaves = [*self._module.parameters()] or [tensor.requires_grad_() for tensor in self._inputs]
+        self._optimizer = torch.optim.SGD(leaves, lr=1e-6, momentum=0.9)
 
     def results(self) -> Results:
         self._module.load_state_dict(self._initial)
@@ -72,20 +72,18 @@ class Work:
     def reference(self) -> Results:
         self._module.load_state_dict(self._initial)
         dtype = next(iter(self._inputs)).dtype
-        inputs = [tensor.double() for tensor in self._inputs]
+        inputs = [tensor.detach().double() for tensor in self._inputs]
         with torch.backends.cudnn.flags(enabled=False, deterministic=False, benchmark=False, allow_tf32=False):
             found = self._once(self._module.double(), inputs, contextlib.nullcontext())
         self._module.to(dtype)
         return {name: value.cpu().numpy() for name, value in found.items()}
 
     def step(self) -> None:
-        if self._optimizer is not None:
-            self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad(set_to_none=True)
         with self._autocast():
             loss = _loss(self._called(*self._inputs)) * self._scale
         loss.backward()
-        if self._optimizer is not None:
-            self._optimizer.step()
+        self._optimizer.step()
 
     def wait(self) -> None:
         if self._device == "cuda":
