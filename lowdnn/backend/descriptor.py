@@ -10,13 +10,12 @@ A call that fails changes nothing: the descriptor can be corrected and used on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lowdnn.backend.inert import InertAttribute
 from lowdnn.backend.slots import Slot, required_of, slots_of
-from lowdnn.backend.uncomputed import Uncomputed, finalized, form_for
+from lowdnn.backend.uncomputed import Uncomputed, check_required, finalized, form_for
 from lowdnn.backend.values import (
     HostAddress,
     ReadAddress,
@@ -39,6 +38,9 @@ from lowdnn.status import (
     OutOfBoundError,
     SizeInsufficientError,
 )
+
+#: Types whose every number of so many bits is a value.
+_INTEGERS = (AttributeType.INT64, AttributeType.VOID_PTR, AttributeType.INT32)
 
 
 class Descriptor:
@@ -83,20 +85,22 @@ class Descriptor:
         for another type, OutOfBoundError for too many elements or numbers out of range, SizeInsufficientError for
         none, DescriptorTypeError and NotFinalizedError for nested descriptors.
         """
-        slot = self._slot(name, attribute_type)
-        elements = as_sequence(slot.where, attribute_type, values, count)
+        slot, kind = self._settable(name, attribute_type)
+        elements = as_sequence(slot.where, kind, values, count)
         _check_count(slot, len(elements))
-        if attribute_type is AttributeType.BACKEND_DESCRIPTOR:
-            converted = tuple(_nested(slot, element) for element in elements)
-        else:
-            converted = checked(slot.where, attribute_type, elements)
-        self._keep(name, attribute_type, slot, converted)
+        self._keep(slot, kind, _converted(slot, kind, elements))
 
-    def set_integers(self, name: AttributeName, attribute_type: AttributeType, values: tuple[int, ...]) -> None:
-        """``set_attribute`` for values that are known to fit INT32, INT64 or VOID_PTR, as those of a C array do."""
-        slot = self._slot(name, attribute_type)
-        _check_count(slot, len(values))
-        self._keep(name, attribute_type, slot, values)
+    def set_from(
+        self, name: AttributeName, attribute_type: AttributeType, count: int, read: Callable[[], Sequence[Any]]
+    ) -> None:
+        """``set_attribute`` of ``count`` elements that ``read`` gives, which is called when all else is right.
+
+        Integers of INT32, INT64 and VOID_PTR are known to fit, as those of a C array do.
+        """
+        slot, kind = self._settable(name, attribute_type)
+        _check_count(slot, count)
+        elements = read()
+        self._keep(slot, kind, tuple(elements) if kind in _INTEGERS else _converted(slot, kind, elements))
 
     def get_attribute(
         self,
@@ -115,13 +119,11 @@ class Descriptor:
         if self._value is None:
             raise self._not_finalized()
         slot = self._known(name)
-        if requested_count is not None:
-            check_count(f"{slot.where}.requested_count", requested_count)
-        is_type = type(attribute_type) is AttributeType or is_enum_number(attribute_type)
-        if not is_type or attribute_type not in slot.read_types:
-            raise AttributeTypeError.at(slot.where, expected=_names(slot.read_types), got=_text(attribute_type))
-        elements = self._elements(name, slot, attribute_type, given)
-        return elements if requested_count is None else elements[:requested_count]
+        elements = self._elements(slot, _type_of(slot, slot.read_types, attribute_type), given)
+        if requested_count is None:
+            return elements
+        check_count(f"{slot.where}.requested_count", requested_count)
+        return elements[:requested_count]
 
     def is_question(self, name: AttributeName) -> bool:
         """Whether the attribute is a question about what a get is ``given``; raises BadParamError for another's."""
@@ -145,20 +147,11 @@ class Descriptor:
                 self._label, expected="a descriptor that callers finalize", got="a read-only one"
             )
         if not self._draft.keys() >= required_of(self._declaration):
-            self._check_required()
+            check_required(form_for(self._declaration, self._draft), self._draft)
         self._value = finalized(self._declaration, self._draft)
 
     def __repr__(self) -> str:
         return f"<{self._label}: {self._value if self.is_finalized else 'not finalized'}>"
-
-    def _check_required(self) -> None:
-        """Raises BadParamError for attributes that the descriptor's form needs."""
-        needed = required_of(form_for(self._declaration, self._draft))
-        missing = [name.name for name in attributes_of(self._declaration) if name in needed - self._draft.keys()]
-        if missing:
-            raise BadParamError.at(
-                self._label, expected="every required attribute", got="none for " + ", ".join(missing)
-            )
 
     def _not_finalized(self) -> LowdnnError:
         return NotFinalizedError.at(self._label, expected="a finalized descriptor", got="one that is not")
@@ -167,54 +160,49 @@ class Descriptor:
     def _label(self) -> str:
         return f"{self.type.name} descriptor"
 
-    def _elements(
-        self, name: AttributeName, slot: Slot, attribute_type: AttributeType, given: Sequence[Descriptor]
-    ) -> list[Any]:
-        """What a get of ``attribute_type`` returns."""
+    def _elements(self, slot: Slot, kind: AttributeType, given: Sequence[Descriptor]) -> list[Any]:
+        """What a get of the type ``kind`` returns."""
         if slot.computed is not None:
             method = getattr(self._value, slot.computed.method)
             if slot.computed.asked is not None:
                 return [element for element in given if method(_nested(slot, element))]
             elements = _as_list(method())
         elif slot.declared is not None:
-            elements = _as_list(self._found(name, slot.declared, attribute_type))
+            elements = _as_list(self._found(slot, slot.declared, kind))
         else:
-            elements = _as_list(self._inert.get(name, slot.inert.values[:1] if slot.inert else ()))
+            elements = _as_list(self._inert.get(slot.name, slot.inert.values[:1] if slot.inert else ()))
         if len(slot.read_types) > 1:
-            elements = returned(slot.where, attribute_type, elements, slot.read_types)
-        if attribute_type == AttributeType.BACKEND_DESCRIPTOR:
+            elements = returned(slot.where, kind, elements, slot.read_types)
+        if kind is AttributeType.BACKEND_DESCRIPTOR:
             return [Descriptor.of(element) for element in elements]
         return elements
 
-    def _found(self, name: AttributeName, declared: Attribute, attribute_type: AttributeType) -> Any:
+    def _found(self, slot: Slot, declared: Attribute, kind: AttributeType) -> Any:
         """The value of a settable attribute: addresses as they were set, otherwise that of the finalized object."""
-        if attribute_type == AttributeType.VOID_PTR and holds_addresses(self._draft.get(name)):
-            return self._draft[name]
+        if kind is AttributeType.VOID_PTR and holds_addresses(self._draft.get(slot.name)):
+            return self._draft[slot.name]
         if isinstance(self._value, Uncomputed):
             return self._value.value_of(declared)
         # A special form of an operation does not have the attributes that it does not take.
         return getattr(self._value, declared.field, None) if declared.field else None
 
-    def _slot(self, name: AttributeName, attribute_type: AttributeType) -> Slot:
-        """The attribute's slot; raises what ``set_attribute`` raises about the attribute and its type."""
+    def _settable(self, name: AttributeName, attribute_type: AttributeType) -> tuple[Slot, AttributeType]:
+        """The attribute's slot and the type; raises what ``set_attribute`` raises about them."""
         if self._value is not None:
             where = f"{self._label}.{_text(name)}"
             raise BadParamError.at(where, expected="a set before finalize", got="a finalized descriptor")
         slot = self._known(name)
         if not slot.types:
-            raise BadParamError.at(slot.where, expected="a get", got="a set of a read-only attribute")
-        is_type = type(attribute_type) is AttributeType or is_enum_number(attribute_type)
-        if not is_type or attribute_type not in slot.types:
-            raise AttributeTypeError.at(slot.where, expected=_names(slot.types), got=_text(attribute_type))
-        return slot
+            raise slot.set_error.at(slot.where, expected="a get", got="a set of a read-only attribute")
+        return slot, _type_of(slot, slot.types, attribute_type)
 
-    def _keep(self, name: AttributeName, attribute_type: AttributeType, slot: Slot, elements: tuple[Any, ...]) -> None:
-        if slot.pointee is not None and attribute_type is AttributeType.VOID_PTR:
-            self._draft[name] = self._read(slot, slot.pointee, elements)
+    def _keep(self, slot: Slot, kind: AttributeType, elements: tuple[Any, ...]) -> None:
+        if slot.pointee is not None and kind is AttributeType.VOID_PTR:
+            self._draft[slot.name] = self._read(slot, slot.pointee, elements)
         elif slot.inert is None:
-            self._draft[name] = _field_value(attribute_type, slot, elements)
+            self._draft[slot.name] = _field_value(kind, slot, elements)
         else:
-            self._inert[name] = _inert_value(slot.where, slot.inert, elements[0])
+            self._inert[slot.name] = _inert_value(slot.where, slot.inert, elements[0])
 
     def _read(self, slot: Slot, pointee: AttributeName, addresses: tuple[int, ...]) -> tuple[ReadAddress, ...]:
         """The addresses with the numbers that lie there, of the types of the tensors at ``pointee``, set before."""
@@ -229,14 +217,11 @@ class Descriptor:
 
     def _known(self, name: AttributeName) -> Slot:
         """The slot of an attribute, given as a member or by its number; raises BadParamError where there is none."""
-        slot = self._slots.get(name) if type(name) is AttributeName else None
+        slot = self._slots.get(name) if type(name) is AttributeName or is_enum_number(name) else None
         if slot is not None:
             return slot
-        where = f"{self._label}.{_text(name)}"
-        if is_enum_number(name) and name in self._slots:
-            return replace(self._slots[name], where=where)
         owned = ", ".join(item.name for item in self._slots)
-        raise BadParamError.at(where, expected=f"one of {owned}", got=_text(name))
+        raise BadParamError.at(f"{self._label}.{_text(name)}", expected=f"one of {owned}", got=_text(name))
 
 
 def _inert_value(where: str, inert: InertAttribute, value: Any) -> Any:
@@ -247,11 +232,29 @@ def _inert_value(where: str, inert: InertAttribute, value: Any) -> Any:
     return value
 
 
+def _type_of(slot: Slot, types: tuple[AttributeType, ...], attribute_type: AttributeType) -> AttributeType:
+    """The member of ``types`` that is given, as such or by its number; raises AttributeTypeError for another."""
+    if type(attribute_type) is AttributeType and attribute_type in types:
+        return attribute_type
+    if is_enum_number(attribute_type) and attribute_type in types:
+        return AttributeType(attribute_type)
+    raise AttributeTypeError.at(slot.where, expected=_names(types), got=_text(attribute_type))
+
+
 def _check_count(slot: Slot, count: int) -> None:
+    if count < 0:
+        check_count(f"{slot.where}.count", count)
     if count < slot.least_count:
         raise SizeInsufficientError.at(f"{slot.where}.count", expected="at least 1 element", got=0)
     if count > slot.max_count:
         raise OutOfBoundError.at(f"{slot.where}.count", expected=f"at most {slot.max_count} elements", got=count)
+
+
+def _converted(slot: Slot, attribute_type: AttributeType, elements: Sequence[Any]) -> tuple[Any, ...]:
+    """The elements as the declaration's field holds them; raises what ``set_attribute`` raises about elements."""
+    if attribute_type is AttributeType.BACKEND_DESCRIPTOR:
+        return tuple(_nested(slot, element) for element in elements)
+    return checked(slot.where, attribute_type, elements)
 
 
 def _nested(slot: Slot, element: object) -> Any:

@@ -126,7 +126,7 @@ class EngineChoice:
     """One engine for one graph on one device.
 
     sm_count_target: plan for this many multiprocessors; 0 for all.  shared_memory_limit: bytes of dynamic shared memory
-    that a block may have; None for what the device has.  disable_cluster_cooperative: no launch has clusters, nor
+    that a block may have; 0 for what the device has.  disable_cluster_cooperative: no launch has clusters, nor
     blocks that wait for one another.
     Raises NotSupportedError for an index without an engine, and the refusal's status where the engine refuses.
     """
@@ -146,9 +146,7 @@ class EngineChoice:
         descriptor=DescriptorType.DEVICEPROP,
         default=None,
     )
-    shared_memory_limit: int | None = attribute(
-        AttributeName.ENGINE_SHARED_MEMORY_LIMIT, AttributeType.INT32, default=None
-    )
+    shared_memory_limit: int = attribute(AttributeName.ENGINE_SHARED_MEMORY_LIMIT, AttributeType.INT32, default=0)
     disable_cluster_cooperative: bool = attribute(
         AttributeName.ENGINE_DISABLE_CLUSTER_COOPERATIVE, AttributeType.BOOLEAN, default=False
     )
@@ -176,7 +174,7 @@ class EngineChoice:
     def check_limits(self, plan: Plan) -> None:
         """Raises for a plan that needs what was switched off, or more shared memory than was allowed."""
         shared_bytes = shared_memory_of(plan)
-        if self.shared_memory_limit is not None and shared_bytes > self.shared_memory_limit:
+        if self.shared_memory_limit and shared_bytes > self.shared_memory_limit:
             raise SharedMemoryInsufficientError.at(
                 "ENGINE descriptor.ENGINE_SHARED_MEMORY_LIMIT",
                 expected=f"at least {shared_bytes} bytes for {plan.name}",
@@ -193,7 +191,7 @@ class EngineChoice:
 
     @property
     def has_limits(self) -> bool:
-        return self.shared_memory_limit is not None or self.disable_cluster_cooperative
+        return bool(self.shared_memory_limit) or self.disable_cluster_cooperative
 
     @read_only(AttributeName.ENGINE_KNOB_INFO, AttributeType.BACKEND_DESCRIPTOR)
     def knob_info(self) -> tuple[KnobInfo, ...]:
@@ -254,7 +252,7 @@ class EngineConfig:
         choices = {choice.knob_type: choice.knob_value for choice in self.knob_choices}
         found = candidate_for(self.engine.engine, self.engine.description.graph, self.engine.arch, choices)
         limit = self.engine.shared_memory_limit
-        return found if choices or limit is None else within(found, limit) or found
+        return found if choices or not limit else within(found, limit) or found
 
     @read_only(AttributeName.ENGINECFG_KNOB_CHOICES, AttributeType.BACKEND_DESCRIPTOR)
     def chosen(self) -> tuple[KnobChoice, ...]:
@@ -293,9 +291,7 @@ class EngineHeuristics:
         descriptor=DescriptorType.DEVICEPROP,
         default=None,
     )
-    shared_memory_limit: int | None = attribute(
-        AttributeName.ENGINEHEUR_SHARED_MEMORY_LIMIT, AttributeType.INT32, default=None
-    )
+    shared_memory_limit: int = attribute(AttributeName.ENGINEHEUR_SHARED_MEMORY_LIMIT, AttributeType.INT32, default=0)
 
     def __post_init__(self) -> None:
         check_limit("ENGINEHEUR descriptor.ENGINEHEUR_SHARED_MEMORY_LIMIT", self.shared_memory_limit)
@@ -316,7 +312,7 @@ class EngineHeuristics:
         """Made once for those who ask for their number first."""
         limit = self.shared_memory_limit
         candidates: Iterable[Candidate | None] = self.ranking.candidates
-        if limit is not None:
+        if limit:
             candidates = (within(candidate, limit) for candidate in self.ranking.candidates)
         return tuple(
             EngineConfig(
@@ -330,6 +326,6 @@ class EngineHeuristics:
         )
 
 
-def check_limit(where: str, limit_bytes: int | None) -> None:
-    if limit_bytes is not None and limit_bytes < 0:
+def check_limit(where: str, limit_bytes: int) -> None:
+    if limit_bytes < 0:
         raise BadParamError.at(where, expected="0 or more bytes", got=limit_bytes)

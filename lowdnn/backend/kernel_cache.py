@@ -15,7 +15,7 @@ from lowdnn.documents import read_document, shown, write_document
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.runtime.kernel_images import KernelImages
 from lowdnn.schema import attribute
-from lowdnn.status import BadParamError
+from lowdnn.status import BadParamError, NotSupportedError
 
 _MANY = 2**31 - 1
 #: Version of the JSON form.
@@ -76,11 +76,11 @@ class KernelCache:
     def json_representation(self) -> str:
         return write_document("lowdnn_kernel_cache", _SCHEMA_VERSION, {"kernels": list(self.images.names)})
 
-    @read_only(AttributeName.KERNEL_CACHE_REVISION, AttributeType.INT64)
+    @read_only(AttributeName.KERNEL_CACHE_REVISION, AttributeType.INT64, set_error=NotSupportedError)
     def revision(self) -> int:
         return self.images.revision
 
-    @read_only(AttributeName.KERNEL_CACHE_ENTRY_COUNT, AttributeType.INT64)
+    @read_only(AttributeName.KERNEL_CACHE_ENTRY_COUNT, AttributeType.INT64, set_error=NotSupportedError)
     def entry_count(self) -> int:
         return len(self.images)
 

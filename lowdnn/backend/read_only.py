@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
+from lowdnn.status import BadParamError, LowdnnError
 
 _KEY: Final = "_lowdnn_read_only"
 
@@ -25,22 +26,27 @@ class ReadOnlyAttribute:
     """``method`` names the method whose result (a tuple of elements, or text for CHAR) is the attribute.
 
     asked: where the attribute is a question about descriptors that a get is given, their type; the method answers for
-    one of them, and the elements are those with the answer yes.
+    one of them, and the elements are those with the answer yes.  set_error: what a set raises.
     """
 
     name: AttributeName
+    set_error: type[LowdnnError]
     type: AttributeType
     method: str
-    asked: DescriptorType | None = None
+    asked: DescriptorType | None
 
 
 def read_only(
-    name: AttributeName, attribute_type: AttributeType, *, asked: DescriptorType | None = None
+    name: AttributeName,
+    attribute_type: AttributeType,
+    *,
+    asked: DescriptorType | None = None,
+    set_error: type[LowdnnError] = BadParamError,
 ) -> Callable[[MethodT], MethodT]:
     """Declares the decorated method as the attribute ``name``."""
 
     def declare(method: MethodT) -> MethodT:
-        setattr(method, _KEY, (name, attribute_type, asked))
+        setattr(method, _KEY, (name, attribute_type, asked, set_error))
         return method
 
     return declare
@@ -53,6 +59,6 @@ def read_only_of(cls: type) -> Mapping[AttributeName, ReadOnlyAttribute]:
     for method, member in vars(cls).items():
         declared = getattr(member, _KEY, None)
         if declared is not None:
-            name, attribute_type, asked = declared
-            found[name] = ReadOnlyAttribute(name, attribute_type, method, asked)
+            name, attribute_type, asked, set_error = declared
+            found[name] = ReadOnlyAttribute(name, set_error, attribute_type, method, asked)
     return found

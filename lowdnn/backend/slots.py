@@ -11,19 +11,21 @@ from lowdnn.backend.read_only import ReadOnlyAttribute, read_only_of
 from lowdnn.backend.uncomputed import uncomputed_attributes
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.schema import Attribute, attributes_of
+from lowdnn.status import BadParamError, LowdnnError
 
 
 @dataclass(frozen=True)
 class Slot:
     """One attribute.
 
-    where: what errors call it.  types, descriptors, max_count, pointee: of a set, see ``schema.Attribute``; no types
-    where it is read-only, and ``descriptors`` are then those that it is a question about.
+    name: its own.  where: what errors call it.  types, descriptors, max_count, pointee: of a set, see
+    ``schema.Attribute``; no types where it is read-only, and ``descriptors`` are those that it is a question about.
     least_count: the fewest elements.  inert: how it is taken if it has no effect.
     read_types: the types of a get.  declared: the attribute as it is declared, if it is settable and has an effect.
-    computed: how a get finds it, if it is not what was set.
+    computed: how a get finds it, if it is not what was set.  set_error: what a set of a read-only one raises.
     """
 
+    name: AttributeName
     where: str
     types: tuple[AttributeType, ...] = ()
     descriptors: tuple[DescriptorType, ...] = ()
@@ -34,6 +36,7 @@ class Slot:
     read_types: tuple[AttributeType, ...] = ()
     declared: Attribute | None = None
     computed: ReadOnlyAttribute | None = None
+    set_error: type[LowdnnError] = BadParamError
 
 
 @cache
@@ -42,12 +45,12 @@ def slots_of(declaration: type) -> Mapping[AttributeName, Slot]:
     kind: DescriptorType = declaration.descriptor_type  # type: ignore[attr-defined]
     label = f"{kind.name} descriptor"
     declared = {**attributes_of(declaration), **uncomputed_attributes(kind)}
-    slots = {name: _settable(f"{label}.{name.name}", item) for name, item in declared.items()}
+    slots = {name: _settable(name, f"{label}.{name.name}", item) for name, item in declared.items()}
     for name, inert in inert_of(kind).items():
-        slots[name] = Slot(f"{label}.{name.name}", (inert.type,), inert=inert, read_types=(inert.type,))
+        slots[name] = Slot(name, f"{label}.{name.name}", (inert.type,), inert=inert, read_types=(inert.type,))
     for name, computed in read_only_of(declaration).items():
         asked = () if computed.asked is None else (computed.asked,)
-        slot = slots.get(name, Slot(f"{label}.{name.name}", descriptors=asked))
+        slot = slots.get(name, Slot(name, f"{label}.{name.name}", descriptors=asked, set_error=computed.set_error))
         slots[name] = replace(slot, read_types=(computed.type,), computed=computed)
     return slots
 
@@ -58,10 +61,11 @@ def required_of(declaration: type) -> frozenset[AttributeName]:
     return frozenset(name for name, item in attributes_of(declaration).items() if item.required)
 
 
-def _settable(where: str, declared: Attribute) -> Slot:
+def _settable(name: AttributeName, where: str, declared: Attribute) -> Slot:
     # An optional array may be set to nothing, which is what it is when it is not set.
     least_count = 0 if declared.max_count > 1 and not declared.required else 1
     return Slot(
+        name,
         where,
         declared.types,
         declared.descriptors,

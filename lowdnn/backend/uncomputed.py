@@ -96,7 +96,7 @@ def finalized(declaration: type, given: Mapping[AttributeName, Any]) -> Any:
     if form is not declaration:
         declaration, declared = form, _checked_form(form, given)
     error = next(_errors(declaration, given), None)
-    known = {declared[name].field: _numbers(value) for name, value in given.items() if name in declared}
+    known = {declared[name].field: _plain_value(name, value) for name, value in given.items() if name in declared}
     if isinstance(known.get("constant_value"), HostAddress) and known["data_type"] not in _STAND_INS:
         where = "TENSOR descriptor.TENSOR_CONSTANT_VALUE"
         known["constant_value"] = ReadAddress.of(where, known["constant_value"], known["data_type"]).number
@@ -114,9 +114,19 @@ def form_for(declaration: type, given: Mapping[AttributeName, Any]) -> type:
     return next((form for form in catalog.forms(declaration) if form.fits(given)), declaration)  # type: ignore[attr-defined]
 
 
+def check_required(declaration: type, given: Mapping[AttributeName, Any]) -> None:
+    """Raises BadParamError for required attributes of ``declaration`` that are not given."""
+    kind: DescriptorType = declaration.descriptor_type  # type: ignore[attr-defined]
+    missing = [name.name for name, item in attributes_of(declaration).items() if item.required and name not in given]
+    if missing:
+        got = "none for " + ", ".join(missing)
+        raise BadParamError.at(f"{kind.name} descriptor", expected="every required attribute", got=got)
+
+
 def _checked_form(form: type, given: Mapping[AttributeName, Any]) -> Mapping[AttributeName, Attribute]:
-    """The form's attributes; raises BadParamError for a value of one that the form does not have."""
+    """The form's attributes; raises BadParamError for one that is missing, and for one that the form does not have."""
     declared = attributes_of(form)
+    check_required(form, given)
     kind: DescriptorType = form.descriptor_type  # type: ignore[attr-defined]
     extra = next((name for name in given if name not in declared and name not in uncomputed_attributes(kind)), None)
     if extra is not None:
@@ -136,8 +146,14 @@ def first_error(values: Iterable[Any]) -> LowdnnError | None:
     return next((error for error in errors if error is not None), None)
 
 
-def _numbers(value: Any) -> Any:
-    """``value`` with the numbers that were read in the place of their addresses."""
+def _plain_value(name: AttributeName, value: Any) -> Any:
+    """``value`` with the numbers that were read in the place of their addresses.
+
+    Channel statistics are computed in FLOAT, or DOUBLE, whatever is asked for: cudnn-frontend puts the type of x there,
+    by the number that it has in an enum of its own (INT8's for HALF), and cuDNN computes in FLOAT.
+    """
+    if name is N.OPERATION_GENSTATS_MATH_PREC:
+        return value if value is DataType.DOUBLE else DataType.FLOAT
     if isinstance(value, tuple) and value and isinstance(value[0], ReadAddress):
         return tuple(address.number for address in value)
     return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from fractions import Fraction
 from typing import Any
@@ -149,20 +149,27 @@ def returned(
 ) -> list[Any]:
     """Kept elements of an attribute of several ``types``, in the one in which they are asked for.
 
-    Numbers have several forms. Raises AttributeTypeError for a fraction that is asked for as an integer, for a
-    descriptor or an address that is asked for as a number, and the other way round.
+    Numbers have several forms. Raises AttributeTypeError for a number that is asked for as an integer and is none, for
+    a descriptor or an address that is asked for as a number, and the other way round.
     """
-    if attribute_type == AttributeType.FRACTION:
-        return [Fraction(element) for element in elements]
     found = {_form_of(element, types) for element in elements}
     if found - {attribute_type if attribute_type in _FORMS else None}:
-        got = AttributeType(attribute_type).name
-        raise AttributeTypeError.at(where, expected="the type that was set", got=got)
-    if attribute_type == AttributeType.INT64 and any(isinstance(element, Fraction) for element in elements):
-        raise AttributeTypeError.at(where, expected="FRACTION for what is not whole", got="INT64")
-    return elements
+        raise AttributeTypeError.at(where, expected="the type that was set", got=attribute_type.name)
+    convert = _CONVERSIONS.get(attribute_type)
+    if convert is None:
+        return elements
+    if convert is int and any(element != element // 1 for element in elements):
+        raise AttributeTypeError.at(where, expected="another type for what is not whole", got=attribute_type.name)
+    return [convert(element) for element in elements]
 
 
+#: The form of numbers in each type that may stand beside others.
+_CONVERSIONS: Mapping[AttributeType, type[int | float | Fraction]] = {
+    AttributeType.INT64: int,
+    AttributeType.DOUBLE: float,
+    AttributeType.FLOAT: float,
+    AttributeType.FRACTION: Fraction,
+}
 #: Types whose elements are no numbers.
 _FORMS = (AttributeType.BACKEND_DESCRIPTOR, AttributeType.VOID_PTR)
 

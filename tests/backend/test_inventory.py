@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
 
 from lowdnn.backend import create
@@ -15,35 +11,9 @@ from lowdnn.backend.read_only import read_only_of
 from lowdnn.backend.uncomputed import uncomputed_attributes
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.schema import attributes_of
+from tests.support.inventory import Row, rows
 
-
-@dataclass(frozen=True)
-class Row:
-    """One attribute as ``attributes.txt`` has it."""
-
-    descriptor: DescriptorType
-    number: int
-    name: str
-    types: tuple[str, ...]
-    count: str
-    access: str
-
-
-def rows() -> Iterator[Row]:
-    descriptor = DescriptorType.POINTWISE
-    for line in Path(__file__).with_name("attributes.txt").read_text().splitlines():
-        if line.startswith("#"):
-            continue
-        fields = line.split()
-        if not line.startswith(" "):
-            descriptor = DescriptorType(int(fields[0]))
-            assert descriptor.name == fields[1]
-            continue
-        number, name, types, count, access = fields
-        yield Row(descriptor, int(number), name, () if types == "?" else tuple(types.split("/")), count, access)
-
-
-ROWS = tuple(rows())
+ROWS = rows()
 
 
 def test_every_descriptor_type_can_be_created() -> None:

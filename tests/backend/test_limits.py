@@ -110,6 +110,13 @@ def test_every_engine_keeps_within_the_limit_or_refuses() -> None:
     assert refused
 
 
+def test_a_limit_of_0_is_the_devices() -> None:
+    graph = product_graph()
+    assert [used(config) for config in configs(graph, 0)] == [used(config) for config in configs(graph)]
+    engine = engine_of(engine_named("matmul_wgmma").index, graph, (N.ENGINE_SHARED_MEMORY_LIMIT, T.INT32, 0))
+    assert used(made(D.ENGINECFG, (N.ENGINECFG_ENGINE, T.BACKEND_DESCRIPTOR, engine))) > _LIMIT
+
+
 def test_a_negative_limit() -> None:
     with pytest.raises(BadParamError, match="ENGINEHEUR_SHARED_MEMORY_LIMIT: expected 0 or more bytes, got -1"):
         configs(add_graph(), -1)

@@ -29,8 +29,17 @@ def test_a_fraction_is_no_integer() -> None:
     types = (T.INT64, T.FRACTION)
     assert returned("x", T.INT64, [3, 4], types) == [3, 4]
     assert returned("x", T.FRACTION, [3, Fraction(1, 2)], types) == [Fraction(3), Fraction(1, 2)]
-    with pytest.raises(AttributeTypeError, match="expected FRACTION for what is not whole"):
+    with pytest.raises(AttributeTypeError, match="expected another type for what is not whole"):
         returned("x", T.INT64, [3, Fraction(1, 2)], types)
+
+
+def test_a_number_has_the_form_of_the_type_that_is_asked_for() -> None:
+    types = (T.VOID_PTR, T.DOUBLE, T.INT64)
+    assert [type(value) for value in returned("x", T.INT64, [3.0, 4], types)] == [int, int]
+    assert [type(value) for value in returned("x", T.DOUBLE, [3.0, 4], types)] == [float, float]
+    for value in (0.5, float("inf"), float("nan")):
+        with pytest.raises(AttributeTypeError, match="expected another type for what is not whole, got INT64"):
+            returned("x", T.INT64, [value], types)
 
 
 @pytest.mark.parametrize("count", [1, 3])

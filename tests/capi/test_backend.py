@@ -332,7 +332,7 @@ def test_statuses_of_bad_arguments(caller: Caller) -> None:
     caller.call(*get, 9, count, None)
     assert available.value == 1
     assert caller.status(*get, 1, None, None) is Status.BAD_PARAM_NULL_POINTER
-    assert caller.status(*get, -1, count, one) is Status.BAD_PARAM
+    assert caller.status(*get, -1, count, one) is Status.BAD_PARAM_OUT_OF_BOUND
     caller.call(*get, 1, None, one)
     created = ctypes.c_void_p(5)
     assert caller.status("cudnnBackendCreateDescriptor", 99, ctypes.byref(created)).category is Status.NOT_SUPPORTED

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any
 
 from lowdnn.backend import Descriptor, create, execute
 from lowdnn.backend.execute import execute_addresses
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.plan_descriptors import ExecutionPlan, VariantPack
+from lowdnn.backend.values import check_count
 from lowdnn.capi.errors import Call
 from lowdnn.capi.memory import Address, checked, read_array, write_array, write_bytes, write_outputs, write_pointer
 from lowdnn.capi.state import State
-from lowdnn.enums import AttributeName, AttributeType, DataType
+from lowdnn.enums import AttributeName, AttributeType
 from lowdnn.runtime.loaded_plan import LoadedPlan, Pointers
-from lowdnn.status import AttributeTypeError, BadParamError, DescriptorTypeError
+from lowdnn.status import BadParamError, DescriptorTypeError
 
 _NAMES: Mapping[int, AttributeName] = {int(name): name for name in AttributeName}
 _TYPES: Mapping[int, AttributeType] = {int(kind): kind for kind in AttributeType}
@@ -64,17 +65,15 @@ def finalize(state: State, descriptor: Address) -> None:
 def set_attribute(
     state: State, descriptor: Address, name: int, attribute_type: int, count: int, elements: Address
 ) -> None:
+    """The array is read when the descriptor takes an attribute of this name, type and count."""
     found = state.objects.get(descriptor, Descriptor, _SET_DESCRIPTOR)
-    kind = _attribute_type(attribute_type, _SET)
+    kind: Any = _TYPES.get(attribute_type, attribute_type)
     attribute: Any = _NAMES.get(name, name)
     integer = _INTEGERS.get(kind)
     if integer is not None:
-        found.set_integers(attribute, kind, read_array(elements, integer, count, _SET_ELEMENTS))
+        found.set_from(attribute, kind, count, lambda: read_array(elements, integer, count, _SET_ELEMENTS))
     else:
-        values = _read(state, kind, count, elements)
-        if attribute is AttributeName.OPERATION_GENSTATS_MATH_PREC:
-            values = tuple(map(_statistics_type, values))
-        found.set_attribute(attribute, kind, values)
+        found.set_from(attribute, kind, count, lambda: _read(state, kind, count, elements))
 
 
 def get_attribute(
@@ -90,18 +89,18 @@ def get_attribute(
 
     Nested descriptors are put behind the pointers that ``elements`` holds, which the caller has created; where the
     attribute is a question about descriptors, ``elements`` holds them, and ``count`` gets how many the answer is yes
-    for. Either of
-    ``count`` and ``elements`` may be NULL: without ``elements`` the call asks for the count alone, whatever is
-    ``requested``, as cudnn-frontend does of an engine's notes.
+    for. Either of ``count`` and ``elements`` may be NULL: without ``elements`` the call asks for the count alone,
+    whatever is ``requested``, as cudnn-frontend does of an engine's notes.
     """
     found = state.objects.get(descriptor, Descriptor, f"{_GET}.descriptor")
-    kind, attribute = _attribute_type(attribute_type, _GET), cast(AttributeName, _NAMES.get(name, name))
+    kind: Any = _TYPES.get(attribute_type, attribute_type)
+    attribute: Any = _NAMES.get(name, name)
     most = min(requested, 0) if count and not elements else requested
-    if found.is_finalized and found.is_question(attribute):
-        asked = _read(state, AttributeType.BACKEND_DESCRIPTOR, _bounded(most), elements)
+    values = found.get_attribute(attribute, kind)
+    if found.is_question(attribute):
+        asked = _read(state, kind, _bounded(most), elements)
         available = len(found.get_attribute(attribute, kind, given=asked))
     else:
-        values = found.get_attribute(attribute, kind)
         available = _WRITERS.get(kind, _write_plain)(state, kind, values, most, elements)
     if count:
         write_array(count, "q", (available,), f"{_GET}.elementCount")
@@ -159,13 +158,6 @@ def _launchable(
     return loaded, variant.in_order(loaded.uids, found.runtime.counters), variant.workspace
 
 
-def _attribute_type(number: int, where: str) -> AttributeType:
-    kind = _TYPES.get(number)
-    if kind is None:
-        raise AttributeTypeError.at(f"{where}.attributeType", expected="a number of AttributeType", got=number)
-    return kind
-
-
 def _value(state: State, address: Address, declaration: type[Any], where: str) -> Any:
     descriptor = state.objects.get(address, Descriptor, where)
     if descriptor.type is not declaration.descriptor_type:
@@ -187,15 +179,6 @@ def _read(state: State, kind: AttributeType, count: int, elements: Address) -> A
     if kind is AttributeType.HANDLE:
         return [state.objects.get(value, Handle, where) for value in values]
     return values
-
-
-def _statistics_type(number: int) -> int:
-    """The arithmetic of channel statistics: FLOAT for all that is not DOUBLE.
-
-    cudnn-frontend puts the type of x here, by the number that it has in an enum of its own (INT8's for HALF), and cuDNN
-    computes in FLOAT.
-    """
-    return number if number == DataType.DOUBLE else DataType.FLOAT
 
 
 def _fraction(numerator: int, denominator: int, where: str) -> Fraction:
@@ -257,8 +240,7 @@ _WRITERS: Mapping[AttributeType, _Writer] = {
 
 
 def _bounded(requested: int) -> int:
-    if requested < 0:
-        raise BadParamError.at(f"{_GET}.requestedElementCount", expected="0 or more", got=requested)
+    check_count(f"{_GET}.requestedElementCount", requested)
     return requested
 
 
