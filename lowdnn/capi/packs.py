@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from struct import Struct
 from typing import Any, Final
 
@@ -84,7 +84,7 @@ class Packs:
             (AttributeName.VARIANT_PACK_WORKSPACE, AttributeType.VOID_PTR, (content.workspace,)),
         ):
             if any(values) or len(values) > 1:
-                descriptor.set_integers(name, kind, values)
+                descriptor.set_from(name, kind, len(values), partial(tuple, values))
         if content.is_finalized:
             descriptor.finalize()
         found, offset = place
