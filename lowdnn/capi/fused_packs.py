@@ -50,7 +50,7 @@ class ConstPack:
     """values: those that were set, without those that were set to NULL."""
 
     operation: FusedOps
-    values: Mapping[Const, Any] = field(default_factory=lambda: MappingProxyType({}))
+    values: Mapping[Const, Any] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
     def changed(self, label: Const, value: object) -> ConstPack:
         return ConstPack(self.operation, _changed(self.values, label, value))
@@ -73,7 +73,7 @@ class VariantPack:
     """values: addresses, and numbers for the labels of ``SCALARS``; without those that were set to NULL."""
 
     operation: FusedOps
-    values: Mapping[Variant, int | float] = field(default_factory=lambda: MappingProxyType({}))
+    values: Mapping[Variant, int | float] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
     def changed(self, label: Variant, value: object) -> VariantPack:
         return VariantPack(self.operation, _changed(self.values, label, value))
