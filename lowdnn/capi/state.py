@@ -16,6 +16,7 @@ from lowdnn.capi.thread_states import ThreadStates
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import Driver, DriverError
+from lowdnn.enums import Severity
 from lowdnn.forking import tell_after_fork
 from lowdnn.runtime.cuda_graphs import CudaGraphs
 from lowdnn.runtime.runtime import Runtime
@@ -92,9 +93,9 @@ class State:
             return self._driver
 
     def tell(self, log: LogCallback) -> None:
-        """Sets where messages go. Calls that are told of are answered in Python."""
+        """Sets where messages go. Successes that are told of are those of calls that reach Python."""
         self.log = log
-        self.packs.use(not log.mask)
+        self.packs.use(not log.wants(Severity.INFO))
 
     def open_handle(self) -> Handle:
         """A handle on the device of the calling thread's current context, else on device 0."""

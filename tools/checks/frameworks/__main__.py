@@ -196,7 +196,8 @@ def line_of(row: Mapping[str, Any], most: float) -> str:
     if "step_ms" in real and "step_ms" in own:
         text += f"  step {real['step_ms']:8.3f} {own['step_ms']:8.3f} ms ({own['step_ms'] / real['step_ms']:.2f})"
         text += f", host {real['host_ms']:.2f} {own['host_ms']:.2f} ms"
-    return f"{verdict} {row['case']:76} {text}"
+    passed_over = [f"\n     passed over: {message}" for message in own.get("failures", ())]
+    return f"{verdict} {row['case']:76} {text}" + "".join(passed_over)
 
 
 def main() -> int:

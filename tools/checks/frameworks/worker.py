@@ -16,12 +16,14 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from lowdnn.enums import Severity
 from tools.checks.frameworks.cases import parse
 from tools.checks.frameworks.errors import distances, group, overall
 
@@ -40,8 +42,9 @@ class Worker:
         before, started = self._counts(), time.perf_counter()
         work = self._work(command)
         made_s, started = time.perf_counter() - started, time.perf_counter()
-        first = work.results()
-        first_s = time.perf_counter() - started
+        with self._listening() as failures:
+            first = work.results()
+            first_s = time.perf_counter() - started
         calls = {name: count - before.get(name, 0) for name, count in self._counts().items()}
         again, reference = work.results(), work.reference()
         groups = {group(name): [other for other in reference if group(other) == group(name)] for name in reference}
@@ -53,6 +56,7 @@ class Worker:
             "made_s": made_s,
             "first_s": first_s,
             "calls": {name: count for name, count in calls.items() if count},
+            "failures": [*dict.fromkeys(failures)],
         }
 
     def time(self, command: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,6 +93,23 @@ class Worker:
             gc.collect()
             self._kept = (case, self._module.Work(case, self._device))
         return self._kept[1]
+
+    @contextmanager
+    def _listening(self) -> Iterator[list[str]]:
+        """The messages of lowdnn's calls that fail meanwhile: frameworks pass over some of them."""
+        told: list[str] = []
+        if not self._is_own:
+            yield told
+            return
+        from lowdnn.capi import load
+        from lowdnn.capi.log_callback import CALLBACK
+
+        function = CALLBACK(lambda severity, data, record, message: told.append(message.decode()))
+        load().cudnnSetCallback(ctypes.c_uint(1 << Severity.ERROR), None, function)
+        try:
+            yield told
+        finally:
+            load().cudnnSetCallback(ctypes.c_uint(0), None, None)
 
     def _counts(self) -> dict[str, int]:
         if not self._is_own:
