@@ -117,7 +117,7 @@ static int32_t round_count, successes, arrived[2];
 static void meet(int own, int32_t step) {
   __atomic_store_n(&arrived[own], step, __ATOMIC_SEQ_CST);
   for (int spins = 0; __atomic_load_n(&arrived[!own], __ATOMIC_SEQ_CST) < step; spins++)
-    if (spins > 1000) sched_yield();
+    if (spins > 100000) sched_yield();
 }
 
 static void *destroy_shared(void *other) {
