@@ -125,6 +125,9 @@ static void *destroy_shared(void *other) {
   for (int32_t i = 1; i <= round_count; i++) {
     if (!own) cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &shared);
     meet(own, 2 * i - 1);
+    /* One of them sees the other's arrival later: both meet again at one of many delays. */
+    for (volatile int delay = i % 100 * own; delay < 100; delay++) {
+    }
     if (!cudnnBackendDestroyDescriptor(shared)) __atomic_add_fetch(&successes, 1, __ATOMIC_SEQ_CST);
     meet(own, 2 * i);
   }
