@@ -183,6 +183,24 @@ def test_children_that_run_no_sitecustomize_are_connected(tmp_path: Path) -> Non
     assert (done.stdout, done.stderr, done.returncode) == (expected, "", 0)
 
 
+@needs_gcc
+@pytest.mark.parametrize("flags", [(), ("-I",)], ids=["connected at its start", "connected at the first call"])
+def test_a_call_behind_the_end_starts_no_other_python(flags: tuple[str, ...], tmp_path: Path) -> None:
+    """As destructors of C++ make them, of objects that live as long as the process."""
+    (tmp_path / "late.c").write_text(
+        "#include <stdio.h>\nint cudnnGraphVersionCheck(void);\nint now(void) { return cudnnGraphVersionCheck(); }\n"
+        '__attribute__((destructor)) static void late(void) { printf("late %d\\n", now()); }\n'
+    )
+    write_library(tmp_path / LIBRARY_NAME)
+    build = ["gcc", "-shared", "-fPIC", "late.c", "-o", "late.so", f"./{LIBRARY_NAME}"]
+    subprocess.run(build, cwd=tmp_path, check=True)
+    inner = f"import ctypes; print(ctypes.CDLL({str(tmp_path / 'late.so')!r}).now(), flush=True)"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, *{flags!r}, '-c', {inner!r}], check=True)"
+    done = run("-c", code, cwd=tmp_path)
+    first = 0 if not flags or Path(libpython()).is_file() else 1001
+    assert (done.stdout, done.stderr, done.returncode) == (f"{first}\nlate 1001\n", "", 0)
+
+
 def test_exit_codes_signals_and_usage(tmp_path: Path) -> None:
     assert run("-c", "raise SystemExit(7)", cwd=tmp_path).returncode == 7
     kill = f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lowdnn.capi.stubs.interface import Interface
+from lowdnn.capi.stubs.starter import forbid_start
 
 
 class Connection:
@@ -21,7 +22,7 @@ class Connection:
         self._tables: dict[int, ctypes.Array[Any]] = {}
 
     def connect(self, library: ctypes.CDLL) -> bool:
-        """Fills the library's table; False for a library that has none."""
+        """Fills the library's table, which then starts no Python; False for a library that has none."""
         table = self._interface.table_in(library)
         if table is None:
             return False
@@ -30,6 +31,7 @@ class Connection:
             if callback is not None:
                 table[index] = ctypes.cast(callback, ctypes.c_void_p)
         self._tables[ctypes.addressof(table)] = table
+        forbid_start(library)
         return True
 
     def end(self) -> None:

@@ -12,6 +12,7 @@ from lowdnn.capi.elf.tables import FIRST_VERSION, FUNCTION, OBJECT, UNVERSIONED,
 from lowdnn.capi.stubs.fallbacks import Fallbacks
 from lowdnn.capi.stubs.packs import CODES, POOL_BYTES, POOL_NAME
 from lowdnn.capi.stubs.plain import PlainStubs
+from lowdnn.capi.stubs.starter import SLOT_BYTES, STATE_NAME, STATE_OFFSET
 from lowdnn.capi.stubs.starting import StartingStubs
 
 Stubs: TypeAlias = PlainStubs | StartingStubs
@@ -54,6 +55,8 @@ class Interface:
         ]
         zeroed_bytes = self._pool_offset(stubs)
         data = [Symbol(self.table, ".bss", 0, self.table_bytes, OBJECT, UNVERSIONED)]
+        if stubs.slots_bytes:
+            data.append(Symbol(STATE_NAME, ".bss", self.table_bytes + STATE_OFFSET, SLOT_BYTES, OBJECT, UNVERSIONED))
         if self._keeps_packs(stubs):
             data.append(Symbol(POOL_NAME, ".bss", zeroed_bytes, POOL_BYTES, OBJECT, UNVERSIONED))
             zeroed_bytes += POOL_BYTES

@@ -8,7 +8,9 @@ Source: Python/C API Reference Manual; dlopen(3) and dlsym(3).
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import Enum, auto
 from typing import Final, Protocol
 
@@ -30,6 +32,9 @@ _DONE: Final = 1
 _SLOTS: Final = (*IMPORTS, _STATE, *PYTHON)
 SLOT_BYTES: Final = 8
 SLOTS_BYTES: Final = SLOT_BYTES * len(_SLOTS)
+#: The state as the library exports it, and its offset in the slots.
+STATE_NAME: Final = "lowdnn_capi_start"
+STATE_OFFSET: Final = SLOT_BYTES * _SLOTS.index(_STATE)
 
 _NOW_AND_GLOBAL: Final = 0x102
 
@@ -86,6 +91,12 @@ class Code(Protocol):
     def label(self, name: str) -> None: ...
 
     def content(self) -> bytes: ...
+
+
+def forbid_start(library: ctypes.CDLL) -> None:
+    """No call starts Python from now on, also after the end of the interpreter that the library is connected to."""
+    with suppress(ValueError):  # a library that starts none
+        ctypes.c_uint64.in_dll(library, STATE_NAME).value = _DONE
 
 
 def slot_addresses(slots: int) -> Mapping[str, int]:
