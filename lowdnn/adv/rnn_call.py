@@ -172,8 +172,9 @@ class RnnCall:
 
     def _check_descriptors(self) -> None:
         """Raises BadParamError where sequences and network do not fit together."""
-        x_desc, y_desc, rnn, data_type = self._x_desc, self._y_desc, self._network.rnn, self._rnn_desc.data_type
-        for name, found, size in (("x_desc", x_desc, rnn.input_size), ("y_desc", y_desc, rnn.output_size)):
+        x_desc, y_desc, data_type = self._x_desc, self._y_desc, self._rnn_desc.data_type
+        sizes = self._network.row_sizes
+        for name, found, size in (("x_desc", x_desc, sizes[0]), ("y_desc", y_desc, sizes[1])):
             if found.data_type is not data_type:
                 raise self._type_error(name, found.data_type)
             if found.vector_size != size:

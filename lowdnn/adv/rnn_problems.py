@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -29,7 +28,7 @@ from lowdnn.status import NotSupportedError
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
-#: Problems, and networks, that a handle keeps; the least recently used one goes first.
+#: Problems, and networks, that a handle keeps.
 _MAX_PROBLEMS = 256
 #: No engine asks for more than this.
 MAX_ALIGNMENT = 16
@@ -44,11 +43,12 @@ StateShape = tuple[tuple[int, ...], tuple[int, ...]]
 class SizedNetwork:
     """A network on sequences of one shape, and what follows from it alone.
 
-    states, cell_states: dims and strides.  reserve: (port, offset in bytes) of what lies in a reserve space.
+    row_sizes: elements of a row of x and of y.  states, cell_states: dims and strides.
+    reserve: (port, offset in bytes) of what lies in a reserve space.
     """
 
     def __init__(self, rnn: Rnn, data_type: DataType) -> None:
-        self.rnn, self.data_type = rnn, data_type
+        self.rnn, self.data_type, self.row_sizes = rnn, data_type, (rnn.input_size, rnn.output_size)
         self.states, self.cell_states = self._shape(rnn.state_size), self._shape(rnn.hidden_size)
         self.reserve = tuple((port, saved.offset_bytes) for port, saved in reserve_space(rnn, data_type).items())
         self.reserve_bytes = reserve_space_bytes(rnn, data_type)
@@ -140,8 +140,8 @@ class RnnPlans:
     """What a handle keeps for recurrent networks."""
 
     def __init__(self) -> None:
-        self._networks: OrderedDict[tuple[RNNDescriptor, int, int, bool], SizedNetwork] = OrderedDict()
-        self._planned: OrderedDict[Problem, PlannedProblem] = OrderedDict()
+        self._networks: dict[tuple[RNNDescriptor, int, int, bool], SizedNetwork] = {}
+        self._planned: dict[Problem, PlannedProblem] = {}
         self._lengths: LengthWriter | None = None
 
     def network(self, rnn_desc: RNNDescriptor, x_desc: RNNDataDescriptor, *, is_training: bool) -> SizedNetwork:
@@ -151,7 +151,7 @@ class RnnPlans:
         if found is None:
             rnn = rnn_desc.network(x_desc.max_seq_length, x_desc.batch_size, is_training=is_training)
             found = SizedNetwork(rnn, rnn_desc.data_type)
-        _keep(self._networks, key, found)
+            _keep(self._networks, key, found)
         return found
 
     def planned(self, handle: Handle, problem: Problem) -> PlannedProblem:
@@ -159,7 +159,7 @@ class RnnPlans:
         found = self._planned.get(problem)
         if found is None:
             found = PlannedProblem(handle, problem)
-        _keep(self._planned, problem, found)
+            _keep(self._planned, problem, found)
         return found
 
     def lengths(self, handle: Handle) -> LengthWriter:
@@ -168,9 +168,8 @@ class RnnPlans:
         return self._lengths
 
 
-def _keep(known: OrderedDict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
-    """``value`` is the one used last; the first one goes where there are too many."""
+def _keep(known: dict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
+    """The oldest one goes where there are too many: to make it again costs less than to note each use."""
     known[key] = value
-    known.move_to_end(key)
     if len(known) > _MAX_PROBLEMS:
-        known.popitem(last=False)
+        del known[next(iter(known))]
