@@ -297,6 +297,27 @@ def test_bad_arguments_are_named_and_nothing_is_written(handle: Handle, name: st
     check(one, {port: one.results(memory)[port] for port in ("y", "hy", "cy")})
 
 
+@pytest.mark.parametrize("name", ["backward_data", "backward_weights"])
+def test_gradients_name_a_reserve_space_of_another_network(handle: Handle, name: str) -> None:
+    """Nothing is written, and the right one gives the right gradients."""
+    one = step(handle)
+    memory, deeper = one.memory(), step(handle, num_layers=3)
+    one.forward(memory)
+    run, own, port = getattr(one, name), memory.spaces["reserve"], "dx" if name == "backward_data" else "dw"
+    if name == "backward_weights":
+        one.backward_data(memory)
+    memory.spaces["reserve"] = (own[0], deeper.memory().spaces["reserve"][1])
+    with raises(BadParamError, f"rnn_{name}.reserve_space_size", expected=f"the {own[1]} bytes", got=""):
+        run(memory)
+    memory.spaces["reserve"] = (0, own[1])
+    with raises(NullPointerError, f"rnn_{name}.reserve_space", expected="a pointer", got="NULL"):
+        run(memory)
+    assert np.isnan(one.read(memory, port)).all()
+    memory.spaces["reserve"] = own
+    run(memory)
+    check(one, {port: one.results(memory)[port]})
+
+
 def test_building_for_a_batch(handle: Handle) -> None:
     build_rnn_dynamic(handle, NETWORK, 64)
     with raises(BadParamError, "build_rnn_dynamic.mini_batch", expected="1 to 2147483647", got="0"):
