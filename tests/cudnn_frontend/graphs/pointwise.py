@@ -194,3 +194,19 @@ def test_block_scales(session: Session) -> None:
     powers = session.cudart.get(program.pack[scales], (1, 8, 2, 1), ml_dtypes.float8_e8m0fnu)
     again = (wide(program.results()[0]).reshape(1, 8, 2, 32) * wide(powers)).reshape(x.shape)
     check_close(again, wide(x), 7e-2)
+
+
+@pytest.mark.skipif(VERSION < (1, 24), reason="this wheel has no rotary embeddings")
+def test_rotary_embeddings(session: Session) -> None:
+    """Both halves of each head turn by angles that grow with the position; the gradient turns back."""
+    heads, length, size = 3, 16, 32
+    x = normal(2, heads, length, size, dtype=np.float32)
+    angles = (np.arange(length)[:, None] * 10.0 ** (-np.arange(size // 2) / 8)).astype(np.float32)
+    table = np.concatenate([angles, angles], -1).reshape(length, 1, 1, size)
+    left, right = wide(x[..., : size // 2]), wide(x[..., size // 2 :])
+    cosine, sine = np.cos(wide(angles)), np.sin(wide(angles))
+    for method, turn in (("rope", sine), ("rope_backward", -sine)):
+        program = session.program()
+        program.output(getattr(program.graph, method)(program.input(x), program.input(table)), np.float32)
+        expected = np.concatenate([left * cosine - right * turn, right * cosine + left * turn], -1)
+        check_close(program.run()[0], expected, 1e-5)
