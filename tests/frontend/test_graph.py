@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,13 @@ from numpy.typing import NDArray
 import lowdnn
 import lowdnn.frontend as cudnn
 from lowdnn.backend import Handle
+from lowdnn.frontend.output_arrays import output_array, torch_among
 from lowdnn.status import (
     AttributeTypeError,
     BadParamError,
     DuplicatedEntriesError,
     NotInitializedError,
+    UnsupportedDataTypeError,
 )
 from tests.support.data import fresh_seed
 
@@ -181,3 +185,25 @@ def test_the_order_of_steps(handle: Handle) -> None:
         twice.__exit__(None, None, None)
     with pytest.raises(AttributeTypeError, match=r'Graph\.handle: expected a Handle, "auto" or None, got 5'):
         cudnn.Graph(handle=5)  # type: ignore[arg-type]
+
+
+def test_outputs_are_arrays_of_the_inputs_library(monkeypatch: pytest.MonkeyPatch, handle: Handle) -> None:
+    """What is asked of PyTorch, of a module in its place: its type of the same name, the tensor's dims and strides."""
+    made: list[Any] = []
+
+    class Array:
+        is_cuda = True
+
+        def new_empty_strided(self, *args: Any, **kwargs: Any) -> None:
+            made.append((args, kwargs))
+
+    Array.__module__ = "somewhere.tensors"
+    monkeypatch.setitem(sys.modules, "somewhere", SimpleNamespace(bfloat16="its bf16"))  # type: ignore[misc]
+    tensor = cudnn.Tensor("y", cudnn.data_type.BFLOAT16, [2, 3], [1, 2])
+    first = Array()
+    assert torch_among([3, np.zeros(2), first, Array()]) is first
+    output_array(tensor, first, handle)
+    assert made == [(([2, 3], [1, 2]), {"dtype": "its bf16"})]
+    assert torch_among([np.zeros(2), lowdnn.from_numpy(np.zeros(2), handle)]) is None
+    with pytest.raises(UnsupportedDataTypeError, match=r"data_type: expected one of float64, .*, got INT4"):
+        output_array(tensor.set_data_type(cudnn.data_type.INT4), first, handle)

@@ -76,3 +76,23 @@ def test_a_tensor_of_the_wrong_device_is_refused(torch: Any, handle: cudnn.Handl
     image = next(iter(tensors))
     with pytest.raises(ValueError, match="device"):
         graph.execute(tensors | {image: tensors[image].cpu()}, 0, handle=handle)
+
+
+@pytest.mark.parametrize("kind", ["given", "auto", "of the call"])
+def test_a_graph_in_a_block_gives_torch_tensors(torch: Any, handle: cudnn.Handle, kind: str) -> None:
+    """In the current stream, for tensors that torch differentiates too."""
+    x = torch.randn(4, 16, 14, 14, device="cuda", dtype=torch.float16).to(memory_format=torch.channels_last)
+    w = (torch.randn(32, 16, 3, 3, device="cuda", dtype=torch.float16) / 12).requires_grad_()
+    chosen = {"given": handle, "auto": "auto", "of the call": None}[kind]
+    with cudnn.Graph(handle=chosen, io_data_type=torch.float16, compute_data_type=torch.float32) as graph:
+        graph.conv_fprop(x, weight=w, padding=[1, 1], name="conv").set_output(True)
+    graph.set_io_tuples([x, "conv::weight"], ["conv::Y"])
+    options = {"handle": handle} if kind == "of the call" else {}
+    side = torch.cuda.Stream() if kind == "auto" else torch.cuda.current_stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = graph(x * 2, w, **options)
+    torch.cuda.synchronize()
+    assert (y.dtype, y.device, y.is_contiguous(memory_format=torch.channels_last)) == (x.dtype, x.device, True)
+    wanted = torch.conv2d(2 * x.double(), w.detach().double(), padding=1)
+    torch.testing.assert_close(y.double(), wanted, rtol=2e-3, atol=2e-3)
