@@ -141,6 +141,19 @@ def test_a_workspace_of_the_caller(handle: Handle) -> None:
     np.testing.assert_array_equal(graph(x, workspace=workspace).numpy(), (data @ data @ data > 0).astype(np.float32))
 
 
+def test_each_handle_has_a_workspace_of_its_own(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOWDNN_DEVICE", "emulated" if handle.cuda_device is None else "cuda")
+    data = np.random.default_rng(fresh_seed()).integers(-3, 4, (2, 1, 8, 8)).astype(np.float32)
+    with cudnn.create_handle() as other:
+        x = lowdnn.from_numpy(data, handle)
+        with cudnn.Graph(io_data_type=FLOAT, inputs=["matmul.0::A"], outputs=["last::C"]) as graph:
+            graph.matmul(graph.matmul(x, x), x, name="last").set_output(True)
+        assert graph.get_workspace_size()
+        for one in (handle, other, handle):
+            found = graph(lowdnn.from_numpy(data, one), handle=one)
+            np.testing.assert_array_equal(found.numpy(), data @ data @ data)
+
+
 def test_wrong_names(handle: Handle) -> None:
     case = Convolution(handle)
     graph = case.graph(handle=handle)
@@ -158,8 +171,13 @@ def test_wrong_names(handle: Handle) -> None:
     with pytest.raises(BadParamError, match="expected also values of tensor 'conv::weight', got none"):
         graph({"conv::image": x})
     graph.set_io_tuples(names, ["conv_out"])
-    with pytest.raises(BadParamError, match=r"Graph\.__call__: expected 2 arrays, got 1"):
-        graph(x)
+    for arrays in ((x,), (x, w, x)):
+        with pytest.raises(BadParamError, match=rf"Graph\.__call__: expected 2 arrays, got {len(arrays)}"):
+            graph(*arrays)
+    with cudnn.Graph(handle=handle, io_data_type=FLOAT) as graph:
+        graph.exp(graph.exp(x)).set_output(True)
+    with pytest.raises(BadParamError, match=r"Graph\.inputs: expected tensors in memory, got .*exp\.0::OUT_0.*virtual"):
+        graph.set_io_tuples(["exp.0::input", "exp.1::input"], ["exp.1::OUT_0"])
 
 
 def test_the_order_of_steps(handle: Handle) -> None:

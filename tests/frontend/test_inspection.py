@@ -56,6 +56,8 @@ def test_a_call_is_one_node() -> None:
     assert (attention.name, attention.node_type, attention.compute_data_type) == ("attn", cudnn.NodeType.SDPA, FLOAT)
     assert clip.params == {"lower_clip": 0.5, "mode": "relu"}
     assert clip.compute_data_type is cudnn.data_type.HALF
+    graph.sdpa(q, k, v, score_mod=lambda graph, scores: graph.mul(graph.neg(scores), 0.5))
+    assert [node.name for node in graph.nodes] == ["attn", "relu.0", "sdpa.0"]
     attention.validate()
     q.set_stride([1, 1, 1])
     with pytest.raises(BadParamError, match=r"tensor 'q' .*strides: expected 4 strides"):

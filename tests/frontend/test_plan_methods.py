@@ -59,6 +59,7 @@ def test_a_pinned_plan_is_the_one_that_runs(handle: Handle, policy: cudnn.build_
     assert graph._selected().plan.name == graph.get_plan_name_at_index(last)
     assert graph.get_workspace_size() == graph.get_workspace_size_plan_at_index(last)
     run(case, handle)
+    assert graph._plans.pinned.prepared is graph._prepared  # type: ignore[union-attr]
     built = sum(entry.prepared is not None for entry in graph._plans.entries)  # type: ignore[union-attr]
     assert built == 1 if policy is not ALL else built > 1
     graph.select_plan(0).build()
