@@ -43,6 +43,7 @@ def test_a_state_is_aligned_to_its_largest_member() -> None:
     assert state_bytes((DataType.HALF, DataType.INT8)) == 8
     assert state_bytes((DataType.FLOAT, DataType.DOUBLE)) == 16
     assert state_bytes((DataType.DOUBLE, DataType.FLOAT)) == 16
+    assert state_bytes((DataType.FLOAT, DataType.DOUBLE, DataType.FLOAT)) == 24
     assert state_bytes((DataType.FLOAT, DataType.INT32, DataType.INT64, DataType.FLOAT)) == 24
 
 

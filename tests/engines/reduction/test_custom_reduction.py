@@ -101,6 +101,17 @@ def test_one_thread_joins_from_the_left(device: Runtime) -> None:
         assert (found == reduce(np.subtract, values.T, np.full(6, 100, np.float32))[:, None]).all()
 
 
+@paired(("axes", ((0,), (1,))), ("width", (1, 8, 64, 256)), ("slices", (1, 4)))
+def test_initial_values_count_once(device: Runtime, axes: tuple[int, ...], width: int, slices: int) -> None:
+    """They need not be neutral."""
+    builder, dims = CaseBuilder(), (48, 48)
+    x, y = builder.tensor(dims, F32), builder.tensor(tuple(1 if axis in axes else 48 for axis in range(2)), F32)
+    builder.add(CustomReduction((x,), (y,), axes, (100.0,), _operator(PointwiseMode.ADD)))
+    graph, values = builder.graph(), np.random.default_rng(fresh_seed()).integers(-9, 9, dims).astype(np.float32)
+    found = run_plan(device, ENGINE.plan(graph, SM_90A, _knobs(width, 1, slices)), graph, {x.uid: values})[y.uid]
+    assert (found == 100 + values.sum(axes, keepdims=True)).all()
+
+
 def test_numbers_by_value_and_constants(device: Runtime) -> None:
     """left + (right * 3) * number, which is no associative operator: one thread."""
     builder = CaseBuilder()
@@ -160,8 +171,9 @@ def test_what_operators_are_refused() -> None:
     where = "custom_reduction"
     with raises(BadParamError, f"{where}.initial", expected="1, since x has 1", got="2"):
         replace(valid, initial=(0.0, 1.0))
-    with raises(BadParamError, f"{where}.axes", expected="ascending axes", got="[1, 1]"):
-        replace(valid, axes=(1, 1))
+    for axes in ((1, 1), (1, 0), (0, 2), (-1,)):
+        with raises(BadParamError, f"{where}.axes", expected="ascending axes", got=str([*axes])):
+            replace(valid, axes=axes)
     with raises(ShapeMismatchError, f"{where}.y[0].dims", expected="[1, 5]"):
         replace(valid, axes=(0,))
     left, right = operator.given
