@@ -158,6 +158,13 @@ _OWN_KERNELS = (
         (RnnForward, RnnBackwardData, RnnBackwardWeights),
         (("matmul_wgmma", "matmul_mma", "matmul_simt", "pointwise", "reduction", "transform"),),
     ),
+    EngineEntry(
+        50,
+        "rnn_persistent",
+        "rnn.rnn_persistent.RnnPersistent",
+        (RnnForward,),
+        (("matmul_wgmma", "matmul_mma", "matmul_simt", "pointwise", "reduction", "transform"),),
+    ),
 )
 
 _SINGLE = (

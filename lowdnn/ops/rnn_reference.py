@@ -69,7 +69,7 @@ class Walk:
                 place, columns = layer * rnn.directions + direction, self._columns(direction)
                 cell, dh, dc = self.cell(place), dhx[place], dcx[place]
                 gates, (c, c_before) = self.values["gates"][place], self._cells(place, direction)
-                h_before = np.zeros((*rows.shape, 1)) if y is None else self._states(layer, direction, y)
+                h_before = self._states(layer, direction, y) if rnn.is_gru else np.zeros((*rows.shape, 1))
                 for step in reversed(list(self._steps(direction))):
                     exists = rows[step, :, np.newaxis]
                     sums = dh + doutputs[step, :, columns]
@@ -141,10 +141,12 @@ class Walk:
         steps = range(self.rnn.max_length)
         return reversed(steps) if direction else steps
 
-    def _states(self, layer: int, direction: int, y: Array) -> Array:
+    def _states(self, layer: int, direction: int, y: Array | None) -> Array:
         """(T, B, S): h before each step; 0 where there is no row."""
         rnn, rows = self.rnn, self.rows
         outputs = y if layer == rnn.num_layers - 1 else self.values["outputs"][layer]
+        if outputs is None:
+            raise KeyError("y")
         first = self.state("hx")[layer * rnn.directions + direction]
         found = before(outputs[..., self._columns(direction)], first, rows, bool(direction))
         return np.where(rows[..., np.newaxis], found, 0)

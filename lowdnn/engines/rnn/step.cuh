@@ -1,77 +1,19 @@
-// What the kernels of a recurrent step share: where rows lie, which of them there are, and the walk of a block.
+// What the kernels of a recurrent step share: the walk of a block.
 //
-// Rows of a tensor over steps are (step t, sequence b, direction d); t of direction 1 runs backwards. A sequence has its
-// first `length` steps. The CLUSTER blocks of a cluster compute UNITS units of COLUMNS sequences in one direction, a part of
-// k each, and then a part of the cells each: blockIdx.x / CLUSTER is the tile of units, blockIdx.y of sequences, blockIdx.z
-// the direction. A unit has a row of weights for each of its cell's gates.
-// Launch: WARPS * 32 threads; clusters of (CLUSTER, 1, 1); dynamic shared memory Product::SHARED_BYTES. It may be a dependent launch, behind another
-// kernel of the same plan at least; the one before that has ended then, so that from the second step on the weights may
-// be read before the wait.
-// Macros: TYPE, UNITS and COLUMNS (multiples of 8), WARPS, CLUSTER, IS_WHOLE (step_product.cuh), TENSOR_CORES, CELL (a type).
+// The CLUSTER blocks of a cluster compute UNITS units of COLUMNS sequences in one direction, a part of k each, and then a
+// part of the cells each: blockIdx.x / CLUSTER is the tile of units, blockIdx.y of sequences, blockIdx.z the direction. A
+// unit has a row of weights for each of its cell's gates.
+// Launch: WARPS * 32 threads; clusters of (CLUSTER, 1, 1); dynamic shared memory Product::SHARED_BYTES. It may be a
+// dependent launch, behind another kernel of the same plan at least; the one before that has ended then, so that from the
+// second step on the weights may be read before the wait.
+// Macros: TYPE, UNITS and COLUMNS (multiples of 8), WARPS, CLUSTER, IS_WHOLE (step_product.cuh), TENSOR_CORES, CELL (a
+// type).
 
 #pragma once
 
-#include "include/numeric.cuh"
-#include "include/optional.cuh"
-#include "include/pointwise.cuh"
 #include "include/ptx/dependent_launch.cuh"
+#include "sequences.cuh"
 #include "step_product.cuh"
-
-typedef Compute<TYPE>::Type Value;
-
-// Elements from one step, sequence and direction to the next.
-struct Rows {
-  i64 step, sequence, direction;
-
-  __device__ __forceinline__ i64 of(i32 t, u32 b, u32 d) const {
-    return t * step + b * sequence + d * direction;
-  }
-};
-
-// States before the first step of a sequence or behind its last one: rows of a sequence and direction.
-struct Ends {
-  i64 sequence, direction;
-
-  __device__ __forceinline__ i64 of(u32 b, u32 d) const { return b * sequence + d * direction; }
-};
-
-// A sequence of the tile in one direction.
-struct Sequence {
-  u32 b, d;
-  i32 length;  // 0 to the number of steps; -1 where there is no such sequence
-
-  __device__ __forceinline__ bool exists() const { return length >= 0; }
-  __device__ __forceinline__ bool has(i32 t) const { return t < length; }
-  // The step that t follows; its neighbour in the other direction follows t.
-  __device__ __forceinline__ i32 before(i32 t) const { return d ? t + 1 : t - 1; }
-  __device__ __forceinline__ i32 behind(i32 t) const { return d ? t - 1 : t + 1; }
-  __device__ __forceinline__ i32 first() const { return d ? length - 1 : 0; }
-  __device__ __forceinline__ i32 last() const { return d ? 0 : length - 1; }
-};
-
-__device__ __forceinline__ Sequence sequence_of(const i32* lengths, u32 b, u32 d, i32 steps, u32 batch) {
-  if (b >= batch) return {b, d, -1};
-  return {b, d, lengths ? min(max(lengths[b], 0), steps) : steps};
-}
-
-template <class T> __device__ __forceinline__ Value read(const T* from, i64 place) {
-  return from ? Value(widen(from[place])) : Value(0);
-}
-
-template <class T> __device__ __forceinline__ void write(T* to, i64 place, Value value) {
-  to[place] = convert<T>(value);
-}
-
-// 1 - tanh^2 and s (1 - s) of what a function has given.
-__device__ __forceinline__ Value tanh_slope_of(Value y) { return Value(1) - y * y; }
-__device__ __forceinline__ Value sigmoid_slope_of(Value y) { return y * (Value(1) - y); }
-
-// The weights of a step: rows of `depth` elements, `pitch` apart.
-struct Weights {
-  const TYPE* at;
-  i64 direction;
-  i32 pitch, depth;
-};
 
 template <int GATES> struct StepTile {
   static constexpr int ROW_BLOCKS = GATES * UNITS / 8;

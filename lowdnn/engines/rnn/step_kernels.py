@@ -112,7 +112,7 @@ class StepLauncher:
             IS_WHOLE=int(phase.is_whole),
             TENSOR_CORES=int(problem.has_tensor_cores),
             CELL=phase.cell,
-            CLIPS=0 if rnn.clip is None else 1 if rnn.clip.propagates_nan else 2,
+            CLIPS=clip_mode(rnn),
         )
         flags = "".join(f"_{name.lower()}{value}" for name, value in phase.flags)
         cell = phase.cell.removesuffix("Cell").lower()
@@ -145,6 +145,11 @@ class StepLauncher:
             directions=self.rnn.directions,
             uses_tf32=self.rnn.uses_tf32,
         )
+
+
+def clip_mode(rnn: Rnn) -> int:
+    """The macro CLIPS."""
+    return 0 if rnn.clip is None else 1 if rnn.clip.propagates_nan else 2
 
 
 def _at(launch: Launch, step: int) -> Launch:

@@ -21,7 +21,7 @@ from lowdnn.plan import Argument
 from lowdnn.rnn_enums import RNNMode
 
 _FORWARD, _BACKWARD = "rnn_step_forward", "rnn_step_backward"
-_CELLS = {
+CELLS = {
     RNNMode.RNN_RELU: "ReluCell",
     RNNMode.RNN_TANH: "TanhCell",
     RNNMode.LSTM: "LstmCell",
@@ -60,18 +60,19 @@ def _forward_phases(layer: ForwardLayer) -> list[Phase]:
             _forward_phase(layer, "ResetCell", 2, hidden, layer.recurrent, layer.output, layer.output),
             _forward_phase(layer, "NewCell", 1, hidden, layer.recurrent, reset, layer.output),
         ]
-    cell = _CELLS[rnn.cell_mode]
+    cell = CELLS[rnn.cell_mode]
     return [_forward_phase(layer, cell, rnn.gates, hidden, layer.recurrent, layer.output, layer.output)]
 
 
-def _forward_phase(
-    layer: ForwardLayer, cell: str, gates: int, units: int, weights: Array, source: Array, output: Array
-) -> Phase:
-    """A phase with ``gates`` rows of weights for each of ``units`` units, which multiplies rows of ``source``."""
+def layer_fields(layer: ForwardLayer, units: int, weights: Array, source: Array, output: Array) -> tuple[Argument, ...]:
+    """The fields of ``Layer`` (``forward_layer.cuh``).
+
+    output: what the cell writes, the layer's states or something before them.
+    """
     rnn, kind = layer.rnn, cell_type(weights.data_type)
     makes_state = output is layer.output
     bias = layer.input_bias or layer.recurrent_bias
-    fields = (
+    return (
         *_weights(weights),
         *map(address_of, (layer.input_bias, layer.recurrent_bias)),
         *i64((bias.strides[0] if bias else 0,)),
@@ -95,6 +96,13 @@ def _forward_phase(
         *(number(value, kind) for value in (layer.fill if makes_state else 0.0, *_limits(rnn))),
         *i32((rnn.max_length, rnn.batch_size, units)),
     )
+
+
+def _forward_phase(
+    layer: ForwardLayer, cell: str, gates: int, units: int, weights: Array, source: Array, output: Array
+) -> Phase:
+    """A phase with ``gates`` rows of weights for each of ``units`` units, which multiplies rows of ``source``."""
+    fields = layer_fields(layer, units, weights, source, output)
     operands = (weights, source, layer.hx)
     saves = (("SAVES", int(layer.gates is not None)),)
     return Phase(_FORWARD, cell, gates, units, (weights.dims[2],), operands, fields, saves)
@@ -110,7 +118,7 @@ def _backward_phases(layer: BackwardLayer) -> list[Phase]:
             _backward_phase(layer, "UnprojectedCell", projection, dprojected),
         ]
     if not rnn.is_gru:
-        return [_backward_phase(layer, _CELLS[rnn.cell_mode], recurrent, of_gates)]
+        return [_backward_phase(layer, CELLS[rnn.cell_mode], recurrent, of_gates)]
     of_both, of_new = recurrent.columns(0, 2 * hidden), recurrent.columns(2 * hidden, hidden)
     if rnn.reset_after:
         return [_backward_phase(layer, "GruCell", of_both, of_gates, (hidden, 3 * hidden))]

@@ -46,7 +46,8 @@ def check_training(
     padding_fill: float = 0.0,
     nan_in: str = "",
 ) -> list[Plan]:
-    """An inference, a training pass and both gradients, each on the values that the references of the others give.
+    """An inference, a training pass and both gradients, as far as ``engine`` computes them, each on the values that the
+    references of the others give.
 
     without: optional ports that are left out.  choices: of those that have them.  nan_in: a port whose first value is
     NaN.  Returns the plans.
@@ -63,6 +64,7 @@ def check_training(
     return [
         _check(runtime, engine, operation, values, arch, choices or {}, f"seed {seed}")
         for operation in (_inference(forward), forward, made.backward_data, backward_weights)
+        if isinstance(operation, engine.anchors)
     ]
 
 

@@ -1,0 +1,115 @@
+"""Tiles of the persistent recurrence, and what a multiprocessor must hold for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from lowdnn.arch.multiprocessor import WARP_SIZE
+from lowdnn.arch.specs import ArchSpec
+from lowdnn.engines.launch import ceil_div
+from lowdnn.engines.model.occupancy import consumer_registers, launched_registers
+from lowdnn.ops.rnn import Rnn
+
+#: Sequences of a group of blocks.
+COLUMNS = (8, 16, 32, 64, 128)
+WARPGROUPS = (1, 2)
+#: Units of a block, elements of a chunk of k, and bytes of a chunk of a row.
+UNITS, CHUNK, LINE_BYTES = 16, 64, 128
+#: Rows of weights of a block: four for each unit, whatever its cell has.
+ROWS = 64
+#: Chunks that a group can count.
+MOST_CHUNKS = 32
+
+#: Registers of a thread that a chunk of weights takes.
+_CHUNK_REGISTERS = 16
+#: Registers of a thread for each element, which lie in the others' place while those are not needed (an estimate).
+_ELEMENT_REGISTERS = 8
+#: Registers of a thread that neither weights nor sums take, by warpgroups (an estimate from assembled kernels).
+_OTHER_REGISTERS = {1: 140, 2: 90}
+#: Seconds of a step without what a block reads of the states, and bytes of those in a second (measured on an H200 with
+#: H of 256 to 1024 and 8 to 64 columns).
+_STEP_S = 2.2e-6
+_STATE_BYTES_PER_S = 33e9
+#: Registers of a thread of the copying warpgroup.
+KEPT_REGISTERS = 40
+_BARRIER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class PersistentTile:
+    """columns: sequences of a group.  chunks: of k.  warpgroups: that multiply.  register_chunks: chunks of a
+    warpgroup whose weights lie in registers."""
+
+    columns: int
+    chunks: int
+    warpgroups: int
+    register_chunks: int
+
+    @property
+    def threads(self) -> int:
+        return (self.warpgroups + 1) * 4 * WARP_SIZE
+
+    @property
+    def taken_registers(self) -> int:
+        """Those of a consumer's thread where the copying warpgroup hands some over; 0 where all have enough."""
+        if self.warpgroups == 1:
+            return 0
+        return consumer_registers(launched_registers(self.threads), self.warpgroups, KEPT_REGISTERS)
+
+    @property
+    def chunk_bytes(self) -> int:
+        return self.columns * LINE_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        """The memory map of ``rnn_persistent_forward.cu``."""
+        weights = (self.chunks - self.warpgroups * self.register_chunks) * ROWS * LINE_BYTES
+        sums = ROWS * self.columns * 4 if self.warpgroups > 1 else 0
+        states, barriers = self.columns * UNITS * 2, (self.chunks + 1) * _BARRIER_BYTES
+        return weights + self.chunks * self.chunk_bytes + sums + states + barriers
+
+    @property
+    def registers(self) -> int:
+        """Those that a thread needs, about."""
+        elements = self.columns // 8 // self.warpgroups
+        own = self.register_chunks * _CHUNK_REGISTERS + self.columns // 2 + elements * _ELEMENT_REGISTERS
+        return own + _OTHER_REGISTERS[self.warpgroups]
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return _STEP_S + self.chunks * self.chunk_bytes / _STATE_BYTES_PER_S
+
+
+def groups(rnn: Rnn, columns: int) -> int:
+    """Those of a direction."""
+    return ceil_div(rnn.batch_size, columns)
+
+
+def blocks(rnn: Rnn, columns: int) -> int:
+    """Those of all directions and groups."""
+    return rnn.directions * groups(rnn, columns) * blocks_of_group(rnn)
+
+
+def blocks_of_group(rnn: Rnn) -> int:
+    return rnn.hidden_size // UNITS
+
+
+def tiles(rnn: Rnn, arch: ArchSpec, columns: int = 0) -> Iterator[PersistentTile]:
+    """Those that fit ``arch``, all blocks at a time, the fastest first: with few columns and with weights in registers.
+
+    columns: the only ones, or 0.
+    """
+    chunks = rnn.hidden_size // CHUNK
+    for own, warpgroups in product(COLUMNS, reversed(WARPGROUPS)):
+        if columns not in (0, own) or blocks(rnn, own) > arch.sm_count:
+            continue
+        if chunks % warpgroups or own % (8 * warpgroups):
+            continue
+        for register_chunks in range(chunks // warpgroups, -1, -1):
+            tile = PersistentTile(own, chunks, warpgroups, register_chunks)
+            registers = tile.taken_registers or launched_registers(tile.threads)
+            if tile.shared_bytes <= arch.shared_bytes_per_block and tile.registers <= registers:
+                yield tile

@@ -1,0 +1,119 @@
+"""``rnn_persistent``: recurrent networks whose layers take one launch each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lowdnn.arch.specs import SM_80, SM_90A
+from lowdnn.driver import open_driver
+from lowdnn.engines.registry import engine_named
+from lowdnn.engines.rnn.persistent_tile import COLUMNS, PersistentTile, blocks, tiles
+from lowdnn.enums import DataType, KnobType
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.rnn import Clip, Rnn
+from lowdnn.ops.rnn_forward import RnnForward
+from lowdnn.rnn_enums import DirectionMode, RNNMode
+from lowdnn.runtime.runtime import Runtime
+from tests.engines.rnn.training import LAYOUTS, check_training
+from tests.support.recurrent import tensors_of
+from tests.support.running import ORDER_AND_RACES, POLICIES
+from tests.support.runtime import open_runtime
+
+ENGINE = engine_named("rnn_persistent")
+
+LSTM = Rnn(RNNMode.LSTM, max_length=3, batch_size=5, input_size=24, hidden_size=64)
+GRU = replace(LSTM, cell_mode=RNNMode.GRU)
+CELLS = {
+    "relu": replace(LSTM, cell_mode=RNNMode.RNN_RELU),
+    "tanh": replace(LSTM, cell_mode=RNNMode.RNN_TANH),
+    "lstm": LSTM,
+    "lstm clipped": replace(LSTM, clip=Clip(-0.3, 0.4, propagates_nan=False)),
+    "gru": GRU,
+}
+DEEP: dict[str, Any] = {"num_layers": 2, "direction_mode": DirectionMode.BIDIRECTIONAL, "dropout_probability": 0.4}
+LENGTHS = (3, 3, 2, 1, 0)
+
+
+@pytest.mark.parametrize("data_type", [DataType.HALF, DataType.BFLOAT16])
+@pytest.mark.parametrize("name", CELLS)
+def test_cells(device: Runtime, name: str, data_type: DataType) -> None:
+    check_training(device, ENGINE, CELLS[name], data_type)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["tanh", "lstm", "gru"])
+def test_layers_directions_dropout_and_lengths(device: Runtime, name: str, layout: str) -> None:
+    rnn = replace(CELLS[name], **DEEP)
+    check_training(device, ENGINE, rnn, DataType.HALF, lengths=LENGTHS, layout=layout, padding_fill=2.5)
+
+
+def test_without_first_and_last_states(device: Runtime) -> None:
+    check_training(device, ENGINE, LSTM, DataType.BFLOAT16, without=("hx", "cx", "hy", "cy"))
+
+
+@pytest.mark.parametrize("columns", [8, 16, 32])
+def test_groups_of_blocks(device: Runtime, columns: int) -> None:
+    """Chunks of several writers and warpgroups; the last group lacks sequences."""
+    rnn = replace(LSTM, batch_size=36, hidden_size=128)
+    check_training(device, ENGINE, rnn, DataType.HALF, choices={KnobType.TILE_N: columns})
+
+
+@pytest.mark.parametrize(("warpgroups", "register_chunks"), [(1, 0), (1, 1), (2, 0)])
+def test_weights_in_shared_memory(
+    device: Runtime, monkeypatch: pytest.MonkeyPatch, warpgroups: int, register_chunks: int
+) -> None:
+    tile = PersistentTile(16, 2, warpgroups, register_chunks)
+    monkeypatch.setattr("lowdnn.engines.rnn.rnn_persistent.tiles", lambda *_: iter([tile]))
+    (plan, _) = check_training(device, ENGINE, replace(GRU, hidden_size=128), DataType.HALF)
+    assert any(f"16x2_w{warpgroups}r{register_chunks}" in kernel.name for kernel in plan.kernels)
+
+
+@pytest.mark.parametrize("policy", dict.fromkeys((*POLICIES, *ORDER_AND_RACES, "fuzz(3),late,races")))
+def test_in_any_order(kernel_cache_dir: Path, policy: str) -> None:
+    with open_runtime(open_driver("emulated", policy=policy), kernel_cache_dir) as runtime:
+        check_training(runtime, ENGINE, replace(GRU, **DEEP), DataType.BFLOAT16, lengths=LENGTHS)
+
+
+def test_all_blocks_are_there_at_a_time() -> None:
+    """Groups grow until the blocks of all of them fit the device; what no group fits is refused."""
+    rng = np.random.default_rng(2)
+    for _ in range(200):
+        rnn = replace(LSTM, batch_size=int(rng.integers(1, 200)), hidden_size=64 * int(rng.integers(1, 33)))
+        arch = replace(SM_90A, sm_count=int(rng.integers(1, 140)))
+        found = list(tiles(rnn, arch))
+        assert all(blocks(rnn, tile.columns) <= arch.sm_count for tile in found)
+        assert all(tile.shared_bytes <= arch.shared_bytes_per_block for tile in found)
+        refusal = ENGINE.refuse(_graph(rnn), arch)
+        assert (refusal is None) == bool(found)
+        assert found or "fit on chip" in str(refusal)
+
+
+@pytest.mark.parametrize(
+    ("rnn", "data_type", "expected"),
+    [
+        (LSTM, DataType.FLOAT, "x.data_type: expected HALF or BFLOAT16, got FLOAT"),
+        (replace(LSTM, hidden_size=72), DataType.HALF, "rnn.hidden_size: expected a multiple of 64 up to 2048, got 72"),
+        (replace(LSTM, projection_size=8), DataType.HALF, "rnn.projection_size: expected 0, got 8"),
+        (replace(GRU, reset_after=False), DataType.HALF, "rnn.reset_after: expected true, got false"),
+    ],
+)
+def test_what_is_refused(rnn: Rnn, data_type: DataType, expected: str) -> None:
+    assert expected in str(ENGINE.refuse(_graph(rnn, data_type), SM_90A))
+
+
+def test_devices_without_wgmma_are_refused() -> None:
+    assert "wgmma" in str(ENGINE.refuse(_graph(LSTM), SM_80))
+
+
+def test_knobs() -> None:
+    (knob,) = ENGINE.knobs(_graph(LSTM), SM_90A)
+    assert (knob.type, knob.values) == (KnobType.TILE_N, (0, *COLUMNS))
+
+
+def _graph(rnn: Rnn, data_type: DataType = DataType.HALF) -> OperationGraph:
+    return OperationGraph([RnnForward.of(rnn, tensors_of(rnn, data_type, None), is_training=True)])
