@@ -37,13 +37,14 @@ def draw_rnn(rng: np.random.Generator, most_units: int, most_steps: int, most_se
 
 
 def _sequences(rng: np.random.Generator, steps: int, batch: int) -> str:
-    """Layout and lengths, which packed sequences have always."""
+    """Layout and lengths, which packed sequences have always; sequences without a step now and then."""
     layout = _pick(rng, _LAYOUTS)
     if layout != "packed" and rng.random() < 0.4:
         return f"layout={layout}"
-    lengths = rng.integers(1, steps + 1, batch).tolist()
+    least = 0 if rng.random() < 0.25 else 1
+    lengths = rng.integers(least, steps + 1, batch).tolist()
     if layout == "packed":
-        lengths.sort(reverse=True)
+        lengths = sorted([*lengths[1:], max(lengths[0], 1)], reverse=True)
     fill = "" if layout == "packed" else _some(rng, 0.5, "fill=-1.5")
     return f"layout={layout} lengths={'x'.join(map(str, lengths))} {fill}".strip()
 
