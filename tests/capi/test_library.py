@@ -25,7 +25,7 @@ PROGRAM = """
 size_t cudnnGetVersion(void); size_t cudnnGetCudartVersion(void); size_t cudnnGetMaxDeviceVersion(void);
 int cudnnCreate(void **handle); int cudnnGetProperty(int type, int *value);
 const char *cudnnGetErrorString(int status); void cudnnGetLastErrorString(char *message, size_t size);
-extern void *lowdnn_capi_table[];
+extern void *lowdnn_capi_table[]; void lowdnn_capi_table_empty(void);
 static int many(long a, long b, long c, long d, long e, long f, long g, double h, long i) {
   return a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f + 7 * g + 8 * (int)h + 9 * i;
 }
@@ -47,7 +47,10 @@ int main(void) {
   lowdnn_capi_table[0] = (void *)many; /* cudnnActivationBackward is not called, its neighbour is still empty */
   printf("%d ", cudnnActivationForward(1, 2, 3, 4, 5, 6, 7, 8.0, 9));
   lowdnn_capi_table[1] = (void *)many;
-  printf("%d\\n", cudnnActivationForward(1, 2, 3, 4, 5, 6, 7, 8.0, 9));
+  printf("%d ", cudnnActivationForward(1, 2, 3, 4, 5, 6, 7, 8.0, 9));
+  lowdnn_capi_table[242] = (void *)many;
+  lowdnn_capi_table_empty();
+  printf("%d %d\\n", cudnnActivationForward(1, 2, 3, 4, 5, 6, 7, 8.0, 9), lowdnn_capi_table[242] == NULL);
   return 0;
 }
 """
@@ -55,7 +58,7 @@ PRINTED = """92800 13000 1210 1001
 CUDNN_STATUS
 [][CUDNN_STA][CUDNN_STA][CUDNN_STA]!
 2000 -7 0 9 0 28 0 0 2000 -7 2002
-1001 285
+1001 285 1001 1
 """
 
 

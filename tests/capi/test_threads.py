@@ -105,6 +105,23 @@ def test_of_two_threads_that_destroy_a_pack_one_does(program: ctypes.CDLL) -> No
     assert program.destroy_twice(4000) == 4000
 
 
+def test_a_child_that_c_has_forked_while_a_thread_was_inside_of_python(program: ctypes.CDLL, caller: Caller) -> None:
+    ended = threading.Event()
+
+    def compute() -> None:
+        while not ended.is_set():
+            sum(range(1000))
+
+    busy = threading.Thread(target=compute)
+    busy.start()
+    try:
+        assert [program.status_in_child() for _ in range(5)] == [1] * 5
+    finally:
+        ended.set()
+        busy.join()
+    caller.call("cudnnGraphVersionCheck")
+
+
 def test_calls_under_way_return_before_the_interpreter_ends(tmp_path: Path) -> None:
     """Threads of C are in the midst of calls at the end of Python; none of them is left inside of one."""
     write_library(tmp_path / LIBRARY_NAME)

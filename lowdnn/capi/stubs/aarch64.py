@@ -52,6 +52,20 @@ def call(target: int, at: int) -> bytes:
     )
 
 
+def emptying(table: int, count: int, at: int) -> bytes:
+    """A function at ``at`` that writes 0 to ``count`` entries of the table."""
+    return _packed(
+        (
+            *address(0, table, at),
+            0xD2800000 | count << 5 | 1,  # mov x1, #count
+            0xF8008400 | 0 << 5 | _ZERO,  # str xzr, [x0], #8
+            0xF1000400 | 1 << 5 | 1,  # subs x1, x1, #1
+            0x54000000 | (-2 & 0x7FFFF) << 5 | _NOT_EQUAL,  # b.ne to str
+            _RET,
+        )
+    )
+
+
 def pair(opcode: int, one: int, other: int, offset: int, element_bytes: int = 8) -> int:
     """An instruction that stores or loads two registers at ``offset`` from the stack pointer."""
     return opcode | (offset // element_bytes & 0x7F) << 15 | other << 10 | _STACK << 5 | one

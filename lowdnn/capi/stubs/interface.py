@@ -39,6 +39,11 @@ class Interface:
     def table_bytes(self) -> int:
         return _ENTRY_BYTES * len(self.names)
 
+    @property
+    def emptying(self) -> str:
+        """The name of a function ``void(void)`` that empties the table."""
+        return f"{self.table}_empty"
+
     def table_in(self, library: ctypes.CDLL) -> ctypes.Array[Any] | None:
         """The table of a library that is loaded; None where it has none."""
         try:
@@ -53,6 +58,8 @@ class Interface:
             Symbol(name, ".text", offset, size, FUNCTION, FIRST_VERSION)
             for name, offset, size in zip(self.names, offsets, sizes, strict=False)
         ]
+        size = len(stubs.emptying(0, 0, 0))
+        symbols.append(Symbol(self.emptying, ".text", offsets[-1], size, FUNCTION, UNVERSIONED))
         zeroed_bytes = self._pool_offset(stubs)
         data = [Symbol(self.table, ".bss", 0, self.table_bytes, OBJECT, UNVERSIONED)]
         if stubs.slots_bytes:
@@ -76,7 +83,7 @@ class Interface:
         )
 
     def _placed(self, stubs: Stubs) -> tuple[list[int], list[int]]:
-        """(offsets, sizes) of the stubs in .text, behind the common code; one more offset is the end."""
+        """(offsets, sizes) of the stubs in .text, behind the common code; one more offset is that of ``emptying``."""
         sizes = [len(self._stub(stubs, name, 0, 0, 0, 0, 0)) for name in self.names]
         offsets = [_aligned(len(stubs.common(0, 0, 0)))]
         for size in sizes:
@@ -93,7 +100,7 @@ class Interface:
             for index, (name, offset) in enumerate(zip(self.names, offsets, strict=False)):
                 stub = self._stub(stubs, name, index, text + offset, table, constants, text)
                 content[offset : offset + len(stub)] = stub
-            return bytes(content)
+            return bytes(content) + stubs.emptying(table, len(self.names), text + offsets[-1])
 
         return code
 

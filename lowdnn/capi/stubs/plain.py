@@ -35,6 +35,11 @@ class PlainStubs:
         """Code at address ``at`` that all stubs share."""
         return b""
 
+    def emptying(self, table: int, count: int, at: int) -> bytes:
+        """The code of a function that empties the table."""
+        content: bytes = self._module.emptying(table, count, at)
+        return content
+
     def stub(self, name: str, at: int, entry: int, constants: int, common: int) -> bytes:
         """The code of the function ``name`` at ``at``, whose table entry is at ``entry``."""
         content: bytes = self._module.stub(self._fallbacks.of(name), at, entry, constants)

@@ -62,6 +62,11 @@ class StartingStubs:
         addresses = {name: constants + offset for name, offset in self._offsets.items()}
         return starter(self._new_code(at, slot_addresses(slots), addresses))
 
+    def emptying(self, table: int, count: int, at: int) -> bytes:
+        """The code of a function that empties the table."""
+        content: bytes = self._module.emptying(table, count, at)
+        return content
+
     def stub(self, name: str, at: int, entry: int, constants: int, common: int) -> bytes:
         content: bytes = b""
         if name not in ANSWERED_BY_STUBS:

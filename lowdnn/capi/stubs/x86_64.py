@@ -41,6 +41,17 @@ def call(target: int, at: int) -> bytes:
     return b"\xe8" + _relative(target, at + 5)
 
 
+def emptying(table: int, count: int, at: int) -> bytes:
+    """A function at ``at`` that writes 0 to ``count`` entries of the table."""
+    return (
+        b"\x48\x8d\x3d" + _relative(table, at + 7)  # lea rdi, [table]
+        + b"\xb9" + struct.pack("<I", count)  # mov ecx, count
+        + b"\x31\xc0"  # xor eax, eax
+        + b"\xf3\x48\xab"  # rep stosq
+        + _RETURN
+    )  # fmt: skip
+
+
 def _fallback(fallback: Fallback, at: int, constant: int) -> bytes:
     match fallback.action:
         case Action.RETURN_NUMBER:
