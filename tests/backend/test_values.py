@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from lowdnn.backend import create
-from lowdnn.backend.values import as_sequence, checked, returned
+from lowdnn.backend.values import HostAddress, as_sequence, checked, returned
 from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType
 from lowdnn.status import AttributeTypeError, BadParamError, OutOfBoundError
 
@@ -31,6 +31,14 @@ def test_a_fraction_is_no_integer() -> None:
     assert returned("x", T.FRACTION, [3, Fraction(1, 2)], types) == [Fraction(3), Fraction(1, 2)]
     with pytest.raises(AttributeTypeError, match="expected another type for what is not whole"):
         returned("x", T.INT64, [3, Fraction(1, 2)], types)
+
+
+def test_an_address_is_no_number_and_no_number_an_address() -> None:
+    types = (T.VOID_PTR, T.DOUBLE)
+    assert returned("x", T.VOID_PTR, [HostAddress(5)], types) == [5]
+    for kind, value in ((T.DOUBLE, HostAddress(5)), (T.VOID_PTR, 5.0)):
+        with pytest.raises(AttributeTypeError, match=f"expected the type that was set, got {kind.name}"):
+            returned("x", kind, [value], types)
 
 
 def test_a_number_has_the_form_of_the_type_that_is_asked_for() -> None:
