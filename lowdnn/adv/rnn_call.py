@@ -221,8 +221,8 @@ def temp_space_sizes(
 ) -> tuple[int, int]:
     """Bytes of the workspace and of the reserve space.
 
-    The workspace is that of the largest plan of those that the sequences' calls may have, with all of their tensors and
-    wherever it begins. Padded sequences may have other lengths then: JAX asks with the greatest ones.
+    The workspace is that of the largest plan of those that the sequences' calls may have, wherever it begins. Padded
+    sequences may have other lengths then: JAX asks with the greatest ones.
     """
     plans, rows = handle.companion(RnnPlans), _packed_rows(x_desc)
     network = plans.network(rnn_desc, x_desc, is_training=is_training)
@@ -233,7 +233,7 @@ def temp_space_sizes(
         for kind in kinds
         for left_out in without
     )
-    largest = max(plans.planned(handle, problem).workspace_bytes for problem in problems)
+    largest = max(plans.planned(handle, problem).largest_workspace_bytes for problem in problems)
     workspace_bytes = _lengths_bytes(x_desc) + largest + _WORKSPACE_ALIGNMENT
     return workspace_bytes, network.reserve_bytes if is_training else 0
 

@@ -111,10 +111,11 @@ class PlannedProblem:
 
     def __init__(self, handle: Handle, problem: Problem) -> None:
         operation: Operation = problem.operation()
-        ranking = rank(OperationGraph((operation,)), handle.arch, HeurMode.A, handle.engines)
-        if ranking.best is None:
-            raise NotSupportedError.at("rnn", expected="an engine for this network", got="none", hint=ranking.explain())
-        self._candidate: Candidate = ranking.best
+        self._ranking = rank(OperationGraph((operation,)), handle.arch, HeurMode.A, handle.engines)
+        if self._ranking.best is None:
+            why = self._ranking.explain()
+            raise NotSupportedError.at("rnn", expected="an engine for this network", got="none", hint=why)
+        self._candidate: Candidate = self._ranking.best
         self._ports = {tensor.uid: port for port, tensor in (inputs_of(operation) | outputs_of(operation)).items()}
         self._loaded: LoadedPlan | None = None
         self._order: tuple[str, ...] = ()
@@ -122,6 +123,11 @@ class PlannedProblem:
     @property
     def workspace_bytes(self) -> int:
         return self._candidate.plan.workspace_bytes
+
+    @property
+    def largest_workspace_bytes(self) -> int:
+        """That of any candidate, which another alignment or fewer tensors may put first."""
+        return max(candidate.plan.workspace_bytes for candidate in self._ranking.candidates)
 
     def prepared(self, handle: Handle) -> Callable[[Mapping[str, int], int], None]:
         """What launches the plan into the handle's stream, on tensors at addresses by port, with a workspace."""

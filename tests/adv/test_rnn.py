@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,12 @@ from lowdnn.adv import (
     get_rnn_temp_space_sizes,
     rnn_forward,
 )
+from lowdnn.adv.rnn_problems import Problem, RnnPlans
 from lowdnn.backend.handle import Handle
 from lowdnn.enums import DataType
+from lowdnn.ops.rnn_backward_data import RnnBackwardData
+from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
+from lowdnn.ops.rnn_forward import RnnForward
 from lowdnn.ops.tensor import packed_strides
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.status import (
@@ -112,6 +117,24 @@ def test_the_workspace_serves_all_lengths_wherever_it_begins(handle: Handle, off
     workspace = DeviceBuffer.allocate(handle.runtime.context, offset + size)
     memory.spaces["work"] = (workspace.address + offset, size)
     check(one, one.run(memory))
+
+
+@pytest.mark.parametrize("kind", [DataType.HALF, DataType.FLOAT])
+@pytest.mark.parametrize("cell", [RNNMode.LSTM, RNNMode.GRU])
+def test_the_workspace_serves_other_alignments_and_fewer_tensors(handle: Handle, cell: RNNMode, kind: DataType) -> None:
+    one = step(
+        handle, cell_mode=cell, data_type=kind, math_prec=DataType.FLOAT, input_size=64, hidden_size=64, proj_size=64
+    )
+    size, _ = get_rnn_temp_space_sizes(handle, one.rnn_desc, ForwardMode.TRAINING, one.x_desc)
+    plans = handle.companion(RnnPlans)
+    network = plans.network(one.rnn_desc, one.x_desc, is_training=True)
+    states = ("hx", "hy", "cx", "cy", "dhy", "dhx", "dcy", "dcx")
+    operations = (RnnForward, RnnBackwardData, RnnBackwardWeights)
+    absent = [frozenset((*some, *lengths)) for some in ((), states, states[1::2]) for lengths in ((), ("seq_lengths",))]
+    for operation, alignment, left_out in product(operations, (2, 4, 16), absent):
+        alignment_bytes = max(alignment, dtypes.info(kind).size_bytes)
+        problem = Problem(operation, network, one.layout, 0, left_out, alignment_bytes)
+        assert plans.planned(handle, problem).workspace_bytes + 512 <= size
 
 
 def test_a_call_needs_what_it_says_and_no_more(handle: Handle) -> None:
