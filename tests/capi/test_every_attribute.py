@@ -22,7 +22,7 @@ from lowdnn.capi.loading import Binding
 from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.schema import ELEMENT_TYPES
 from lowdnn.status import LowdnnError, Status
-from tests.support.capi import _CTYPES, Caller
+from tests.support.capi import CTYPES, Caller
 from tests.support.data import fresh_seed
 from tests.support.finalized import drawn, machinery
 from tests.support.inventory import rows
@@ -204,7 +204,7 @@ def _array(world: World, kind: int, values: list[Any], slots: int, status: Statu
         return None, status
     if kind != T.BACKEND_DESCRIPTOR:
         size = 2 * slots if kind == T.FRACTION else slots + 1
-        return (_CTYPES.get(kind, ctypes.c_int64 if kind == T.FRACTION else ctypes.c_int) * max(1, size))(), status  # type: ignore[call-overload]
+        return (CTYPES.get(kind, ctypes.c_int64 if kind == T.FRACTION else ctypes.c_int) * max(1, size))(), status  # type: ignore[call-overload]
     pointers = [world.caller.create(value.type) for value in values[:slots]]
     if pointers and status is S.SUCCESS and world.chance(0.4):
         place, wrong = int(world.rng.integers(slots)), world.choose(("null", "destroyed", "other"))
@@ -277,7 +277,7 @@ def _set(world: World, pointer: int, name: int, kind: int, count: int, elements:
             text = "".join(elements)
             array, count = ctypes.create_string_buffer(text.encode()), min(count, len(text)) if count < 0 else len(text)
         else:
-            ctype = _CTYPES.get(kind, ctypes.c_int)  # type: ignore[call-overload]
+            ctype = CTYPES.get(kind, ctypes.c_int)  # type: ignore[call-overload]
             array = (ctype * max(1, len(elements)))(*map(world.pointer, elements))
     return world.caller.status("cudnnBackendSetAttribute", pointer, name, kind, count, array)
 

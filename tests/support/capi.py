@@ -16,7 +16,7 @@ from tests.support.runtime import download, upload
 
 N, T, D = AttributeName, AttributeType, DescriptorType
 
-_CTYPES: dict[AttributeType, Any] = {
+CTYPES: dict[AttributeType, Any] = {
     T.HANDLE: ctypes.c_void_p,
     T.BACKEND_DESCRIPTOR: ctypes.c_void_p,
     T.VOID_PTR: ctypes.c_void_p,
@@ -61,7 +61,7 @@ class Caller:
         return int(self.output("cudnnBackendCreateDescriptor", int(kind)))
 
     def set(self, descriptor: int, name: AttributeName, kind: AttributeType, *values: Any) -> Status:
-        array = (_CTYPES.get(kind, ctypes.c_int) * len(values))(*values)
+        array = (CTYPES.get(kind, ctypes.c_int) * len(values))(*values)
         return self.status("cudnnBackendSetAttribute", descriptor, int(name), int(kind), len(values), array)
 
     def made(self, kind: DescriptorType, *attributes: tuple[Any, ...]) -> int:
@@ -74,7 +74,7 @@ class Caller:
 
     def get(self, descriptor: int, name: AttributeName, kind: AttributeType, requested: int = 64) -> list[Any]:
         """The elements of an attribute."""
-        array, count = (_CTYPES.get(kind, ctypes.c_int) * requested)(), ctypes.c_int64(-1)
+        array, count = (CTYPES.get(kind, ctypes.c_int) * requested)(), ctypes.c_int64(-1)
         arguments = (descriptor, int(name), int(kind), requested, ctypes.byref(count), array)
         self.call("cudnnBackendGetAttribute", *arguments)
         return list(array)[: count.value]
