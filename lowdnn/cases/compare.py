@@ -177,9 +177,14 @@ def _twice_the_error(data_type: DataType, rounded: NDArray[Any], exact: NDArray[
     values, wanted = (dtypes.to_values(array, data_type).astype(np.float64) for array in (rounded, exact))
     finite = np.isfinite(values) & np.isfinite(wanted)
     error = float(np.abs(values[finite] - wanted[finite]).max(initial=0.0))
-    own = tolerance(ToleranceClass.ROWS, data_type)
+    own = tolerance(ToleranceClass.ROWS, data_type, compute_type=_widest(data_type))
     absolute = max(2 * error, own.relative * _size(wanted), least.absolute)
     return Tolerance(own.relative + least.relative, own.absolute + absolute)
+
+
+def _widest(data_type: DataType) -> DataType:
+    """The type in which an operation with results of ``data_type`` computes inside."""
+    return DataType.DOUBLE if data_type is DataType.DOUBLE else DataType.FLOAT
 
 
 def _size(values: NDArray[Any]) -> float:

@@ -2,10 +2,10 @@
 // 8 * ROW_BLOCKS rows and 8 * COLUMN_BLOCKS columns, for few columns and weights that lie in the L2 cache.
 //
 // The warps of a block share k out, and each has all of the tile in registers: operands go from memory to registers
-// without a stop, in pieces of 16 bytes of a line, a weight's or a state's. Any order of k will do, so that on tensor
-// cores the four lanes of a group read four neighbouring pieces, and the two halves of a piece are the words of two
-// instructions (mma.cuh). Without tensor cores every lane reads the same k, of its own rows and columns. Warps of all
-// blocks of a cluster may share k out; their sums are added up in their order.
+// without a stop, in pieces of a line, a weight's or a state's. Any order of k will do, so that on tensor cores the four
+// lanes of a group read four neighbouring pieces of 8 bytes, the two words of a lane for one instruction (mma.cuh).
+// Without tensor cores every lane reads the same 16 bytes of k, of its own rows and columns. Warps of all blocks of a
+// cluster may share k out; their sums are added up in their order.
 //
 // Either way a lane has the sums of row 8 i + lane / 4 and of columns 8 j + lane % 4 * 2 and the next one.
 
@@ -15,45 +15,38 @@
 #include "include/ptx/mma.cuh"
 #include "include/vector.cuh"
 
-template <class T> constexpr int PIECE = 16 / int(sizeof(T));  // elements of a load
-
 // A piece of a line in registers, as words, or elements, of type Part.
-template <class Part> struct Piece {
-  Part part[16 / sizeof(Part)];
+template <class Part, int COUNT> struct Piece {
+  Part part[COUNT];
 };
 
 // On tensor cores. Blocks of rows go in pairs; one without a partner is multiplied beside zeros.
 template <class T_, int ROW_BLOCKS_, int COLUMN_BLOCKS_> struct TensorCoreSums {
   typedef T_ T;
   typedef f32 Value;
-  typedef u32 Part;
-  typedef Piece<Part> Operand;
+  typedef Piece<u32, 2> Operand;
   static constexpr int ROW_BLOCKS = ROW_BLOCKS_, COLUMN_BLOCKS = COLUMN_BLOCKS_, PAIRS = (ROW_BLOCKS + 1) / 2;
   static constexpr int LINES = COLUMN_BLOCKS;     // of states, which a lane reads
-  static constexpr int STRIDE = 4 * PIECE<T>;     // of k, that a warp reads at once
+  static constexpr int PIECE = sizeof(Operand) / sizeof(T), STRIDE = 4 * PIECE;  // of k: of a lane, of a warp
+  // Pieces of each line on their way, as many as find room in registers.
+  static constexpr int AHEAD = ROW_BLOCKS + LINES <= 5 ? 4 : ROW_BLOCKS + LINES <= 8 ? 2 : 1;
 
   Value d[PAIRS][COLUMN_BLOCKS][4] = {};
 
   static __device__ __forceinline__ u32 column(int line, u32 lane) { return line * 8 + lane / 4; }
-  static __device__ __forceinline__ i32 first_k(u32 lane) { return lane % 4 * PIECE<T>; }
+  static __device__ __forceinline__ i32 first_k(u32 lane) { return lane % 4 * PIECE; }
 
   __device__ __forceinline__ void multiply(const Operand (&a)[ROW_BLOCKS], const Operand (&b)[LINES]) {
-    // Rolled up, since with both halves at once ptxas 13.0 has no registers left.
-#pragma unroll 1
-    for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int pair = 0; pair < PAIRS; ++pair) {
-        u32 words[4] = {};
+    for (int pair = 0; pair < PAIRS; ++pair) {
+      u32 words[4] = {};
 #pragma unroll
-        for (int i = 0; i < 2 && 2 * pair + i < ROW_BLOCKS; ++i) {
-          words[i] = word(a[2 * pair + i], 2 * half);
-          words[2 + i] = word(a[2 * pair + i], 2 * half + 1);
-        }
-#pragma unroll
-        for (int j = 0; j < COLUMN_BLOCKS; ++j) {
-          Mma<T>::apply(d[pair][j], words, word(b[j], 2 * half), word(b[j], 2 * half + 1));
-        }
+      for (int i = 0; i < 2 && 2 * pair + i < ROW_BLOCKS; ++i) {
+        words[i] = word(a[2 * pair + i], 0);
+        words[2 + i] = word(a[2 * pair + i], 1);
       }
+#pragma unroll
+      for (int j = 0; j < COLUMN_BLOCKS; ++j) Mma<T>::apply(d[pair][j], words, word(b[j], 0), word(b[j], 1));
     }
   }
 
@@ -69,10 +62,10 @@ template <class T_, int ROW_BLOCKS_, int COLUMN_BLOCKS_> struct TensorCoreSums {
 template <class T_, int ROW_BLOCKS_, int COLUMN_BLOCKS_> struct FmaSums {
   typedef T_ T;
   typedef T_ Value;
-  typedef T_ Part;
-  typedef Piece<Part> Operand;
+  typedef Piece<T_, 16 / sizeof(T_)> Operand;
   static constexpr int ROW_BLOCKS = ROW_BLOCKS_, COLUMN_BLOCKS = COLUMN_BLOCKS_;
-  static constexpr int LINES = 2 * COLUMN_BLOCKS, STRIDE = PIECE<T>;
+  static constexpr int LINES = 2 * COLUMN_BLOCKS, PIECE = sizeof(Operand) / sizeof(T), STRIDE = PIECE;
+  static constexpr int AHEAD = ROW_BLOCKS + LINES <= 4 ? 4 : ROW_BLOCKS + LINES <= 8 ? 2 : 1;
 
   Value d[ROW_BLOCKS][COLUMN_BLOCKS][2] = {};
 
@@ -81,7 +74,7 @@ template <class T_, int ROW_BLOCKS_, int COLUMN_BLOCKS_> struct FmaSums {
 
   __device__ __forceinline__ void multiply(const Operand (&a)[ROW_BLOCKS], const Operand (&b)[LINES]) {
 #pragma unroll
-    for (int k = 0; k < PIECE<T>; ++k) {
+    for (int k = 0; k < PIECE; ++k) {
 #pragma unroll
       for (int i = 0; i < ROW_BLOCKS; ++i) {
 #pragma unroll
@@ -102,14 +95,11 @@ template <class Sums, int WARPS_, int BLOCKS, bool IS_WHOLE_> struct StepProduct
   typedef typename Sums::T T;
   typedef typename Sums::Value Value;
   typedef typename Sums::Operand Operand;
-  static constexpr int ROW_BLOCKS = Sums::ROW_BLOCKS, LINES = Sums::LINES;
+  static constexpr int ROW_BLOCKS = Sums::ROW_BLOCKS, LINES = Sums::LINES, AHEAD = Sums::AHEAD;
   static constexpr int ROWS = 8 * ROW_BLOCKS, TILE_COLUMNS = 8 * Sums::COLUMN_BLOCKS;
   // Elements of a row in shared memory: 8 more than a multiple of 32 words, against bank conflicts.
   static constexpr int PITCH = TILE_COLUMNS % 32 == 8 ? TILE_COLUMNS : TILE_COLUMNS + 8;
   static constexpr int SHARED_BYTES = WARPS_ * ROWS * PITCH * int(sizeof(Value));
-  // Pieces of each line on their way, as many as find room in registers.
-  static constexpr int AHEAD = ROW_BLOCKS + LINES <= 4 ? 4 : ROW_BLOCKS + LINES <= 8 ? 2 : 1;
-
   static constexpr int WALKERS = WARPS_ * BLOCKS;  // warps that share k out
 
   const u32 rank;  // of the block in its cluster
@@ -196,12 +186,13 @@ template <class Sums, int WARPS_, int BLOCKS, bool IS_WHOLE_> struct StepProduct
   }
 
   static __device__ __forceinline__ void load_piece(Operand& piece, const T* line, i32 k, i32 depth) {
-    const i32 valid = line ? min(depth - k, PIECE<T>) : 0;
+    const i32 valid = line ? min(depth - k, Sums::PIECE) : 0;
+    piece = Operand{};
     if constexpr (IS_WHOLE_) {
-      piece = Operand{};
-      if (valid > 0) load<Plain, PIECE<T>>(piece.part, reinterpret_cast<const typename Sums::Part*>(line + k));
+      const auto from = reinterpret_cast<const Operand*>(line + k);
+      if (valid > 0) load<Plain, Sums::PIECE>(piece.part, from->part);
     } else {
-      T elements[PIECE<T>];
+      T elements[Sums::PIECE];
       load_strided(elements, line + k, 1, valid);
       piece = *reinterpret_cast<const Operand*>(elements);
     }

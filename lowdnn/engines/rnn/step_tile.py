@@ -35,6 +35,8 @@ _MOST_SUMS = {MathUnit.MMA_F16: 64, MathUnit.MMA_TF32: 64, MathUnit.FMA_F32: 16,
 _FEW_SUM_BYTES, _RESIDENT = 2048, 2
 #: The share of a multiprocessor's rate from the L2 cache that is left where all of them read: 5.5 TB/s of an H200.
 _SHARED_L2 = 0.37
+#: Bytes of a piece of k that a lane reads for a product on tensor cores.
+_WORDS_BYTES = 8
 #: The share of the load latency that a further group of k waits for (an estimate).
 _FURTHER_GROUP = 0.5
 #: The time in which the blocks of a cluster meet and exchange sums, as a multiple of the load latency (an estimate).
@@ -134,7 +136,7 @@ class StepProblem:
 def busy_s(problem: StepProblem, tile: StepTile, arch: ArchSpec) -> float:
     """Seconds of a launch, its overhead aside."""
     rows = tile.units(problem.rows_per_unit) * problem.rows_per_unit
-    stride = ACCESS_BYTES // problem.element_bytes * (4 if problem.has_tensor_cores else 1)
+    stride = (4 * _WORDS_BYTES if problem.has_tensor_cores else ACCESS_BYTES) // problem.element_bytes
     groups = ceil_div(problem.depth, stride * tile.warps * tile.cluster * _pieces_ahead(problem, rows, tile.columns))
     latency_s = arch.timings.load_latency_s * (1 + _FURTHER_GROUP * (groups - 1) + _MEETING * (tile.cluster > 1))
     depth = ceil_div(problem.depth, tile.cluster)
@@ -147,6 +149,6 @@ def busy_s(problem: StepProblem, tile: StepTile, arch: ArchSpec) -> float:
 
 
 def _pieces_ahead(problem: StepProblem, rows: int, columns: int) -> int:
-    """``AHEAD`` of ``StepProduct``."""
+    """``AHEAD`` of ``step_product.cuh``."""
     lines = rows // 8 + columns // (8 if problem.has_tensor_cores else 4)
-    return 4 if lines <= 4 else 2 if lines <= 8 else 1
+    return 4 if lines <= (5 if problem.has_tensor_cores else 4) else 2 if lines <= 8 else 1

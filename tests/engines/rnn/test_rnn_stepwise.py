@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -43,8 +44,7 @@ def test_cells(device: Runtime, name: str, data_type: DataType) -> None:
     check_training(device, ENGINE, CELLS[name], data_type)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize(("name", "layout"), list(zip(CELLS, cycle(LAYOUTS), strict=False)))
 def test_layers_directions_dropout_and_lengths(device: Runtime, name: str, layout: str) -> None:
     """Padding of what is read holds NaN."""
     rnn = replace(CELLS[name], **DEEP)
