@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from functools import cache, cached_property
 from heapq import heappop, heappush
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import Any, TypeVar, TypeVarTuple, cast
 
 from lowdnn import schema
@@ -57,8 +57,7 @@ class OperationGraph:
         self._producers: dict[int, Operation] = _producers(given)
         self._check_tensors()
         self._check_reordering(given)
-        ordered = _sorted(given)
-        self.operations: tuple[Operation, ...] = observable(ordered)
+        self.operations: tuple[Operation, ...] = observable(_sorted(given))
         if not self.operations:
             raise BadParamError.at(
                 "operation_graph.operations",
@@ -66,7 +65,8 @@ class OperationGraph:
                 got="virtual ones only",
                 hint="call set_output(True) on what is to be kept, or leave IS_VIRTUAL false",
             )
-        if self.operations is not ordered:
+        if len(self.operations) < len(given) or not all(map(is_, self.operations, given)):
+            # A graph from JSON has its tensors in this order, too: plans of both are the same.
             self.tensors, self._producers = _tensors_by_uid(self.operations), _producers(self.operations)
         self._derived: dict[object, Any] = {}
 
