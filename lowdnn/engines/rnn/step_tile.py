@@ -31,6 +31,8 @@ CLUSTERS = (1, 2, 4, 8)
 
 #: The most blocks of 8 x 8 sums that a warp has in registers: of pairs, of single ones, and in fp64.
 _MOST_SUMS = {MathUnit.MMA_F16: 64, MathUnit.MMA_TF32: 64, MathUnit.FMA_F32: 16, MathUnit.FMA_F64: 8}
+#: The most sums of a tile whose units have one row each.
+_MOST_SINGLE = 2048
 #: Bytes of a tile's sums up to which a multiprocessor has registers for two blocks (``StepTile`` of ``step.cuh``).
 _FEW_SUM_BYTES, _RESIDENT = 2048, 2
 #: The share of a multiprocessor's rate from the L2 cache that is left where all of them read: 5.5 TB/s of an H200.
@@ -108,7 +110,7 @@ class StepProblem:
         return tuple(
             tile
             for tile in (StepTile(*sizes) for sizes in product(ROWS, COLUMNS, WARPS, clusters))
-            if self._rows(tile) * tile.columns <= 64 * _MOST_SUMS[self.unit]
+            if self._rows(tile) * tile.columns <= self._most_sums
             and self.shared_bytes(tile) <= arch.shared_bytes_per_block
         )
 
@@ -121,13 +123,19 @@ class StepProblem:
             if all(size in (0, own) for size, own in zip(wanted, (tile.rows, tile.columns, tile.cluster), strict=True))
         ]
         if not tiles:
-            expected = f"at most {64 * _MOST_SUMS[self.unit]} sums of a tile"
+            expected = f"at most {self._most_sums} sums of a tile"
             raise BadParamError.at("rnn_stepwise.knob_choices", expected=expected, got=f"{rows} x {columns}")
         return min(tiles, key=lambda tile: busy_s(self, tile, arch))
 
     def blocks(self, tile: StepTile) -> int:
         units = ceil_div(self.units, tile.units(self.rows_per_unit))
         return units * ceil_div(self.batch, tile.columns) * self.directions * tile.cluster
+
+    @property
+    def _most_sums(self) -> int:
+        """Of a tile; fewer where each row is a unit of its own, whose cell takes registers."""
+        most = 64 * _MOST_SUMS[self.unit]
+        return min(most, _MOST_SINGLE) if self.rows_per_unit == 1 else most
 
     def _rows(self, tile: StepTile) -> int:
         return tile.units(self.rows_per_unit) * self.rows_per_unit
