@@ -52,6 +52,9 @@ constexpr int BARRIERS_AT = OWN_STATES_AT + OWN_STATES_BYTES;
 static_assert(CHUNKS % WARPGROUPS == 0 && CHUNKS <= ARRIVALS, "warpgroups have as many chunks each");
 static_assert(WARPGROUPS <= 2 && COLUMNS % (8 * WARPGROUPS) == 0, "halves of columns");
 
+// Barriers of the consumers.
+constexpr u32 ALL = 1, STATES_READ = 2;
+
 struct Params {
   Layer layer;
   u8* exchange;
@@ -221,7 +224,7 @@ struct Consumer {
   __device__ __forceinline__ i32 time(i32 step) const {
     return place.direction ? place.p.layer.steps - 1 - step : step;
   }
-  __device__ __forceinline__ void meet() const { named_barrier(1, CONSUMERS); }
+  __device__ __forceinline__ void meet() const { named_barrier(ALL, CONSUMERS); }
 
   // Calls visit(i, element) for the elements whose sequences there are.
   template <class Visit> __device__ __forceinline__ void for_each(i32 t, const Visit& visit) {
@@ -325,13 +328,16 @@ struct Consumer {
     });
   }
 
-  // The block's states to the others, as those before step `step`.
+  // The block's states to the others, as those before step `step`. Two warpgroups have met since the states before were
+  // read from shared memory; a single one meets here.
   __device__ __forceinline__ void publish(i32 step) const {
     TYPE* const shared = reinterpret_cast<TYPE*>(__cvta_shared_to_generic(memory + OWN_STATES_AT));
+    const bool is_writer = threadIdx.x < WRITERS * WARP_SIZE;
+    if (WARPGROUPS == 1 && step > 0 && !is_writer) named_barrier(STATES_READ, CONSUMERS);
 #pragma unroll
     for (int i = 0; i < ELEMENTS; ++i) shared[column(i) * UNITS + unit()] = convert<TYPE>(elements[i].h);
     meet();
-    if (threadIdx.x >= WRITERS * WARP_SIZE) return;
+    if (!is_writer) return;
     u8* const chunk = place.exchange(step % 2, place.own_chunk());
 #pragma unroll
     for (u32 item = threadIdx.x; item < u32(COLUMNS * PIECES); item += WRITERS * WARP_SIZE) {
@@ -341,6 +347,7 @@ struct Consumer {
     }
     __syncwarp();
     if (lane == 0) arrive(place.arrivals() + place.own_chunk());
+    if (WARPGROUPS == 1 && step + 1 < place.p.layer.steps) named_barrier_arrive(STATES_READ, CONSUMERS);
   }
 
   __device__ __forceinline__ void store(i32 t) {
