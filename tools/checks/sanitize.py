@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -26,6 +29,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FAMILIES = tuple(sorted(path.stem for path in (ROOT / "tests" / "cases").glob("*.txt")))
+
+#: Where in a kernel, at the end of a line of the tool's report.
+_PLACE = re.compile(r"\+0x[0-9a-f]+.*")
 
 #: compute-sanitizer's exit code where it finds errors; not one that the program itself uses.
 _FOUND = 99
@@ -68,9 +74,16 @@ def sanitize(tool: str, family: str) -> Verdict:
     start = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
     lines = done.stdout.splitlines()
-    bad = [line for line in lines if line.startswith(("=========", "FAILED", "error"))][:40]
     runs = sum(line.startswith("ok") for line in lines)
-    return Verdict(tool, family, done.returncode, runs, time.monotonic() - start, "\n".join(bad) + done.stderr[-2000:])
+    summary = summary_of(lines) + done.stderr[-2000:]
+    return Verdict(tool, family, done.returncode, runs, time.monotonic() - start, summary)
+
+
+def summary_of(lines: Sequence[str]) -> str:
+    """One line for each thing that the tool says of a kernel, with how often it says so, and the cases that failed."""
+    named = [_PLACE.sub("", line.lstrip("= ")) for line in lines if line.startswith("=") and _PLACE.search(line)]
+    failed = [line for line in lines if line.startswith(("FAILED", "error"))]
+    return "\n".join([*(f"{count} x {text}" for text, count in Counter(named).items()), *failed])
 
 
 if __name__ == "__main__":
