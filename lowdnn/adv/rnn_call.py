@@ -32,7 +32,7 @@ _OF_ALL_SEQUENCES = ("layout", "max_seq_length", "batch_size", "seq_length_array
 
 
 class StateDescriptor(Protocol):
-    """Of first and last states, such as an ``ops.tensor.Tensor``: (L * D, B, elements), row-major."""
+    """The layout of first and last states, such as an ``ops.tensor.Tensor``: (L * D, B, elements), row-major."""
 
     @property
     def data_type(self) -> DataType: ...
@@ -117,7 +117,7 @@ class RnnCall:
             self._addresses[port] = address + offset_bytes
 
     def prepared(self, work_space_size: int, work_space: int) -> Callable[[], None]:
-        """What launches the call; checks the workspace and loads the kernels."""
+        """A function that launches the call; checks the workspace and loads the kernels."""
         handle, lengths = self._handle, self._x_desc.seq_length_array
         planned = self._plans.planned(handle, self._problem())
         lengths_bytes = 0 if self._x_desc.is_full else _lengths_bytes(self._x_desc)
@@ -244,5 +244,5 @@ def _packed_rows(x_desc: RNNDataDescriptor) -> int:
 
 
 def _lengths_bytes(x_desc: RNNDataDescriptor) -> int:
-    """Of the workspace's part that lengths lie in; sequences that are as long as each other do not use it."""
+    """The size of the workspace's part that lengths lie in; sequences of equal lengths do not use it."""
     return -(-_LENGTH_BYTES * x_desc.batch_size // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT

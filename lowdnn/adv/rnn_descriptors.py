@@ -99,7 +99,7 @@ class RNNDescriptor:
         _ = self.weight_space
 
     def __hash__(self) -> int:
-        """Of what tells networks apart most: every call looks its network up."""
+        """The hash of the fields that tell networks apart most, since every call looks its network up."""
         return hash((self.cell_mode.value, self.input_size, self.hidden_size, self.num_layers))
 
     @property
@@ -108,7 +108,7 @@ class RNNDescriptor:
 
     @cached_property
     def weight_space(self) -> WeightSpace:
-        """That of the network; checks its sizes."""
+        """The layout of the network's weights; checks its sizes."""
         return WeightSpace(self.network(1, 1, is_training=False))
 
     @cached_property

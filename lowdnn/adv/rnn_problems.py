@@ -126,11 +126,11 @@ class PlannedProblem:
 
     @property
     def largest_workspace_bytes(self) -> int:
-        """That of any candidate, which another alignment or fewer tensors may put first."""
+        """The largest workspace of all candidates, any of which another alignment or fewer tensors may put first."""
         return max(candidate.plan.workspace_bytes for candidate in self._ranking.candidates)
 
     def prepared(self, handle: Handle) -> Callable[[Mapping[str, int], int], None]:
-        """What launches the plan into the handle's stream, on tensors at addresses by port, with a workspace."""
+        """A launch of the plan into the handle's stream, on tensors at addresses by port, with a workspace."""
         if self._loaded is None:
             self._loaded = handle.load(self._candidate.plan)
             self._order = tuple(self._ports[uid] for uid in self._loaded.uids)
@@ -143,7 +143,7 @@ class PlannedProblem:
 
 
 class RnnPlans:
-    """What a handle keeps for recurrent networks."""
+    """The plans that a handle keeps for recurrent networks."""
 
     def __init__(self) -> None:
         self._networks: dict[tuple[RNNDescriptor, int, int, bool], SizedNetwork] = {}

@@ -161,7 +161,7 @@ class Descriptor:
         return f"{self.type.name} descriptor"
 
     def _elements(self, slot: Slot, kind: AttributeType, given: Sequence[Descriptor]) -> list[Any]:
-        """What a get of the type ``kind`` returns."""
+        """The elements that a get of the type ``kind`` returns."""
         if slot.computed is not None:
             method = getattr(self._value, slot.computed.method)
             if slot.computed.asked is not None:

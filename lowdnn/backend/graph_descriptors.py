@@ -85,7 +85,7 @@ class DeviceProperties:
 
     @classmethod
     def of(cls, arch: ArchSpec) -> DeviceProperties:
-        """Those of a device by its facts."""
+        """The properties of a device, by its facts."""
         return cls(json=_json_of(arch))
 
     @read_only(AttributeName.DEVICEPROP_JSON_REPRESENTATION, AttributeType.CHAR)

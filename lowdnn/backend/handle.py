@@ -131,7 +131,7 @@ class Handle(ProcessBound):
         return loaded
 
     def companion(self, kind: type[CompanionT]) -> CompanionT:
-        """What a part of the library keeps with this handle: ``kind()``, made at the first call, until it is closed."""
+        """The object of ``kind`` that the handle keeps until it is closed, made by ``kind()`` at the first call."""
         self.check_open("companion")
         found: CompanionT | None = self._companions.get(kind)
         if found is None:

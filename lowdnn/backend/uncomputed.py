@@ -62,7 +62,7 @@ class Uncomputed:
 
     @property
     def data_type(self) -> DataType:
-        """That of a tensor."""
+        """The data type of a tensor."""
         kind: DataType = self.given[N.TENSOR_DATA_TYPE]
         return kind
 
@@ -87,7 +87,7 @@ def uncomputed_attributes(descriptor_type: DescriptorType) -> Mapping[AttributeN
 def finalized(declaration: type, given: Mapping[AttributeName, Any]) -> Any:
     """The instance of ``declaration`` with the values of ``given``, or of its form for them, or an ``Uncomputed``.
 
-    What can be checked of the latter is checked: all but the values that no engine knows, and what is said about them.
+    An ``Uncomputed`` is checked too, but for the values that no engine knows and attributes that depend on them.
     """
     declared = attributes_of(declaration)
     if not _is_part_of_graphs(declaration):

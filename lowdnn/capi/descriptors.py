@@ -106,7 +106,7 @@ class FilterDescriptor:
 
     @property
     def scalars(self) -> TensorDescriptor:
-        """As those of ``TensorDescriptor``."""
+        """The tensor of scalars, as ``TensorDescriptor`` has it."""
         return _scalars(self)
 
 

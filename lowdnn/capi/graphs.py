@@ -204,7 +204,7 @@ class Builder:
 
 @dataclass(frozen=True)
 class Launched:
-    """What a call launched: the plan, the addresses of its tensors, and the builder, which keeps those of numbers.
+    """A launched call: the plan, the addresses of its tensors, and the builder, which keeps those of numbers.
 
     workspace: the caller's; None where none is needed, or where the handle's own memory stood in.
     """
@@ -250,7 +250,7 @@ class Planned:
 
 
 class KnownCalls:
-    """What calls came to, by their keys; forgets all where there are too many. Safe to use from several threads."""
+    """The outcomes of calls, by their keys; forgets all where there are too many. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._found: dict[Any, Any] = {}

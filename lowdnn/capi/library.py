@@ -51,5 +51,5 @@ def library(machine: str | None = None, python: str | os.PathLike[str] | None = 
 
 @cache
 def cudnn() -> Interface:
-    """What libcudnn.so.9 exports."""
+    """The interface of libcudnn.so.9."""
     return Interface(LIBRARY_NAME, exported_names(), TABLE_NAME, CUDNN, has_packs=True)

@@ -25,7 +25,7 @@ _NUMBER = Struct("=Q")
 
 @dataclass(frozen=True)
 class Content:
-    """What is in a variant pack: uids, the addresses of their tensors, the workspace."""
+    """The content of a variant pack: uids, the addresses of their tensors, the workspace."""
 
     uids: tuple[int, ...]
     pointers: tuple[int, ...]
@@ -59,7 +59,7 @@ class Packs:
             _NUMBER.pack_into(found, pool.IS_USED, is_used)
 
     def content(self, pointer: Address) -> Content | None:
-        """What is in the pack behind ``pointer``, while a library keeps it."""
+        """The content of the pack behind ``pointer``, while a library keeps it."""
         place = self._place(pointer)
         if place is None:
             return None

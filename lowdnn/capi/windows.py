@@ -34,7 +34,7 @@ class Axis:
 
     @property
     def runs(self) -> list[_Run]:
-        """What the taps see, in as few runs as possible."""
+        """The parts of the image that the taps see, in as few runs as possible."""
         seen = ((tap, *self._windows(tap)) for tap in range(self.taps))
         runs = []
         for (first, count), taps in groupby(seen, key=lambda found: found[1:]):

@@ -185,7 +185,7 @@ class _State:
         return ", ".join(text.replace("{i}", str(i)) for i in range(len(self.held)))
 
     def rounded(self, text: str) -> str:
-        """The same, rounded to the compute types."""
+        """``text`` for each number of the state, rounded to the compute types."""
         found = []
         for i, (kind, held) in enumerate(zip(self.kinds, self.held, strict=True)):
             storage, value = dtypes.info(kind).c_type, text.replace("{i}", str(i), 1)

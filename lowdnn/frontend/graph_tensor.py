@@ -165,7 +165,7 @@ class Tensor(TensorAttributes):
         return self
 
     def set_alignment_value(self, value: int) -> Self:
-        """What divides every element of the tensor, such as the offsets of a grouped matmul; no engine needs it."""
+        """Sets a divisor of all elements, such as the offsets of a grouped matmul; no engine needs it."""
         self._alignment_value = integer(value, f"{self.label}.alignment_value", 1)
         return self
 

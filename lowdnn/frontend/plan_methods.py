@@ -80,7 +80,7 @@ class PlanMethods:
         override_shapes: Sequence[Sequence[int]] | None = None,
         override_strides: Sequence[Sequence[int]] | None = None,
     ) -> int:
-        """The same of the plan at ``index``."""
+        """Bytes of workspace that the plan at ``index`` needs."""
         shapes = self._other_shapes(override_uids, override_shapes, override_strides)
         return self._planned().at(index).workspace_bytes(shapes, self._engines())
 

@@ -1,4 +1,4 @@
-"""What a tensor's getters and setters have, as attributes: ``tensor.dim`` is ``tensor.get_dim()``."""
+"""A tensor's getters and setters as attributes: ``tensor.dim`` is ``tensor.get_dim()``."""
 
 from __future__ import annotations
 

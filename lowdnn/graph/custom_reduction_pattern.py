@@ -18,7 +18,8 @@ Pointwise = tuple[PointwiseOperation, ...]
 class FusedCustomReduction:
     """A custom reduction and what is fused with it.
 
-    before: for each x, over its dims, with x as its result. What two of them need both compute; one stores it.
+    before: for each x, over its dims, with x as its result. A tensor that two of them need is computed
+    by both and stored by one.
     after: for each y, over its dims, with y as its anchor.
     """
 

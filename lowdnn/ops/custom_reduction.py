@@ -72,12 +72,12 @@ class CustomReduction:
 
     @property
     def operations(self) -> tuple[PointwiseOperation, ...]:
-        """Those of the operator."""
+        """The pointwise operations of the operator."""
         return tuple(op for op in self.operator.operations if isinstance(op, PointwiseOperation))
 
     @property
     def left(self) -> tuple[Tensor, ...]:
-        """What stands for the state on the left."""
+        """The tensors that stand for the state on the left."""
         return self.operator.given[: len(self.y)]
 
     @property

@@ -103,7 +103,7 @@ class DescribedReduction:
         self.operation(count(-1, -1).__next__)
 
     def operation(self, new_uid: Callable[[], int]) -> ReductionOperation | CustomReduction:
-        """What it stands for; raises that operation's errors.
+        """The operation that the descriptor stands for; raises that operation's errors.
 
         new_uid: uids for the tensors of the sub-graph, which are its own, those by value apart.
         """
@@ -142,7 +142,7 @@ class DescribedReduction:
 
     @property
     def _extents(self) -> list[tuple[int, int]]:
-        """Of x and y, where they are one tensor each of the same rank without a sub-graph."""
+        """Pairs of extents of x and y, where they are one tensor each without a sub-graph; otherwise none."""
         is_plain = self.subgraph is None and (len(self.x), len(self.y)) == (1, 1)
         return list(zip(self.x[0].dims, self.y[0].dims, strict=False)) if is_plain else []
 

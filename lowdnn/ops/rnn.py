@@ -1,4 +1,4 @@
-"""What the three operations of recurrent networks share: the network, and the tensors that it runs on.
+"""The common part of the three operations of recurrent networks: the network, and the tensors that it runs on.
 
 A cell makes the next state from a row x and the last state h, with σ(v) = 1 / (1 + e^-v) and v = W x + bW + R h + bR,
 a block of H rows for each gate:
@@ -140,7 +140,7 @@ class Rnn:
 
     @property
     def dropout_scale(self) -> float:
-        """What elements that are kept are multiplied by; 0 where none are."""
+        """The factor of elements that are kept; 0 where none are."""
         kept = 1 - self.dropout_probability
         return 1 / kept if kept else 0.0
 

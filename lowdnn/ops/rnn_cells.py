@@ -36,8 +36,10 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class PlainArithmetic(Arithmetic):
-    """That of a plain implementation in ``data_type``, which sums in FLOAT or DOUBLE and stores every product, gate and
-    state in its own type."""
+    """The arithmetic of a plain implementation in ``data_type``.
+
+    It sums in FLOAT or DOUBLE, and stores every product, gate and state in its own type.
+    """
 
     data_type: DataType
     uses_tf32: bool
@@ -54,7 +56,7 @@ class PlainArithmetic(Arithmetic):
 
 @dataclass(frozen=True)
 class Weights:
-    """Of one pseudo-layer, biases being 0 where there are none. w: None where the input goes to the gates itself."""
+    """The weights of one pseudo-layer; missing biases are 0. w: None where the input goes to the gates itself."""
 
     w: Array | None
     r: Array
@@ -89,7 +91,7 @@ class State:
 
 @dataclass(frozen=True)
 class Gradient:
-    """Of a step's gates (as ``rnn_saved`` has them), of the state before it, and of h behind the projection."""
+    """Gradients of a step's gates (as ``rnn_saved`` has them), of the state before it, and of the projected h."""
 
     gates: Array
     h: Array

@@ -5,7 +5,7 @@
 The network, its formulas and its sizes: ``rnn``. Sequences x (T, B, I) and y (T, B, D * S), or packed:
 ``rnn_sequences``. seq_lengths (B,) in INT32: the steps of each sequence; without them all have T. w: the weight space
 (``rnn_weights``). States hx, hy (L * D, B, S) and cx, cy (L * D, B, H); without hx and cx they begin with 0. y is
-padding_fill past the end of a sequence. What is saved for the gradients: ``rnn_saved``; an inference saves nothing.
+padding_fill past the end of a sequence. A training forward saves the tensors of ``rnn_saved`` for the gradients.
 Element i, row-major, of the outputs between layers (L - 1, T, B, D * S) is dropped where word i of the random numbers
 with dropout_seed and dropout_offset says so (``rng``); both hold one INT64.
 Sums, gates and cell states are computed in FLOAT, or in DOUBLE for an x in DOUBLE; states are rounded to the type of x.

@@ -115,7 +115,7 @@ class Walk:
         return np.zeros((rnn.pseudo_layers, rnn.batch_size, size))
 
     def cell(self, place: int) -> Cell:
-        """That of a pseudo-layer."""
+        """The cell of a pseudo-layer."""
         weights = Weights.of(self.values["w"], WeightSpace(self.rnn).layers[place])
         return cell_of(self.rnn, weights, self.arithmetic)
 
@@ -169,7 +169,7 @@ class Walk:
         return of_input, np.concatenate([others, dgates[..., 3 * rnn.hidden_size :]], axis=-1)
 
     def _recurrent_gradient(self, dgates: Array, sums: Array, states: Array) -> Array:
-        """That of R, (G * H, S)."""
+        """The gradient of R, (G * H, S)."""
         rnn, size = self.rnn, self.rnn.hidden_size
         if rnn.reset_after:
             return self._sum_of_products(sums, states)

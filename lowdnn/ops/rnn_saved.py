@@ -1,4 +1,4 @@
-"""What a training forward of a recurrent network saves for its gradients, and where it lies in a reserve space.
+"""The tensors that a training forward saves for its gradients, and their places in a reserve space.
 
 Tensors are row-major, in the type of x unless said otherwise; rows past a sequence's length are 0.
 

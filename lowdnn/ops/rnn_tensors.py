@@ -86,7 +86,7 @@ def check_needs(where: str, tensors: Tensors, needs: Needs) -> None:
 
 
 def taken(kind: type, tensors: Mapping[str, Tensor], needs: Needs) -> dict[str, Any]:
-    """Those of ``tensors`` that an operation of ``kind`` with these ``needs`` may have."""
+    """The part of ``tensors`` that an operation of ``kind`` with these ``needs`` may have."""
     ports = [item.field for item in declared_in(kind) if needs.get(item.field, (True, ""))[0]]
     return {port: tensors[port] for port in ports if port in tensors}
 

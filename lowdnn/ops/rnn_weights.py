@@ -38,7 +38,7 @@ class Region:
 
 @dataclass(frozen=True)
 class LayerRegions:
-    """Of one pseudo-layer; None for what it does not have."""
+    """The regions of one pseudo-layer; None for those that it does not have."""
 
     w: Region | None
     r: Region

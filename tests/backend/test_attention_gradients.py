@@ -89,7 +89,7 @@ def sink() -> Attributes:
 
 
 def pointwise(mode: PointwiseMode, **more: Descriptor) -> Descriptor:
-    """What makes the modified scores of the scores, in FLOAT."""
+    """A pointwise operation in FLOAT that makes modified scores."""
     arithmetic = made(
         D.POINTWISE,
         (N.POINTWISE_MODE, T.POINTWISE_MODE, mode),

@@ -54,7 +54,7 @@ class World:
         return bool(self.rng.random() < probability)
 
     def pointer(self, value: Any) -> Any:
-        """What C passes for an element."""
+        """The form in which C passes an element."""
         if isinstance(value, Descriptor | Handle):
             self.kept.append(value)
             return self.binding.state.objects.add(value)
@@ -76,7 +76,7 @@ class World:
         return int(self.choose(types)) if types and self.chance(0.75) else self.choose([*map(int, T), 77, -1])
 
     def elements(self, slot: Slot | None, sample: Descriptor, name: int, kind: int) -> list[Any]:
-        """Of the attribute type ``kind``: those of a finalized descriptor, or any."""
+        """Elements of the attribute type ``kind``: those of a finalized descriptor, or any."""
         if slot is not None and kind in slot.read_types and self.chance(0.6):
             found = status_and_value(partial(sample.get_attribute, name, kind))[1]
             if found:
@@ -112,7 +112,7 @@ def world(caller: Caller, binding: Binding, handle: Handle, operations: dict[Des
 
 @pytest.mark.parametrize("kind", D, ids=lambda kind: kind.name)
 def test_sets(world: World, kind: DescriptorType) -> None:
-    """Of a descriptor that is not finalized yet; then both are finalized, and hold the same."""
+    """Sets on a descriptor that is not finalized yet; then both are finalized, and hold the same."""
     slots, sample = _slots(kind), world.samples[kind]
     for _ in range(3):
         pointer, mirror = world.caller.create(kind), create(kind)
@@ -136,7 +136,7 @@ def test_sets(world: World, kind: DescriptorType) -> None:
 
 @pytest.mark.parametrize("kind", D, ids=lambda kind: kind.name)
 def test_gets(world: World, kind: DescriptorType) -> None:
-    """Of a finalized descriptor and of one that is not."""
+    """Gets from a finalized descriptor and from one that is not."""
     slots, sample = _slots(kind), world.samples[kind]
     pointer, empty = world.pointer(sample), world.caller.create(kind)
     for _ in range(_CALLS):
@@ -167,7 +167,7 @@ def test_a_question_about_a_configuration(world: World) -> None:
 
 
 def _held(descriptor: Descriptor) -> dict[tuple[int, int], tuple[Status, Any]]:
-    """What it gives by attribute and type."""
+    """Statuses and values that gets give, by attribute and type."""
     found = {}
     for name, slot in _slots(descriptor.type).items():
         for kind in slot.read_types:

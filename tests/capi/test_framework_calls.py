@@ -69,7 +69,7 @@ class Frontend:
         return engine
 
     def notes(self, config: int) -> list[NumericalNote]:
-        """As plans fetch them: the count alone is asked for with the size of an array that is not there."""
+        """Fetches the notes as frameworks do: a query of the count names the size of an array that is not there."""
         engine = self.engine(config)
         counts = {self._count(engine, N.ENGINE_NUMERICAL_NOTE, T.NUMERICAL_NOTE, asked) for asked in (0, NOTE_TYPES)}
         (count,) = counts
@@ -151,7 +151,7 @@ class Case:
         self.addresses = [self.memory.put(np.ascontiguousarray(array.transpose(0, 2, 3, 1))) for array in arrays]
 
     def graph(self, handle: int, scalars: AttributeType) -> int:
-        """As both frameworks build it; alpha and beta are FLOAT, or DOUBLE where the compute type is."""
+        """The graph that both frameworks build; alpha and beta are FLOAT, or DOUBLE where the compute type is."""
         made = self.caller.made
         two = (T.INT64, PADDING, PADDING)
         convolution = made(

@@ -33,7 +33,7 @@ def integers(*shape: int) -> Array:
 
 
 def reference(operation: type, **arrays: Array) -> Array:
-    """What a convolution's operation gives; the port without values is its result."""
+    """The result of a convolution's operation; the port without values is its result."""
     shapes = {"x": X, "w": W, "y": Y, "dy": Y, "dw": W}
     ports = ("x", "w", "y") if operation is ConvolutionForward else ("x", "dy", "dw")
     tensors = {port: Tensor(1, DataType.FLOAT, shapes[port], packed_strides(shapes[port]), 16) for port in ports}

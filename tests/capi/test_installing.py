@@ -186,7 +186,7 @@ def test_children_that_run_no_sitecustomize_are_connected(tmp_path: Path) -> Non
 @needs_gcc
 @pytest.mark.parametrize("flags", [(), ("-I",)], ids=["connected at its start", "connected at the first call"])
 def test_a_call_behind_the_end_starts_no_other_python(flags: tuple[str, ...], tmp_path: Path) -> None:
-    """As destructors of C++ make them, of objects that live as long as the process."""
+    """Destructors of C++ objects that live as long as the process make such calls."""
     (tmp_path / "late.c").write_text(
         "#include <stdio.h>\nint cudnnGraphVersionCheck(void);\nint now(void) { return cudnnGraphVersionCheck(); }\n"
         '__attribute__((destructor)) static void late(void) { printf("late %d\\n", now()); }\n'

@@ -135,7 +135,7 @@ def test_threads_have_packs_of_their_own(caller: Caller, binding: Binding) -> No
 
 
 class Twin:
-    """The same calls on two packs: one of the library's, where it keeps it, and one of Python's."""
+    """A pair of packs that get the same calls: one of the library's, where it keeps it, and one of Python's."""
 
     def __init__(self, caller: Caller, binding: Binding) -> None:
         self.caller, self.packs = caller, binding.state.packs

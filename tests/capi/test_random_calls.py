@@ -57,7 +57,7 @@ class Work:
                 self._pool[self._rng.randrange(len(self._pool))] = self._created.value
 
     def _fill(self) -> None:
-        """What arrays hold: zeros, extents, or pointers."""
+        """Fills the arrays: zeros, extents, or pointers."""
         extents = [self._rng.choice((1, 1, 2, 3, 4, 8)) for _ in range(64)]
         content: Any = self._rng.choice(
             (

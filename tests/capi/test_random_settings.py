@@ -96,7 +96,7 @@ def pooling(rng: random.Random) -> Drawn:
 
 
 class Reader:
-    """What the get function of a kind writes, in its order; arrays have 8 elements."""
+    """Reads what the get function of a kind writes, in its order; arrays have 8 elements."""
 
     def __init__(self, name: str, form: str) -> None:
         self.name, self.form = name, form

@@ -51,7 +51,7 @@ def sequences(caller: Caller, size: int, lengths: tuple[int, ...] = (4, 2, 1)) -
 
 
 def numbers(caller: Caller, name: str, descriptor: int, *kinds: Any) -> list[Any]:
-    """What a call on a descriptor writes through its pointers."""
+    """The numbers that a call on a descriptor writes through its pointers."""
     values = [kind() for kind in kinds]
     caller.call(name, descriptor, *map(ctypes.byref, values))
     return [value.value for value in values]
@@ -88,7 +88,7 @@ def test_a_clip_is_kept_whenever_it_is_set(caller: Caller) -> None:
 
 
 def test_addresses_of_weights(caller: Caller) -> None:
-    """As PyTorch asks for them: descriptors of three dimensions."""
+    """PyTorch asks for them by descriptors of three dimensions."""
     handle, descriptor = caller.handle(), network(caller)
     size = caller.output("cudnnGetRNNWeightSpaceSize", handle, descriptor, kind=ctypes.c_size_t)
     assert size == 4 * (2 * (32 * 5 + 32 * 8) + 2 * (32 * 16 + 32 * 8) + 4 * 64)

@@ -35,7 +35,7 @@ def laid_out(x: Array, vector: int) -> Array:
 
 
 def read(memory: Memory, address: int) -> Array:
-    """What lies at the address, as (N, C, H, W)."""
+    """The values at the address, as (N, C, H, W)."""
     found = memory.get(address)
     n, c, h, w, vector = found.shape
     return found.transpose(0, 1, 4, 2, 3).reshape(n, c * vector, h, w)

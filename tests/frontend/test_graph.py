@@ -206,7 +206,7 @@ def test_the_order_of_steps(handle: Handle) -> None:
 
 
 def test_outputs_are_arrays_of_the_inputs_library(monkeypatch: pytest.MonkeyPatch, handle: Handle) -> None:
-    """What is asked of PyTorch, of a module in its place: its type of the same name, the tensor's dims and strides."""
+    """A module in the place of PyTorch is asked for its type of the same name, by the tensor's dims and strides."""
     made: list[Any] = []
 
     class Array:

@@ -167,7 +167,7 @@ def test_methods_of_what_is_not_computed_say_so(method: str) -> None:
 
 
 def differences(line: str) -> Iterator[str]:
-    """What a signature of theirs has that ours has not."""
+    """Parts of cudnn-frontend's signature that lowdnn's does not have."""
     path, _, rest = line.partition("(")
     found = find(path)
     if found is None:

@@ -1,4 +1,4 @@
-"""What tensors have as attributes, whatever set it; who set it; and what no graph takes."""
+"""Attributes of tensors: their values, who set them, and values that no graph takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is fused with a custom reduction, and what is not."""
+"""The operations that are fused with a custom reduction, and those that are not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add(builder: CaseBuilder, *x: Tensor, operator: str = "add") -> tuple[Tensor
 
 
 def test_operations_on_both_sides() -> None:
-    """What two tensors need both compute; a tensor on the way is stored once."""
+    """Two tensors compute a shared operand each; a tensor on the way is stored once."""
     builder = CaseBuilder()
     shared = builder.pointwise(M.ABS, builder.tensor(DIMS, F32), store=F32)
     first, second = (builder.pointwise(mode, shared) for mode in (M.NEG, M.SQRT))

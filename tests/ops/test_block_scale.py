@@ -98,7 +98,7 @@ def test_checks() -> None:
 
 
 def test_sizes_of_axes() -> None:
-    """Those of the last axes; all but one are 1."""
+    """Sizes are those of the last axes; all but one are 1."""
     x, y = tensor(1, (3, 4, 64), E4M3), tensor(3, (3, 4, 64))
     by_columns, by_rows = tensor(2, (3, 4, 4), FLOAT), tensor(2, (3, 1, 64), FLOAT)
     for scale, sizes, axis in ((by_columns, (1, 16), 2), (by_rows, (4, 1), 1), (by_rows, (1, 4, 1), 1)):

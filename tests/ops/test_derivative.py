@@ -84,7 +84,7 @@ def _used(alphas: dict[str, float], tensors: dict[str, Tensor]) -> dict[str, flo
 
 
 def test_random_chains() -> None:
-    """What is read several times, and on several ways; steps on the way have no share."""
+    """Operands are read several times, on several ways; steps on the way have no share."""
     smooth = [mode for mode in WITH if mode not in (M.LOG, M.SQRT, M.RSQRT, M.POW, M.DIV, M.RECIPROCAL, M.TAN, M.ATAN2)]
     rng = np.random.default_rng(seed := fresh_seed())
     for number in range(40):
@@ -122,7 +122,7 @@ def test_modes_without_a_derivative(mode: PointwiseMode) -> None:
 
 
 def test_sums_and_masks_pass_the_gradient_on() -> None:
-    """What a mask puts near minus infinity has no gradient anyway, if that is said; another constant does not count."""
+    """A score near minus infinity has no gradient anyway, if that is said; another constant does not count."""
     writer = NodeWriter()
     x, bias, t = (writer.tensor(DIMS, kind) for kind in (F64, F64, DataType.BOOLEAN))
     total = writer.pointwise(Pointwise(M.ADD, F64), bias, x, virtual=F64)

@@ -45,7 +45,7 @@ NETWORKS = {
 
 
 def loss(forward: RnnForward, values: dict[str, NDArray[Any]]) -> float:
-    """What the gradients are of; y is 0 past the end of a sequence."""
+    """The loss that has the gradients; y is 0 past the end of a sequence."""
     found = forward.reference({port: values[port] for port in ports_of(forward)})
     gradients = {"y": "dy", "hy": "dhy", **({"cy": "dcy"} if forward.rnn.is_lstm else {})}
     return float(sum(np.sum(found[port] * values[gradient]) for port, gradient in gradients.items()))

@@ -40,7 +40,7 @@ class Toolchain:
         subprocess.run([self.compiler, *_STRICT, *arguments, *_LIBRARIES], cwd=folder, check=True)
 
     def output(self, folder: Path, environment: dict[str, str]) -> str:
-        """What ./program prints; anything on standard error is a failure, as is an exit code."""
+        """The text that ./program prints; anything on standard error is a failure, as is an exit code."""
         done = subprocess.run(
             [*self.runner, "./program"], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
         )

@@ -42,7 +42,7 @@ class CudaRuntime:
         assert code == 0, f"{name}: {code}: {self.text(code)}"
 
     def output(self, name: str, *arguments: Any, kind: Any = ctypes.c_void_p) -> Any:
-        """What a call writes through its first argument, a pointer."""
+        """The value that a call writes through its first argument, a pointer."""
         value = kind()
         self.call(name, ctypes.byref(value), *arguments)
         return value.value

@@ -1,4 +1,4 @@
-"""What cuDNN 9.28 has of descriptor types and attributes: the rows of ``tests/backend/attributes.txt``."""
+"""Descriptor types and attributes of cuDNN 9.28: the rows of ``tests/backend/attributes.txt``."""
 
 from __future__ import annotations
 

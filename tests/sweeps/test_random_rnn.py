@@ -31,7 +31,7 @@ def test_drawn_lines_are_graphs() -> None:
 
 @pytest.mark.parametrize("sample", range(_SAMPLES))
 def test_sample_under_the_race_detector(sample: int) -> None:
-    """The same lines in each run, so that their kernels are; the data are drawn afresh."""
+    """Each run draws the same lines, and so compiles no new kernels; the data are drawn afresh."""
     rng, seed = np.random.default_rng(sample), fresh_seed()
     lines = [draw_rnn(rng, 24, 4, 5) for _ in range(_CASES_OF_A_SAMPLE)]
     with Handle.open("emulated", policy="fuzz(7),early,races") as handle:

@@ -142,7 +142,7 @@ def folded_descriptors(
 
 
 class _Transforms(NamedTuple):
-    """Those of the filter, the response, the gradient, and of the gradient back."""
+    """The transforms of the filter, the response and the gradient, and the one of the gradient back."""
 
     w: TensorTransformDescriptor
     dy: TensorTransformDescriptor
@@ -151,7 +151,7 @@ class _Transforms(NamedTuple):
 
 
 class _Fold(NamedTuple):
-    """What each spatial dimension is padded by: taps and responses behind the last one, images on both sides."""
+    """The padding of each spatial dimension: taps and responses behind the last one, images on both sides."""
 
     taps: tuple[int, ...]
     responses: tuple[int, ...]

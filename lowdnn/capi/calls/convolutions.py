@@ -130,7 +130,7 @@ class Problem:
         return HeurMode.FALLBACK if self.convolution.math_type is MathType.FMA_MATH else HeurMode.A
 
     def math_type(self, *, uses_tensor_cores: bool) -> MathType:
-        """What a candidate computes with, as a math type for which ``mode`` is what it is for this problem."""
+        """The math type that a candidate computes with, for which ``mode`` is what it is for this problem."""
         if self.mode is HeurMode.FALLBACK:
             return MathType.FMA_MATH
         return MathType.TENSOR_OP_MATH if uses_tensor_cores else MathType.DEFAULT_MATH

@@ -91,7 +91,7 @@ def _store(builder: Builder, index: Tensor, address: Address, stored: tuple[Data
 
 def _check_count(count: int, indices_type: IndicesType, name: str) -> None:
     bits = 8 * index_bytes(indices_type)
-    # Those of 32 and 64 bits are signed here.
+    # Indices of 32 and 64 bits are signed here.
     most = 1 << (bits if bits < 32 else bits - 1)
     if count > most:
         raise NotSupportedError.at(

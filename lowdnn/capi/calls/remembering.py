@@ -66,7 +66,7 @@ class _Form:
         return cls(function.name, **{kind: tuple(places) for kind, places in kinds.items()})
 
     def key(self, state: State, arguments: Arguments) -> Arguments | None:
-        """What is equal for two calls that come to the same; None for a call that has no alpha or beta to read."""
+        """The key that two calls share if one plan serves both; None for a call that has no alpha or beta to read."""
         find = state.objects.find
         addresses = [arguments[place] or 0 for place in self.addresses]
         given = [address for address in addresses if address]

@@ -40,7 +40,7 @@ def functions() -> Mapping[str, Function]:
 
 @cache
 def cudart() -> Interface:
-    """What libcudart.so.13 exports."""
+    """The interface of libcudart.so.13."""
     return Interface(RUNTIME_NAME, tuple(sorted(functions())), "lowdnn_cudart_table", _FALLBACKS)
 
 

@@ -137,7 +137,7 @@ def destroy_instance(state: RuntimeState, instance: Address) -> None:
 
 
 def _tell(found: Sequence[int], nodes: Address, count: Address, where: str) -> None:
-    """As many nodes as fit, and how many they are; without ``nodes``, how many there are. The rest is NULL."""
+    """Writes as many nodes as fit, then NULL, and their count; without ``nodes``, the count of all."""
     if not nodes:
         write_outputs((count, "Q", len(found), f"{where}.count"))
         return

@@ -1,4 +1,4 @@
-"""What the calls of the stand-in work on: the emulated driver, and the last error of each thread."""
+"""The state of the stand-in: the emulated driver, and the last error of each thread."""
 
 from __future__ import annotations
 
@@ -88,5 +88,5 @@ def code_of(error: BaseException) -> int:
 
 
 def text_of(name: str, error: BaseException) -> str:
-    """What cudaGetErrorString tells of a failure of the function ``name``."""
+    """The text that cudaGetErrorString gives for a failure of the function ``name``."""
     return f"{name}: {error}" if isinstance(error, LowdnnError) else f"{name}: {type(error).__name__}: {error}"

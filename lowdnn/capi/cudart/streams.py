@@ -72,7 +72,7 @@ def capture_info(
     edges: Address,
     count: Address,
 ) -> None:
-    """The status, a number of the capture and its graph. Which nodes come before the next one is not told."""
+    """Writes the status, a number of the capture and its graph, but not the nodes before the next one."""
     where = "cudaStreamGetCaptureInfo"
     found = state.entered().graph_calls.captured(stream or 0)
     if found and (dependencies or edges or count):

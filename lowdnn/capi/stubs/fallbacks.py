@@ -41,7 +41,7 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Fallbacks:
-    """What a library answers by itself.
+    """The answers that a library gives by itself.
 
     single: the answers of single functions, by name.  others: that of all others.  constants: what they refer to.
     """

@@ -36,7 +36,10 @@ def libpython() -> str:
 
 
 class StartingStubs:
-    """As ``PlainStubs``. What the code refers to lies behind the constants of the stubs' own answers."""
+    """Stubs that start Python, with the methods of ``PlainStubs``.
+
+    The data that their code refers to lie behind the constants of the stubs' own answers.
+    """
 
     slots_bytes = SLOTS_BYTES
     #: Older C libraries have dlopen in a file of its own, which newer ones keep.

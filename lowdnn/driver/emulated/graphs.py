@@ -62,7 +62,7 @@ class Graph:
         return tuple(before[: before.index(node)][-1:])
 
     def copied(self) -> Graph:
-        """The same nodes, with copies of the graphs inside of them."""
+        """A graph of the same nodes, with copies of the graphs inside of them."""
         nodes = {
             node: Child(work.graph.copied(), work.handle) if isinstance(work, Child) else work
             for node, work in self.nodes.items()

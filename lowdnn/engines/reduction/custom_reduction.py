@@ -103,8 +103,10 @@ class _Problem:
         )
 
     def _width(self, arch: ArchSpec, unroll: int) -> int:
-        """As many threads as have work; no more than fill the device, and a warp of outputs side by side where the
-        contiguous axis is kept."""
+        """Threads of an output: as many as have work, but no more than fill the device.
+
+        Where the contiguous axis is kept, a warp has outputs side by side.
+        """
         layout = self.layout
         useful = floor_power(layout.groups // (unroll * (1 if layout.is_row else _MIN_GROUPS)))
         filling = ceil_power(ceil_div(arch.sm_count * arch.threads_per_sm, max(1, layout.outputs)))
@@ -112,7 +114,7 @@ class _Problem:
         return min(useful, most, max(least, filling))
 
     def _slices(self, arch: ArchSpec, width: int, unroll: int) -> int:
-        """As many as fill the device, each long enough to be worth a block."""
+        """Slices of an output: as many as fill the device, each long enough to be worth a block."""
         blocks = max(1, ceil_div(self.layout.outputs, THREADS // width))
         longest = self.layout.groups // (width * unroll * _MIN_GROUPS)
         return min(floor_power(arch.sm_count * BLOCKS_PER_SM // blocks), floor_power(longest), _SLICES[-1])

@@ -1,4 +1,4 @@
-"""How the kernels of custom reductions walk over one, and their launches."""
+"""The stages of a custom reduction: how its kernels walk over the elements, and their launches."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class CombineParams:
 
 @dataclass(frozen=True)
 class CustomStages:
-    """What is decided about one custom reduction.
+    """The decisions about one custom reduction.
 
     width: threads of an output.  unroll: groups in flight per thread.  wanted_slices: how many slices an output is cut
     into; fewer where it has fewer groups.

@@ -83,7 +83,7 @@ class Array:
         return replace(self, dims=dims, strides=(stride, *self.strides[2:]))
 
     def tensor(self, uid: int) -> Tensor:
-        """What the array is in a graph of its own."""
+        """The array as a tensor in a graph of its own."""
         return Tensor(uid, self.data_type, self.dims, self.strides, self.alignment_bytes)
 
     def is_aligned(self, element_count: int, *strides: int) -> bool:

@@ -53,7 +53,7 @@ class _Gradients:
         self._dgates = needed(self._saved("dgates"))
 
     def add_products(self, inputs: Array, states: Array) -> None:
-        """Those of W, R and P, from the rows of the layer's input and of the states before each step."""
+        """Adds the gradients of W, R and P, from the rows of the layer's input and of the states before each step."""
         self._multiply(self._of_input, inputs, self._region("w"))
         for gradients, (first, count), is_reset in self._recurrent_parts:
             rows = self._reset if is_reset else states
@@ -63,7 +63,7 @@ class _Gradients:
             self._multiply(dprojected, needed(unprojected), self._region("projection"))
 
     def add_sums(self) -> None:
-        """Those of the biases."""
+        """Adds the gradients of the biases."""
         self._sum(self._of_input, self._region("input_bias"))
         for gradients, (first, count), _ in self._recurrent_parts:
             self._sum(gradients, _rows_of(self._region("recurrent_bias"), first, count))

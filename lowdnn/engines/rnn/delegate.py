@@ -1,4 +1,4 @@
-"""What other engines compute of a recurrent network: products, sums of columns, transposes."""
+"""Parts of a recurrent network that other engines compute: products, sums of columns, transposes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the recurrence of a layer reads and writes, whatever kernels compute it.
+"""Arrays that the recurrence of a layer reads and writes, whatever kernels compute it.
 
 Arrays have a direction as their first axis: over steps (D, T, B, elements), at the ends of sequences (D, B, elements),
 weights (D, rows, columns). Rows past the end of a sequence become 0, those of the output of the last layer ``fill``.

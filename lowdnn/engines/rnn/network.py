@@ -19,7 +19,7 @@ RnnOperation = RnnForward | RnnBackwardData | RnnBackwardWeights
 
 @dataclass(frozen=True)
 class Network:
-    """``operation`` with its tensors as arrays. Of a port without a tensor, arrays are None."""
+    """``operation`` with its tensors as arrays. The array of a port without a tensor is None."""
 
     operation: RnnOperation
 

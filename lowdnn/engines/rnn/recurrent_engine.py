@@ -42,7 +42,7 @@ class RecurrentEngine(SingleOperation[RnnOperation]):
 
     @abstractmethod
     def recurrence(self, rnn: Rnn, arch: ArchSpec, chosen: Choices) -> Recurrence:
-        """What computes the layers between their products."""
+        """The launches that compute the layers between their products."""
 
     def limit(self, operation: RnnOperation, arch: ArchSpec) -> str:
         """Limits what kernels count with 32 bits, and the launches of a plan."""
@@ -77,7 +77,7 @@ class RecurrentEngine(SingleOperation[RnnOperation]):
 
 
 def _notes(network: Network) -> tuple[NumericalNote, ...]:
-    """Those of a plan: FLOAT goes to tensor cores as TF32 only."""
+    """The numerical notes of a plan: FLOAT goes to tensor cores as TF32 only."""
     found: list[NumericalNote] = []
     if network.data_type is not DataType.DOUBLE and (network.data_type is not DataType.FLOAT or network.rnn.uses_tf32):
         found.append(NumericalNote.TENSOR_CORE)

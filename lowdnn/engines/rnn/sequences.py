@@ -23,7 +23,7 @@ from lowdnn.ops.rnn import Rnn
 
 @dataclass(frozen=True)
 class Sequences:
-    """What the operations share: where launches go, who makes them, and copies of sequences."""
+    """The context that the operations share: where launches go, who makes them, and copies of sequences."""
 
     network: Network
     arch: ArchSpec

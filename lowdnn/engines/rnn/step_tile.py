@@ -87,7 +87,7 @@ class StepProblem:
 
     @property
     def value_bytes(self) -> int:
-        """Of a sum."""
+        """Bytes of a sum."""
         return dtypes.info(cell_type(self.data_type)).size_bytes
 
     @property
@@ -100,7 +100,7 @@ class StepProblem:
         return 2 * self.units * self.rows_per_unit * self.batch * self.directions * self.element_bytes
 
     def shared_bytes(self, tile: StepTile) -> int:
-        """Those of ``StepProduct`` (``step_product.cuh``)."""
+        """Shared memory of ``StepProduct`` (``step_product.cuh``)."""
         pitch = tile.columns if tile.columns % 32 == 8 else tile.columns + 8
         return tile.warps * self._rows(tile) * pitch * self.value_bytes
 
@@ -133,7 +133,7 @@ class StepProblem:
 
     @property
     def _most_sums(self) -> int:
-        """Of a tile; fewer where each row is a unit of its own, whose cell takes registers."""
+        """The most sums of a tile; fewer where each row is a unit of its own, whose cell takes registers."""
         most = 64 * _MOST_SUMS[self.unit]
         return min(most, _MOST_SINGLE) if self.rows_per_unit == 1 else most
 

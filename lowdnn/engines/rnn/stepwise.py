@@ -164,7 +164,7 @@ def _backward_phase(
 
 
 def _limits(rnn: Rnn) -> tuple[float, float]:
-    """Those of a clip; not used without one."""
+    """The bounds of a clip; they are not used without one."""
     return (rnn.clip.lower, rnn.clip.upper) if rnn.clip else (0.0, 0.0)
 
 

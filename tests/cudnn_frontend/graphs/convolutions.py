@@ -158,7 +158,7 @@ def test_gradient_of_the_data(session: Session) -> None:
 
 
 def test_gradient_of_the_filter(session: Session) -> None:
-    """Of what was scaled, shifted and rectified before the convolution."""
+    """The image is scaled, shifted and rectified before the convolution."""
     x, dy = integers(2, 16, 8, 8), integers(2, 32, 8, 8, low=-1, high=2)
     scale, bias = integers(1, 16, 1, 1, low=1, high=3), integers(1, 16, 1, 1)
     program = session.program()

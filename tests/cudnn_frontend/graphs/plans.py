@@ -1,4 +1,4 @@
-"""What a program does with plans: choosing, storing, other shapes, CUDA graphs, building without a device."""
+"""Plans in the hands of a program: choosing, storing, other shapes, CUDA graphs, building without a device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def expected_of(a: Array, b: Array) -> Array:
 
 
 def execute(session: Session, graph: Any, a: Array, b: Array, **options: Any) -> Array:
-    """What a graph with the uids of ``product`` computes."""
+    """The result of a graph with the uids of ``product``."""
     cudart = session.cudart
     c = cudart.put(np.full(a.shape[1] * b.shape[2], np.nan, np.float16))
     workspace = cudart.put(np.zeros(max(graph.get_workspace_size(), 1), np.uint8))

@@ -1,4 +1,4 @@
-"""What a random call is made of: operands with their values, descriptors, numbers, and what the call has to give."""
+"""Parts of a random call: operands with their values, descriptors, numbers, and what the call has to give."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Draw:
         return Scale(value, self.data_type is DataType.DOUBLE)
 
     def old(self, dims: tuple[int, ...], beta: float, data_type: DataType | None = None) -> Array:
-        """What a result holds before the call: NaN where it is not to be read."""
+        """The values of a result before the call: NaN where it is not to be read."""
         return self.rounded(self.integers(dims), data_type) if beta else np.full(dims, np.nan)
 
     def _strides(self, dims: tuple[int, ...]) -> tuple[int, ...]:

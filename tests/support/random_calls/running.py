@@ -37,7 +37,7 @@ class Machine:
         self.handle = self.caller.handle()
 
     def problem(self, call: Call, spoil: Spoil | None = None) -> str:
-        """What is wrong with the call's outcome, or an empty string; ``spoil`` is done to one of its arguments.
+        """The fault of the call's outcome, or an empty string; ``spoil`` is done to one of its arguments.
 
         A valid call is made twice, on other memory: the second one is launched as the first was.
         """
@@ -71,7 +71,7 @@ class Machine:
         return f"{spoil}: {status.name}, and {written} written" if written else ""
 
     def _passed(self, argument: Any, spoil: Spoil | None) -> list[Any]:
-        """What stands for the argument in the call."""
+        """The numbers that stand for the argument in the call."""
         caller = self.caller
         match argument:
             case DescriptorOf(operand):
@@ -127,7 +127,7 @@ def _elements(operand: Operand, stored: NDArray[Any]) -> NDArray[Any]:
 
 
 def _difference(call: Call, operand: Operand, before: NDArray[np.uint8], after: NDArray[np.uint8]) -> str:
-    """How an operand after the call is not what it has to be, or an empty string."""
+    """The fault of an operand after the call, or an empty string."""
     port = operand.port
     if port not in call.expected:
         return "" if np.array_equal(before, after) else f"{port} was written"

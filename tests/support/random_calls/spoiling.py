@@ -1,4 +1,4 @@
-"""What can be wrong with one argument of a call, and the status that comes of it."""
+"""Faults of one argument of a call, and the status that each gives."""
 
 from __future__ import annotations
 

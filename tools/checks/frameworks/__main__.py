@@ -169,7 +169,7 @@ def worst(row: Mapping[str, Any]) -> float:
 
 
 def worst_one(row: Mapping[str, Any]) -> float:
-    """The same of single results."""
+    """The largest multiple of a single result's error."""
     return max(_multiples(row, "each", "each_spread").values())
 
 

@@ -21,7 +21,7 @@ ROUNDING: Mapping[str, float] = {
 
 
 def distances(found: Results, reference: Results) -> dict[str, float]:
-    """Of each result the 2-norm of its difference, relative to that of the reference; infinity for NaN.
+    """The 2-norm of each result's difference, relative to that of the reference; infinity for NaN.
 
     One that is next to nothing beside the others is measured against a ten-thousandth of all of them.
     """
@@ -30,7 +30,7 @@ def distances(found: Results, reference: Results) -> dict[str, float]:
 
 
 def overall(found: Results, reference: Results) -> float:
-    """The same of all results together."""
+    """The relative 2-norm of the difference of all results together."""
     return _relative(*(np.concatenate([part[name].ravel() for name in reference]) for part in (found, reference)))
 
 
@@ -42,10 +42,10 @@ def _relative(found: Array, reference: Array, least: float = 0.0) -> float:
 
 
 def group(name: str) -> str:
-    """What a result is: loss, output or gradient."""
+    """The kind of a result: loss, output or gradient."""
     return name.split(":")[0]
 
 
 def ratio(own: float, *others: float) -> float:
-    """How many times the largest of some errors lowdnn's error is."""
+    """lowdnn's error as a multiple of the largest of some errors."""
     return own / max(others)

@@ -120,7 +120,7 @@ class Worker:
 
 
 def _last_error() -> str:
-    """What the library that the process has says of its last error; empty where it has none."""
+    """The last error's text of the library that the process has; empty where there is none."""
     try:
         library = ctypes.CDLL("libcudnn.so.9", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
         text = ctypes.create_string_buffer(2000)
