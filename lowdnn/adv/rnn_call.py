@@ -161,7 +161,7 @@ class RnnCall:
         )
 
     def _take(self, addresses: dict[str, int]) -> None:
-        """Those that are not NULL."""
+        """Takes the addresses that are not NULL."""
         size_bytes = self._rnn_desc.element_bytes
         for port, address in addresses.items():
             if address:
@@ -191,7 +191,7 @@ class RnnCall:
     def _check_state(
         self, name: str, found: StateDescriptor | None, shape: StateShape, addresses: dict[str, int]
     ) -> None:
-        """Where there are states."""
+        """Checks the dims of states, where there are any."""
         if not any(addresses.values()):
             return
         if found is None:

@@ -209,7 +209,7 @@ def rnn_set_clip(
 
 
 def clip_of(clip_mode: RNNClipMode, lclip: float, rclip: float, clip_nan_opt: NanPropagation) -> Clip | None:
-    """None for NONE; raises BadParamError for numbers that are not finite and for lclip > rclip."""
+    """The clip, None for NONE; raises BadParamError for numbers that are not finite and for lclip > rclip."""
     if clip_mode is RNNClipMode.NONE:
         return None
     for field, value in (("lclip", lclip), ("rclip", rclip)):

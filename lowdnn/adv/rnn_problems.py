@@ -85,7 +85,7 @@ class Problem:
         return RnnBackwardWeights.of(rnn, tensors, is_added=self.is_added)
 
     def _tensors(self) -> Mapping[str, Tensor]:
-        """By port; the uid of a tensor is the place of its port among all."""
+        """The tensors by port; the uid of a tensor is the place of its port among all."""
         rnn, dims = self.network.rnn, dict(dims_by_port(self.network.rnn))
         rows = (self.packed_rows,) if self.packed_rows else (rnn.max_length, rnn.batch_size)
         for port in SEQUENCES:
@@ -151,7 +151,7 @@ class RnnPlans:
         self._lengths: LengthWriter | None = None
 
     def network(self, rnn_desc: RNNDescriptor, x_desc: RNNDataDescriptor, *, is_training: bool) -> SizedNetwork:
-        """One object for all calls on sequences of one shape, which may differ in their lengths."""
+        """The network, one object for all calls on sequences of one shape, which may differ in their lengths."""
         key = (rnn_desc, x_desc.max_seq_length, x_desc.batch_size, is_training)
         found = self._networks.get(key)
         if found is None:
@@ -161,7 +161,7 @@ class RnnPlans:
         return found
 
     def planned(self, handle: Handle, problem: Problem) -> PlannedProblem:
-        """Worked out at the first call with an equal problem. Raises NotSupportedError where no engine takes it."""
+        """The plan, made at the first call with an equal problem. Raises NotSupportedError where no engine takes it."""
         found = self._planned.get(problem)
         if found is None:
             found = PlannedProblem(handle, problem)
@@ -175,7 +175,7 @@ class RnnPlans:
 
 
 def _keep(known: dict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
-    """The oldest one goes where there are too many: to make it again costs less than to note each use."""
+    """Drops the oldest one where there are too many: to make it again costs less than to note each use."""
     known[key] = value
     if len(known) > _MAX_PROBLEMS:
         del known[next(iter(known))]

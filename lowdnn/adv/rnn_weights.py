@@ -34,7 +34,7 @@ def get_rnn_weight_space_size(rnn_desc: RNNDescriptor) -> int:
 def get_rnn_weight_params(
     rnn_desc: RNNDescriptor, pseudo_layer: int, weight_space_size: int, weight_space: int, lin_layer_id: int
 ) -> RNNWeightParams:
-    """Where the matrix and the bias of a linear layer lie; see ``ops.rnn_weights`` for pseudo-layers and numbers.
+    """The places of a linear layer's matrix and bias; see ``ops.rnn_weights`` for pseudo-layers and numbers.
 
     Raises BadParamError for a layer that there is not, SizeInsufficientError for too small a space.
     """

@@ -199,7 +199,7 @@ class EngineChoice:
 
     @read_only(AttributeName.ENGINE_NUMERICAL_NOTE, AttributeType.NUMERICAL_NOTE)
     def numerical_notes(self) -> tuple[NumericalNote, ...]:
-        """Those that cuDNN has: programs read them into arrays with room for no others."""
+        """The notes that cuDNN has: programs read them into arrays with room for no others."""
         return tuple(note for note in self.engine.numerical_notes if note < OWN_NUMBERS)
 
     @read_only(AttributeName.ENGINE_BEHAVIOR_NOTE, AttributeType.BEHAVIOR_NOTE)
@@ -309,7 +309,7 @@ class EngineHeuristics:
 
     @cached_property
     def _results(self) -> tuple[EngineConfig, ...]:
-        """Made once for those who ask for their number first."""
+        """The configurations, made once: callers ask for their number first."""
         limit = self.shared_memory_limit
         candidates: Iterable[Candidate | None] = self.ranking.candidates
         if limit:

@@ -147,7 +147,7 @@ def holds_addresses(value: object) -> bool:
 def returned(
     where: str, attribute_type: AttributeType, elements: list[Any], types: tuple[AttributeType, ...]
 ) -> list[Any]:
-    """Kept elements of an attribute of several ``types``, in the one in which they are asked for.
+    """The kept elements of an attribute of several ``types``, in the one in which they are asked for.
 
     Numbers have several forms. Raises AttributeTypeError for a number that is asked for as an integer and is none, for
     a descriptor or an address that is asked for as a number, and the other way round.

@@ -37,7 +37,7 @@ def guarded(name: str, call: Call, state: State) -> Callable[..., int]:
 
 
 def is_in_call(frame: FrameType | None) -> bool:
-    """Is a thread whose innermost frame this is inside of a C function."""
+    """Whether a thread with this innermost frame is inside of a C function."""
     while frame is not None and frame.f_globals is not globals():
         frame = frame.f_back
     return frame is not None

@@ -56,7 +56,7 @@ class ConstPack:
         return ConstPack(self.operation, _changed(self.values, label, value))
 
     def has(self, label: Const) -> bool:
-        """Is there a pointer, where ``label`` is a placeholder's, or else any value."""
+        """Whether there is a pointer, where ``label`` is a placeholder's, or otherwise any value."""
         found = self.values.get(label)
         return found is not None and found is not FusedOpsPointerPlaceHolder.PTR_NULL
 

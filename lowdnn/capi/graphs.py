@@ -256,7 +256,7 @@ class KnownCalls:
         self._found: dict[Any, Any] = {}
 
     def get(self, key: Any) -> Any:
-        """None for a call that is not known."""
+        """The outcome of a call; None if it is not known."""
         return self._found.get(key)
 
     def keep(self, key: Any, result: object) -> None:

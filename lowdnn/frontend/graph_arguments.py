@@ -11,7 +11,7 @@ from lowdnn.frontend.kernel_caches import kernel_cache as KernelCache
 
 
 class PlanningArguments(TypedDict, total=False):
-    """Those that say what is planned for."""
+    """The arguments that say what is planned for."""
 
     sm_count: int | None
     sm_version: int | None
@@ -24,7 +24,7 @@ class PlanningArguments(TypedDict, total=False):
 
 
 class GraphArguments(PlanningArguments, total=False):
-    """All but the handle."""
+    """All arguments but the handle."""
 
     name: str
     io_data_type: DataTypeLike

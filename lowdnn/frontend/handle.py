@@ -12,7 +12,7 @@ from lowdnn.runtime.runtime import Runtime
 
 
 class Handle(BackendHandle):
-    """See ``lowdnn.backend.handle.Handle``; ``create_handle`` makes one."""
+    """A handle (``lowdnn.backend.handle.Handle``); ``create_handle`` makes one."""
 
     _number: int | None = None
 

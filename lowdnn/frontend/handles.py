@@ -49,12 +49,12 @@ def backend_version() -> int:
 
 
 def backend_version_string() -> str:
-    """The same as ``major.minor.patch``."""
+    """The mirrored version of cuDNN as ``major.minor.patch``."""
     return ".".join(map(str, MIRRORED_CUDNN_VERSION))
 
 
 def sdpa_capabilities() -> frozenset[str]:
-    """Nothing: the names are of a binding to kernels that cudnn-frontend has beside its backend."""
+    """An empty set: its names are of a binding to kernels that cudnn-frontend has beside its backend."""
     return frozenset()
 
 

@@ -70,7 +70,7 @@ NOT_SET = data_type.NOT_SET
 
 
 class HasHandle(Protocol):
-    """Such as cudnn-frontend's execution context."""
+    """An object with a handle, such as cudnn-frontend's execution context."""
 
     @property
     def handle(self) -> Handle: ...
@@ -228,7 +228,7 @@ class pygraph(
         return self
 
     def build(self, heuristics: Sequence[heur_mode] | None = None, ctx: HasHandle | None = None) -> None:
-        """All steps from validate to build_plans (default: modes A and FALLBACK); build_plans alone after select_plan.
+        """All steps from validate to build_plans (by default in modes A and FALLBACK); after select_plan the last alone.
 
         ctx: as in ``build_plans``.
         """

@@ -28,7 +28,7 @@ class RefusedName:
 
 
 def refused_names() -> dict[str, RefusedName]:
-    """All of them by name."""
+    """The refused names, each with its object."""
     return {name: RefusedName(name, is_for, hint) for is_for, hint, names in _GROUPS for name in names.split()}
 
 

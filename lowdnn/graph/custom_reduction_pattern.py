@@ -75,14 +75,14 @@ def _fused(graph: OperationGraph, reduction: CustomReduction, before: Pointwise,
 
 
 def _making(graph: OperationGraph, operations: Pointwise, x: Tensor) -> Pointwise:
-    """Those that ``x`` depends on."""
+    """The operations that ``x`` depends on."""
     maker = graph.producer(x)
     needed = frozenset() if maker is None else ancestors(graph, maker) | {id(maker)}
     return tuple(op for op in operations if id(op) in needed)
 
 
 def _behind(graph: OperationGraph, operations: Pointwise, y: Tensor) -> Pointwise:
-    """Those that depend on ``y``."""
+    """The operations that depend on ``y``."""
     readers = graph.consumers(y)
     found = descendants(graph, readers) | set(map(id, readers))
     return tuple(op for op in operations if id(op) in found)

@@ -67,7 +67,7 @@ class CustomReduction:
 
     @property
     def compute_type(self) -> DataType:
-        """The least precise one."""
+        """The least precise of the compute types."""
         return max(self.compute_types, key=lambda data_type: dtypes.info(data_type).epsilon)
 
     @property

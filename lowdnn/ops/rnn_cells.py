@@ -81,7 +81,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class State:
-    """Behind a step: h (B, S), c (B, H), the saved gates (B, blocks * H) and h before a projection (B, H)."""
+    """The state behind a step: h (B, S), c (B, H), the saved gates (B, blocks * H) and h before a projection (B, H)."""
 
     h: Array
     c: Array
@@ -127,7 +127,7 @@ class Cell(ABC):
 
     @abstractmethod
     def backward(self, gates: Array, dh: Array, dc: Array, h: Array, c: Array, c_before: Array) -> Gradient:
-        """From the gradients of h and c behind a step; h, c_before: the states before it, c: the one behind it."""
+        """The gradients of a step from dh and dc behind it; h, c_before: the states before it, c: the one behind it."""
 
     def _recurrent(self, h: Array) -> Array:
         found: Array = self.arithmetic.product(h, self.weights.r) + self.weights.recurrent_bias
@@ -181,7 +181,7 @@ class LstmCell(Cell):
 
 @dataclass(frozen=True)
 class GruCell(Cell):
-    """With the reset gate behind the recurrent product."""
+    """A GRU with the reset gate behind the recurrent product."""
 
     def step(self, of_input: Array, h: Array, c: Array) -> State:
         (w_r, w_z, w_n), (u_r, u_z, u_n) = _split(of_input, 3), _split(self._recurrent(h), 3)
@@ -203,7 +203,7 @@ class GruCell(Cell):
 
 @dataclass(frozen=True)
 class ResetBeforeGruCell(Cell):
-    """With the reset gate before the recurrent product."""
+    """A GRU with the reset gate before the recurrent product."""
 
     def step(self, of_input: Array, h: Array, c: Array) -> State:
         stored, (w_r, w_z, w_n) = self.arithmetic.stored, _split(of_input, 3)

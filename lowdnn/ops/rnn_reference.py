@@ -31,7 +31,7 @@ class Walk:
 
     @property
     def rows(self) -> NDArray[np.bool_]:
-        """(T, B): whether there is a row."""
+        """Whether there is a row, (T, B)."""
         return is_row(self.rnn, self.values.get("seq_lengths"))
 
     def forward(self, x: Array) -> dict[str, Array]:
@@ -137,7 +137,7 @@ class Walk:
         return slice(direction * size, (direction + 1) * size)
 
     def _steps(self, direction: int) -> Iterable[int]:
-        """In the order of a direction."""
+        """The steps in the order of a direction."""
         steps = range(self.rnn.max_length)
         return reversed(steps) if direction else steps
 

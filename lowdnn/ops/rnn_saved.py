@@ -64,7 +64,7 @@ def cell_type(data_type: DataType) -> DataType:
 
 
 def reserve_space(rnn: Rnn, data_type: DataType) -> Mapping[str, Saved]:
-    """Where each tensor lies; ``dropout_seed`` and ``dropout_offset`` are there where elements are dropped."""
+    """The place of each tensor; ``dropout_seed`` and ``dropout_offset`` are there where elements are dropped."""
     found: dict[str, Saved] = {}
     if rnn.drops:
         found["dropout_seed"] = Saved((1,), DataType.INT64, 0)

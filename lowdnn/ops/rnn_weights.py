@@ -55,7 +55,7 @@ class WeightSpace:
 
     @cached_property
     def layers(self) -> tuple[LayerRegions, ...]:
-        """By pseudo-layer."""
+        """The regions by pseudo-layer."""
         rest = _Rest()
         matrices = [self._matrices(rest, pseudo_layer) for pseudo_layer in range(self.rnn.pseudo_layers)]
         return tuple(LayerRegions(*found, *self._biases(rest)) for found in matrices)

@@ -187,7 +187,7 @@ def test_local_response_normalisation(calls: Calls, alpha: float, beta: float) -
 
 @pytest.mark.parametrize(("alpha", "beta"), SCALES[::2])
 def test_divisive_normalisation(calls: Calls, alpha: float, beta: float) -> None:
-    """With means, then without; x describes the means, dy and the memory that cuDNN would work in, too."""
+    """Calls with means, then without; x describes the means, dy and the memory that cuDNN would work in, too."""
     descriptor = calls.caller.output("cudnnCreateLRNDescriptor")
     calls.caller.call("cudnnSetLRNDescriptor", descriptor, 3, 0.9, 0.75, 1.5)
     x, dy, means, old, old_means = (normal(2, 3, 4, 5) for _ in range(5))

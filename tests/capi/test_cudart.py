@@ -129,7 +129,7 @@ def test_streams_events_and_captures(cudart: CudaRuntime) -> None:
 
 
 def nodes_of(cudart: CudaRuntime, name: str, *arguments: object) -> list[int]:
-    """Asked for twice, as programs do: how many, and which; one place more than needed stays NULL."""
+    """The nodes, asked for twice as programs do: how many, and which; a place too many stays NULL."""
     count = ctypes.c_size_t()
     cudart.call(name, arguments[0], None, *arguments[1:], ctypes.byref(count))
     found = (ctypes.c_uint64 * (count.value + 1))(*[7] * (count.value + 1))
@@ -147,7 +147,7 @@ def launched(cudart: CudaRuntime, graph: int, stream: int = 0) -> int:
 
 
 def test_graphs_of_nodes(cudart: CudaRuntime) -> None:
-    """Inside: y = x. Outside: fill x's first half with a word, then the inner graph, then copy y to the host."""
+    """An inner graph does y = x; the outer one fills x's first half, runs the inner one and copies y to the host."""
     x, y, there = cudart.put(NUMBERS), cudart.put(-NUMBERS), np.zeros(8, np.float32)
     inner = cudart.output("cudaGraphCreate", 0)
     copied = cudart.output("cudaGraphAddMemcpyNode1D", inner, None, 0, y, x, 32, 3)

@@ -67,12 +67,12 @@ class World:
 
     # -- drawn calls ------------------------------------------------------------------------------------------
     def name(self, kind: DescriptorType) -> int:
-        """Mostly an attribute of the descriptor's own."""
+        """An attribute, mostly one of the descriptor's own."""
         own = [row.number for row in ROWS.values() if row.descriptor is kind]
         return self.choose(own) if self.chance(0.85) else self.choose([*ROWS, 123456, -1])
 
     def type(self, types: Sequence[AttributeType]) -> int:
-        """Mostly one of ``types``."""
+        """An attribute type, mostly one of ``types``."""
         return int(self.choose(types)) if types and self.chance(0.75) else self.choose([*map(int, T), 77, -1])
 
     def elements(self, slot: Slot | None, sample: Descriptor, name: int, kind: int) -> list[Any]:
@@ -244,7 +244,7 @@ def _get(
 
 
 def _copies(world: World, kind: DescriptorType) -> Iterator[tuple[int, int, int, list[Any]]]:
-    """Sets of what the finalized descriptor of the type has, in most cases all of it."""
+    """Calls that set what the finalized descriptor of the type has, in most cases all of it."""
     for name, slot in _slots(kind).items():
         if not slot.types or slot.computed is not None or world.chance(0.05):
             continue

@@ -77,7 +77,7 @@ class Frontend:
         return [*map(NumericalNote, self.caller.get(engine, N.ENGINE_NUMERICAL_NOTE, T.NUMERICAL_NOTE, max(count, 1)))]
 
     def plan(self, config: int) -> int:
-        """Without a handle, as ``ExecutionPlanBuilder`` makes it."""
+        """A plan without a handle, as ``ExecutionPlanBuilder`` makes it."""
         return self.caller.made(D.EXECUTION_PLAN, (N.EXECUTION_PLAN_ENGINE_CONFIG, T.BACKEND_DESCRIPTOR, config))
 
     def workspace_bytes(self, plan: int) -> int:
@@ -220,7 +220,7 @@ def _expected(operation: DescriptorType, x: Array, w: Array, y: Array) -> Array:
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 @pytest.mark.parametrize(("dtype", "allow_tf32"), [(np.float16, False), (np.float32, True), (np.float32, False)])
 def test_pytorch(caller: Caller, device: Runtime, operation: DescriptorType, dtype: Any, allow_tf32: bool) -> None:
-    """It leaves out what rounds inputs, without TF32 what has tensor cores too, and runs the first that is left."""
+    """PyTorch leaves out engines that round inputs, without TF32 also those with tensor cores, and runs the first."""
     frontend, case = Frontend(caller), Case(caller, device, operation, dtype)
     graph = case.graph(frontend.handle, T.FLOAT)
     barred = {NumericalNote.DOWN_CONVERT_INPUTS}
@@ -237,7 +237,7 @@ def test_pytorch(caller: Caller, device: Runtime, operation: DescriptorType, dty
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_xla(caller: Caller, device: Runtime, operation: DescriptorType) -> None:
-    """It describes the plans of two modes by engine and knobs, times each description once, and builds it again."""
+    """XLA describes the plans of two modes by engine and knobs, times each description once, and builds it again."""
     frontend, case = Frontend(caller), Case(caller, device, operation, np.float16)
     graph = case.graph(frontend.handle, T.DOUBLE)
     configs = [config for mode in (HeurMode.B, HeurMode.A) for config in frontend.configs(graph, mode)]

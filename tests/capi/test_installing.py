@@ -115,7 +115,7 @@ def test_a_program_and_its_children_run_on_the_library(tmp_path: Path) -> None:
 
 
 def test_processes_of_multiprocessing_are_connected(tmp_path: Path) -> None:
-    """Run as a module, with input; a child has handles of its own, however it begins."""
+    """A module runs with input; a child has handles of its own, however it begins."""
     (tmp_path / "program.py").write_text("""if True:
         import ctypes, multiprocessing, sys
         def opened(_):

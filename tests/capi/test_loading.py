@@ -87,7 +87,7 @@ def test_a_foreign_library_is_not_touched(tmp_path: Path) -> None:
 
 
 def test_functions_of_atexit_on_both_sides_of_the_end(tmp_path: Path) -> None:
-    """Those registered after ``load`` run before the end of the library; the others find its handles closed."""
+    """Functions registered after ``load`` run before the end of the library; the others find its handles closed."""
     code = """if True:
         import atexit, ctypes
         handle = ctypes.c_void_p()
@@ -105,7 +105,7 @@ def test_functions_of_atexit_on_both_sides_of_the_end(tmp_path: Path) -> None:
 
 
 def test_a_child_of_fork_gets_statuses(tmp_path: Path) -> None:
-    """Also where another thread has held the lock of the state, which nobody gives back in the child."""
+    """Another thread may have held the lock of the state, which nobody gives back in the child."""
     code = """if True:
         import ctypes, os, threading
         from lowdnn import capi

@@ -56,7 +56,7 @@ def test_a_cycle_goes_past_python(case: Sum, binding: Binding) -> None:
 
 
 def test_tensors_that_the_plan_does_not_have(case: Sum, binding: Binding) -> None:
-    """They are passed over; a missing one is refused with its name."""
+    """Such tensors are passed over; a missing one is refused with its name."""
     addresses = {uid: buffer.address for uid, buffer in enumerate(case.buffers, 1)}
     more = case.caller.pack(addresses | {77: 4096})
     case.caller.call("cudnnBackendExecute", case.handle, case.plan, more)

@@ -33,7 +33,7 @@ class Drawn:
 
 
 def numbers(rng: random.Random, count: int, least: int) -> tuple[int, ...]:
-    """Mostly such as are valid."""
+    """Numbers, mostly valid ones."""
     if rng.random() < 0.6:
         return tuple(rng.randint(least, 6) for _ in range(count))
     return tuple(rng.choice(_NUMBERS) for _ in range(count))

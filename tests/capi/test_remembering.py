@@ -97,7 +97,7 @@ def test_convolutions_with_workspaces_and_their_sizes(caller: Caller, device: Ru
 
 
 def test_a_call_in_place_is_another_call(caller: Caller, device: Runtime) -> None:
-    """Between two layouts it is refused, though the same call between two addresses has been made."""
+    """A call in place between two layouts is refused, though the same call between two addresses has been made."""
     memory, handle, x = Memory(device), caller.handle(), np.ones(DIMS, np.float32)
     source, target = tensor_descriptor(caller, x), caller.output("cudnnCreateTensorDescriptor")
     caller.call("cudnnSetTensor4dDescriptor", target, TensorFormat.NHWC, DataType.FLOAT, *DIMS)

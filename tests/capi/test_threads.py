@@ -149,7 +149,7 @@ def test_calls_under_way_return_before_the_interpreter_ends(tmp_path: Path) -> N
 
 
 def test_a_handle_that_is_destroyed_while_others_use_it(tmp_path: Path) -> None:
-    """Not allowed, and yet each call has a status; the next handle is as good as new."""
+    """This is not allowed, and yet each call has a status, and the next handle works."""
     write_library(tmp_path / LIBRARY_NAME)
     binding = Binding(State(open_driver("emulated")))
     caller = Caller(binding.library(tmp_path / LIBRARY_NAME))

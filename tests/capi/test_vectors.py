@@ -73,7 +73,7 @@ def test_descriptors(caller: Caller, kind: DataType) -> None:
 
 @EACH
 def test_layouts(caller: Caller, device: Runtime, kind: DataType) -> None:
-    """From NHWC floats to vectors, scaled and added, and back to NCHW."""
+    """NHWC floats go into vectors, scaled and added, and back to NCHW."""
     dtype, vector = TYPES[kind]
     memory, handle, dims = Memory(device), caller.handle(), (2, 2 * vector, 3, 5)
     x, old = integers(kind, *dims).astype(np.float32), integers(kind, *dims)
@@ -111,7 +111,7 @@ def test_activations_and_pooling(caller: Caller, device: Runtime, kind: DataType
 @pytest.mark.parametrize("is_float", [False, True])
 @pytest.mark.parametrize("kind", [DataType.INT8x4, DataType.INT8x32], ids=lambda kind: kind.name)
 def test_convolutions(caller: Caller, device: Runtime, kind: DataType, is_float: bool) -> None:
-    """Into vectors, saturated, and into floats; then with bias and ReLU in the same call."""
+    """Results go into vectors, saturated, and into floats; then with bias and ReLU in the same call."""
     _, vector = TYPES[kind]
     memory, handle = Memory(device), caller.handle()
     x, w = integers(kind, 2, 2 * vector, 5, 6), integers(kind, vector, 2 * vector, 3, 3)

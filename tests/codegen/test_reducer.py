@@ -20,7 +20,7 @@ def reducer(line: str = "custom_reduction dims=4x9 axes=1 op=argmax dtype=fp16 c
 
 
 def text() -> str:
-    """All of the largest of elements in half precision, and its index."""
+    """The text for the largest element in half precision, and its index."""
     names = [[f"{kind}{i}" for i in range(2)] for kind in ("Stream", "Result")]
     return "\n".join((reducer().text, streams_text(TYPES, names[0]), results_text(TYPES, names[1])))
 

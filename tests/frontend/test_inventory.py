@@ -63,7 +63,7 @@ def lines(version: str) -> list[str]:
 
 
 def names(version: str) -> list[str]:
-    """Those without parameters."""
+    """The names without parameters."""
     return [name for line in lines(version) if "(" not in line and " = " not in line for name in line.split()]
 
 
@@ -113,7 +113,7 @@ def test_every_name_is_there(version: str, instances: dict[str, object]) -> None
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_parameter_is_there(version: str) -> None:
-    """In their order, with the same defaults; what we require they require."""
+    """Parameters have the same order and defaults; those that lowdnn requires, cudnn-frontend requires."""
     found: dict[str, str] = {}
     for line in signatures(version):
         path = line.partition("(")[0]
@@ -134,7 +134,7 @@ def test_every_known_difference_is_one() -> None:
 
 
 def test_enums_have_every_member() -> None:
-    """With the numbers of 1.32; those of 1.23 lack a data type in their middle."""
+    """Numbers are those of 1.32; those of 1.23 lack a data type in their middle."""
     for name, members in enums("1_32").items():
         ours = {member.name: int(member) for member in getattr(cudnn, name)}
         assert members.items() <= ours.items(), name

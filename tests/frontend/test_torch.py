@@ -80,7 +80,7 @@ def test_a_tensor_of_the_wrong_device_is_refused(torch: Any, handle: cudnn.Handl
 
 @pytest.mark.parametrize("kind", ["given", "auto", "of the call"])
 def test_a_graph_in_a_block_gives_torch_tensors(torch: Any, handle: cudnn.Handle, kind: str) -> None:
-    """In the current stream, for tensors that torch differentiates too."""
+    """The graph runs in the current stream, for tensors that torch differentiates too."""
     x = torch.randn(4, 16, 14, 14, device="cuda", dtype=torch.float16).to(memory_format=torch.channels_last)
     w = (torch.randn(32, 16, 3, 3, device="cuda", dtype=torch.float16) / 12).requires_grad_()
     chosen = {"given": handle, "auto": "auto", "of the call": None}[kind]

@@ -75,7 +75,7 @@ def test_gradients_are_those_of_the_formula(name: str, layout: str) -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_rows_past_the_end_change_nothing(name: str) -> None:
-    """They may hold NaN; packed sequences give the same bits."""
+    """Such rows may hold NaN; packed sequences give the same bits."""
     rnn, rng = NETWORKS[name], np.random.default_rng(4)
     padded, packed = (training(rnn, lengths=LENGTHS, is_packed=is_packed) for is_packed in (False, True))
     values, rows = draw(rng, padded, LENGTHS), np.arange(3)[:, None] < LENGTHS
@@ -265,7 +265,7 @@ def test_what_an_operation_checks() -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_graphs_are_read_back_equal(name: str) -> None:
-    """And differ by key in every field of the network."""
+    """Graphs differ by key in every field of the network."""
     operations = training(NETWORKS[name], lengths=LENGTHS)
     keys = set()
     for operation in (operations.forward, operations.backward_data, operations.backward_weights):

@@ -30,7 +30,7 @@ def drawn(seed: int) -> dict[DescriptorType, Descriptor]:
 
 
 def machinery(handle: Handle) -> dict[DescriptorType, Descriptor]:
-    """The others."""
+    """The descriptors that are not operations or their parts."""
     return {descriptor.type: descriptor for descriptor in _descriptors(handle)}
 
 

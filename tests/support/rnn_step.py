@@ -106,7 +106,7 @@ class Step:
 
     @property
     def values(self) -> dict[str, Array]:
-        """By port, as float64."""
+        """The values by port, as float64."""
         lengths = None if self.is_full else np.array(self.lengths)
         drawn = draw(np.random.default_rng(self.seed), self.operations, lengths)
         kind = self.rnn_desc.data_type

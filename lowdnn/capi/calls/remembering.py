@@ -107,7 +107,7 @@ class _Again:
 
     @classmethod
     def of(cls, form: _Form, launched: Launched, arguments: Arguments) -> _Again | None:
-        """None for a launch with addresses that are neither arguments nor of numbers that it keeps."""
+        """A launch for other addresses; None where its own are neither arguments nor of numbers that it keeps."""
         held: list[int] = []
         places: list[int] = []
         for pointer in launched.pointers:

@@ -54,7 +54,7 @@ class RuntimeState:
 
     @property
     def driver(self) -> EmulatedDriver:
-        """Opened at the first call, as CUDA's own runtime does it: a child that is forked before has its own."""
+        """The driver, opened at the first call as in CUDA's own runtime: a child that is forked before has its own."""
         self.check_device()
         return cast(EmulatedDriver, self._state.driver)
 

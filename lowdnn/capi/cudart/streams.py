@@ -39,7 +39,7 @@ def synchronize_stream(state: RuntimeState, stream: Address) -> None:
 
 
 def query_stream(state: RuntimeState, stream: Address) -> None:
-    """Success, since the emulated device has always done all work."""
+    """Tells success, since the emulated device has always done all work."""
     state.entered().stream_query(stream or 0)
 
 
@@ -108,7 +108,7 @@ def synchronize_event(state: RuntimeState, event: Address) -> None:
 
 
 def query_event(state: RuntimeState, event: Address) -> None:
-    """Success; see ``query_stream``."""
+    """Tells success; see ``query_stream``."""
     state.entered().event_query(event or 0)
 
 

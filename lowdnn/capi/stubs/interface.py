@@ -115,7 +115,7 @@ class Interface:
         return self.has_packs and stubs.machine in CODES
 
     def _pool_offset(self, stubs: Stubs) -> int:
-        """Where the pool is behind the table."""
+        """The offset of the pool, which lies behind the table."""
         return self.table_bytes + stubs.slots_bytes
 
 

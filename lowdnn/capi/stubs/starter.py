@@ -75,7 +75,7 @@ class Code(Protocol):
         """Other threads that load it see what was stored before."""
 
     def claim(self, slot: str, label: str) -> None:
-        """Where the slot is 0: writes THREAD to it, in one step for all threads, and jumps. Changes RESULT."""
+        """Writes THREAD to a slot that is 0, in one step for all threads, and jumps. Changes RESULT."""
 
     def truncate(self, register: Register) -> None:
         """A C ``int`` may have anything in the upper half of its register, which becomes 0."""

@@ -145,7 +145,7 @@ class RnnCase(Case):
             raise BadParamError.at(where, expected="lengths that do not ascend where packed", got=list(self.lengths))
 
     def _tensors(self, builder: CaseBuilder) -> Mapping[str, Tensor]:
-        """All that the network may have, by port."""
+        """All tensors that the network may have, by port."""
         rnn, dims = self.rnn, dict(dims_by_port(self.rnn))
         left_out = [] if self.states == "yes" else ["hx", "cx", "hy", "cy", "dhy", "dcy", "dhx", "dcx"]
         left_out += [] if rnn.is_lstm else ["cx", "cy", "dcy", "dcx"]

@@ -33,7 +33,7 @@ Work: TypeAlias = KernelWork | OtherWork
 
 @dataclass(frozen=True)
 class Child:
-    """All work of a graph; ``handle`` stands for the graph inside of the node."""
+    """A node that does the work of a whole graph; ``handle`` stands for the graph inside of the node."""
 
     graph: Graph
     handle: int

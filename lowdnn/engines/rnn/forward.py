@@ -66,7 +66,7 @@ def _products(sequences: Sequences, memory: _Memory, inputs: Array, layer: int) 
 
 @dataclass(frozen=True)
 class _Memory:
-    """Where intermediates lie: in what training saves, or in the workspace, which all layers share."""
+    """The places of intermediates: in what training saves, or in the workspace, which all layers share."""
 
     sequences: Sequences
     is_training: bool

@@ -16,7 +16,7 @@ from lowdnn.ops.rnn import Rnn
 
 @dataclass(frozen=True)
 class ForwardLayer:
-    """From the products with the input to the states.
+    """The arrays of a layer forward: from the products with the input to the states.
 
     products: W x of all steps, (D, T, B, G, H), in the place of ``gates`` where these are kept.
     gates, cells, unprojected: as ``ops/rnn_saved.py`` has them; where they are not kept, their stride along steps is 0.
@@ -43,7 +43,7 @@ class ForwardLayer:
 
 @dataclass(frozen=True)
 class BackwardLayer:
-    """From the gradient of the states to that of the gates.
+    """The arrays of a layer backward: from the gradient of the states to that of the gates.
 
     recurrent, projection: transposed, (D, S, G * H) and (D, H, P).  output: states of a GRU.
     carried: (D, B, H) in the type of the arithmetic, which the kernels may use from step to step.

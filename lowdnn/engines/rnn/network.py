@@ -33,7 +33,7 @@ class Network:
 
     @cached_property
     def arrays(self) -> dict[str, Array]:
-        """By port."""
+        """The arrays by port."""
         tensors = inputs_of(self.operation) | outputs_of(self.operation)
         return {port: Array.of(tensor) for port, tensor in tensors.items()}
 

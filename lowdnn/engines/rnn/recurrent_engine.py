@@ -45,7 +45,7 @@ class RecurrentEngine(SingleOperation[RnnOperation]):
         """The launches that compute the layers between their products."""
 
     def limit(self, operation: RnnOperation, arch: ArchSpec) -> str:
-        """Limits what kernels count with 32 bits, and the launches of a plan."""
+        """The limit of 32-bit numbers or of a plan's launches that the operation exceeds, or an empty string."""
         rnn = operation.rnn
         widest = max(rnn.input_size, rnn.output_size, rnn.blocks * rnn.hidden_size)
         step_elements, rows = rnn.batch_size * widest, rnn.max_length * rnn.batch_size

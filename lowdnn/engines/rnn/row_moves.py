@@ -116,7 +116,7 @@ def _fields(network: Network, move: Move, blocks: int, vectors: int) -> tuple[Ar
 
 
 def _strides(array: Array) -> tuple[int, int]:
-    """Along steps and along sequences; rows of a packed array lie one sequence apart."""
+    """Strides along steps and along sequences; rows of a packed array lie one sequence apart."""
     return (0, array.strides[0]) if len(array.dims) == 2 else (array.strides[0], array.strides[1])
 
 

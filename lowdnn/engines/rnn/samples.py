@@ -28,7 +28,7 @@ def samples() -> Iterator[OperationGraph]:
 
 
 def _tensors(rnn: Rnn, data_type: DataType) -> Mapping[str, Tensor]:
-    """By port; sequences and what lies between them, without lengths."""
+    """The tensors by port; sequences and what lies between them, without lengths."""
     rows = (rnn.max_length, rnn.batch_size)
     sequences = {"x": rnn.input_size, "dx": rnn.input_size, "y": rnn.output_size, "dy": rnn.output_size}
     dims = {**dims_by_port(rnn), **{port: (*rows, size) for port, size in sequences.items()}}

@@ -105,7 +105,7 @@ class StepProblem:
         return tile.warps * self._rows(tile) * pitch * self.value_bytes
 
     def tiles(self, arch: ArchSpec) -> tuple[StepTile, ...]:
-        """Those whose sums fit into registers and shared memory, the smallest first."""
+        """The tiles whose sums fit into registers and shared memory, the smallest first."""
         clusters = CLUSTERS if arch.has_clusters else CLUSTERS[:1]
         return tuple(
             tile

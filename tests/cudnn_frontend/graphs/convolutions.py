@@ -139,7 +139,7 @@ def test_three_dimensions(session: Session) -> None:
 
 
 def test_gradient_of_the_data(session: Session) -> None:
-    """Through relu's gradient at the forward pass's input."""
+    """The gradient passes relu's at the forward pass's input."""
     x, w, dy = integers(2, 16, 8, 8), integers(32, 16, 3, 3), integers(2, 32, 4, 4)
     program = session.program()
     g = program.graph

@@ -61,7 +61,7 @@ def test_every_plan_of_the_heuristics(session: Session) -> None:
 
 
 def test_notes_choose_plans(session: Session) -> None:
-    """Without tensor cores, and with what no engine is."""
+    """Notes leave out tensor cores, and then every engine."""
     program, a, b = product(session, 32, 32, 32)
     g = program.graph
     g.validate()
@@ -95,7 +95,7 @@ def test_a_graph_that_cannot_be(session: Session) -> None:
 
 
 def test_a_stored_graph(session: Session) -> None:
-    """In another handle's graph, which knows nothing but the text."""
+    """Another handle's graph knows nothing but the text."""
     program, a, b = product(session, 40, 24, 32)
     program.build()
     stored = program.graph.serialize()
@@ -135,7 +135,7 @@ def test_other_shapes_at_execution(session: Session) -> None:
 
 
 def test_without_a_device(session: Session) -> None:
-    """Built for the properties of a device that are only a text, executed on the device."""
+    """A graph is built for a device whose properties are only a text, and executed on the device."""
     properties = cudnn.create_device_properties(cudnn.create_device_properties(0).serialize())
     program, a, b = product(session, 32, 40, 48, handle=None, device_property=properties)
     program.build()
@@ -150,7 +150,7 @@ def native(handle: Any) -> int:
 
 
 def test_a_cuda_graph_of_nodes(session: Session) -> None:
-    """Populated, launched, given other addresses, launched again; the first instance keeps the first ones."""
+    """The graph is launched, given other addresses, launched again; the first instance keeps the first ones."""
     program, a, b = product(session, 48, 32, 32)
     program.build()
     cudart, g = session.cudart, program.graph

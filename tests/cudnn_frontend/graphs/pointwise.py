@@ -158,7 +158,7 @@ def test_moves(session: Session) -> None:
 
 
 def test_products_of_block_scales(session: Session) -> None:
-    """Both operands in fp8 with a power of two for each 32 elements along K."""
+    """Both operands are in fp8 with a power of two for each 32 elements along K."""
     e4m3, e8m0 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e8m0fnu
     a, b = integers(1, 128, 128, dtype=e4m3), integers(1, 128, 128, dtype=e4m3)
     powers = [np.exp2(RNG.integers(-1, 2, dims)).astype(np.float64) for dims in ((1, 128, 4), (1, 4, 128))]

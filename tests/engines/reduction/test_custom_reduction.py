@@ -103,7 +103,7 @@ def test_one_thread_joins_from_the_left(device: Runtime) -> None:
 
 @paired(("axes", ((0,), (1,))), ("width", (1, 8, 64, 256)), ("slices", (1, 4)))
 def test_initial_values_count_once(device: Runtime, axes: tuple[int, ...], width: int, slices: int) -> None:
-    """They need not be neutral."""
+    """Initial values need not be neutral."""
     builder, dims = CaseBuilder(), (48, 48)
     x, y = builder.tensor(dims, F32), builder.tensor(tuple(1 if axis in axes else 48 for axis in range(2)), F32)
     builder.add(CustomReduction((x,), (y,), axes, (100.0,), _operator(PointwiseMode.ADD)))

@@ -51,7 +51,7 @@ def add(draw: Draw) -> Call:
 
 
 def transform(draw: Draw) -> Call:
-    """Between types and layouts."""
+    """A copy between types and layouts."""
     scales, dims, source = draw.scales(), draw.dims(3), draw.choose((DataType.FLOAT, DataType.HALF, draw.data_type))
     if draw.happens(0.4):
         # Vectors of channels on either side.

@@ -166,7 +166,7 @@ class Draw:
     def operand(
         self, port: str, values: Array, data_type: DataType | None = None, like: Operand | None = None
     ) -> Operand:
-        """In a random layout, or in that of ``like``."""
+        """An operand in a random layout, or in that of ``like``."""
         _, vector = VECTORS.get(data_type or self.data_type, (None, 1))
         n, c, *spatial = values.shape
         strides = like.strides if like else self._strides((n, c // vector, *spatial))

@@ -81,7 +81,7 @@ def block_scale_dequantize(growth: Growth) -> None:
 
 
 def block_scale_dequantize_by_axes(growth: Growth) -> None:
-    """With the sizes of some of the last axes."""
+    """Adds a dequantisation with the sizes of some of the last axes."""
     given = _dequantized(growth)
     first = int(growth.rng.integers(given.axis + 1))
     sizes = tuple(given.block_size if axis == given.axis else 1 for axis in range(first, given.x.rank))

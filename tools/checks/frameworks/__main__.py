@@ -106,7 +106,7 @@ class Run:
         self.rows = [self._row(case.text) for case in cases]
 
     def check(self) -> None:
-        """Both libraries at the same time."""
+        """Checks the cases on both libraries at the same time."""
         for row in self.rows:
             if self._left_s() > 0:
                 for process in self._processes.values():
@@ -116,14 +116,14 @@ class Run:
                 print(line_of(row, self._options.most), flush=True)
 
     def time(self) -> None:
-        """One library after the other, those that have not failed."""
+        """Times the cases that have not failed, on one library after the other."""
         for row in self.rows:
             for name, process in self._processes.items():
                 if self._left_s() > 0 and "error" not in row[name]:
                     self._keep(row, name, process.ask(self._command("time", row), self._left_s()))
 
     def measure(self) -> None:
-        """The framework's other measures, the first call of a process among them."""
+        """Takes the framework's other measures, the first call of a process among them."""
         for measure, arguments in _MEASURES[self._framework]:
             self.rows.append(self._row(measure))
             command = {"do": "measure", "name": measure, "arguments": arguments}

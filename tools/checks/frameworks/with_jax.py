@@ -37,7 +37,7 @@ class Work:
         return _named(self._step(*self._inputs))
 
     def reference(self) -> Results:
-        """In float64 on the CPU, of the inputs as they were rounded."""
+        """The results in float64 on the CPU, of the inputs as they were rounded."""
         with jax.default_device(jax.devices("cpu")[0]), jax.enable_x64(True):
             inputs = [jnp.asarray(np.asarray(array.astype(jnp.float32)), jnp.float64) for array in self._inputs]
             return _named(_with_gradients(functools.partial(self._function, False), *inputs))
