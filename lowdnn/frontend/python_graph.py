@@ -228,7 +228,7 @@ class pygraph(
         return self
 
     def build(self, heuristics: Sequence[heur_mode] | None = None, ctx: HasHandle | None = None) -> None:
-        """All steps from validate to build_plans (by default in modes A and FALLBACK); after select_plan the last alone.
+        """All steps from validate to build_plans (default: modes A and FALLBACK); after select_plan the last alone.
 
         ctx: as in ``build_plans``.
         """
