@@ -10,10 +10,10 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.limits import Limits
 from lowdnn.enums import BehaviorNote, DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.ragged_pattern import packed_uids
 from lowdnn.ops.base import HasPorts, inputs_of
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import MatmulOperation
-from lowdnn.ops.ragged import RaggedMove
 from lowdnn.plan import KernelRef, Plan, PlanTensor
 from lowdnn.status import BadParamError, Status
 
@@ -110,9 +110,9 @@ def resolve_choices(engine: str, knobs: tuple[Knob, ...], choices: Choices) -> d
 def plan_tensors(graph: OperationGraph) -> tuple[PlanTensor, ...]:
     """What execute must be given: every non-virtual tensor of the graph except constants.
 
-    How much there is of a ragged one, its offsets say: it has at least an element.
+    How much there is of one that ``packed_uids`` names, its offsets say: it has at least an element.
     """
-    packed = {op.packed.uid for op in graph.operations if isinstance(op, RaggedMove)}
+    packed = packed_uids(graph)
     return tuple(
         PlanTensor(
             uid=tensor.uid,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from lowdnn.engines.base import plan_tensors
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.ragged_pattern import Padded, padded
 from lowdnn.ops.ragged import RaggedStore
@@ -21,3 +22,20 @@ def test_a_padded_output_is_for_what_packs_it_alone(is_read_again: bool) -> None
     found = padded(builder.graph())
     assert isinstance(found, str if is_read_again else Padded)
     assert not is_read_again or "expected a virtual tensor, read by what packs it alone" in str(found)
+
+
+@pytest.mark.parametrize("read_again", ["", "x", "y"])
+def test_a_packed_tensor_that_is_read_whole_has_all_its_rows(read_again: str) -> None:
+    """Offsets say how much there is of the others, which may be a single element."""
+    builder = Sketch()
+    packed = {"dims": (1, 2, 15, 8), "data_type": DataType.HALF, "strides": (240, 8, 16, 1)}
+    offsets = builder.tensor((4, 1, 1, 1), DataType.INT32)
+    tensors = {name: builder.tensor(**packed, name=name) for name in "xy"}
+    negated = builder.pointwise(PointwiseMode.NEG, builder.ragged_load(tensors["x"], offsets, 5), virtual=DataType.HALF)
+    builder.compound(RaggedStore(negated, tensors["y"], offsets))
+    if read_again:
+        builder.pointwise(PointwiseMode.ABS, tensors[read_again], store=DataType.HALF)
+    sizes = {tensor.uid: tensor.size_bytes for tensor in plan_tensors(builder.graph())}
+    assert {name: sizes[tensor.uid] for name, tensor in tensors.items()} == {
+        name: 480 if name == read_again else 2 for name in "xy"
+    }

@@ -16,6 +16,7 @@ from lowdnn.cases.data import exact_values, real_values
 from lowdnn.cases.oracle import evaluate
 from lowdnn.engines.base import Choices, Engine
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.ragged_pattern import packed_uids
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.memory import from_memory, to_memory
 from lowdnn.ops.ragged import RaggedMove, RaggedStore
@@ -32,6 +33,8 @@ POLICIES = ("lockstep", "warp-serial(7)", "cta-reverse")
 #: All in order, and in any order with copies that land early and a look for races.
 ORDER_AND_RACES = ("lockstep", "fuzz(7),early,races")
 
+#: The byte that fills outputs and what lies between elements.
+_POISON_BYTE = 0xCD
 #: The byte that fills the zone before a tensor in its buffer.
 _ZONE_BYTE = 0xA5
 
@@ -126,7 +129,7 @@ def run_plan(runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays
     ``inputs``: the tensors that are read, in the same form. Outputs are poisoned before the run; bytes between an
     output's elements must stay as they were. Each tensor lies at the end of its buffer, behind bytes that must stay as
     they were, and is aligned to as much as it says and no more. Of packed tensors there is memory up to the end that
-    their offsets say; of outputs, rows behind it are poison.
+    their offsets say, unless others read them whole; of outputs, rows behind it are poison.
     """
     with HeldPlan(runtime, plan, graph, inputs) as held:
         return held.run()
@@ -138,9 +141,11 @@ class HeldPlan:
     def __init__(self, runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays) -> None:
         self._loaded = runtime.load(plan)
         self._graph, self._inputs, self._ends = graph, inputs, _packed_ends(graph, inputs)
+        stores = {op.y.uid for op in graph.operations if isinstance(op, RaggedStore)}
+        self._read_whole = stores - self._ends.keys()
         tensors = [graph.tensors[item.uid] for item in plan.tensors]
         self._in_memory = [tensor for tensor in tensors if not tensor.is_by_value]
-        self._before = {tensor.uid: _memory_of(tensor, inputs, self._ends) for tensor in tensors}
+        self._before = {tensor.uid: self._memory(tensor) for tensor in tensors}
         self._buffers = {t.uid: upload(runtime, self._with_zone(t), t.label) for t in self._in_memory}
         self._pointers = {
             tensor.uid: self._before[tensor.uid].ctypes.data
@@ -167,7 +172,7 @@ class HeldPlan:
         if self._workspace.size_bytes:
             self._workspace.fill_bytes(byte)
         for tensor in self._graph.outputs:
-            self._before[tensor.uid] = _memory_of(tensor, self._inputs, self._ends, byte)
+            self._before[tensor.uid] = self._memory(tensor, byte)
             self._buffers[tensor.uid].copy_from_host(self._with_zone(tensor))
         return self._run(self._graph.outputs)
 
@@ -175,6 +180,10 @@ class HeldPlan:
         self._loaded.execute(self._pointers, self._workspace.address)
         after = {t.uid: _behind_zone(self._buffers[t.uid], self._before[t.uid], t) for t in looked_at}
         return {t.uid: _result(t, self._before[t.uid], after[t.uid], self._ends) for t in self._graph.outputs}
+
+    def _memory(self, tensor: Tensor, byte: int = _POISON_BYTE) -> NDArray[Any]:
+        """See ``_memory_of``. Rows that no sequence has are zeros where they are read, as the reference has them."""
+        return _memory_of(tensor, self._inputs, self._ends, 0 if tensor.uid in self._read_whole else byte)
 
     def _with_zone(self, tensor: Tensor) -> NDArray[np.uint8]:
         """The tensor's memory behind a zone of as many bytes as it is aligned to."""
@@ -224,11 +233,12 @@ def is_of_sequences(store: RaggedStore, inputs: Arrays) -> NDArray[np.bool_]:
 
 
 def _packed_ends(graph: OperationGraph, inputs: Arrays) -> dict[int, int]:
-    """The number of rows of packed tensors that offsets describe, by uid."""
-    moves = [op for op in graph.operations if isinstance(op, RaggedMove)]
-    return {
-        move.packed.uid: int(inputs[move.offsets.uid].max()) * move.multiplier // move.row_elements for move in moves
-    }
+    """The number of rows of packed tensors of which offsets say how much there is, by uid."""
+    packed, ends = packed_uids(graph), dict[int, int]()
+    for move in (op for op in graph.operations if isinstance(op, RaggedMove) and op.packed.uid in packed):
+        end = int(inputs[move.offsets.uid].max()) * move.multiplier // move.row_elements
+        ends[move.packed.uid] = max(end, ends.get(move.packed.uid, 0))
+    return ends
 
 
 def _in_memory(tensor: Tensor, ends: Mapping[int, int]) -> Tensor:
@@ -244,7 +254,7 @@ def _with_address(memory: NDArray[Any]) -> NDArray[Any]:
     return memory if memory.size else np.zeros(1, memory.dtype)
 
 
-def _memory_of(tensor: Tensor, inputs: Arrays, ends: Mapping[int, int], byte: int = 0xCD) -> NDArray[Any]:
+def _memory_of(tensor: Tensor, inputs: Arrays, ends: Mapping[int, int], byte: int) -> NDArray[Any]:
     """The tensor's memory: poison, with its values, where it has some, at its elements."""
     existing = _in_memory(tensor, ends)
     background = poison(existing.span_bytes // tensor.element_bytes, tensor.data_type, byte)
