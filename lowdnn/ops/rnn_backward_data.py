@@ -13,33 +13,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from lowdnn.enums import DataType, DescriptorType
+from lowdnn.enums import DataType
 from lowdnn.ops.base import Values
 from lowdnn.ops.rnn import Rnn
-from lowdnn.ops.rnn_cells import Arithmetic, PlainArithmetic
+from lowdnn.ops.rnn_operation import RecurrentOperation
 from lowdnn.ops.rnn_reference import Walk
-from lowdnn.ops.rnn_saved import cell_type
 from lowdnn.ops.rnn_sequences import from_steps, to_steps
 from lowdnn.ops.rnn_tensors import Needs, check, check_needs, dropout_needs, ports_of, taken
-from lowdnn.ops.rnn_weights import WeightSpace
 from lowdnn.ops.tensor import Tensor
-from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import tensor_input, tensor_output
 
 _WHERE = "rnn_backward_data"
 
 
 @dataclass(frozen=True)
-class RnnBackwardData:
+class RnnBackwardData(RecurrentOperation):
     """See the module's docstring."""
-
-    descriptor_type: ClassVar[DescriptorType | None] = None
-    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.CONTRACTION
 
     rnn: Rnn
     dy: Tensor = tensor_input()
@@ -72,24 +65,12 @@ class RnnBackwardData:
         return cls(rnn, **taken(cls, tensors, _needs(rnn)))
 
     @property
-    def compute_type(self) -> DataType:
-        return cell_type(self.dy.data_type)
+    def data_type(self) -> DataType:
+        return self.dy.data_type
 
-    @property
-    def flops(self) -> int:
-        return 2 * WeightSpace(self.rnn).element_count * self.rnn.max_length * self.rnn.batch_size
-
-    def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
-        return self._evaluated(inputs, Arithmetic())
-
-    def rounded_reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
-        return self._evaluated(inputs, PlainArithmetic(self.dy.data_type, self.rnn.uses_tf32))
-
-    def _evaluated(self, inputs: Values, arithmetic: Arithmetic) -> dict[str, NDArray[Any]]:
-        walk = Walk(self.rnn, arithmetic, inputs)
+    def results(self, walk: Walk, inputs: Values) -> dict[str, NDArray[Any]]:
         y = to_steps(inputs["y"], walk.rows) if self.y is not None else None
-        with np.errstate(all="ignore"):
-            found = walk.backward_data(to_steps(inputs["dy"], walk.rows), y)
+        found = walk.backward_data(to_steps(inputs["dy"], walk.rows), y)
         return found | {"dx": from_steps(found["dx"], walk.rows, self.dx.dims)}
 
 

@@ -14,33 +14,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from lowdnn.enums import DataType, DescriptorType
+from lowdnn.enums import DataType
 from lowdnn.ops.base import Values
 from lowdnn.ops.rnn import Rnn
-from lowdnn.ops.rnn_cells import Arithmetic, PlainArithmetic
+from lowdnn.ops.rnn_operation import RecurrentOperation
 from lowdnn.ops.rnn_reference import Walk
-from lowdnn.ops.rnn_saved import cell_type
 from lowdnn.ops.rnn_sequences import to_steps
 from lowdnn.ops.rnn_tensors import Needs, check, check_needs, dropout_needs, ports_of, taken
-from lowdnn.ops.rnn_weights import WeightSpace
 from lowdnn.ops.tensor import Tensor
-from lowdnn.ops.tolerance import ToleranceClass
 from lowdnn.schema import tensor_input, tensor_output
 
 _WHERE = "rnn_backward_weights"
 
 
 @dataclass(frozen=True)
-class RnnBackwardWeights:
+class RnnBackwardWeights(RecurrentOperation):
     """See the module's docstring."""
-
-    descriptor_type: ClassVar[DescriptorType | None] = None
-    tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.CONTRACTION
 
     rnn: Rnn
     x: Tensor = tensor_input()
@@ -67,24 +60,12 @@ class RnnBackwardWeights:
         return cls(rnn, **taken(cls, tensors, _needs(rnn)), is_added=is_added)
 
     @property
-    def compute_type(self) -> DataType:
-        return cell_type(self.x.data_type)
+    def data_type(self) -> DataType:
+        return self.x.data_type
 
-    @property
-    def flops(self) -> int:
-        return 2 * WeightSpace(self.rnn).element_count * self.rnn.max_length * self.rnn.batch_size
-
-    def reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
+    def results(self, walk: Walk, inputs: Values) -> dict[str, NDArray[Any]]:
         """``dw``, where given, is what was there before; it counts where the gradient is added."""
-        return self._evaluated(inputs, Arithmetic())
-
-    def rounded_reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
-        return self._evaluated(inputs, PlainArithmetic(self.x.data_type, self.rnn.uses_tf32))
-
-    def _evaluated(self, inputs: Values, arithmetic: Arithmetic) -> dict[str, NDArray[Any]]:
-        walk = Walk(self.rnn, arithmetic, inputs)
-        with np.errstate(all="ignore"):
-            dw = walk.backward_weights(to_steps(inputs["x"], walk.rows), to_steps(inputs["y"], walk.rows))
+        dw = walk.backward_weights(to_steps(inputs["x"], walk.rows), to_steps(inputs["y"], walk.rows))
         return {"dw": dw + inputs["dw"] if self.is_added else dw}
 
 

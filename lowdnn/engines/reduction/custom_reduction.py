@@ -108,7 +108,7 @@ class _Problem:
         Where the contiguous axis is kept, a warp has outputs side by side.
         """
         layout = self.layout
-        useful = floor_power(layout.groups // (unroll * (1 if layout.is_row else _MIN_GROUPS)))
+        useful = floor_power(layout.reduced_groups // (unroll * (1 if layout.is_row else _MIN_GROUPS)))
         filling = ceil_power(ceil_div(arch.sm_count * arch.threads_per_sm, max(1, layout.outputs)))
         least, most = (WARP_SIZE, THREADS) if layout.is_row else (1, THREADS // min(WARP_SIZE, layout.side_by_side))
         return min(useful, most, max(least, filling))
@@ -116,5 +116,5 @@ class _Problem:
     def _slices(self, arch: ArchSpec, width: int, unroll: int) -> int:
         """Slices of an output: as many as fill the device, each long enough to be worth a block."""
         blocks = max(1, ceil_div(self.layout.outputs, THREADS // width))
-        longest = self.layout.groups // (width * unroll * _MIN_GROUPS)
+        longest = self.layout.reduced_groups // (width * unroll * _MIN_GROUPS)
         return min(floor_power(arch.sm_count * BLOCKS_PER_SM // blocks), floor_power(longest), _SLICES[-1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 
 from lowdnn import dtypes
 from lowdnn.arch.multiprocessor import WARP_SIZE
@@ -26,7 +25,7 @@ from lowdnn.engines.launch import (
     moved_bytes,
     target_label,
 )
-from lowdnn.engines.reduction.layout import indexed_axes
+from lowdnn.engines.reduction.layout import ReductionAxes, indexed_axes
 from lowdnn.engines.reduction.stages import THREADS, axes_of
 from lowdnn.graph.custom_reduction_pattern import FusedCustomReduction
 from lowdnn.plan import Argument, KernelRef, Launch, Struct, Work, WorkspacePointer
@@ -36,49 +35,16 @@ _MAX_VECTOR = 4
 
 
 @dataclass(frozen=True)
-class CustomLayout:
-    """Axes of the kernels: ``kept`` kept ones, then the reduced ones in the order of x; at least one of each.
+class CustomLayout(ReductionAxes):
+    """The axes, reduced ones in the order of x, with the generated functors: one for each x and each y."""
 
-    is_row: the vector axis is the last reduced one, otherwise the last kept one.  vector: elements of a group along it.
-    before, after: the generated functors, one for each x and each y.
-    """
-
-    space: IndexSpace
-    kept: int
-    is_row: bool
-    vector: int
     before: tuple[Functor, ...]
     after: tuple[Functor, ...]
-
-    @property
-    def vector_axis(self) -> int:
-        return self.space.rank - 1 if self.is_row else self.kept - 1
-
-    @property
-    def extent(self) -> int:
-        """Elements along the vector axis."""
-        return self.space.extents[self.vector_axis]
 
     @property
     def side_by_side(self) -> int:
         """Outputs along the last kept axis."""
         return ceil_power(self.space.extents[self.kept - 1])
-
-    @cached_property
-    def outputs(self) -> int:
-        return prod(self.space.extents[: self.kept])
-
-    @cached_property
-    def radices(self) -> tuple[int, ...]:
-        """Extents, with the vector axis in groups."""
-        axis = self.vector_axis
-        groups = ceil_div(self.extent, self.vector)
-        return (*self.space.extents[:axis], groups, *self.space.extents[axis + 1 :])
-
-    @cached_property
-    def groups(self) -> int:
-        """Groups that are reduced into one output."""
-        return prod(self.radices[self.kept :])
 
 
 def layout_of(fused: FusedCustomReduction) -> CustomLayout:
@@ -179,11 +145,11 @@ class CustomStages:
 
     @cached_property
     def _slice_groups(self) -> int:
-        return max(1, ceil_div(self.layout.groups, self.wanted_slices))
+        return max(1, ceil_div(self.layout.reduced_groups, self.wanted_slices))
 
     @cached_property
     def _slices(self) -> int:
-        return max(1, ceil_div(self.layout.groups, self._slice_groups))
+        return max(1, ceil_div(self.layout.reduced_groups, self._slice_groups))
 
     @property
     def _combining_parts(self) -> int:
@@ -213,7 +179,7 @@ class CustomStages:
     def _first_launch(self) -> Launch:
         layout = self.layout
         part_groups = max(1, ceil_div(self._slice_groups, self.width // self._lanes))
-        sizes = (layout.outputs, layout.groups, layout.extent, self._slice_groups, self._slices, part_groups)
+        sizes = (layout.outputs, layout.reduced_groups, layout.extent, self._slice_groups, self._slices, part_groups)
         sink = Struct((WorkspacePointer(),)) if self._slices > 1 else arguments_of(layout.after)
         arguments = (*i64(sizes), *axes_of(layout.radices), self._reducer[1], arguments_of(layout.before), sink)
         moved = sum(map(moved_bytes, self.fused.before)) + (self.partials_bytes or self._stored_bytes)
@@ -256,7 +222,7 @@ class CustomStages:
 
     @property
     def _index(self) -> str:
-        return counter_type(max(self.layout.outputs, self.layout.groups))
+        return counter_type(max(self.layout.outputs, self.layout.reduced_groups))
 
 
 def _joined(functors: Sequence[Functor], text: str) -> str:

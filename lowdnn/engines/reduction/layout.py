@@ -23,24 +23,17 @@ _EPILOGUES = ("Epilogue", "SquaresEpilogue")
 
 
 @dataclass(frozen=True)
-class ReductionLayout:
+class ReductionAxes:
     """Axes of the kernels: ``kept`` kept ones, then the reduced ones; at least one of each.
 
     is_row: the vector axis is reduced (the last axis), otherwise kept (the last kept axis).
-    vector: elements of a group along the vector axis.  before, after: the generated functors; behind ``GenStats`` there
-    are two.
+    vector: elements of a group along the vector axis.
     """
 
     space: IndexSpace
     kept: int
     is_row: bool
     vector: int
-    before: Functor
-    after: tuple[Functor, ...]
-
-    @property
-    def after_arguments(self) -> tuple[Struct, ...]:
-        return tuple(functor.arguments for functor in self.after)
 
     @property
     def vector_axis(self) -> int:
@@ -49,11 +42,6 @@ class ReductionLayout:
     @cached_property
     def outputs(self) -> int:
         return prod(self.space.extents[: self.kept])
-
-    @cached_property
-    def count(self) -> int:
-        """Elements reduced into one output."""
-        return prod(self.space.extents[self.kept :])
 
     @cached_property
     def extent(self) -> int:
@@ -68,12 +56,30 @@ class ReductionLayout:
         return (*self.space.extents[:axis], groups, *self.space.extents[axis + 1 :])
 
     @cached_property
-    def kept_groups(self) -> int:
-        return prod(self.radices[: self.kept])
+    def reduced_groups(self) -> int:
+        """Groups that are reduced into one output."""
+        return prod(self.radices[self.kept :])
+
+
+@dataclass(frozen=True)
+class ReductionLayout(ReductionAxes):
+    """The axes with the generated functors before and after the reduction; behind ``GenStats`` there are two."""
+
+    before: Functor
+    after: tuple[Functor, ...]
+
+    @property
+    def after_arguments(self) -> tuple[Struct, ...]:
+        return tuple(functor.arguments for functor in self.after)
 
     @cached_property
-    def reduced_groups(self) -> int:
-        return prod(self.radices[self.kept :])
+    def count(self) -> int:
+        """Elements reduced into one output."""
+        return prod(self.space.extents[self.kept :])
+
+    @cached_property
+    def kept_groups(self) -> int:
+        return prod(self.radices[: self.kept])
 
     @cached_property
     def whole_groups(self) -> int:
