@@ -32,7 +32,10 @@ _OF_ALL_SEQUENCES = ("layout", "max_seq_length", "batch_size", "seq_length_array
 
 
 class StateDescriptor(Protocol):
-    """The layout of first and last states, such as an ``ops.tensor.Tensor``: (L * D, B, elements), row-major."""
+    """The layout of first and last states, such as an ``ops.tensor.Tensor``: (L * D, B, elements), row-major.
+
+    Dimensions of extent 1 may follow, and any stride fits an extent of 1.
+    """
 
     @property
     def data_type(self) -> DataType: ...
@@ -199,9 +202,9 @@ class RnnCall:
         if found.data_type is not self._rnn_desc.data_type:
             raise self._type_error(name, found.data_type)
         dims, strides = shape
-        if found.dims != dims:
+        if found.dims != dims + (1,) * (len(found.dims) - len(dims)):
             raise ShapeMismatchError.at(f"{self._where}.{name}.dims", expected=list(dims), got=list(found.dims))
-        if found.strides != strides:
+        if any(a != b and extent > 1 for a, b, extent in zip(found.strides, strides, dims, strict=False)):
             raise BadParamError.at(f"{self._where}.{name}.strides", expected=list(strides), got=list(found.strides))
 
     def _null_error(self, argument: str, expected: str = "a pointer") -> LowdnnError:

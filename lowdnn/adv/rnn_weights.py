@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lowdnn import dtypes
 from lowdnn.adv.rnn_descriptors import RNNDescriptor
 from lowdnn.ops.rnn_weights import PROJECTION_ID, Region
-from lowdnn.status import BadParamError, LowdnnError, NullPointerError, ShapeMismatchError, SizeInsufficientError
+from lowdnn.status import BadParamError, LowdnnError, ShapeMismatchError, SizeInsufficientError
 
 
 class RNNWeightParams(NamedTuple):
@@ -36,6 +36,7 @@ def get_rnn_weight_params(
 ) -> RNNWeightParams:
     """The places of a linear layer's matrix and bias; see ``ops.rnn_weights`` for pseudo-layers and numbers.
 
+    weight_space: an address; with 0 those of matrix and bias are offsets in bytes.
     Raises BadParamError for a layer that there is not, SizeInsufficientError for too small a space.
     """
     places = rnn_desc.weight_space.places.get((pseudo_layer, lin_layer_id))
@@ -44,8 +45,6 @@ def get_rnn_weight_params(
     if weight_space_size < rnn_desc.weight_space_bytes:
         where, expected = "get_rnn_weight_params.weight_space_size", f"at least {rnn_desc.weight_space_bytes}"
         raise SizeInsufficientError.at(where, expected=expected, got=weight_space_size)
-    if not weight_space:
-        raise NullPointerError.at("get_rnn_weight_params.weight_space", expected="a pointer", got="NULL")
     (matrix, bias), size_bytes = places, rnn_desc.element_bytes
     return RNNWeightParams(
         (1, *matrix.dims) if matrix else (),

@@ -61,6 +61,11 @@ def write_outputs(*outputs: tuple[Address, str, int | float, str]) -> None:
         write_array(address, element, (value,), where)
 
 
+def write_wanted(*outputs: tuple[Address, str, int | float, str]) -> None:
+    """As ``write_outputs``, but an output that is NULL is not wanted."""
+    write_outputs(*[output for output in outputs if output[0]])
+
+
 def write_text(address: Address, text: bytes, size_bytes: int) -> None:
     """Writes the text with a zero byte behind it, cut off at ``size_bytes`` in all; nothing at NULL or size 0."""
     if address and size_bytes > 0:

@@ -192,6 +192,16 @@ def test_dropout_counts_its_calls(handle: Handle) -> None:
         check(one, one.results(each), dropout_offset=np.array([calls]))
 
 
+@pytest.mark.parametrize("strides", [(1, 8, 1), (8, 8, 1, 1, 1), (99, 8, 1, 77)])
+def test_extents_of_1_in_states(handle: Handle, strides: tuple[int, ...]) -> None:
+    """They may follow, and their strides do not count."""
+    one = step(handle, num_layers=1, dir_mode=DirectionMode.UNIDIRECTIONAL)
+    memory = one.memory()
+    described = replace(one.states("h"), dims=(1, 3, 8, 1, 1)[: len(strides)], strides=strides)
+    forward(one, memory, h_desc=described, c_desc=described)
+    check(one, {port: one.results(memory)[port] for port in ("y", "hy", "cy")})
+
+
 def test_gradients_of_weights_are_set_or_added(handle: Handle) -> None:
     one = step(handle)
     memory = one.memory()
@@ -283,6 +293,10 @@ BAD: dict[str, tuple[Callable[[Step, Memory], dict[str, Any]], type[LowdnnError]
     ),
     "other states": (
         lambda s, m: {"h_desc": with_dims(s, (4, 3, 7))}, ShapeMismatchError, "h_desc.dims", "[4, 3, 8]", "[4, 3, 7]"
+    ),
+    "states of more dimensions": (
+        lambda s, m: {"c_desc": with_dims(s, (4, 3, 8, 1, 2))},
+        ShapeMismatchError, "c_desc.dims", "[4, 3, 8]", "[4, 3, 8, 1, 2]",
     ),
     "states with gaps": (
         lambda s, m: {"c_desc": replace(s.states("c"), strides=(48, 16, 1))},

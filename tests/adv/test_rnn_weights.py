@@ -17,7 +17,7 @@ from lowdnn.adv import (
     weights_to_torch,
 )
 from lowdnn.enums import DataType
-from lowdnn.status import BadParamError, NullPointerError, ShapeMismatchError, SizeInsufficientError
+from lowdnn.status import BadParamError, ShapeMismatchError, SizeInsufficientError
 from tests.support.errors import raises
 from tests.support.rnn_step import LSTM
 
@@ -57,6 +57,12 @@ def test_some_addresses() -> None:
     assert (first.b_addr, recurrent.b_addr) == (SPACE + 4 * matrices, SPACE + 4 * (matrices + 32))
 
 
+def test_offsets_without_a_space() -> None:
+    size = get_rnn_weight_space_size(LSTM)
+    placed, offsets = (get_rnn_weight_params(LSTM, 3, size, space, 5) for space in (SPACE, 0))
+    assert (offsets.m_addr, offsets.b_addr) == (placed.m_addr - SPACE, placed.b_addr - SPACE)
+
+
 def test_what_there_is_not() -> None:
     size = get_rnn_weight_space_size(LSTM)
     with raises(BadParamError, "get_rnn_weight_params.pseudo_layer", expected="0 to 3", got="4"):
@@ -69,8 +75,6 @@ def test_what_there_is_not() -> None:
         SizeInsufficientError, "get_rnn_weight_params.weight_space_size", expected=f"{size}", got=f"{size - 1}"
     ):
         get_rnn_weight_params(LSTM, 0, size - 1, SPACE, 0)
-    with raises(NullPointerError, "get_rnn_weight_params.weight_space", expected="a pointer", got="NULL"):
-        get_rnn_weight_params(LSTM, 0, size, 0, 0)
 
 
 @pytest.mark.parametrize("name", ["lstm", "projection", "gru in half", "one bias"])

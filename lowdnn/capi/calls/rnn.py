@@ -12,7 +12,7 @@ from lowdnn.capi.calls.rnn_descriptors import RnnDescriptor, network_of, sequenc
 from lowdnn.capi.calls.shared import member
 from lowdnn.capi.descriptors import TensorDescriptor
 from lowdnn.capi.errors import Call
-from lowdnn.capi.memory import Address, checked, write_outputs
+from lowdnn.capi.memory import Address, write_outputs, write_wanted
 from lowdnn.capi.state import State
 from lowdnn.rnn_enums import ForwardMode, WgradMode
 
@@ -29,16 +29,16 @@ def temp_space_sizes(
 ) -> None:  # fmt: skip
     """Either size may be left out with NULL."""
     where = "cudnnGetRNNTempSpaceSizes"
-    sizes = adv.get_rnn_temp_space_sizes(
+    work_bytes, reserve_bytes = adv.get_rnn_temp_space_sizes(
         state.objects.get(handle, Handle, f"{where}.handle"),
         network_of(state, rnn_desc, f"{where}.rnnDesc"),
         member(ForwardMode, fwd_mode, f"{where}.fwdMode"),
         sequences_of(state, x_desc, f"{where}.xDesc"),
     )
-    names = (f"{where}.workSpaceSize", f"{where}.reserveSpaceSize")
-    for address, size, name in zip((work_space_size, reserve_space_size), sizes, names, strict=True):
-        if address:
-            write_outputs((address, "Q", size, name))
+    write_wanted(
+        (work_space_size, "Q", work_bytes, f"{where}.workSpaceSize"),
+        (reserve_space_size, "Q", reserve_bytes, f"{where}.reserveSpaceSize"),
+    )
 
 
 def weight_space_size(state: State, handle: Address, rnn_desc: Address, size: Address) -> None:
@@ -54,25 +54,30 @@ def weight_params(
 ) -> None:  # fmt: skip
     """The address of what there is not is NULL, and its descriptor is as if it were not set.
 
+    An output that is NULL is not wanted: PyTorch asks for a matrix or for a bias. Without a weight space the addresses
+    are offsets in it, which XLA asks for.
     PyTorch asks thousands of times for one network: what does not depend on addresses is looked up.
     """
     objects = state.objects
     objects.get(handle, Handle, "cudnnGetRNNWeightParams.handle")
     holder = objects.get(rnn_desc, RnnDescriptor, "cudnnGetRNNWeightParams.rnnDesc")
-    objects.get(m_desc, TensorDescriptor, "cudnnGetRNNWeightParams.mDesc")
-    objects.get(b_desc, TensorDescriptor, "cudnnGetRNNWeightParams.bDesc")
+    _tensor(state, m_desc, "cudnnGetRNNWeightParams.mDesc")
+    _tensor(state, b_desc, "cudnnGetRNNWeightParams.bDesc")
+    begin = weight_space or 0
     found = holder.linear_layers.get((pseudo_layer, lin_layer_id))
-    if found is None or not weight_space or weight_space_size < holder.weight_space_bytes:
+    if found is None or weight_space_size < holder.weight_space_bytes:
         network = network_of(state, rnn_desc, "cudnnGetRNNWeightParams.rnnDesc")
-        adv.get_rnn_weight_params(network, pseudo_layer, weight_space_size, weight_space or 0, lin_layer_id)
+        adv.get_rnn_weight_params(network, pseudo_layer, weight_space_size, begin, lin_layer_id)
         return
     matrix, m_offset, bias, b_offset = found
-    m_place = _place_at(checked(m_addr, "cudnnGetRNNWeightParams.mAddr"))
-    b_place = _place_at(checked(b_addr, "cudnnGetRNNWeightParams.bAddr"))
-    m_place.value = 0 if m_offset is None else weight_space + m_offset
-    b_place.value = 0 if b_offset is None else weight_space + b_offset
-    objects.replace(m_desc, matrix)  # type: ignore[arg-type]
-    objects.replace(b_desc, bias)  # type: ignore[arg-type]
+    if m_addr:
+        _place_at(m_addr).value = 0 if m_offset is None else begin + m_offset
+    if b_addr:
+        _place_at(b_addr).value = 0 if b_offset is None else begin + b_offset
+    if m_desc:
+        objects.replace(m_desc, matrix)
+    if b_desc:
+        objects.replace(b_desc, bias)
 
 
 def forward(

@@ -10,10 +10,10 @@ import numpy as np
 
 from lowdnn import dtypes
 from lowdnn.adv.rnn_descriptors import Dropout, RNNDataDescriptor, RNNDescriptor, clip_of
-from lowdnn.capi.calls.shared import change, life_of, member, was_set
+from lowdnn.capi.calls.shared import change, life_of, member
 from lowdnn.capi.descriptors import DropoutDescriptor, TensorDescriptor
 from lowdnn.capi.errors import Call
-from lowdnn.capi.memory import Address, checked, read_array, write_array, write_bytes, write_outputs
+from lowdnn.capi.memory import Address, checked, read_array, write_array, write_bytes, write_outputs, write_wanted
 from lowdnn.capi.state import State
 from lowdnn.enums import DataType, MathType, NanPropagation
 from lowdnn.ops.rnn import Clip
@@ -125,10 +125,11 @@ def get_descriptor(
     input_mode: Address, data_type: Address, math_prec: Address, math_type: Address, input_size: Address,
     hidden_size: Address, proj_size: Address, num_layers: Address, dropout_desc: Address, aux_flags: Address,
 ) -> None:  # fmt: skip
+    """Any output may be left out with NULL."""
     where = "cudnnGetRNNDescriptor_v8"
     network = network_of(state, descriptor, f"{where}.rnnDesc")
     dropout = _holder(state, descriptor, f"{where}.rnnDesc").dropout
-    write_outputs(
+    write_wanted(
         (algo, "i", network.algo, f"{where}.algo"),
         (cell_mode, "i", network.cell_mode, f"{where}.cellMode"),
         (bias_mode, "i", network.bias_mode, f"{where}.biasMode"),
@@ -165,9 +166,8 @@ def get_clip_v8(state: State, descriptor: Address, mode: Address, nan: Address, 
     propagates = (
         NanPropagation.PROPAGATE_NAN if clip is None or clip.propagates_nan else NanPropagation.NOT_PROPAGATE_NAN
     )
-    checked(nan, f"{where}.clipNanOpt")
     _get_clip(state, where, descriptor, mode, lclip, rclip)
-    write_outputs((nan, "i", propagates, f"{where}.clipNanOpt"))
+    write_wanted((nan, "i", propagates, f"{where}.clipNanOpt"))
 
 
 def set_data_descriptor(
@@ -239,10 +239,10 @@ def _holder(state: State, descriptor: Address, where: str) -> RnnDescriptor:
 
 
 def _dropout(state: State, descriptor: Address, where: str) -> Dropout | None:
-    """None for NULL."""
+    """None for NULL. One that was only created drops nothing: XLA describes a network without dropout by it."""
     if not descriptor:
         return None
-    found = was_set(state, descriptor, DropoutDescriptor, where)
+    found = state.objects.get(descriptor, DropoutDescriptor, where)
     return Dropout(found.dropout, found.states)
 
 
@@ -257,8 +257,9 @@ def _set_clip(state: State, where: str, descriptor: Address, mode: int, nan: int
 
 
 def _get_clip(state: State, where: str, descriptor: Address, mode: Address, lclip: Address, rclip: Address) -> None:
+    """Any output may be left out with NULL."""
     clip = _holder(state, descriptor, f"{where}.rnnDesc").clip
-    write_outputs(
+    write_wanted(
         (mode, "i", RNNClipMode.NONE if clip is None else RNNClipMode.MINMAX, f"{where}.clipMode"),
         (lclip, "d", 0.0 if clip is None else clip.lower, f"{where}.lclip"),
         (rclip, "d", 0.0 if clip is None else clip.upper, f"{where}.rclip"),
