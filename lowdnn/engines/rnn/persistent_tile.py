@@ -25,9 +25,9 @@ MOST_CHUNKS = 32
 #: Registers of a thread that a chunk of weights takes.
 _CHUNK_REGISTERS = 16
 #: Registers of a thread for each element, which lie in the others' place while those are not needed (an estimate).
-_ELEMENT_REGISTERS = 8
-#: Registers of a thread that neither weights nor sums take, by warpgroups (an estimate from assembled kernels).
-_OTHER_REGISTERS = {1: 140, 2: 90}
+_ELEMENT_REGISTERS = 4
+#: Registers of a thread that neither weights nor sums take, by warpgroups (so that no assembled kernel spills).
+_OTHER_REGISTERS = {1: 140, 2: 110}
 #: Seconds of a step without what a block reads of the states, and bytes of those in a second (measured on an H200 with
 #: H of 256 to 1024 and 8 to 64 columns).
 _STEP_S = 2.2e-6
