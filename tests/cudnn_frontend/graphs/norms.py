@@ -7,6 +7,7 @@ from typing import Any
 import cudnn
 import ml_dtypes
 import numpy as np
+import pytest
 
 from tests.cudnn_frontend.data import Array, check_close, normal, wide
 from tests.cudnn_frontend.program import Program, Session
@@ -37,11 +38,16 @@ def stored(program: Program, tensors: Any, *dtypes: Any) -> list[Array]:
     return program.run()
 
 
-def test_layer_norm(session: Session) -> None:
-    x, scale, bias = normal(6, 64, 1, 1), normal(1, 64, 1, 1, dtype=np.float32), normal(1, 64, 1, 1, dtype=np.float32)
-    dy = normal(6, 64, 1, 1)
+@pytest.mark.parametrize(
+    ("method", "dims", "axes", "tolerance"),
+    [("layernorm", (6, 64, 1, 1), (1, 2, 3), 1e-4), ("instancenorm", (3, 8, 6, 6), (2, 3), 1e-3)],
+)
+def test_norms(session: Session, method: str, dims: tuple[int, ...], axes: tuple[int, ...], tolerance: float) -> None:
+    """Each sample is normalised by itself, over all channels or in each one; ``tolerance``: of the mean."""
+    x, dy = normal(*dims), normal(*dims)
+    scale, bias = (normal(1, dims[1], 1, 1, dtype=np.float32) for _ in range(2))
     program = session.program()
-    outputs = program.graph.layernorm(
+    outputs = getattr(program.graph, method)(
         norm_forward_phase=TRAINING,
         input=program.input(x, channels_last=True),
         scale=program.input(scale, channels_last=True),
@@ -49,22 +55,22 @@ def test_layer_norm(session: Session) -> None:
         epsilon=program.scalar(EPSILON),
     )
     y, mean, inverse = stored(program, outputs, np.float16, np.float32, np.float32)
-    unit, true_mean, true_inverse = normalised(wide(x), (1, 2, 3))
+    unit, true_mean, true_inverse = normalised(wide(x), axes)
     check_close(y, unit * scale + bias, 2e-3)
-    check_close(mean, true_mean, 1e-4)
+    check_close(mean, true_mean, tolerance)
     check_close(inverse, true_inverse, 1e-4)
     program = session.program()
-    outputs = program.graph.layernorm_backward(
+    outputs = getattr(program.graph, f"{method}_backward")(
         grad=program.input(dy, channels_last=True),
         input=program.input(x, channels_last=True),
         scale=program.input(scale, channels_last=True),
-        mean=program.input(mean),
-        inv_variance=program.input(inverse),
+        mean=program.input(mean, channels_last=True),
+        inv_variance=program.input(inverse, channels_last=True),
     )
     dx, dscale, dbias = stored(program, outputs, np.float16, np.float32, np.float32)
-    check_close(dx, gradient(wide(dy), unit, scale, true_inverse, (1, 2, 3)), 3e-3)
-    check_close(dscale, (dy * unit).sum(0, keepdims=True), 1e-3)
-    check_close(dbias, wide(dy).sum(0, keepdims=True), 1e-3)
+    check_close(dx, gradient(wide(dy), unit, scale, true_inverse, axes), 3e-3)
+    check_close(dscale, (dy * unit).sum((0, 2, 3), keepdims=True), 1e-3)
+    check_close(dbias, wide(dy).sum((0, 2, 3), keepdims=True), 1e-3)
 
 
 def test_layer_norm_of_a_sum_with_gains_around_one(session: Session) -> None:
@@ -182,36 +188,6 @@ def test_batch_norm_of_inference(session: Session) -> None:
     )
     program.output(y, np.float16)
     check_close(program.run()[0], (wide(x) - mean) * inverse * scale + bias, 2e-3)
-
-
-def test_instance_norm(session: Session) -> None:
-    x, dy = normal(3, 8, 6, 6), normal(3, 8, 6, 6)
-    scale, bias = normal(1, 8, 1, 1, dtype=np.float32), normal(1, 8, 1, 1, dtype=np.float32)
-    program = session.program()
-    outputs = program.graph.instancenorm(
-        norm_forward_phase=TRAINING,
-        input=program.input(x, channels_last=True),
-        scale=program.input(scale, channels_last=True),
-        bias=program.input(bias, channels_last=True),
-        epsilon=program.scalar(EPSILON),
-    )
-    y, mean, inverse = stored(program, outputs, np.float16, np.float32, np.float32)
-    unit, true_mean, true_inverse = normalised(wide(x), (2, 3))
-    check_close(y, unit * scale + bias, 2e-3)
-    check_close(mean, true_mean, 1e-3)
-    check_close(inverse, true_inverse, 1e-4)
-    program = session.program()
-    outputs = program.graph.instancenorm_backward(
-        grad=program.input(dy, channels_last=True),
-        input=program.input(x, channels_last=True),
-        scale=program.input(scale, channels_last=True),
-        mean=program.input(mean, channels_last=True),
-        inv_variance=program.input(inverse, channels_last=True),
-    )
-    dx, dscale, dbias = stored(program, outputs, np.float16, np.float32, np.float32)
-    check_close(dx, gradient(wide(dy), unit, scale, true_inverse, (2, 3)), 3e-3)
-    check_close(dscale, (dy * unit).sum((0, 2, 3), keepdims=True), 1e-3)
-    check_close(dbias, wide(dy).sum((0, 2, 3), keepdims=True), 1e-3)
 
 
 def test_adaptive_layer_norm(session: Session) -> None:
