@@ -4,7 +4,7 @@ Addresses are integers, 0 for NULL; sizes are in bytes. Work goes into the handl
 what a call checks, it checks before its first launch. hx and cx begin with 0, and dhy and dcy are 0, where they are
 NULL; hy, cy, dhx and dcx may be NULL where they are not wanted. cx, cy, dcx and dcy count for an LSTM alone.
 dev_seq_lengths may be NULL where the descriptor has the lengths, which the call then takes to the device itself.
-The network, its formulas, weights and saved tensors: ``ops.rnn``, ``ops.rnn_weights``, ``ops.rnn_saved``.
+``ops.rnn``, ``ops.rnn_weights`` and ``ops.rnn_saved`` define the network, its weights and its saved tensors.
 Source: cudnn_adv.h, cudnnRNNForward, cudnnRNNBackwardData_v8, cudnnRNNBackwardWeights_v8, cudnnGetRNNTempSpaceSizes.
 """
 

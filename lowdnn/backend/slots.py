@@ -18,11 +18,12 @@ from lowdnn.status import BadParamError, LowdnnError
 class Slot:
     """One attribute.
 
-    name: its own.  where: what errors call it.  types, descriptors, max_count, pointee: of a set, see
-    ``schema.Attribute``; no types where it is read-only, and ``descriptors`` are those that it is a question about.
-    least_count: the fewest elements.  inert: how it is taken if it has no effect.
-    read_types: the types of a get.  declared: the attribute as it is declared, if it is settable and has an effect.
-    computed: how a get finds it, if it is not what was set.  set_error: what a set of a read-only one raises.
+    where: its name in errors.
+    types, descriptors, max_count, pointee: the rules of a set, see ``schema.Attribute``; a read-only attribute has no
+    types, and ``descriptors`` are those that it is a question about.
+    least_count: the fewest elements of a set.  inert: the rules of a set without effect.
+    read_types: the types of a get.  declared: the declaration of an attribute that is settable and has an effect.
+    computed: how a get finds a value that was not set.  set_error: the error of a set of a read-only attribute.
     """
 
     name: AttributeName

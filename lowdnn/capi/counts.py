@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 class CallCounts:
     """Counts that threads advance without a lock, since a step of ``itertools.count`` is one operation.
 
-    elsewhere: the calls that were answered without Python, by function.
+    elsewhere: the counts of calls that were answered without Python, by function.
     """
 
     def __init__(self, elsewhere: Callable[[], Mapping[str, int]] = dict) -> None:

@@ -269,7 +269,7 @@ class LrnDescriptor:
 class TensorTransformDescriptor:
     """Padding on both sides of each dimension (below 0: what is cut off), then folding of the spatial ones, or back.
 
-    A fold of f moves each f-th element along a dimension to channels of its own: with folds f and g, element (i, j)
+    A fold of f moves each f-th element along a dimension to channels of its own. With folds f and g, element (i, j)
     of channel c becomes element (i // f, j // g) of channel (c * f + i % f) * g + j % g. UNFOLD does the reverse first
     and pads then.
     """

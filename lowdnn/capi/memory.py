@@ -62,7 +62,7 @@ def write_outputs(*outputs: tuple[Address, str, int | float, str]) -> None:
 
 
 def write_wanted(*outputs: tuple[Address, str, int | float, str]) -> None:
-    """As ``write_outputs``, but an output that is NULL is not wanted."""
+    """Writes outputs as ``write_outputs`` does, but for those that are NULL."""
     write_outputs(*[output for output in outputs if output[0]])
 
 

@@ -1,4 +1,4 @@
-"""cudnn.Node: an operation of a graph as programs that look at graphs see it."""
+"""cudnn.Node: one operation of a graph, for programs that inspect graphs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Node:
 
     @classmethod
     def of(cls, call: Call, entries: list[Entry], compute_data_type: data_type) -> Node:
-        """The node of ``call``, whose operations ``entries`` are.  compute_data_type: the graph's."""
+        """The node of ``call``, which added the operations ``entries``.  compute_data_type: the graph's."""
         written = {id(tensor) for entry in entries for tensor in entry.outputs}
         given = {name.replace("[", "_").removesuffix("]"): tensor for name, tensor in call.tensors.items()}
         params = dict(call.others)

@@ -1,4 +1,4 @@
-"""The structure of a pygraph, for programs that look at graphs."""
+"""The structure of a pygraph, for programs that inspect graphs."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from lowdnn.status import NotSupportedError
 
 
 class _Refused:
-    """A method that raises.  what: what it would compute."""
+    """A method that raises NotSupportedError.  what: the result that it would compute."""
 
     def __init__(self, what: str) -> None:
         self._what = what

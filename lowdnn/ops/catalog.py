@@ -20,7 +20,7 @@ from lowdnn.schema import ELEMENT_TYPES, declared_in
 
 @cache
 def declared() -> tuple[type, ...]:
-    """All of them: operations, and what they are made of."""
+    """All operations, and the descriptor classes that they are made of."""
     modules = [import_module(f"{ops.__name__}.{found.name}") for found in iter_modules(ops.__path__)]
     return tuple(
         cls

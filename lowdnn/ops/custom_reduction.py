@@ -3,10 +3,10 @@
     y = initial o x[0] o x[1] o ... o x[n - 1]
 
 Elements come in row-major order of ``axes``. The operator o joins states of one number for each pair of x and y, in the
-pair's compute type: the tensors that the sub-graph is given first stand for the state on the left, the others for the
-one on the right, and what it makes is the joined state. Their data types are the compute types. x is converted to it,
-and so are the initial values, which count once, as the state on the very left; over nothing they are the result. y is
-rounded to its own type at last.
+pair's compute type. The tensors that the sub-graph is given first stand for the state on the left, the others for the
+one on the right; its results are the joined state. Their data types are the compute types. x and the initial values are
+converted to these. Initial values count once, as the state on the very left; over nothing they are the result. y is
+rounded to its own type last.
 
 The operator must be associative: states may be joined in any brackets, always the same for one plan, and never change
 places. So argmax that takes the left one of equal elements gives the first of them. For another operator the result

@@ -1,8 +1,8 @@
 """Derivatives of pointwise operations by the chain rule, as pointwise operations.
 
-Between elements of equal index: y depends on x through a DAG of operations, and dx = dy * (dy/dx). What does not change
-with x (comparisons, rounding to integers, indices) has no derivative. Where a function has two slopes, MIN and MAX give
-that of x, ABS the slope 0.
+Elements of equal index belong together: y depends on x through a DAG of operations, and dx = dy * (dy/dx). Comparisons,
+rounding to integers and indices do not change with x and have no derivative. Where a function has two slopes, MIN and
+MAX give that of x, ABS the slope 0.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     dx, dhx, dcx = the gradients of sum(dy * y) + sum(dhy * hy) + sum(dcy * cy) for x, hx and cx
 
-Tensors as in ``rnn_forward``; dy, dhy, dcy, dx, dhx and dcx have the dims of y, hy, cy, x, hx and cx. dhy and dcy are 0
-where they are not there. gates, cells and outputs are what a training forward has saved (``rnn_saved``); a GRU reads hx
-and the states y and outputs, an LSTM reads cx. dgates and dprojected are saved for the gradient of the weights; dgates
-may lie where gates do. dx is 0 past the end of a sequence. A clip gives no gradient to a state that it has cut.
+Tensors are those of ``rnn_forward``; dy, dhy, dcy, dx, dhx and dcx have the dims of y, hy, cy, x, hx and cx. dhy and
+dcy are 0 where they are not there. gates, cells and outputs come from a training forward (``rnn_saved``); a GRU reads
+hx and the states y and outputs, an LSTM reads cx. dgates and dprojected are saved for the gradient of the weights;
+dgates may lie where gates do. dx is 0 past the end of a sequence. A clip gives no gradient to a state that it has cut.
 Source: cudnn_adv.h, cudnnRNNBackwardData_v8.
 """
 

@@ -3,10 +3,10 @@
     dW = dgates^T x,  dR = dgates^T h,  dP = dprojected^T unprojected,  dbW = dbR = sum of dgates
 
 summed over all rows, with h the state before each step and x the row that a layer reads. A GRU's columns of n are
-dgates' third block for W and bW, and its fourth block for R and bR; without ``reset_after`` its third one for all of
-them, and R_n's rows h are r * h of the fourth.
-Tensors as in ``rnn_forward`` and ``rnn_backward_data``; dw is a weight space (``rnn_weights``). ``is_added``: the
-gradient is added to what dw holds.
+dgates' third block for W and bW, and its fourth block for R and bR. Without ``reset_after`` they are the third block
+for all of them, and h is r * h for R_n, the fourth block of gates.
+Tensors are those of ``rnn_forward`` and ``rnn_backward_data``; dw is a weight space (``rnn_weights``). With ``is_added``
+the gradient is added to what dw holds.
 Source: cudnn_adv.h, cudnnRNNBackwardWeights_v8.
 """
 

@@ -2,8 +2,8 @@
 
     y, hy, cy = the states of the last layer at each step, and those of all layers behind the last step of a sequence
 
-The network, its formulas and its sizes: ``rnn``. Sequences x (T, B, I) and y (T, B, D * S), or packed:
-``rnn_sequences``. seq_lengths (B,) in INT32: the steps of each sequence; without them all have T. w: the weight space
+``rnn`` has the network, its formulas and its sizes. Sequences are x (T, B, I) and y (T, B, D * S), or packed
+(``rnn_sequences``). seq_lengths (B,) in INT32: the steps of each sequence; without them all have T. w: the weight space
 (``rnn_weights``). States hx, hy (L * D, B, S) and cx, cy (L * D, B, H); without hx and cx they begin with 0. y is
 padding_fill past the end of a sequence. A training forward saves the tensors of ``rnn_saved`` for the gradients.
 Element i, row-major, of the outputs between layers (L - 1, T, B, D * S) is dropped where word i of the random numbers

@@ -1,6 +1,6 @@
 """The weight space of a recurrent network: where each matrix and each bias of its layers lies.
 
-First the matrices of all pseudo-layers, then their biases. Those of a pseudo-layer lie one behind the other, row-major:
+The matrices of all pseudo-layers come first, then their biases; those of one pseudo-layer lie together, row-major:
 W (G * H, size of the layer's input), R (G * H, S), with a projection P (P, H); bW (G * H) and bR (G * H). A linear
 layer of a gate, linLayerID in cuDNN, is H rows of W (0 to G - 1) or of R (G to 2 G - 1); 8 is the projection, which has
 no bias. Nothing lies between them, as PyTorch and JAX assume.

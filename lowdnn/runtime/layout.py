@@ -29,9 +29,9 @@ ARGUMENT_ALIGNMENT_BYTES = TENSOR_MAP_ALIGN
 class ArgumentLayout:
     """Byte positions of one launch's arguments, counted from a multiple of ``ARGUMENT_ALIGNMENT_BYTES``.
 
-    arguments: of each argument.  leaves: of each number, address and tensor map in the arguments, in their order.
-    sizes: the bytes of each argument.
-    pointers: of the ``void*[]`` of cuLaunchKernel, which follows the arguments.
+    arguments: the position of each argument.  sizes: its bytes.
+    leaves: the position of each number, address and tensor map in the arguments, in their order.
+    pointers: the position of the ``void*[]`` of cuLaunchKernel, which follows the arguments.
     packer: packs all leaves, then the addresses of the ``void*[]``.
     """
 

@@ -2,10 +2,11 @@
 
     python -m tools.checks.frameworks [--framework NAME] [--only WORD ...] [--passes NAME ...] [--out FILE]
 
-A row: the largest error of loss, output and gradients against float64, as a multiple of the real library's error, of
-what two of its runs differ by or of one rounding, whichever is most (above ``--most`` it is a FAIL), and the same of
-single results; then the times of the first step and of later ones on each. Both processes work at the same time in the
-first pass, which compares results, and one after the other in the second, which takes times.
+A row has the largest error of loss, output and gradients against float64, and that of single results. Errors are
+multiples of the real library's error, of the difference between two of its runs, or of one rounding, whichever is most;
+above ``--most`` one is a FAIL. Then come the times of the first step and of later ones on each library. Both processes
+work at the same time in the first pass, which compares results, and one after the other in the second, which takes
+times.
 """
 
 from __future__ import annotations
