@@ -111,8 +111,8 @@ class Descriptor:
     ) -> list[Any]:
         """The elements of one attribute, at most ``requested_count`` of them; empty for an optional one left unset.
 
-        CHAR gives a list with one text. given: what the caller's array holds, where the attribute is a question about
-        it (KERNEL_CACHE_IS_ENGINECFG_KERNEL_CACHED): the result is those of them that it is true of.
+        CHAR gives a list with one text. given: the descriptors in the caller's array, where the attribute is a question
+        about them (KERNEL_CACHE_IS_ENGINECFG_KERNEL_CACHED); the result is those with the answer yes.
         Raises NotFinalizedError before finalize, AttributeTypeError for another type, BadParamError for another
         descriptor's attribute, OutOfBoundError for a negative count.
         """

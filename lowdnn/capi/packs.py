@@ -53,7 +53,7 @@ class Packs:
             self.use(self._is_used)
 
     def use(self, is_used: bool) -> None:
-        """Whether the libraries keep packs. Those that they have stay valid; each goes to Python at its next call."""
+        """Sets whether the libraries keep packs. Packs there stay valid; each goes to Python at its next call."""
         self._is_used = is_used
         for found in self._pools:
             _NUMBER.pack_into(found, pool.IS_USED, is_used)

@@ -5,8 +5,8 @@
 summed over all rows, with h the state before each step and x the row that a layer reads. A GRU's columns of n are
 dgates' third block for W and bW, and its fourth block for R and bR. Without ``reset_after`` they are the third block
 for all of them, and h is r * h for R_n, the fourth block of gates.
-Tensors are those of ``rnn_forward`` and ``rnn_backward_data``; dw is a weight space (``rnn_weights``). With ``is_added``
-the gradient is added to what dw holds.
+Tensors are those of ``rnn_forward`` and ``rnn_backward_data``; dw is a weight space (``rnn_weights``). With
+``is_added`` the gradient is added to what dw holds.
 Source: cudnn_adv.h, cudnnRNNBackwardWeights_v8.
 """
 
