@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lowdnn.enums import DataType, MathType, NanPropagation
+from lowdnn.ops.rnn import Clip
 from lowdnn.rnn_enums import (
     DirectionMode,
     ForwardMode,
@@ -108,8 +110,11 @@ def test_addresses_of_weights(caller: Caller) -> None:
     )
 
 
-def test_a_training_step(caller: Caller, device: Runtime) -> None:
-    handle, memory, rnn = caller.handle(), Memory(device), NETWORK.network(STEPS, BATCH, is_training=True)
+@pytest.mark.parametrize("clips_at", ["never", "first", "last"])
+def test_a_training_step(caller: Caller, device: Runtime, clips_at: str) -> None:
+    """The states of cells are clipped whether the network is described behind the clip or before it."""
+    described = replace(NETWORK, clip=None if clips_at == "never" else Clip(-0.25, 0.5))
+    handle, memory, rnn = caller.handle(), Memory(device), described.network(STEPS, BATCH, is_training=True)
     lengths = np.array([4, 2, 1])
     operations = training(rnn, DataType.FLOAT, lengths)
     values = {
@@ -121,6 +126,10 @@ def test_a_training_step(caller: Caller, device: Runtime) -> None:
     at = {port: memory.put(array) for port, array in values.items() if port != "seq_lengths"}
     at |= {port: memory.put(np.full(expected[port].shape, np.nan, np.float32)) for port in sorted(results)}
     descriptor, x, y = network(caller), sequences(caller, INPUT), sequences(caller, 2 * HIDDEN)
+    if described.clip is not None:
+        caller.call("cudnnRNNSetClip_v9", descriptor, RNNClipMode.MINMAX, described.clip.lower, described.clip.upper)
+    if clips_at == "first":
+        caller.call("cudnnSetRNNDescriptor_v8", descriptor, *MODES, *SIZES, 0, 1)
     state = tensor_descriptor(caller, values["hx"])
     sizes = ctypes.c_size_t(), ctypes.c_size_t()
     mode = ForwardMode.TRAINING

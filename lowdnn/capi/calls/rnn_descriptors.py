@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -53,14 +53,7 @@ class RnnDescriptor:
     @cached_property
     def linear_layers(self) -> Mapping[tuple[int, int], LinearLayer]:
         """By pseudo-layer and linLayerID; none where the descriptor was not set."""
-        if self.network is None:
-            return {}
-        places, element_bytes = self.network.weight_space.places, self.network.element_bytes
-        data_type = self.network.data_type
-        return {
-            key: (*_described(matrix, data_type, element_bytes), *_described(bias, data_type, element_bytes))
-            for key, (matrix, bias) in places.items()
-        }
+        return {} if self.network is None else _linear_layers(self.network)
 
 
 @dataclass(frozen=True)
@@ -98,24 +91,10 @@ def set_descriptor(
     where = "cudnnSetRNNDescriptor_v8"
 
     def new(old: RnnDescriptor) -> RnnDescriptor:
-        network = RNNDescriptor(
-            member(RNNAlgo, algo, f"{where}.algo"),
-            member(RNNMode, cell_mode, f"{where}.cellMode"),
-            member(RNNBiasMode, bias_mode, f"{where}.biasMode"),
-            member(DirectionMode, dir_mode, f"{where}.dirMode"),
-            member(RNNInputMode, input_mode, f"{where}.inputMode"),
-            member(DataType, data_type, f"{where}.dataType"),
-            member(DataType, math_prec, f"{where}.mathPrec"),
-            member(MathType, math_type, f"{where}.mathType"),
-            input_size,
-            hidden_size,
-            proj_size,
-            num_layers,
-            _dropout(state, dropout_desc, f"{where}.dropoutDesc"),
-            aux_flags,
-            old.clip,
-        )
-        return replace(old, network=network, dropout=dropout_desc)
+        kinds = (algo, cell_mode, bias_mode, dir_mode, input_mode, data_type, math_prec, math_type)
+        sizes = (input_size, hidden_size, proj_size, num_layers)
+        dropout = _dropout(state, dropout_desc, f"{where}.dropoutDesc")
+        return replace(old, network=_network(kinds, sizes, dropout, aux_flags, old.clip), dropout=dropout_desc)
 
     change(state, descriptor, RnnDescriptor, f"{where}.rnnDesc", new)
 
@@ -219,6 +198,43 @@ def get_data_descriptor(
     if padding_fill:
         stored = dtypes.from_float64(np.array([found.padding_fill]), found.data_type)
         write_bytes(padding_fill, stored.tobytes(), f"{where}.paddingFill")
+
+
+@lru_cache(maxsize=256)
+def _network(
+    kinds: tuple[int, ...], sizes: tuple[int, ...], dropout: Dropout | None, aux_flags: int, clip: Clip | None
+) -> RNNDescriptor:
+    """PyTorch describes the same network anew for each call: what follows from it is worked out once."""
+    where = "cudnnSetRNNDescriptor_v8"
+    algo, cell_mode, bias_mode, dir_mode, input_mode, data_type, math_prec, math_type = kinds
+    input_size, hidden_size, proj_size, num_layers = sizes
+    return RNNDescriptor(
+        member(RNNAlgo, algo, f"{where}.algo"),
+        member(RNNMode, cell_mode, f"{where}.cellMode"),
+        member(RNNBiasMode, bias_mode, f"{where}.biasMode"),
+        member(DirectionMode, dir_mode, f"{where}.dirMode"),
+        member(RNNInputMode, input_mode, f"{where}.inputMode"),
+        member(DataType, data_type, f"{where}.dataType"),
+        member(DataType, math_prec, f"{where}.mathPrec"),
+        member(MathType, math_type, f"{where}.mathType"),
+        input_size,
+        hidden_size,
+        proj_size,
+        num_layers,
+        dropout,
+        aux_flags,
+        clip,
+    )
+
+
+@lru_cache(maxsize=256)
+def _linear_layers(network: RNNDescriptor) -> Mapping[tuple[int, int], LinearLayer]:
+    """By pseudo-layer and linLayerID."""
+    element_bytes, data_type = network.element_bytes, network.data_type
+    return {
+        key: (*_described(matrix, data_type, element_bytes), *_described(bias, data_type, element_bytes))
+        for key, (matrix, bias) in network.weight_space.places.items()
+    }
 
 
 def _described(region: Region | None, data_type: DataType, element_bytes: int) -> tuple[TensorDescriptor, int | None]:
