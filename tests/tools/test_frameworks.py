@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tools.checks.frameworks.__main__ import line_of, worst, worst_one
 from tools.checks.frameworks.cases import parse, table
 from tools.checks.frameworks.errors import ROUNDING, distances, overall
+from tools.checks.frameworks.report import has_failed, line_of, worst, worst_one
 
 
 def test_every_case_of_the_table_says_its_precision() -> None:
@@ -50,6 +50,8 @@ def row(own: float, real: float, spread: float) -> dict[str, Any]:
 def test_verdicts(own: float, real: float, spread: float, multiple: float) -> None:
     found = row(own, real, spread)
     assert worst(found) == worst_one(found) == pytest.approx(multiple)
+    assert has_failed(found, 2.0) == (multiple > 2)
     assert line_of(found, 2.0).startswith("ok" if multiple <= 2 else "FAIL")
     found["own"] = {"error": "what failed"}
+    assert has_failed(found, 2.0)
     assert line_of(found, 2.0).startswith("FAIL")

@@ -6,95 +6,29 @@ A row has the largest error of loss, output and gradients against float64, and t
 multiples of the real library's error, of the difference between two of its runs, or of one rounding, whichever is most;
 above ``--most`` one is a FAIL. Then come the times of the first step and of later ones on each library. Both processes
 work at the same time in the first pass, which compares results, and one after the other in the second, which takes
-times.
+times. The exit status is 1 if a case has failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from queue import Empty, Queue
 from typing import Any
 
-from tools.checks.frameworks.cases import Case, parse, table
-from tools.checks.frameworks.errors import ROUNDING, ratio
+from tools.checks.frameworks.cases import Case, table
+from tools.checks.frameworks.processes import Process
+from tools.checks.frameworks.report import LIBRARIES, has_failed, line_of
 
-LIBRARIES = ("real", "own")
 #: Measures of each framework: (name, arguments).
 _MEASURES: Mapping[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "pytorch": (("host_us", ()), ("new_shape_ms", ()), ("endure", (1000,))),
     "jax": (),
 }
 PASSES = ("check", "time")
-
-
-class Process:
-    """A worker that is started anew after it has died or hung."""
-
-    def __init__(self, framework: str, library: str, device: str, log: Path, cache: str = "") -> None:
-        """``cache``: the folder of lowdnn's compiled kernels, where it is not the user's."""
-        runner = ["-m", "lowdnn.capi"] if library == "own" else []
-        program = ["-m", "tools.checks.frameworks.worker", framework, device, library]
-        self._command = [sys.executable, *runner, *program]
-        self._environment = {**os.environ, **({"LOWDNN_CACHE_DIR": cache} if cache else {})}
-        self._log = log
-        self._process: subprocess.Popen[str] | None = None
-        self._answers: Queue[str] = Queue()
-
-    def ask(self, command: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        self.send(command)
-        return self.answer(seconds)
-
-    def send(self, command: Mapping[str, Any]) -> None:
-        if self._process is None or self._process.poll() is not None:
-            self._start()
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-
-    def answer(self, seconds: float) -> dict[str, Any]:
-        """The answer to the command that was sent; an error where none comes."""
-        try:
-            line = self._answers.get(timeout=max(seconds, 1.0))
-        except Empty:
-            self.end()
-            return {"error": f"no answer in {seconds:.0f} s"}
-        if not line:
-            return {"error": "the process ended"}
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def end(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-            self._process = None
-
-    def _start(self) -> None:
-        log = self._log.open("a")
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment
-        )
-        self._answers = Queue()
-        threading.Thread(target=_pass_on, args=(self._process.stdout, self._answers), daemon=True).start()
-
-
-def _pass_on(lines: Any, answers: Queue[str]) -> None:
-    for line in lines:
-        answers.put(line)
-    answers.put("")
 
 
 class Run:
@@ -164,43 +98,6 @@ class Run:
         Path(f"{self._options.out}.{self._framework}.json").write_text(json.dumps(self.rows, indent=1))
 
 
-def worst(row: Mapping[str, Any]) -> float:
-    """The largest multiple of the real library's errors: of loss, output and gradients, each taken together."""
-    return max(_multiples(row, "errors", "spread").values())
-
-
-def worst_one(row: Mapping[str, Any]) -> float:
-    """The largest multiple of a single result's error."""
-    return max(_multiples(row, "each", "each_spread").values())
-
-
-def _multiples(row: Mapping[str, Any], errors: str, spread: str) -> dict[str, float]:
-    real, own = row["real"], row["own"]
-    least = ROUNDING[parse(row["framework"], row["case"]).word("precision")]
-    return {name: ratio(error, real[errors][name], real[spread][name], least) for name, error in own[errors].items()}
-
-
-def line_of(row: Mapping[str, Any], most: float) -> str:
-    """The row as text: of each pair of numbers, the real library's comes first."""
-    real, own = row["real"], row["own"]
-    failed = [
-        f"{name}: {row[name]['error']} | {row[name].get('last', '')}" for name in LIBRARIES if "error" in row[name]
-    ]
-    if failed:
-        return f"FAIL {row['case']}\n     " + "\n     ".join(failed)
-    if "errors" in real and "errors" in own:
-        verdict = "ok  " if worst(row) <= most else "FAIL"
-        text = f"{worst(row):6.2f} of {max(own['errors'].values()):.1e}, {worst_one(row):.2f}"
-        text += f"  first {real['first_s']:7.2f} {own['first_s']:7.2f} s"
-    else:
-        verdict, text = "-   ", "" if "step_ms" in own else f"{real} {own}"
-    if "step_ms" in real and "step_ms" in own:
-        text += f"  step {real['step_ms']:8.3f} {own['step_ms']:8.3f} ms ({own['step_ms'] / real['step_ms']:.2f})"
-        text += f", host {real['host_ms']:.2f} {own['host_ms']:.2f} ms"
-    passed_over = [f"\n     passed over: {message}" for message in own.get("failures", ())]
-    return f"{verdict} {row['case']:76} {text}" + "".join(passed_over)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--framework", choices=("pytorch", "jax"), help="one alone")
@@ -226,7 +123,7 @@ def main() -> int:
             work.end()
             rows += work.rows
     print("\n".join(line_of(row, options.most) for row in rows))
-    return 0
+    return int(any(has_failed(row, options.most) for row in rows))
 
 
 if __name__ == "__main__":

@@ -27,15 +27,17 @@ from lowdnn.enums import Severity
 from tools.checks.frameworks.cases import parse
 from tools.checks.frameworks.errors import distances, group, overall
 
-_MODULES = {"pytorch": "tools.checks.frameworks.pytorch", "jax": "tools.checks.frameworks.with_jax"}
+#: By framework, the modules of its cases and of its other measures.
+_MODULES = {"pytorch": ("pytorch", "pytorch_measures"), "jax": ("with_jax", "with_jax")}
 _GROUPS, _GROUP_S = 5, 0.08
 
 
 class Worker:
-    """is_own: on lowdnn's library, which counts calls."""
+    """The commands, each as a method.  is_own: the process runs on lowdnn's library, which counts calls."""
 
     def __init__(self, framework: str, device: str, *, is_own: bool) -> None:
-        self._module, self._device, self._is_own = import_module(_MODULES[framework]), device, is_own
+        self._cases, self._measures = (import_module(f"tools.checks.frameworks.{name}") for name in _MODULES[framework])
+        self._device, self._is_own = device, is_own
         self._kept: tuple[Any, Any] = (None, None)
 
     def check(self, command: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,7 +82,7 @@ class Worker:
         return {"step_ms": float(np.median(whole)), "host_ms": float(np.median(host))}
 
     def measure(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        found = getattr(self._module, command["name"])(*command.get("arguments", ()))
+        found = getattr(self._measures, command["name"])(*command.get("arguments", ()))
         return {command["name"]: found if isinstance(found, (int, float)) else [*found]}
 
     def _work(self, command: Mapping[str, Any]) -> Any:
@@ -91,7 +93,7 @@ class Worker:
                 self._kept[1].close()
             self._kept = (None, None)
             gc.collect()
-            self._kept = (case, self._module.Work(case, self._device))
+            self._kept = (case, self._cases.Work(case, self._device))
         return self._kept[1]
 
     @contextmanager
