@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,29 @@ def test_addresses_of_weights(caller: Caller) -> None:
     assert (
         caller.status("cudnnGetRNNWeightParams", handle, descriptor, 4, size, 0x1000, 5, *pointers) is Status.BAD_PARAM
     )
+
+
+def test_any_output_of_weights_may_be_left_out(caller: Caller) -> None:
+    handle, descriptor = caller.handle(), network(caller)
+    size = caller.output("cudnnGetRNNWeightSpaceSize", handle, descriptor, kind=ctypes.c_size_t)
+    addresses = (0x1000, 0x1000 + size - 4 * 4 * 64)
+    for wanted in product((False, True), repeat=4):
+        matrix, bias = (int(caller.output("cudnnCreateTensorDescriptor")) for _ in range(2))
+        m_addr, b_addr = ctypes.c_void_p(), ctypes.c_void_p()
+        outputs = (matrix, ctypes.byref(m_addr), bias, ctypes.byref(b_addr))
+        given = [output if is_wanted else 0 for output, is_wanted in zip(outputs, wanted, strict=True)]
+        caller.call("cudnnGetRNNWeightParams", handle, descriptor, 0, size, 0x1000, 0, *given)
+        found = [m_addr.value, b_addr.value]
+        assert found == [address if wanted[1 + 2 * i] else None for i, address in enumerate(addresses)]
+        for tensor, elements, is_wanted in zip((matrix, bias), (8 * 5, 8), wanted[::2], strict=True):
+            held = ctypes.c_size_t()
+            status = caller.status("cudnnGetTensorSizeInBytes", tensor, ctypes.byref(held))
+            assert (status, held.value) == ((Status.SUCCESS, 4 * elements) if is_wanted else (Status.BAD_PARAM, 0))
+    for place, name in ((0, "mDesc"), (2, "bDesc")):
+        others = [descriptor if index == place else 0 for index in range(4)]
+        arguments = (handle, descriptor, 0, size, 0x1000, 0, *others)
+        assert caller.status("cudnnGetRNNWeightParams", *arguments) is Status.BAD_PARAM
+        assert f"cudnnGetRNNWeightParams.{name}: expected a pointer to a TensorDescriptor" in caller.last_error()
 
 
 @pytest.mark.parametrize("clips_at", ["never", "first", "last"])
