@@ -200,7 +200,7 @@ class PlanTensor:
 
 @dataclass(frozen=True)
 class Plan:
-    """See the module's docstring. ``workspace_bytes`` is what execute needs, 256-byte aligned."""
+    """See the module's docstring. ``workspace_bytes`` is what its launches need, 256-byte aligned."""
 
     engine: str
     engine_index: int

@@ -13,6 +13,8 @@ from lowdnn.enums import DataType
 from lowdnn.ops.rnn_backward_data import RnnBackwardData
 from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
 from lowdnn.ops.rnn_forward import RnnForward
+from lowdnn.runtime.layout import aligned
+from lowdnn.runtime.workspace import ALIGNMENT_BYTES, size_anywhere
 from lowdnn.status import (
     BadParamError,
     LowdnnError,
@@ -22,8 +24,6 @@ from lowdnn.status import (
     SizeInsufficientError,
 )
 
-#: What the workspace begins at a multiple of, and its parts, in bytes.
-_WORKSPACE_ALIGNMENT = 256
 _LENGTH_BYTES = 4
 #: Tensors that a caller may leave out.
 _OPTIONAL = ("hx", "hy", "cx", "cy", "dhy", "dhx", "dcy", "dcx", "seq_lengths")
@@ -141,7 +141,7 @@ class RnnCall:
         """The first aligned address of the workspace; checks that there is enough behind it. 0 where none is needed."""
         if not needed:
             return 0
-        begin = -(-work_space // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
+        begin = aligned(work_space, ALIGNMENT_BYTES)
         if work_space + size_bytes < begin + needed:
             where, expected = f"{self._where}.work_space_size", f"at least {needed + begin - work_space}"
             raise SizeInsufficientError.at(where, expected=expected, got=size_bytes)
@@ -237,8 +237,7 @@ def temp_space_sizes(
         for left_out in without
     )
     largest = max(plans.planned(handle, problem).largest_workspace_bytes for problem in problems)
-    workspace_bytes = _lengths_bytes(x_desc) + largest + _WORKSPACE_ALIGNMENT
-    return workspace_bytes, network.reserve_bytes if is_training else 0
+    return size_anywhere(_lengths_bytes(x_desc) + largest), network.reserve_bytes if is_training else 0
 
 
 def _packed_rows(x_desc: RNNDataDescriptor) -> int:
@@ -248,4 +247,4 @@ def _packed_rows(x_desc: RNNDataDescriptor) -> int:
 
 def _lengths_bytes(x_desc: RNNDataDescriptor) -> int:
     """The size of the workspace's part that lengths lie in; sequences of equal lengths do not use it."""
-    return -(-_LENGTH_BYTES * x_desc.batch_size // _WORKSPACE_ALIGNMENT) * _WORKSPACE_ALIGNMENT
+    return aligned(_LENGTH_BYTES * x_desc.batch_size, ALIGNMENT_BYTES)

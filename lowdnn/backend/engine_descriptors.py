@@ -26,6 +26,7 @@ from lowdnn.enums import (
 from lowdnn.heuristics.ranking import Candidate, Ranking, candidate_for, rank
 from lowdnn.heuristics.shared_memory import shared_memory_of, within
 from lowdnn.plan import Plan
+from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.schema import attribute
 from lowdnn.status import (
     EXCEPTIONS,
@@ -261,7 +262,7 @@ class EngineConfig:
 
     @read_only(AttributeName.ENGINECFG_WORKSPACE_SIZE, AttributeType.INT64)
     def workspace_size(self) -> int:
-        return self.candidate.plan.workspace_bytes
+        return size_anywhere(self.candidate.plan.workspace_bytes)
 
     @read_only(AttributeName.ENGINECFG_SHARED_MEMORY_USED, AttributeType.INT32)
     def shared_memory_used(self) -> int:

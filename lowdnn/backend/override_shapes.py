@@ -13,6 +13,7 @@ from lowdnn.enums import DIM_MAX, HeurMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.other_shapes import with_shapes
 from lowdnn.heuristics.ranking import Candidate, candidate_for, rank
+from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import BadParamError, NotSupportedError, SizeInsufficientError
 
 #: (uid, dims, strides) of each tensor with another shape.
@@ -69,12 +70,13 @@ def candidate_with(candidate: Candidate, shapes: Shapes, engines: Sequence[Engin
     Raises SizeInsufficientError where all need more, and what ``with_shapes`` raises.
     """
     graph = with_shapes(candidate.graph, {uid: (dims, strides) for uid, dims, strides in shapes})
-    limit_bytes = candidate.plan.workspace_bytes
+    limit_bytes = size_anywhere(candidate.plan.workspace_bytes)
     needed: list[int] = []
     for found in _candidates(candidate, graph, engines):
-        if found.plan.workspace_bytes <= limit_bytes:
+        own_bytes = size_anywhere(found.plan.workspace_bytes)
+        if own_bytes <= limit_bytes:
             return found
-        needed.append(found.plan.workspace_bytes)
+        needed.append(own_bytes)
     if not needed:
         raise NotSupportedError.at("override shapes", expected="shapes that an engine takes", got=_listed(shapes))
     raise SizeInsufficientError.at(

@@ -24,6 +24,7 @@ from lowdnn.heuristics.ranking import Candidate
 from lowdnn.heuristics.stored_plans import Reading, read_plan, write_plan
 from lowdnn.plan import Plan
 from lowdnn.runtime.loaded_plan import LoadedPlan
+from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.schema import attribute
 from lowdnn.status import ArchMismatchError, BadParamError, DuplicatedEntriesError, NotSupportedError
 
@@ -169,7 +170,7 @@ class ExecutionPlan:
 
     @read_only(AttributeName.EXECUTION_PLAN_WORKSPACE_SIZE, AttributeType.INT64)
     def workspace_size(self) -> int:
-        return self.plan.workspace_bytes
+        return size_anywhere(self.plan.workspace_bytes)
 
     @read_only(AttributeName.EXECUTION_PLAN_JSON_REPRESENTATION, AttributeType.CHAR)
     def json_representation(self) -> str:
@@ -180,7 +181,8 @@ class ExecutionPlan:
 class VariantPack:
     """Addresses for one execute: ``pointers[i]`` is that of tensor ``uids[i]``.
 
-    A by-value tensor's pointer is the host address of its value. ``workspace`` may be 0 for a plan that needs none.
+    A by-value tensor's pointer is the host address of its value. ``workspace`` is any
+    address with EXECUTION_PLAN_WORKSPACE_SIZE bytes behind it; it may be 0 for a plan that needs none.
 
     Tensors ``override_uids`` have other dims and strides than in the graph: those of all tensors in a row (INT64), or
     the address of a std::vector<int64_t> for each of them (VOID_PTR), which are read at execute.

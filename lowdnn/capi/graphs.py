@@ -23,7 +23,7 @@ from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.reshape import Reshape
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.loaded_plan import LoadedPlan
-from lowdnn.runtime.workspace import Workspace
+from lowdnn.runtime.workspace import Workspace, size_anywhere
 from lowdnn.status import BadParamError, MisalignedPointerError, NotSupportedError, SizeInsufficientError
 
 #: Graphs that a handle keeps; the least recently used one goes first.
@@ -313,7 +313,7 @@ class Graphs:
         """
         builder.check_in_place(where)
         loaded = self.planned(handle, builder, mode).loaded(handle, place, where)
-        needed = loaded.plan.workspace_bytes
+        needed = size_anywhere(loaded.plan.workspace_bytes)
         pointers = tuple(builder.pointers[uid] for uid in loaded.uids)
         if workspace is not None and workspace[1] < needed and told_bytes is not None and workspace[1] >= told_bytes():
             workspace = None

@@ -28,6 +28,7 @@ from lowdnn.heuristics.ranking import Candidate
 from lowdnn.plan import PlanTensor
 from lowdnn.runtime.cuda_graphs import CudaGraphs
 from lowdnn.runtime.loaded_plan import LoadedPlan
+from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import AttributeTypeError, BadParamError, DuplicatedEntriesError, LowdnnError
 
 #: A function of a loaded plan, its pointers in plan order, and its workspace's address.
@@ -56,7 +57,7 @@ class PreparedExecution:
         self._watch = LayoutWatch(
             {place: candidate.graph.tensors[tensor.uid] for place, tensor in enumerate(plan.tensors)}
         )
-        self._workspace_need = Need("execute.workspace", plan.workspace_bytes)
+        self._workspace_need = Need("execute.workspace", size_anywhere(plan.workspace_bytes))
         self._recent: _Route | None = None
 
     def execute(self, values: Mapping[Any, object], workspace: object, handle: Handle) -> None:

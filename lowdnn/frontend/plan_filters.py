@@ -10,6 +10,7 @@ from lowdnn.enums import BehaviorNote, NumericalNote
 from lowdnn.frontend.arguments import integer, members
 from lowdnn.frontend.enums import behavior_note, numerical_note
 from lowdnn.plan import Plan
+from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import AttributeTypeError
 
 
@@ -26,13 +27,7 @@ class FilterMethods:
     def deselect_workspace_greater_than(self, workspace_limit: int) -> Self:
         """Leaves out plans that need more bytes of workspace."""
         limit = integer(workspace_limit, "deselect_workspace_greater_than.workspace_limit")
-        return self._filter(
-            lambda plan: (
-                f"needs {plan.workspace_bytes} bytes of workspace, the limit is {limit}"
-                if plan.workspace_bytes > limit
-                else ""
-            )
-        )
+        return self._filter(lambda plan: _over(limit, size_anywhere(plan.workspace_bytes)))
 
     def deselect_numeric_notes(self, notes: Sequence[numerical_note]) -> Self:
         """Leaves out plans with one of these notes."""
@@ -57,6 +52,10 @@ class FilterMethods:
     def _filter(self, check: Callable[[Plan], str]) -> Self:
         """Leaves out the plans for which ``check`` gives a reason."""
         raise NotImplementedError
+
+
+def _over(limit_bytes: int, size_bytes: int) -> str:
+    return f"needs {size_bytes} bytes of workspace, the limit is {limit_bytes}" if size_bytes > limit_bytes else ""
 
 
 def _with_note(notes: Iterable[IntEnum]) -> str:

@@ -65,7 +65,7 @@ class PlanMethods:
         override_shapes: Sequence[Sequence[int]] | None = None,
         override_strides: Sequence[Sequence[int]] | None = None,
     ) -> int:
-        """Bytes that the selected plan needs; before build_plans, those of the first candidate not deselected.
+        """Bytes that the selected plan needs, at any address; before build_plans, of the first one not deselected.
 
         override_uids: as in ``execute``, for the bytes that it needs with these shapes.  handle: any, changes nothing.
         """

@@ -21,6 +21,7 @@ from lowdnn.frontend.kernel_caches import kernel_cache
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.heuristics.ranking import Candidate, Ranking, candidate_for, rank
 from lowdnn.plan import Plan
+from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import (
     BadParamError,
     CompilationFailedError,
@@ -47,12 +48,13 @@ class PlanEntry:
         return self.candidate.plan
 
     def workspace_bytes(self, shapes: Shapes, engines: Sequence[Engine]) -> int:
-        """What the plan needs, with other shapes than the graph's where there are any."""
-        if not shapes:
-            return self.plan.workspace_bytes
-        if self.prepared is not None:
-            return self.prepared.with_shapes(shapes).plan.workspace_bytes
-        return candidate_with(self.candidate, shapes, engines).plan.workspace_bytes
+        """What to ask a caller for, with other shapes than the graph's where there are any."""
+        plan = self.plan
+        if shapes and self.prepared is not None:
+            plan = self.prepared.with_shapes(shapes).plan
+        elif shapes:
+            plan = candidate_with(self.candidate, shapes, engines).plan
+        return size_anywhere(plan.workspace_bytes)
 
 
 @dataclass

@@ -71,13 +71,15 @@ class LoadedPlan(ProcessBound):
         self._unbound: tuple[object, ...] = (object(),) * len(plan.tensors)
         self._pointers: tuple[int, ...] | None = None
         self._workspace: int | None = None
+        self._begin = 0
 
     def execute(self, pointers: Pointers, workspace: int = 0, stream: int = 0) -> None:
         """Launches the plan into ``stream``.
 
-        ``pointers``: a device address for each tensor, or a host address for a by-value one. ``workspace``: an address
-        with ``plan.workspace_bytes`` behind it, 256-byte aligned; 0 where the plan needs none. The same tuple again is
-        the fastest call. Launches are logged where the logger ``lowdnn.launch`` had level DEBUG at load.
+        ``pointers``: a device address for each tensor, or a host address for a by-value one. ``workspace``: any
+        address with ``size_anywhere(plan.workspace_bytes)`` bytes behind it, or with ``plan.workspace_bytes`` where it
+        is 256-byte aligned; 0 where the plan needs none. The same tuple again is the fastest call. Launches are logged
+        where the logger ``lowdnn.launch`` had level DEBUG at load.
 
         Raises NullPointerError, MisalignedPointerError, SizeInsufficientError, BadParamError (a uid missing or
         unknown), DriverError, NotInitializedError (context closed). The plan stays usable after each but the last.
@@ -182,14 +184,14 @@ class LoadedPlan(ProcessBound):
         self._pack.check_tensors(ordered, last)
         self._block.patch_tensors(ordered, last)
         if workspace != self._workspace:
-            self._pack.check_workspace(workspace)
-            self._block.patch_workspace(workspace)
+            self._begin = self._pack.workspace_begin(workspace)
+            self._block.patch_workspace(self._begin)
             self._workspace = workspace
         if self._has_values:
             self._block.patch_values(ordered)
         if self._block.map_slots:
             with self.context.activated():
-                self._block.patch_maps(ordered, workspace, self.context.driver.tensor_map_replace_address)
+                self._block.patch_maps(ordered, self._begin, self.context.driver.tensor_map_replace_address)
         self._pointers = ordered
 
 

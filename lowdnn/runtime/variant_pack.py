@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from lowdnn.plan import Plan, PlanTensor
 from lowdnn.runtime.context import Context
+from lowdnn.runtime.layout import aligned
 from lowdnn.runtime.workspace import ALIGNMENT_BYTES
 from lowdnn.status import (
     AttributeTypeError,
@@ -67,21 +68,22 @@ class PackRules:
                 if self._checks_ranges and tensor.size_bytes and not tensor.is_by_value:
                     self._check_range(_where(tensor), address, tensor.size_bytes)
 
-    def check_workspace(self, address: int) -> None:
-        """Raises what ``check_tensors`` raises; any address will do where the plan needs no workspace."""
+    def workspace_begin(self, address: int) -> int:
+        """The first aligned address of the workspace at ``address``; that itself where the plan needs none.
+
+        Raises what ``check_tensors`` raises, but for any alignment.
+        """
         needed_bytes = self._plan.workspace_bytes
         where = "variant_pack.workspace"
-        if type(address) is not int or not 0 <= address < 2**64:
+        if type(address) is not int or not 0 <= address <= 2**64 - ALIGNMENT_BYTES:
             raise _no_address(where, address)
         if needed_bytes == 0:
-            return
+            return address
         if address == 0:
             raise NullPointerError.at(where, expected=f"the address of {needed_bytes} bytes", got="0")
-        if address % ALIGNMENT_BYTES:
-            raise MisalignedPointerError.at(
-                where, expected=f"a multiple of {ALIGNMENT_BYTES} bytes", got=f"{address:#x}"
-            )
-        self._check_range(where, address, needed_bytes)
+        begin = aligned(address, ALIGNMENT_BYTES)
+        self._check_range(where, address, begin - address + needed_bytes)
+        return begin
 
     def _check_range(self, where: str, address: int, size_bytes: int) -> None:
         with self._context.activated():

@@ -6,8 +6,13 @@ from lowdnn.runtime.context import Context
 from lowdnn.runtime.owned import Owned
 from lowdnn.status import SizeInsufficientError
 
-#: Alignment of every workspace address.
+#: Kernels get a workspace that begins at a multiple of it, whatever address the caller gives.
 ALIGNMENT_BYTES = 256
+
+
+def size_anywhere(needed_bytes: int) -> int:
+    """The bytes to ask a caller for: at any address they have ``needed_bytes`` that are aligned; none for none."""
+    return needed_bytes and needed_bytes + ALIGNMENT_BYTES - 1
 
 
 class Workspace(Owned):

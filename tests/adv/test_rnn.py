@@ -32,6 +32,7 @@ from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
 from lowdnn.ops.rnn_forward import RnnForward
 from lowdnn.ops.tensor import packed_strides
 from lowdnn.runtime.buffer import DeviceBuffer
+from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import (
     BadParamError,
     LowdnnError,
@@ -134,7 +135,8 @@ def test_the_workspace_serves_other_alignments_and_fewer_tensors(handle: Handle,
     for operation, alignment, left_out in product(operations, (2, 4, 16), absent):
         alignment_bytes = max(alignment, dtypes.info(kind).size_bytes)
         problem = Problem(operation, network, one.layout, 0, left_out, alignment_bytes)
-        assert plans.planned(handle, problem).workspace_bytes + 512 <= size
+        lengths_bytes = 256
+        assert size_anywhere(lengths_bytes + plans.planned(handle, problem).workspace_bytes) <= size
 
 
 def test_a_call_needs_what_it_says_and_no_more(handle: Handle) -> None:

@@ -17,6 +17,7 @@ from lowdnn.enums import AttributeName, AttributeType, DescriptorType
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
+from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import (
     ArchMismatchError,
     AttributeTypeError,
@@ -165,9 +166,11 @@ def test_the_workspace_is_checked(case: Case, second_buffer: DeviceBuffer) -> No
     case.plan.value._loaded[case.handle] = case.handle.load(needy)
     with pytest.raises(NullPointerError, match="workspace: expected the address of 100 bytes, got 0"):
         case.run()
-    with pytest.raises(MisalignedPointerError, match="workspace: expected a multiple of 256 bytes"):
-        case.run(workspace=second_buffer.address + 16)
-    np.testing.assert_array_equal(case.run(workspace=second_buffer.address), case.expected)
+    with pytest.raises(SizeInsufficientError, match="workspace: expected 352 bytes, got 124 to the end of its buffer"):
+        case.run(workspace=second_buffer.address + 4)
+    with DeviceBuffer.allocate(case.handle.runtime.context, 255 + size_anywhere(100)) as memory:
+        for offset in (0, 4, 255):
+            np.testing.assert_array_equal(case.run(workspace=memory.address + offset), case.expected)
 
 
 def test_uids_and_pointers_must_pair_up() -> None:

@@ -23,6 +23,7 @@ from lowdnn.status import (
     NotInitializedError,
     OutOfBoundError,
     SerializationVersionMismatchError,
+    SizeInsufficientError,
     Status,
 )
 from tests.support.data import fresh_seed
@@ -210,9 +211,31 @@ def test_a_graph_that_no_single_engine_takes(handle: Handle) -> None:
         graph.execute(values, None)
     with pytest.raises(LowdnnError, match="workspace"):
         graph.execute(values, values[y])
-    with pytest.raises(LowdnnError, match="workspace: expected a multiple of 256"):
-        graph.execute(values, workspace.ptr + 16)
+    short = lowdnn.from_numpy(np.zeros(graph.get_workspace_size() - 1, np.uint8), handle)
+    with pytest.raises(SizeInsufficientError, match=f"workspace: expected at least {graph.get_workspace_size()} bytes"):
+        graph.execute(values, short)
     graph.execute(values, workspace.ptr)
+
+
+def test_a_workspace_begins_anywhere(handle: Handle) -> None:
+    """cudnn-frontend puts its own part first. Nothing before the address or behind the size is touched."""
+    rng = np.random.default_rng(fresh_seed())
+    a, b, c = (rng.integers(-3, 4, (1, 5, 5)).astype(np.float32) for _ in range(3))
+    graph = pygraph("products", FLOAT, FLOAT, FLOAT, handle)
+    ta, tb, tc = (graph.tensor(name=name, dim=[1, 5, 5], stride=[25, 5, 1]) for name in "abc")
+    y = graph.matmul(graph.matmul(ta, tb), tc).set_output(True)
+    graph.build([A])
+    size = graph.get_workspace_size()
+    assert size > 256
+    values = {tensor: lowdnn.from_numpy(array, handle) for tensor, array in ((ta, a), (tb, b), (tc, c))}
+    for offset in range(256):
+        values[y] = lowdnn.from_numpy(np.full((1, 5, 5), np.nan, np.float32), handle)
+        memory = lowdnn.from_numpy(np.full(offset + size + 1, 0xA5, np.uint8), handle)
+        graph.execute(values, memory.ptr + offset)
+        np.testing.assert_array_equal(values[y].numpy(), a @ b @ c)
+        left = memory.numpy()
+        assert (left[:offset] == 0xA5).all()
+        assert left[offset + size] == 0xA5
 
 
 @pytest.mark.parametrize("is_channels_last", [True, False])

@@ -30,7 +30,7 @@ from lowdnn.runtime import loaded_plan
 from lowdnn.runtime.runtime import Runtime
 from lowdnn.runtime.stream import Stream
 from lowdnn.runtime.tensor_maps import encode_map
-from lowdnn.runtime.workspace import Workspace
+from lowdnn.runtime.workspace import Workspace, size_anywhere
 from lowdnn.status import MisalignedPointerError
 from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapLayout, TensorMapSwizzle, TiledMap
 from tests.driver.emulated.copying.tensor_cases import SWIZZLES, random_im2col, random_tiled
@@ -173,10 +173,10 @@ def test_copies_follow_the_addresses(
         )
     loaded = runtime.load(copy_plan(shape, is_im2col, through_workspace=True))
     x = np.arange(np.prod(shape) * CHANNELS, dtype=np.float32).reshape(*shape, CHANNELS)
-    for number in range(3):
+    for number, offset in enumerate((0, 1, 252)):
         buffers = upload(runtime, x + number), upload(runtime, np.full_like(x, np.nan))
-        with Workspace(runtime.context, loaded.plan.workspace_bytes) as workspace:
-            loaded.execute((buffers[0].address, buffers[1].address), workspace.address)
+        with Workspace(runtime.context, offset + size_anywhere(loaded.plan.workspace_bytes)) as workspace:
+            loaded.execute((buffers[0].address, buffers[1].address), workspace.address + offset)
             got = download(buffers[1], np.float32).reshape(x.shape)
         np.testing.assert_array_equal(got, expected(x + number, is_im2col))
 
@@ -198,13 +198,14 @@ def test_graph_nodes_copy_where_they_are_told(runtime: Runtime) -> None:
     driver, context = runtime.driver, runtime.context
     x = np.arange(np.prod(SHAPES[0]) * CHANNELS, dtype=np.float32).reshape(*SHAPES[0], CHANNELS)
     x_buffer, first, second = (upload(runtime, content) for content in (x, np.zeros_like(x), np.zeros_like(x)))
-    with Stream.create(context) as stream, Workspace(context, loaded.plan.workspace_bytes) as workspace:
+    size_bytes = 255 + size_anywhere(loaded.plan.workspace_bytes)
+    with Stream.create(context) as stream, Workspace(context, size_bytes) as workspace:
         with context.activated():
             graph = driver.graph_create()
-            nodes = loaded.add_to_graph(graph, (x_buffer.address, first.address), workspace.address)
+            nodes = loaded.add_to_graph(graph, (x_buffer.address, first.address), workspace.address + 4)
             graph_exec = driver.graph_instantiate(graph)
             driver.graph_launch(graph_exec, stream.handle)
-            loaded.update_graph(graph_exec, nodes, (x_buffer.address, second.address), workspace.address)
+            loaded.update_graph(graph_exec, nodes, (x_buffer.address, second.address), workspace.address + 255)
             driver.graph_launch(graph_exec, stream.handle)
         stream.synchronize()
         for buffer in (first, second):

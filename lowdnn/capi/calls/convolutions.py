@@ -34,6 +34,7 @@ from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.event import Event
+from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import BadParamError, LowdnnError, Status
 
 #: An address with all alignment that an engine could ask for, where a call has none.
@@ -198,7 +199,7 @@ def _run(direction: Direction, name: str) -> Call:
         place = _place(state, user, problem, builder, algorithm, name)
 
         def told_bytes() -> int:
-            return _told(state, user, problem, algorithm, name).plan.workspace_bytes
+            return size_anywhere(_told(state, user, problem, algorithm, name).plan.workspace_bytes)
 
         given = (workspace, workspace_bytes)
         return state.graphs.run(user, builder, name, given, place, problem.mode, told_bytes=told_bytes)
@@ -231,7 +232,7 @@ def _workspace_size(direction: Direction, name: str) -> Call:
     ) -> None:  # fmt: skip
         user = state.objects.get(handle, Handle, f"{name}.handle")
         problem = Problem.of(state, name, direction, convolution, (a_desc, b_desc, c_desc))
-        needed = _told(state, user, problem, algorithm, name).plan.workspace_bytes
+        needed = size_anywhere(_told(state, user, problem, algorithm, name).plan.workspace_bytes)
         write_outputs((size, "Q", needed, f"{name}.sizeInBytes"))
 
     return workspace_size
@@ -344,7 +345,7 @@ def _row(
         problem.direction.order[place],
         status,
         milliseconds,
-        candidate.plan.workspace_bytes,
+        size_anywhere(candidate.plan.workspace_bytes),
         Determinism.DETERMINISTIC if is_ordered else Determinism.NON_DETERMINISTIC,
         problem.math_type(uses_tensor_cores=NumericalNote.TENSOR_CORE in notes),
         0,

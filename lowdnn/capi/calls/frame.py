@@ -13,6 +13,7 @@ from lowdnn.capi.memory import Address
 from lowdnn.capi.state import State
 from lowdnn.enums import DataType
 from lowdnn.ops.tensor import Tensor
+from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import ShapeMismatchError
 
 
@@ -58,7 +59,8 @@ class Frame:
 
     def workspace_bytes(self) -> int:
         """The workspace of the graph as it is."""
-        return self.state.graphs.planned(self.handle, self.builder).candidate(0, self.name).plan.workspace_bytes
+        candidate = self.state.graphs.planned(self.handle, self.builder).candidate(0, self.name)
+        return size_anywhere(candidate.plan.workspace_bytes)
 
     def check_dims(self, one: TensorDescriptor, other: TensorDescriptor, argument: str) -> None:
         """Raises ShapeMismatchError where the extents differ."""

@@ -34,6 +34,7 @@ from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.gen_stats import GenStats
 from lowdnn.ops.tensor import Tensor
+from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import BadParamError, NotSupportedError
 
 #: An address with all alignment that an engine could ask for, where a plan is made without one.
@@ -49,7 +50,7 @@ def make_plan(state: State, handle: Address, plan: Address, constants: Address, 
     _check_same(f"{where}.constPack.ops", old.operation, given.operation)
     checked(size, f"{where}.workspaceSizeInBytes")
     planned = state.graphs.planned(user, _Fused(given, None, where).built())
-    needed = planned.candidate(0, where).plan.workspace_bytes
+    needed = size_anywhere(planned.candidate(0, where).plan.workspace_bytes)
     state.objects.replace(checked(plan, where), FusedPlan(old.operation, given, needed))
     write_outputs((size, "Q", needed, f"{where}.workspaceSizeInBytes"))
 

@@ -17,6 +17,7 @@ from lowdnn.capi.memory import Address, write_outputs
 from lowdnn.capi.state import State
 from lowdnn.enums import NanPropagation, ReduceTensorOp
 from lowdnn.ops.tensor import Tensor
+from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import BadParamError, ShapeMismatchError, SizeInsufficientError
 
 #: An address with all alignment that an engine could ask for, where a call has none.
@@ -141,7 +142,7 @@ def _workspace_bytes(
         _build(frame, builder, reduction, (source, _ALIGNED), (target, _ALIGNED), scales, _ALIGNED)
         planned = frame.state.graphs.planned(frame.handle, builder)
         needed = max(needed, planned.candidate(0, frame.name).plan.workspace_bytes)
-    return needed
+    return size_anywhere(needed)
 
 
 CALLS: Mapping[str, Call] = {
