@@ -1,4 +1,4 @@
-"""cudnn.DeviceInfo: what the driver tells of one device."""
+"""cudnn.DeviceInfo: the facts of one device, asked of the driver."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DeviceInfo:
 
     @cached_property
     def shared_memory_per_block_optin(self) -> int:
-        """Bytes."""
+        """The most bytes of shared memory that a block may ask for."""
         return self._attribute(DeviceAttribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
 
     @property

@@ -4,7 +4,7 @@
 
 summed over all rows, with h the state before each step and x the row that a layer reads. A GRU's columns of n are
 dgates' third block for W and bW, and its fourth block for R and bR. Without ``reset_after`` they are the third block
-for all of them, and h is r * h for R_n, the fourth block of gates.
+for all of them, and R_n is multiplied with r * h, which the fourth block holds.
 Tensors are those of ``rnn_forward`` and ``rnn_backward_data``; dw is a weight space (``rnn_weights``). With
 ``is_added`` the gradient is added to what dw holds.
 Source: cudnn_adv.h, cudnnRNNBackwardWeights_v8.

@@ -107,7 +107,7 @@ class Walk:
         return dw
 
     def state(self, port: str) -> Array:
-        """(L * D, B, S or H) at ``port``; 0 where there is none."""
+        """The states at ``port``, (L * D, B, S or H); 0 where there are none."""
         rnn = self.rnn
         if port in self.values:
             return np.array(self.values[port], np.float64)
@@ -120,7 +120,7 @@ class Walk:
         return cell_of(self.rnn, weights, self.arithmetic)
 
     def kept(self, layer: int) -> Array:
-        """(T, B, D * S): what the outputs of ``layer`` are multiplied by, 1 where none are dropped."""
+        """The factors of the outputs of ``layer``, (T, B, D * S); 1 where none are dropped."""
         rnn = self.rnn
         dims = (rnn.max_length, rnn.batch_size, rnn.output_size)
         if not rnn.drops:
@@ -142,7 +142,7 @@ class Walk:
         return reversed(steps) if direction else steps
 
     def _states(self, layer: int, direction: int, y: Array | None) -> Array:
-        """(T, B, S): h before each step; 0 where there is no row."""
+        """h before each step, (T, B, S); 0 where there is no row."""
         rnn, rows = self.rnn, self.rows
         outputs = y if layer == rnn.num_layers - 1 else self.values["outputs"][layer]
         if outputs is None:
@@ -152,7 +152,7 @@ class Walk:
         return np.where(rows[..., np.newaxis], found, 0)
 
     def _cells(self, place: int, direction: int) -> tuple[Array, Array]:
-        """(T, B, H): c behind and before each step."""
+        """c behind and before each step, (T, B, H) each."""
         if not self.rnn.is_lstm:
             nothing = np.zeros((*self.rows.shape, 1))
             return nothing, nothing
@@ -160,7 +160,7 @@ class Walk:
         return cells, before(cells, self.state("cx")[place], self.rows, bool(direction))
 
     def _gate_sums(self, dgates: Array) -> tuple[Array, Array]:
-        """(T, B, G * H): gradients of W x + bW and of R h + bR."""
+        """Gradients of W x + bW and of R h + bR, (T, B, G * H) each."""
         rnn = self.rnn
         of_input = dgates[..., : rnn.gates * rnn.hidden_size]
         if not (rnn.is_gru and rnn.reset_after):
@@ -178,6 +178,6 @@ class Walk:
         return np.concatenate([self._sum_of_products(*part) for part in parts])
 
     def _sum_of_products(self, gradients: Array, values: Array) -> Array:
-        """(elements of ``gradients``, elements of ``values``), the sum over all rows."""
+        """The sum of products over all rows: (elements of ``gradients``, elements of ``values``)."""
         flat = (array.reshape(-1, array.shape[-1]).T for array in (gradients, values))
         return self.arithmetic.product(*flat)

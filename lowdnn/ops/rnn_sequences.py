@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 
 def is_row(rnn: Rnn, lengths: Array | None) -> NDArray[np.bool_]:
-    """(T, B): whether step t is one of sequence b; all are without lengths."""
+    """Whether step t is one of sequence b, (T, B); all are without lengths."""
     if lengths is None:
         return np.ones((rnn.max_length, rnn.batch_size), np.bool_)
     steps = np.arange(rnn.max_length)[:, np.newaxis]
@@ -28,7 +28,7 @@ def is_row(rnn: Rnn, lengths: Array | None) -> NDArray[np.bool_]:
 
 
 def to_steps(values: Array, rows: NDArray[np.bool_]) -> Array:
-    """(T, B, elements) of a tensor's values, 0 where there is no row."""
+    """A tensor's values as (T, B, elements), 0 where there is no row."""
     if values.ndim == 3:
         return np.where(rows[..., np.newaxis], values, 0)
     steps = np.zeros((*rows.shape, values.shape[-1]), values.dtype)
@@ -47,7 +47,7 @@ def from_steps(steps: Array, rows: NDArray[np.bool_], dims: tuple[int, ...], fil
 
 
 def before(steps: Array, first: Array, rows: NDArray[np.bool_], is_backwards: bool) -> Array:
-    """(T, B, S): the state before each step, from the states (T, B, S) behind each and the ``first`` ones (B, S)."""
+    """The state before each step, (T, B, S), from those behind each step and the ``first`` ones (B, S)."""
     shifted = np.empty_like(steps)
     if not is_backwards:
         shifted[0], shifted[1:] = first, steps[:-1]

@@ -49,7 +49,7 @@ def get_roots(state: RuntimeState, graph: Address, nodes: Address, count: Addres
 
 
 def get_dependents(state: RuntimeState, node: Address, nodes: Address, edges: Address, count: Address) -> None:
-    """Edges have no data here: zeros, for which no memory is needed, so that ``edges`` is NULL."""
+    """Edges have no data here, so that ``edges`` has to be NULL."""
     where = "cudaGraphNodeGetDependentNodes"
     if edges:
         raise NotSupportedError.at(f"{where}.edgeData", expected="NULL", got=f"{edges:#x}")
@@ -116,7 +116,7 @@ def set_fill(state: RuntimeState, node: Address, parameters: Address) -> None:
 
 
 def instantiate(state: RuntimeState, instance: Address, graph: Address, flags: int) -> None:
-    """No flag changes what the emulated device does, but memory that an instance would free, which none has."""
+    """Flags are ignored: none of them changes the work of the emulated device."""
     checked(instance, "cudaGraphInstantiate.pGraphExec")
     write_pointer(instance, state.entered().graph_instantiate(graph or 0), "cudaGraphInstantiate.pGraphExec")
 
@@ -159,7 +159,7 @@ def _kind(driver: Driver, destination: int, source: int, kind: int, where: str) 
 
 
 def _fill(parameters: Address, where: str) -> Fill:
-    """One row, or rows without a gap between them."""
+    """The fill of one row, or of rows without a gap between them."""
     fields = read_array(parameters, "B", _FILL.size, f"{where}.params")
     destination, pitch_bytes, value, width_bytes, width, height = _FILL.unpack(bytes(fields))
     if width_bytes not in _ELEMENT_BYTES:

@@ -29,7 +29,7 @@ _UNREGISTERED, _DEVICE = 0, 2
 
 
 def allocate(state: RuntimeState, pointer: Address, size_bytes: int) -> None:
-    """NULL for 0 bytes, as the runtime has it."""
+    """Writes the address of new memory; NULL for 0 bytes, as in the runtime."""
     checked(pointer, "cudaMalloc.devPtr")
     write_pointer(pointer, state.entered().mem_alloc(size_bytes) if size_bytes else 0, "cudaMalloc.devPtr")
 
@@ -68,7 +68,7 @@ def copy_async(
 
 
 def copy_kind(driver: Driver, destination: int, source: int, kind: int) -> CopyKind:
-    """The kind of a copy, DEFAULT by where the pointers lead. Raises BadParamError."""
+    """The kind of a copy; for DEFAULT, the one that the pointers tell. Raises BadParamError."""
     if kind not in (*CopyKind,):
         raise BadParamError.at("cudaMemcpy.kind", expected="0 to 4", got=kind)
     if kind != CopyKind.DEFAULT:
@@ -93,7 +93,7 @@ def memory_info(state: RuntimeState, free_bytes: Address, total_bytes: Address) 
 
 
 def pointer_attributes(state: RuntimeState, attributes: Address, pointer: Address) -> None:
-    """The kind of memory, its device and the pointer, as a cudaPointerAttributes begins; what follows is reserved."""
+    """Writes the kind of memory, its device and the pointer, with which a cudaPointerAttributes begins."""
     found = state.entered().pointer_info(pointer or 0)
     if found is None:
         content = struct.pack("<iiQQ", _UNREGISTERED, -2, 0, pointer or 0)

@@ -55,11 +55,11 @@ class _Transposed:
         )
 
     def recurrent(self, layer: int) -> Array:
-        """(D, S, G * H)."""
+        """R of a layer, transposed: (D, S, G * H)."""
         return self._transpose(layer, "r", self._recurrent)
 
     def projection(self, layer: int) -> Array | None:
-        """(D, H, P)."""
+        """The projection of a layer, transposed: (D, H, P)."""
         return None if self._projection is None else self._transpose(layer, "projection", self._projection)
 
     def _transpose(self, layer: int, name: str, target: Array) -> Array:

@@ -75,7 +75,7 @@ class _Gradients:
 
     @property
     def _reset(self) -> Array:
-        """Rows r * h."""
+        """The rows r * h."""
         hidden = self._sequences.rnn.hidden_size
         return self._dgates.columns(3 * hidden, hidden)
 
@@ -92,7 +92,7 @@ class _Gradients:
         ]
 
     def _saved(self, port: str) -> Array | None:
-        """(T * B, elements)."""
+        """The saved tensor at ``port`` for the layer and direction: (T * B, elements)."""
         array = self._sequences.network.of_layer(port, self._layer)
         return array and array.at(self._direction).merged()
 

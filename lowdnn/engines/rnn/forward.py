@@ -51,7 +51,7 @@ def add_forward(sequences: Sequences, operation: RnnForward) -> None:
 
 
 def _products(sequences: Sequences, memory: _Memory, inputs: Array, layer: int) -> Array:
-    """(D, T, B, G, H): the products of ``inputs`` (T, B, elements) with W, or themselves for each gate."""
+    """Products of ``inputs`` (T, B, elements) with W, or ``inputs`` for each gate without W: (D, T, B, G, H)."""
     network, rnn = sequences.network, sequences.rnn
     weights = network.weights("w", layer, "w")
     if weights is None:
@@ -72,13 +72,13 @@ class _Memory:
     is_training: bool
 
     def output(self, layer: int) -> Array:
-        """(T, B, D * S), of another layer than the last one."""
+        """The states of a layer before the last one: (T, B, D * S)."""
         if self.is_training:
             return self.sequences.network.arrays["outputs"].at(layer)
         return self._outputs.at(layer % 2)
 
     def products(self, layer: int) -> Array:
-        """(D, T, B, G * H)."""
+        """The products with the input of a layer: (D, T, B, G * H)."""
         saved = self.sequences.network.of_layer("gates", layer)
         rnn = self.sequences.rnn
         return self._products if saved is None else saved.columns(0, rnn.gates * rnn.hidden_size)

@@ -54,18 +54,18 @@ class Network:
         return self.rnn.max_length, self.rnn.batch_size, elements
 
     def of_layer(self, port: str, layer: int) -> Array | None:
-        """(D, ...) of the array (L * D, ...) at ``port``."""
+        """The part (D, ...) of a layer, of the array (L * D, ...) at ``port``."""
         array, directions = self.arrays.get(port), self.rnn.directions
         if array is None:
             return None
         return array.part(layer * directions * array.strides[0], (directions, *array.dims[1:]), array.strides)
 
     def by_direction(self, array: Array) -> Array:
-        """(D, T, B, S) of states (T, B, D * S)."""
+        """States (T, B, D * S) as (D, T, B, S)."""
         return array.split(2, self.rnn.state_size).permuted(2, 0, 1, 3)
 
     def weights(self, port: str, layer: int, name: str) -> Array | None:
-        """(D, rows, columns) or (D, rows), of the weight space at ``port``; name: a field of ``LayerRegions``."""
+        """Weights (D, rows, columns) or (D, rows) in the space at ``port``; name: a field of ``LayerRegions``."""
         space, directions = self.arrays[port], self.rnn.directions
         regions = self._space.layers[layer * directions : (layer + 1) * directions]
         found: list[Region] = [region for region in (getattr(item, name) for item in regions) if region is not None]
@@ -91,6 +91,6 @@ def needed(array: Array | None) -> Array:
 
 
 def unkept(array: Array) -> Array:
-    """(D, T, B, elements) of an array (D, B, elements) that each step overwrites."""
+    """An array (D, B, elements) that each step overwrites, as (D, T, B, elements)."""
     direction, sequence, element = array.strides
     return replace(array, dims=(array.dims[0], 1, *array.dims[1:]), strides=(direction, 0, sequence, element))
