@@ -153,7 +153,7 @@ class WholeProgram:
         with self.operands() as (loaded, pointers, y), context.activated():
             with self.owning(driver.graph_create(), driver.graph_destroy) as graph:
                 nodes = loaded.add_to_graph(graph, pointers)
-                loaded.update_nodes(graph, nodes, pointers)
+                loaded.update_nodes(graph, driver.graph_nodes(graph), pointers)
                 with self.owning(driver.graph_instantiate(graph), driver.graph_exec_destroy) as executable:
                     loaded.update_graph(executable, nodes, pointers)
                     driver.graph_launch(executable, 0)

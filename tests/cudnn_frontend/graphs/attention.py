@@ -106,6 +106,17 @@ def test_plain_and_its_gradients(session: Session) -> None:
         check_close(found, expected, 4e-3)
 
 
+def test_gradients_of_an_odd_number_of_queries(session: Session) -> None:
+    """The workspace of the wheel itself ends at a multiple of 4 alone, where that of the plan begins."""
+    q, do = (normal(B, H, SQ - 1, D) for _ in range(2))
+    _, k, v = qkv()
+    p, sums = weights(scores_of(q, k))
+    o = (p @ wide(v)).astype(np.float16)
+    found = backward(session, (q, k, v, o, do, sums.astype(np.float32)))
+    for gradient, expected in zip(found, gradients_of(q, k, v, o, do, p), strict=True):
+        check_close(gradient, expected, 4e-3)
+
+
 def test_causal(session: Session) -> None:
     """The diagonal begins top left; bf16."""
     q, k, v = qkv(ml_dtypes.bfloat16)
