@@ -27,7 +27,7 @@ from lowdnn.status import (
 _LENGTH_BYTES = 4
 #: Tensors that a caller may leave out.
 _OPTIONAL = ("hx", "hy", "cx", "cy", "dhy", "dhx", "dcy", "dcx", "seq_lengths")
-#: What sequences of one network have in common.
+#: Fields that the sequences of one network share.
 _OF_ALL_SEQUENCES = ("layout", "max_seq_length", "batch_size", "seq_length_array")
 
 

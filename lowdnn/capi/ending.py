@@ -13,11 +13,11 @@ from typing import Final
 
 from lowdnn.capi.errors import is_in_call
 
-#: Seconds after which calls are left to themselves.
+#: Seconds after which the wait ends although calls go on.
 _MOST_S: Final = 5.0
 #: Seconds between two looks at the threads.
 _PAUSE_S: Final = 0.001
-#: Looks one after the other that find no call before the wait is over.
+#: Looks in a row that have to find no call before the wait ends.
 _QUIET_LOOKS: Final = 5
 
 

@@ -10,7 +10,7 @@ from lowdnn.capi.state import State
 from lowdnn.enums import Severity
 from lowdnn.status import LowdnnError, Status
 
-#: What stands behind a function that returns a status: the state, then the C arguments. C sees nothing of a result.
+#: A call behind a function that returns a status, of the state and the C arguments. C does not see its result.
 Call = Callable[..., object]
 
 _SUCCESS = int(Status.SUCCESS)
