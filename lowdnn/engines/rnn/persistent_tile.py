@@ -53,7 +53,7 @@ class PersistentTile:
 
     @property
     def taken_registers(self) -> int:
-        """Those of a consumer's thread where the copying warpgroup hands some over; 0 where all have enough."""
+        """Registers of a consumer's thread where the copying warpgroup hands some over; 0 where all have enough."""
         if self.warpgroups == 1:
             return 0
         return consumer_registers(launched_registers(self.threads), self.warpgroups, KEPT_REGISTERS)
@@ -64,7 +64,7 @@ class PersistentTile:
 
     @property
     def shared_bytes(self) -> int:
-        """The memory map of ``rnn_persistent_forward.cu``."""
+        """Bytes of the memory map of ``rnn_persistent_forward.cu``."""
         weights = (self.chunks - self.warpgroups * self.register_chunks) * ROWS * LINE_BYTES
         sums = ROWS * self.columns * 4 if self.warpgroups > 1 else 0
         states, barriers = self.columns * UNITS * 2, (self.chunks + 1) * _BARRIER_BYTES
@@ -72,7 +72,7 @@ class PersistentTile:
 
     @property
     def registers(self) -> int:
-        """Those that a thread needs, about."""
+        """Registers that a thread needs, about."""
         elements = self.columns // 8 // self.warpgroups
         own = self.register_chunks * _CHUNK_REGISTERS + self.columns // 2 + elements * _ELEMENT_REGISTERS
         return own + _OTHER_REGISTERS[self.warpgroups]
@@ -84,12 +84,12 @@ class PersistentTile:
 
 
 def groups(rnn: Rnn, columns: int) -> int:
-    """Those of a direction."""
+    """Groups of blocks in a direction."""
     return ceil_div(rnn.batch_size, columns)
 
 
 def blocks(rnn: Rnn, columns: int) -> int:
-    """Those of all directions and groups."""
+    """Blocks of all directions and groups."""
     return rnn.directions * groups(rnn, columns) * blocks_of_group(rnn)
 
 
@@ -98,7 +98,7 @@ def blocks_of_group(rnn: Rnn) -> int:
 
 
 def tiles(rnn: Rnn, arch: ArchSpec, columns: int = 0) -> Iterator[PersistentTile]:
-    """Those that fit ``arch``, all blocks at a time, the fastest first: with few columns and with weights in registers.
+    """Tiles that fit ``arch``, all blocks at a time, the fastest first: with few columns and with weights in registers.
 
     columns: the only ones, or 0.
     """
