@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from lowdnn.plan import Plan, PlanTensor
 from lowdnn.runtime.context import Context
-from lowdnn.runtime.layout import aligned
 from lowdnn.runtime.workspace import ALIGNMENT_BYTES
 from lowdnn.status import (
     AttributeTypeError,
@@ -20,6 +19,8 @@ from lowdnn.status import (
 
 #: The lowest host address; the pages below are never mapped, so a lower number was meant as the value itself.
 LOWEST_HOST_ADDRESS = 1 << 16
+#: The last aligned address; from none behind it does a workspace begin.
+_LAST_WORKSPACE = 2**64 - ALIGNMENT_BYTES
 
 
 class PackRules:
@@ -75,15 +76,15 @@ class PackRules:
         """
         needed_bytes = self._plan.workspace_bytes
         where = "variant_pack.workspace"
-        if type(address) is not int or not 0 <= address <= 2**64 - ALIGNMENT_BYTES:
+        if type(address) is not int or not 0 <= address <= _LAST_WORKSPACE:
             raise _no_address(where, address)
         if needed_bytes == 0:
             return address
         if address == 0:
             raise NullPointerError.at(where, expected=f"the address of {needed_bytes} bytes", got="0")
-        begin = aligned(address, ALIGNMENT_BYTES)
-        self._check_range(where, address, begin - address + needed_bytes)
-        return begin
+        skipped_bytes = -address % ALIGNMENT_BYTES
+        self._check_range(where, address, skipped_bytes + needed_bytes)
+        return address + skipped_bytes
 
     def _check_range(self, where: str, address: int, size_bytes: int) -> None:
         with self._context.activated():
