@@ -117,11 +117,13 @@ def expected_outputs(
         }
     written = {tensor.uid: stored for tensor, stored in trace(graph, inputs)}
     exact, weight = evaluate(graph, inputs, rounds_virtual=False), _of_one_weight(graph, inputs, written)
-    of_largest = _of_largest(graph)
+    of_largest, share = _of_largest(graph), _of_one_rounding(graph)
     return {
         uid: Expected(
             exact[uid],
-            _twice_the_error(graph.tensors[uid].data_type, written[uid], exact[uid], of_largest.get(uid, weight)),
+            _twice_the_error(
+                graph.tensors[uid].data_type, written[uid], exact[uid], of_largest.get(uid, weight), share
+            ),
         )
         for uid in exact
     }
@@ -171,14 +173,27 @@ def _of_largest(graph: OperationGraph) -> dict[int, Tolerance]:
     return found
 
 
-def _twice_the_error(data_type: DataType, rounded: NDArray[Any], exact: NDArray[Any], least: Tolerance) -> Tolerance:
-    """Of ``rounded``. Few elements may all round well: at least the share of their size that one may be off, and
-    ``least``."""
+def _of_one_rounding(graph: OperationGraph) -> float:
+    """The greatest share of a value that one rounding inside an operation may change: to the coarsest type of its
+    operands, since an output may have a finer one."""
+    rounding = (op for op in graph.operations if isinstance(op, RoundsInside))
+    facts = (dtypes.info(tensor.data_type) for op in rounding for tensor in inputs_of(op).values())
+    return max((info.epsilon / 2 for info in facts if info.kind is dtypes.Kind.FLOAT), default=0.0)
+
+
+def _twice_the_error(
+    data_type: DataType, rounded: NDArray[Any], exact: NDArray[Any], least: Tolerance, share: float
+) -> Tolerance:
+    """Twice the greatest error of ``rounded``. Few elements may all round well: at least the share of their size that
+    one may be off, and ``least``.
+
+    share: what one rounding inside the operation may change.
+    """
     values, wanted = (dtypes.to_values(array, data_type).astype(np.float64) for array in (rounded, exact))
     finite = np.isfinite(values) & np.isfinite(wanted)
     error = float(np.abs(values[finite] - wanted[finite]).max(initial=0.0))
     own = tolerance(ToleranceClass.ROWS, data_type, compute_type=_widest(data_type))
-    absolute = max(2 * error, own.relative * _size(wanted), least.absolute)
+    absolute = max(2 * error, max(own.relative, share) * _size(wanted), least.absolute)
     return Tolerance(own.relative + least.relative, own.absolute + absolute)
 
 

@@ -77,8 +77,8 @@ def draw(rng: np.random.Generator, operations: Training, lengths: Array | None) 
     given = inputs_of(forward) | inputs_of(backward)
     names = ("x", "w", "hx", "cx", "dy", "dhy", "dcy")
     values = {name: rng.standard_normal(given[name].dims) for name in names if name in given}
-    # The states' own deviations would grow from step to step with more, and roundings with them.
-    values["w"] *= 2 / np.sqrt(max(forward.rnn.hidden_size, 16))
+    # Deviations of states, and roundings with them, would grow from step to step with larger weights.
+    values["w"] /= np.sqrt(max(forward.rnn.hidden_size, 4))
     if lengths is not None:
         values["seq_lengths"] = lengths
     if forward.rnn.drops:

@@ -70,9 +70,10 @@ block as Python over NumPy arrays (one element a thread, many CTAs at a time), a
 
 **The order of the packages.** Each imports only those before it, for types too; a test reads the imports: ``faults``,
 ``results``, ``values``; ``parsing``; ``memory.arena``, ``lanes``, ``memory``; ``copying``, ``checking``, ``running``;
-``generating``, ``instructions``, ``program``; ``reports``, ``machine``; ``graphs``, ``launching``, ``state``,
-``streams``, ``context``, ``driver``. ``device`` and ``options`` come before ``program``. What memory, copies and the
-race detector ask of a batch, they say as protocols: ``lanes`` holds those of all, ``batch`` in each package its own.
+``generating``, ``instructions``, ``program``; ``reports``, ``machine``; ``graphs``, ``launching``, ``moves``,
+``state``, ``streams``, ``context``, ``graph_calls``, ``driver``. ``device`` and ``options`` come before ``program``.
+What memory, copies and the race detector ask of a batch, they say as protocols: ``lanes`` holds those of all, ``batch``
+in each package its own.
 
 **Policies** say in which order warps run. A right kernel gives the same under each (``Policy``); a wrong one is found
 by the one that hurts it (lockstep hides every missing barrier):

@@ -6,7 +6,8 @@ computes the cells of all directions. Kernels: ``rnn_step_forward.cu``, ``rnn_st
 
 from __future__ import annotations
 
-from lowdnn.arch.specs import SM_90A, ArchSpec
+from lowdnn.arch.specs import ArchSpec, spec_named
+from lowdnn.arch.targets import WGMMA_TARGET
 from lowdnn.engines.base import Anchors, Choices, Knob
 from lowdnn.engines.limits import alone
 from lowdnn.engines.rnn.layers import Recurrence
@@ -53,6 +54,7 @@ class RnnStepwise(RecurrentEngine):
 
     def precompiled(self) -> tuple[KernelRef, ...]:
         """The kernels of steps of common networks."""
-        plans = (self.plan(graph, SM_90A, {}) for graph in samples())
+        arch = spec_named(WGMMA_TARGET)
+        plans = (self.plan(graph, arch, {}) for graph in samples())
         kernels = (kernel for plan in plans for kernel in plan.kernels)
         return tuple(dict.fromkeys(kernel for kernel in kernels if kernel.source.startswith("rnn/")))
