@@ -140,8 +140,8 @@ def _is_attention(graph: OperationGraph) -> bool:
 def _of_one_weight(
     graph: OperationGraph, inputs: Mapping[int, NDArray[Any]], written: Mapping[int, NDArray[Any]]
 ) -> Tolerance:
-    """What rounding may change of a mean of values that a softmax weighs: of one value a share, of several that cancel
-    out a share of their size. A weight is rounded to the type of a product's operands, and a score before it to its own
+    """Rounding may change a mean of values that a softmax weighs: one value by a share, several that cancel out by a
+    share of their size. A weight is rounded to the type of a product's operands, and a score before it to its own
     type: e to the power of a score changes by as much as the score, which is itself a share of its size."""
     types = {op.a.data_type for op in graph.operations if isinstance(op, MatmulOperation)}
     share = max((dtypes.info(data_type).epsilon / 2 for data_type in types), default=0.0)

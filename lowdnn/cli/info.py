@@ -141,7 +141,7 @@ def _cache(config: Config) -> dict[str, Any]:
 
 
 def _library_in_place() -> str:
-    """What C callers of this process get. In a program that ``python -m lowdnn.capi`` runs, that is lowdnn."""
+    """The library that C callers of this process get: lowdnn's in a program that ``python -m lowdnn.capi`` runs."""
     found = loaded_library()
     if found is None:
         return "not loaded"

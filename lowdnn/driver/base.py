@@ -35,7 +35,7 @@ class DriverError(CudaDriverError):
     them.
     """
 
-    #: What explains every error of the class.
+    #: The explanation that every error of the class carries.
     meaning = ""
 
     def __new__(cls, call: str, result: int, *_: object, **__: object) -> DriverError:

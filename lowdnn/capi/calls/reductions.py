@@ -22,7 +22,7 @@ from lowdnn.status import BadParamError, ShapeMismatchError, SizeInsufficientErr
 
 #: An address with all alignment that an engine could ask for, where a call has none.
 _ALIGNED = 256
-#: What stands in for NaN, where an extreme passes over it.
+#: The value that replaces a NaN where an extreme passes over it.
 _NEUTRAL = {ReduceTensorOp.MIN: float("inf"), ReduceTensorOp.MAX: -float("inf"), ReduceTensorOp.AMAX: 0.0}
 
 

@@ -178,7 +178,7 @@ def _place_at(address: int) -> ctypes.c_uint64:
 
 
 def _tensor(state: State, descriptor: Address, where: str) -> TensorDescriptor | None:
-    """None for NULL."""
+    """The tensor, None for NULL."""
     return state.objects.get(descriptor, TensorDescriptor, where) if descriptor else None
 
 

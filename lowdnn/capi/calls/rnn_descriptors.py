@@ -238,7 +238,7 @@ def _linear_layers(network: RNNDescriptor) -> Mapping[tuple[int, int], LinearLay
 
 
 def _described(region: Region | None, data_type: DataType, element_bytes: int) -> tuple[TensorDescriptor, int | None]:
-    """Of three dimensions: (1, rows, columns), with one column for a bias."""
+    """A descriptor has three dimensions: (1, rows, columns), with one column for a bias."""
     if region is None:
         return TensorDescriptor(data_type), None
     rows, columns = (*region.dims, 1)[:2]
@@ -255,7 +255,10 @@ def _holder(state: State, descriptor: Address, where: str) -> RnnDescriptor:
 
 
 def _dropout(state: State, descriptor: Address, where: str) -> Dropout | None:
-    """None for NULL. One that was only created drops nothing: XLA describes a network without dropout by it."""
+    """The descriptor, None for NULL.
+
+    One that was only created drops nothing: XLA describes a network without dropout by it.
+    """
     if not descriptor:
         return None
     found = state.objects.get(descriptor, DropoutDescriptor, where)

@@ -44,7 +44,7 @@ class Register(Enum):
     """The first argument of a call; it may be the same as RESULT."""
     SECOND = auto()
     RESULT = auto()
-    """What a call returned."""
+    """The register that holds what a call returned."""
     HELD = auto()
     """A value that calls keep."""
     THREAD = auto()

@@ -14,7 +14,7 @@ from lowdnn.capi.stubs.fallbacks import ANSWERED_BY_STUBS, CUDNN
 from lowdnn.capi.stubs.plain import MODULES
 from lowdnn.capi.stubs.starter import IMPORTS, PYTHON, SLOT_BYTES, SLOTS_BYTES, Code, slot_addresses, starter
 
-#: What the interpreter runs. lowdnn's own folder comes last, so that an installed lowdnn is taken first.
+#: The interpreter runs this program. lowdnn's own folder comes last, so that an installed lowdnn is taken first.
 _CODE: Final = """
 import sys
 sys.path.append({root!r})

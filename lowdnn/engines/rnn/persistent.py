@@ -72,6 +72,7 @@ class Persistent:
         parts.launches.append(launch)
 
     def backward(self, parts: PlanParts, layer: BackwardLayer) -> None:
+        """Is never called: ``RnnPersistent`` takes the forward operation alone."""
         raise NotImplementedError
 
     def _work(self, layer: ForwardLayer) -> Work:

@@ -26,6 +26,8 @@ from lowdnn.ops.rnn import Rnn
 from lowdnn.ops.rnn_backward_data import RnnBackwardData
 from lowdnn.ops.rnn_forward import RnnForward
 
+#: A knob's value that leaves the choice to each kernel.
+OWN_CHOICE = 0
 #: Rows and columns that every engine of matrix products counts.
 _MOST_ROWS = 2**27
 #: Sequences along an axis of a grid.

@@ -12,13 +12,11 @@ from lowdnn.engines.rnn.layers import Recurrence
 from lowdnn.engines.rnn.network import Network, RnnOperation
 from lowdnn.engines.rnn.persistent import Persistent
 from lowdnn.engines.rnn.persistent_tile import CHUNK, COLUMNS, MOST_CHUNKS, tiles
-from lowdnn.engines.rnn.recurrent_engine import RecurrentEngine
+from lowdnn.engines.rnn.recurrent_engine import OWN_CHOICE, RecurrentEngine
 from lowdnn.enums import DataType, KnobType
 from lowdnn.ops.rnn import Rnn
 from lowdnn.ops.rnn_forward import RnnForward
 from lowdnn.status import BadParamError
-
-_OWN = 0
 
 
 class RnnPersistent(RecurrentEngine):
@@ -47,10 +45,10 @@ class RnnPersistent(RecurrentEngine):
         return super().limit(operation, arch)
 
     def knobs_of(self, operation: RnnOperation, arch: ArchSpec) -> tuple[Knob, ...]:
-        return (Knob("columns", KnobType.TILE_N, (_OWN, *COLUMNS), _OWN, "sequences of a group of blocks"),)
+        return (Knob("columns", KnobType.TILE_N, (OWN_CHOICE, *COLUMNS), OWN_CHOICE, "sequences of a group of blocks"),)
 
     def recurrence(self, rnn: Rnn, arch: ArchSpec, chosen: Choices) -> Recurrence:
-        tile = next(tiles(rnn, arch, chosen.get(KnobType.TILE_N, _OWN)), None)
+        tile = next(tiles(rnn, arch, chosen.get(KnobType.TILE_N, OWN_CHOICE)), None)
         if tile is None:
             got = chosen[KnobType.TILE_N]
             raise BadParamError.at("rnn_persistent.knob_choices", expected="columns that fit on chip", got=got)

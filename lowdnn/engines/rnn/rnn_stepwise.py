@@ -12,7 +12,7 @@ from lowdnn.engines.base import Anchors, Choices, Knob
 from lowdnn.engines.limits import alone
 from lowdnn.engines.rnn.layers import Recurrence
 from lowdnn.engines.rnn.network import RnnOperation
-from lowdnn.engines.rnn.recurrent_engine import RecurrentEngine
+from lowdnn.engines.rnn.recurrent_engine import OWN_CHOICE, RecurrentEngine
 from lowdnn.engines.rnn.samples import samples
 from lowdnn.engines.rnn.step_kernels import StepLauncher
 from lowdnn.engines.rnn.step_tile import CLUSTERS, COLUMNS, ROWS
@@ -23,9 +23,6 @@ from lowdnn.ops.rnn_backward_data import RnnBackwardData
 from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
 from lowdnn.ops.rnn_forward import RnnForward
 from lowdnn.plan import KernelRef
-
-#: A knob's value that leaves the choice to each kernel.
-_OWN = 0
 
 
 class RnnStepwise(RecurrentEngine):
@@ -41,15 +38,15 @@ class RnnStepwise(RecurrentEngine):
         """TILE_M, TILE_N and TILE_CGA_K, of each step; 0 leaves the choice to each kernel."""
         if isinstance(operation, RnnBackwardWeights):
             return ()
-        clusters = (_OWN, *(CLUSTERS if arch.has_clusters else CLUSTERS[:1]))
+        clusters = (OWN_CHOICE, *(CLUSTERS if arch.has_clusters else CLUSTERS[:1]))
         return (
-            Knob("rows", KnobType.TILE_M, (_OWN, *ROWS), _OWN, "rows of weights of a block, about"),
-            Knob("columns", KnobType.TILE_N, (_OWN, *COLUMNS), _OWN, "sequences of a block"),
-            Knob("cluster", KnobType.TILE_CGA_K, clusters, _OWN, "blocks that share the depth of a product out"),
+            Knob("rows", KnobType.TILE_M, (OWN_CHOICE, *ROWS), OWN_CHOICE, "rows of weights of a block, about"),
+            Knob("columns", KnobType.TILE_N, (OWN_CHOICE, *COLUMNS), OWN_CHOICE, "sequences of a block"),
+            Knob("cluster", KnobType.TILE_CGA_K, clusters, OWN_CHOICE, "blocks that share the depth of a product out"),
         )
 
     def recurrence(self, rnn: Rnn, arch: ArchSpec, chosen: Choices) -> Recurrence:
-        tile = (chosen.get(knob, _OWN) for knob in (KnobType.TILE_M, KnobType.TILE_N, KnobType.TILE_CGA_K))
+        tile = (chosen.get(knob, OWN_CHOICE) for knob in (KnobType.TILE_M, KnobType.TILE_N, KnobType.TILE_CGA_K))
         return Stepwise(StepLauncher(arch, rnn, *tile))
 
     def precompiled(self) -> tuple[KernelRef, ...]:

@@ -57,7 +57,7 @@ class _Problem:
         return (*self.inputs, self.output) if self.output else self.inputs
 
     def overlapping(self, overlaps: bool) -> _Problem:
-        """The same problem with dependent launches or without, on sm_90a."""
+        """This problem with dependent launches or without them, on sm_90a."""
         inputs = tuple(replace(folded, overlaps=overlaps) for folded in self.inputs)
         return replace(self, inputs=inputs, output=self.output and replace(self.output, overlaps=overlaps))
 
