@@ -1,0 +1,188 @@
+// A recurrent layer backward: its tensors, and the cells that make a step back of a unit; formulas: ops/rnn_cells.py.
+//
+// Layouts: rows of tensors over steps have any strides of step, sequence and direction, their elements are contiguous;
+// weights are transposed, a row for each unit. `carried` keeps (direction, sequence, unit) between steps: the gradient
+// of an LSTM's cell, or what of a GRU's state goes back around the product. Rows past the end of a sequence become 0.
+// Macros: TYPE; CELL: ReluCell, TanhCell, LstmCell, GruCell; NewCell and then ResetCell make a step of a GRU whose reset
+// gate lies before the product; ProjectedCell and then UnprojectedCell one of an LSTM with a projection. CLIPS: whether
+// cells are cut.
+
+#pragma once
+
+#include "sequences.cuh"
+
+// A layer, and the gate gradients that its weights are multiplied with.
+struct Layer {
+  Weights weights;
+  i32 second_depth, second_source;  // a further part of k, and where it begins in a row of the source
+  const TYPE* source;               // rows that the weights are multiplied with
+  Rows source_rows;
+  const TYPE* dy;
+  Rows dy_rows;
+  const TYPE* dlast_states;         // null for 0
+  TYPE* dfirst_states;              // null where nobody wants them
+  Ends state_ends;
+  const TYPE* dlast_cells;
+  TYPE* dfirst_cells;
+  const TYPE* first_cells;
+  Ends cell_ends;
+  const TYPE* gates;
+  TYPE* dgates;
+  Rows gate_rows;
+  const Value* cells;
+  Rows cell_rows;
+  const TYPE* states;               // h of a GRU
+  Rows state_rows;
+  const TYPE* first_states;
+  TYPE* dprojected;
+  Rows projected_rows;
+  Value* carried;
+  Ends carried_rows;
+  const i32* lengths;               // null where all have all steps
+  Value lower, upper;
+  i32 steps, batch, units;
+};
+
+// A unit of a sequence in a step; has_next: whether the sequence has a step behind it.
+struct Element {
+  const Sequence& sequence;
+  i32 t;
+  bool has_next;
+  u32 unit;
+  const Layer& p;
+
+  __device__ __forceinline__ i64 of(const Rows& rows, i32 step) const {
+    return rows.of(step, sequence.b, sequence.d) + unit;
+  }
+  __device__ __forceinline__ i64 of(const Ends& ends) const { return ends.of(sequence.b, sequence.d) + unit; }
+  __device__ __forceinline__ bool is_first() const { return t == sequence.first(); }
+
+  __device__ __forceinline__ Value gate(u32 block) const { return read(p.gates, gate_place(block)); }
+  __device__ __forceinline__ void put_gate(u32 block, Value gradient) const {
+    write(p.dgates, gate_place(block), gradient);
+  }
+
+  __device__ __forceinline__ Value dy() const { return read(p.dy, of(p.dy_rows, t)); }
+  // What reaches the state behind the sequence's last step, otherwise what goes around the product.
+  __device__ __forceinline__ Value beside_product(bool is_carried) const {
+    if (!has_next) return read(p.dlast_states, of(p.state_ends));
+    return is_carried ? carried() : Value(0);
+  }
+  __device__ __forceinline__ Value last_state() const {
+    if (is_first()) return read(p.first_states, of(p.state_ends));
+    return read(p.states, of(p.state_rows, sequence.before(t)));
+  }
+
+  __device__ __forceinline__ Value carried() const { return p.carried[of(p.carried_rows)]; }
+  __device__ __forceinline__ void carry(Value gradient) const { p.carried[of(p.carried_rows)] = gradient; }
+
+ private:
+  __device__ __forceinline__ i64 gate_place(u32 block) const {
+    return of(p.gate_rows, t) + i64(block) * p.units;
+  }
+};
+
+// A cell. OWN: whether the weights are multiplied with rows of this step and not with those of the next.
+// CARRIES: whether a part of the state's gradient goes around the product.  BLOCKS: of gates of a row past the end of a
+// sequence that become 0.
+// step(element, dh): dh is the product for a cell that is OWN, and the whole gradient of h for others.
+struct Alone {
+  static constexpr bool OWN = false, CARRIES = false, HAS_CELLS = false, IS_PROJECTED = false;
+  static constexpr int BLOCKS = 1;
+};
+
+template <bool IS_RELU> struct PlainCell : Alone {
+  template <class E> static __device__ __forceinline__ void step(const E& e, Value dh) {
+    const Value h = e.gate(0);
+    e.put_gate(0, IS_RELU ? (h > Value(0) ? dh : Value(0)) : dh * tanh_slope_of(h));
+  }
+};
+typedef PlainCell<true> ReluCell;
+typedef PlainCell<false> TanhCell;
+
+struct LstmCell : Alone {
+  static constexpr bool HAS_CELLS = true;
+  static constexpr int BLOCKS = 4;
+
+  template <class E> static __device__ __forceinline__ void step(const E& e, Value dh) {
+    const Layer& p = e.p;
+    const Value i = e.gate(0), f = e.gate(1), g = e.gate(2), o = e.gate(3);
+    const Value c = p.cells[e.of(p.cell_rows, e.t)], squashed = tanh(c);
+    const Value before = e.is_first() ? read(p.first_cells, e.of(p.cell_ends))
+                                      : p.cells[e.of(p.cell_rows, e.sequence.before(e.t))];
+    Value dc = e.has_next ? e.carried() : read(p.dlast_cells, e.of(p.cell_ends));
+    dc += dh * o * tanh_slope_of(squashed);
+    if (CLIPS && (c <= p.lower || c >= p.upper)) dc = Value(0);
+    e.put_gate(0, dc * g * sigmoid_slope_of(i));
+    e.put_gate(1, dc * before * sigmoid_slope_of(f));
+    e.put_gate(2, dc * i * tanh_slope_of(g));
+    e.put_gate(3, dh * squashed * sigmoid_slope_of(o));
+    e.carry(dc * f);
+    if (p.dfirst_cells && e.is_first()) write(p.dfirst_cells, e.of(p.cell_ends), dc * f);
+  }
+};
+struct UnprojectedCell : LstmCell {
+  static constexpr bool OWN = true;
+};
+
+// The gradient of h behind the projection.
+struct ProjectedCell : Alone {
+  static constexpr bool IS_PROJECTED = true;
+  static constexpr int BLOCKS = 0;
+
+  template <class E> static __device__ __forceinline__ void step(const E& e, Value dh) {
+    write(e.p.dprojected, e.of(e.p.projected_rows, e.t), dh);
+  }
+};
+
+struct GruCell : Alone {
+  static constexpr bool CARRIES = true;
+  static constexpr int BLOCKS = 4;
+
+  template <class E> static __device__ __forceinline__ void step(const E& e, Value dh) {
+    const Value r = e.gate(0), z = e.gate(1), n = e.gate(2), of_states = e.gate(3);
+    const Value dn = dh * (Value(1) - z) * tanh_slope_of(n);
+    e.put_gate(0, dn * of_states * sigmoid_slope_of(r));
+    e.put_gate(1, dh * (e.last_state() - n) * sigmoid_slope_of(z));
+    e.put_gate(2, dn);
+    e.put_gate(3, dn * r);
+    e.carry(dh * z);
+  }
+};
+
+// z and n.
+struct NewCell : Alone {
+  static constexpr bool CARRIES = true;
+  static constexpr int BLOCKS = 4;
+
+  template <class E> static __device__ __forceinline__ void step(const E& e, Value dh) {
+    const Value z = e.gate(1), n = e.gate(2);
+    e.put_gate(1, dh * (e.last_state() - n) * sigmoid_slope_of(z));
+    e.put_gate(2, dh * (Value(1) - z) * tanh_slope_of(n));
+    e.carry(dh * z);
+  }
+};
+
+// r, behind NewCell: the product is the gradient of r * h, which lies in the fourth block.
+struct ResetCell : Alone {
+  static constexpr bool OWN = true;
+  static constexpr int BLOCKS = 0;
+
+  template <class E> static __device__ __forceinline__ void step(const E& e, Value dreset) {
+    const Value r = e.gate(0);
+    e.put_gate(3, e.gate(3));
+    e.put_gate(0, dreset * e.last_state() * sigmoid_slope_of(r));
+    e.carry(e.carried() + dreset * r);
+  }
+};
+
+// What a row past the end of its sequence holds; a sequence without steps ends as it began.
+__device__ __forceinline__ void put_nothing(const Element& e) {
+  const Layer& p = e.p;
+#pragma unroll
+  for (int block = 0; block < CELL::BLOCKS; ++block) e.put_gate(block, Value(0));
+  if constexpr (CELL::IS_PROJECTED) write(p.dprojected, e.of(p.projected_rows, e.t), Value(0));
+  if (CELL::HAS_CELLS && p.dfirst_cells && e.sequence.length == 0 && e.t == 0) {
+    write(p.dfirst_cells, e.of(p.cell_ends), read(p.dlast_cells, e.of(p.cell_ends)));
+  }
+}
