@@ -29,6 +29,7 @@ from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.resample_forward import ResampleForward
+from lowdnn.ops.rnn_operation import RecurrentOperation
 from lowdnn.ops.sdpa_fp8_backward import SdpaFp8Backward
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.tensor import Tensor
@@ -175,10 +176,12 @@ def _of_largest(graph: OperationGraph) -> dict[int, Tolerance]:
 
 def _of_one_rounding(graph: OperationGraph) -> float:
     """The greatest share of a value that one rounding inside an operation may change: to the coarsest type of its
-    operands, since an output may have a finer one."""
-    rounding = (op for op in graph.operations if isinstance(op, RoundsInside))
+    operands, since an output may have a finer one, or to TF32."""
+    rounding = [op for op in graph.operations if isinstance(op, RoundsInside)]
     facts = (dtypes.info(tensor.data_type) for op in rounding for tensor in inputs_of(op).values())
-    return max((info.epsilon / 2 for info in facts if info.kind is dtypes.Kind.FLOAT), default=0.0)
+    epsilons = [info.epsilon for info in facts if info.kind is dtypes.Kind.FLOAT]
+    epsilons += [_TF32_EPSILON for op in rounding if isinstance(op, RecurrentOperation) and op.rnn.uses_tf32]
+    return max(epsilons, default=0.0) / 2
 
 
 def _twice_the_error(

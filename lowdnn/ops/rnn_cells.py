@@ -29,6 +29,10 @@ class Arithmetic:
         found: Array = a @ b.T
         return found
 
+    def input_product(self, a: Array, b: Array) -> Array:
+        """The product with the input of a layer, or that which gives its gradient."""
+        return self.product(a, b)
+
     def stored(self, values: Array) -> Array:
         """``values`` as they lie in memory."""
         return values
@@ -39,14 +43,22 @@ class PlainArithmetic(Arithmetic):
     """The arithmetic of a plain implementation in ``data_type``.
 
     It sums in FLOAT or DOUBLE, and stores every product, gate and state in its own type.
+    uses_tf32, inputs_use_tf32: whether recurrent products, and those with inputs, round their operands to TF32.
     """
 
     data_type: DataType
     uses_tf32: bool
+    inputs_use_tf32: bool
 
     def product(self, a: Array, b: Array) -> Array:
+        return self._product(a, b, self.uses_tf32)
+
+    def input_product(self, a: Array, b: Array) -> Array:
+        return self._product(a, b, self.inputs_use_tf32)
+
+    def _product(self, a: Array, b: Array, uses_tf32: bool) -> Array:
         kind = np.float64 if self.data_type is DataType.DOUBLE else np.float32
-        if self.uses_tf32:
+        if uses_tf32:
             a, b = _to_tf32(a), _to_tf32(b)
         return self.stored((a.astype(kind) @ b.T.astype(kind)).astype(np.float64))
 
@@ -110,7 +122,7 @@ class Cell(ABC):
     def of_input(self, x: Array) -> Array:
         """W x + bW for rows x."""
         w = self.weights.w
-        product = np.tile(x, self.rnn.gates) if w is None else self.arithmetic.product(x, w)
+        product = np.tile(x, self.rnn.gates) if w is None else self.arithmetic.input_product(x, w)
         found: Array = product + self.weights.input_bias
         return found
 
@@ -119,7 +131,7 @@ class Cell(ABC):
         sums = gates[..., : self.rnn.gates * self.rnn.hidden_size]
         if self.weights.w is None:
             return sum(_split(sums, self.rnn.gates), np.zeros(()))
-        return self.arithmetic.product(sums, self.weights.w.T)
+        return self.arithmetic.input_product(sums, self.weights.w.T)
 
     @abstractmethod
     def step(self, of_input: Array, h: Array, c: Array) -> State:

@@ -55,7 +55,7 @@ class Walk:
                         found[name][at] = np.where(exists, saved[name], 0)
                 hy[place], cy[place] = h, c
             if layer < rnn.num_layers - 1:
-                found["outputs"][layer], inputs = outputs, outputs * self.kept(layer)
+                found["outputs"][layer], inputs = outputs, self._dropped(outputs, layer)
         return found | {"y": outputs, "hy": hy, "cy": cy}
 
     def backward_data(self, dy: Array, y: Array | None) -> dict[str, Array]:
@@ -80,7 +80,7 @@ class Walk:
                         found["dprojected"][place, step] = np.where(exists, new.projected, 0)
                 dhx[place], dcx[place] = dh, dc
                 dinputs += cell.input_gradient(found["dgates"][place])
-            doutputs = dinputs * self.kept(layer - 1) if layer else dinputs
+            doutputs = self._dropped(dinputs, layer - 1) if layer else dinputs
         return found | {"dx": doutputs, "dhx": dhx, "dcx": dcx}
 
     def backward_weights(self, x: Array, y: Array) -> Array:
@@ -91,7 +91,7 @@ class Walk:
             layer, direction = divmod(place, rnn.directions)
             dgates, states = self.values["dgates"][place], self._states(layer, direction, y)
             of_input, recurrent = self._gate_sums(dgates)
-            inputs = x if layer == 0 else self.values["outputs"][layer - 1] * self.kept(layer - 1)
+            inputs = x if layer == 0 else self._dropped(self.values["outputs"][layer - 1], layer - 1)
             gradients = {
                 regions.w: self._sum_of_products(of_input, inputs),
                 regions.r: self._recurrent_gradient(dgates, recurrent, states),
@@ -130,6 +130,10 @@ class Walk:
         indices = np.arange(layer * count, (layer + 1) * count, dtype=np.uint64)
         words = philox.words(seed, offset, indices).reshape(dims)
         return (words < Rng(probability=1 - rnn.dropout_probability).threshold) * rnn.dropout_scale
+
+    def _dropped(self, outputs: Array, layer: int) -> Array:
+        """``outputs`` of ``layer``, or their gradient, as its dropout stores them; they are stored themselves."""
+        return self.arithmetic.stored(self.arithmetic.stored(outputs) * self.kept(layer))
 
     def _columns(self, direction: int) -> slice:
         """A direction's states in a row of outputs."""

@@ -39,6 +39,24 @@ def test_sample_under_the_race_detector(sample: int) -> None:
     assert not wrong, f"seed {seed}: " + "\n".join(wrong)
 
 
+@pytest.mark.parametrize(
+    ("seed", "line"),
+    [
+        (1310779224, "rnn cell=relu t=10 b=7 i=8 h=8 lengths=1x9x10x9x1x6x10 tf32=yes"),
+        (3557988084, "rnn cell=tanh t=10 b=1 i=2 h=2 layers=2 bi=yes input=skip lengths=2 layout=packed tf32=yes"),
+        (
+            208977640,
+            "rnn cell=lstm t=10 b=8 i=8 h=6 layers=3 bias=input dropout=0.9 lengths=10x9x7x6x5x5x3x2 layout=packed "
+            "dir=wgrad dtype=fp16 align=2",
+        ),
+    ],
+)
+def test_roundings_that_add_up(seed: int, line: str) -> None:
+    """The plain implementation is as far off: it rounds what it drops, and to TF32 in any of its products."""
+    with Handle.open("emulated") as handle:
+        assert not failures(handle, line, seed, "rnn_stepwise")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("sweep", range(_SWEEPS))
 def test_sweep_on_a_gpu(cuda: Handle, sweep: int) -> None:
