@@ -63,10 +63,10 @@ struct Element {
   }
 
   __device__ __forceinline__ Value dy() const { return read(p.dy, of(p.dy_rows, t)); }
-  // What reaches the state behind the sequence's last step, otherwise what goes around the product.
-  __device__ __forceinline__ Value beside_product(bool is_carried) const {
-    if (!has_next) return read(p.dlast_states, of(p.state_ends));
-    return is_carried ? carried() : Value(0);
+  __device__ __forceinline__ Value cell() const { return p.cells[of(p.cell_rows, t)]; }
+  __device__ __forceinline__ Value last_cell() const {
+    if (is_first()) return read(p.first_cells, of(p.cell_ends));
+    return p.cells[of(p.cell_rows, sequence.before(t))];
   }
   __device__ __forceinline__ Value last_state() const {
     if (is_first()) return read(p.first_states, of(p.state_ends));
@@ -82,16 +82,26 @@ struct Element {
   }
 };
 
+// What reaches the state behind the sequence's last step, otherwise what goes around the product.
+template <class E> __device__ __forceinline__ Value beside_product(const E& e, bool is_carried) {
+  if (!e.has_next) return read(e.p.dlast_states, e.of(e.p.state_ends));
+  return is_carried ? e.carried() : Value(0);
+}
+
 // A cell. OWN: whether the weights are multiplied with rows of this step and not with those of the next.
 // CARRIES: whether a part of the state's gradient goes around the product.  BLOCKS: of gates of a row past the end of a
-// sequence that become 0.
-// step(element, dh): dh is the product for a cell that is OWN, and the whole gradient of h for others.
+// sequence that become 0.  GATES, of a cell that makes a step alone: blocks that the weights are multiplied with, the
+// first ones and the last one.
+// step(element, dh): dh is the product for a cell that is OWN, and the whole gradient of h for others; an element is what
+// Element is, or has some of its functions in another way.
 struct Alone {
   static constexpr bool OWN = false, CARRIES = false, HAS_CELLS = false, IS_PROJECTED = false;
   static constexpr int BLOCKS = 1;
 };
 
 template <bool IS_RELU> struct PlainCell : Alone {
+  static constexpr int GATES = 1;
+
   template <class E> static __device__ __forceinline__ void step(const E& e, Value dh) {
     const Value h = e.gate(0);
     e.put_gate(0, IS_RELU ? (h > Value(0) ? dh : Value(0)) : dh * tanh_slope_of(h));
@@ -102,14 +112,12 @@ typedef PlainCell<false> TanhCell;
 
 struct LstmCell : Alone {
   static constexpr bool HAS_CELLS = true;
-  static constexpr int BLOCKS = 4;
+  static constexpr int BLOCKS = 4, GATES = 4;
 
   template <class E> static __device__ __forceinline__ void step(const E& e, Value dh) {
     const Layer& p = e.p;
     const Value i = e.gate(0), f = e.gate(1), g = e.gate(2), o = e.gate(3);
-    const Value c = p.cells[e.of(p.cell_rows, e.t)], squashed = tanh(c);
-    const Value before = e.is_first() ? read(p.first_cells, e.of(p.cell_ends))
-                                      : p.cells[e.of(p.cell_rows, e.sequence.before(e.t))];
+    const Value c = e.cell(), squashed = tanh(c), before = e.last_cell();
     Value dc = e.has_next ? e.carried() : read(p.dlast_cells, e.of(p.cell_ends));
     dc += dh * o * tanh_slope_of(squashed);
     if (CLIPS && (c <= p.lower || c >= p.upper)) dc = Value(0);
@@ -137,7 +145,7 @@ struct ProjectedCell : Alone {
 
 struct GruCell : Alone {
   static constexpr bool CARRIES = true;
-  static constexpr int BLOCKS = 4;
+  static constexpr int BLOCKS = 4, GATES = 3;
 
   template <class E> static __device__ __forceinline__ void step(const E& e, Value dh) {
     const Value r = e.gate(0), z = e.gate(1), n = e.gate(2), of_states = e.gate(3);

@@ -59,9 +59,9 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, Tile::RESIDENT)
     const Element e = {sequence, t, has_next, tile.first_unit + unit, p};
     const Value product = Tile::Product::total(shared, unit, b);
     if (is_beyond) {
-      write(p.dfirst_states, e.of(p.state_ends), product + e.beside_product(CELL::CARRIES));
+      write(p.dfirst_states, e.of(p.state_ends), product + beside_product(e, CELL::CARRIES));
     } else if (sequence.has(t)) {
-      CELL::step(e, CELL::OWN ? product : product + e.dy() + e.beside_product(CELL::CARRIES));
+      CELL::step(e, CELL::OWN ? product : product + e.dy() + beside_product(e, CELL::CARRIES));
     } else {
       put_nothing(e);
     }

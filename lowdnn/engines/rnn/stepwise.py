@@ -131,12 +131,20 @@ def _backward_phases(layer: BackwardLayer) -> list[Phase]:
 def _backward_phase(
     layer: BackwardLayer, cell: str, weights: Array, source: Array, second: tuple[int, int] = (0, 0)
 ) -> Phase:
-    """A phase that multiplies rows of ``source`` with the rows of ``weights``, one for each unit.
+    """A phase that multiplies rows of ``source`` with the rows of ``weights``, one for each unit."""
+    fields = backward_fields(layer, weights, source, second)
+    return Phase(_BACKWARD, cell, 1, weights.dims[1], (weights.dims[2], second[0]), (weights, source), fields)
+
+
+def backward_fields(
+    layer: BackwardLayer, weights: Array, source: Array, second: tuple[int, int] = (0, 0)
+) -> tuple[Argument, ...]:
+    """The fields of ``Layer`` (``backward_layer.cuh``).
 
     second: elements of k behind those of ``weights``, and where they begin in a row of ``source``.
     """
     rnn, kind = layer.rnn, cell_type(weights.data_type)
-    fields = (
+    return (
         *_weights(weights),
         *i32(second),
         source.pointer,
@@ -160,7 +168,6 @@ def _backward_phase(
         *(number(value, kind) for value in _limits(rnn)),
         *i32((rnn.max_length, rnn.batch_size, weights.dims[1])),
     )
-    return Phase(_BACKWARD, cell, 1, weights.dims[1], (weights.dims[2], second[0]), (weights, source), fields)
 
 
 def _limits(rnn: Rnn) -> tuple[float, float]:
