@@ -1,4 +1,7 @@
-"""The least time that a graph takes on a card: its arithmetic at the sustained peak, its bytes at a copy's speed."""
+"""The least time that a graph takes on a card: its arithmetic at the sustained peak, its bytes at a copy's speed.
+
+Recurrent networks have a floor of their own (``recurrent_floor``), that of their steps.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from lowdnn.bench.recurrent_floor import recurrent_floor_s, step_floor_s
 from lowdnn.engines.attention.heads import kernel_bounds, seen_share
 from lowdnn.enums import DataType, NormMode
 from lowdnn.graph.attention_pattern import Attention, match_attention
@@ -13,6 +17,7 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.norm_forward import NormForward
+from lowdnn.ops.rnn_operation import RecurrentOperation
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import NotSupportedError
@@ -64,9 +69,21 @@ def card_named(device: str) -> Card:
 
 
 def floor_us(graph: OperationGraph, card: Card) -> float:
-    """The larger of the products' arithmetic at the sustained peak and ``moved_bytes`` at a copy's speed."""
-    rate = card.flops.get(data_type_of(graph), card.fp64_flops)
-    return max(product_flops(graph) / rate, moved_bytes(graph) / card.copy_bytes_per_s) * 1e6
+    """The larger of ``moved_bytes`` at a copy's speed and the time of products at the sustained peak, steps counted."""
+    rate = _flops_per_s(graph, card)
+    recurrent = recurrent_operations(graph)
+    products_s = sum(recurrent_floor_s(operation, rate) for operation in recurrent) or product_flops(graph) / rate
+    return max(products_s, moved_bytes(graph) / card.copy_bytes_per_s) * 1e6
+
+
+def step_floor_us(graph: OperationGraph, card: Card) -> float:
+    """The least time of a step of a layer of a recurrent network; 0 of other graphs."""
+    rate = _flops_per_s(graph, card)
+    return sum(step_floor_s(operation, rate) for operation in recurrent_operations(graph)) * 1e6
+
+
+def recurrent_operations(graph: OperationGraph) -> list[RecurrentOperation]:
+    return [operation for operation in graph.operations if isinstance(operation, RecurrentOperation)]
 
 
 def product_flops(graph: OperationGraph) -> float:
@@ -100,6 +117,10 @@ def data_type_of(graph: OperationGraph) -> DataType:
     """Of the first operation's first input; of its output where it reads nothing."""
     operation = graph.operations[0]
     return next(iter((inputs_of(operation) | outputs_of(operation)).values())).data_type
+
+
+def _flops_per_s(graph: OperationGraph, card: Card) -> float:
+    return card.flops.get(data_type_of(graph), card.fp64_flops)
 
 
 def _existing_share(attention: Attention) -> float:

@@ -1,7 +1,7 @@
 """Suites of benchmark cases by class, the targets of the classes, and the choice of a part.
 
-A suite is a file of ``cases/``. It has sections ``[class]`` of case lines; ``{a,b}`` in a line stands for each of its
-values, as in a shell.
+A suite is a file of ``cases/``, or the lines that a module draws (``recurrent``). It has sections ``[class]`` of case
+lines; ``{a,b}`` in a line stands for each of its values, as in a shell.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from itertools import product
 from pathlib import Path
 from random import Random
 
+from lowdnn.bench import recurrent
 from lowdnn.cases import parse_case
 
-DEVICE_SUITES = ("gemm", "conv", "membound", "attention")
+DEVICE_SUITES = ("gemm", "conv", "membound", "attention", "rnn")
 NETWORK_LAYERS = "all layers of at least 12 real networks (2D, 3D, 1D), three directions, batch 32 to 128"
 
 _CASES = Path(__file__).resolve().parent / "cases"
@@ -76,13 +77,13 @@ TARGETS: Mapping[str, Target] = {
     "sliding window, varlen (16k tokens, uniform and skewed)": Target(1.15, 1.0),
     "decode and paged decode": Target(1.05, 0.97),
     "attention at ordinary sizes": Target(1.2, 0.0),
+    **dict.fromkeys(recurrent.CLASSES, Target(2.0, 0.95)),
 }
 
 
 def suite_cases(suite: str) -> list[SuiteCase]:
     """The cases of a suite, each once, in the canonical text of ``lowdnn.cases``."""
-    lines = (_CASES / f"{suite}.txt").read_text(encoding="utf-8").splitlines()
-    return list(dict.fromkeys(SuiteCase(class_, str(parse_case(text))) for class_, text in sections(lines)))
+    return list(dict.fromkeys(SuiteCase(class_, str(parse_case(text))) for class_, text in sections(_lines(suite))))
 
 
 def sections(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -124,6 +125,12 @@ def expanded(text: str) -> Iterator[str]:
     parts = _BRACES.split(text)
     choices = [[part] if number % 2 == 0 else part.split(",") for number, part in enumerate(parts)]
     return map("".join, product(*choices))
+
+
+def _lines(suite: str) -> Iterable[str]:
+    if suite == "rnn":
+        return recurrent.lines()
+    return (_CASES / f"{suite}.txt").read_text(encoding="utf-8").splitlines()
 
 
 def _by_class(cases: Iterable[SuiteCase]) -> dict[str, list[SuiteCase]]:

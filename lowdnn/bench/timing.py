@@ -24,6 +24,7 @@ _MOST_ROUNDS, _FEWEST_ROUNDS = 20, 7
 _ROUNDS_US = 20_000.0
 _MIN_REPLAY_US = 400.0
 _MAX_LAUNCHES = 200
+_LEAST_STEP_US = 1.0
 
 #: Copies of the data together are at least this large: three times the largest L2 cache of a GPU of these benchmarks.
 _COLD_BYTES = 3 * 60 * 2**20
@@ -31,16 +32,31 @@ _COLD_BYTES = 3 * 60 * 2**20
 
 @dataclass(frozen=True)
 class Captured:
-    """A CUDA graph of ``launches`` launches. kept: what must stay alive as long as the graph does."""
+    """A CUDA graph of ``launches`` launches. kept: what must stay alive as long as the graph does.
+
+    prepare: what must run before each replay, outside of the clock.
+    """
 
     replay: Callable[[], object]
     launches: int
     kept: object = field(default=None, repr=False)
+    prepare: Callable[[], object] | None = field(default=None, repr=False)
+
+    def time_us(self, clock: Clock) -> float:
+        """Device microseconds of one replay."""
+        if self.prepare is not None:
+            self.prepare()
+        return clock(self.replay)
 
 
-def slots_for(size_bytes: int) -> int:
-    """How many copies of data of this size the launches go through."""
-    return max(1, min(_MAX_LAUNCHES, -(-_COLD_BYTES // max(size_bytes, 1))))
+def slots_for(size_bytes: int, steps: int = 0) -> int:
+    """How many copies of data of this size the launches go through.
+
+    steps: of a recurrent network, which reads its weights in each of them: copies of it need not leave the cache, but a
+    launch for each of them fills the shortest replay.
+    """
+    most = _MAX_LAUNCHES if not steps else -(-_MIN_REPLAY_US // (steps * _LEAST_STEP_US))
+    return max(1, min(int(most), -(-_COLD_BYTES // max(size_bytes, 1))))
 
 
 def launches_for(once_us: float, slots: int) -> int:
@@ -50,12 +66,12 @@ def launches_for(once_us: float, slots: int) -> int:
 
 def interleaved(graphs: Mapping[str, Captured], clock: Clock) -> dict[str, Timing]:
     """The time of one launch of each graph, over rounds in which all of them are replayed once."""
-    longest_us = max(clock(graph.replay) for graph in graphs.values())
+    longest_us = max(graph.time_us(clock) for graph in graphs.values())
     rounds = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, round(_ROUNDS_US / longest_us)))
     samples: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(rounds):
         for name, graph in graphs.items():
-            samples[name].append(clock(graph.replay) / graph.launches)
+            samples[name].append(graph.time_us(clock) / graph.launches)
     return {name: Timing.of(values) for name, values in samples.items()}
 
 

@@ -36,8 +36,22 @@ def test_graphs_are_replayed_in_turns(slow_us: float, rounds: int) -> None:
     assert (timings["quick"].us, timings["slow"].us) == (10.0, slow_us / 2)
 
 
+def test_what_a_graph_needs_is_prepared_before_each_replay_and_not_timed() -> None:
+    calls: list[str] = []
+    graphs = {"used up": Captured(partial(calls.append, "replay"), 1, prepare=partial(calls.append, "prepare"))}
+
+    def clock(work: Callable[[], object]) -> float:
+        assert calls[-1] == "prepare"
+        work()
+        return 5000.0
+
+    interleaved(graphs, clock)
+    assert calls == ["prepare", "replay"] * (7 + 1)
+
+
 def test_copies_and_launches() -> None:
     assert [slots_for(size) for size in (0, 2**20, 60 * 2**20, 2**30)] == [200, 180, 3, 1]
+    assert [slots_for(2**20, steps) for steps in (25, 128, 400, 2048)] == [16, 4, 1, 1]
     assert [launches_for(us, slots=3) for us in (0.5, 10.0, 1000.0)] == [200, 40, 3]
 
 

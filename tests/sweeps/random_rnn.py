@@ -8,7 +8,7 @@ _CELLS = ("lstm", "lstm", "gru", "gru", "tanh", "relu")
 _BIASES = ("", "", "bias=none", "bias=input", "bias=recurrent")
 _TYPES = ("dtype=fp16", "dtype=bf16", "dtype=fp32", "dtype=fp32 tf32=yes", "dtype=fp64", "dtype=fp16 align=2")
 _LAYOUTS = ("time", "batch", "packed")
-_WAYS = ("fwd", "train", "train", "dgrad", "dgrad", "wgrad", "wgrad add=yes")
+_WAYS = ("fwd", "train", "train", "dgrad", "dgrad", "wgrad", "wgrad add=yes", "bwd", "bwd add=yes")
 
 
 def draw_rnn(rng: np.random.Generator, most_units: int, most_steps: int, most_sequences: int) -> str:

@@ -2,11 +2,12 @@
 
     python -m tools.bench [SUITE...] [--suite SUITE] [--only TEXT] [--sample N] [--budget SECONDS] [--resume]
 
-Suites: gemm, conv, membound, attention (``lowdnn/bench/cases``; conv has the layers of ``networks.txt`` too), host. The
-device suites time kernels by graph replay (``lowdnn/bench/timing.py``) and compare the results with the peers'; the
-host suite times calls without synchronisation. In the rows, ``us`` is ours, ``floor_us`` the larger of arithmetic at
-the sustained peak and bytes at the copy bandwidth, ``peer`` the fastest peer, and ``ratio`` = peer_us / us. Each suite
-ends with a table of its classes: the ratios, and the shares floor_us / us. The exit code is 1 where a case failed.
+Suites: gemm, conv, membound, attention (``lowdnn/bench/cases``; conv has the layers of ``networks.txt`` too), rnn
+(drawn by ``lowdnn/bench/recurrent.py``), host. The device suites time kernels by graph replay
+(``lowdnn/bench/timing.py``) and compare the results with the peers'; the host suite times calls without
+synchronisation. In the rows, ``us`` is ours, ``floor_us`` the least time (``lowdnn/bench/floor.py``), ``peer`` the
+fastest peer, and ``ratio`` = peer_us / us. Each suite ends with a table of its classes: the ratios, and the shares
+floor_us / us. The exit code is 1 where a case failed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -27,7 +29,10 @@ from lowdnn.bench.floor import card_named
 from lowdnn.bench.statistics import Timing
 from lowdnn.bench.suites import DEVICE_SUITES, TARGETS, SuiteCase, mixed, of_classes, sampled
 from lowdnn.bench.table import Machine, Row, RowFile, class_table
-from tools.bench.device import measure
+from lowdnn.cases import parse_case
+from lowdnn.plan import KernelRef
+from lowdnn.status import LowdnnError
+from tools.bench.device import chosen, measure
 from tools.bench.host import measure_host
 from tools.bench.network_layers import cases_of
 from tools.bench.peers.catalog import configure
@@ -68,6 +73,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, metavar="N", help="at most N cases of each class, by chance")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no case of a suite after this time")
     parser.add_argument("--seed", type=int, default=4, help="of --sample and of the order under --budget (default 4)")
+    parser.add_argument("--compile-ahead", action="store_true", help="compile for all cases first, side by side")
     parser.add_argument("--resume", action="store_true", help="keep the rows that the files have, measure the others")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder of the CSV files (default: results/CARD)")
     parser.add_argument("--commit", default="", help="commit of the tree (default: asked of git)")
@@ -85,15 +91,30 @@ def _device_rows(
 ) -> Iterator[Row]:
     """The rows of a device suite, as far as sample and budget go, without those that the file has."""
     start = time.monotonic()
+    cases = [case for case in _chosen(every, arguments) if (case.class_, case.text) not in file.known]
     with Handle.open("cuda") as handle:
-        for case in _chosen(every, arguments):
-            if (case.class_, case.text) in file.known:
-                continue
+        if arguments.compile_ahead:
+            _compile_ahead(handle, cases, arguments.engine)
+        for case in cases:
             if arguments.budget is not None and time.monotonic() - start > arguments.budget:
                 return
             yield measure(handle, suite, case, machine, arguments.engine)
             if torch.cuda.memory_reserved() > _MAX_RESERVED_BYTES:
                 torch.cuda.empty_cache()
+
+
+def _compile_ahead(handle: Handle, cases: list[SuiteCase], engine: str | None) -> None:
+    """Loads all kernels at once, which compiles them side by side; what fails here fails again in its case."""
+    start, kernels = time.monotonic(), dict.fromkeys(_kernels(handle, cases, engine))
+    with suppress(LowdnnError):
+        handle.runtime.modules.load(list(kernels))
+    print(f"{len(kernels)} kernels in {time.monotonic() - start:.0f} s", flush=True)
+
+
+def _kernels(handle: Handle, cases: list[SuiteCase], engine: str | None) -> Iterator[KernelRef]:
+    for case in cases:
+        with suppress(LowdnnError):
+            yield from chosen(handle, parse_case(case.text).graph(), engine).plan.kernels
 
 
 def _left_out(every: list[SuiteCase], file: RowFile) -> Counter[str]:
@@ -114,6 +135,8 @@ def _add(file: RowFile, row: Row) -> None:
         print(f"ERROR {row.case}\n      {row.error}", flush=True)
         return
     times = f"{row.ratio:6.2f}x {row.us:9.2f} us  floor {row.floor_us:8.2f}  {row.peer} {row.peer_us:.2f}"
+    if row.step_us:
+        times += f"  a step {row.step_us:.2f}, floor {row.step_floor_us:.2f}"
     print(f"{times:64} {row.engine:24} {row.case}", flush=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 
@@ -13,17 +14,32 @@ from lowdnn.bench.timing import Captured, interleaved, launches_for
 Timed = Callable[[int], object]
 
 
+@dataclass(frozen=True)
+class Consuming:
+    """Work that destroys what it reads, which ``restore`` writes anew for all copies of the data."""
+
+    work: Timed
+    restore: Callable[[], object]
+
+    def __call__(self, slot: int) -> object:
+        return self.work(slot)
+
+
 def timed(functions: Mapping[str, Timed], slots: int) -> dict[str, Timing]:
     """Times each function over ``slots`` copies of the data; a function is safe to capture."""
     return interleaved({name: captured(function, slots) for name, function in functions.items()}, elapsed_us)
 
 
 def captured(function: Timed, slots: int) -> Captured:
-    """The function's graph, replayed once. Results are kept: each copy then has its own memory in every replay."""
+    """The function's graph, replayed once. Results are kept: each copy then has its own memory in every replay.
+
+    The graph of ``Consuming`` work has one launch for each copy, all of which are restored before a replay.
+    """
     for _ in range(2):
         function(0)
     torch.cuda.synchronize()
-    launches = launches_for(elapsed_us(lambda: function(0)), slots)
+    is_consuming = isinstance(function, Consuming)
+    launches = slots if is_consuming else launches_for(elapsed_us(lambda: function(0)), slots)
     kept: list[object] = [None] * slots
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -31,7 +47,7 @@ def captured(function: Timed, slots: int) -> Captured:
             kept[launch % slots] = function(launch % slots)
     graph.replay()
     torch.cuda.synchronize()
-    return Captured(graph.replay, launches, kept)
+    return Captured(graph.replay, launches, kept, function.restore if isinstance(function, Consuming) else None)
 
 
 def elapsed_us(work: Callable[[], object]) -> float:

@@ -12,6 +12,7 @@ from lowdnn.cases.families.attention_backward import AttentionBackwardCase
 from lowdnn.cases.families.convolution import ConvolutionCase
 from lowdnn.cases.families.matmul import MatmulCase
 from lowdnn.cases.families.moe import MoeCase
+from lowdnn.cases.families.recurrent import RnnCase
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.base import inputs_of
@@ -49,15 +50,18 @@ _CONTRACTION_UNIT, _SINGLE_UNIT = 2.0**-7, 2.0**-13
 _FP8_WEIGHT_UNIT = 2.0**-4
 #: Cases that have a say in their inputs.
 _ROUTED = (MoeCase, AttentionCase, AttentionBackwardCase)
-_CONTRACTIONS = (ConvolutionCase, MatmulCase, MoeCase, AttentionCase, AttentionBackwardCase)
+_CONTRACTIONS = (ConvolutionCase, MatmulCase, MoeCase, AttentionCase, AttentionBackwardCase, RnnCase)
+#: Cases whose weights are scaled so that sums are of the size of their terms.
+_SCALED = (ConvolutionCase, RnnCase)
 
 
 class CaseData:
     """Every tensor of a graph that execute is given, in ``slots`` copies each.
 
-    Inputs are normal numbers that the narrowest of their types has (a convolution's filter scaled by 1 / sqrt(terms of
-    a sum); integer types: -8 to 7), each copy different, but for those that follow from others and the case's own
-    routing; outputs are NaN (integers: 127), so that an element that nobody writes shows.
+    Inputs are normal numbers that the narrowest of their types has (a convolution's filter and weights of a recurrent
+    network scaled by 1 / sqrt(terms of a sum); integer types: -8 to 7), each copy different, but for those that follow
+    from others and the case's own routing; outputs are NaN (integers: 127), so that an element that nobody writes
+    shows.
     """
 
     def __init__(self, case: Case, graph: OperationGraph, slots: int, device: str = "cuda") -> None:
@@ -85,6 +89,10 @@ class CaseData:
     def inputs(self, *, but: Collection[str] = ()) -> list[list[torch.Tensor]]:
         """The copies of every input in device memory, in order of first use, without those named in ``but``."""
         return [self._copies[tensor.uid] for tensor in self._given if tensor.name not in but]
+
+    @property
+    def output_names(self) -> list[str]:
+        return [tensor.name for tensor in self._graph.outputs]
 
     def outputs(self) -> list[list[torch.Tensor]]:
         """The copies of every output, in the graph's order."""
@@ -136,8 +144,8 @@ class CaseData:
         return _CONTRACTION_UNIT if isinstance(self._case, _CONTRACTIONS) else _SINGLE_UNIT
 
     def _drawn(self, tensor: Tensor, numbers: torch.dtype) -> list[torch.Tensor]:
-        is_filter = isinstance(self._case, ConvolutionCase) and tensor.name == "w"
-        scale = (self._case.length if is_filter else 1) ** -0.5
+        is_scaled = isinstance(self._case, _SCALED) and tensor.name == "w"
+        scale = (_terms(self._case) if is_scaled else 1) ** -0.5
         memory = self._memory(tensor)
         for row in memory:
             if memory.dtype.is_floating_point:
@@ -180,6 +188,11 @@ def disagreement(ours: torch.Tensor, theirs: torch.Tensor, unit: float) -> str:
         return ""
     at = tuple(int(index[0]) for index in torch.nonzero(~near, as_tuple=True))
     return f"{wrong} of {ours.numel()} values differ, at {at}: ours {float(got[at])}, theirs {float(wanted[at])}"
+
+
+def _terms(case: Case) -> int:
+    """The terms of a sum of inputs times weights; those of a gate also for gradients of a recurrent network."""
+    return case.i + case.h if isinstance(case, RnnCase) else case.length
 
 
 def _extents(values: torch.Tensor) -> list[int]:

@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 
 from lowdnn.backend.handle import Handle
-from lowdnn.bench.floor import card_named, data_bytes, data_type_of, floor_us
+from lowdnn.bench.floor import card_named, data_bytes, data_type_of, floor_us, recurrent_operations, step_floor_us
+from lowdnn.bench.recurrent_floor import steps_of
 from lowdnn.bench.suites import SuiteCase
 from lowdnn.bench.table import Machine, Row
 from lowdnn.bench.timing import slots_for
@@ -31,7 +32,7 @@ class WrongResultError(Exception):
 
 def measure(handle: Handle, suite: str, case: SuiteCase, machine: Machine, engine: str | None) -> Row:
     """The row of one case. A case that fails or computes something else than its peer has a row with ``error``."""
-    graph = parse_case(case.text).graph()
+    graph, card = parse_case(case.text).graph(), card_named(machine.gpu)
     blank = Row(
         suite=suite,
         class_=case.class_,
@@ -41,11 +42,12 @@ def measure(handle: Handle, suite: str, case: SuiteCase, machine: Machine, engin
         engine=engine or "",
         knobs="",
         us=0.0,
-        floor_us=round(floor_us(graph, card_named(machine.gpu)), 2),
+        floor_us=round(floor_us(graph, card), 2),
         peer="",
         peer_us=0.0,
         ratio=0.0,
         spread=0.0,
+        step_floor_us=round(step_floor_us(graph, card), 3),
         **vars(machine),
     )
     try:
@@ -67,7 +69,8 @@ def chosen(handle: Handle, graph: OperationGraph, engine: str | None = None) -> 
 def _measured(handle: Handle, graph: OperationGraph, plan: Plan, blank: Row) -> Row:
     loaded = handle.load(plan)
     case = parse_case(blank.case)
-    data = CaseData(case, graph, slots_for(data_bytes(graph)))
+    steps = _steps(graph)
+    data = CaseData(case, graph, slots_for(data_bytes(graph), steps))
     addresses = data.addresses(loaded.uids)
     with Workspace(handle.runtime.context, plan.workspace_bytes) as workspace:
 
@@ -83,13 +86,20 @@ def _measured(handle: Handle, graph: OperationGraph, plan: Plan, blank: Row) -> 
     return replace(
         blank,
         engine=plan.engine,
-        knobs=" ".join(f"{knob.name}={value}" for knob, value in plan.choices),
+        knobs=" ".join(f"{knob.name}={value}" for knob, value in plan.choices) or " + ".join(plan.parts),
         us=round(mine.us, 2),
         peer=best,
         peer_us=round(timings[best].us, 2),
         ratio=round(timings[best].us / mine.us, 3),
         spread=round(max(mine.spread, timings[best].spread), 3),
+        step_us=round(mine.us / steps, 3) if steps else 0.0,
     )
+
+
+def _steps(graph: OperationGraph) -> int:
+    """Steps of all layers of a recurrent network; 0 of other graphs."""
+    recurrent = recurrent_operations(graph)
+    return steps_of(recurrent[0].rnn) if recurrent else 0
 
 
 def _agreeing(peers: dict[str, Peer], data: CaseData, case: str) -> dict[str, Peer]:

@@ -8,12 +8,14 @@ import torch
 
 from lowdnn.cases.base import Case
 from lowdnn.cases.families.attention_backward import AttentionBackwardCase
+from lowdnn.cases.families.recurrent import RnnCase
 from lowdnn.cases.families.rows import SoftmaxCase
 from lowdnn.enums import NormMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.ops.norm_backward import NormBackward
 from lowdnn.ops.resample_backward import ResampleBackward
 from tools.bench.peers.flash import flash_attention
+from tools.bench.saved_states import saved_states
 
 #: Under the root of a variance.
 _EPSILON = 1e-5
@@ -23,7 +25,7 @@ def related(case: Case, graph: OperationGraph, drawn: Mapping[str, torch.Tensor]
     """Values by the input's name, from the random ones of one copy.
 
     Places of maxima: any in the image. Statistics of a norm: those of x. Results of a softmax: of numbers in their
-    place. Results of attention: FlashAttention-2's.
+    place. Results of attention: FlashAttention-2's. What a recurrent network saves: of its forward pass.
     """
     operation = graph.operations[0]
     if isinstance(operation, ResampleBackward) and operation.index is not None:
@@ -38,6 +40,8 @@ def related(case: Case, graph: OperationGraph, drawn: Mapping[str, torch.Tensor]
         q, k, v = (drawn[name].bfloat16() if case.is_fp8 else drawn[name] for name in ("q", "k", "v"))
         o, log_sum_exp = flash_attention(q, k, v, is_causal=case.right == 0, left=case.left)
         return {"o": o, "stats": log_sum_exp.unsqueeze(3)}
+    if isinstance(case, RnnCase) and case.dir == "bwd":
+        return {name: values for name, values in saved_states(case.rnn, drawn).items() if name in drawn}
     return {}
 
 

@@ -7,7 +7,7 @@ rnn cell=gru t=5 b=3 i=12 h=16 lengths=5x4x1 layout=packed dir=dgrad
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,13 +43,15 @@ _BIASES = {
 _SEQUENCES = ("x", "y", "dy", "dx")
 #: Saved tensors, whose rows past the end of a sequence are 0.
 _SAVED = ("gates", "cells", "outputs", "unprojected", "dgates", "dprojected")
+#: What the gradient of the data gives to that of the weights.
+_BETWEEN = ("dgates", "dprojected")
 _SEED, _OFFSET = 7, 3
 
 
 @dataclass(frozen=True)
 class RnnCase(Case):
     """A recurrent network: forward, without and with what training saves (dir=fwd, train), and its gradients for the
-    data and for the weights (dgrad, wgrad), from gates and states drawn at random.
+    data and for the weights (dgrad, wgrad; bwd: one after the other), from gates and states drawn at random.
 
     clip: of cell states to -clip to clip; 0 for none.  lengths: of the sequences, which all have t without them.
     layout: time or batch outermost, or packed.  states: whether there are first and last states.  add: to old dw.
@@ -74,7 +76,7 @@ class RnnCase(Case):
     layout: str = key(text.choice("time", "batch", "packed"), "time")
     fill: float = key(text.number(), 0.0)
     states: str = key(text.choice("yes", "no"), "yes")
-    dir: str = key(text.choice("fwd", "train", "dgrad", "wgrad"), "fwd")
+    dir: str = key(text.choice("fwd", "train", "dgrad", "wgrad", "bwd"), "fwd")
     add: str = key(text.choice("no", "yes"), "no")
     dtype: DataType = key(text.data_type(), DataType.FLOAT)
     tf32: str = key(text.choice("no", "yes"), "no")
@@ -103,14 +105,15 @@ class RnnCase(Case):
     def graph(self) -> OperationGraph:
         self._check_lengths()
         builder = CaseBuilder(alignment_bytes=self.align)
-        builder.add(self._operation(builder))
+        for operation in self._operations(self._tensors(builder)):
+            builder.add(operation)
         return builder.graph()
 
     def inputs(self, seed: int, exact: bool) -> Inputs:
         """Values that the ports may have: gates between 0 and 1, or -1 and 1, and 0 past the end of a sequence."""
         rng, graph = np.random.default_rng(seed), self.graph()
         rows = is_row(self.rnn, np.array(self.lengths) if self.lengths else None)[..., np.newaxis]
-        needed = [*graph.inputs, *(graph.outputs if self.add == "yes" else ())]
+        needed = [*graph.inputs, *(t for t in graph.outputs if t.name == "dw" and self.add == "yes")]
         found: Inputs = {}
         for tensor in needed:
             values = self._drawn(rng, tensor)
@@ -120,20 +123,25 @@ class RnnCase(Case):
 
     @property
     def length(self) -> int:
-        """Terms of a gate, or of a weight's gradient."""
-        return self.t * self.b if self.dir == "wgrad" else max(self.i, self.h) + self.h
+        """Terms of a gate, or of a weight's gradient; of both the more."""
+        of_gate, of_weight = max(self.i, self.h) + self.h, self.t * self.b
+        return {"wgrad": of_weight, "bwd": max(of_gate, of_weight)}.get(self.dir, of_gate)
 
     @property
     def is_exact(self) -> bool:
         return False
 
-    def _operation(self, builder: CaseBuilder) -> Operation:
-        rnn, tensors = self.rnn, self._tensors(builder)
+    def _operations(self, tensors: Mapping[str, Tensor]) -> tuple[Operation, ...]:
+        rnn, is_added = self.rnn, self.add == "yes"
+        if self.dir == "bwd":
+            between = {port: replace(tensors[port], is_virtual=True) for port in _BETWEEN if port in tensors}
+            tensors = {**tensors, **between}
+            return RnnBackwardData.of(rnn, tensors), RnnBackwardWeights.of(rnn, tensors, is_added=is_added)
         if self.dir == "dgrad":
-            return RnnBackwardData.of(rnn, tensors)
+            return (RnnBackwardData.of(rnn, tensors),)
         if self.dir == "wgrad":
-            return RnnBackwardWeights.of(rnn, tensors, is_added=self.add == "yes")
-        return RnnForward.of(rnn, tensors, is_training=self.dir == "train", padding_fill=self.fill)
+            return (RnnBackwardWeights.of(rnn, tensors, is_added=is_added),)
+        return (RnnForward.of(rnn, tensors, is_training=self.dir == "train", padding_fill=self.fill),)
 
     def _check_lengths(self) -> None:
         is_packed, where = self.layout == "packed", "rnn.lengths"

@@ -22,6 +22,7 @@ from lowdnn.cases.families.moe import MoeCase
 from lowdnn.cases.families.moves import BlockScaleCase, TransformCase
 from lowdnn.cases.families.pointwise import PointwiseCase, ReductionCase
 from lowdnn.cases.families.random_numbers import RngCase
+from lowdnn.cases.families.recurrent import RnnCase
 from lowdnn.cases.families.resample import ResampleCase
 from lowdnn.cases.families.rotary import RopeCase
 from lowdnn.cases.families.rows import NormCase, SoftmaxCase
@@ -31,6 +32,7 @@ from tools.bench.peers.conv import convolution_peers
 from tools.bench.peers.matmul import matmul_peers
 from tools.bench.peers.membound import dropout_peers, move_peers, pointwise_peers, reduction_peers, rope_peers
 from tools.bench.peers.moe import moe_peers
+from tools.bench.peers.recurrent import recurrent_peers
 from tools.bench.peers.resample import resample_peers
 from tools.bench.peers.rows import norm_peers, softmax_peers
 
@@ -77,6 +79,7 @@ _PEERS: Mapping[type[Case], Callable[[Any, CaseData], dict[str, Any]]] = {
     PointwiseCase: pointwise_peers,
     ReductionCase: reduction_peers,
     ResampleCase: resample_peers,
+    RnnCase: recurrent_peers,
     RngCase: dropout_peers,
     RopeCase: rope_peers,
     SoftmaxCase: softmax_peers,
