@@ -9,7 +9,7 @@ the text.
       enum : int { RANK };
       typedef ... Accumulator;  // where the DAG has an anchor: the type of the value handed in, before its rounding
       typedef ... Result;       // where the DAG has a result: the type in which it is handed back
-      typedef f32 Exit;         // where the kernel reduces a value of the DAG
+      typedef f32 Reduced;         // where the kernel reduces a value of the DAG
       typedef ... Handed0;      // where the kernel hands in loaded tensors: the type in which it holds them
       struct Args;              // pointers, strides, scalars
       struct Cursor;            // element offsets of one row: of all coordinates but the vector axis's
@@ -30,7 +30,7 @@ the first ``valid`` exist; ``column`` must be a multiple of V. Of rows that begi
 that lie at whole vectors in memory: ``column`` plus the row's skew is a multiple of V. A kernel that calls ``load`` for
 several groups before it finishes the first has more bytes in flight.
 ``copy``, where it was asked for, is ``load`` into shared memory by copies (``cp_async.cuh``); ``fetch`` reads them
-there. ``accumulator``, ``handed0`` and so on, ``result`` and ``exit`` are parameters only where the types exist, in
+there. ``accumulator``, ``handed0`` and so on, ``result`` and ``reduced`` are parameters only where the types exist, in
 this order.
 """
 
@@ -73,7 +73,7 @@ def generate(
     handed: Collection[Tensor] = (),
     result: DataType | None = None,
     stores_result: bool = False,
-    exit: Tensor | None = None,
+    reduced: Tensor | None = None,
     space: IndexSpace | None = None,
     skew: tuple[int, ...] = (),
     name: str = "Functor",
@@ -86,7 +86,7 @@ def generate(
     handed: those of ``dag.loads`` that the kernel reads itself and hands in, in their storage types.
     result: the type in which ``dag.result`` is handed back; by default the one that its data type is computed in.
     stores_result: hand it back as its data type is stored instead.
-    exit: a tensor of the DAG whose value is handed back in fp32 beside the result.
+    reduced: a tensor of the DAG whose value is handed back in fp32 beside the result.
     space: the coordinates that the kernel uses; by default the DAG's own axes.
     skew: strides over ``space``, of which a row's skew is the offset of its start; empty where rows begin at vectors.
     name: the C name of the struct, for kernels with two functors.
@@ -106,8 +106,8 @@ def generate(
             writer.hand_back_stored(dag.result)
         else:
             writer.hand_back(dag.result, result if result is not None else dag.result.data_type, "Result")
-    if exit is not None:
-        writer.hand_back(exit, DataType.FLOAT, "Exit")
+    if reduced is not None:
+        writer.hand_back(reduced, DataType.FLOAT, "Reduced")
     text = parts.text(name)
     return Functor(text, digest_of(text), Struct(tuple(parts.arguments)), access.vector)
 

@@ -1,5 +1,5 @@
 """What engines look for in a graph: an anchor operation with a DAG of pointwise operations behind it, and reductions
-at the DAG's exits.
+at the DAG's reductions.
 
 A tensor's value is always the value rounded to its data type, whether it is stored or virtual. So an engine that
 keeps a virtual tensor in registers gives the same numbers as one that writes it to memory and reads it back.
@@ -59,16 +59,16 @@ class Anchored(Generic[OperationT]):
 
 
 @dataclass(frozen=True)
-class AnchoredWithExits(Generic[OperationT]):
+class AnchoredWithReductions(Generic[OperationT]):
     """One anchor operation, the pointwise operations behind it, and reductions of one value of theirs.
 
-    epilogue: its ``result`` is the value that is reduced, which may be stored as well; None without exits.
-    exits: at least one axis each; their outputs are stored, and nothing in the graph reads them.
+    epilogue: its ``result`` is the value that is reduced, which may be stored as well; None without reductions.
+    reductions: at least one axis each; their outputs are stored, and nothing in the graph reads them.
     """
 
     anchor: OperationT
     epilogue: PointwiseDag
-    exits: tuple[ReductionOperation | GenStats, ...]
+    reductions: tuple[ReductionOperation | GenStats, ...]
 
 
 def match_anchored(graph: OperationGraph, anchor_type: type[OperationT]) -> Anchored[OperationT] | str:
@@ -79,11 +79,11 @@ def match_anchored(graph: OperationGraph, anchor_type: type[OperationT]) -> Anch
     return graph.derive(_match_anchored, anchor_type)
 
 
-def match_anchored_with_exits(
+def match_anchored_with_reductions(
     graph: OperationGraph, anchor_type: type[OperationT]
-) -> AnchoredWithExits[OperationT] | str:
+) -> AnchoredWithReductions[OperationT] | str:
     """The same with reductions behind the epilogue (statistics of channels, sums of columns, the largest magnitude)."""
-    return graph.derive(_match_anchored_with_exits, anchor_type)
+    return graph.derive(_match_anchored_with_reductions, anchor_type)
 
 
 def match_over_nothing(graph: OperationGraph) -> PointwiseDag | str:
@@ -91,11 +91,11 @@ def match_over_nothing(graph: OperationGraph) -> PointwiseDag | str:
 
     alpha and beta count among the operations.
     """
-    found = _anchored_with_exits(graph, ConvolutionOperation)
+    found = _anchored_with_reductions(graph, ConvolutionOperation)
     if isinstance(found, str):
         return found
-    if found.exits:
-        return _refuse_operation(ConvolutionOperation, "and pointwise operations", found.exits[0])
+    if found.reductions:
+        return _refuse_operation(ConvolutionOperation, "and pointwise operations", found.reductions[0])
     anchor = found.anchor
     if not anchor.is_over_nothing:
         return f"{anchor.label}: expected an empty tensor, got elements in each"
@@ -107,18 +107,18 @@ def match_over_nothing(graph: OperationGraph) -> PointwiseDag | str:
 
 
 def _match_anchored(graph: OperationGraph, anchor_type: type[OperationT]) -> Anchored[OperationT] | str:
-    found = _match_anchored_with_exits(graph, anchor_type)
+    found = _match_anchored_with_reductions(graph, anchor_type)
     if isinstance(found, str):
         return found
-    if found.exits:
-        return _refuse_operation(anchor_type, "and pointwise operations", found.exits[0])
+    if found.reductions:
+        return _refuse_operation(anchor_type, "and pointwise operations", found.reductions[0])
     return Anchored(found.anchor, found.epilogue)
 
 
-def _match_anchored_with_exits(
+def _match_anchored_with_reductions(
     graph: OperationGraph, anchor_type: type[OperationT]
-) -> AnchoredWithExits[OperationT] | str:
-    found = _anchored_with_exits(graph, anchor_type)
+) -> AnchoredWithReductions[OperationT] | str:
+    found = _anchored_with_reductions(graph, anchor_type)
     if isinstance(found, str):
         return found
     if isinstance(found.anchor, ConvolutionOperation) and found.anchor.is_over_nothing:
@@ -126,14 +126,16 @@ def _match_anchored_with_exits(
     return found
 
 
-def _anchored_with_exits(graph: OperationGraph, anchor_type: type[OperationT]) -> AnchoredWithExits[OperationT] | str:
+def _anchored_with_reductions(
+    graph: OperationGraph, anchor_type: type[OperationT]
+) -> AnchoredWithReductions[OperationT] | str:
     anchors = [op for op in graph.operations if isinstance(op, anchor_type)]
     if len(anchors) != 1:
         return f"operations: expected exactly one {anchor_type.__name__}, got {len(anchors)}"
     anchor = anchors[0]
     others = [op for op in graph.operations if op is not anchor]
     pointwise = tuple(op for op in others if isinstance(op, PointwiseOperation))
-    exits = tuple(op for op in others if isinstance(op, ReductionOperation | GenStats))
+    reductions = tuple(op for op in others if isinstance(op, ReductionOperation | GenStats))
     for op in others:
         if not isinstance(op, PointwiseOperation | ReductionOperation | GenStats):
             return _refuse_operation(anchor_type, "with pointwise operations and reductions", op)
@@ -141,25 +143,25 @@ def _anchored_with_exits(graph: OperationGraph, anchor_type: type[OperationT]) -
         if graph.producer(tensor) is not None or tensor.is_scalar_value:
             return f"{anchor_type.__name__}.{port}: expected a graph input in device memory, got {tensor.label}"
     output = next(iter(outputs_of(anchor).values()))
-    refused = refuse_index_space(pointwise, output.dims) or _refuse_exits(graph, exits, output.dims)
+    refused = refuse_index_space(pointwise, output.dims) or _refuse_reductions(graph, reductions, output.dims)
     if refused:
         return refused
     epilogue = epilogue_of(anchor, output, pointwise)
-    return AnchoredWithExits(anchor, replace(epilogue, result=exits[0].x if exits else None), exits)
+    return AnchoredWithReductions(anchor, replace(epilogue, result=reductions[0].x if reductions else None), reductions)
 
 
 def _refuse_operation(anchor_type: type[Operation], partners: str, found: Operation) -> str:
     return f"operations: expected {anchor_type.__name__} {partners}, got {type(found).__name__}"
 
 
-def _refuse_exits(
-    graph: OperationGraph, exits: tuple[ReductionOperation | GenStats, ...], dims: tuple[int, ...]
+def _refuse_reductions(
+    graph: OperationGraph, reductions: tuple[ReductionOperation | GenStats, ...], dims: tuple[int, ...]
 ) -> str:
-    """Why the reductions are no exits of an epilogue over ``dims``, or an empty string."""
-    for op in exits:
+    """Why the reductions are no reductions of an epilogue over ``dims``, or an empty string."""
+    for op in reductions:
         where = f"{type(op).__name__}.x"
-        if op.x.uid != exits[0].x.uid:
-            return f"{where}: expected the tensor that the others reduce, {exits[0].x.label}, got {op.x.label}"
+        if op.x.uid != reductions[0].x.uid:
+            return f"{where}: expected the tensor that the others reduce, {reductions[0].x.label}, got {op.x.label}"
         if graph.producer(op.x) is None or op.x.dims != dims:
             return f"{where}: expected a tensor of dims {list(dims)} from the epilogue, got {op.x.label}"
         for output in outputs_of(op).values():

@@ -8,11 +8,11 @@ from typing import Generic
 from lowdnn.enums import PointwiseMode
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import (
-    AnchoredWithExits,
+    AnchoredWithReductions,
     OperationT,
     PointwiseDag,
     dag_of,
-    match_anchored_with_exits,
+    match_anchored_with_reductions,
 )
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.pointwise import PointwiseOperation
@@ -28,19 +28,21 @@ class Prologued(Generic[OperationT]):
 
     prologue: PointwiseDag
     port: str
-    matched: AnchoredWithExits[OperationT]
+    matched: AnchoredWithReductions[OperationT]
 
 
 def match_prologued(graph: OperationGraph, anchor_type: type[OperationT]) -> Prologued[OperationT] | str:
     """The graph as ``anchor_type`` with a pointwise prologue on one input and an epilogue, or why it is not one."""
-    found = match_prologued_with_exits(graph, anchor_type)
-    if isinstance(found, Prologued) and found.matched.exits:
-        got = type(found.matched.exits[0]).__name__
+    found = match_prologued_with_reductions(graph, anchor_type)
+    if isinstance(found, Prologued) and found.matched.reductions:
+        got = type(found.matched.reductions[0]).__name__
         return f"operations: expected {anchor_type.__name__} and pointwise operations, got {got}"
     return found
 
 
-def match_prologued_with_exits(graph: OperationGraph, anchor_type: type[OperationT]) -> Prologued[OperationT] | str:
+def match_prologued_with_reductions(
+    graph: OperationGraph, anchor_type: type[OperationT]
+) -> Prologued[OperationT] | str:
     """The same with reductions behind the epilogue."""
     return graph.derive(_match_prologued, anchor_type)
 
@@ -68,7 +70,7 @@ def _match_prologued(graph: OperationGraph, anchor_type: type[OperationT]) -> Pr
         if not op.output.is_virtual or any(id(reader) not in inside for reader in readers):
             return f"{op.output.label}: expected a virtual tensor that only {operand.label} depends on, got others"
     rest = graph.subgraph(op for op in graph.operations if id(op) not in inside or op is anchors[0])
-    matched = match_anchored_with_exits(rest, anchor_type)
+    matched = match_anchored_with_reductions(rest, anchor_type)
     if isinstance(matched, str):
         return matched
     return Prologued(dag_of(operand.dims, tuple(before), result=operand), ports[0], matched)

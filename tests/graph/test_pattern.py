@@ -11,10 +11,10 @@ from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import (
     ACCUMULATOR_UID,
     Anchored,
-    AnchoredWithExits,
+    AnchoredWithReductions,
     dag_of,
     match_anchored,
-    match_anchored_with_exits,
+    match_anchored_with_reductions,
 )
 from lowdnn.ops.convolution import Convolution, ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
@@ -118,34 +118,34 @@ def test_other_operations_are_refused() -> None:
     assert "got ReductionOperation" in refusal(builder.graph())
 
 
-def test_exits_reduce_one_value_of_the_epilogue() -> None:
+def test_reductions_reduce_one_value_of_the_epilogue() -> None:
     builder = CaseBuilder()
     a, b = (builder.tensor((4, 4), DataType.FLOAT) for _ in range(2))
     value = builder.pointwise(PointwiseMode.RELU_FWD, builder.matmul(a, b), store=DataType.HALF)
     builder.gen_stats(value)
     builder.reduction(ReduceTensorOp.AMAX, value, (0, 1), store=DataType.FLOAT)
-    found = match_anchored_with_exits(builder.graph(), MatmulOperation)
-    assert isinstance(found, AnchoredWithExits), found
-    assert [type(op).__name__ for op in found.exits] == ["GenStats", "ReductionOperation"]
+    found = match_anchored_with_reductions(builder.graph(), MatmulOperation)
+    assert isinstance(found, AnchoredWithReductions), found
+    assert [type(op).__name__ for op in found.reductions] == ["GenStats", "ReductionOperation"]
     assert found.epilogue.result is value
     assert found.epilogue.stores == (value,)
     assert "got GenStats" in refusal(builder.graph())
 
 
-def test_without_exits_there_is_no_result() -> None:
+def test_without_reductions_there_is_no_result() -> None:
     graph = parse_case("matmul m=4 n=4 k=4 epilogue=relu").graph()
-    found = match_anchored_with_exits(graph, MatmulOperation)
-    assert isinstance(found, AnchoredWithExits), found
-    assert (found.exits, found.epilogue.result) == ((), None)
+    found = match_anchored_with_reductions(graph, MatmulOperation)
+    assert isinstance(found, AnchoredWithReductions), found
+    assert (found.reductions, found.epilogue.result) == ((), None)
     assert match_anchored(graph, MatmulOperation) == Anchored(found.anchor, found.epilogue)
 
 
-def test_reductions_that_are_no_exits_are_refused() -> None:
+def test_reductions_outside_the_epilogue_are_refused() -> None:
     def refused(build: Callable[[CaseBuilder, Tensor], object]) -> str:
         builder = CaseBuilder()
         a, b = (builder.tensor((4, 4), DataType.FLOAT) for _ in range(2))
         build(builder, builder.matmul(a, b, store=DataType.FLOAT))
-        found = match_anchored_with_exits(builder.graph(), MatmulOperation)
+        found = match_anchored_with_reductions(builder.graph(), MatmulOperation)
         assert isinstance(found, str)
         return found
 

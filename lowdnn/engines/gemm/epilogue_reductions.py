@@ -1,9 +1,9 @@
-"""Reductions at the exits of a product: what they have in common in all engines.
+"""Reductions in the epilogue of a product: what they have in common in all engines.
 
 A kernel reduces what it stores, or another value of its epilogue, while it is on its way out: of each column of the
 product, of each row, and everything. ``reduction/reduction_combine.cu`` joins the totals of its parts. One reduction of
-each kind can leave together. Device side: ``include/epilogue/exit_reductions.cuh`` and ``exit_staged.cuh`` (wgmma),
-``exit_tile.cuh`` (mma.sync), ``exit_thread.cuh`` (depthwise).
+each kind can leave together. Device side: ``include/epilogue/epilogue_reductions.cuh`` and ``staged_reductions.cuh``
+(wgmma), ``tile_reductions.cuh`` (mma.sync), ``thread_reductions.cuh`` (depthwise).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NONE = "NoOperator"
 
 
 @dataclass(frozen=True)
-class ExitSlices:
+class ReductionSlices:
     """How many totals a kernel leaves of each column, of each row, of everything."""
 
     columns: int = 0
@@ -36,14 +36,14 @@ class ExitSlices:
     whole: int = 0
 
     @classmethod
-    def together(cls, slices: Iterable[ExitSlices]) -> ExitSlices:
+    def together(cls, slices: Iterable[ReductionSlices]) -> ReductionSlices:
         """The slices of several kernels, one after the other."""
         counts = zip(*((each.columns, each.rows, each.whole) for each in slices), strict=True)
         return cls(*map(sum, counts))
 
 
 @dataclass(frozen=True)
-class OutputExits:
+class EpilogueReductions:
     """Reductions of a tensor of the epilogue; by default none.
 
     column: one result for each column, over the rows.  row: one for each row.  whole: over everything.
@@ -54,12 +54,12 @@ class OutputExits:
     whole: FusedReduction | None = None
 
     @classmethod
-    def of(cls, exits: Sequence[AnyReduction], dag: PointwiseDag, output: OutputSpace) -> OutputExits | str:
-        """``exits`` behind ``dag``, or why the kernels do not compute them."""
-        if exits and 0 in dag.dims:
-            return f"{type(exits[0]).__name__}.x.dims: expected no extent of 0, got {list(dag.dims)}"
+    def of(cls, reductions: Sequence[AnyReduction], dag: PointwiseDag, output: OutputSpace) -> EpilogueReductions | str:
+        """``reductions`` behind ``dag``, or why the kernels do not compute them."""
+        if reductions and 0 in dag.dims:
+            return f"{type(reductions[0]).__name__}.x.dims: expected no extent of 0, got {list(dag.dims)}"
         found: dict[str, FusedReduction] = {}
-        for operation in exits:
+        for operation in reductions:
             fused = _alone(operation)
             name = type(operation).__name__
             if fused.compute_type is not DataType.FLOAT:
@@ -92,20 +92,22 @@ class OutputExits:
 
     @property
     def label(self) -> str:
-        """The exits as they stand in kernel names; empty where there are none."""
+        """The reductions as they stand in kernel names; empty where there are none."""
         kinds = zip(("columns", "rows", "whole"), self._all, strict=True)
         return "".join(f"_{kind}_{operator_of(fused.operation).lower()}" for kind, fused in kinds if fused)
 
-    def totals_bytes(self, slices: ExitSlices) -> int:
+    def totals_bytes(self, slices: ReductionSlices) -> int:
         return sum(combination.partials_bytes for combination in self._combinations(slices))
 
-    def reserve(self, parts: PlanParts, slices: ExitSlices) -> tuple[WorkspacePointer, ...]:
+    def reserve(self, parts: PlanParts, slices: ReductionSlices) -> tuple[WorkspacePointer, ...]:
         """Room for the totals."""
         sizes = (aligned_bytes(combination.partials_bytes) for combination in self._combinations(slices))
         return tuple(WorkspacePointer(parts.reserve(size)) for size in sizes)
 
-    def arguments(self, totals: Sequence[WorkspacePointer], before: ExitSlices = ExitSlices()) -> tuple[Argument, ...]:
-        """``Output`` of the exits that there are: for reserved ``totals``, of which ``before`` are another kernel's."""
+    def arguments(
+        self, totals: Sequence[WorkspacePointer], before: ReductionSlices = ReductionSlices()
+    ) -> tuple[Argument, ...]:
+        """``Output`` of the reductions that exist; ``before``: the totals that earlier kernels leave."""
         fields: list[Argument] = []
         for combination, pointer in zip(self._combinations(before), totals, strict=True):
             fields.append(replace(pointer, offset_bytes=pointer.offset_bytes + combination.partials_bytes))
@@ -114,7 +116,7 @@ class OutputExits:
         return tuple(fields)
 
     def combine(
-        self, parts: PlanParts, slices: ExitSlices, totals: Sequence[WorkspacePointer], *, overlaps: bool
+        self, parts: PlanParts, slices: ReductionSlices, totals: Sequence[WorkspacePointer], *, overlaps: bool
     ) -> None:
         """Launches that join the ``totals``; overlaps: as dependent launches, on sm_90a."""
         for combination, partials in zip(self._combinations(slices), totals, strict=True):
@@ -123,17 +125,17 @@ class OutputExits:
 
     @property
     def _all(self) -> tuple[FusedReduction | None, ...]:
-        """All exits in the order of the kernels' parameters."""
+        """All reductions in the order of the kernels' parameters."""
         return self.column, self.row, self.whole
 
-    def _combinations(self, slices: ExitSlices) -> Iterator[Combination]:
+    def _combinations(self, slices: ReductionSlices) -> Iterator[Combination]:
         for fused, count in zip(self._all, (slices.columns, slices.rows, slices.whole), strict=True):
             if fused:
                 yield Combination(fused, layout_of(fused), count)
 
 
 #: Nothing is reduced.
-NO_EXITS = OutputExits()
+NO_REDUCTIONS = EpilogueReductions()
 
 
 def _alone(operation: AnyReduction) -> FusedReduction:
@@ -145,7 +147,7 @@ def _alone(operation: AnyReduction) -> FusedReduction:
 
 
 def _kind(layout: ReductionLayout, dag: PointwiseDag, output: OutputSpace) -> str:
-    """Which field of OutputExits a reduction is, by the axes of which it has several results; empty if it is none."""
+    """The field of EpilogueReductions that a reduction fills, by its kept axes; empty if it fits none."""
     kept = _axes(layout.space.origin[: layout.kept], dag)
     places = (("column", output.space.origin[output.row_axes :]), ("row", output.space.origin[: output.row_axes]))
     if not kept:

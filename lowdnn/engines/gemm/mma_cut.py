@@ -9,7 +9,7 @@ from functools import cached_property
 from lowdnn import dtypes
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
-from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
+from lowdnn.engines.gemm.epilogue_reductions import EpilogueReductions, ReductionSlices
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, add_slice_sum, functor_of
 from lowdnn.engines.gemm.tiles import Product, Tiling
 from lowdnn.engines.launch import bytes_of, is_dependent, macros, moved_bytes, target_label
@@ -23,13 +23,13 @@ from lowdnn.plan import Argument, KernelRef, Scalar, ScalarType, Struct, Workspa
 class MmaCut:
     """A product and its epilogue with the tiling of both.
 
-    dag: the epilogue, whose values in ``output`` go to memory and into ``exits``.
+    dag: the epilogue, whose values in ``output`` go to memory and into ``reductions``.
     """
 
     product: Product
     dag: PointwiseDag
     output: OutputSpace
-    exits: OutputExits
+    reductions: EpilogueReductions
     tiling: Tiling
 
     @property
@@ -39,7 +39,7 @@ class MmaCut:
 
     @cached_property
     def functor(self) -> Functor:
-        return functor_of(self.dag, self.product.data_type, self.output, self.exits.reduced)
+        return functor_of(self.dag, self.product.data_type, self.output, self.reductions.reduced)
 
     @cached_property
     def slices(self) -> Slices:
@@ -64,13 +64,15 @@ class MmaCut:
         """
         family, label = source.rpartition("/")[2].removesuffix(".cu"), target_label(target)
         types = dtypes.info(self.product.data_type).short_name
-        ending = f"partial_{label}" if self.is_split else f"v{vector}{self.exits.label}_{label}_{self.functor.digest}"
+        ending = (
+            f"partial_{label}" if self.is_split else f"v{vector}{self.reductions.label}_{label}_{self.functor.digest}"
+        )
         rank = self.output.space.rank
         return KernelRef(
             name=f"{family}_{types}_{self.tiling.tile.label}_{layout}_r{rank}_{ending}",
             source=source,
             target=target,
-            parameters=(*macros(params), *self.exits.macros),
+            parameters=(*macros(params), *self.reductions.macros),
             generated="" if self.is_split else self.functor.text,
         )
 
@@ -80,14 +82,14 @@ class MmaCut:
         kernel: KernelRef,
         arguments: Struct,
         operands: Iterable[Tensor],
-        left: ExitSlices,
+        left: ReductionSlices,
         slices_at: int,
         vector: int,
         arch: ArchSpec,
     ) -> None:
-        """Adds the kernel's launch, and the one that sums the slices.  left: what the kernel leaves of the exits."""
+        """Adds the kernel's launch, and the one that sums the slices.  left: the totals that the kernel leaves."""
         stored_bytes = moved_bytes(self.dag)
-        written_bytes = self.slices.size_bytes if self.is_split else stored_bytes + self.exits.totals_bytes(left)
+        written_bytes = self.slices.size_bytes if self.is_split else stored_bytes + self.reductions.totals_bytes(left)
         moved = bytes_of(tuple(operands)) + written_bytes
         parts.launches.append(self.tiling.launch(parts.kernel(kernel), self.product, arguments, moved, arch))
         if self.is_split:

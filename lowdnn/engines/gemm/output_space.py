@@ -99,13 +99,13 @@ def output_space(
     return OutputSpace(space, row_count)
 
 
-def functor_of(dag: PointwiseDag, data_type: DataType, output: OutputSpace, exit: Tensor | None = None) -> Functor:
-    """The epilogue's functor for operands of ``data_type``; exit: what it hands back to be reduced."""
+def functor_of(dag: PointwiseDag, data_type: DataType, output: OutputSpace, reduced: Tensor | None = None) -> Functor:
+    """The epilogue's functor for operands of ``data_type``; reduced: what it hands back to be reduced."""
     return generate(
         replace(dag, result=None),
         accumulator=MMA_ACCUMULATORS[data_type],
         vector_axis=output.space.rank - 1,
-        exit=exit,
+        reduced=reduced,
         space=output.space,
     )
 

@@ -140,7 +140,7 @@ class Product:
     """Extents of ``batches`` products m x n x k of one data type.
 
     allows_split: whether the kernel can cut k into parts that are summed later.
-    allows_few: whether its warps' parts can be 16 x 16, which exits cannot.
+    allows_few: whether its warps' parts can be 16 x 16, which reductions cannot.
     has_small_pieces: operands are copied in pieces under 16 bytes, whose addresses take registers that the largest warp
     tiles do not leave.  gathers: a piece's address takes its tap and its pixel.
     operands: what the epilogue loads of the output's size.
@@ -294,7 +294,7 @@ def knobs(product: Product, arch: ArchSpec) -> tuple[Knob, ...]:
     )
 
 
-def exit_problem(product: Product, arch: ArchSpec) -> str:
+def reduction_problem(product: Product, arch: ArchSpec) -> str:
     """Why the output of ``product`` is better reduced by itself than on its way out, for which k stays whole."""
     splits = best_tiling(product, arch).splits
     return f"operations: expected a product that is not faster in parts of k, got {splits} parts" if splits > 1 else ""

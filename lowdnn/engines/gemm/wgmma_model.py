@@ -111,7 +111,7 @@ def busy_launch(product: WgmmaProduct, arch: ArchSpec) -> Launch:
     return Launch(0, (arch.sm_count, 1, 1), (1, 1, 1), (), work=work, overlaps_previous=True)
 
 
-def exit_problem(product: WgmmaProduct, arch: ArchSpec) -> str:
+def reduction_problem(product: WgmmaProduct, arch: ArchSpec) -> str:
     """Why its output is better reduced by itself than on the way out of ``product``, which is not split for that."""
     apart = replace(product, allows_split=not product.classes)
     if least_seconds(apart, arch) + moving_s(arch, product.output_bytes) < least_seconds(product, arch):

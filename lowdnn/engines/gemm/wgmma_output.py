@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor, generate
-from lowdnn.engines.gemm.exits import NO_EXITS, ExitSlices, OutputExits
+from lowdnn.engines.gemm.epilogue_reductions import NO_REDUCTIONS, EpilogueReductions, ReductionSlices
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, full_loads
 from lowdnn.engines.gemm.wgmma_product import MAX_ACCUMULATORS, MAX_COMPUTED_ACCUMULATORS, MAX_PLAIN_ACCUMULATORS
 from lowdnn.engines.gemm.wgmma_tiles import TileStore, WgmmaTile
@@ -45,7 +45,7 @@ class OutputStore:
     """The epilogue of a product that is not split.
 
     store: not SLICE.  functor: it stores itself, or hands ``stored`` back.  vector: elements of a functor call.
-    stored: the tensor that goes out by tensor map; None where the functor stores.  exits: reductions of what it stores.
+    stored: the tensor that goes out by tensor map; None where the functor stores.  reductions: those of stored values.
     operand: a tensor of the output's size that comes by tensor map, ``operand_buffers`` chunks ahead of its use.
     """
 
@@ -55,7 +55,7 @@ class OutputStore:
     output: OutputSpace
     rows: int
     stored: Tensor | None = None
-    exits: OutputExits = NO_EXITS
+    reductions: EpilogueReductions = NO_REDUCTIONS
     operand: Tensor | None = None
     operand_buffers: int = 0
 
@@ -69,62 +69,62 @@ class OutputStore:
         *,
         tile_columns: int = MAP_COLUMNS,
         by_map: bool = True,
-        exits: OutputExits = NO_EXITS,
+        reductions: EpilogueReductions = NO_REDUCTIONS,
         operand_buffers: int = 0,
     ) -> OutputStore:
         """The store by tensor map where ``by_map`` allows it and it pays.
 
         It pays where the epilogue reads nothing of the output's size, or one tensor that comes by tensor map too; the
-        functor reads others in wider accesses. With ``exits`` it always pays.
+        functor reads others in wider accesses. With ``reductions`` it always pays.
 
         rows: of one batch, the product's m; the output's rows are those of all batches.  tile_columns: of a tile; where
         they are no multiple of 16, single bytes do not go out by tensor map.  operand_buffers: of the tile.
         """
         vector_axis = output.space.rank - 1
         operand = mapped_operand(dag, output, rows, tile_columns) if operand_buffers else None
-        pays = exits.exist or operand is not None or not full_loads(dag, output)
-        fits = not (stored_exit_problem(exits, dag) or map_problem(dag, output, rows, tile_columns))
+        pays = reductions.exist or operand is not None or not full_loads(dag, output)
+        fits = not (stored_reduction_problem(reductions, dag) or map_problem(dag, output, rows, tile_columns))
         if by_map and pays and fits:
-            functor = handing_back(dag, output, accumulator, exits, operand)
+            functor = handing_back(dag, output, accumulator, reductions, operand)
             buffers = 0 if operand is None else operand_buffers
-            return cls(TileStore.MAP, functor, 2, output, rows, dag.stores[0], exits, operand, buffers)
+            return cls(TileStore.MAP, functor, 2, output, rows, dag.stores[0], reductions, operand, buffers)
         functor = generate(
             replace(dag, result=None),
             accumulator=accumulator,
             vector_axis=vector_axis,
-            exit=exits.reduced,
+            reduced=reductions.reduced,
             space=output.space,
         )
-        return cls(TileStore.FUNCTOR, functor, output.vector(functor), output, rows, exits=exits)
+        return cls(TileStore.FUNCTOR, functor, output.vector(functor), output, rows, reductions=reductions)
 
     @classmethod
     def of_pixels(
-        cls, dag: PointwiseDag, output: OutputSpace, accumulator: DataType, rows: int, exits: OutputExits
+        cls, dag: PointwiseDag, output: OutputSpace, accumulator: DataType, rows: int, reductions: EpilogueReductions
     ) -> OutputStore:
         """The store by im2col maps of parts of the output, which the caller makes; all have one functor's text."""
-        functor = handing_back(dag, output, accumulator, exits)
-        return cls(TileStore.PIXELS, functor, 2, output, rows, dag.stores[0], exits)
+        functor = handing_back(dag, output, accumulator, reductions)
+        return cls(TileStore.PIXELS, functor, 2, output, rows, dag.stores[0], reductions)
 
     @property
     def label(self) -> str:
         """The store as it stands in kernel names."""
         operand = f"_ahead{self.operand_buffers}" if self.operand is not None else ""
-        return f"{self.store.name.lower()}{operand}{self.exits.label}"
+        return f"{self.store.name.lower()}{operand}{self.reductions.label}"
 
     @property
     def macros(self) -> tuple[tuple[str, int | str], ...]:
         """What a kernel that is not split needs for ``wgmma_output.cuh``."""
         stored = _macros(self.store, self.output, self.vector, self.stored, self.operand, self.operand_buffers)
-        return (*stored, *self.exits.macros)
+        return (*stored, *self.reductions.macros)
 
-    def exit_slices(self, tile: WgmmaTile, grid: int, *, is_transposed: bool) -> ExitSlices:
-        """What ``grid`` blocks leave of the exits: ``exit_reductions.cuh``, ``exit_staged.cuh``."""
+    def reduction_slices(self, tile: WgmmaTile, grid: int, *, is_transposed: bool) -> ReductionSlices:
+        """What ``grid`` blocks leave of the reductions: ``epilogue_reductions.cuh``, ``staged_reductions.cuh``."""
         workers, batches, columns = grid * tile.consumers, self.output.rows // self.rows, self.output.columns
         whole = workers * _WARPS
         if is_transposed:
-            return ExitSlices(batches * ceil_div(self.rows, tile.n), ceil_div(columns, _STORE_ROWS), whole)
+            return ReductionSlices(batches * ceil_div(self.rows, tile.n), ceil_div(columns, _STORE_ROWS), whole)
         down = batches * ceil_div(self.rows, _STORE_ROWS) if self.store is TileStore.FUNCTOR else workers
-        return ExitSlices(down, ceil_div(columns, tile.n), whole)
+        return ReductionSlices(down, ceil_div(columns, tile.n), whole)
 
     def maps(self, tile: WgmmaTile) -> tuple[TensorMap, ...]:
         """The output and the operand as (column, row, batch) in chunks of a tile's row, for MAP."""
@@ -138,31 +138,35 @@ class OutputStore:
         )
 
     def argument(self, tile: WgmmaTile, totals: tuple[WorkspacePointer, ...] = ()) -> Struct:
-        """``Epilogue::Output``; ``totals``: of the exits."""
+        """``Epilogue::Output``; ``totals``: of the reductions."""
         extents = i32((self.rows, self.output.columns))
-        exits = self.exits.arguments(totals)
-        return Struct((*exits, *self.maps(tile), *extents, self.output.map, self.functor.arguments))
+        reductions = self.reductions.arguments(totals)
+        return Struct((*reductions, *self.maps(tile), *extents, self.output.map, self.functor.arguments))
 
 
-def most_accumulators(dag: PointwiseDag, output: OutputSpace, exits: OutputExits, *, has_operand: bool) -> int:
+def most_accumulators(
+    dag: PointwiseDag, output: OutputSpace, reductions: EpilogueReductions, *, has_operand: bool
+) -> int:
     """The most accumulators of a thread without spills in the epilogue; ``has_operand``: it gets one by tensor map."""
     if full_loads(dag, output) and not has_operand:
         return MAX_ACCUMULATORS
-    is_plain = not (dag.loads or dag.operations or exits.exist)
+    is_plain = not (dag.loads or dag.operations or reductions.exist)
     return MAX_PLAIN_ACCUMULATORS if is_plain else MAX_COMPUTED_ACCUMULATORS
 
 
-def exits_go_by_map(exits: OutputExits, dag: PointwiseDag, output: OutputSpace, rows: int) -> bool:
+def reductions_go_by_map(reductions: EpilogueReductions, dag: PointwiseDag, output: OutputSpace, rows: int) -> bool:
     """Whether there are any, and tiles of multiples of MAP_COLUMNS columns go out by tensor map with them.
 
     rows: as for ``OutputStore.of``.
     """
-    return exits.exist and not (stored_exit_problem(exits, dag) or map_problem(dag, output, rows, MAP_COLUMNS))
+    return reductions.exist and not (
+        stored_reduction_problem(reductions, dag) or map_problem(dag, output, rows, MAP_COLUMNS)
+    )
 
 
-def stored_exit_problem(exits: OutputExits, dag: PointwiseDag) -> str:
+def stored_reduction_problem(reductions: EpilogueReductions, dag: PointwiseDag) -> str:
     """Why columns cannot be reduced where the output goes out by map, of what is stored; empty where they can."""
-    reduced = exits.column and exits.column.operation.x
+    reduced = reductions.column and reductions.column.operation.x
     if not reduced or [tensor.uid for tensor in dag.stores] == [reduced.uid]:
         return ""
     return f"expected the tensor that is stored, and no other, got {reduced.label}"
@@ -172,10 +176,10 @@ def handing_back(
     dag: PointwiseDag,
     output: OutputSpace,
     accumulator: DataType,
-    exits: OutputExits = NO_EXITS,
+    reductions: EpilogueReductions = NO_REDUCTIONS,
     operand: Tensor | None = None,
 ) -> Functor:
-    """The functor that does not store the DAG's one stored tensor but hands it back, and what ``exits`` need.
+    """The functor that does not store the DAG's one stored tensor but hands it back, and what ``reductions`` need.
 
     operand: the load that is handed in, or None.
     """
@@ -185,7 +189,7 @@ def handing_back(
         vector_axis=output.space.rank - 1,
         handed=() if operand is None else (operand,),
         stores_result=True,
-        exit=exits.reduced if exits.row or exits.whole else None,
+        reduced=reductions.reduced if reductions.row or reductions.whole else None,
         space=output.space,
     )
 

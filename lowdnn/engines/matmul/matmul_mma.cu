@@ -8,7 +8,7 @@
 // Shared memory: STAGES stages of (A tile, B tile), later the epilogue's staging (epilogue_tile.cuh).
 // Launch: WARPS_M * WARPS_N * 32 threads; dynamic shared memory max(STAGES * stage, staging) bytes.
 // SPLIT_K = 1 writes accumulators to slice `split` of the workspace, and gemm/split_k_reduce.cu applies the epilogue.
-// COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR: of reductions of the epilogue on its way (exit_tile.cuh), NoOperator
+// COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR: of reductions of the epilogue on its way (tile_reductions.cuh), NoOperator
 // for none; not with SPLIT_K.
 // It may be a dependent launch (dependent_launch.cuh).
 
@@ -25,10 +25,10 @@ struct Functor;
 
 typedef TileMma<TYPE, TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES, A_K_MAJOR, B_K_MAJOR> Product;
 typedef EpilogueTile<Product> Epilogue;
-typedef Epilogue::Exits<COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR> Exits;
+typedef Epilogue::Reductions<COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR> Reductions;
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 
-struct Numbers : Exits::Output {
+struct Numbers : Reductions::Output {
   const TYPE* a;
   const TYPE* b;
   Product::Accumulator* workspace;  // [splits][batches * m][workspace_pitch]
@@ -44,11 +44,11 @@ struct Params : Numbers, ArgsOf<Functor, !SPLIT_K> {};
 
 template <class Params>
 __device__ __forceinline__ void finish(const Params& p, const Product& product, u8* shared, const TilePlace& place,
-                                       u32 split, const ExitSlices& slices) {
+                                       u32 split, const ReductionSlices& slices) {
   if constexpr (SPLIT_K) {
     Epilogue::store(product, p.workspace + split * p.slice_stride, p.workspace_pitch, place);
   } else {
-    Epilogue::run<Functor, VECTOR>(product, shared, place, p.map, args_of<Functor>(p), Exits(), p, slices);
+    Epilogue::run<Functor, VECTOR>(product, shared, place, p.map, args_of<Functor>(p), Reductions(), p, slices);
   }
 }
 

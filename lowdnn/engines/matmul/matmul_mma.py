@@ -20,7 +20,7 @@ from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.engines.base import Anchors, Choices, Knob, Refusal
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
-from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
+from lowdnn.engines.gemm.epilogue_reductions import EpilogueReductions, ReductionSlices
 from lowdnn.engines.gemm.mma_cut import MmaCut
 from lowdnn.engines.gemm.output_space import OutputSpace, full_loads
 from lowdnn.engines.gemm.packing import packed_operand
@@ -41,7 +41,7 @@ from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag
+from lowdnn.graph.pattern import AnchoredWithReductions, PointwiseDag
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
@@ -86,12 +86,12 @@ class MatmulMma(ProblemEngine["_Problem"], Floored, Modelled):
     limits = reduced(*anchors)
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
-        """Refuses types without an mma instruction, layouts and extents that the kernels cannot count, slow exits."""
+        """Refuses types without mma instructions, layouts and extents beyond the indices, slow reductions."""
         problem = self._matched(graph)
         if isinstance(problem, Refusal):
             return problem
         split = replace(problem.product, allows_split=True)
-        slow = tiles.exit_problem(split, arch) if problem.exits.exist else ""
+        slow = tiles.reduction_problem(split, arch) if problem.reductions.exist else ""
         return Refusal(self.name, slow) if slow else problem
 
     def floor(self, contraction: Contraction) -> Floor:
@@ -148,11 +148,11 @@ class _Problem:
     rows: Operand
     columns: Operand
     product: Product
-    exits: OutputExits
+    reductions: EpilogueReductions
 
     @classmethod
-    def of(cls, matched: AnchoredWithExits[MatmulOperation]) -> _Problem | str:
-        """The problem, or why an exit cannot be computed."""
+    def of(cls, matched: AnchoredWithReductions[MatmulOperation]) -> _Problem | str:
+        """The problem, or why a reduction cannot be computed."""
         anchor, dag = matched.anchor, matched.epilogue
         last = len(dag.dims) - 1
         is_swapped = is_contiguous_along_m(dag)
@@ -163,21 +163,21 @@ class _Problem:
         space = ProductSpace.of(dag, rows, columns, is_swapped=is_swapped)
         rows = rows.over(space.row_strides[: space.batch_axes], space.row_stride)
         columns = columns.over(space.column_strides[: space.batch_axes], columns.stride)
-        exits = OutputExits.of(matched.exits, dag, space.output)
-        if isinstance(exits, str):
-            return exits
+        reductions = EpilogueReductions.of(matched.reductions, dag, space.output)
+        if isinstance(reductions, str):
+            return reductions
         product = Product(
             anchor.a.data_type,
             batches=space.batches,
             m=space.rows,
             n=space.columns,
             k=anchor.a.dims[-1],
-            allows_split=not exits.exist,
-            allows_few=not exits.exist,
+            allows_split=not reductions.exist,
+            allows_few=not reductions.exist,
             has_small_pieces=min(rows.alignment, columns.alignment) < MAX_ALIGNMENT,
             operands=len(full_loads(dag, space.output)),
         )
-        return cls(dag, space.output, rows, columns, product, exits)
+        return cls(dag, space.output, rows, columns, product, reductions)
 
     def refuse_layout(self) -> str:
         for operand in (self.rows, self.columns):
@@ -206,17 +206,17 @@ def _parts(problem: _Problem, tiling: Tiling, arch: ArchSpec) -> PlanParts:
     parts, overlaps = PlanParts(), is_dependent(arch)
     if 0 in problem.dag.dims:
         return parts
-    cut = MmaCut(problem.product, problem.dag, problem.output, problem.exits, tiling)
+    cut = MmaCut(problem.product, problem.dag, problem.output, problem.reductions, tiling)
     rows = packed_operand(parts, problem.rows.tensor.uid, problem.rows.packing, overlaps=overlaps)
     columns = packed_operand(parts, problem.columns.tensor.uid, problem.columns.packing, overlaps=overlaps)
     slices_at = cut.reserve(parts)
-    left = ExitSlices(problem.product.batches * tiling.rows, tiling.columns, tiling.block_count(problem.product))
-    totals = problem.exits.reserve(parts, left)
+    left = ReductionSlices(problem.product.batches * tiling.rows, tiling.columns, tiling.block_count(problem.product))
+    totals = problem.reductions.reserve(parts, left)
     arguments = _arguments(problem, cut, (rows, columns), slices_at, totals)
     kernel, vector = _kernel(problem, cut, dependent_target(arch)), problem.output.vector(cut.functor)
     operands = (problem.rows.tensor, problem.columns.tensor)
     cut.add_to(parts, kernel, arguments, operands, left, slices_at, vector, arch)
-    problem.exits.combine(parts, left, totals, overlaps=overlaps)
+    problem.reductions.combine(parts, left, totals, overlaps=overlaps)
     return parts
 
 
@@ -255,7 +255,7 @@ def _arguments(
     unused = (0,) * (cut.output.space.rank - len(problem.rows.batch_strides))
     return Struct(
         (
-            *problem.exits.arguments(totals),
+            *problem.reductions.arguments(totals),
             *operands,
             cut.slices_pointer(slices_at),
             *i64((problem.rows.leading_stride, problem.columns.leading_stride)),

@@ -27,16 +27,16 @@ from lowdnn.engines.base import (
 from lowdnn.engines.floor import Modelled
 from lowdnn.engines.gemm import tiles, wgmma_model
 from lowdnn.engines.gemm.converted_operand import functions_of
-from lowdnn.engines.gemm.exits import OutputExits
+from lowdnn.engines.gemm.epilogue_reductions import EpilogueReductions
 from lowdnn.engines.gemm.instructions import WGMMA_TYPES, WgmmaType, wgmma_type
 from lowdnn.engines.gemm.output_space import Slices, add_slice_sum
 from lowdnn.engines.gemm.wgmma_cut import WgmmaCut
 from lowdnn.engines.gemm.wgmma_output import (
     MAP_COLUMNS,
     OutputStore,
-    exits_go_by_map,
     mapped_operand,
     most_accumulators,
+    reductions_go_by_map,
     slice_argument,
     slice_macros,
 )
@@ -52,7 +52,7 @@ from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag
+from lowdnn.graph.pattern import AnchoredWithReductions, PointwiseDag
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
@@ -86,11 +86,11 @@ class MatmulWgmma(ProblemEngine["_Problem"], Modelled):
     target = WGMMA_TARGET
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
-        """Refuses other architectures, types without a wgmma instruction, empty extents, odd batches, slow exits."""
+        """Refuses other architectures, types without wgmma, empty extents, odd batches, slow reductions."""
         problem = self._matched(graph)
         if isinstance(problem, Refusal):
             return problem
-        slow = wgmma_model.exit_problem(problem.product(False), arch) if problem.exits.exist else ""
+        slow = wgmma_model.reduction_problem(problem.product(False), arch) if problem.reductions.exist else ""
         return Refusal(self.name, slow) if slow else problem
 
     def busy_launch(self, graph: OperationGraph, arch: ArchSpec) -> Launch:
@@ -155,11 +155,11 @@ class _Problem:
     kind: WgmmaType
     rows: WgmmaOperand
     columns: WgmmaOperand
-    exits: OutputExits
+    reductions: EpilogueReductions
 
     @classmethod
-    def of(cls, matched: AnchoredWithExits[MatmulOperation], kind: WgmmaType) -> _Problem | str:
-        """The problem, or why an operand can be neither read in place nor repacked, or an exit not be computed."""
+    def of(cls, matched: AnchoredWithReductions[MatmulOperation], kind: WgmmaType) -> _Problem | str:
+        """The problem, or why an operand can be neither read in place nor repacked, or a reduction not be computed."""
         anchor, dag = matched.anchor, matched.epilogue
         last = len(dag.dims) - 1
         a = WgmmaOperand.of(anchor.a, last - 1, last, kind)
@@ -174,9 +174,9 @@ class _Problem:
         if space.batch_axes > _MAX_BATCH_AXES:
             got = list(space.batch_extents)
             return f"matmul.c.dims: expected at most {_MAX_BATCH_AXES} batch axes that do not merge, got {got}"
-        exits = OutputExits.of(matched.exits, dag, space.output)
-        if isinstance(exits, str):
-            return exits
+        reductions = EpilogueReductions.of(matched.reductions, dag, space.output)
+        if isinstance(reductions, str):
+            return reductions
         return cls(
             anchor.matmul.compute_type,
             dag,
@@ -184,7 +184,7 @@ class _Problem:
             kind,
             rows.over(space.row_strides[: space.batch_axes] or (0,), space.row_stride, space.rows),
             columns.over(space.column_strides[: space.batch_axes] or (0,), columns.stride, space.columns),
-            exits,
+            reductions,
         )
 
     @property
@@ -228,15 +228,15 @@ class _Problem:
             output_bytes=moved_bytes(self.dag),
             is_a_mn_major=p.is_mn_major,
             is_b_mn_major=q.is_mn_major,
-            allows_split=not self.exits.exist and self.space.output.rows * self.space.columns <= MAX_TILED_EXTENT,
-            column_unit=MAP_COLUMNS if self.exits.exist else 8,
+            allows_split=not self.reductions.exist and self.space.output.rows * self.space.columns <= MAX_TILED_EXTENT,
+            column_unit=MAP_COLUMNS if self.reductions.exist else 8,
             is_promoted=wgmma_model.is_promoted(kind, self.compute_type),
             has_operand=has_operand,
             is_a_askew=p.is_askew,
             is_b_askew=q.is_askew,
             is_turned=is_transposed,
-            most_accumulators=most_accumulators(self.dag, self.space.output, self.exits, has_operand=has_operand),
-            sums_columns=self.exits.column is not None,
+            most_accumulators=most_accumulators(self.dag, self.space.output, self.reductions, has_operand=has_operand),
+            sums_columns=self.reductions.column is not None,
             epilogue_functions=functions_of(self.dag),
         )
 
@@ -247,7 +247,7 @@ class _Problem:
         has_few_rows = self.space.rows <= min(self.space.columns, _MAX_TRANSPOSED_ROWS)
         if not has_few_rows and not wgmma_model.may_turn(self.product(False)):
             return False
-        if exits_go_by_map(self.exits, self.dag, self.space.output, self.space.rows):
+        if reductions_go_by_map(self.reductions, self.dag, self.space.output, self.space.rows):
             return False
         plain, transposed = (wgmma_model.least_seconds(self.product(way), arch) for way in (False, True))
         if not has_few_rows:
@@ -288,7 +288,7 @@ class _Cut(WgmmaCut):
             space.rows,
             tile_columns=self.tile.stored_columns,
             by_map=by_map,
-            exits=self.problem.exits,
+            reductions=self.problem.reductions,
             operand_buffers=self.tile.operand_buffers,
         )
 
@@ -303,13 +303,13 @@ class _Cut(WgmmaCut):
         maps = operand_maps(parts, self.tile, self.problem.kind, self.operands, (batches, batches))
         kernel = parts.kernel(self._kernel())
         if not self.is_split:
-            exits, grid = self.problem.exits, self.schedule.grid(arch.sm_count)
-            left = self.output.exit_slices(self.tile, grid, is_transposed=self.is_transposed)
-            totals = exits.reserve(parts, left)
+            reductions, grid = self.problem.reductions, self.schedule.grid(arch.sm_count)
+            left = self.output.reduction_slices(self.tile, grid, is_transposed=self.is_transposed)
+            totals = reductions.reserve(parts, left)
             output = self.output.argument(self.tile, totals)
-            written_bytes = stored_bytes + exits.totals_bytes(left)
+            written_bytes = stored_bytes + reductions.totals_bytes(left)
             parts.launches.append(self._launch(kernel, maps, output, written_bytes, arch))
-            exits.combine(parts, left, totals, overlaps=True)
+            reductions.combine(parts, left, totals, overlaps=True)
             return parts
         slices = Slices(self.schedule.splits, space.output.rows, space.columns)
         slices_at = parts.reserve(slices.size_bytes)

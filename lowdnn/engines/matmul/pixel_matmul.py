@@ -18,7 +18,7 @@ from typing import Any
 from lowdnn.engines.matmul.shared_batches import split_batches
 from lowdnn.enums import PointwiseMode
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import AnchoredWithExits, match_anchored_with_exits
+from lowdnn.graph.pattern import AnchoredWithReductions, match_anchored_with_reductions
 from lowdnn.graph.reduction_pattern import ancestors
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.convolution import ConvolutionOperation
@@ -41,10 +41,10 @@ def as_matmul(graph: OperationGraph) -> OperationGraph | str:
     return graph.derive(_as_matmul)
 
 
-def match_product(graph: OperationGraph) -> AnchoredWithExits[MatmulOperation] | str:
-    """``as_matmul(graph)`` as one product with a pointwise epilogue and exits, or why it is none."""
+def match_product(graph: OperationGraph) -> AnchoredWithReductions[MatmulOperation] | str:
+    """``as_matmul(graph)`` as one product with a pointwise epilogue and reductions, or why it is none."""
     product = as_matmul(graph)
-    return product if isinstance(product, str) else match_anchored_with_exits(product, MatmulOperation)
+    return product if isinstance(product, str) else match_anchored_with_reductions(product, MatmulOperation)
 
 
 def _as_matmul(graph: OperationGraph) -> OperationGraph | str:

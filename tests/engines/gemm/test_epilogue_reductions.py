@@ -1,4 +1,4 @@
-"""Reductions at the exits of the wgmma engines."""
+"""Reductions in the epilogue of the wgmma engines."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_no_races(raced: Runtime, raced_late: Runtime, choices: dict[KnobType, i
 
 
 @pytest.mark.parametrize("store", [DataType.FLOAT, DataType.FP8_E4M3])
-def test_both_exits_behind_an_epilogue(device: Runtime, store: DataType) -> None:
+def test_column_and_row_reductions_with_an_epilogue(device: Runtime, store: DataType) -> None:
     builder = CaseBuilder()
     bias = builder.tensor((1, 80), BF16)
     shifted = builder.pointwise(PointwiseMode.ADD, product(builder, (90, 80), 16, store=None), bias)
@@ -154,12 +154,12 @@ def test_the_bias_gradient_behind_a_data_gradient(device: Runtime) -> None:
     check_exact(device, DGRAD, bias_gradient(1), length=LENGTH, choices=SMALL_TILES, arch=FEW_SMS)
 
 
-def test_exits_of_a_data_gradient_with_strides(raced: Runtime) -> None:
+def test_reductions_of_a_data_gradient_with_strides(raced: Runtime) -> None:
     plan = check_exact(raced, DGRAD, bias_gradient(2), length=LENGTH, choices=SMALL_TILES, arch=FEW_SMS)
     assert "pixels_columns_add_whole_amax" in plan.kernels[-3].name
 
 
-def test_rows_of_a_data_gradient_with_strides_are_no_exit() -> None:
+def test_row_reductions_of_a_data_gradient_with_strides_are_refused() -> None:
     builder = CaseBuilder(Layout.CHANNELS_LAST)
     dy, w = builder.tensor((2, 16, 4, 5), BF16), builder.tensor((16, 24, 3, 3), BF16)
     dx = builder.convolution_data_gradient(dy, w, (2, 24, 8, 10), geometry=convolution(2), store=BF16)
@@ -196,7 +196,7 @@ def refusal(*reductions: tuple[ReduceTensorOp, tuple[int, ...]], compute_type: D
     return refused.reason if refused else ""
 
 
-def test_what_is_no_exit() -> None:
+def test_reductions_that_are_refused() -> None:
     add = ReduceTensorOp.ADD
     assert "expected FLOAT, got DOUBLE" in refusal((add, (0, 1)), compute_type=DataType.DOUBLE)
     assert "one for each of the output's columns or rows" in refusal((add, (0,)))
@@ -220,7 +220,7 @@ def test_single_bytes_need_tiles_of_whole_sixteens() -> None:
 
 
 @pytest.mark.parametrize(("swap", "store"), [(0, BF16), (1, None)])
-def test_exits_where_the_functor_stores(raced: Runtime, swap: int, store: DataType | None) -> None:
+def test_reductions_where_the_functor_stores(raced: Runtime, swap: int, store: DataType | None) -> None:
     """What is reduced is not what is stored, if anything is."""
     builder = CaseBuilder()
     value = product(builder, (2, 75, 69), 24, store=None)

@@ -1,4 +1,4 @@
-"""Reductions at the exits of the engines for sm_80."""
+"""Reductions in the epilogue of the engines for sm_80."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_few_blocks_are_small_and_have_all_of_k_on_its_way(k: int) -> None:
         Product(DataType.BFLOAT16, 1, 64, 64, 2048, allows_few=True),
     ],
 )
-def test_many_blocks_deep_sums_and_exits_have_large_tiles(product: Product) -> None:
+def test_many_blocks_deep_sums_and_reductions_have_large_tiles(product: Product) -> None:
     assert best_tiling(product, SM_90A).tile.shape.m >= 64
 
 

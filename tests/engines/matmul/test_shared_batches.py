@@ -87,7 +87,7 @@ def test_epilogues_with_operands_of_batches_and_of_all(device: Runtime, engine: 
 
 
 @pytest.mark.parametrize("engine", ENGINES[1:], ids=lambda engine: engine.name)
-def test_exits(device: Runtime, engine: Engine) -> None:
+def test_reductions(device: Runtime, engine: Engine) -> None:
     graph = parse_case("matmul b=2x4 bb=2x2 m=40 n=48 k=24 dtype=bf16 exits=sum+rowmax").graph()
     check_exact(device, engine, graph, length=24)
 

@@ -32,14 +32,14 @@ from lowdnn.graph.band_pattern import Band
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import (
     Anchored,
-    AnchoredWithExits,
+    AnchoredWithReductions,
     PointwiseDag,
     dag_of,
     match_anchored,
-    match_anchored_with_exits,
+    match_anchored_with_reductions,
     match_over_nothing,
 )
-from lowdnn.graph.prologue_pattern import Prologued, match_prologued, match_prologued_with_exits
+from lowdnn.graph.prologue_pattern import Prologued, match_prologued, match_prologued_with_reductions
 from lowdnn.graph.reduction_pattern import FusedReduction, match_reduction
 from lowdnn.graph.row_pattern import FusedRows, match_rows
 from lowdnn.graph.softmax_pattern import SoftmaxGradient, match_softmax_gradient
@@ -108,7 +108,8 @@ _FINDERS: Mapping[str, Callable[[OperationGraph], Any]] = {
         f"match_rows of {of.__name__}": lambda graph, of=of, x=x, y=y: match_rows(graph, of, x, y) for of, x, y in _ROWS
     },
     **{
-        f"match_anchored of {of.__name__}": lambda graph, of=of: match_anchored_with_exits(graph, of) for of in _ANCHORS
+        f"match_anchored of {of.__name__}": lambda graph, of=of: match_anchored_with_reductions(graph, of)
+        for of in _ANCHORS
     },
     **{f"match_anchored of {of.__name__} alone": lambda graph, of=of: match_anchored(graph, of) for of in _ANCHORS},
     **{
@@ -116,7 +117,7 @@ _FINDERS: Mapping[str, Callable[[OperationGraph], Any]] = {
         for of in (MatmulOperation, ConvolutionOperation)
     },
     **{
-        f"match_prologued of {of.__name__}": lambda graph, of=of: match_prologued_with_exits(graph, of)
+        f"match_prologued of {of.__name__}": lambda graph, of=of: match_prologued_with_reductions(graph, of)
         for of in (MatmulOperation, ConvolutionOperation)
     },
 }
@@ -144,10 +145,10 @@ def _evaluated(graph: OperationGraph, inputs: Inputs, found: Any) -> dict[int, A
             evaluation.reduction(found)
         case FusedRows():
             evaluation.rows(found)
-        case AnchoredWithExits():
+        case AnchoredWithReductions():
             evaluation.anchored(found)
         case Anchored():
-            evaluation.anchored(AnchoredWithExits(found.anchor, found.epilogue, ()))
+            evaluation.anchored(AnchoredWithReductions(found.anchor, found.epilogue, ()))
         case Prologued():
             evaluation.prologued(found)
         case PointwiseDag():
@@ -246,16 +247,16 @@ class _Evaluation:
         for port, dag in zip(outputs_of(found.operation), found.after, strict=True):
             self.dag(dag, results[port])
 
-    def anchored(self, found: AnchoredWithExits[Any], before: Mapping[int, Array] | None = None) -> None:
+    def anchored(self, found: AnchoredWithReductions[Any], before: Mapping[int, Array] | None = None) -> None:
         plain = found.anchor
         assert not any(tensor.is_scalar_value for tensor in inputs_of(plain).values())
         if isinstance(plain, ConvolutionOperation):
             plain = replace(plain, alpha=1.0, beta=0.0)
         (accumulated,) = list(self._of_ports(plain, before or {}).values())[:1]
         values = self.dag(found.epilogue, accumulated)
-        if not found.epilogue.stores and not found.exits:
+        if not found.epilogue.stores and not found.reductions:
             return
-        for op in found.exits:
+        for op in found.reductions:
             assert found.epilogue.result is not None
             assert op.x.uid == found.epilogue.result.uid
             for tensor, result in zip(

@@ -1,5 +1,6 @@
-"""Products and convolutions with what is around them: patterns of ``pattern``, ``prologue_pattern``, ``gemm.exits``,
-``matmul.pixel_matmul``, ``matmul.shared_batches``, ``parts`` and ``conv.wgmma.spatial_axes``."""
+"""Products and convolutions with what is around them: patterns of ``pattern``, ``prologue_pattern``,
+``gemm.epilogue_reductions``, ``matmul.pixel_matmul``, ``matmul.shared_batches``, ``parts`` and
+``conv.wgmma.spatial_axes``."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def product_of_floats(sketch: Sketch) -> None:
     sketch.pointwise(_MODES.MUL, c, column, store=_FLOAT)
 
 
-def product_with_exits(sketch: Sketch) -> None:
+def product_with_reductions(sketch: Sketch) -> None:
     """Sums of columns and the largest magnitude of what is stored."""
     c = sketch.matmul(sketch.tensor(_A, _HALF, name="a"), sketch.tensor(_B, _HALF, name="b"))
     y = sketch.pointwise(_MODES.MUL, c, sketch.value(0.5, rank=3), store=_FLOAT)
@@ -203,7 +204,7 @@ def grouped_product(sketch: Sketch) -> None:
 
 PATTERNS: Mapping[str, Known] = {
     **taken_by("matmul_mma matmul_simt matmul_wgmma", product, product_of_floats, shared_batches),
-    **taken_by("matmul_mma matmul_wgmma", product_with_exits, product_with_row_sums),
+    **taken_by("matmul_mma matmul_wgmma", product_with_reductions, product_with_row_sums),
     **taken_by("matmul_list_wgmma", two_products),
     **taken_by("matmul_prologue_wgmma", prologue),
     **taken_by(

@@ -18,7 +18,7 @@ from lowdnn.engines.conv.depthwise.line_axes import LineGeometry
 from lowdnn.engines.conv.depthwise.lines import LineCorrelation
 from lowdnn.engines.conv.depthwise.lines_mma import LineProduct
 from lowdnn.engines.conv.depthwise.planes import PlaneCorrelation
-from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
+from lowdnn.engines.gemm.epilogue_reductions import NO_REDUCTIONS, EpilogueReductions
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 
@@ -45,10 +45,10 @@ PLANNERS: Mapping[type, ModuleType] = {
 }
 
 
-def problem_of(geometry: DepthwiseGeometry, exits: OutputExits, arch: ArchSpec) -> Problem | str:
+def problem_of(geometry: DepthwiseGeometry, reductions: EpilogueReductions, arch: ArchSpec) -> Problem | str:
     """The problem of the kernels that are estimated to be the fastest, or why there are none."""
-    other = _grid_problem(geometry, exits, arch)
-    fastest = min(_line_problems(geometry, exits), key=lambda line: _estimated_s(line, arch), default=None)
+    other = _grid_problem(geometry, reductions, arch)
+    fastest = min(_line_problems(geometry, reductions), key=lambda line: _estimated_s(line, arch), default=None)
     if fastest is None:
         return other
     return fastest if isinstance(other, str) or _estimated_s(fastest, arch) < _estimated_s(other, arch) else other
@@ -59,10 +59,10 @@ def knobs_of(problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
     return found
 
 
-def _line_problems(geometry: DepthwiseGeometry, exits: OutputExits) -> tuple[Line, ...]:
+def _line_problems(geometry: DepthwiseGeometry, reductions: EpilogueReductions) -> tuple[Line, ...]:
     """The problems of kernels that take taps along one axis alone."""
     placed = LineGeometry.of(geometry)
-    if isinstance(placed, str) or exits is not NO_EXITS:
+    if isinstance(placed, str) or reductions is not NO_REDUCTIONS:
         return ()
     problems: tuple[Line, ...] = (LineCorrelation(geometry, placed), LineProduct(geometry, placed))
     if isinstance(geometry.operation, ConvolutionBackwardFilter):
@@ -70,14 +70,14 @@ def _line_problems(geometry: DepthwiseGeometry, exits: OutputExits) -> tuple[Lin
     return tuple(problem for problem in problems if not problem.refuse())
 
 
-def _grid_problem(geometry: DepthwiseGeometry, exits: OutputExits, arch: ArchSpec) -> Problem | str:
+def _grid_problem(geometry: DepthwiseGeometry, reductions: EpilogueReductions, arch: ArchSpec) -> Problem | str:
     """The problem of the kernels that walk along planes or down the rows, or why there are none."""
     is_filter = isinstance(geometry.operation, ConvolutionBackwardFilter)
     walk = PlaneFilterGradient(geometry.along_columns) if is_filter else PlaneCorrelation(geometry.along_columns)
-    can_walk = exits is NO_EXITS and not walk.refuse()
+    can_walk = reductions is NO_REDUCTIONS and not walk.refuse()
     if can_walk and not geometry.has_single_planes:
         return walk
-    problem = FilterGradient(geometry) if is_filter else Correlation(geometry, exits)
+    problem = FilterGradient(geometry) if is_filter else Correlation(geometry, reductions)
     reason = problem.refuse()
     if reason:
         return reason

@@ -22,11 +22,11 @@
 // threads) COLUMNS_FIRST RUN (columns that the epilogue gets at a time where CHANNELS is 1) PREFETCH UNROLL (steps of
 // the loop's body) THREADS WEIGHT_ORDER (1: a thread's weights are as its taps, -1: each filter's backwards, 0: copied)
 // WEIGHT_VECTOR (weights of one access) COLUMN_OPERATOR WHOLE_OPERATOR (of reductions of each channel and of everything
-// on the way, exit_thread.cuh; NoOperator for none).
+// on the way, thread_reductions.cuh; NoOperator for none).
 
 #include "include/ptx/dependent_launch.cuh"
 #include "depthwise.cuh"
-#include "exit_thread.cuh"
+#include "thread_reductions.cuh"
 #include "generated.cuh"
 
 constexpr int RANK = Functor::RANK;  // n, c, planes where the tensors have them, rows, columns
@@ -35,9 +35,9 @@ constexpr int SUBROWS = ROW_STEP * PLANE_TAPS * SOURCES;  // source rows of a st
 static_assert(UNROLL * SUBROWS % PREFETCH == 0, "a whole number of rounds over the windows");
 static_assert(RUN == 1 || (CHANNELS == 1 && STRIP % RUN == 0), "a run of columns has one channel");
 
-typedef ThreadExits<CHANNELS, COLUMN_OPERATOR, WHOLE_OPERATOR> Exits;
+typedef ThreadReductions<CHANNELS, COLUMN_OPERATOR, WHOLE_OPERATOR> Reductions;
 
-struct Params : Exits::Output {
+struct Params : Reductions::Output {
   const X_TYPE* source;
   const W_TYPE* w;
   i64 source_strides[5];  // of n, c, planes, rows, columns
@@ -198,11 +198,11 @@ template <int DEPTH> struct Sums {
 
   // Hands the oldest row to the epilogue, the first `valid` of its columns.
   __device__ __forceinline__ void finish(const Params& p, const Targets& targets, Functor::Cursor cursor,
-                                         Exits& exits) const {
+                                         Reductions& reductions) const {
     if (targets.valid >= STRIP) {
-      finish_columns<true>(p, targets, cursor, exits);
+      finish_columns<true>(p, targets, cursor, reductions);
     } else {
-      finish_columns<false>(p, targets, cursor, exits);
+      finish_columns<false>(p, targets, cursor, reductions);
     }
   }
 
@@ -242,7 +242,7 @@ template <int DEPTH> struct Sums {
  private:
   template <bool ALL>
   __device__ __forceinline__ void finish_columns(const Params& p, const Targets& targets, Functor::Cursor cursor,
-                                                 Exits& exits) const {
+                                                 Reductions& reductions) const {
 #pragma unroll
     for (int o = 0; o < STRIP; o += RUN) {
       if constexpr (RUN > 1) {
@@ -250,10 +250,10 @@ template <int DEPTH> struct Sums {
 #pragma unroll
         for (int i = 0; i < RUN; ++i) run[i] = values[DEPTH - 1][o + i][0];
         const i32 valid = ALL ? RUN : min(targets.valid - o, RUN);
-        if (valid > 0) exits.apply<Functor, RUN, true>(p.epilogue, cursor, targets.along + o, valid, run);
+        if (valid > 0) reductions.apply<Functor, RUN, true>(p.epilogue, cursor, targets.along + o, valid, run);
       } else {
         if (ALL || o < targets.valid) {
-          exits.apply<Functor, CHANNELS, false>(p.epilogue, cursor, targets.along, CHANNELS, values[DEPTH - 1][o]);
+          reductions.apply<Functor, CHANNELS, false>(p.epilogue, cursor, targets.along, CHANNELS, values[DEPTH - 1][o]);
         }
         move(cursor, targets.next_column);
       }
@@ -299,7 +299,7 @@ __device__ __forceinline__ Source source_of(const Params& p, const Place& place,
 // The work of a thread of a block of the given classes; `thread` may be past the last one.
 template <int ROW_TAPS_, int COLUMN_TAPS_>
 __device__ __forceinline__ void correlate(const Params& p, u32 thread, const AxisClass& plane, const AxisClass& row,
-                                          const AxisClass& column, f32* shared_weights, Exits& exits) {
+                                          const AxisClass& column, f32* shared_weights, Reductions& reductions) {
   constexpr int DEPTH = (ROW_TAPS_ + ROW_STEP - 1) / ROW_STEP;  // rows of targets that a source row adds to
   constexpr int WINDOW = (STRIP - 1) * COLUMN_STEP + COLUMN_TAPS_ - CLIP_FRONT - CLIP_BACK;
   typedef RowReader<X_TYPE, WINDOW, CHANNELS, ROW_STEP, PLANE_TAPS, SOURCES, IS_PREDICATED, IN_LINES> Source;
@@ -330,7 +330,7 @@ __device__ __forceinline__ void correlate(const Params& p, u32 thread, const Axi
   Sums<DEPTH> sums = {};
   const auto finish_step = [&] {
     if (step >= begin + DEPTH - 1) {
-      sums.finish(p, targets, cursor, exits);
+      sums.finish(p, targets, cursor, reductions);
       move(cursor, targets.next_row);
     }
     sums.advance();
@@ -373,28 +373,28 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const AxisClass& plane = p.planes.classes[plane_class];
 
   const u32 thread = block * THREADS + threadIdx.x;
-  Exits exits;
+  Reductions reductions;
   if constexpr (IS_UNEVEN) {
     constexpr int FEWER_ROWS = ROW_TAPS > 1 ? ROW_TAPS - 1 : 1, FEWER_COLUMNS = COLUMN_TAPS > 1 ? COLUMN_TAPS - 1 : 1;
     const bool has_all_rows = row.taps == ROW_TAPS, has_all_columns = column.taps == COLUMN_TAPS;
     if (has_all_rows && has_all_columns) {
-      correlate<ROW_TAPS, COLUMN_TAPS>(p, thread, plane, row, column, weights, exits);
+      correlate<ROW_TAPS, COLUMN_TAPS>(p, thread, plane, row, column, weights, reductions);
     } else if (has_all_rows) {
-      correlate<ROW_TAPS, FEWER_COLUMNS>(p, thread, plane, row, column, weights, exits);
+      correlate<ROW_TAPS, FEWER_COLUMNS>(p, thread, plane, row, column, weights, reductions);
     } else if (has_all_columns) {
-      correlate<FEWER_ROWS, COLUMN_TAPS>(p, thread, plane, row, column, weights, exits);
+      correlate<FEWER_ROWS, COLUMN_TAPS>(p, thread, plane, row, column, weights, reductions);
     } else {
-      correlate<FEWER_ROWS, FEWER_COLUMNS>(p, thread, plane, row, column, weights, exits);
+      correlate<FEWER_ROWS, FEWER_COLUMNS>(p, thread, plane, row, column, weights, reductions);
     }
   } else {
-    correlate<ROW_TAPS, COLUMN_TAPS>(p, thread, plane, row, column, weights, exits);
+    correlate<ROW_TAPS, COLUMN_TAPS>(p, thread, plane, row, column, weights, reductions);
   }
 
-  // Stores what this thread has of the exits' totals.
-  if constexpr (Exits::Channels::EXISTS) {
+  // Stores what this thread has of the reductions' totals.
+  if constexpr (Reductions::Channels::EXISTS) {
     const Place place(p, thread);
     const u32 slice = place.slice(p) * p.classes.divisor + blockIdx.x - block * p.classes.divisor;
-    if (thread < u32(p.thread_count)) exits.channels.store(p, slice, place.group * CHANNELS);
+    if (thread < u32(p.thread_count)) reductions.channels.store(p, slice, place.group * CHANNELS);
   }
-  exits.whole.store(p);
+  reductions.whole.store(p);
 }

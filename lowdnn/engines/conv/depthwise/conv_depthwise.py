@@ -23,14 +23,14 @@ from lowdnn.engines.conv.depthwise.choice import PLANNERS, Gradient, Problem, kn
 from lowdnn.engines.conv.depthwise.correlation import Correlation, RowsTile
 from lowdnn.engines.conv.depthwise.geometry import DepthwiseGeometry
 from lowdnn.engines.conv.depthwise.planes import PlaneCorrelation
-from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
+from lowdnn.engines.gemm.epilogue_reductions import NO_REDUCTIONS, EpilogueReductions
 from lowdnn.engines.gemm.output_space import output_space
 from lowdnn.engines.launch import aligned_bytes, dependent_target, is_dependent
 from lowdnn.engines.limits import reduced
 from lowdnn.engines.plan_parts import PlanParts
 from lowdnn.engines.problem_engine import ProblemEngine
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import Anchored, AnchoredWithExits, match_anchored_with_exits
+from lowdnn.graph.pattern import Anchored, AnchoredWithReductions, match_anchored_with_reductions
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.status import NotSupportedError, Status
@@ -46,17 +46,17 @@ class ConvDepthwise(ProblemEngine[Problem]):
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> Problem | Refusal:
         """Refuses groups of several channels, other data types, and filters that do not fit registers."""
-        matched = match_anchored_with_exits(graph, ConvolutionOperation)
+        matched = match_anchored_with_reductions(graph, ConvolutionOperation)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
         geometry = DepthwiseGeometry.of(Anchored(matched.anchor, matched.epilogue))
         reason = geometry.refuse()
         if reason:
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE)
-        exits = _exits_of(matched)
-        if isinstance(exits, str):
-            return Refusal(self.name, exits)
-        problem = problem_of(geometry, exits, arch)
+        reductions = _reductions_of(matched)
+        if isinstance(reductions, str):
+            return Refusal(self.name, reductions)
+        problem = problem_of(geometry, reductions, arch)
         if isinstance(problem, str):
             return Refusal(self.name, problem, Status.NOT_SUPPORTED_SHAPE)
         return problem
@@ -74,7 +74,7 @@ class ConvDepthwise(ProblemEngine[Problem]):
         return knobs_of(problem, arch)
 
     def parts(self, problem: Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """One launch and one for each exit, two for a filter gradient, none where the output is empty."""
+        """One launch and one for each reduction, two for a filter gradient, none where the output is empty."""
         tile = PLANNERS[type(problem)].tile_of(problem, chosen)
         if isinstance(tile, str):
             raise NotSupportedError(f"{self.name}.{tile}")
@@ -98,11 +98,11 @@ def _parts(problem: Problem, tile: Any, arch: ArchSpec) -> PlanParts:
 
 
 def _rows_parts(problem: Correlation, tile: RowsTile, arch: ArchSpec) -> PlanParts:
-    parts, functor, left = PlanParts(), rows.functor_of(problem, tile), problem.exit_slices(tile)
-    totals = problem.exits.reserve(parts, left)
+    parts, functor, left = PlanParts(), rows.functor_of(problem, tile), problem.reduction_slices(tile)
+    totals = problem.reductions.reserve(parts, left)
     kernel = rows.kernel(problem, tile, functor, dependent_target(arch))
     parts.add(kernel, rows.launch(problem, tile, functor, totals))
-    problem.exits.combine(parts, left, totals, overlaps=is_dependent(arch))
+    problem.reductions.combine(parts, left, totals, overlaps=is_dependent(arch))
     return parts
 
 
@@ -116,15 +116,15 @@ def _filter_parts(gradient: Gradient, tile: Any, arch: ArchSpec) -> PlanParts:
     return PlanParts(steps, aligned_bytes(slices * gradient.elements * 4))
 
 
-def _exits_of(matched: AnchoredWithExits[ConvolutionOperation]) -> OutputExits | str:
+def _reductions_of(matched: AnchoredWithReductions[ConvolutionOperation]) -> EpilogueReductions | str:
     """The reductions, or why the kernels do not compute them."""
-    if not matched.exits:
-        return NO_EXITS
-    name, dag = type(matched.exits[0]).__name__, matched.epilogue
+    if not matched.reductions:
+        return NO_REDUCTIONS
+    name, dag = type(matched.reductions[0]).__name__, matched.epilogue
     if isinstance(matched.anchor, ConvolutionBackwardFilter):
         return f"operations: expected a filter gradient without reductions, got {name}"
     pixels = (0, *range(2, len(dag.dims)))
-    exits = OutputExits.of(matched.exits, dag, output_space(dag, pixels, (1,), kept=(1,), operands={}))
-    if isinstance(exits, OutputExits) and exits.row:
+    reductions = EpilogueReductions.of(matched.reductions, dag, output_space(dag, pixels, (1,), kept=(1,), operands={}))
+    if isinstance(reductions, EpilogueReductions) and reductions.row:
         return f"{name}: expected results for channels or for everything, got pixels"
-    return exits
+    return reductions

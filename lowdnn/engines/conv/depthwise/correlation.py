@@ -20,7 +20,7 @@ from lowdnn.engines.conv.depthwise.row_walk import (
     row_instructions,
     sectors,
 )
-from lowdnn.engines.gemm.exits import NO_EXITS, ExitSlices, OutputExits
+from lowdnn.engines.gemm.epilogue_reductions import NO_REDUCTIONS, EpilogueReductions, ReductionSlices
 from lowdnn.engines.indices import MAX_TILED_EXTENT
 from lowdnn.engines.launch import bytes_of, ceil_div, moved_bytes
 
@@ -80,7 +80,7 @@ class Thread:
 class Correlation(DataPass):
     """Walking down the rows; and the reductions of a value of the epilogue on its way."""
 
-    exits: OutputExits = NO_EXITS
+    reductions: EpilogueReductions = NO_REDUCTIONS
 
     @property
     def sources(self) -> int:
@@ -282,9 +282,9 @@ class Correlation(DataPass):
         threads = self.thread(tile.channels, tile.strip).lines * segments
         return ceil_div(threads, tile.threads) * self.class_count
 
-    def exit_slices(self, tile: RowsTile) -> ExitSlices:
+    def reduction_slices(self, tile: RowsTile) -> ReductionSlices:
         """A thread leaves totals of its channels, a warp one of everything."""
-        return ExitSlices(
+        return ReductionSlices(
             columns=prod(self.digits(tile)) // self.groups(tile) * self.class_count,
             whole=self.block_count(tile) * tile.threads // WARP_SIZE,
         )

@@ -108,16 +108,16 @@ def kernel(correlation: Correlation, tile: RowsTile, functor: Functor, target: s
         shape += f"_o{params.WEIGHT_VECTOR}{'r' if params.WEIGHT_ORDER < 0 else ''}"
     label = target_label(target)
     return KernelRef(
-        name=f"conv_depthwise_{types}_{walk}_{shape}_b{tile.threads}{correlation.exits.label}_{label}_{functor.digest}",
+        name=f"conv_depthwise_{types}_{walk}_{shape}_b{tile.threads}{correlation.reductions.label}_{label}_{functor.digest}",
         source="conv/depthwise/conv_depthwise.cu",
         target=target,
-        parameters=(*macros(params), *correlation.exits.macros),
+        parameters=(*macros(params), *correlation.reductions.macros),
         generated=functor.text,
     )
 
 
 def launch(correlation: Correlation, tile: RowsTile, functor: Functor, totals: Sequence[WorkspacePointer]) -> Launch:
-    """totals: of the exits."""
+    """totals: of the reductions."""
     geometry, w = correlation.geometry, correlation.geometry.operation.filter
     _, rows, columns = correlation.axes
     digits, groups = correlation.digits(tile), correlation.weight_groups(tile)
@@ -125,7 +125,7 @@ def launch(correlation: Correlation, tile: RowsTile, functor: Functor, totals: S
     filters, strides = correlation.weight_digits, correlation.weight_strides
     arguments = Struct(
         (
-            *correlation.exits.arguments(totals),
+            *correlation.reductions.arguments(totals),
             TensorPointer(correlation.source.uid),
             TensorPointer(w.uid),
             *i64(geometry.strides(correlation.source)),
@@ -145,7 +145,7 @@ def launch(correlation: Correlation, tile: RowsTile, functor: Functor, totals: S
     work = Work(
         flops=2 * prod(digits) * correlation.class_count * tile.segment * thread.products,
         bytes=bytes_of((correlation.source, w, *geometry.dag.loads, *geometry.dag.stores))
-        + correlation.exits.totals_bytes(correlation.exit_slices(tile)),
+        + correlation.reductions.totals_bytes(correlation.reduction_slices(tile)),
         unit=MathUnit.FMA_F32,
     )
     return Launch(
@@ -165,7 +165,7 @@ def functor_of(correlation: Correlation, tile: RowsTile) -> Functor:
         replace(correlation.geometry.dag, result=None),
         accumulator=DataType.FLOAT,
         vector_axis=axis,
-        exit=correlation.exits.reduced,
+        reduced=correlation.reductions.reduced,
         space=correlation.space,
     )
 

@@ -1,4 +1,4 @@
-// Reductions at the exits of a kernel whose threads walk along pixels, each with a few channels of its own: of each
+// Reductions in the epilogue of a kernel whose threads walk along pixels, each with a few channels of its own: of each
 // channel, and of all elements of one value of the functor's.
 //
 // A thread keeps the totals of its channels in registers and leaves them in the workspace at its end, a warp one total
@@ -10,7 +10,7 @@
 #include "include/math/reduction_operators.cuh"
 
 // Operator over the pixels, for OWNED channels of a thread.
-template <class Operator, int OWNED> struct ChannelExit {
+template <class Operator, int OWNED> struct ChannelReduction {
   typedef typename TotalOf<Operator, f32>::Type Total;
   static constexpr bool EXISTS = true;
 
@@ -21,7 +21,7 @@ template <class Operator, int OWNED> struct ChannelExit {
 
   Total totals[OWNED];
 
-  __device__ __forceinline__ ChannelExit() {
+  __device__ __forceinline__ ChannelReduction() {
 #pragma unroll
     for (int v = 0; v < OWNED; ++v) totals[v] = Operator::template neutral<f32>();
   }
@@ -37,7 +37,7 @@ template <class Operator, int OWNED> struct ChannelExit {
     for (int v = 0; v < OWNED; ++v) to[v] = totals[v];
   }
 };
-template <int OWNED> struct ChannelExit<NoOperator, OWNED> {
+template <int OWNED> struct ChannelReduction<NoOperator, OWNED> {
   static constexpr bool EXISTS = false;
 
   struct Output {};
@@ -46,7 +46,7 @@ template <int OWNED> struct ChannelExit<NoOperator, OWNED> {
 };
 
 // Operator over everything.
-template <class Operator> struct ThreadExit {
+template <class Operator> struct ThreadReduction {
   typedef typename TotalOf<Operator, f32>::Type Total;
   static constexpr bool EXISTS = true;
 
@@ -69,7 +69,7 @@ template <class Operator> struct ThreadExit {
     }
   }
 };
-template <> struct ThreadExit<NoOperator> {
+template <> struct ThreadReduction<NoOperator> {
   static constexpr bool EXISTS = false;
 
   struct Output {};
@@ -78,9 +78,9 @@ template <> struct ThreadExit<NoOperator> {
 };
 
 // Both of them.
-template <int OWNED, class ChannelOperator, class WholeOperator> struct ThreadExits {
-  typedef ChannelExit<ChannelOperator, OWNED> Channels;
-  typedef ThreadExit<WholeOperator> Whole;
+template <int OWNED, class ChannelOperator, class WholeOperator> struct ThreadReductions {
+  typedef ChannelReduction<ChannelOperator, OWNED> Channels;
+  typedef ThreadReduction<WholeOperator> Whole;
   static constexpr bool EXIST = Channels::EXISTS || Whole::EXISTS;
 
   struct Output : Channels::Output, Whole::Output {};
@@ -94,13 +94,13 @@ template <int OWNED, class ChannelOperator, class WholeOperator> struct ThreadEx
   __device__ __forceinline__ void apply(const typename Functor::Args& arguments, const typename Functor::Cursor& cursor,
                                         i64 along, i32 valid, const f32 (&values)[WIDTH]) {
     if constexpr (EXIST) {
-      f32 exits[WIDTH];
-      Functor::template apply<WIDTH>(arguments, cursor, along, valid, values, exits);
+      f32 reductions[WIDTH];
+      Functor::template apply<WIDTH>(arguments, cursor, along, valid, values, reductions);
 #pragma unroll
       for (int v = 0; v < WIDTH; ++v) {
         if (v >= valid) continue;
-        channels.add(IS_RUN ? 0 : v, exits[v]);
-        whole.add(exits[v]);
+        channels.add(IS_RUN ? 0 : v, reductions[v]);
+        whole.add(reductions[v]);
       }
     } else {
       Functor::template apply<WIDTH>(arguments, cursor, along, valid, values);

@@ -10,7 +10,7 @@
 // Shared memory: STAGES stages of (A tile, B tile), later the epilogue's staging (epilogue_tile.cuh).
 // Launch: WARPS_M * WARPS_N * 32 threads; dynamic shared memory max(STAGES * stage, staging) bytes.
 // SPLIT_K = 1 writes accumulators to slice `split` of the workspace, and gemm/split_k_reduce.cu applies the epilogue.
-// COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR: of reductions of the epilogue on its way (exit_tile.cuh), NoOperator
+// COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR: of reductions of the epilogue on its way (tile_reductions.cuh), NoOperator
 // for none; not with SPLIT_K.
 // It may be a dependent launch (dependent_launch.cuh).
 
@@ -28,12 +28,12 @@ struct Functor;
 
 typedef TileMma<TYPE, TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES, true, true> Product;
 typedef EpilogueTile<Product> Epilogue;
-typedef Epilogue::Exits<COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR> Exits;
+typedef Epilogue::Reductions<COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR> Reductions;
 typedef OutputMap<OUTPUT_RANK, ROW_AXES> Map;
 template <class Tile> using Pixels = PixelOperand<TYPE, Tile, ALIGNMENT, Product::THREADS, SPATIAL, TAP_MASK>;
 template <class Tile> using Filters = StridedOperand<TYPE, Tile, ALIGNMENT, Product::THREADS>;
 
-struct Numbers : Exits::Output {
+struct Numbers : Reductions::Output {
   const TYPE* x;
   const TYPE* w;
   Product::Accumulator* workspace;  // [splits][rows][workspace_pitch], rows and columns of all groups
@@ -49,11 +49,11 @@ struct Params : Numbers, ArgsOf<Functor, !SPLIT_K> {};
 
 template <class Params>
 __device__ __forceinline__ void finish(const Params& p, const Product& product, u8* shared, const TilePlace& place,
-                                       u32 split, const ExitSlices& slices) {
+                                       u32 split, const ReductionSlices& slices) {
   if constexpr (SPLIT_K) {
     Epilogue::store(product, p.workspace + split * p.slice_stride, p.workspace_pitch, place);
   } else {
-    Epilogue::run<Functor, VECTOR>(product, shared, place, p.map, args_of<Functor>(p), Exits(), p, slices);
+    Epilogue::run<Functor, VECTOR>(product, shared, place, p.map, args_of<Functor>(p), Reductions(), p, slices);
   }
 }
 

@@ -27,7 +27,7 @@ from lowdnn.engines.conv.implicit_gemm.forward_views import ForwardView
 from lowdnn.engines.conv.implicit_gemm.geometry import MmaGeometry
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import tiles
-from lowdnn.engines.gemm.exits import ExitSlices, OutputExits
+from lowdnn.engines.gemm.epilogue_reductions import EpilogueReductions, ReductionSlices
 from lowdnn.engines.gemm.mma_cut import MmaCut
 from lowdnn.engines.gemm.packing import packed_operand
 from lowdnn.engines.gemm.tiles import Product, Tiling
@@ -39,10 +39,10 @@ from lowdnn.enums import DataType
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import (
     Anchored,
-    AnchoredWithExits,
+    AnchoredWithReductions,
     PointwiseDag,
     match_anchored,
-    match_anchored_with_exits,
+    match_anchored_with_reductions,
 )
 from lowdnn.graph.reduction_pattern import AnyReduction
 from lowdnn.ops.convolution import Convolution, ConvolutionOperation
@@ -90,11 +90,11 @@ class ConvImplicitGemmMma(ProblemEngine["_Problem"], Floored, Modelled):
     limits = reduced(ConvolutionOperation)
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
-        """Refuses data types without an mma instruction, narrow groups, very large filters and slow exits."""
+        """Refuses data types without an mma instruction, narrow groups, very large filters and slow reductions."""
         problem = self._matched(graph)
         if isinstance(problem, Refusal):
             return problem
-        slow = tiles.exit_problem(problem.largest.geometry.product, arch) if problem.exits.exist else ""
+        slow = tiles.reduction_problem(problem.largest.geometry.product, arch) if problem.reductions.exist else ""
         return Refusal(self.name, slow) if slow else problem
 
     def floor(self, contraction: Contraction) -> Floor:
@@ -117,14 +117,14 @@ class ConvImplicitGemmMma(ProblemEngine["_Problem"], Floored, Modelled):
         """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
         parts = PlanParts(numerical_notes=tiles.numerical_notes(problem.product.data_type))
         tilings = [tiles.tiling_of(self.name, problem.product_of(part), arch, chosen) for part in problem.parts]
-        left = [_exit_slices(part.geometry, tiling) for part, tiling in zip(problem.parts, tilings, strict=True)]
-        together = ExitSlices.together(left)
-        totals = problem.exits.reserve(parts, together)
-        before = ExitSlices(0, 0, 0)
+        left = [_reduction_slices(part.geometry, tiling) for part, tiling in zip(problem.parts, tilings, strict=True)]
+        together = ReductionSlices.together(left)
+        totals = problem.reductions.reserve(parts, together)
+        before = ReductionSlices(0, 0, 0)
         for part, tiling, own in zip(problem.parts, tilings, left, strict=True):
-            _add_part(parts, part, tiling, problem.exits, problem.exits.arguments(totals, before), own, arch)
-            before = ExitSlices.together((before, own))
-        problem.exits.combine(parts, together, totals, overlaps=is_dependent(arch))
+            _add_part(parts, part, tiling, problem.reductions, problem.reductions.arguments(totals, before), own, arch)
+            before = ReductionSlices.together((before, own))
+        problem.reductions.combine(parts, together, totals, overlaps=is_dependent(arch))
         return parts
 
     def precompiled(self) -> tuple[KernelRef, ...]:
@@ -139,7 +139,7 @@ class ConvImplicitGemmMma(ProblemEngine["_Problem"], Floored, Modelled):
         found = _forward_views(graph)
         if isinstance(found, str):
             return Refusal(self.name, found)
-        views, reductions, dag = found
+        views, reducing, dag = found
         first = views[0].matched.anchor
         operands = {views[0].image: first.x.data_type, views[0].filter: first.w.data_type}
         refused = tiles.refuse_types(operands, ("convolution.compute_type", first.convolution.compute_type))
@@ -150,8 +150,8 @@ class ConvImplicitGemmMma(ProblemEngine["_Problem"], Floored, Modelled):
             refused = part.geometry.refuse_shape(part.view.image, part.view.filter)
             if refused:
                 return Refusal(self.name, refused, Status.NOT_SUPPORTED_SHAPE)
-        exits = OutputExits.of(reductions, dag, parts[0].geometry.output)
-        return Refusal(self.name, exits) if isinstance(exits, str) else _Problem(parts, exits)
+        reductions = EpilogueReductions.of(reducing, dag, parts[0].geometry.output)
+        return Refusal(self.name, reductions) if isinstance(reductions, str) else _Problem(parts, reductions)
 
 
 @dataclass(frozen=True)
@@ -164,10 +164,10 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Problem:
-    """One part, or one for each class of pixels in backward data; exits: of all parts together."""
+    """One part, or one for each class of pixels in backward data; reductions: of all parts together."""
 
     parts: tuple[_Part, ...]
-    exits: OutputExits
+    reductions: EpilogueReductions
 
     @cached_property
     def largest(self) -> _Part:
@@ -179,62 +179,62 @@ class _Problem:
         return self.product_of(self.largest)
 
     def product_of(self, part: _Part) -> Product:
-        """Whole along k and in large tiles where it has exits."""
-        product, exits = part.geometry.product, self.exits.exist
-        return replace(product, allows_split=product.allows_split and not exits, allows_few=not exits)
+        """Whole along k and in large tiles where it has reductions."""
+        product, reductions = part.geometry.product, self.reductions.exist
+        return replace(product, allows_split=product.allows_split and not reductions, allows_few=not reductions)
 
 
-#: Forward convolutions, reductions at the exits of all of them, the epilogue of the whole.
+#: Forward convolutions, reductions in the epilogue of all of them, the epilogue of the whole.
 _Found = tuple[tuple[ForwardView, ...], Sequence[AnyReduction], PointwiseDag]
 
 
 def _forward_views(graph: OperationGraph) -> _Found | str:
-    data = match_anchored_with_exits(graph, ConvolutionBackwardData)
-    if isinstance(data, AnchoredWithExits):
+    data = match_anchored_with_reductions(graph, ConvolutionBackwardData)
+    if isinstance(data, AnchoredWithReductions):
         views = data_gradient_views(Anchored(data.anchor, data.epilogue))
-        return views if isinstance(views, str) else (views, data.exits, data.epilogue)
+        return views if isinstance(views, str) else (views, data.reductions, data.epilogue)
     weights = match_anchored(graph, ConvolutionBackwardFilter)
     if isinstance(weights, Anchored):
         view = filter_gradient_view(weights)
         return view if isinstance(view, str) else ((view,), (), weights.epilogue)
-    forward = match_anchored_with_exits(graph, ConvolutionForward)
+    forward = match_anchored_with_reductions(graph, ConvolutionForward)
     if isinstance(forward, str):
         return forward
     whole = Anchored(forward.anchor, forward.epilogue)
     return (
         (ForwardView("convolution_forward.x", "convolution_forward.w", whole),),
-        forward.exits,
+        forward.reductions,
         forward.epilogue,
     )
 
 
-def _exit_slices(geometry: MmaGeometry, tiling: Tiling) -> ExitSlices:
+def _reduction_slices(geometry: MmaGeometry, tiling: Tiling) -> ReductionSlices:
     """Groups have columns of their own, or rows where the columns are pixels."""
     rows, columns, groups = tiling.rows, tiling.columns, geometry.product.batches
     if geometry.pixels_are_columns:
         rows *= groups
     else:
         columns *= groups
-    return ExitSlices(columns=rows, rows=columns, whole=tiling.block_count(geometry.product))
+    return ReductionSlices(columns=rows, rows=columns, whole=tiling.block_count(geometry.product))
 
 
 def _add_part(
     parts: PlanParts,
     part: _Part,
     tiling: Tiling,
-    exits: OutputExits,
+    reductions: EpilogueReductions,
     totals: tuple[Argument, ...],
-    left: ExitSlices,
+    left: ReductionSlices,
     arch: ArchSpec,
 ) -> None:
     """Adds the launches of one forward convolution; its pointers move to its parts of the tensors.
 
-    totals: the kernel's arguments for the exits, of which it leaves ``left``.
+    totals: the kernel's arguments for the reductions, of which it leaves ``left``.
     """
     geometry, before, overlaps = part.geometry, len(parts.launches), is_dependent(arch)
     if not geometry.operation.y.element_count:
         return
-    cut = MmaCut(geometry.product, geometry.dag, geometry.output, exits, tiling)
+    cut = MmaCut(geometry.product, geometry.dag, geometry.output, reductions, tiling)
     vector = geometry.vector(geometry.output.vector(cut.functor))
     x = packed_operand(parts, geometry.operation.x.uid, geometry.x_packing, overlaps=overlaps)
     w = packed_operand(parts, geometry.operation.w.uid, geometry.w_packing, overlaps=overlaps)

@@ -15,7 +15,7 @@ from lowdnn.engines.base import Anchors, Refusal
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.im2col_wgmma import Im2colWgmma
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import match_anchored_with_exits
+from lowdnn.graph.pattern import match_anchored_with_reductions
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 
 
@@ -28,7 +28,7 @@ class ConvDgradWgmma(Im2colWgmma):
 
     def product(self, graph: OperationGraph) -> Im2colProduct | Refusal:
         """Pixels of dx by channels."""
-        matched = match_anchored_with_exits(graph, ConvolutionBackwardData)
+        matched = match_anchored_with_reductions(graph, ConvolutionBackwardData)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
         operation = matched.anchor

@@ -14,7 +14,7 @@ from lowdnn.engines.base import Anchors, Refusal
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.conv.wgmma.im2col_wgmma import Im2colWgmma
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.pattern import match_anchored_with_exits
+from lowdnn.graph.pattern import match_anchored_with_reductions
 from lowdnn.ops.convolution_forward import ConvolutionForward
 
 
@@ -27,7 +27,7 @@ class ConvFpropWgmma(Im2colWgmma):
 
     def product(self, graph: OperationGraph) -> Im2colProduct | Refusal:
         """Pixels of x by filters."""
-        matched = match_anchored_with_exits(graph, ConvolutionForward)
+        matched = match_anchored_with_reductions(graph, ConvolutionForward)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
         operation = matched.anchor

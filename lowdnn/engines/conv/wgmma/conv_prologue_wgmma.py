@@ -18,7 +18,7 @@ from lowdnn.engines.gemm.converted_operand import ConvertedOperand, pixel_operan
 from lowdnn.engines.gemm.instructions import WgmmaType
 from lowdnn.enums import NumericalNote
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.prologue_pattern import Prologued, match_prologued_with_exits
+from lowdnn.graph.prologue_pattern import Prologued, match_prologued_with_reductions
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.status import Status
@@ -36,7 +36,7 @@ class ConvPrologueWgmma(Im2colWgmma):
         """Pixels of x by filters, or pixels of dy by channels."""
         if any(isinstance(op, ConvolutionBackwardData) for op in graph.operations):
             return self._gradient(graph)
-        matched = match_prologued_with_exits(graph, ConvolutionForward)
+        matched = match_prologued_with_reductions(graph, ConvolutionForward)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
         found = self._converted(matched)
@@ -46,7 +46,7 @@ class ConvPrologueWgmma(Im2colWgmma):
         return Im2colProduct.forward(matched.matched, instruction, converted, converts_image=matched.port == "x")
 
     def _gradient(self, graph: OperationGraph) -> Im2colProduct | Refusal:
-        matched = match_prologued_with_exits(graph, ConvolutionBackwardData)
+        matched = match_prologued_with_reductions(graph, ConvolutionBackwardData)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
         if matched.port != "dy":

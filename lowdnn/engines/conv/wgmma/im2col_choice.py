@@ -10,8 +10,8 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.conv.wgmma.im2col_product import Im2colProduct
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.converted_operand import fusion_problem
-from lowdnn.engines.gemm.exits import OutputExits
-from lowdnn.engines.gemm.wgmma_output import exits_go_by_map
+from lowdnn.engines.gemm.epilogue_reductions import EpilogueReductions
+from lowdnn.engines.gemm.wgmma_output import reductions_go_by_map
 from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 
 #: The model's error: windows must look better by this factor.
@@ -71,7 +71,7 @@ class Im2colChoice:
         product, converted = self.product, self.product.operands.converted
         if product.reductions:
             _, is_transposed = self.preferred
-            if slow := wgmma_model.exit_problem(product.product(is_transposed), self.arch):
+            if slow := wgmma_model.reduction_problem(product.product(is_transposed), self.arch):
                 return slow
         if converted is None:
             return ""
@@ -89,10 +89,10 @@ class Im2colChoice:
 
     @property
     def _may_be_transposed(self) -> bool:
-        """Whether the default may be: what goes out by tensor map with its exits is faster as it is."""
-        product, exits = self.product, self.product.exits
-        assert isinstance(exits, OutputExits), exits
-        return not (product.steps or exits_go_by_map(exits, product.dag, product.output, product.rows))
+        """Whether the default may be: what goes out by tensor map with its reductions is faster as it is."""
+        product, reductions = self.product, self.product.epilogue_reductions
+        assert isinstance(reductions, EpilogueReductions), reductions
+        return not (product.steps or reductions_go_by_map(reductions, product.dag, product.output, product.rows))
 
     @property
     def _has_few_columns(self) -> bool:

@@ -20,7 +20,7 @@ from lowdnn.engines.conv.wgmma.operand_pair import OperandPair
 from lowdnn.engines.conv.wgmma.pixel_output import index_problem, line_rows, part_of, pixel_rows
 from lowdnn.engines.gemm import wgmma_model
 from lowdnn.engines.gemm.converted_operand import ConvertedOperand, functions_of
-from lowdnn.engines.gemm.exits import NO_EXITS, OutputExits
+from lowdnn.engines.gemm.epilogue_reductions import NO_REDUCTIONS, EpilogueReductions
 from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WGMMA_TYPES, WgmmaType
 from lowdnn.engines.gemm.output_space import OutputSpace, contiguous_stores, output_space
 from lowdnn.engines.gemm.wgmma_model import WgmmaTiling
@@ -29,14 +29,14 @@ from lowdnn.engines.gemm.wgmma_output import (
     mapped_operand,
     most_accumulators,
     pixels_problem,
-    stored_exit_problem,
+    stored_reduction_problem,
 )
 from lowdnn.engines.gemm.wgmma_product import Conversion, WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import WARPGROUP_ROWS, ClassSchedule, TapWindow
 from lowdnn.engines.indices import MAX_INDEX
 from lowdnn.engines.launch import ceil_div, moved_bytes
 from lowdnn.enums import DataType
-from lowdnn.graph.pattern import AnchoredWithExits, PointwiseDag
+from lowdnn.graph.pattern import AnchoredWithReductions, PointwiseDag
 from lowdnn.graph.reduction_pattern import AnyReduction
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_forward import ConvolutionForward
@@ -89,7 +89,7 @@ class Im2colProduct:
     @classmethod
     def forward(
         cls,
-        matched: AnchoredWithExits[ConvolutionForward],
+        matched: AnchoredWithReductions[ConvolutionForward],
         instruction: WgmmaType,
         converted: ConvertedOperand | None = None,
         *,
@@ -107,7 +107,7 @@ class Im2colProduct:
     @classmethod
     def gradient(
         cls,
-        matched: AnchoredWithExits[ConvolutionBackwardData],
+        matched: AnchoredWithReductions[ConvolutionBackwardData],
         instruction: WgmmaType,
         converted: ConvertedOperand | None = None,
     ) -> Im2colProduct:
@@ -129,7 +129,7 @@ class Im2colProduct:
     @classmethod
     def _of(
         cls,
-        matched: AnchoredWithExits[ConvolutionForward] | AnchoredWithExits[ConvolutionBackwardData],
+        matched: AnchoredWithReductions[ConvolutionForward] | AnchoredWithReductions[ConvolutionBackwardData],
         operands: OperandPair,
         classes: tuple[PixelClass, ...],
         steps: tuple[int, ...],
@@ -149,7 +149,7 @@ class Im2colProduct:
             dag=dag,
             output=output,
             pixels_are_columns=pixels_are_columns,
-            reductions=matched.exits,
+            reductions=matched.reductions,
             is_promoted=wgmma_model.is_promoted(operands.instruction, compute_type),
         )
 
@@ -249,18 +249,18 @@ class Im2colProduct:
         return TapWindow(last.run, last.offset_step, self.pixels_are_rows(is_transposed)) if last.run > 1 else None
 
     @cached_property
-    def exits(self) -> OutputExits | str:
+    def epilogue_reductions(self) -> EpilogueReductions | str:
         """The reductions, or why they cannot be computed on the way out."""
         if not self.reductions:
-            return NO_EXITS
-        exits = OutputExits.of(self.reductions, self.dag, self.output)
-        if isinstance(exits, str) or not self.steps:
-            return exits
+            return NO_REDUCTIONS
+        found = EpilogueReductions.of(self.reductions, self.dag, self.output)
+        if isinstance(found, str) or not self.steps:
+            return found
         name = type(self.reductions[0]).__name__
-        if exits.row:
+        if found.row:
             return f"{name}: expected results for channels or for everything behind a gradient with strides, got pixels"
-        problem = stored_exit_problem(exits, self.dag) or self.pixels_problem(MAP_COLUMNS)
-        return f"{name}.x: {problem}" if problem else exits
+        problem = stored_reduction_problem(found, self.dag) or self.pixels_problem(MAP_COLUMNS)
+        return f"{name}.x: {problem}" if problem else found
 
     @cached_property
     def parts(self) -> tuple[tuple[OutputSpace, Mapping[int, int]], ...]:
@@ -312,7 +312,8 @@ class Im2colProduct:
         window, is_resident = self.window(is_transposed), self.keeps_filter
         has_operand = not (is_transposed or window) and self.has_mapped_operand
         is_located = bool(self.pixels_are_columns or window)
-        exits = self.exits if isinstance(self.exits, OutputExits) else NO_EXITS
+        found = self.epilogue_reductions
+        reductions = found if isinstance(found, EpilogueReductions) else NO_REDUCTIONS
         rows, columns = (image, weights) if pixels_are_rows else (weights, image)
         if not pixels_are_rows:
             m, n, a, b = n, m, b, a
@@ -345,8 +346,8 @@ class Im2colProduct:
             is_b_resident=is_resident and pixels_are_rows,
             classes=tuple(self._extents(is_transposed)) if self.steps and self.pixels * weights.lines else (),
             row_bytes=operands.row_bytes,
-            most_accumulators=most_accumulators(self.dag, self.output, exits, has_operand=has_operand),
-            sums_columns=exits.column is not None,
+            most_accumulators=most_accumulators(self.dag, self.output, reductions, has_operand=has_operand),
+            sums_columns=reductions.column is not None,
             is_promoted=self.is_promoted,
             conversion=self._conversion,
             functions=operands.converted.functions if operands.converted else 0,
@@ -400,8 +401,8 @@ class Im2colProduct:
             return f"groups: expected 1 with {len(self.filter_taps)} spatial axes of this type, got {groups}"
         if refused := index_problem(self.dag, groups, self.steps):
             return refused
-        if isinstance(self.exits, str):
-            return self.exits
+        if isinstance(self.epilogue_reductions, str):
+            return self.epilogue_reductions
         if self.reductions and self.operands.converted and self.converts_columns:
             return f"{type(self.reductions[0]).__name__}.x: expected no prologue before {weights.tensor.label}"
         limits = (("output pixels", self.pixels, MAX_INDEX), ("output channels", self.dag.dims[1], MAX_INDEX))

@@ -23,7 +23,7 @@ from lowdnn.engines.conv.wgmma.spatial_axes import with_fewest_axes, with_taps_l
 from lowdnn.engines.conv.wgmma.valid_pixels import valid_share
 from lowdnn.engines.floor import Contraction, Floor, Floored, Modelled, Multipliers
 from lowdnn.engines.gemm import wgmma_model
-from lowdnn.engines.gemm.exits import OutputExits
+from lowdnn.engines.gemm.epilogue_reductions import EpilogueReductions
 from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType, wgmma_type
 from lowdnn.engines.gemm.output_space import OutputSpace, Slices, add_slice_sum, full_loads
 from lowdnn.engines.gemm.packing import packed_operand
@@ -74,7 +74,7 @@ class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
     )
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> Im2colChoice | Refusal:
-        """Refuses other architectures, types without a wgmma instruction, geometry beyond tensor maps, slow exits."""
+        """Refuses other architectures, types without wgmma, geometry beyond tensor maps, slow reductions."""
         product = self._matched(graph)
         if isinstance(product, Refusal):
             return product
@@ -161,13 +161,13 @@ class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
         cut = _Cut(tiling, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), product, is_transposed, image, weights)
         slices = Slices(cut.splits, product.output.rows, product.output.columns)
         slices_at = parts.reserve(slices.size_bytes if cut.splits > 1 else 0)
-        left = cut.stored.exit_slices(tiling.tile, cut.grid(arch), is_transposed=is_transposed)
-        totals = cut.exits.reserve(parts, left)
+        left = cut.stored.reduction_slices(tiling.tile, cut.grid(arch), is_transposed=is_transposed)
+        totals = cut.reductions.reserve(parts, left)
         kernel = parts.kernel(cut.kernel)
         written_bytes = slices.size_bytes if cut.splits > 1 else moved_bytes(product.dag)
-        written_bytes += cut.exits.totals_bytes(left)
+        written_bytes += cut.reductions.totals_bytes(left)
         parts.launches.append(cut.launch(kernel, arch, cut.outputs(slices, slices_at, totals), written_bytes))
-        cut.exits.combine(parts, left, totals, overlaps=True)
+        cut.reductions.combine(parts, left, totals, overlaps=True)
         if cut.splits > 1:
             functor, vector, stored_bytes = cut.stored.functor, cut.stored.vector, moved_bytes(product.dag)
             add_slice_sum(parts, product.output, functor, vector, slices, slices_at, stored_bytes, overlaps=True)
@@ -252,11 +252,11 @@ class _Cut(WgmmaCut):
         return self.schedule.splits
 
     @property
-    def exits(self) -> OutputExits:
-        """The exits of a product that has not been refused."""
-        exits = self.product.exits
-        assert isinstance(exits, OutputExits), exits
-        return exits
+    def reductions(self) -> EpilogueReductions:
+        """The reductions of a product that has not been refused."""
+        reductions = self.product.epilogue_reductions
+        assert isinstance(reductions, EpilogueReductions), reductions
+        return reductions
 
     @cached_property
     def stored(self) -> OutputStore:
@@ -265,7 +265,7 @@ class _Cut(WgmmaCut):
         dag, output, accumulator = product.dag, product.output, product.operands.instruction.accumulator
         by_map = self.allows_map and self.splits == 1 and not (self.is_transposed or product.pixels_are_columns)
         if by_map and product.steps and self._go_out_as_pixels:
-            return OutputStore.of_pixels(dag, output, accumulator, product.rows, self.exits)
+            return OutputStore.of_pixels(dag, output, accumulator, product.rows, self.reductions)
         return OutputStore.of(
             dag,
             output,
@@ -273,14 +273,14 @@ class _Cut(WgmmaCut):
             product.rows,
             tile_columns=self.tiling.tile.stored_columns,
             by_map=by_map and not (product.steps or self.tiling.tile.window),
-            exits=self.exits,
+            reductions=self.reductions,
             operand_buffers=self.tiling.tile.operand_buffers,
         )
 
     @property
     def _go_out_as_pixels(self) -> bool:
         product = self.product
-        pays = self.exits.exist or not full_loads(product.dag, product.output)
+        pays = self.reductions.exist or not full_loads(product.dag, product.output)
         return pays and not product.pixels_problem(self.tiling.tile.n)
 
     @property
@@ -366,7 +366,7 @@ class _Cut(WgmmaCut):
         return (*image, TensorMap(self.weights, operands.filter_map(lines, sharers)))
 
     def outputs(self, slices: Slices, slices_at: int, totals: tuple[WorkspacePointer, ...]) -> tuple[Argument, ...]:
-        """``Epilogue::Output``, one for each class; ``totals``: of the exits."""
+        """``Epilogue::Output``, one for each class; ``totals``: of the reductions."""
         product = self.product
         if product.steps:
             return tuple(self._part(part, firsts, totals) for part, firsts in product.parts)
@@ -390,13 +390,13 @@ class _Cut(WgmmaCut):
         if stored is None:
             functor = generate(dag, accumulator=accumulator, vector_axis=part.space.rank - 1, space=part.space)
         else:
-            functor = handing_back(dag, part, accumulator, self.exits)
+            functor = handing_back(dag, part, accumulator, self.reductions)
             target = TensorPointer(stored.uid, firsts[stored.uid] * stored.element_bytes)
             # The second map is that of an operand, which is not read.
             maps = (TensorMap(target, pixel_layout(stored, part, self.tiling.tile.n)),) * 2
         extents = i32((part.rows // product.operands.groups, part.columns))
-        exits = self.exits.arguments(totals)
-        return Struct((*exits, *maps, *extents, part.map, part_arguments(dag, functor, firsts)))
+        reductions = self.reductions.arguments(totals)
+        return Struct((*reductions, *maps, *extents, part.map, part_arguments(dag, functor, firsts)))
 
     @property
     def _geometry(self) -> tuple[Argument, ...]:

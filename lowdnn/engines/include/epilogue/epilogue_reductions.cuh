@@ -1,4 +1,4 @@
-// Reductions at the exits of a MapEpilogue: of each column of what it stores; of each row, and of all elements, of one
+// Reductions in the epilogue of a MapEpilogue: of each column of what it stores; of each row, and of all elements, of one
 // tensor.
 //
 // Columns: every consumer warpgroup of the grid (a "worker") has totals of its own in the workspace, one for each
@@ -186,7 +186,7 @@ template <class Chunk, int CHUNKS, class Operator> struct WarpColumns<true, Chun
 };
 
 // Operator over the rows.
-template <class Tile, class Chunk, class Operator> struct ColumnExit {
+template <class Tile, class Chunk, class Operator> struct ColumnReduction {
   typedef typename TotalOf<Operator, f32>::Type Total;
   static constexpr int COLUMNS = Tile::COLUMNS;
   static constexpr int OWNED = (COLUMNS + WARPGROUP_SIZE - 1) / WARPGROUP_SIZE;  // columns of a thread, in a tile
@@ -205,7 +205,7 @@ template <class Tile, class Chunk, class Operator> struct ColumnExit {
   u32 first = NOWHERE;  // column of the tiles whose totals the warps have
   typename WarpColumns<USES_CHUNK, Chunk, COLUMNS / Chunk::WIDTH, Operator>::Type warp_columns;
 
-  __device__ __forceinline__ ColumnExit(const Output& output)
+  __device__ __forceinline__ ColumnReduction(const Output& output)
       : own(output.column_totals + worker_index(Tile::CONSUMER_WARPS / 4) * output.all_columns),
         columns(output.all_columns) {
     for (u32 first = 0; first < columns; first += COLUMNS) {
@@ -265,10 +265,10 @@ template <class Tile, class Chunk, class Operator> struct ColumnExit {
   }
 };
 
-template <class Tile, class Chunk> struct ColumnExit<Tile, Chunk, NoOperator> {
+template <class Tile, class Chunk> struct ColumnReduction<Tile, Chunk, NoOperator> {
   static constexpr bool USES_CHUNK = false;
   struct Output {};
-  __device__ __forceinline__ ColumnExit(const Output&) {}
+  __device__ __forceinline__ ColumnReduction(const Output&) {}
   template <int AREA_BYTES> __device__ __forceinline__ void begin(const TileWork&, u8*) const {}
   __device__ __forceinline__ void begin_store() const {}
   __device__ __forceinline__ void add(const u8*, int, u32) const {}
@@ -277,9 +277,9 @@ template <class Tile, class Chunk> struct ColumnExit<Tile, Chunk, NoOperator> {
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-// Operator over the columns of what the functor hands back as its exit: of 16 rows at a time, of which a lane sees
+// Operator over the columns of what the functor hands back to be reduced: of 16 rows at a time, of which a lane sees
 // parts of row l / 4 and of row l / 4 + 8.
-template <class Tile, class Operator> struct RowExit {
+template <class Tile, class Operator> struct RowReduction {
   typedef typename TotalOf<Operator, f32>::Type Total;
   static constexpr bool EXISTS = true;
 
@@ -291,7 +291,7 @@ template <class Tile, class Operator> struct RowExit {
   const Output& output;
   Total totals[2];
 
-  __device__ __forceinline__ RowExit(const Output& output) : output(output) {}
+  __device__ __forceinline__ RowReduction(const Output& output) : output(output) {}
 
   __device__ __forceinline__ void begin() { totals[0] = totals[1] = Operator::template neutral<f32>(); }
 
@@ -315,18 +315,18 @@ template <class Tile, class Operator> struct RowExit {
   }
 };
 
-template <class Tile> struct RowExit<Tile, NoOperator> {
+template <class Tile> struct RowReduction<Tile, NoOperator> {
   static constexpr bool EXISTS = false;
   struct Output {};
-  __device__ __forceinline__ RowExit(const Output&) {}
+  __device__ __forceinline__ RowReduction(const Output&) {}
   __device__ __forceinline__ void begin() const {}
   __device__ __forceinline__ void end(const TileWork&, u32, u32) const {}
 };
 
 // ---- everything -----------------------------------------------------------------------------------------------------
 
-// Operator over all elements of what the functor hands back as its exit.
-template <class Tile, class Operator> struct WholeExit {
+// Operator over all elements of what the functor hands back to be reduced.
+template <class Tile, class Operator> struct WholeReduction {
   typedef typename TotalOf<Operator, f32>::Type Total;
   static constexpr bool EXISTS = true;
 
@@ -337,7 +337,7 @@ template <class Tile, class Operator> struct WholeExit {
   Total* const own;
   Total total = Operator::template neutral<f32>();
 
-  __device__ __forceinline__ WholeExit(const Output& output)
+  __device__ __forceinline__ WholeReduction(const Output& output)
       : own(output.whole + worker_index(Tile::CONSUMER_WARPS / 4) * 4 + threadIdx.x / WARP_SIZE % 4) {}
 
   __device__ __forceinline__ void add(f32 value) { total = Operator::combine(total, Operator::prepare(value)); }
@@ -352,9 +352,9 @@ template <class Tile, class Operator> struct WholeExit {
   }
 };
 
-template <class Tile> struct WholeExit<Tile, NoOperator> {
+template <class Tile> struct WholeReduction<Tile, NoOperator> {
   static constexpr bool EXISTS = false;
   struct Output {};
-  __device__ __forceinline__ WholeExit(const Output&) {}
+  __device__ __forceinline__ WholeReduction(const Output&) {}
   __device__ __forceinline__ void finish() const {}
 };

@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "include/epilogue/exit_tile.cuh"
+#include "include/epilogue/tile_reductions.cuh"
 #include "include/epilogue/output_map.cuh"
 #include "include/tile/tile_mma.cuh"
 
@@ -10,7 +10,7 @@
 // output's contiguous axis, and hands them to the functor at the coordinates that an OutputMap gives.
 // Shared memory: WARP_ROWS * WARP_COLUMNS regions of WARP_M x (WARP_N + 8) accumulators over the pipeline's stages; the
 // padding keeps both directions free of all but two-way bank conflicts.
-// A value of the functor's may be reduced on its way (exit_tile.cuh).
+// A value of the functor's may be reduced on its way (tile_reductions.cuh).
 template <class Product> struct EpilogueTile {
   typedef typename Product::Accumulator Accumulator;
   static constexpr int PITCH = Product::WARP_N + 8;
@@ -18,13 +18,13 @@ template <class Product> struct EpilogueTile {
   static constexpr int BYTES = Product::WARP_ROWS * Product::WARP_COLUMNS * WARP_ELEMENTS * int(sizeof(Accumulator));
 
   template <class ColumnOperator, class RowOperator, class WholeOperator>
-  using Exits = TileExits<Product, PITCH, ColumnOperator, RowOperator, WholeOperator>;
+  using Reductions = TileReductions<Product, PITCH, ColumnOperator, RowOperator, WholeOperator>;
 
-  // slices: of the tile, where it has exits.
+  // slices: of the tile, where it has reductions.
   template <class Functor, int WIDTH, class Map, class Reductions>
   static __device__ __forceinline__ void run(const Product& product, u8* shared, TilePlace place, const Map& map,
-                                             const typename Functor::Args& arguments, Reductions exits,
-                                             const typename Reductions::Output& output, ExitSlices slices) {
+                                             const typename Functor::Args& arguments, Reductions reductions,
+                                             const typename Reductions::Output& output, ReductionSlices slices) {
     static_assert(Reductions::BYTES <= BYTES, "totals lie where the accumulators were");
     constexpr int GROUPS = Product::WARP_N / WIDTH;  // of WIDTH columns in a row
     const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
@@ -49,24 +49,24 @@ template <class Product> struct EpilogueTile {
       const i32 valid = min(i32(place.column_end - column), WIDTH);
       const typename Functor::Cursor cursor = Functor::cursor(arguments, coordinate);
       if constexpr (Reductions::EXIST) {
-        f32 exit[WIDTH];
-        Functor::template apply<WIDTH>(arguments, cursor, along, valid, values, exit);
-        exits.take(exit, valid, reinterpret_cast<f32*>(from));
+        f32 reduced[WIDTH];
+        Functor::template apply<WIDTH>(arguments, cursor, along, valid, values, reduced);
+        reductions.take(reduced, valid, reinterpret_cast<f32*>(from));
       } else {
         Functor::template apply<WIDTH>(arguments, cursor, along, valid, values);
       }
     }
     if constexpr (Reductions::EXIST) {
-      exits.finish(output, reinterpret_cast<const f32*>(staged), shared, place, slices);
+      reductions.finish(output, reinterpret_cast<const f32*>(staged), shared, place, slices);
     }
   }
 
-  // Runs the epilogue without exits.
+  // Runs the epilogue without reductions.
   template <class Functor, int WIDTH, class Map>
   static __device__ __forceinline__ void run(const Product& product, u8* shared, TilePlace place, const Map& map,
                                              const typename Functor::Args& arguments) {
-    typedef Exits<NoOperator, NoOperator, NoOperator> None;
-    run<Functor, WIDTH>(product, shared, place, map, arguments, None(), typename None::Output(), ExitSlices());
+    typedef Reductions<NoOperator, NoOperator, NoOperator> None;
+    run<Functor, WIDTH>(product, shared, place, map, arguments, None(), typename None::Output(), ReductionSlices());
   }
 
   // Writes the accumulators as they are: element (row, column) to slice[row * pitch + column].

@@ -10,19 +10,19 @@
 //
 // A warp turns TURNED_COLUMNS columns of its 16 rows at once in its staging area; their pitch keeps its writes in
 // different banks.
-template <class Tile, class Functor, int WIDTH, class Map, class Exits> struct TransposedFunctorEpilogue {
+template <class Tile, class Functor, int WIDTH, class Map, class Reductions> struct TransposedFunctorEpilogue {
   typedef typename Tile::Accumulator Accumulator;
-  typedef typename FunctorEpilogue<Tile, Functor, WIDTH, Map, PlainColumns, Exits>::Output Output;
+  typedef typename FunctorEpilogue<Tile, Functor, WIDTH, Map, PlainColumns, Reductions>::Output Output;
   static constexpr int TURNED_COLUMNS = STAGING_BUFFERS * 24, PITCH = 20;
   static constexpr int STAGING_BYTES = STAGING_BUFFERS * STAGING_BUFFER_BYTES, BARRIER_BYTES = 0;
   static_assert(TURNED_COLUMNS * PITCH * sizeof(Accumulator) <= STAGING_BYTES, "turned in the warp's staging area");
 
   const Output* output;  // of the tile's part of the output
   Accumulator* const area;
-  Exits exits;
+  Reductions reductions;
 
   __device__ __forceinline__ TransposedFunctorEpilogue(const Output& output, u8* staging, u32)
-      : output(&output), area(reinterpret_cast<Accumulator*>(staging)), exits(output) {}
+      : output(&output), area(reinterpret_cast<Accumulator*>(staging)), reductions(output) {}
 
   __device__ __forceinline__ void begin(const TileWork&, u32) const {}
 
@@ -33,17 +33,17 @@ template <class Tile, class Functor, int WIDTH, class Map, class Exits> struct T
     for (int part = 0; part < Tile::PARTS; ++part) {
       const u32 column = work.row + first_row + part * 64 + warp * STAGING_ROWS;
       if (column >= output->columns.count) continue;
-      exits.begin();
+      reductions.begin();
       chunks<0>(d[part], column, work);
-      if constexpr (Exits::EXIST) {
+      if constexpr (Reductions::EXIST) {
         const u32 slices = (output->rows + Tile::COLUMNS - 1) / Tile::COLUMNS;  // of a batch
         const u32 slice = work.batch * slices + work.column / Tile::COLUMNS;
-        if (work.column < output->rows) exits.end(*output, {slice, column, output->columns.count});
+        if (work.column < output->rows) reductions.end(*output, {slice, column, output->columns.count});
       }
     }
   }
 
-  __device__ __forceinline__ void finish() { exits.whole.finish(); }
+  __device__ __forceinline__ void finish() { reductions.whole.finish(); }
 
  private:
   struct alignas(WIDTH < 4 ? 4 * WIDTH : 16) Values { Accumulator v[WIDTH]; };
@@ -66,7 +66,7 @@ template <class Tile, class Functor, int WIDTH, class Map, class Exits> struct T
         to[PITCH + 8] = from[3];
       }
       __syncwarp();
-      store_groups<Functor, WIDTH, TURNED, STAGING_ROWS / WIDTH, Accumulator, Exits::EXIST>(
+      store_groups<Functor, WIDTH, TURNED, STAGING_ROWS / WIDTH, Accumulator, Reductions::EXIST>(
           *output, work.batch,
           [&](u32 within, u32 group) {
             return GroupPlace{row + within, column + group * WIDTH, output->columns.count};
@@ -77,16 +77,16 @@ template <class Tile, class Functor, int WIDTH, class Map, class Exits> struct T
             for (int i = 0; i < WIDTH; ++i) values[i] = staged.v[i];
           },
           [&](const f32(&values)[WIDTH], u32 within, u32 group, i32 valid) {
-            exits.take(values, valid);
+            reductions.take(values, valid);
             f32* to = reinterpret_cast<f32*>(area) + within * PITCH + group * WIDTH;
 #pragma unroll
             for (int i = 0; i < WIDTH; ++i) to[i] = values[i];
           });
-      if constexpr (Exits::EXIST) {
+      if constexpr (Reductions::EXIST) {
         const u32 first = work.batch * output->rows;
-        const ExitPlace down = {column / STAGING_ROWS, first + row, first + output->rows};
+        const ReductionPlace down = {column / STAGING_ROWS, first + row, first + output->rows};
         const auto at = [&](u32 row, u32 column) { return reinterpret_cast<const f32*>(area)[column * PITCH + row]; };
-        exits.template reduce<TURNED>(*output, at, output->columns.count - column, output->rows - row, down);
+        reductions.template reduce<TURNED>(*output, at, output->columns.count - column, output->rows - row, down);
       }
       chunks<FIRST + TURNED_COLUMNS>(d, column, work);
     }

@@ -8,7 +8,7 @@
 
 #pragma once
 
-#include "include/epilogue/exit_staged.cuh"
+#include "include/epilogue/staged_reductions.cuh"
 #include "include/epilogue/output_map.cuh"
 #include "include/tile/tile_schedule.cuh"
 #include "include/vector.cuh"
@@ -33,7 +33,7 @@ struct GroupPlace {
 // Hands ROWS x GROUPS groups of WIDTH neighbours to the functor, a warp's lanes along the rows: get(values, row, group)
 // fetches those of a group, which belong to place(row, group). What the functor reads for BATCH of a lane's groups is
 // in flight at once.
-// REDUCES: take(values, row, group, valid) gets what the functor hands back as its exit.
+// REDUCES: take(values, row, group, valid) gets what the functor hands back to be reduced.
 template <class Functor, int WIDTH, u32 ROWS, u32 GROUPS, class Accumulator, bool REDUCES, class Output, class Place,
           class Get, class Take>
 __device__ __forceinline__ void store_groups(const Output& output, u32 batch, const Place& place, const Get& get,
@@ -78,9 +78,9 @@ __device__ __forceinline__ void store_groups(const Output& output, u32 batch, co
       Accumulator values[WIDTH];
       get(values, row[i], group[i]);
       if constexpr (REDUCES) {
-        f32 exits[WIDTH];
-        Functor::template finish<WIDTH>(output.arguments, cursor[i], along[i], valid[i], loaded[i], values, exits);
-        take(exits, row[i], group[i], valid[i]);
+        f32 reductions[WIDTH];
+        Functor::template finish<WIDTH>(output.arguments, cursor[i], along[i], valid[i], loaded[i], values, reductions);
+        take(reductions, row[i], group[i], valid[i]);
       } else {
         Functor::template finish<WIDTH>(output.arguments, cursor[i], along[i], valid[i], loaded[i], values);
       }
@@ -93,15 +93,15 @@ __device__ __forceinline__ void store_groups(const Output& output, u32 batch, co
 //
 // A warp turns 16 rows of up to 64 columns at a time in its staging area; a lane then has one group of WIDTH columns in
 // every few rows, and what it reads for BATCH of them is in flight at once.
-// Exits: StagedExits, with PlainColumns only.
+// Reductions: StagedReductions, with PlainColumns only.
 template <class Tile, class Functor, int WIDTH, class Map, class Columns = PlainColumns,
-          class Exits = StagedExits<Tile, NoOperator, NoOperator, NoOperator, false>>
+          class Reductions = StagedReductions<Tile, NoOperator, NoOperator, NoOperator, false>>
 struct FunctorEpilogue {
   typedef typename Tile::Accumulator Accumulator;
   typedef WarpStaging<Accumulator> Staging;
   static constexpr int STAGING_BYTES = Staging::BYTES, BARRIER_BYTES = 0;
 
-  struct Output : Exits::Output {
+  struct Output : Reductions::Output {
     u32 rows;
     Columns columns;
     Map map;
@@ -110,10 +110,10 @@ struct FunctorEpilogue {
 
   const Output* output;  // of the tile's part of the output
   const Staging staged;
-  Exits exits;
+  Reductions reductions;
 
   __device__ __forceinline__ FunctorEpilogue(const Output& output, u8* staging, u32)
-      : output(&output), staged{reinterpret_cast<Accumulator*>(staging)}, exits(output) {}
+      : output(&output), staged{reinterpret_cast<Accumulator*>(staging)}, reductions(output) {}
 
   __device__ __forceinline__ void begin(const TileWork&, u32) const {}
 
@@ -124,18 +124,18 @@ struct FunctorEpilogue {
     for (int part = 0; part < Tile::PARTS; ++part) {
       const u32 row = work.row + first_row + part * 64 + warp * STAGING_ROWS;
       if (row >= output->rows) continue;
-      exits.begin();
+      reductions.begin();
       chunks<0>(d[part], row, work);
-      if constexpr (Exits::EXIST) {
+      if constexpr (Reductions::EXIST) {
         const u32 first = work.batch * output->rows;
         if (work.column < output->columns.count) {
-          exits.end(*output, {work.column / Tile::COLUMNS, first + row, first + output->rows});
+          reductions.end(*output, {work.column / Tile::COLUMNS, first + row, first + output->rows});
         }
       }
     }
   }
 
-  __device__ __forceinline__ void finish() { exits.whole.finish(); }
+  __device__ __forceinline__ void finish() { reductions.whole.finish(); }
 
  private:
   // The chunk of columns from FIRST on, and those after it.
@@ -153,7 +153,7 @@ struct FunctorEpilogue {
       }
       __syncwarp();
       store<COLUMNS>(row, output->columns.range(work.column + FIRST), work.batch);
-      if constexpr (Exits::EXIST) reduce<COLUMNS>(row, work.column + FIRST, work.batch);
+      if constexpr (Reductions::EXIST) reduce<COLUMNS>(row, work.column + FIRST, work.batch);
       chunks<FIRST + STAGING_COLUMNS>(d, row, work);
     }
   }
@@ -162,13 +162,13 @@ struct FunctorEpilogue {
   template <int COLUMNS> __device__ __forceinline__ void reduce(u32 row, u32 column, u32 batch) {
     if (column >= output->columns.count) return;
     const u32 slices = (output->rows + STAGING_ROWS - 1) / STAGING_ROWS;  // of a batch
-    const ExitPlace down = {batch * slices + row / STAGING_ROWS, column, output->columns.count};
+    const ReductionPlace down = {batch * slices + row / STAGING_ROWS, column, output->columns.count};
     const auto at = [&](u32 row, u32 column) { return reinterpret_cast<const f32&>(staged.at(row, column)); };
-    exits.template reduce<COLUMNS>(*output, at, output->rows - row, output->columns.count - column, down);
+    reductions.template reduce<COLUMNS>(*output, at, output->rows - row, output->columns.count - column, down);
   }
 
   template <int COLUMNS> __device__ __forceinline__ void store(u32 row, ColumnRange columns, u32 batch) {
-    store_groups<Functor, WIDTH, STAGING_ROWS, COLUMNS / WIDTH, Accumulator, Exits::EXIST>(
+    store_groups<Functor, WIDTH, STAGING_ROWS, COLUMNS / WIDTH, Accumulator, Reductions::EXIST>(
         *output, batch,
         [&](u32 within, u32 group) {
           return GroupPlace{row + within, columns.first + group * WIDTH, columns.end};
@@ -177,7 +177,7 @@ struct FunctorEpilogue {
           staged.template get<WIDTH>(values, within, group * WIDTH);
         },
         [&](const f32(&values)[WIDTH], u32 within, u32 group, i32 valid) {
-          exits.take(values, valid);
+          reductions.take(values, valid);
 #pragma unroll
           for (int i = 0; i < WIDTH; ++i) reinterpret_cast<f32&>(staged.at(within, group * WIDTH + i)) = values[i];
         });

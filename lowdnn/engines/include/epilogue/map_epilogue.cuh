@@ -3,13 +3,13 @@
 // Pairs of accumulators go to the functor, which hands back the output's value. Each warp turns its rows, CHUNK columns
 // at a time, through STAGING_BUFFERS of shared memory; of two, one is written while the other is stored. A full-size
 // operand (a residual) comes the same way: it is loaded AHEAD chunks ahead, from before the tile's multiplications on.
-// On its way the output, or another value of the functor's, may be reduced (exit_reductions.cuh).
+// On its way the output, or another value of the functor's, may be reduced (epilogue_reductions.cuh).
 // Target says how the output's map counts its rows, of which a whole warp stores a chunk; an operand's map has
 // (columns, rows, batch). Boxes are CHUNK x 16, swizzled over the bytes of a chunk's row.
 
 #pragma once
 
-#include "include/epilogue/exit_reductions.cuh"
+#include "include/epilogue/epilogue_reductions.cuh"
 #include "include/ptx/mbarrier.cuh"
 #include "include/epilogue/output_map.cuh"
 #include "include/ptx/shared_memory.cuh"
@@ -75,7 +75,7 @@ template <int AXES> struct PixelTarget {
 };
 
 // Functor's Result is the stored tensor's type, Element. It has a Handed0 of type Operand where there are AHEAD, and an
-// Exit where there is a RowOperator or a WholeOperator.
+// Reduced where there is a RowOperator or a WholeOperator.
 template <class Tile, class Functor, class Map, class Target, class Element, int AHEAD, class Operand,
           class ColumnOperator, class RowOperator, class WholeOperator>
 struct MapEpilogue {
@@ -90,9 +90,9 @@ struct MapEpilogue {
   static constexpr int STAGING_BYTES = BUFFERS * OutputChunk::BYTES + AHEAD * OperandChunk::BYTES;
   static constexpr int BARRIER_BYTES = AHEAD * MBARRIER_BYTES;
 
-  typedef ColumnExit<Tile, OutputChunk, ColumnOperator> Columns;
-  typedef RowExit<Tile, RowOperator> Rows;
-  typedef WholeExit<Tile, WholeOperator> Whole;
+  typedef ColumnReduction<Tile, OutputChunk, ColumnOperator> Columns;
+  typedef RowReduction<Tile, RowOperator> Rows;
+  typedef WholeReduction<Tile, WholeOperator> Whole;
 
   struct Output : Columns::Output, Rows::Output, Whole::Output {
     TensorMap tensor, operand;  // the operand's is not read where there is none
@@ -106,12 +106,12 @@ struct MapEpilogue {
   const u32 barriers;    // BARRIER_BYTES of this warp
   u32 stores = 0, loads = 0, uses = 0;
   u32 chunks, across;  // of the tile: that exist; of 16 rows
-  Columns column_exit;
-  Rows row_exit;
-  Whole whole_exit;
+  Columns column_reduction;
+  Rows row_reduction;
+  Whole whole_reduction;
 
   __device__ __forceinline__ MapEpilogue(const Output& output, u8* area, u32 barriers)
-      : output(&output), area(area), barriers(barriers), column_exit(output), row_exit(output), whole_exit(output) {
+      : output(&output), area(area), barriers(barriers), column_reduction(output), row_reduction(output), whole_reduction(output) {
     if (threadIdx.x == 0) prefetch(output.tensor);
     if constexpr (HAS_OPERAND) {
       if (threadIdx.x % WARP_SIZE == 0) {
@@ -124,7 +124,7 @@ struct MapEpilogue {
 
   // Starts to load the operand.
   __device__ __forceinline__ void begin(const TileWork& work, u32 first_row) {
-    column_exit.template begin<STAGING_BYTES>(work, area);
+    column_reduction.template begin<STAGING_BYTES>(work, area);
     if constexpr (HAS_OPERAND) {
       const u32 row = warp_row(work, first_row);
       const i32 columns = max(i32(output->columns) - i32(work.column), 0);  // none of a tile past the end
@@ -139,11 +139,11 @@ struct MapEpilogue {
                                       u32 first_row) {
     const u32 lane = threadIdx.x % WARP_SIZE, row = warp_row(work, first_row);
     u32 chunk = 0;
-    column_exit.begin_store();
+    column_reduction.begin_store();
 #pragma unroll
     for (int part = 0; part < Tile::PARTS; ++part) {
       const u32 part_row = row + part * 64;
-      row_exit.begin();
+      row_reduction.begin();
       const Target target(output->map, work, output->rows, part_row);
       typename Functor::Cursor cursor[2];
 #pragma unroll
@@ -167,19 +167,19 @@ struct MapEpilogue {
         __syncwarp();
         target.template store<OutputChunk>(output->tensor, to, column);
         if (lane == 0) bulk_commit();
-        column_exit.add(to, first / CHUNK, output->rows - part_row);
+        column_reduction.add(to, first / CHUNK, output->rows - part_row);
         load(work, row, chunk++ + AHEAD);
       }
-      if (work.column < output->columns) row_exit.end(work, part_row, output->rows);
+      if (work.column < output->columns) row_reduction.end(work, part_row, output->rows);
     }
-    if constexpr (Columns::USES_CHUNK) column_exit.end_store(free_buffer(stores));
+    if constexpr (Columns::USES_CHUNK) column_reduction.end_store(free_buffer(stores));
   }
 
   // Before the block ends: its shared memory is read until then; what was stored arrives before the kernel counts as
   // ended.
   __device__ __forceinline__ void finish() {
-    column_exit.template finish<STAGING_BYTES>(area);
-    whole_exit.finish();
+    column_reduction.template finish<STAGING_BYTES>(area);
+    whole_reduction.finish();
     bulk_wait_read<0>();
   }
 
@@ -272,14 +272,14 @@ struct MapEpilogue {
     typename Functor::Result results[2];
     const auto compute = [&](auto&... handed) {
       if constexpr (Rows::EXISTS || Whole::EXISTS) {
-        typename Functor::Exit exits[2];
-        Functor::template finish<2>(output->arguments, cursor, along, 2, loaded, values, handed..., results, exits);
+        typename Functor::Reduced reductions[2];
+        Functor::template finish<2>(output->arguments, cursor, along, 2, loaded, values, handed..., results, reductions);
         for (int i = 0; i < 2; ++i) {
           if constexpr (Rows::EXISTS) {
-            if (along < output->columns) row_exit.add(half, exits[i]);
+            if (along < output->columns) row_reduction.add(half, reductions[i]);
           }
           if constexpr (Whole::EXISTS) {
-            if (exists && along < output->columns) whole_exit.add(exits[i]);
+            if (exists && along < output->columns) whole_reduction.add(reductions[i]);
           }
         }
       } else {

@@ -1,4 +1,4 @@
-// Reductions at the exits of an epilogue whose functor stores, of a value of the functor's: of each column and each row
+// Reductions in the epilogue of an epilogue whose functor stores, of a value of the functor's: of each column and each row
 // of the output, and of all elements.
 //
 // A warp has 16 rows of a tile; the value lies where it staged the accumulators, some columns of them at a time. So it
@@ -9,7 +9,7 @@
 
 #pragma once
 
-#include "include/epilogue/exit_reductions.cuh"
+#include "include/epilogue/epilogue_reductions.cuh"
 #include "include/optional.cuh"
 
 // Totals of the output's columns, or of its rows (IS_ROW).
@@ -32,15 +32,15 @@ template <bool IS_ROW> struct StagedTotals<NoOperator, IS_ROW> {
 };
 
 // Where a warp's totals go: slice, first line, end of the lines that exist.
-struct ExitPlace {
+struct ReductionPlace {
   u32 slice, first, end;
 };
 
 template <class Tile, class ColumnOperator, class RowOperator, class WholeOperator, bool IS_TRANSPOSED>
-struct StagedExits {
+struct StagedReductions {
   typedef StagedTotals<ColumnOperator, false> Columns;
   typedef StagedTotals<RowOperator, true> Rows;
-  typedef WholeExit<Tile, WholeOperator> Whole;
+  typedef WholeReduction<Tile, WholeOperator> Whole;
   typedef typename Either<IS_TRANSPOSED, Columns, Rows>::Type Along;
   typedef typename Either<IS_TRANSPOSED, Rows, Columns>::Type Down;
   static constexpr bool EXIST = Columns::EXISTS || Rows::EXISTS || Whole::EXISTS;
@@ -50,7 +50,7 @@ struct StagedExits {
   typename Along::Total along;  // of row l % 16 and every second column from l / 16 on
   Whole whole;
 
-  __device__ __forceinline__ StagedExits(const Output& output) : whole(output) {}
+  __device__ __forceinline__ StagedReductions(const Output& output) : whole(output) {}
 
   // Before the first chunk of 16 rows.
   __device__ __forceinline__ void begin() { along = Along::Of::template neutral<f32>(); }
@@ -68,7 +68,7 @@ struct StagedExits {
   // A chunk of COLUMNS columns, of which `columns` exist, and `rows` rows: at(row, column) is the value. down: where
   // its columns go.
   template <int COLUMNS, class At>
-  __device__ __forceinline__ void reduce(const Output& output, const At& at, u32 rows, u32 columns, ExitPlace down) {
+  __device__ __forceinline__ void reduce(const Output& output, const At& at, u32 rows, u32 columns, ReductionPlace down) {
     const u32 lane = threadIdx.x % WARP_SIZE;
     __syncwarp();
     if constexpr (Along::EXISTS) {
@@ -89,7 +89,7 @@ struct StagedExits {
   }
 
   // Called after the last one; place: where the rows go.
-  __device__ __forceinline__ void end(const Output& output, ExitPlace place) {
+  __device__ __forceinline__ void end(const Output& output, ReductionPlace place) {
     if constexpr (Along::EXISTS) {
       along = Along::Of::combine(along, shuffle_down(along, STAGING_ROWS));
       const u32 lane = threadIdx.x % WARP_SIZE;
@@ -99,7 +99,7 @@ struct StagedExits {
 
  private:
   template <class Totals>
-  static __device__ __forceinline__ void store(const typename Totals::Output& output, ExitPlace place, u32 line,
+  static __device__ __forceinline__ void store(const typename Totals::Output& output, ReductionPlace place, u32 line,
                                                typename Totals::Total total) {
     if (place.first + line < place.end) output.line_totals[place.slice * output.lines + place.first + line] = total;
   }

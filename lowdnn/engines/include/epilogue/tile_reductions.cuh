@@ -1,4 +1,4 @@
-// Reductions at the exits of an EpilogueTile: of each column, of each row and of all elements of one value of the
+// Reductions in the epilogue of an EpilogueTile: of each column, of each row and of all elements of one value of the
 // functor's, in one tile.
 //
 // The value lies in shared memory where the accumulators were. Each warp reduces its part of the tile, and the warps
@@ -13,13 +13,13 @@
 #include "include/math/reduction_operators.cuh"
 
 // Which slices of the totals of columns and of rows are a tile's.
-struct ExitSlices {
+struct ReductionSlices {
   u32 columns, rows;
 };
 
 // Operator over each of LINES lines of a tile, columns or rows. A warp's part has WARP_LINES of them, LENGTH elements
 // long, of which element i of line l lies at l * LINE_STEP + i * STEP; SHARERS warps have parts of the same lines.
-template <class Operator, int LINES, int WARP_LINES, int LENGTH, int LINE_STEP, int STEP> struct LineExit {
+template <class Operator, int LINES, int WARP_LINES, int LENGTH, int LINE_STEP, int STEP> struct LineReduction {
   typedef typename TotalOf<Operator, f32>::Type Total;
   static constexpr bool EXISTS = true;
   static constexpr int OWNED = WARP_LINES / WARP_SIZE;
@@ -69,7 +69,7 @@ template <class Operator, int LINES, int WARP_LINES, int LENGTH, int LINE_STEP, 
 };
 
 template <int LINES, int WARP_LINES, int LENGTH, int LINE_STEP, int STEP>
-struct LineExit<NoOperator, LINES, WARP_LINES, LENGTH, LINE_STEP, STEP> {
+struct LineReduction<NoOperator, LINES, WARP_LINES, LENGTH, LINE_STEP, STEP> {
   static constexpr bool EXISTS = false;
   struct Output {};
   __device__ __forceinline__ void reduce(const f32*, u32) const {}
@@ -80,7 +80,7 @@ struct LineExit<NoOperator, LINES, WARP_LINES, LENGTH, LINE_STEP, STEP> {
 };
 
 // Operator over all elements.
-template <class Operator> struct BlockExit {
+template <class Operator> struct BlockReduction {
   typedef typename TotalOf<Operator, f32>::Type Total;
   static constexpr bool EXISTS = true;
 
@@ -112,7 +112,7 @@ template <class Operator> struct BlockExit {
   }
 };
 
-template <> struct BlockExit<NoOperator> {
+template <> struct BlockReduction<NoOperator> {
   static constexpr bool EXISTS = false;
   struct Output {};
   __device__ __forceinline__ void add(f32) const {}
@@ -121,10 +121,10 @@ template <> struct BlockExit<NoOperator> {
 };
 
 // All of them. PITCH: elements from one row of a warp's part to the next.
-template <class Product, int PITCH, class ColumnOperator, class RowOperator, class WholeOperator> struct TileExits {
-  typedef LineExit<ColumnOperator, Product::N, Product::WARP_N, Product::WARP_M, 1, PITCH> Columns;
-  typedef LineExit<RowOperator, Product::M, Product::WARP_M, Product::WARP_N, PITCH, 1> Rows;
-  typedef BlockExit<WholeOperator> Whole;
+template <class Product, int PITCH, class ColumnOperator, class RowOperator, class WholeOperator> struct TileReductions {
+  typedef LineReduction<ColumnOperator, Product::N, Product::WARP_N, Product::WARP_M, 1, PITCH> Columns;
+  typedef LineReduction<RowOperator, Product::M, Product::WARP_M, Product::WARP_N, PITCH, 1> Rows;
+  typedef BlockReduction<WholeOperator> Whole;
   static constexpr int COLUMN_BYTES = Columns::template bytes<Product::WARP_ROWS>();
   static constexpr int ROW_BYTES = Rows::template bytes<Product::WARP_COLUMNS>();
   static constexpr int BYTES = COLUMN_BYTES + ROW_BYTES + Product::THREADS / WARP_SIZE * 8;  // in `finish`
@@ -148,7 +148,7 @@ template <class Product, int PITCH, class ColumnOperator, class RowOperator, cla
 
   // All threads, after the last group. staged: of this warp, in `shared`, which is written again.
   __device__ __forceinline__ void finish(const Output& output, const f32* staged, u8* shared, const TilePlace& place,
-                                         ExitSlices slices) {
+                                         ReductionSlices slices) {
     const u32 warp = threadIdx.x / WARP_SIZE;
     const u32 warp_row = warp % Product::WARP_ROWS, warp_column = warp / Product::WARP_ROWS;
     const u32 first_row = warp_row * Product::WARP_M, first_column = warp_column * Product::WARP_N;

@@ -1,10 +1,10 @@
 // What a wgmma kernel does with its accumulators, chosen by the macro STORE:
 //
 //     STORE_FUNCTOR   the functor stores (FunctorEpilogue; macro VECTOR; COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR:
-//                     of reductions on the way, see exit_staged.cuh, NoOperator for none)
+//                     of reductions on the way, see staged_reductions.cuh, NoOperator for none)
 //     STORE_MAP       the functor hands its result back, which is stored by tensor map (MapEpilogue; macros
 //                     OUTPUT_TYPE; OPERAND_TYPE: of a full-size operand that comes by tensor map too, OPERAND_BUFFERS
-//                     chunks ahead, 0 for none; the same operators, see exit_reductions.cuh)
+//                     chunks ahead, 0 for none; the same operators, see epilogue_reductions.cuh)
 //     STORE_PIXELS    the same, where the output's rows are the pixels of an im2col map
 //     STORE_SLICE     they go to slice `split` of the workspace, and gemm/split_k_reduce.cu applies the epilogue
 //
@@ -30,11 +30,11 @@
 
 typedef StoredTile<Tile> Stored;
 #if STORE == STORE_FUNCTOR
-typedef StagedExits<Stored, COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR, TRANSPOSED> Exits;
+typedef StagedReductions<Stored, COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR, TRANSPOSED> Reductions;
 #if TRANSPOSED
-typedef TransposedFunctorEpilogue<Stored, Functor, VECTOR, Map, Exits> Epilogue;
+typedef TransposedFunctorEpilogue<Stored, Functor, VECTOR, Map, Reductions> Epilogue;
 #else
-typedef FunctorEpilogue<Stored, Functor, VECTOR, Map, PlainColumns, Exits> Epilogue;
+typedef FunctorEpilogue<Stored, Functor, VECTOR, Map, PlainColumns, Reductions> Epilogue;
 #endif
 #elif STORE == STORE_MAP
 typedef MapEpilogue<Stored, Functor, Map, RowTarget, OUTPUT_TYPE, OPERAND_BUFFERS, OPERAND_TYPE, COLUMN_OPERATOR,

@@ -134,7 +134,7 @@ struct TileWgmma {
   static_assert(!ANY_IS_RESIDENT || CLUSTER == 1, "a resident operand is not shared");
   typedef TileSchedule<ROWS, COLUMNS, CLUSTER_ROWS, CLUSTER_COLUMNS, CLUSTER_DEPTH> Schedule;
   typedef RingPosition<RING> Position;
-  static constexpr u32 FREE_BARRIER = 8;  // the first named barrier that neither turns nor exit_reductions.cuh use
+  static constexpr u32 FREE_BARRIER = 8;  // the first named barrier that neither turns nor epilogue_reductions.cuh use
   static_assert(ROWS % (64 * TEAM_WARPGROUPS) == 0, "whole parts of 64 rows for each warpgroup");
 
   u32 resident, stages, full, empty, resident_full;  // shared-memory addresses
