@@ -55,3 +55,23 @@ def test_verdicts(own: float, real: float, spread: float, multiple: float) -> No
     found["own"] = {"error": "what failed"}
     assert has_failed(found, 2.0)
     assert line_of(found, 2.0).startswith("FAIL")
+
+
+@pytest.mark.parametrize("more", ["", "lengths=2x5x1", "lengths=5x3x3 batch_first=1 proj=3"])
+def test_a_recurrent_network_gives_what_it_computes_for_each_sequence(more: str) -> None:
+    """y past the end of a sequence is 0; h and c are those of its last step."""
+    torch: Any = pytest.importorskip("torch", reason="the networks are torch's")
+    from tools.checks.frameworks.recurrent import recurrent
+
+    case = parse("pytorch", f"lstm t=5 b=3 i=4 h=6 layers=2 {more}")
+    torch.manual_seed(3)
+    module, (x, h, c) = recurrent(case)
+    lengths = [int(length) for length in case.word("lengths", "5x5x5").split("x")]
+    axis, rows, ends = int(not case.number("batch_first")), [], []
+    for number, length in enumerate(lengths):
+        alone = x.select(axis, number).unsqueeze(axis).narrow(1 - axis, 0, length)
+        y, last = module.network(alone, (h[:, [number]], c[:, [number]]))
+        rows.append(torch.nn.functional.pad(y.squeeze(axis), (0, 0, 0, 5 - length)))
+        ends.append(last)
+    wanted = [torch.stack(rows, axis), *(torch.cat(end, 1) for end in zip(*ends, strict=True))]
+    torch.testing.assert_close(module(x, h, c), torch.cat([tensor.flatten() for tensor in wanted]))

@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tools.checks.frameworks.cases import Case
 from tools.checks.frameworks.errors import Results
 from tools.checks.frameworks.networks import CLASSES, RESNET3D, RESNET50, UNet, resnet
+from tools.checks.frameworks.recurrent import MODULES, recurrent
 
 _TYPES = {
     "fp64": torch.float64,
@@ -24,8 +25,8 @@ _TYPES = {
 }
 _LAYOUTS = {2: torch.channels_last, 3: torch.channels_last_3d}
 #: Gradients of fp16 would be lost without it.
-_SCALES = {"fp16": 128.0}
-#: Results with dropout are averaged over as many draws, whose mean is the result without.
+_SCALES = {"fp16": "128"}
+#: Results with dropout are averaged over as many draws. The mean of attention is its result without.
 _DRAWS = 256
 
 
@@ -40,7 +41,7 @@ class Work:
         _configure(case)
         self._case, self._device = case, device
         self._precision = case.word("precision", "fp32")
-        self._scale = _SCALES.get(self._precision, 1.0)
+        self._scale = float(case.word("scale", _SCALES.get(self._precision, "1")))
         torch.manual_seed(1)
         module, inputs = _MAKERS.get(case.work, _network)(case)
         dtype = _TYPES[self._precision] if case.work not in NETWORKS else torch.float32
@@ -60,20 +61,18 @@ class Work:
     def results(self) -> Results:
         self._module.load_state_dict(self._initial)
         draws = _DRAWS if self._case.word("dropout") else 1
-        sums: dict[str, Any] = {}
-        for _ in range(draws):
-            for name, value in self._once(self._called, self._inputs, self._autocast()).items():
-                sums[name] = value.double() + sums.get(name, 0.0)
-        return {name: (value / draws).cpu().numpy() for name, value in sums.items()}
+        return self._mean(draws, lambda: self._once(self._called, self._inputs, self._autocast()))
 
     def reference(self) -> Results:
         self._module.load_state_dict(self._initial)
         dtype = next(iter(self._inputs)).dtype
         inputs = [tensor.detach().double() for tensor in self._inputs]
+        draws = _DRAWS if self._case.word("dropout") and self._case.work in MODULES else 1
+        exact = self._module.double()
         with torch.backends.cudnn.flags(enabled=False, deterministic=False, benchmark=False, allow_tf32=False):
-            found = self._once(self._module.double(), inputs, contextlib.nullcontext())
+            found = self._mean(draws, lambda: self._once(exact, inputs, contextlib.nullcontext()))
         self._module.to(dtype)
-        return {name: value.cpu().numpy() for name, value in found.items()}
+        return found
 
     def step(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
@@ -88,6 +87,14 @@ class Work:
 
     def close(self) -> None:
         torch.cuda.empty_cache()
+
+    @staticmethod
+    def _mean(draws: int, draw: Callable[[], dict[str, Any]]) -> Results:
+        sums: dict[str, Any] = {}
+        for _ in range(draws):
+            for name, value in draw().items():
+                sums[name] = value.double() + sums.get(name, 0.0)
+        return {name: (value / draws).cpu().numpy() for name, value in sums.items()}
 
     def _once(self, module: Callable[..., torch.Tensor], inputs: list[torch.Tensor], autocast: Any) -> dict[str, Any]:
         leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
@@ -196,4 +203,5 @@ _MAKERS: dict[str, Callable[[Case], Made]] = {
     "conv": _convolution,
     "batchnorm": _batch_norm,
     "attention": _attention,
+    **dict.fromkeys(MODULES, recurrent),
 }

@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental import rnn
 
 from tools.checks.frameworks.cases import Case
 from tools.checks.frameworks.errors import Results
 
-_TYPES: dict[str, Any] = {"tf32": jnp.float32, "fp16": jnp.float16, "bf16": jnp.bfloat16}
+_TYPES: dict[str, Any] = {"fp32": jnp.float32, "tf32": jnp.float32, "fp16": jnp.float16, "bf16": jnp.bfloat16}
 #: A function of the inputs in the type given, computed by cuDNN or by XLA alone.
 Function = Callable[..., Any]
 
@@ -121,7 +122,30 @@ def _attention(case: Case) -> tuple[Function, tuple[tuple[int, ...], ...]]:
     return function, (*shapes, (n, heads, q, kv)) if case.number("bias") else tuple(shapes)
 
 
+def _lstm(case: Case) -> tuple[Function, tuple[tuple[int, ...], ...]]:
+    """y, h and c, one behind the other; rows of y past the end of a sequence are 0."""
+    t, b, i, h = (case.number(name) for name in ("t", "b", "i", "h"))
+    is_both, layers = bool(case.number("bi")), case.number("layers", 1)
+    network = (i, h, layers, 0.0, is_both)
+    lengths = jnp.asarray([int(n) for n in case.word("lengths", "x".join([str(t)] * b)).split("x")], jnp.int32)
+    precision = lax.Precision.HIGHEST if case.word("precision") == "fp32" else None
+
+    def function(is_cudnn: bool, x: Any, hx: Any, cx: Any, weights: Any) -> Any:
+        space = weights * h**-0.5
+        if is_cudnn:
+            found = rnn.lstm(x, hx, cx, space, lengths, *network, precision)
+        else:
+            parts = rnn.unpack_lstm_weights(space, i, h, layers, is_both)
+            found = rnn.lstm_ref(x, hx, cx, *parts, lengths, *network)
+        return jnp.concatenate([array.ravel() for array in found])
+
+    states = (layers * (1 + is_both), b, h)
+    count = rnn.get_num_params_in_lstm(i, h, layers, is_both)
+    return function, ((b, t, i), states, states, (count,))
+
+
 _MAKERS: dict[str, Callable[[Case], tuple[Function, tuple[tuple[int, ...], ...]]]] = {
     "conv": _convolution,
     "attention": _attention,
+    "lstm": _lstm,
 }
