@@ -7,19 +7,32 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lowdnn.backend.handle import Handle
-    from lowdnn.frontend.device_tensor import DeviceTensor, from_numpy
+    from lowdnn.frontend.device_tensor import DeviceTensor, empty, from_numpy, zeros
     from lowdnn.frontend.handles import create_handle
     from lowdnn.frontend.python_graph import pygraph
+    from lowdnn.ops.tensor import channels_last_strides
 
 __version__ = "0.1.0"
-__all__ = ["DeviceTensor", "Handle", "create_handle", "from_numpy", "pygraph"]
+__all__ = [
+    "DeviceTensor",
+    "Handle",
+    "channels_last_strides",
+    "create_handle",
+    "empty",
+    "from_numpy",
+    "pygraph",
+    "zeros",
+]
 
 _HOMES = {
     "Handle": "lowdnn.backend.handle",
     "DeviceTensor": "lowdnn.frontend.device_tensor",
-    "from_numpy": "lowdnn.frontend.device_tensor",
+    "channels_last_strides": "lowdnn.ops.tensor",
     "create_handle": "lowdnn.frontend.handles",
+    "empty": "lowdnn.frontend.device_tensor",
+    "from_numpy": "lowdnn.frontend.device_tensor",
     "pygraph": "lowdnn.frontend.python_graph",
+    "zeros": "lowdnn.frontend.device_tensor",
 }
 
 

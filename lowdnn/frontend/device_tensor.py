@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -11,8 +12,9 @@ from numpy.typing import DTypeLike, NDArray
 from lowdnn import dtypes
 from lowdnn.backend.handle import Handle
 from lowdnn.enums import DataType
-from lowdnn.frontend.arguments import integers
+from lowdnn.frontend.arguments import integer, integers, shown
 from lowdnn.frontend.data_types import DataTypeLike, as_data_type, data_type, to_backend
+from lowdnn.frontend.tensor_views import permuted, reshaped, sliced
 from lowdnn.ops.tensor import has_overlap, packed_strides, span_elements
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.process_bound import ProcessBound
@@ -35,7 +37,7 @@ def from_numpy(
 ) -> DeviceTensor:
     """A device tensor with the shape and the values of ``array``.
 
-    data_type: of the device tensor; by default the array's own. Values are converted by the rules of ``dtypes``
+    data_type: the device tensor's; by default the array's own. Values are converted by the rules of ``dtypes``
     (round to nearest even, integers saturate); arrays of ml_dtypes types, and unsigned integers for a type that is
     stored as bits (bf16, fp8), are taken bit by bit.
     strides: in elements, one for each dimension, such as NHWC strides for an NCHW shape; by default C order.
@@ -54,6 +56,34 @@ def from_numpy(
     return tensor
 
 
+def empty(
+    shape: Sequence[int],
+    handle: Handle,
+    data_type: DataTypeLike = data_type.FLOAT,
+    strides: Sequence[int] | None = None,
+) -> DeviceTensor:
+    """A device tensor whose memory is not written.
+
+    shape, strides: in elements; strides are those of C order by default, ``channels_last_strides`` gives others.
+    Raises BadParamError, UnsupportedDataTypeError, DeviceAllocationFailedError.
+    """
+    return _allocated("empty", shape, handle, data_type, strides)
+
+
+def zeros(
+    shape: Sequence[int],
+    handle: Handle,
+    data_type: DataTypeLike = data_type.FLOAT,
+    strides: Sequence[int] | None = None,
+) -> DeviceTensor:
+    """A device tensor of zeros, which are written in the handle's stream. Arguments and errors are those of
+    ``empty``."""
+    tensor = _allocated("zeros", shape, handle, data_type, strides)
+    if tensor.size_bytes:
+        tensor.buffer.fill_bytes(0, handle.borrowed_stream())
+    return tensor
+
+
 class DeviceTensor(ProcessBound):
     """Memory of a handle's device with shape, strides (in elements) and data type; accepted by ``execute``.
 
@@ -62,13 +92,22 @@ class DeviceTensor(ProcessBound):
     ``numpy.asarray`` makes. Close with ``close`` or ``with``.
     """
 
-    def __init__(self, handle: Handle, shape: tuple[int, ...], strides: tuple[int, ...], data_type: DataType) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        data_type: DataType,
+        *,
+        buffer: DeviceBuffer | None = None,
+    ) -> None:
+        """buffer: the memory; new memory by default."""
         self.size_bytes = span_elements(shape, strides) * dtypes.info(data_type).size_bytes
         self.shape = shape
         self.strides = strides
         self.handle = handle
         self.stored_type = data_type
-        self.buffer = DeviceBuffer.allocate(
+        self.buffer = buffer or DeviceBuffer.allocate(
             handle.runtime.context, self.size_bytes, data_type=data_type, shape=shape, strides=strides, label="tensor"
         )
 
@@ -119,14 +158,60 @@ class DeviceTensor(ProcessBound):
         stored = _stored(array, self.stored_type)
         if has_overlap(self.shape, self.strides):
             _check_repeats(array, self.strides)
-        memory = np.zeros(span_elements(self.shape, self.strides), stored.dtype)
+        memory = self._memory_to_fill(stored)
         if memory.size:
             byte_strides = tuple(stride * stored.itemsize for stride in self.strides)
             np.lib.stride_tricks.as_strided(memory, self.shape, byte_strides)[...] = stored
             self.buffer.copy_from_host(memory, self.handle.borrowed_stream())
 
+    def _memory_to_fill(self, stored: NDArray[Any]) -> NDArray[Any]:
+        """The span of this tensor's elements on the host; a view's holds what lies between them."""
+        elements = span_elements(self.shape, self.strides)
+        if elements == stored.size or not self.buffer.is_borrowed:
+            return np.zeros(elements, stored.dtype)
+        return self.buffer.view(0, self.size_bytes).to_host(self.handle.borrowed_stream()).view(stored.dtype)
+
+    def view(self, shape: Sequence[int], strides: Sequence[int] | None = None, offset: int = 0) -> DeviceTensor:
+        """The same memory with another shape.
+
+        strides: in elements; those of C order by default.  offset: elements from this tensor's first one to the view's.
+        A view keeps the memory from being collected; once its tensor is closed, a view has no address.
+        Raises BadParamError for negative numbers, SizeInsufficientError for elements outside of this tensor.
+        """
+        dims, steps = _layout("tensor.view", shape, strides)
+        element_bytes = dtypes.info(self.stored_type).size_bytes
+        offset_bytes = integer(offset, "tensor.view.offset", 0) * element_bytes
+        size_bytes = span_elements(dims, steps) * element_bytes
+        buffer = self.buffer.view(offset_bytes, size_bytes, data_type=self.stored_type, shape=dims, strides=steps)
+        return DeviceTensor(self.handle, dims, steps, self.stored_type, buffer=buffer)
+
+    def reshape(self, shape: Sequence[int]) -> DeviceTensor:
+        """A view with another shape and the elements in the same row-major order; one extent may be -1.
+
+        Raises ShapeMismatchError for another number of elements, BadParamError unless this tensor is packed.
+        """
+        return self.view(reshaped(self.shape, self.strides, shape))
+
+    def permute(self, axes: Sequence[int]) -> DeviceTensor:
+        """A view whose axis i is this tensor's axis ``axes[i]``.
+
+        Raises BadParamError unless each axis is there once.
+        """
+        chosen = permuted(len(self.shape), axes)
+        return self.view([self.shape[axis] for axis in chosen], [self.strides[axis] for axis in chosen])
+
+    #: A loop over elements would copy each by itself.
+    __iter__: ClassVar[None] = None
+
+    def __getitem__(self, index: object) -> DeviceTensor:
+        """A view of the elements that integers, slices with positive steps and an ellipsis choose, as in NumPy.
+
+        Raises IndexError for an index out of range or too many of them, BadParamError for anything else.
+        """
+        return self.view(*sliced(self.shape, self.strides, index))
+
     def close(self) -> None:
-        """Frees the memory. Closing twice does nothing."""
+        """Frees the memory; a view frees nothing. Closing twice does nothing."""
         self.buffer.close()
 
     @property
@@ -154,6 +239,30 @@ class DeviceTensor(ProcessBound):
 
     def __repr__(self) -> str:
         return f"<DeviceTensor {list(self.shape)}, strides {list(self.strides)}, {self.stored_type.name}>"
+
+
+def _allocated(
+    method: str, shape: Sequence[int], handle: Handle, kind: DataTypeLike, strides: Sequence[int] | None
+) -> DeviceTensor:
+    if not isinstance(handle, Handle):
+        raise AttributeTypeError.at(f"{method}.handle", expected="a Handle", got=shown(handle))
+    dims, steps = _layout(method, shape, strides)
+    where = f"{method}.data_type"
+    return DeviceTensor(handle, dims, steps, to_backend(as_data_type(kind, where), where))
+
+
+def _layout(
+    method: str, shape: Sequence[int], strides: Sequence[int] | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides as tuples.
+
+    Raises OutOfBoundError for a negative one, BadParamError where there are not as many strides as extents.
+    """
+    dims = integers(shape, f"{method}.shape", 0)
+    steps = packed_strides(dims) if strides is None else integers(strides, f"{method}.strides", 0)
+    if len(steps) != len(dims):
+        raise BadParamError.at(f"{method}.strides", expected=f"{len(dims)} strides", got=list(steps))
+    return dims, steps
 
 
 def _check_array(array: object, where: str) -> None:

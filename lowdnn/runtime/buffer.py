@@ -61,6 +61,22 @@ class DeviceBuffer(Owned):
         address = context.allocate(size_bytes, label or "DeviceBuffer")
         return cls(context, address, size_bytes, data_type=data_type, shape=shape, strides=strides, is_borrowed=False)
 
+    def view(
+        self,
+        offset_bytes: int,
+        size_bytes: int,
+        *,
+        data_type: DataType | None = None,
+        shape: tuple[int, ...] | None = None,
+        strides: tuple[int, ...] | None = None,
+    ) -> DeviceBuffer:
+        """A part of this memory, which is valid as long as this buffer is open.
+
+        Raises SizeInsufficientError where the part reaches past the end of this buffer.
+        """
+        self._check_fits("view", offset_bytes + size_bytes)
+        return _View(self, offset_bytes, size_bytes, data_type, shape, strides)
+
     @property
     def address(self) -> int:
         return self._open_handle()
@@ -184,6 +200,27 @@ class DeviceBuffer(Owned):
     def _destroy(self, handle: int) -> None:
         if handle:
             self.context.driver.mem_free(handle)
+
+
+class _View(DeviceBuffer):
+    """A part of another buffer, which it keeps from being collected."""
+
+    def __init__(
+        self,
+        base: DeviceBuffer,
+        offset_bytes: int,
+        size_bytes: int,
+        data_type: DataType | None,
+        shape: tuple[int, ...] | None,
+        strides: tuple[int, ...] | None,
+    ) -> None:
+        address = base.address + offset_bytes
+        super().__init__(base.context, address, size_bytes, data_type=data_type, shape=shape, strides=strides)
+        self._base = base
+
+    def _open_handle(self) -> int:
+        self._base._open_handle()
+        return super()._open_handle()
 
 
 def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Any
 
@@ -14,12 +15,14 @@ import lowdnn
 import lowdnn.frontend as cudnn
 from lowdnn.backend import Handle
 from lowdnn.enums import DataType
+from lowdnn.ops.tensor import packed_strides
 from lowdnn.status import (
     AttributeTypeError,
     BadParamError,
     DeviceAllocationFailedError,
     NotInitializedError,
     ShapeMismatchError,
+    SizeInsufficientError,
     UnsupportedDataTypeError,
 )
 
@@ -112,6 +115,94 @@ def test_empty_scalar_and_unit_shapes(handle: Handle, shape: tuple[int, ...]) ->
         back = tensor.numpy()
     assert back.shape == shape
     np.testing.assert_array_equal(back, array)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (), (0, 3)])
+def test_new_tensors_have_the_layout_asked_for(handle: Handle, shape: tuple[int, ...]) -> None:
+    strides = lowdnn.channels_last_strides(shape)
+    with lowdnn.zeros(shape, handle, cudnn.data_type.HALF, strides) as zeros, lowdnn.empty(shape, handle) as empty:
+        assert (zeros.shape, zeros.strides, zeros.dtype) == (shape, strides, cudnn.data_type.HALF)
+        np.testing.assert_array_equal(zeros.numpy(), np.zeros(shape, np.float16))
+        assert (empty.shape, empty.strides, empty.dtype) == (shape, packed_strides(shape), cudnn.data_type.FLOAT)
+        empty.copy_from(np.ones(shape, np.float32))
+        assert (empty.numpy() == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda h: lowdnn.empty((2, -1), h), BadParamError, "empty.shape: expected integers from 0"),
+        (lambda h: lowdnn.zeros((2, 3), h, strides=(3,)), BadParamError, "zeros.strides: expected 2 strides, got [3]"),
+        (lambda h: lowdnn.zeros((2,), h, "int7"), UnsupportedDataTypeError, "zeros.data_type"),
+        (lambda h: lowdnn.empty((2,), "cuda"), AttributeTypeError, "empty.handle: expected a Handle"),
+        (lambda h: lowdnn.empty(3, h), AttributeTypeError, "empty.shape: expected a sequence of integers"),
+        (lambda h: lowdnn.zeros((4,), h).view((3,), offset=2), SizeInsufficientError, "at most 16 bytes, got 20"),
+        (lambda h: lowdnn.zeros((4,), h).reshape((3, -1)), ShapeMismatchError, "expected 4 elements, got [3, -1]"),
+        (lambda h: lowdnn.zeros((4,), h).reshape((-1, -1)), BadParamError, "expected at most one -1"),
+        (lambda h: lowdnn.zeros((2, 3), h).permute((1, 0)).reshape((6,)), BadParamError, "packed in row-major order"),
+        (lambda h: lowdnn.zeros((2, 3), h).permute((0, 0)), BadParamError, "expected each of 2 axes once, got [0, 0]"),
+        (lambda h: lowdnn.zeros((2, 3), h)[::-1], BadParamError, "expected slices with positive steps"),
+        (lambda h: lowdnn.zeros((2, 3), h)[..., ...], BadParamError, "expected at most one ellipsis"),
+        (lambda h: lowdnn.zeros((2, 3), h)[1.5], AttributeTypeError, "expected integers"),
+        (lambda h: lowdnn.zeros((2, 3), h)[2], IndexError, "expected -2 to 1 along axis 0, got 2"),
+        (lambda h: lowdnn.zeros((2, 3), h)[0, 0, 0], IndexError, "expected at most 2 indices, got 3"),
+    ],
+)
+def test_bad_layouts_and_views(handle: Handle, make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        make(handle)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda t: t[1],
+        lambda t: t[-1, 2],
+        lambda t: t[:, 1:3, ::2],
+        lambda t: t[..., 3],
+        lambda t: t[0, ..., 1:2],
+        lambda t: t[1, 2, 3],
+        lambda t: t[2:, 1],
+        lambda t: t[:, 1:][:, :, 1:3],
+        lambda t: t.reshape((4, -1)),
+        lambda t: t.reshape((24,))[3:9].reshape((2, 3)),
+    ],
+)
+def test_views_choose_what_numpy_chooses(handle: Handle, choose: Any) -> None:
+    with lowdnn.from_numpy(VALUES.astype(np.float32), handle) as tensor:
+        view, expected = choose(tensor), choose(VALUES.astype(np.float32))
+        assert view.shape == expected.shape
+        np.testing.assert_array_equal(view.numpy(), expected)
+        view.copy_from(-expected)
+        changed = VALUES.astype(np.float32)
+        changed.flat[choose(VALUES)] *= -1
+        np.testing.assert_array_equal(tensor.numpy(), changed)
+
+
+def test_axes_in_another_order(handle: Handle) -> None:
+    with lowdnn.from_numpy(VALUES.astype(np.float32), handle) as tensor:
+        view = tensor.permute((2, 0, -2))
+        assert view.strides == (1, 12, 4)
+        np.testing.assert_array_equal(view.numpy(), VALUES.transpose(2, 0, 1))
+
+
+def test_a_view_of_a_closed_tensor_has_no_address(handle: Handle) -> None:
+    tensor = lowdnn.zeros((4,), handle)
+    view = tensor[1:]
+    assert view.ptr == tensor.ptr + 4
+    view.close()
+    assert tensor.numpy().sum() == 0
+    second = tensor[1:][1:]
+    tensor.close()
+    with pytest.raises(NotInitializedError):
+        _ = second.ptr
+
+
+def test_a_view_keeps_the_memory(handle: Handle) -> None:
+    view = lowdnn.from_numpy(VALUES.astype(np.float32), handle)[1]
+    gc.collect()
+    np.testing.assert_array_equal(view.numpy(), VALUES[1])
 
 
 def test_bad_arguments(handle: Handle) -> None:
