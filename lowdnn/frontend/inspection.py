@@ -9,6 +9,7 @@ from typing import Any
 from lowdnn.frontend.builder import GraphBuilder
 from lowdnn.frontend.graph_nodes import Node
 from lowdnn.frontend.graph_tensor import Tensor
+from lowdnn.frontend.listing import listing
 from lowdnn.one_line import one_line
 from lowdnn.ops.base import outputs_of
 from lowdnn.status import BadParamError
@@ -73,6 +74,17 @@ class InspectionMethods(GraphBuilder):
             ],
             "tensors": {name: _facts(tensor) for name, tensor in self.tensors.items()},
         }
+
+    def __str__(self) -> str:
+        """A list of inputs, operations and outputs."""
+        types = {
+            "io": self.context.io_data_type,
+            "intermediate": self.context.intermediate_data_type,
+            "compute": self.context.compute_data_type,
+        }
+        title = f"pygraph {self.name!r}: {', '.join(f'{use} {kind.name}' for use, kind in types.items())}"
+        operations = [type(operation).__name__ for operation in self._graph.operations] if self._graph else []
+        return listing(title, self.get_inputs(), self.nodes, self.get_outputs(), operations)
 
     def __repr__(self) -> str:
         """``inspect()`` as JSON, with the graph's name."""

@@ -59,6 +59,7 @@ from lowdnn.frontend.random_numbers import RandomMethods
 from lowdnn.frontend.refused_methods import RefusedMethods
 from lowdnn.frontend.resampling import ResampleMethods
 from lowdnn.frontend.rotary import RopeMethods
+from lowdnn.frontend.running import run
 from lowdnn.frontend.serialization import dump, load
 from lowdnn.frontend.softmax import SoftmaxMethods
 from lowdnn.graph.graph import OperationGraph
@@ -294,6 +295,28 @@ class pygraph(
         plans = self._planned()
         prepared = plans.prepare(plans.usable(index), chosen)
         prepared.with_shapes(shapes).execute(self._complete(values), workspace, chosen)  # type: ignore[arg-type]
+
+    def run(
+        self, values: Mapping[Any, object] | None = None, /, *, handle: Handle | None = None, **named: object
+    ) -> dict[str, Any]:
+        """Executes the graph and waits; returns its outputs by name. Builds the graph at first use.
+
+        named: the value of each input by its tensor's name; keys of ``values`` may be tensors and uids too. A NumPy
+        array is copied to the device in the data type and strides of its tensor. A by-value tensor takes a number.
+        Other values are those of ``execute``. An output that is given is written in place.
+        handle: the graph's own by default.
+
+        Other outputs are new: PyTorch tensors where an input on the GPU is one, otherwise DeviceTensors. They and the
+        workspace are allocated at each call, where ``execute`` allocates nothing and does not wait.
+
+        Raises BadParamError for a name that the graph does not have, ShapeMismatchError for a NumPy array of another
+        shape, and what ``execute`` raises.
+        """
+        if handle is not None and not isinstance(handle, Handle):
+            raise AttributeTypeError.at("run.handle", expected="a Handle", got=repr(handle))
+        chosen = handle or self._open_handle()
+        self._ready(chosen)
+        return run(self, self._complete({**(values or {}), **named}), chosen)
 
     def get_cuda_graph_retention(self) -> CudaGraphRetention:
         return self._retention

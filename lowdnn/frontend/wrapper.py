@@ -49,6 +49,7 @@ _LIFE_CYCLE = frozenset(
         "get_plan_name_at_index",
         "key",
         "populate_cuda_graph",
+        "run",
         "select_behavior_notes",
         "select_numeric_notes",
         "select_plan",

@@ -72,7 +72,7 @@ def test_every_method_makes_a_node(method: str) -> None:
     assert node.method == method
     assert [id(tensor) for tensor in node.outputs.values()][: len(outputs)] == list(map(id, outputs))
     assert {id(tensor) for tensor in node.inputs.values()} <= {id(tensor) for tensor in graph._used()}
-    assert json.loads(str(graph))["nodes"][0]["type"] == node.node_type.name
+    assert json.loads(repr(graph))["nodes"][0]["type"] == node.node_type.name
 
 
 def test_every_node_type_that_a_method_has_is_met() -> None:
@@ -141,11 +141,11 @@ def test_inspect_has_plain_values() -> None:
     }
 
 
-def test_a_printed_graph_is_json(handle: Handle) -> None:
+def test_the_representation_of_a_graph_is_json(handle: Handle) -> None:
     case = MatmulBias(handle)
     for step in (lambda: None, case.graph.validate, case.graph.build):
         step()
-        assert json.loads(str(case.graph)) == {"name": "mlp", **case.graph.inspect()}
+        assert json.loads(repr(case.graph)) == {"name": "mlp", **case.graph.inspect()}
     assert repr(pygraph("a\u2028\x1b")).isprintable()
 
 
@@ -160,3 +160,37 @@ def test_nodes_are_those_of_cudnn_frontend() -> None:
         found = f"{' '.join(sorted(node.inputs))} -> {' '.join(node.outputs)}"
         assert (node.node_type.name, found) == (node_type, ports), method
     assert {head.split()[0] for head, _ in rows} <= set(calls.METHODS)
+
+
+def test_a_graph_reads_as_a_list() -> None:
+    graph = pygraph("block", HALF, FLOAT, FLOAT, sm_version=90)
+    x = graph.tensor([2, 8, 4, 4], [128, 1, 32, 8], name="x")
+    w = graph.tensor([8, 8, 1, 1], name="w")
+    shift = graph.tensor([1, 1, 1, 1], is_pass_by_value=True, name="shift")
+    y = graph.conv_fprop(x, w, padding=[0, 0], stride=[1, 1], dilation=[1, 1], name="conv")
+    graph.add(graph.mul(y, 0.5), shift, name="add").set_output(True).set_name("y").set_stride([512, 1, 128, 16])
+    assert "not inferred yet" in str(graph)
+    graph.validate()
+    assert (
+        str(graph)
+        == """\
+pygraph 'block': io HALF, intermediate FLOAT, compute FLOAT
+  inputs
+    x      HALF  [2, 8, 4, 4], channels last
+    w      HALF  [8, 8, 1, 1]
+    shift  HALF  [1, 1, 1, 1], passed by value
+  operations
+    conv::Y       = conv_fprop(image=x, weight=w, padding=[0, 0], stride=[1, 1], dilation=[1, 1])
+    mul.0::OUT_0  = mul(IN_0=conv::Y, IN_1=0.5)
+    y             = add(IN_0=mul.0::OUT_0, IN_1=shift)
+  outputs
+    y  HALF  [2, 8, 4, 4], strides [512, 1, 128, 16]"""
+    )
+
+
+def test_a_graph_that_was_read_lists_its_operations(handle: Handle) -> None:
+    case = MatmulBias(handle)
+    case.graph.build()
+    restored = pygraph(handle=handle)
+    restored.deserialize(handle, case.graph.serialize())
+    assert "  operations\n    MatmulOperation\n    PointwiseOperation\n    PointwiseOperation\n" in str(restored)

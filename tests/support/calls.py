@@ -19,7 +19,7 @@ Arguments = Callable[[pygraph], dict[str, Any]]
 #: How names of pygraph's methods that add no operation begin.
 OTHERS = (
     *("tensor", "get_", "build", "execute", "select_", "deselect_", "create_", "check_", "query_", "explain"),
-    *("validate", "key", "serialize", "deserialize", "handle", "nodes", "find_tensor", "inspect"),
+    *("validate", "key", "serialize", "deserialize", "handle", "nodes", "find_tensor", "inspect", "run"),
     *("populate_cuda_graph", "update_cuda_graph", "plans", "context", "backend_plan_entries", "selected_engine"),
 )
 

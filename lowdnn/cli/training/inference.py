@@ -27,7 +27,7 @@ def logits(session: Session, network: Network, images: NDArray[np.float32]) -> N
     rows = graph.reshape(x).set_dim((1, len(images), dims_of(weight.value)[1]))
     y = session.zeros((1, len(images), CLASSES))
     graph.write(graph.bias(graph.matmul(rows, graph.read(weight.value)), graph.read(bias.master)), y)
-    graph.built().run()
+    graph.built().launch()
     result: NDArray[np.float32] = session.read_back(y)[0]
     return result
 

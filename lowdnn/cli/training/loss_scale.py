@@ -35,11 +35,11 @@ class LossScale:
 
     def check(self) -> None:
         """Looks at the gradients, before an update."""
-        self._check.run()
+        self._check.launch()
 
     def adapt(self) -> None:
         """Chooses the scale of the next step, after an update."""
-        self._adapt.run()
+        self._adapt.launch()
 
     def _check_graph(self, session: Session, parameters: Parameters) -> BoundGraph:
         graph = session.graph("gradient check")

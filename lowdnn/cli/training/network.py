@@ -72,12 +72,12 @@ class Network:
     def forward(self) -> None:
         for layer in self._layers:
             for graph in layer.forward:
-                graph.run()
+                graph.launch()
 
     def backward(self) -> None:
         for layer in reversed(self._layers):
             for graph in layer.backward:
-                graph.run()
+                graph.launch()
 
     def update(self, rate: float) -> None:
         self._sgd.update(rate)

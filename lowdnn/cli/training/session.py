@@ -59,7 +59,7 @@ class BoundGraph(cudnn.pygraph):
         plan = self._selected().plan
         return tuple(re.sub(r"^eng\d+_|_k\d+=.*$", "", name) for name in plan.parts or (plan.name,))
 
-    def run(self, values: dict[cudnn.Tensor, float] | None = None) -> None:
+    def launch(self, values: dict[cudnn.Tensor, float] | None = None) -> None:
         """Launches the graph; ``values``: those of by-value tensors."""
         self.execute(self._memory if values is None else self._memory | values, self._workspace)
 

@@ -52,6 +52,6 @@ class Sgd:
         """One update of all parameters with the learning rate ``rate``."""
         if self._loss_scale is not None:
             self._loss_scale.check()
-        self._graph.run({self._rate: rate})
+        self._graph.launch({self._rate: rate})
         if self._loss_scale is not None:
             self._loss_scale.adapt()
