@@ -57,6 +57,7 @@ def test_verdicts(own: float, real: float, spread: float, multiple: float) -> No
     assert line_of(found, 2.0).startswith("FAIL")
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("more", ["", "lengths=2x5x1", "lengths=5x3x3 batch_first=1 proj=3"])
 def test_a_recurrent_network_gives_what_it_computes_for_each_sequence(more: str) -> None:
     """y past the end of a sequence is 0; h and c are those of its last step."""
