@@ -38,8 +38,8 @@ def captured(function: Timed, slots: int) -> Captured:
     for _ in range(2):
         function(0)
     torch.cuda.synchronize()
-    is_consuming = isinstance(function, Consuming)
-    launches = slots if is_consuming else launches_for(elapsed_us(lambda: function(0)), slots)
+    restore = function.restore if isinstance(function, Consuming) else None
+    launches = slots if restore else launches_for(elapsed_us(lambda: function(0)), slots)
     kept: list[object] = [None] * slots
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -47,7 +47,7 @@ def captured(function: Timed, slots: int) -> Captured:
             kept[launch % slots] = function(launch % slots)
     graph.replay()
     torch.cuda.synchronize()
-    return Captured(graph.replay, launches, kept, function.restore if isinstance(function, Consuming) else None)
+    return Captured(graph.replay, launches, kept, restore)
 
 
 def elapsed_us(work: Callable[[], object]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,14 +32,7 @@ def recurrent_peers(case: RnnCase, data: CaseData) -> dict[str, Any]:
         raise ValueError(f"{case}: expected sequences of one length, time outermost, first states, and a plain network")
     network = _Network(case, data)
     if case.dir == "bwd":
-        passed = [network.forward(slot) for slot in range(data.slots)]
-        saved = [found[3].clone() for found in passed]
-
-        def restore() -> None:
-            for found, reserve in zip(passed, saved, strict=True):
-                found[3].copy_(reserve)
-
-        return {"cudnn": Consuming(lambda slot: network.backward(slot, passed[slot]), restore)}
+        return {"cudnn": Consuming(network.backward, network.restore)}
     return {"cudnn": lambda slot: network.results(network.forward(slot))}
 
 
@@ -70,9 +64,19 @@ class _Network:
         by_port = dict(zip(("y", "hy", "cy"), found, strict=False))
         return [by_port.get(port) for port in self._data.output_names]
 
-    def backward(self, slot: int, passed: Sequence[torch.Tensor]) -> Tensors:
+    @cached_property
+    def passed(self) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """y of each copy, its reserve space, and what this held before the gradients overwrote it."""
+        found = [self.forward(slot) for slot in range(self._data.slots)]
+        return [(y, reserve, reserve.clone()) for y, _, _, reserve, _ in found]
+
+    def restore(self) -> None:
+        for _, reserve, kept in self.passed:
+            reserve.copy_(kept)
+
+    def backward(self, slot: int) -> Tensors:
         """dx, dhx, of an LSTM dcx, and dw."""
-        y, reserve = passed[0], passed[3]
+        y, reserve, _ = self.passed[slot]
         weights, space = self._weights(slot)
         dhy, dcy = self._states(slot, "y", "d")
         dx, dhx, dcx, dw = _aten._cudnn_rnn_backward(
