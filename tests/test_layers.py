@@ -70,6 +70,7 @@ LIBRARY = Order(
         ("adv",),
         ("cases",),
         ("bench", "capi", "frontend"),
+        ("guide",),
         ("cli",),
         ("__main__",),
     ),

@@ -1,4 +1,4 @@
-"""The ``lowdnn`` command: ``info``, ``run``, ``demo``."""
+"""The ``lowdnn`` command: ``info``, ``run``, ``demo``, ``guide``."""
 
 from __future__ import annotations
 
@@ -50,6 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_run_arguments(run)
     demo = commands.add_parser("demo", help="train a convolutional network on handwritten digits; exit 1 under 97 %%")
     _add_demo_arguments(demo)
+    guide = commands.add_parser("guide", help="pages on how lowdnn is used and built, recipes, and the reference")
+    guide.add_argument("topic", nargs="?", metavar="TOPIC", help="the page to print (default: the list of topics)")
     return parser
 
 
@@ -105,7 +107,13 @@ def _demo(arguments: argparse.Namespace) -> int:
     return demo(arguments)
 
 
-_COMMANDS = {"info": _info, "run": _run, "demo": _demo}
+def _guide(arguments: argparse.Namespace) -> int:
+    from lowdnn.cli.guide import guide
+
+    return guide(arguments)
+
+
+_COMMANDS = {"info": _info, "run": _run, "demo": _demo, "guide": _guide}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,37 @@
+"""Every topic of the guide has a page with a title, and ``lowdnn guide`` prints them."""
+
+from __future__ import annotations
+
+import pytest
+
+from lowdnn.cli.main import main
+from lowdnn.guide.pages import page, topics
+from lowdnn.status import BadParamError
+
+
+@pytest.mark.parametrize("topic", topics())
+def test_page_has_a_title(topic: str) -> None:
+    found = page(topic)
+    assert found.topic == topic
+    assert 3 <= len(found.title) <= 120
+    assert found.title in found.text
+
+
+def test_command_lists_every_topic(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["guide"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == list(topics())
+
+
+def test_command_prints_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["guide", "convolution_gradients"]) == 0
+    assert capsys.readouterr().out == page("recipes/convolution_gradients").text
+
+
+def test_unknown_topic_names_those_that_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(
+        BadParamError, match=r"expected one of .*recipes/convolution_gradients.*got 'recipes/convolution'"
+    ):
+        page("recipes/convolution")
+    assert main(["guide", "nothing of the kind"]) == 2
+    assert "guide.topic: expected one of" in capsys.readouterr().err
