@@ -7,12 +7,9 @@ from functools import partial
 from typing import Protocol
 
 from lowdnn.adv.rnn_descriptors import PADDED_IO_ENABLED, RNNDataDescriptor, RNNDescriptor
-from lowdnn.adv.rnn_problems import MAX_ALIGNMENT, Kind, Problem, RnnPlans, StateShape
+from lowdnn.adv.rnn_problems import MAX_ALIGNMENT, Kind, Problem, RnnPlans, StateShape, packed_rows
 from lowdnn.backend.handle import Handle
 from lowdnn.enums import DataType
-from lowdnn.ops.rnn_backward_data import RnnBackwardData
-from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
-from lowdnn.ops.rnn_forward import RnnForward
 from lowdnn.runtime.layout import aligned
 from lowdnn.runtime.workspace import ALIGNMENT_BYTES, size_anywhere
 from lowdnn.status import (
@@ -155,7 +152,7 @@ class RnnCall:
             self._kind,
             self._network,
             self._x_desc.layout,
-            _packed_rows(self._x_desc),
+            packed_rows(self._x_desc),
             frozenset([port for port in _OPTIONAL if port not in self._addresses]),
             given & -given,
             self._is_training,
@@ -222,27 +219,11 @@ class RnnCall:
 def temp_space_sizes(
     handle: Handle, rnn_desc: RNNDescriptor, x_desc: RNNDataDescriptor, *, is_training: bool
 ) -> tuple[int, int]:
-    """Bytes of the workspace and of the reserve space.
-
-    The workspace is that of the largest plan of those that the sequences' calls may have, wherever it begins. Padded
-    sequences may have other lengths then: JAX asks with the greatest ones.
-    """
-    plans, rows = handle.companion(RnnPlans), _packed_rows(x_desc)
+    """Bytes of the workspace, wherever it begins, and of the reserve space."""
+    plans = handle.companion(RnnPlans)
     network = plans.network(rnn_desc, x_desc, is_training=is_training)
-    kinds: tuple[Kind, ...] = (RnnForward, RnnBackwardData, RnnBackwardWeights) if is_training else (RnnForward,)
-    without: tuple[frozenset[str], ...] = (frozenset(),) if rows else (frozenset(), frozenset(("seq_lengths",)))
-    problems = (
-        Problem(kind, network, x_desc.layout, rows, left_out, is_training=is_training)
-        for kind in kinds
-        for left_out in without
-    )
-    largest = max(plans.planned(handle, problem).largest_workspace_bytes for problem in problems)
+    largest = plans.workspace_bytes(handle, network, x_desc, is_training=is_training)
     return size_anywhere(_lengths_bytes(x_desc) + largest), network.reserve_bytes if is_training else 0
-
-
-def _packed_rows(x_desc: RNNDataDescriptor) -> int:
-    """0 for padded sequences, and for packed ones that are as long as each other, which lie as padded ones do."""
-    return x_desc.row_count if x_desc.is_packed and not x_desc.is_full else 0
 
 
 def _lengths_bytes(x_desc: RNNDataDescriptor) -> int:

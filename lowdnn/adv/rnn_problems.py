@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import TypeVar
 
 from lowdnn import dtypes
@@ -38,6 +39,8 @@ _NUMBERS = ("seq_lengths", "dropout_seed", "dropout_offset")
 
 Kind = type[RnnForward] | type[RnnBackwardData] | type[RnnBackwardWeights]
 StateShape = tuple[tuple[int, ...], tuple[int, ...]]
+#: A network, and of its sequences the layout and the packed rows, in training or not.
+_Sequences = tuple["SizedNetwork", RNNDataLayout, int, bool]
 
 
 class SizedNetwork:
@@ -148,6 +151,7 @@ class RnnPlans:
     def __init__(self) -> None:
         self._networks: dict[tuple[RNNDescriptor, int, int, bool], SizedNetwork] = {}
         self._planned: dict[Problem, PlannedProblem] = {}
+        self._workspaces: dict[_Sequences, int] = {}
         self._lengths: LengthWriter | None = None
 
     def network(self, rnn_desc: RNNDescriptor, x_desc: RNNDataDescriptor, *, is_training: bool) -> SizedNetwork:
@@ -168,10 +172,38 @@ class RnnPlans:
             _keep(self._planned, problem, found)
         return found
 
+    def workspace_bytes(
+        self, handle: Handle, network: SizedNetwork, x_desc: RNNDataDescriptor, *, is_training: bool
+    ) -> int:
+        """The workspace of the largest plan of those that the sequences' calls may have.
+
+        Padded sequences may have other lengths then: JAX asks with the greatest ones.
+        """
+        key = network, x_desc.layout, packed_rows(x_desc), is_training
+        found = self._workspaces.get(key)
+        if found is None:
+            problems = _problems(*key)
+            found = max(self.planned(handle, problem).largest_workspace_bytes for problem in problems)
+            _keep(self._workspaces, key, found)
+        return found
+
     def lengths(self, handle: Handle) -> LengthWriter:
         if self._lengths is None:
             self._lengths = LengthWriter(handle)
         return self._lengths
+
+
+def packed_rows(x_desc: RNNDataDescriptor) -> int:
+    """0 for padded sequences, and for packed ones that are as long as each other, which lie as padded ones do."""
+    return x_desc.row_count if x_desc.is_packed and not x_desc.is_full else 0
+
+
+def _problems(network: SizedNetwork, layout: RNNDataLayout, rows: int, is_training: bool) -> list[Problem]:
+    """The problems that calls on the sequences may be."""
+    kinds: tuple[Kind, ...] = (RnnForward, RnnBackwardData, RnnBackwardWeights) if is_training else (RnnForward,)
+    without: tuple[frozenset[str], ...] = (frozenset(),) if rows else (frozenset(), frozenset(("seq_lengths",)))
+    choices = product(kinds, without)
+    return [Problem(kind, network, layout, rows, left_out, is_training=is_training) for kind, left_out in choices]
 
 
 def _keep(known: dict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from lowdnn import dtypes
@@ -249,23 +249,29 @@ class Planned:
         return found
 
 
+class Known(NamedTuple):
+    """The outcome of a call, and what its key names by identity, which thereby does not end before the key does."""
+
+    outcome: Any
+    named: object
+
+
 class KnownCalls:
     """The outcomes of calls, by their keys; forgets all where there are too many. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._found: dict[Any, Any] = {}
+        self._found: dict[Any, Known] = {}
+        #: What is known of the call with a key; None if nothing is.
+        self.get: Callable[[Any], Known | None] = self._found.get
 
-    def get(self, key: Any) -> Any:
-        """The outcome of a call; None if it is not known."""
-        return self._found.get(key)
-
-    def keep(self, key: Any, result: object) -> None:
+    def keep(self, key: Any, outcome: object, named: object) -> None:
+        """named: what the key names by identity."""
         if len(self._found) >= _MAX_CALLS:
-            self._found = {}
-        self._found[key] = result
+            self.clear()
+        self._found[key] = Known(outcome, named)
 
     def clear(self) -> None:
-        self._found = {}
+        self._found.clear()
 
 
 class Graphs:

@@ -44,7 +44,7 @@ def write_array(address: Address, element: str, values: Sequence[Any], where: st
 
 def write_pointer(address: Address, pointer: int, where: str) -> None:
     """Raises NullPointerError for NULL."""
-    ctypes.c_uint64.from_address(checked(address, where)).value = pointer
+    variable_at(ctypes.c_uint64, checked(address, where)).value = pointer
 
 
 def write_bytes(address: Address, content: bytes, where: str) -> None:
@@ -64,6 +64,15 @@ def write_outputs(*outputs: tuple[Address, str, int | float, str]) -> None:
 def write_wanted(*outputs: tuple[Address, str, int | float, str]) -> None:
     """Writes outputs as ``write_outputs`` does, but for those that are NULL."""
     write_outputs(*[output for output in outputs if output[0]])
+
+
+@lru_cache(maxsize=64)
+def variable_at(kind: Any, address: int) -> Any:
+    """The variable of a ctypes type at an address, which is not read yet.
+
+    To make one costs more than to read it, and callers give the same few addresses again and again.
+    """
+    return kind.from_address(address)
 
 
 def write_text(address: Address, text: bytes, size_bytes: int) -> None:

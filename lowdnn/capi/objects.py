@@ -46,6 +46,10 @@ class Objects:
         found = self._table.get(address)  # type: ignore[arg-type]
         return found if isinstance(found, kind) else None
 
+    def behind(self, pointers: tuple[Address, ...]) -> tuple[Any, ...]:
+        """The objects at pointers; a pointer where there is none, as at NULL."""
+        return tuple(map(self._table.get, pointers, pointers))  # type: ignore[arg-type]
+
     def replace(self, address: int, value: object) -> None:
         """Puts another object behind a pointer that is there."""
         if address in self._table:

@@ -21,13 +21,15 @@ from lowdnn.status import (
 LOWEST_HOST_ADDRESS = 1 << 16
 #: The last aligned address; from none behind it does a workspace begin.
 _LAST_WORKSPACE = 2**64 - ALIGNMENT_BYTES
+#: Addresses of workspaces that are known to be checked.
+_MAX_CHECKED = 1024
 
 
 class PackRules:
     """The checks for one plan on one device. Every message names the tensor by uid and name.
 
     ``checks_ranges``: ask the driver whether each tensor lies inside one allocation of this device. For the workspace
-    that is always asked, where the driver knows the allocation.
+    that is always asked, where the driver knows the allocation, but without ``checks_ranges`` once for each address.
     """
 
     def __init__(self, plan: Plan, context: Context, *, checks_ranges: bool) -> None:
@@ -36,6 +38,7 @@ class PackRules:
         self._checks_ranges = checks_ranges
         self._uids = tuple(tensor.uid for tensor in plan.tensors)
         self._rules = tuple(map(_rule, plan.tensors))
+        self._begins: dict[int, int] = {}
 
     def in_order(self, pointers: Mapping[int, int]) -> tuple[int, ...]:
         """The addresses in the order of ``plan.tensors``; raises BadParamError for a missing or an unknown uid."""
@@ -72,6 +75,7 @@ class PackRules:
     def workspace_begin(self, address: int) -> int:
         """The first aligned address of the workspace at ``address``; that itself where the plan needs none.
 
+        An address is checked once: a network brings the same few again, and the driver takes longer than a launch.
         Raises what ``check_tensors`` raises, but for any alignment.
         """
         needed_bytes = self._plan.workspace_bytes
@@ -82,9 +86,15 @@ class PackRules:
             return address
         if address == 0:
             raise NullPointerError.at(where, expected=f"the address of {needed_bytes} bytes", got="0")
-        skipped_bytes = -address % ALIGNMENT_BYTES
-        self._check_range(where, address, skipped_bytes + needed_bytes)
-        return address + skipped_bytes
+        begin = self._begins.get(address)
+        if begin is None or self._checks_ranges:
+            skipped_bytes = -address % ALIGNMENT_BYTES
+            self._check_range(where, address, skipped_bytes + needed_bytes)
+            begin = address + skipped_bytes
+            if len(self._begins) >= _MAX_CHECKED:
+                self._begins.clear()
+            self._begins[address] = begin
+        return begin
 
     def _check_range(self, where: str, address: int, size_bytes: int) -> None:
         with self._context.activated():

@@ -8,6 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
+from lowdnn.capi.descriptors import TensorDescriptor
 from lowdnn.capi.graphs import Builder
 from lowdnn.capi.loading import Binding
 from lowdnn.enums import ConvolutionMode, DataType, TensorFormat
@@ -94,6 +95,46 @@ def test_convolutions_with_workspaces_and_their_sizes(caller: Caller, device: Ru
             descriptors[1], 0, room, size + extra, ctypes.byref(scale(0.0)), other, places[2],
         )  # fmt: skip
         np.testing.assert_array_equal(memory.get(places[2]), np.full_like(y, 16 * value))
+
+
+def test_settings_that_come_again_are_not_worked_out(
+    caller: Caller, device: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the last ints counts, as does what the descriptor was; a setting that fails leaves nothing behind."""
+
+    def sizes() -> list[int]:
+        found = []
+        for last in ((1, 1), (2, 1), (1, 2)):
+            strides, dims = (ctypes.c_int * 4)(60, 20, 5, last[0]), (ctypes.c_int * 4)(2, 3, 4, last[1])
+            tensor = caller.output("cudnnCreateTensorDescriptor")
+            caller.call("cudnnSetTensorNdDescriptor", tensor, DataType.FLOAT, 4, dims, strides)
+            found.append(caller.output("cudnnGetTensorSizeInBytes", tensor, kind=ctypes.c_size_t))
+            wrong = ("cudnnSetTensorNdDescriptor", tensor, DataType.FLOAT, 4, None, strides)
+            assert caller.status(*wrong) is Status.BAD_PARAM_NULL_POINTER
+        return found
+
+    expected = [4 * (60 + 40 + 15 + 1), 4 * (60 + 40 + 15 + 1), 4 * (60 + 40 + 15 + 2)]
+    assert sizes() == expected
+    monkeypatch.setattr(TensorDescriptor, "of", None)
+    assert sizes() == expected
+    tensor = caller.output("cudnnCreateTensorDescriptor")
+    for _ in range(2):
+        dims, strides = (ctypes.c_int * 4)(2, 3, 4, 5), (ctypes.c_int * 4)(60, 20, 5, 0)
+        with pytest.raises(AssertionError, match="TypeError"):
+            caller.call("cudnnSetTensorNdDescriptor", tensor, DataType.FLOAT, 4, dims, strides)
+
+
+def test_settings_of_one_field_leave_the_others(caller: Caller, device: Runtime) -> None:
+    x, w = tensor_descriptor(caller, np.ones((1, 4, 9, 9), np.float32)), caller.output("cudnnCreateFilterDescriptor")
+    caller.call("cudnnSetFilter4dDescriptor", w, DataType.FLOAT, TensorFormat.NCHW, 4, 2, 3, 3)
+    for padding in (0, 1, 0, 2):
+        convolution = caller.output("cudnnCreateConvolutionDescriptor")
+        settings = (padding, padding, 1, 1, 1, 1, ConvolutionMode.CONVOLUTION, DataType.FLOAT)
+        caller.call("cudnnSetConvolution2dDescriptor", convolution, *settings)
+        caller.call("cudnnSetConvolutionGroupCount", convolution, 2)
+        dims = (ctypes.c_int * 4)()
+        caller.call("cudnnGetConvolutionNdForwardOutputDim", convolution, x, w, 4, dims)
+        assert [*dims] == [1, 4, 7 + 2 * padding, 7 + 2 * padding]
 
 
 def test_a_call_in_place_is_another_call(caller: Caller, device: Runtime) -> None:

@@ -156,6 +156,25 @@ def test_workspace_is_checked(scale: Scale) -> None:
     assert np.array_equal(scale.result(), scale.expected(2))
 
 
+@pytest.mark.parametrize("is_debug", [False, True])
+def test_a_workspace_is_checked_once_for_each_address(
+    device: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_debug: bool
+) -> None:
+    config = replace(device.config, debug=is_debug)
+    runtime = Runtime(device.driver, config=config, sources=scale_sources(tmp_path))
+    asked: list[int] = []
+    info = device.driver.pointer_info
+    with runtime, Workspace(runtime.context, 512) as one, Workspace(runtime.context, 768) as other:
+        loaded, alpha = runtime.load(scale_plan(COUNT, uses_workspace=True)), np.array([1.0])
+        x, y = (upload(runtime, np.ones(COUNT, np.float32)) for _ in range(2))
+        monkeypatch.setattr(device.driver, "pointer_info", lambda address: asked.append(address) or info(address))
+        places = (one.address, other.address, other.address + 1, one.address, other.address + 1)
+        for place in places:
+            loaded.execute((x.address, y.address, alpha.ctypes.data), place)
+        workspaces = [address for address in asked if address not in (x.address, y.address)]
+        assert workspaces == [*places[: 5 if is_debug else 3]]
+
+
 def test_a_refused_execute_leaves_nothing_of_its_own(scale: Scale) -> None:
     loaded = scale.load(scale_plan(COUNT, uses_workspace=True))
     x, y, alpha = scale.pointers

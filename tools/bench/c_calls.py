@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +23,6 @@ from numpy.typing import NDArray
 
 from lowdnn.backend import Descriptor, Handle
 from lowdnn.backend.plan_descriptors import ExecutionPlan
-from lowdnn.capi import write_header, write_library
 from lowdnn.capi.loading import Binding
 from lowdnn.capi.state import State
 from lowdnn.cases import parse_case
@@ -34,6 +31,7 @@ from lowdnn.enums import HeurMode
 from lowdnn.heuristics.ranking import rank
 from lowdnn.heuristics.stored_plans import write_plan
 from lowdnn.runtime.buffer import DeviceBuffer
+from tools.bench.c_program import compiled
 
 CALLS = (
     "SetStream",
@@ -61,8 +59,7 @@ def cycles_on(state: State, *, executes: bool, in_thread: bool = False, pause_us
     """
     binding = Binding(state)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            program = _program(binding, Path(folder), "run_in_thread" if in_thread else "run")
+        program = _program(binding, "run_in_thread" if in_thread else "run")
         handle = state.open_handle()
         with handle.runtime.context.activated():
             yield _cycles(program, state, handle, executes=executes, pause_us=pause_us)
@@ -70,15 +67,10 @@ def cycles_on(state: State, *, executes: bool, in_thread: bool = False, pause_us
         binding.end()
 
 
-def _program(binding: Binding, folder: Path, name: str) -> Callable[..., int]:
+def _program(binding: Binding, name: str) -> Callable[..., int]:
     """A function of the C program, on a library of its own."""
-    write_header(folder / "cudnn.h")
-    write_library(folder / "own.so")
-    source = Path(__file__).with_suffix(".c")
-    command = ["gcc", "-O2", "-shared", "-fPIC", f"-I{folder}", str(source), "-o", "user.so"]
-    subprocess.run(command, cwd=folder, check=True)
-    library = binding.library(folder / "own.so")
-    run = getattr(ctypes.CDLL(str(folder / "user.so")), name)
+    program, library = compiled(binding, Path(__file__).with_suffix(".c"))
+    run = getattr(program, name)
     address, number = ctypes.c_void_p, ctypes.c_int64
     run.argtypes = (*[address] * 5, number, address, ctypes.c_double, number, address)
     return partial(run, library._handle)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from functools import lru_cache
 
 from lowdnn import adv
 from lowdnn.backend.handle import Handle
@@ -12,7 +11,7 @@ from lowdnn.capi.calls.rnn_descriptors import RnnDescriptor, network_of, sequenc
 from lowdnn.capi.calls.shared import member
 from lowdnn.capi.descriptors import TensorDescriptor
 from lowdnn.capi.errors import Call
-from lowdnn.capi.memory import Address, write_outputs, write_wanted
+from lowdnn.capi.memory import Address, variable_at, write_outputs, write_wanted
 from lowdnn.capi.state import State
 from lowdnn.rnn_enums import ForwardMode, WgradMode
 
@@ -71,9 +70,9 @@ def weight_params(
         return
     matrix, m_offset, bias, b_offset = found
     if m_addr:
-        _place_at(m_addr).value = 0 if m_offset is None else begin + m_offset
+        variable_at(ctypes.c_uint64, m_addr).value = 0 if m_offset is None else begin + m_offset
     if b_addr:
-        _place_at(b_addr).value = 0 if b_offset is None else begin + b_offset
+        variable_at(ctypes.c_uint64, b_addr).value = 0 if b_offset is None else begin + b_offset
     if m_desc:
         objects.replace(m_desc, matrix)
     if b_desc:
@@ -169,12 +168,6 @@ def backward_weights(
         reserve_space_size,
         reserve_space or 0,
     )
-
-
-@lru_cache(maxsize=16)
-def _place_at(address: int) -> ctypes.c_uint64:
-    """A pointer in the caller's memory: callers ask with the same few variables again and again."""
-    return ctypes.c_uint64.from_address(address)
 
 
 def _tensor(state: State, descriptor: Address, where: str) -> TensorDescriptor | None:

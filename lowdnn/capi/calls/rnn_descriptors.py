@@ -94,7 +94,7 @@ def set_descriptor(
         kinds = (algo, cell_mode, bias_mode, dir_mode, input_mode, data_type, math_prec, math_type)
         sizes = (input_size, hidden_size, proj_size, num_layers)
         dropout = _dropout(state, dropout_desc, f"{where}.dropoutDesc")
-        return replace(old, network=_network(kinds, sizes, dropout, aux_flags, old.clip), dropout=dropout_desc)
+        return RnnDescriptor(_network(kinds, sizes, dropout, aux_flags, old.clip), old.clip, dropout_desc)
 
     change(state, descriptor, RnnDescriptor, f"{where}.rnnDesc", new)
 
@@ -160,17 +160,11 @@ def set_data_descriptor(
         kind = member(DataType, data_type, f"{where}.dataType")
         if batch_size < 1:
             raise BadParamError.at(f"{where}.batchSize", expected="1 or more", got=batch_size)
-        return RnnDataDescriptor(
-            RNNDataDescriptor(
-                kind,
-                member(RNNDataLayout, layout, f"{where}.layout"),
-                max_seq_length,
-                batch_size,
-                vector_size,
-                read_array(seq_length_array, "i", batch_size, f"{where}.seqLengthArray"),
-                read_host_value(padding_fill, kind) if padding_fill else 0.0,
-            )
-        )
+        lengths = read_array(seq_length_array, "i", batch_size, f"{where}.seqLengthArray")
+        found = _sequences(kind, layout, max_seq_length, batch_size, vector_size, lengths)
+        if padding_fill:
+            found = replace(found, padding_fill=read_host_value(padding_fill, kind))
+        return RnnDataDescriptor(found)
 
     change(state, descriptor, RnnDataDescriptor, f"{where}.rnnDataDesc", new)
 
@@ -225,6 +219,15 @@ def _network(
         aux_flags,
         clip,
     )
+
+
+@lru_cache(maxsize=256)
+def _sequences(
+    data_type: DataType, layout: int, max_seq_length: int, batch_size: int, vector_size: int, lengths: tuple[int, ...]
+) -> RNNDataDescriptor:
+    """Sequences whose padding is filled with 0; they are described anew for each call, too."""
+    kind = member(RNNDataLayout, layout, "cudnnSetRNNDataDescriptor.layout")
+    return RNNDataDescriptor(data_type, kind, max_seq_length, batch_size, vector_size, lengths)
 
 
 @lru_cache(maxsize=256)
