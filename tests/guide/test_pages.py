@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from lowdnn import config
 from lowdnn.cli.main import main
+from lowdnn.engines.registry import ENGINES
 from lowdnn.guide.pages import page, topics
 from lowdnn.status import BadParamError
 
@@ -15,6 +20,18 @@ def test_page_has_a_title(topic: str) -> None:
     assert found.topic == topic
     assert 3 <= len(found.title) <= 120
     assert found.title in found.text
+
+
+def test_coverage_names_every_engine() -> None:
+    text = page("coverage").text
+    assert [engine.name for engine in ENGINES if f"`{engine.name}`" not in text] == []
+
+
+def test_configuration_names_every_variable() -> None:
+    source = Path(config.__file__).read_text(encoding="utf-8")
+    assert set(re.findall(r"\| (LOWDNN_\w+) \|", page("configuration").text)) == set(
+        re.findall(r'"(LOWDNN_\w+)"', source)
+    )
 
 
 def test_command_lists_every_topic(capsys: pytest.CaptureFixture[str]) -> None:
