@@ -29,7 +29,7 @@ from lowdnn.status import LowdnnError, RuntimePrerequisiteMissingError
 _PACKAGES = ("cuda-bindings", "cuda-core", "numpy", "nvidia-cuda-nvrtc", "ml_dtypes", "torch")
 _ADVICE = {
     "cuda": "no GPU is needed: the emulated device runs everything; for one, install NVIDIA driver 580 or newer",
-    "emulated": "unset LOWDNN_EMULATED_ARCH and LOWDNN_EMULATED_POLICY, or set them to values of lowdnn guide configuration",
+    "emulated": "unset LOWDNN_EMULATED_ARCH and LOWDNN_EMULATED_POLICY, or see lowdnn guide configuration",
     "nvrtc": "pip install 'nvidia-cuda-nvrtc==13.0.*'; without it only precompiled kernels run",
     "cache": "set LOWDNN_CACHE_DIR to a directory of your own; without it each process compiles anew",
     "ptx": "reinstall lowdnn; without precompiled PTX every kernel is compiled at first use",

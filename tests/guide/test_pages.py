@@ -10,8 +10,12 @@ import pytest
 from lowdnn import config
 from lowdnn.cli.main import main
 from lowdnn.engines.registry import ENGINES
+from lowdnn.guide import pages
 from lowdnn.guide.pages import page, topics
 from lowdnn.status import BadParamError
+
+_README = Path(__file__).resolve().parents[2] / "README.md"
+_CONCEPTS = Path(pages.__file__).parent / "concepts.md"
 
 
 @pytest.mark.parametrize("topic", topics())
@@ -32,6 +36,22 @@ def test_configuration_names_every_variable() -> None:
     assert set(re.findall(r"\| (LOWDNN_\w+) \|", page("configuration").text)) == set(
         re.findall(r'"(LOWDNN_\w+)"', source)
     )
+
+
+def test_readme_is_short() -> None:
+    lines = _README.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
+    cells = [cell.strip() for line in lines if line.startswith("|") for cell in line.split("|")]
+    assert max(map(len, cells)) <= 120
+
+
+@pytest.mark.parametrize("source", [_README, _CONCEPTS], ids=["README", "concepts"])
+def test_program_runs(source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The Python of a page, one block behind the other, is a program."""
+    monkeypatch.setenv("LOWDNN_DEVICE", "emulated")
+    program = "\n".join(re.findall(r"```python\n(.*?)```", source.read_text(encoding="utf-8"), re.DOTALL))
+    exec(compile(program, str(source), "exec"), {"__name__": "__main__"})
+    assert "[[[" in capsys.readouterr().out
 
 
 def test_command_lists_every_topic(capsys: pytest.CaptureFixture[str]) -> None:
