@@ -1,4 +1,4 @@
-"""How a functor reaches its tensors in memory: pointers, offsets of rows, and the width of accesses."""
+"""How a functor accesses its tensors in memory: pointers, offsets of rows, and the width of accesses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ACCESS_BYTES = 16
 
 
 def contiguous_elements(tensor: Tensor, strides: tuple[int, ...], vector_axis: int, skew: tuple[int, ...] = ()) -> int:
-    """The greatest power of two, at most MAX_VECTOR, of which every row's address, less its skew, is a multiple."""
+    """The greatest power of two, at most MAX_VECTOR, that divides every row's address less its skew, in elements."""
     elements = min(MAX_VECTOR, tensor.alignment_bytes // tensor.element_bytes)
     for axis, (stride, skewed) in enumerate(zip(strides, skew or (0,) * len(strides), strict=True)):
         while axis != vector_axis and (stride - skewed) % elements:
@@ -45,11 +45,11 @@ class TensorAccess:
 
     @property
     def vector(self) -> int:
-        """See ``Functor.vector``; of the tensors that were asked for."""
+        """``Functor.vector`` for the tensors that have been asked for."""
         return min([*self._widths, _ACCESS_BYTES // self._narrowest_bytes])
 
     def load(self, tensor: Tensor) -> str:
-        """Reads V elements, by ``load`` and, where it is asked for, ``copy``; the name of element i in ``finish``."""
+        """Reads V elements in ``load`` and, if asked for, in ``copy``; returns the name of element i in ``finish``."""
         name, stride = self._pointer(tensor), self._stride(tensor)
         storage, address = dtypes.info(tensor.data_type).c_type, self._address(tensor)
         self._parts.source = f"{address} + column"
@@ -70,7 +70,7 @@ class TensorAccess:
         return f"in.{name}[i]"
 
     def store(self, tensor: Tensor, value: str) -> None:
-        """Writes ``value``, element i in the tensor's storage type."""
+        """Writes ``value``, which is element i in the tensor's storage type."""
         name, stride = self._pointer(tensor), self._stride(tensor)
         self._parts.before.append(f"{dtypes.info(tensor.data_type).c_type} {name}_out[V];")
         self._parts.body.append(f"{name}_out[i] = {value};")
@@ -84,13 +84,13 @@ class TensorAccess:
             self._parts.after.append(f"store_strided({address} + column * {step}, {name}_out, {step}, valid);")
 
     def _read(self, load: str, fetch: str, copy: str = "") -> None:
-        """copy: where a copy is not the same access as a load."""
+        """copy: the copy's text where it is not the same access as the load's."""
         self._parts.loads.append(load)
         self._parts.copies.append((copy or load).replace("in.", "copied."))
         self._parts.fetches.append(fetch)
 
     def _row_read(self, tensor: Tensor, name: str, address: str) -> str:
-        """Reads neighbouring elements."""
+        """Reads elements that are contiguous in memory."""
         path, width = self._path(tensor), self._width(tensor)
         if self._skew and width * tensor.element_bytes < _ACCESS_BYTES <= tensor.alignment_bytes:
             extent = Scalar(ScalarType.I64, self._space.extents[self._vector_axis])
@@ -128,13 +128,13 @@ class TensorAccess:
         return self._space.strides[tensor.uid][self._vector_axis]
 
     def _path(self, tensor: Tensor) -> str:
-        """How a contiguous tensor is read (``vector.cuh``)."""
+        """The access by which a contiguous tensor is read (``vector.cuh``)."""
         if tensor.uid in self._stored:
             return "Plain"
         axes = zip(self._space.strides[tensor.uid], self._space.extents, strict=True)
         if any(not stride and extent > 1 for stride, extent in axes):
             return "Repeated"
-        # Whole vectors of 16 bytes that are read once would never be read again from L1.
+        # Whole vectors of 16 bytes that are read once are never read again from L1.
         return "Stream" if self._width(tensor) * tensor.element_bytes == _ACCESS_BYTES else "Plain"
 
     def _width(self, tensor: Tensor) -> int:

@@ -2,7 +2,7 @@
 
 An expression is written over operand names ``{x} {b} {t} {dy}`` (``{t}`` is a condition), names of parameters, ``{T}``
 (the arithmetic type) and, for GEN_INDEX, ``{index}``. Functions are the compiler's own overloads for f32 and f64, or
-stand in ``engines/include/pointwise.cuh`` or in the header that an expression names. Formulas:
+are defined in ``engines/include/pointwise.cuh`` or in the header that an expression names. Formulas:
 ``lowdnn/ops/pointwise.py``.
 """
 
@@ -19,9 +19,9 @@ from lowdnn.ops.pointwise import Pointwise
 class Expression:
     """One mode.
 
-    real: the text for f32 and f64.  integer: the text for i32 and i64; empty where the mode has no meaning in integers.
-    parameters: fields of ``Pointwise`` that the text names.  integer_header: the header that has a function of
-    ``integer``, where it is not ``pointwise``.
+    real: the text for f32 and f64.  integer: the text for i32 and i64; empty if the mode has no meaning for integers.
+    parameters: fields of ``Pointwise`` that the text names.  integer_header: the header that defines a function of
+    ``integer``, if it is not ``pointwise``.
     """
 
     real: str
@@ -31,7 +31,7 @@ class Expression:
 
 
 def expression(pointwise: Pointwise) -> Expression:
-    """How ``pointwise`` is written: by its mode, and shorter where its parameters say that half of it is not needed."""
+    """The expression of ``pointwise``: by its mode, or a shorter one if its parameters make half of it unnecessary."""
     if pointwise.mode is PointwiseMode.RELU_FWD and pointwise.clips_at_zero_only:
         return _PLAIN_RELU
     return _TABLE[pointwise.mode]
@@ -45,7 +45,7 @@ def _same(text: str, parameters: tuple[str, ...] = ()) -> Expression:
 _RELU_CLIPS = "{relu_lower_clip}, {relu_upper_clip}, {relu_lower_clip_slope}"
 _RELU_PARAMETERS = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope")
 
-#: NaN stays NaN.
+#: It keeps NaN.
 _PLAIN_RELU = _same("relu({x})")
 
 _M = PointwiseMode

@@ -26,11 +26,11 @@ the text.
     };
 
 ``apply`` is ``load`` and then ``finish``, for the elements ``column .. column + V - 1`` along the vector axis, of which
-the first ``valid`` exist; ``column`` must be a multiple of V. Of rows that begin anywhere (``skew``), columns are those
-that lie at whole vectors in memory: ``column`` plus the row's skew is a multiple of V. A kernel that calls ``load`` for
+the first ``valid`` exist; ``column`` must be a multiple of V. With ``skew``, rows may begin anywhere, and columns are
+those at whole vectors in memory: ``column`` plus the row's skew is a multiple of V. A kernel that calls ``load`` for
 several groups before it finishes the first has more bytes in flight.
-``copy``, where it was asked for, is ``load`` into shared memory by copies (``cp_async.cuh``); ``fetch`` reads them
-there. ``accumulator``, ``handed0`` and so on, ``result`` and ``reduced`` are parameters only where the types exist, in
+``copy``, if asked for, is ``load`` into shared memory by asynchronous copies (``cp_async.cuh``); ``fetch`` reads them
+there. ``accumulator``, ``handed0`` and so on, ``result`` and ``reduced`` are parameters only if their types exist, in
 this order.
 """
 
@@ -86,11 +86,11 @@ def generate(
     handed: those of ``dag.loads`` that the kernel reads itself and hands in, in their storage types.
     result: the type in which ``dag.result`` is handed back; by default the one that its data type is computed in.
     stores_result: hand it back as its data type is stored instead.
-    reduced: a tensor of the DAG whose value is handed back in fp32 beside the result.
+    reduced: a tensor of the DAG whose value is handed back in fp32 as well.
     space: the coordinates that the kernel uses; by default the DAG's own axes.
-    skew: strides over ``space``, of which a row's skew is the offset of its start; empty where rows begin at vectors.
+    skew: strides over ``space`` that give a row's skew, the offset of its start; empty if rows begin at vectors.
     name: the C name of the struct, for kernels with two functors.
-    copies: with ``copy`` and ``fetch``; the arrays of ``Loaded`` are then aligned to their size, at most to 16 bytes.
+    copies: adds ``copy`` and ``fetch``; the arrays of ``Loaded`` are then aligned to their size, at most to 16 bytes.
     """
     space = space if space is not None else space_of(dag)
     parts = FunctorParts(space.rank, copies)
@@ -118,7 +118,7 @@ def digest_of(text: str) -> str:
 
 
 def _read(writer: FunctorWriter, dag: PointwiseDag, accumulator: DataType | None, handed: Collection[int]) -> None:
-    """Writes the values from outside: the anchor's, tensors, scalars, random numbers. handed: uids."""
+    """Writes the values that come from outside: the anchor's, tensors, scalars, random numbers. handed: uids."""
     if dag.anchor is not None:
         writer.take_accumulator(dag.anchor, accumulator if accumulator is not None else dag.anchor.data_type)
     for tensor in dag.loads:

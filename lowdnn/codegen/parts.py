@@ -1,4 +1,4 @@
-"""The lines of a functor by the part of the struct in which they stand, and the header that they make."""
+"""The lines of a functor, sorted by the part of the struct that holds them, and the header that they make."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 
 from lowdnn.plan import Argument, Scalar, ScalarType
 
-#: The arguments that say which elements a call is about.
+#: The arguments that select the elements of a call.
 _GROUP = "const Args& args, const Cursor& at, i64 column, int valid"
 _STATIC = "  static __device__ __forceinline__"
 
 
 @dataclass
 class FunctorParts:
-    """Collected in the order in which they are asked for.
+    """Lines in the order in which they are asked for.
 
-    fields, arguments: of ``Args``.  offsets: of ``Cursor``, by name.  handed: parameters of ``finish`` beside those of
-    every call, each as it is declared and its name.  before, body, after: ``finish``, outside of the loop over elements
-    and inside of it.  source: the address that ``address`` returns.
+    fields, arguments: members of ``Args`` and their values.  offsets: members of ``Cursor``, by name.
+    handed: further parameters of ``finish``, each as its declaration and its name.
+    before, body, after: ``finish`` before, inside and after the loop over elements.
+    source: the address that ``address`` returns.
     """
 
     rank: int
@@ -121,5 +122,5 @@ def _method(name: str, parameters: Iterable[str], body: Iterable[str]) -> Iterat
 
 
 def _indented(lines: Iterable[str], columns: int) -> list[str]:
-    """The lines further right, directives apart."""
+    """The lines further right, except directives."""
     return [line if line.startswith("#") else " " * columns + line for line in lines]

@@ -1,4 +1,4 @@
-"""A custom reduction as CUDA C++ text: its states, its operator, and how they come from tensors and go to them.
+"""A custom reduction as CUDA C++ text: its states, its operator, reading states from tensors and storing results.
 
     struct Reducer {
       struct State;  // a number for each pair of x and y, in the register type of its compute type
@@ -49,7 +49,7 @@ class Reducer:
 
 
 def generate_reducer(operation: CustomReduction) -> Reducer:
-    """``Reducer`` of an operation."""
+    """The text of ``Reducer`` for an operation."""
     parts = FunctorParts(0, has_copies=False)
     writer = FunctorWriter(parts, TensorAccess(parts, _NOWHERE, 0, (), ()), _NOWHERE, 0, ())
     state = _State(operation.compute_types)
@@ -88,7 +88,7 @@ def generate_reducer(operation: CustomReduction) -> Reducer:
 
 
 def streams_text(kinds: Sequence[DataType], names: Sequence[str]) -> str:
-    """``Streams`` over functors of these names, whose results are of the compute types ``kinds``."""
+    """The text of ``Streams`` over functors of these names, whose results have the compute types ``kinds``."""
     state = _State(kinds)
     each = tuple(enumerate(names))
     loads = [f"{name}::load<V>(args.part{i}, at.part{i}, column, valid, in.part{i});" for i, name in each]
@@ -128,7 +128,7 @@ def streams_text(kinds: Sequence[DataType], names: Sequence[str]) -> str:
 
 
 def results_text(kinds: Sequence[DataType], names: Sequence[str]) -> str:
-    """``Results`` over functors of these names, whose accumulators are of the compute types ``kinds``."""
+    """The text of ``Results`` over functors of these names, whose accumulators have the compute types ``kinds``."""
     body = [
         line
         for i, (name, kind) in enumerate(zip(names, kinds, strict=True))
@@ -154,7 +154,7 @@ def state_bytes(kinds: Sequence[DataType]) -> int:
 
 
 def arguments_of(functors: Sequence[Functor]) -> Struct:
-    """``Streams::Args`` and ``Results::Args``."""
+    """The values of ``Streams::Args`` and ``Results::Args``."""
     return Struct(tuple(functor.arguments for functor in functors))
 
 
@@ -181,7 +181,7 @@ class _State:
         return -(-end // alignment) * alignment
 
     def each(self, text: str) -> str:
-        """``text`` for each member, with its number in the place of ``{i}``."""
+        """``text`` for each member, with its number in place of ``{i}``."""
         return ", ".join(text.replace("{i}", str(i)) for i in range(len(self.held)))
 
     def rounded(self, text: str) -> str:

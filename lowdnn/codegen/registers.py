@@ -15,7 +15,7 @@ from lowdnn.plan import Scalar, ScalarType
 #: The types of fields of ``Functor::Args``, by their C type.
 SCALAR_TYPES = {"f32": ScalarType.F32, "f64": ScalarType.F64, "i32": ScalarType.I32, "i64": ScalarType.I64}
 
-#: Halfway between the largest f32 and what would follow it: from here on f32 rounds to infinity.
+#: Halfway between the largest f32 and the next power of two: numbers from here on round to infinity in f32.
 _F32_OVERFLOW = 3.4028235677973366e38
 
 
@@ -30,7 +30,7 @@ class Value:
 
 @cache
 def register_type(data_type: DataType) -> str:
-    """The C type in which values of ``data_type`` are held: f32, f64, i32 or i64."""
+    """The C type of registers for values of ``data_type``: f32, f64, i32 or i64."""
     if data_type in (DataType.DOUBLE, DataType.INT64):
         return dtypes.info(data_type).c_type
     return "f32" if dtypes.info(data_type).kind is dtypes.Kind.FLOAT else "i32"

@@ -1,4 +1,4 @@
-"""Index spaces: which element of each tensor belongs to a coordinate, and how axes are merged where all tensors allow.
+"""Index spaces: the element of each tensor at a coordinate, and merging of axes where all tensors allow it.
 
 The offset of tensor t at a coordinate is ``sum(coordinate[a] * strides[t][a])`` elements.
 """
@@ -54,7 +54,7 @@ def space_of(dag: PointwiseDag) -> IndexSpace:
 
 
 def strides_over(tensor: Tensor, dims: tuple[int, ...]) -> tuple[int, ...]:
-    """The tensor's strides as it repeats to ``dims``."""
+    """The tensor's strides when it is broadcast to ``dims``."""
     if tensor.element_count == 1:
         return (0,) * len(dims)
     return tuple(
@@ -63,10 +63,10 @@ def strides_over(tensor: Tensor, dims: tuple[int, ...]) -> tuple[int, ...]:
     )
 
 
-def collapsed(space: IndexSpace, alone: Collection[int] = (), apart: Collection[int] = ()) -> IndexSpace:
+def collapsed(space: IndexSpace, alone: Collection[int] = (), separate: Collection[int] = ()) -> IndexSpace:
     """The space without axes of extent 1, and with neighbouring axes merged where every tensor's strides allow it.
 
-    alone: axes of the DAG that stay as they are.  apart: axes that merge only with each other. The order of the axes
+    alone: axes of the DAG that merge with none.  separate: axes that merge only with each other. The order of the axes
     does not change.
     """
     alone = frozenset(alone)
@@ -79,7 +79,7 @@ def collapsed(space: IndexSpace, alone: Collection[int] = (), apart: Collection[
         column = tuple([row[axis] for row in rows])
         if extent == 1 and alone.isdisjoint(own):
             continue
-        if origin and _may_merge(origin[-1], own, alone, apart) and _merges(columns[-1], column, extent):
+        if origin and _may_merge(origin[-1], own, alone, separate) and _merges(columns[-1], column, extent):
             extents[-1] *= extent
             origin[-1] += own
             columns[-1] = column
@@ -106,8 +106,10 @@ def with_axis(space: IndexSpace, position: int) -> IndexSpace:
     )
 
 
-def _may_merge(outer: tuple[int, ...], inner: tuple[int, ...], alone: frozenset[int], apart: Collection[int]) -> bool:
-    return alone.isdisjoint(outer) and alone.isdisjoint(inner) and (outer[0] in apart) == (inner[0] in apart)
+def _may_merge(
+    outer: tuple[int, ...], inner: tuple[int, ...], alone: frozenset[int], separate: Collection[int]
+) -> bool:
+    return alone.isdisjoint(outer) and alone.isdisjoint(inner) and (outer[0] in separate) == (inner[0] in separate)
 
 
 def _merges(outer: tuple[int, ...], inner: tuple[int, ...], inner_extent: int) -> bool:

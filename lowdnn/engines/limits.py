@@ -35,13 +35,13 @@ class Limits:
 
     groups: an operation counts in the first group that has its class; a graph with an operation of no group is refused.
     spaces: the most index spaces of pointwise operations that do not fit into each other; None for any number.
-    are_apart: whether the graph is a list of any number of independent graphs, each with one operation of the first
-    group, for each of which the other limits hold by themselves.
+    are_independent: whether the graph is a list of independent graphs, any number of them, each with one operation of
+    the first group; the other limits hold for each graph.
     """
 
     groups: tuple[Group, ...]
     spaces: int | None = _BEFORE_AND_BEHIND
-    are_apart: bool = False
+    are_independent: bool = False
 
     def group_of(self, kind: type[HasPorts]) -> int | None:
         """The number of the group of operations of class ``kind``."""

@@ -29,7 +29,7 @@ def test_axes_alone_stay() -> None:
 
 
 def test_axes_apart_merge_with_each_other_only() -> None:
-    merged = collapsed(space((2, 3, 4, 5), (60, 20, 5, 1)), apart={2, 3})
+    merged = collapsed(space((2, 3, 4, 5), (60, 20, 5, 1)), separate={2, 3})
     assert (merged.extents, merged.origin) == ((6, 20), ((0, 1), (2, 3)))
 
 

@@ -33,13 +33,13 @@ class BlockScale(SingleOperation[BlockScaled]):
     expects = "one block-scale operation"
 
     def limit(self, operation: BlockScaled, arch: ArchSpec) -> str:
-        """Limits the axes, the number of blocks, and the extents of one."""
+        """Limits the number of axes, of blocks along an axis, and the extents of a tensor."""
         if isinstance(operation, BlockScaleDequantize):
             return dequantize.refuse(operation, arch)
         return Quantization.of(operation).refusal
 
     def launches(self, operation: BlockScaled, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """One launch, two for the dequantisation of a shorter last block."""
+        """One launch; two if the last block of a dequantisation is shorter."""
         if isinstance(operation, BlockScaleDequantize):
             return dequantize.parts_of(operation, arch)
         quantization = Quantization.of(operation)

@@ -1,18 +1,20 @@
 // block_scale_quantize: scales[b] = greatest |x| of block b / Y_LARGEST, rounded to S; y[i] = x[i] / scales[b(i)].
 //
 // Layouts: any strides over RANK axes: the outer ones, the blocks and, with COLUMNS, groups of columns. A block is
-// BLOCK elements along the block axis, x_step and y_step apart; the last one of an axis may be shorter.
-// TILED 1: the scales lie in tiles of 128 by 4 (F8_128x4), rows along SCALE_ROW, columns along SCALE_COLUMN; the space
-// is that of whole tiles, and what lies beyond `limits` has no elements and a scale of zero bits.
-// COLUMNS 0: x is contiguous along the blocks. LANES neighbouring threads have a block, VECTOR elements each.
-// COLUMNS 1: LANES threads of a warp have VECTOR blocks side by side, one for each of VECTOR columns: each reads every
-// LANES-th row of them, CHUNK rows at a time, twice where a block has more of them than stay in registers. Threads of
-// the same row are neighbours, so that a warp reads whole lines.
-// Block: THREADS threads on neighbouring blocks. Shared memory: none.
-// Launch: THREADS threads, LANES of them for each item, which is a block or a group of columns; the coordinates of an
-// item are its digits over the radices `axes`. Each warp has SIDE items at a time: a multiple of SIDE items.
-// Macros: X Y S Y_LARGEST RANK THREADS BLOCK VECTOR LANES COLUMNS CHUNK X_WIDTH Y_WIDTH S_WIDTH (of scales of
-// neighbouring columns; 0: at a stride) TILED SCALE_ROW SCALE_COLUMN; INDEX: u32 up to 2^31 threads, otherwise i64.
+// BLOCK elements along the block axis, with strides x_step and y_step; the last one of an axis may be shorter.
+// TILED 1: the scales lie in tiles of 128 by 4 (F8_128x4), rows along SCALE_ROW, columns along SCALE_COLUMN. The space
+// has whole tiles; positions beyond `limits` have no elements and a scale of zero bits.
+// COLUMNS 0: x is contiguous along the blocks. LANES neighbouring threads share a block, VECTOR elements each.
+// COLUMNS 1: LANES threads of a warp share VECTOR adjacent blocks, one for each of VECTOR columns. Each thread reads
+// every LANES-th row, CHUNK rows at a time, and reads them twice if they do not all fit in registers. Threads of the
+// same row are neighbours, so that a warp reads whole lines.
+// Block: THREADS threads on neighbouring blocks of the tensor. Shared memory: none.
+// Launch: LANES threads for each item, which is a block or a group of columns; an item's coordinates are its digits
+// over the radices `axes`. The number of items is rounded up to a multiple of SIDE, the items that a warp has at a
+// time.
+// Macros: X Y S Y_LARGEST RANK THREADS BLOCK VECTOR LANES COLUMNS CHUNK X_WIDTH Y_WIDTH S_WIDTH TILED SCALE_ROW
+// SCALE_COLUMN INDEX. S_WIDTH is the width of accesses to scales of neighbouring columns, 0 if these are strided. INDEX
+// is u32 up to 2^31 threads, otherwise i64.
 
 #include "include/math/division.cuh"
 #include "include/math/fp8_pairs.cuh"
@@ -26,14 +28,14 @@ struct Params {
   i64 items;
   i64 extent;   // elements along the block axis
   i64 columns;  // elements along the column axis
-  i64 scale_columns;  // scales along it, those that fill up tiles included
-  i64 scale_tiles;    // tiles in a row of them
+  i64 scale_columns;  // scales along the column axis, with those that pad tiles
+  i64 scale_tiles;  // tiles in a row of tiles
   i64 x_step, y_step;
   i64 x_strides[RANK];  // from block to block, and from column to column
   i64 y_strides[RANK];
   i64 scale_strides[RANK];
-  i64 limits[RANK];  // blocks, or elements of the other axes, that are there
-  Divider axes[RANK];  // the first is not used
+  i64 limits[RANK];  // blocks, or elements of the other axes, that exist
+  Divider axes[RANK];  // axes[0] is not used
 };
 
 constexpr int BLOCK_AXIS = RANK - 1 - COLUMNS, COLUMN_AXIS = RANK - 1;
@@ -43,7 +45,7 @@ __device__ __forceinline__ int clamped_count(i64 remaining, int most) {
   return remaining >= most ? most : remaining > 0 ? int(remaining) : 0;
 }
 
-// Where the scale of a block lies, or of the one `next` columns further.
+// Address of a block's scale, or of the scale `next` columns further.
 __device__ __forceinline__ S* scale_at(const Params& p, const i64 (&coordinate)[RANK], int next) {
   i64 offset = COLUMNS ? next * p.scale_strides[COLUMN_AXIS] : 0;
 #pragma unroll
@@ -56,7 +58,7 @@ __device__ __forceinline__ S* scale_at(const Params& p, const i64 (&coordinate)[
   return p.scales + offset;
 }
 
-// Whether there are elements at a coordinate; along the column axis that is asked for each of them.
+// Whether elements exist at a coordinate; the column axis is checked for each element separately.
 __device__ __forceinline__ bool within_limits(const Params& p, const i64 (&coordinate)[RANK]) {
   bool within = true;
 #pragma unroll
@@ -64,14 +66,14 @@ __device__ __forceinline__ bool within_limits(const Params& p, const i64 (&coord
   return within;
 }
 
-// What divides by a scale; by 0 it gives 0.
+// Divides by a scale; division by 0 gives 0.
 template <class T> struct Divisor {
   f32 scale;
 
   __device__ __forceinline__ explicit Divisor(T stored) : scale(convert<f32>(stored)) {}
   __device__ __forceinline__ f32 divide(f32 x) const { return scale == 0.0f ? 0.0f : x / scale; }
 };
-// A power of two has an exact inverse, and a product with that is the quotient.
+// A power of two has an exact inverse, so multiplying by it gives the exact quotient.
 template <> struct Divisor<e8m0> {
   f32 inverse;
 
@@ -79,7 +81,7 @@ template <> struct Divisor<e8m0> {
   __device__ __forceinline__ f32 divide(f32 x) const { return x * inverse; }
 };
 
-// What magnitudes are compared as: two of 16 bits at once.
+// The type in which magnitudes are compared: pairs of 16-bit elements at once.
 template <class T, bool IS_PAIR> struct MagnitudeOf {
   typedef f32 Type;
   static __device__ __forceinline__ f32 of(const T* x) { return fabsf(convert<f32>(*x)); }
@@ -101,7 +103,7 @@ constexpr int TOGETHER = sizeof(X) == 2 && VECTOR > 1 ? 2 : 1;
 typedef MagnitudeOf<X, TOGETHER == 2> Magnitudes;
 typedef Magnitudes::Type Magnitude;
 
-// The greatest at each place of a vector; NaN is greater than all numbers.
+// The greatest magnitude at each position of a vector; NaN is greater than all numbers.
 struct Greatest {
   static constexpr int COUNT = VECTOR / TOGETHER;
   Magnitude of[COUNT] = {};
@@ -111,13 +113,13 @@ struct Greatest {
     for (int i = 0; i < COUNT; ++i) of[i] = larger<true>(of[i], Magnitudes::of(x + i * TOGETHER));
   }
 
-  // Joins all places in the first one, or in the first two.
+  // Combines all positions in the first one, or in the first pair.
   __device__ __forceinline__ void join_places() {
 #pragma unroll
     for (int i = 1; i < COUNT; ++i) of[0] = larger<true>(of[0], of[i]);
   }
 
-  // Joins the first COUNT places of the LANES threads of the blocks.
+  // Combines the first PLACES entries of the LANES threads that share the blocks.
   template <int PLACES> __device__ __forceinline__ void join_lanes() {
 #pragma unroll
     for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
@@ -151,7 +153,7 @@ __device__ __forceinline__ void write(Y* to, const Y (&from)[COUNT], i64 stride,
   }
 }
 
-// One block by LANES threads; gives its scale. Threads without one go along for the exchange.
+// Quantises one block with LANES threads, and returns its scale. Threads without a block take part in the exchange.
 __device__ __forceinline__ S along_rows(const Params& p, const X* x, Y* y, i64 block, int lane) {
   const int first = lane * VECTOR;
   const int valid = clamped_count(p.extent - block * BLOCK - first, VECTOR);
@@ -172,8 +174,8 @@ __device__ __forceinline__ S along_rows(const Params& p, const X* x, Y* y, i64 b
   return stored;
 }
 
-// What a thread has of VECTOR blocks: of `rows` rows of `valid` elements, the one of its `lane` and every LANES-th one
-// from there.
+// A thread's part of VECTOR blocks of `rows` rows with `valid` elements each: row `lane` and every LANES-th row after
+// it.
 struct Columns {
   const X* x;
   Y* y;
@@ -184,7 +186,7 @@ struct Columns {
   __device__ __forceinline__ int count(int row) const { return row < rows ? valid : 0; }
 };
 
-// Rows of a thread at once; WHOLE: all of them exist.
+// Reads CHUNK rows of a thread. WHOLE: all of them exist.
 template <bool WHOLE>
 __device__ __forceinline__ void read_rows(X (&to)[CHUNK][VECTOR], const Params& p, const Columns& columns, int first) {
 #pragma unroll
@@ -211,8 +213,10 @@ __device__ __forceinline__ void write_rows(
   }
 }
 
-// VECTOR blocks by LANES threads; gives their scales. Threads without any go along for the exchange.
-// WHOLE: all of a warp's blocks are. Not asked for each row: where both ways meet, words would be taken apart.
+// Quantises VECTOR blocks with LANES threads, and returns their scales. Threads without blocks take part in the
+// exchange.
+// WHOLE: all blocks of a warp are whole. It is not checked for each row: where the two branches join, the compiler
+// would split packed words.
 template <bool WHOLE>
 __device__ __forceinline__ void along_columns(const Params& p, const Columns& columns, S (&stored)[VECTOR]) {
   X in[CHUNK][VECTOR];
@@ -248,7 +252,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     x += coordinate[axis] * p.x_strides[axis];
     y += coordinate[axis] * p.y_strides[axis];
   }
-  // What is not there lies behind the end of its axis.
+  // Positions that do not exist lie past the end of their axis.
   const bool is_there = exists && (!TILED || within_limits(p, coordinate));
   const i64 block = is_there ? coordinate[BLOCK_AXIS] : p.extent;
   if constexpr (COLUMNS) {

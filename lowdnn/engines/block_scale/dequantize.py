@@ -1,7 +1,8 @@
-"""Dequantisation as a product over split axes: dims (..., blocks, block size, ...), the scales repeated along the size.
+"""Dequantisation as a product over split axes: dims (..., blocks, block size, ...), scales broadcast along the block
+size.
 
-The pointwise engine runs it. Where the last block is shorter it is a product of its own; scales in tiles are first laid
-out row by row in the workspace.
+The pointwise engine runs it. A shorter last block is a second product; scales in tiles are first copied to rows in the
+workspace.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _POINTWISE = PointwiseEngine()
 
 @dataclass(frozen=True)
 class _Step:
-    """A pointwise graph, and where each of its tensors begins, by uid."""
+    """A pointwise graph, and the pointer of each of its tensors, by uid."""
 
     graph: OperationGraph
     places: Mapping[int, Pointer]
@@ -67,7 +68,7 @@ def _steps(operation: BlockScaleDequantize) -> Iterator[_Step]:
 
 
 def _laid_out(operation: BlockScaleDequantize) -> _Step:
-    """The scales from their tiles into rows, which lie in the workspace."""
+    """Copies the scales from their tiles to rows in the workspace."""
     dims, strides = memory_layout(operation.scale)
     tiles = replace(operation.scale, dims=dims, strides=strides, reordering=TensorReordering.NONE)
     rows = replace(tiles, uid=_rows_uid(operation), strides=packed_strides(dims))
@@ -76,7 +77,7 @@ def _laid_out(operation: BlockScaleDequantize) -> _Step:
 
 
 def _product(operation: BlockScaleDequantize, first: int, blocks: int, size: int) -> _Step:
-    """The product for some blocks; each tensor begins where the first of them does."""
+    """The product for ``blocks`` blocks from block ``first`` on; each tensor's pointer is that of its first element."""
     axis, places = operation.axis, {}
 
     def split(tensor: Tensor, extents: tuple[int, int], step: int) -> Tensor:
@@ -98,7 +99,7 @@ def _product(operation: BlockScaleDequantize, first: int, blocks: int, size: int
 
 
 def _scale_rows(operation: BlockScaleDequantize) -> Tensor:
-    """The scales as the product reads them: where they come from tiles, without what fills those up."""
+    """The scales as the product reads them: scales in tiles lose the padding of the tiles."""
     scale = operation.scale
     if not _is_tiled(operation):
         return scale
@@ -113,7 +114,7 @@ def _rows_uid(operation: BlockScaleDequantize) -> int:
 
 
 def _placed(argument: Argument, places: Mapping[int, Pointer]) -> Argument:
-    """``argument`` with the tensors' pointers where they lie."""
+    """``argument`` with pointers from ``places``."""
     if isinstance(argument, TensorPointer):
         place = places[argument.uid]
         return replace(place, offset_bytes=place.offset_bytes + argument.offset_bytes)

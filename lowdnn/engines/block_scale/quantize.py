@@ -1,4 +1,4 @@
-"""The launch of ``block_scale_quantize.cu``: along rows where x is contiguous along them, else by columns."""
+"""The launch of ``block_scale_quantize.cu``: along rows if x is contiguous along the blocks, else by columns."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from lowdnn.ops.tensor import TILE_COLUMNS, Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
 
 _THREADS = 128
-#: Bytes of x in flight for a thread along rows: two accesses, whose elements are one access of y.
+#: Bytes of x in flight for a thread along rows: two accesses, whose elements make one access of y.
 _ROW_BYTES = 32
-#: Bytes of x that a thread reads of a row, and rows that it keeps in registers, where it goes by columns.
+#: Bytes of x that a thread reads from a row, where it goes by columns.
 _COLUMN_BYTES = 16
-_MOST_HELD = 8
-#: Threads that share the rows of a block: a warp of so many reads whole lines of 128 bytes, or half of one.
+#: Rows that a thread keeps in registers at most, where it goes by columns.
+_MAX_REGISTER_ROWS = 8
+#: Threads that share the rows of a block at most: a warp then reads whole lines of 128 bytes, or half lines.
 _MOST_LANES = 8
 
 
@@ -67,7 +68,7 @@ class Params:
 class Quantization:
     """How the kernel walks over an operation's blocks.
 
-    space: the outer axes, the blocks and, by columns, the column axis; strides from block to block.
+    space: the outer axes, the blocks and, by columns, the column axis; its strides go from block to block.
     """
 
     operation: BlockScaleQuantize
@@ -114,7 +115,7 @@ class Quantization:
             VECTOR=vector,
             LANES=self._lanes,
             COLUMNS=int(self.by_columns),
-            CHUNK=min(ceil_div(operation.block_size, self._lanes), _MOST_HELD) if self.by_columns else 1,
+            CHUNK=min(ceil_div(operation.block_size, self._lanes), _MAX_REGISTER_ROWS) if self.by_columns else 1,
             X_WIDTH=self._width(operation.x) if x_stride == 1 else 0,
             Y_WIDTH=self._width(operation.y) if y_stride == 1 else 0,
             S_WIDTH=self._width(operation.scale) if self.by_columns and self._scale_step == 1 else 0,
@@ -147,7 +148,7 @@ class Quantization:
 
     @property
     def _limits(self) -> tuple[int, ...]:
-        """Along each axis, the blocks or elements that are there; more than that only fill up tiles of scales."""
+        """Blocks or elements that exist along each axis; the space may have more, which pad tiles of scales."""
         found = list(self.space.extents)
         there = block_scale.scale_dims(self.operation.x.dims, self.operation.axis, self.operation.block_size)
         for number, origin in enumerate(self.space.origin):
@@ -156,12 +157,12 @@ class Quantization:
         return tuple(found)
 
     def _axis_of(self, axis: int) -> int:
-        """Which of the kernel's axes is this one of a tensor with tiled scales; 0 for other tensors."""
+        """The kernel's axis for a tensor axis if scales are tiled; 0 for other tensors."""
         return self.space.origin.index((axis,)) if _is_tiled(self.operation) else 0
 
     @property
     def _scale_step(self) -> int:
-        """The step from one column's scale to the next one's; 0 in tiles."""
+        """The stride from one column's scale to the next one's; 0 in tiles."""
         return self.space.strides[self.operation.scale.uid][-1]
 
     @property
@@ -177,7 +178,7 @@ class Quantization:
         """Threads that share a block."""
         if not self.by_columns:
             return self.operation.block_size // self._vector
-        return min(ceil_power(ceil_div(self.operation.block_size, _MOST_HELD)), _MOST_LANES)
+        return min(ceil_power(ceil_div(self.operation.block_size, _MAX_REGISTER_ROWS)), _MOST_LANES)
 
     @property
     def _radices(self) -> tuple[int, ...]:
@@ -188,7 +189,7 @@ class Quantization:
 
     @property
     def _threads(self) -> int:
-        """Threads of whole warps, where their items lie side by side."""
+        """Threads of the grid, with items rounded up to whole warps where items lie side by side."""
         side = WARP_SIZE // self._lanes if self.by_columns else 1
         return ceil_div(prod(self._radices), side) * side * self._lanes
 
@@ -197,7 +198,7 @@ class Quantization:
         return ceil_div(self._threads, _THREADS)
 
     def _width(self, tensor: Tensor) -> int:
-        """Elements of one access, which divide where every row of the tensor's elements begins."""
+        """Elements of one access, a divisor of the offsets at which the tensor's rows begin."""
         strides = self.space.strides[tensor.uid]
         others = (*strides[:-1], tensor.strides[self.operation.axis]) if self.by_columns else strides
         width = min(self._vector, ACCESS_BYTES // tensor.element_bytes, tensor.alignment_bytes // tensor.element_bytes)
@@ -222,7 +223,7 @@ def kernel_of(params: Params, operation: BlockScaleQuantize, arch: ArchSpec) -> 
 
 
 def _rows_vector(operation: BlockScaleQuantize) -> int:
-    """Elements of a thread where whole warps share out a block; 0 where its size is no power of two, or too great."""
+    """Elements of a thread where whole warps divide a block; 0 if its size is no power of two, or too great."""
     size = operation.block_size
     vector = min(_ROW_BYTES // operation.x.element_bytes, ACCESS_BYTES // operation.y.element_bytes, size)
     return vector if size == ceil_power(size) and size // vector <= WARP_SIZE else 0

@@ -40,7 +40,7 @@ class Rules:
             self._uncounted[kind] = frozenset(
                 number
                 for number, (limits, group) in enumerate(zip(self.limits, self.groups_of(kind), strict=True))
-                if group is not None and (limits.are_apart or limits.groups[group].most is None)
+                if group is not None and (limits.are_independent or limits.groups[group].most is None)
             )
         return self._uncounted[kind]
 
@@ -146,4 +146,4 @@ class _StateApart(_State):
 
 
 def _state_of(limits: Limits) -> _State:
-    return _StateApart(limits) if limits.are_apart else _State(limits)
+    return _StateApart(limits) if limits.are_independent else _State(limits)

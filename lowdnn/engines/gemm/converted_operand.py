@@ -1,4 +1,4 @@
-"""An operand that is a pointwise function of what lies in memory.
+"""An operand that is a pointwise function of a tensor in memory.
 
 Host side of ``include/tile/register_operand.cuh`` and ``conv/wgmma/converted_pixels.cuh``.
 """
@@ -22,9 +22,9 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct
 from lowdnn.tensor_map import TensorMapDataType
 
-#: Elements of k in a stage, which are of two bytes once they are converted.
+#: Elements of k in a stage; converted elements have two bytes.
 STAGE_K = STAGE_ROW_BYTES // 2
-#: Types in memory; by their tensor maps.
+#: Types in memory, and the data types of their tensor maps.
 RAW_TYPES: Mapping[DataType, TensorMapDataType] = {
     DataType.HALF: TensorMapDataType.FLOAT16,
     DataType.BFLOAT16: TensorMapDataType.BFLOAT16,
@@ -33,7 +33,7 @@ RAW_TYPES: Mapping[DataType, TensorMapDataType] = {
     DataType.FP8_E4M3: TensorMapDataType.UINT8,
     DataType.FP8_E5M2: TensorMapDataType.UINT8,
 }
-#: Modes that take an instruction or two for an element.
+#: Modes that take one or two instructions for an element.
 _PLAIN_MODES = frozenset(
     {
         PointwiseMode.ADD,
@@ -64,13 +64,13 @@ _PLAIN_MODES = frozenset(
 
 
 def functions_of(dag: PointwiseDag) -> int:
-    """Operations of more than an instruction or two for an element."""
+    """The number of operations that take more than one or two instructions for an element."""
     return sum(op.mode not in _PLAIN_MODES for op in dag.operations)
 
 
 @dataclass(frozen=True)
 class Params:
-    """Macros of a kernel with such an operand."""
+    """Macros of a kernel with a converted operand."""
 
     RAW_TYPE: str
     SHARES_LOADS: int
@@ -79,10 +79,10 @@ class Params:
 
 @dataclass(frozen=True)
 class ConvertedOperand:
-    """``prologue`` of the tensor ``raw``.
+    """The operand ``prologue(raw)``.
 
-    extents: of the functor's index space, (..., lines, elements along k).
-    strides: over it, of what the prologue reads beside ``raw``, by uid.
+    extents: extents of the functor's index space, (..., lines, elements along k).
+    strides: strides over that space of the other tensors that the prologue reads, by uid.
     """
 
     prologue: PointwiseDag
@@ -96,7 +96,7 @@ class ConvertedOperand:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a stage's row, over which its tensor map is swizzled."""
+        """Bytes of a stage's row, over which its tensor map swizzles."""
         return STAGE_K * self.raw.element_bytes
 
     @property
@@ -105,14 +105,14 @@ class ConvertedOperand:
 
     @property
     def converted_bytes(self) -> int:
-        """What the prologue gives."""
+        """Bytes of the prologue's result."""
         result = self.prologue.result
         assert result is not None
         return result.element_count * result.element_bytes
 
     @property
-    def keeps_places(self) -> bool:
-        """Whether it can be converted where it lies, the same for all images."""
+    def allows_in_place(self) -> bool:
+        """Whether a stage can be converted in place, with the same loads for all images."""
         return self.raw.element_bytes == 2 and self.shares_loads
 
     @property
@@ -121,12 +121,14 @@ class ConvertedOperand:
 
     @property
     def converts_late(self) -> bool:
-        """Whether registers wait for more than pairs of ready elements: what repeats, or single bytes."""
+        """Whether the conversion in registers waits for more than pairs of elements: for broadcast tensors, or single
+        bytes.
+        """
         return bool(self.strides) or self.raw.element_bytes == 1
 
     @cached_property
     def functor(self) -> Functor:
-        """``Prologue``: it is handed what is in memory and hands elements of the product back."""
+        """``Prologue``: it gets elements of memory and hands elements of the product back."""
         return generate(
             self.prologue,
             accumulator=None,
@@ -139,7 +141,7 @@ class ConvertedOperand:
 
     @property
     def shares_loads(self) -> bool:
-        """Whether all lines read the same in the prologue, beside themselves."""
+        """Whether all lines have the same loads in the prologue, except their own elements."""
         return all(steps[-2] == 0 for _, steps in self.strides)
 
     def macros(self, *, has_tail: bool) -> tuple[tuple[str, int | str], ...]:
@@ -147,17 +149,17 @@ class ConvertedOperand:
         return macros(Params(dtypes.info(self.raw.data_type).c_type, int(self.shares_loads), int(has_tail)))
 
     def label(self, *, has_tail: bool) -> str:
-        """The operand as it stands in kernel names."""
+        """The operand's part of kernel names."""
         return f"{dtypes.info(self.raw.data_type).short_name}{'s' * self.shares_loads}{'r' * has_tail}"
 
     @property
     def argument(self) -> Struct:
-        """``ConvertedInput``."""
+        """The kernel's ``ConvertedInput``."""
         return Struct((*i32(self.extents[-2:]), self.functor.arguments))
 
 
 def raw_tensor(prologue: PointwiseDag, where: str) -> Tensor | str:
-    """The one tensor of the operand's size that the prologue reads, or why there is none; ``where``: the operand."""
+    """The one tensor of the operand's size that the prologue reads, or why there is none.  where: its name."""
     full = [tensor for tensor in prologue.loads if tensor.dims == prologue.dims and tensor.data_type in RAW_TYPES]
     if not full:
         types = ", ".join(data_type.name for data_type in RAW_TYPES)
@@ -166,9 +168,9 @@ def raw_tensor(prologue: PointwiseDag, where: str) -> Tensor | str:
 
 
 def pixel_operand(prologue: PointwiseDag, where: str, groups: int, axis: int) -> ConvertedOperand | str:
-    """Over (groups, images or filters, channels), or what does not repeat over pixels or taps.
+    """The operand over (groups, images or filters, channels), or the tensor that is not constant over pixels or taps.
 
-    axis: of the tensor, the one that the groups divide.
+    axis: the tensor's axis that the groups divide.
     """
     raw = raw_tensor(prologue, where)
     if isinstance(raw, str):
@@ -188,13 +190,13 @@ def another_tensor(tensor: Tensor, where: str) -> str:
     return f"{tensor.label}.dims: expected one tensor of the size of {where} before it, got another one"
 
 
-def fusion_problem(operand: ConvertedOperand, fused_s: float, apart_s: float, arch: ArchSpec) -> str:
-    """Why the product is better behind a launch that writes what the prologue gives; empty where it is not.
+def fusion_problem(operand: ConvertedOperand, fused_s: float, unfused_s: float, arch: ArchSpec) -> str:
+    """Why the product is faster after a launch that writes the prologue's result; empty if it is not.
 
-    fused_s, apart_s: of the product with the prologue, and behind that launch.
+    fused_s, unfused_s: seconds of the product with the prologue, and of the product after that launch.
     """
-    apart_s += moving_s(arch, operand.moved_bytes + operand.converted_bytes)
-    if fused_s <= apart_s:
+    unfused_s += moving_s(arch, operand.moved_bytes + operand.converted_bytes)
+    if fused_s <= unfused_s:
         return ""
-    got = f"{apart_s * 1e6:.1f} us apart, {fused_s * 1e6:.1f} us fused"
+    got = f"{unfused_s * 1e6:.1f} us unfused, {fused_s * 1e6:.1f} us fused"
     return f"operations: expected a prologue that is faster fused, got {got}"

@@ -1,9 +1,9 @@
-"""Reductions in the epilogue of a product: what they have in common in all engines.
+"""Reductions in the epilogue of a product: the parts that all engines share.
 
-A kernel reduces what it stores, or another value of its epilogue, while it is on its way out: of each column of the
-product, of each row, and everything. ``reduction/reduction_combine.cu`` joins the totals of its parts. One reduction of
-each kind can leave together. Device side: ``include/epilogue/epilogue_reductions.cuh`` and ``staged_reductions.cuh``
-(wgmma), ``tile_reductions.cuh`` (mma.sync), ``thread_reductions.cuh`` (depthwise).
+A kernel reduces the stored tensor, or another value of its epilogue, in registers: over each column of the product,
+over each row, and over everything. ``reduction/reduction_combine.cu`` combines the kernel's partial totals. A product
+can have one reduction of each kind. Device side: ``include/epilogue/epilogue_reductions.cuh`` and
+``staged_reductions.cuh`` (wgmma), ``tile_reductions.cuh`` (mma.sync), ``thread_reductions.cuh`` (depthwise).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NONE = "NoOperator"
 
 @dataclass(frozen=True)
 class ReductionSlices:
-    """How many totals a kernel leaves of each column, of each row, of everything."""
+    """Partial totals that a kernel leaves for each column, for each row, and for everything."""
 
     columns: int = 0
     rows: int = 0
@@ -37,16 +37,16 @@ class ReductionSlices:
 
     @classmethod
     def together(cls, slices: Iterable[ReductionSlices]) -> ReductionSlices:
-        """The slices of several kernels, one after the other."""
+        """The slices of several kernels, in their order."""
         counts = zip(*((each.columns, each.rows, each.whole) for each in slices), strict=True)
         return cls(*map(sum, counts))
 
 
 @dataclass(frozen=True)
 class EpilogueReductions:
-    """Reductions of a tensor of the epilogue; by default none.
+    """Reductions of one tensor of the epilogue; by default none.
 
-    column: one result for each column, over the rows.  row: one for each row.  whole: over everything.
+    column: one result for each column, over the rows.  row: one result for each row.  whole: one result.
     """
 
     column: FusedReduction | None = None
@@ -55,7 +55,7 @@ class EpilogueReductions:
 
     @classmethod
     def of(cls, reductions: Sequence[AnyReduction], dag: PointwiseDag, output: OutputSpace) -> EpilogueReductions | str:
-        """``reductions`` behind ``dag``, or why the kernels do not compute them."""
+        """The fields for ``reductions`` after ``dag``, or why the kernels do not compute them."""
         if reductions and 0 in dag.dims:
             return f"{type(reductions[0]).__name__}.x.dims: expected no extent of 0, got {list(dag.dims)}"
         found: dict[str, FusedReduction] = {}
@@ -81,18 +81,18 @@ class EpilogueReductions:
 
     @property
     def reduced(self) -> Tensor | None:
-        """What is reduced; the same in all."""
+        """The tensor that all of them reduce."""
         return next((fused.operation.x for fused in self._all if fused), None)
 
     @property
     def macros(self) -> tuple[tuple[str, int | str], ...]:
-        """What a kernel needs for the reductions that it may have."""
+        """The kernel's macros for the reductions."""
         operators = (operator_of(fused.operation) if fused else _NONE for fused in self._all)
         return tuple(zip(("COLUMN_OPERATOR", "ROW_OPERATOR", "WHOLE_OPERATOR"), operators, strict=True))
 
     @property
     def label(self) -> str:
-        """The reductions as they stand in kernel names; empty where there are none."""
+        """The reductions' part of kernel names; empty if there are none."""
         kinds = zip(("columns", "rows", "whole"), self._all, strict=True)
         return "".join(f"_{kind}_{operator_of(fused.operation).lower()}" for kind, fused in kinds if fused)
 
@@ -100,14 +100,14 @@ class EpilogueReductions:
         return sum(combination.partials_bytes for combination in self._combinations(slices))
 
     def reserve(self, parts: PlanParts, slices: ReductionSlices) -> tuple[WorkspacePointer, ...]:
-        """Room for the totals."""
+        """Reserves the workspace of the partial totals."""
         sizes = (aligned_bytes(combination.partials_bytes) for combination in self._combinations(slices))
         return tuple(WorkspacePointer(parts.reserve(size)) for size in sizes)
 
     def arguments(
         self, totals: Sequence[WorkspacePointer], before: ReductionSlices = ReductionSlices()
     ) -> tuple[Argument, ...]:
-        """``Output`` of the reductions that exist; ``before``: the totals that earlier kernels leave."""
+        """The fields of ``Output`` for the reductions that exist.  before: the totals that earlier kernels leave."""
         fields: list[Argument] = []
         for combination, pointer in zip(self._combinations(before), totals, strict=True):
             fields.append(replace(pointer, offset_bytes=pointer.offset_bytes + combination.partials_bytes))
@@ -118,14 +118,14 @@ class EpilogueReductions:
     def combine(
         self, parts: PlanParts, slices: ReductionSlices, totals: Sequence[WorkspacePointer], *, overlaps: bool
     ) -> None:
-        """Launches that join the ``totals``; overlaps: as dependent launches, on sm_90a."""
+        """Adds launches that combine the ``totals``.  overlaps: as dependent launches, on sm_90a."""
         for combination, partials in zip(self._combinations(slices), totals, strict=True):
             launched = replace(combination, overlaps=overlaps)
             parts.launches.append(launched.launch(parts.kernel(launched.kernel()), partials))
 
     @property
     def _all(self) -> tuple[FusedReduction | None, ...]:
-        """All reductions in the order of the kernels' parameters."""
+        """The three reductions in the order of the kernels' parameters."""
         return self.column, self.row, self.whole
 
     def _combinations(self, slices: ReductionSlices) -> Iterator[Combination]:
@@ -139,7 +139,7 @@ NO_REDUCTIONS = EpilogueReductions()
 
 
 def _alone(operation: AnyReduction) -> FusedReduction:
-    """The reduction as it would be in a graph by itself, reading ``x`` from memory."""
+    """The reduction as it is in a graph of its own, reading ``x`` from memory."""
     stored = replace(operation, x=replace(operation.x, is_virtual=False))
     found = match_reduction(OperationGraph([stored]))
     assert isinstance(found, FusedReduction), found
@@ -160,5 +160,5 @@ def _kind(layout: ReductionLayout, dag: PointwiseDag, output: OutputSpace) -> st
 
 
 def _axes(origin: Iterable[Iterable[int]], dag: PointwiseDag) -> list[int]:
-    """The DAG's axes in their order, without those of extent 1."""
+    """The DAG's axes in their order, except axes of extent 1."""
     return [axis for axes in origin for axis in axes if dag.dims[axis] > 1]

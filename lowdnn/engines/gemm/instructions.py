@@ -13,14 +13,14 @@ from lowdnn.tensor_map import TensorMapDataType
 #: Bytes along k of one stage of the wgmma engines: a row of the 128-byte swizzle.
 STAGE_ROW_BYTES = 128
 
-#: Inputs that mma.sync takes on sm_80, and the type they are summed in.
+#: Input types of mma.sync on sm_80, and the types of their sums.
 MMA_ACCUMULATORS: Mapping[DataType, DataType] = {
     DataType.HALF: DataType.FLOAT,
     DataType.BFLOAT16: DataType.FLOAT,
     DataType.FLOAT: DataType.FLOAT,
     DataType.INT8: DataType.INT32,
 }
-#: What multiplies them.
+#: The math unit of each input type.
 MMA_UNITS: Mapping[DataType, MathUnit] = {
     DataType.HALF: MathUnit.MMA_F16,
     DataType.BFLOAT16: MathUnit.MMA_F16,
@@ -31,11 +31,12 @@ MMA_UNITS: Mapping[DataType, MathUnit] = {
 
 @dataclass(frozen=True)
 class WgmmaType:
-    """One instruction by the data types of its operands.
+    """One wgmma instruction, for the data types of its operands.
 
-    instruction: the types D.A.B of its name.  k: elements of k that it takes, 32 bytes.
-    unit: for the cost model.  map_type: of the operands' tensor maps; fp32 is rounded to TF32 on its way in.
-    has_mn_major: whether operands may lie contiguous along m or n; otherwise along k only.
+    instruction: the types D.A.B of its name.  k: the elements in its 32 bytes of k.
+    unit: its math unit in the cost model.  map_type: the type of the operands' tensor maps; fp32 is rounded to TF32 by
+    the copy.
+    has_mn_major: whether operands may be contiguous along m or n; otherwise only along k.
     """
 
     a: DataType
@@ -60,7 +61,7 @@ class WgmmaType:
 
     @property
     def is_fp8(self) -> bool:
-        """Whether the tensor cores keep fewer bits of a sum than fp32 has."""
+        """Whether the tensor cores keep fewer bits of a sum than fp32."""
         return self.unit is MathUnit.WGMMA_FP8
 
     @property
@@ -69,13 +70,13 @@ class WgmmaType:
 
     @property
     def label(self) -> str:
-        """The type as it stands in kernel names."""
+        """The type's part of kernel names."""
         names = [dtypes.info(data_type).short_name for data_type in (self.a, self.b)]
         return names[0] if self.a is self.b else "_".join(names)
 
     @property
     def macros(self) -> tuple[tuple[str, int | str], ...]:
-        """What a kernel needs for ``wgmma_multiply.cuh``."""
+        """The kernel's macros for ``wgmma_multiply.cuh``."""
         d, a, b = self.instruction.split(".")
         return (
             ("TYPE", dtypes.info(self.a).c_type),
@@ -110,5 +111,5 @@ def _types() -> Mapping[tuple[DataType, DataType], WgmmaType]:
     return {(row.a, row.b): row for row in rows}
 
 
-#: Types of wgmma by the data types of both operands.
+#: The types of wgmma, by the data types of both operands.
 WGMMA_TYPES: Mapping[tuple[DataType, DataType], WgmmaType] = _types()

@@ -23,7 +23,7 @@ from lowdnn.plan import Argument, KernelRef, Scalar, ScalarType, Struct, Workspa
 class MmaCut:
     """A product and its epilogue with the tiling of both.
 
-    dag: the epilogue, whose values in ``output`` go to memory and into ``reductions``.
+    dag: the epilogue, whose values in ``output`` are stored and reduced by ``reductions``.
     """
 
     product: Product
@@ -34,7 +34,7 @@ class MmaCut:
 
     @property
     def is_split(self) -> bool:
-        """Whether the kernel stores sums of parts of k, and another launch adds them up."""
+        """Whether the kernel stores sums over parts of k, which another launch adds up."""
         return self.tiling.splits > 1
 
     @cached_property
@@ -46,7 +46,7 @@ class MmaCut:
         return Slices(self.tiling.splits, self.output.rows, self.output.columns)
 
     def reserve(self, parts: PlanParts) -> int:
-        """Where the slices lie in the workspace."""
+        """Reserves the slices in the workspace; returns their offset in bytes."""
         return parts.reserve(self.slices.size_bytes if self.is_split else 0)
 
     def slices_pointer(self, slices_at: int) -> Argument:
@@ -54,13 +54,13 @@ class MmaCut:
 
     @property
     def epilogue_arguments(self) -> tuple[Argument, ...]:
-        """The output's map, and the functor's arguments where the kernel calls it."""
+        """The output's map, and the functor's arguments if the kernel calls it."""
         return (self.output.map,) if self.is_split else (self.output.map, self.functor.arguments)
 
     def kernel(self, source: str, layout: str, params: object, vector: int, target: str) -> KernelRef:
-        """The kernel of the file ``source``, whose name it has.
+        """The kernel of the file ``source``, named after the file.
 
-        layout: what the operands are like, as the kernel's name has it.  vector: elements of a call of the functor.
+        layout: the part of its name for the operands' layouts.  vector: elements of a call of the functor.
         """
         family, label = source.rpartition("/")[2].removesuffix(".cu"), target_label(target)
         types = dtypes.info(self.product.data_type).short_name

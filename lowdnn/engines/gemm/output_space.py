@@ -29,14 +29,16 @@ from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, Work, WorkspacePointer
 
-#: Elements of a functor call: 16 bytes of a 16-bit output; in the reduction, 16 bytes of accumulators.
+#: Elements of a functor call at most: 16 bytes of a 16-bit output.
 MAX_VECTOR = 8
+#: Elements of a functor call in the slice sum at most: 16 bytes of accumulators.
 _MAX_REDUCE_VECTOR = 4
 
 _REDUCE_THREADS = 256
 _MAX_LANES = 32
-#: Slices that a lane of the reduction adds up at least, and items times lanes that keep a device busy.
+#: Slices that a lane of the slice sum adds up at least.
 _MIN_LANE_SPLITS = 2
+#: Items times lanes of the slice sum beyond which more lanes do not pay, as the device is busy.
 _MAX_REDUCE_ITEMS = 1 << 18
 
 
@@ -61,11 +63,11 @@ class OutputSpace:
 
     @property
     def map(self) -> Struct:
-        """``OutputMap``."""
+        """The kernel's ``OutputMap``."""
         return Struct(tuple(Struct(divider(max(extent, 1))) for extent in self.space.extents))
 
     def vector(self, functor: Functor) -> int:
-        """Elements of a functor call: no more than the functor's width, and none across the end of the last axis.
+        """Elements of a functor call: at most the functor's width, and none past the end of the last axis.
 
         Where there are several column axes or groups of columns, a call must end with the last axis.
         """
@@ -83,14 +85,14 @@ def output_space(
     kept: tuple[int, ...],
     operands: Mapping[int, tuple[int, ...]],
 ) -> OutputSpace:
-    """The DAG's axes as rows and columns, neighbours merged where every tensor and every operand allows it.
+    """The DAG's axes as rows and columns, neighbouring axes merged where every tensor and every operand allows it.
 
-    kept: axes that stay alone.  operands: strides of the product's operands over the DAG's axes, under negative keys;
-    they are carried along in ``OutputSpace.space.strides``.
+    kept: axes that merge with none.  operands: strides of the product's operands over the DAG's axes, under negative
+    keys; they are carried along in ``OutputSpace.space.strides``.
     """
     own = space_of(dag)
     joined = replace(own, strides={**own.strides, **operands}).permuted((*row_axes, *column_axes))
-    space = collapsed(joined, alone={*kept, *_indexed_axes(dag)}, apart=row_axes)
+    space = collapsed(joined, alone={*kept, *_indexed_axes(dag)}, separate=row_axes)
     row_count = sum(axes[0] in row_axes for axes in space.origin)
     if row_count == 0:
         space, row_count = with_axis(space, 0), 1
@@ -100,7 +102,7 @@ def output_space(
 
 
 def functor_of(dag: PointwiseDag, data_type: DataType, output: OutputSpace, reduced: Tensor | None = None) -> Functor:
-    """The epilogue's functor for operands of ``data_type``; reduced: what it hands back to be reduced."""
+    """The epilogue's functor for operands of ``data_type``.  reduced: the tensor that it hands back to be reduced."""
     return generate(
         replace(dag, result=None),
         accumulator=MMA_ACCUMULATORS[data_type],
@@ -111,7 +113,7 @@ def functor_of(dag: PointwiseDag, data_type: DataType, output: OutputSpace, redu
 
 
 def full_loads(dag: PointwiseDag, output: OutputSpace) -> tuple[Tensor, ...]:
-    """What the epilogue loads of the output's size: an element for every row and column."""
+    """The tensors of the output's size that the epilogue loads: one element for every row and column."""
 
     def is_full(tensor: Tensor) -> bool:
         strides = output.space.strides[tensor.uid]
@@ -121,7 +123,7 @@ def full_loads(dag: PointwiseDag, output: OutputSpace) -> tuple[Tensor, ...]:
 
 
 def contiguous_stores(dag: PointwiseDag, axis: int) -> int:
-    """How many stored tensors lie contiguous along ``axis``."""
+    """The number of stored tensors that are contiguous along ``axis``."""
     return sum(tensor.strides[axis] == 1 and tensor.dims[axis] > 1 for tensor in dag.stores)
 
 
@@ -129,7 +131,7 @@ def contiguous_stores(dag: PointwiseDag, axis: int) -> int:
 class Slices:
     """The partial sums of a split product: ``splits`` slices of rows x pitch accumulators in the workspace.
 
-    part_splits: slices of each of so many parts of the columns, of equal width, where not all have ``splits``.
+    part_splits: the numbers of slices of column parts of equal width, where not all columns have ``splits``.
     """
 
     splits: int
@@ -140,7 +142,7 @@ class Slices:
 
     @property
     def pitch(self) -> int:
-        """Elements of a row: whole vectors of the reduction."""
+        """Elements of a row, rounded up to whole vectors of the slice sum."""
         return ceil_div(self.columns, MAX_VECTOR) * MAX_VECTOR
 
     @property
@@ -159,7 +161,9 @@ class Slices:
         return self.slice_elements * sum(self.part_splits) // len(self.part_splits)
 
     def vector(self, most: int) -> int:
-        """Columns that the reduction takes at once, ``most`` or fewer: nothing is written behind a row's end."""
+        """Columns that the slice sum takes at once, at most ``most``: a divisor of the columns, so that rows end with a
+        vector.
+        """
         return gcd(min(most, _MAX_REDUCE_VECTOR), self.columns)
 
 
@@ -197,7 +201,7 @@ def add_slice_sum(
 def reduction_kernel(
     output: OutputSpace, functor: Functor, vector: int, slices: Slices, *, overlaps: bool = False
 ) -> KernelRef:
-    """``vector``: what the unsplit product would use; the reduction takes no more than its slices allow.
+    """The kernel that sums slices.  vector: the unsplit product's; the slice sum takes at most what its slices allow.
 
     overlaps: for a dependent launch, on sm_90a.
     """
@@ -227,7 +231,7 @@ def reduction_launch(
     *,
     overlaps: bool = False,
 ) -> Launch:
-    """Sums the slices at ``offset_bytes`` of the workspace and applies the epilogue."""
+    """The launch that sums the slices at ``offset_bytes`` of the workspace and applies the epilogue."""
     vector = slices.vector(vector)
     groups = slices.columns // vector
     items = _REDUCE_THREADS // _reduction_lanes(slices, vector)
@@ -256,12 +260,12 @@ def reduction_launch(
 
 
 def _reduction_lanes(slices: Slices, vector: int) -> int:
-    """Threads that share the slices of one item: several where there are many slices of few items."""
+    """Threads that share the slices of one item: several if there are many slices of few items."""
     items = slices.rows * slices.columns // vector
     wanted = min(slices.splits // _MIN_LANE_SPLITS, _MAX_REDUCE_ITEMS // max(items, 1), _MAX_LANES)
     return floor_power(wanted)
 
 
 def _indexed_axes(dag: PointwiseDag) -> frozenset[int]:
-    """Axes whose index is a value of the DAG."""
+    """Axes whose index is a value in the DAG."""
     return frozenset(op.pointwise.axis for op in dag.operations if op.mode is PointwiseMode.GEN_INDEX)

@@ -1,7 +1,7 @@
 """Tensors repacked as [positions][groups][padded channels], by the kernels of ``transform``.
 
-Serves activations that are not channels-last, filters that are not KRSC, channels that do not fill 8 or 16 bytes; and
-matrices (k as channels) whose rows are not aligned or that have no contiguous dimension.
+It serves activations that are not channels-last, filters that are not KRSC, channels that do not fill 8 or 16 bytes,
+and matrices (k as channels) whose rows are not aligned or that have no contiguous dimension.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from lowdnn.plan import Launch, Pointer, TensorPointer, Work, WorkspacePointer
 
 #: Threads that keep the memory of a large GPU busy.
 _THREADS_IN_FLIGHT = 2**18
-#: Threads of a tile where there are enough of them, and where there are not.
-_TILE_THREADS, _SMALL_TILE_THREADS = 256, 64
+#: Threads of a tile if enough threads are in flight.
+_TILE_THREADS = 256
+#: Threads of a tile otherwise.
+_SMALL_TILE_THREADS = 64
 
 
 @dataclass(frozen=True)
 class Packing:
-    """``tensor`` (image or filter, channel, spatial...) repacked; channels of each group padded to ``unit_bytes``.
+    """``tensor`` (image or filter, channel, spatial...) repacked; channels of each group are padded to ``unit_bytes``.
 
-    line_bytes: what they are padded to beside that, a multiple of ``unit_bytes``.
+    line_bytes: a further multiple of bytes to which they are padded, itself a multiple of ``unit_bytes``.
     """
 
     tensor: Tensor
@@ -58,7 +60,7 @@ class Packing:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Elements, of the packed tensor in the order of the tensor's dims."""
+        """Strides of the packed tensor in elements, in the order of the tensor's dims."""
         spatial = self.tensor.dims[2:]
         inner = tuple(prod(spatial[axis + 1 :]) * self.channels for axis in range(len(spatial)))
         return (prod(spatial) * self.channels, 1, *inner)
@@ -101,7 +103,7 @@ class Packing:
 
 
 def packed_operand(parts: PlanParts, uid: int, packing: Packing | None, *, overlaps: bool = False) -> Pointer:
-    """Where a kernel reads tensor ``uid``: in place, or in the workspace, after a launch that packs it there.
+    """The pointer by which a kernel reads tensor ``uid``: in place, or in the workspace after a launch that packs it.
 
     overlaps: as a dependent launch, on sm_90a.
     """

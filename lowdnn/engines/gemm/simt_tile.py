@@ -35,19 +35,19 @@ class SimtTile:
 
     @property
     def efficiency(self) -> float:
-        """The share of the multiply-add peak that the tile's shared-memory traffic leaves, roughly."""
+        """The rough share of the multiply-add peak that the tile's shared-memory traffic allows."""
         return {64: 1.0, 32: 0.85, 16: 0.7}[self.thread_rows * self.thread_columns]
 
-    def busiest(self, blocks: int, arch: ArchSpec, beside: float = 0.0) -> float:
+    def busiest(self, blocks: int, arch: ArchSpec, overhead: float = 0.0) -> float:
         """Multiply-adds at the full rate that take as long as a step along k of all blocks of one multiprocessor.
 
-        beside: what each block's step takes beside its products.
+        overhead: the same measure of what each block's step does besides its products.
         """
-        return ceil_div(blocks, arch.sm_count) * (self.rows * self.columns / self.efficiency + beside)
+        return ceil_div(blocks, arch.sm_count) * (self.rows * self.columns / self.efficiency + overhead)
 
 
 def vector_axis(dag: PointwiseDag, candidates: tuple[int, ...]) -> int:
-    """The axis of ``candidates`` along which the DAG's stored tensors lie closest; the first one where they tie."""
+    """The axis of ``candidates`` with the smallest strides of the DAG's stored tensors; the first one on ties."""
     stored = [tensor for tensor in dag.stores if tensor.dims == dag.dims]
 
     def distance(axis: int) -> int:

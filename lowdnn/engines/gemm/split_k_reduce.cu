@@ -1,13 +1,13 @@
 // split_k_reduce: c = epilogue(sum over s of slice[s]), the last step of a product whose K was split.
 //
 // Layouts: slices [splits][rows][pitch] of accumulators; rows and columns map to the output as in output_map.cuh.
-// PARTS > 0: the columns fall into so many parts of equal width, each with a number of slices of its own.
-// Block: 256 threads = LANES lanes of items, an item being VECTOR columns of one row: 4, 2 or 1, a divisor of all.
-// Lane l adds up the slices l, l + LANES, ...; then the first lane adds up the lanes. The order is fixed: equal inputs
-// give equal bits.
+// PARTS > 0: the columns fall into PARTS parts of equal width, each with its own number of slices.
+// Block: 256 threads = LANES lanes of items; an item is VECTOR (4, 2 or 1, a divisor of the columns) columns of one
+// row. Lane l adds up the slices l, l + LANES, ...; then the first lane adds up the lanes. The order is fixed: equal
+// inputs give equal bits.
 // Shared memory: the sums of the lanes.
-// Launch: ceil(rows * groups / (256 / LANES)) blocks, groups = columns / VECTOR; it may be a dependent
-// launch (dependent_launch.cuh).
+// Launch: ceil(rows * groups / (256 / LANES)) blocks, groups = columns / VECTOR; it may be a dependent launch
+// (dependent_launch.cuh).
 
 #include "include/ptx/dependent_launch.cuh"
 #include "include/epilogue/output_map.cuh"
@@ -23,7 +23,7 @@ struct Slices {
   i32 splits, rows;
 };
 struct Columns {
-  Divider groups;  // of VECTOR columns in a row
+  Divider groups;  // groups of VECTOR columns in a row
 };
 template <int COUNT> struct Parts {
   Divider part_columns;
@@ -36,10 +36,10 @@ struct Target {
 
 struct Params : Slices, Columns, Parts<PARTS>, Target, ArgsOf<Functor> {};
 
-constexpr int ITEMS = 256 / LANES;  // of a block
+constexpr int ITEMS = 256 / LANES;  // items of a block
 typedef Vector<Accumulator, VECTOR> Part;
 
-// Slices of a column.
+// The number of slices of a column.
 template <class Params> __device__ __forceinline__ i32 splits_of(const Params& p, u32 column) {
   if constexpr (PARTS > 0) return p.part_splits[p.part_columns.divide(column)];
   else return p.splits;
@@ -53,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_const
   const bool exists = row < u32(p.rows);
   wait_for_previous_kernel();
 
-  // The sum; the pitch is a multiple of VECTOR too, so that whole vectors may be read.
+  // Sums the slices; the pitch is a multiple of VECTOR too, so that whole vectors may be read.
   Accumulator sum[VECTOR] = {};
   if (exists) {
     const Accumulator* from = p.slices + lane * p.slice_stride + row * p.pitch + column;
@@ -78,7 +78,6 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL_NAME(const __grid_const
   }
   if (!exists) return;
 
-  // The epilogue.
   i64 at[OUTPUT_RANK] = {};
   const i64 along = p.map.locate(row, column, at);
   const Functor::Cursor cursor = Functor::cursor(args_of<Functor>(p), at);

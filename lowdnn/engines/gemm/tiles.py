@@ -1,4 +1,4 @@
-"""Tiles of the mma.sync engines: what a thread block computes, and which tile suits a product.
+"""Tiles of the mma.sync engines: what a thread block computes, and the choice of a tile for a product.
 
 A tile is TILE_M x TILE_N accumulators, spread over a grid of warps, and a ring of STAGES shared-memory stages, each
 TILE_K deep (see ``include/tile/tile_mma.cuh``).
@@ -23,51 +23,51 @@ from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.plan import Launch, Struct, Work
 from lowdnn.status import BadParamError
 
-#: Notes of an engine with these tiles; those of one plan are ``numerical_notes(data_type)``.
+#: Numerical notes of an engine with these tiles; those of one plan are ``numerical_notes(data_type)``.
 NUMERICAL_NOTES: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE, NumericalNote.TF32_INPUTS)
 
 #: Bytes of a sum.
 _ACCUMULATOR_BYTES = 4
-#: Accumulators by which a row of the staging area is longer, so that its banks differ.
+#: Accumulators that pad a row of the staging area, so that rows begin in different banks.
 _STAGING_PADDING = 8
-#: Stages that the knob has at most, and those of the default.
+#: The most stages that the knob offers.
 _MAX_STAGES = 5
+#: Stages of the default tiles at most.
 _DEFAULT_STAGES = 4
-#: Stages of a tile of the few at most: all of a shallow product is on its way at once.
-_MAX_STAGES_OF_FEW = 9
-#: Parts of k at most.
+#: Stages of the small shape at most: all of a shallow product is in flight at once.
+_MAX_SMALL_STAGES = 9
+#: Most parts of k.
 _MAX_SPLITS = 32
-#: Rows and columns of the smallest tile but that of the few.
+#: Rows and columns of the smallest tile, except the small shape.
 _SMALLEST = 64
-#: Bytes of an element at least for a tile of the few, whose rows are whole chunks of a swizzle.
-_MIN_ELEMENT_BYTES_OF_FEW = 2
-#: Bytes along k at most for a tile of the few: beyond, its latency counts no more.
-_MAX_DEPTH_BYTES_OF_FEW = 2048
-#: Accumulators of a thread at most where operands come in pieces under 16 bytes.
+#: Least bytes of an element for the small shape, whose rows are whole chunks of a swizzle.
+_MIN_SMALL_ELEMENT_BYTES = 2
+#: Most bytes along k for the small shape: beyond, its short latency no longer matters.
+_MAX_SMALL_DEPTH_BYTES = 2048
+#: Most accumulators of a thread where operands come in pieces under 16 bytes.
 _MAX_ACCUMULATORS_WITH_SMALL_PIECES = 64
-#: Measured on an H200. Seconds before the first multiplication of the blocks that a multiprocessor has at a time, and
-#: after the last one.
+#: Seconds of a wave before its first multiplication and after its last one; measured on an H200.
 _OVERHEAD_S = 2.5e-6
-#: Share of it that the launch's own overhead hides for the first of those blocks.
+#: Share of that time which the launch's own overhead hides for the first wave.
 _LAUNCH_HIDES = 0.7
 #: Seconds before the first copy of a kernel that gathers.
 _PLACES_S = 0.25e-6
 #: Share of the device's copy latency that the 16-byte copies of these kernels take.
 _COPY_LATENCY = 0.955
-#: Share of the L2 cache's rate at which a multiprocessor copies, and stores.
+#: Share of the L2 cache's rate at which a multiprocessor copies and stores.
 _L2_REACH = 0.48
-#: Bytes per second of one multiprocessor that epilogues load.
+#: Bytes per second that the epilogues of one multiprocessor load.
 _OPERAND_BYTES_PER_S = 7e9
-#: Share of the device memory's time that is not hidden.
+#: Share of the device memory's time that nothing hides.
 _EXPOSED = 0.2
 
 
 @dataclass(frozen=True)
 class TileShape:
-    """Accumulators of a block and the warps they are spread over.
+    """Accumulators of a block and the warps that share them.
 
     efficiency: throughput of a multiprocessor full of such blocks, relative to the best shape.
-    blocks_per_sm: how many the registers let share a multiprocessor.
+    blocks_per_sm: blocks for which a multiprocessor has registers.
     """
 
     m: int
@@ -83,18 +83,20 @@ class TileShape:
 
     @cached_property
     def accumulators(self) -> int:
-        """Accumulators of each thread."""
+        """Accumulators of a thread."""
         return self.m * self.n // self.threads
 
     @cached_property
     def staging_bytes(self) -> int:
-        """Shared memory in which the epilogue turns the accumulators (``include/epilogue/epilogue_tile.cuh``)."""
+        """Bytes of shared memory in which the epilogue transposes the accumulators
+        (``include/epilogue/epilogue_tile.cuh``).
+        """
         warp_n = self.n // self.warps_n
         return self.m * self.warps_n * (warp_n + _STAGING_PADDING) * _ACCUMULATOR_BYTES
 
 
-#: The tile of products that leave most multiprocessors idle: more blocks have shorter chains of latencies each.
-_SHAPE_OF_FEW = TileShape(32, 32, 2, 2, 0.3, 3)
+#: The shape for products that leave most multiprocessors idle: more blocks with shorter chains of latencies.
+_SMALL_SHAPE = TileShape(32, 32, 2, 2, 0.3, 3)
 _SHAPES = {
     (shape.m, shape.n): shape
     for shape in (
@@ -106,10 +108,10 @@ _SHAPES = {
         TileShape(128, 64, 2, 2, 0.85, 3),
         TileShape(64, 128, 2, 2, 0.85, 3),
         TileShape(64, 64, 2, 2, 0.68, 4),
-        _SHAPE_OF_FEW,
+        _SMALL_SHAPE,
     )
 }
-_SHAPES_OF_MANY = tuple(shape for shape in _SHAPES.values() if shape is not _SHAPE_OF_FEW)
+_LARGE_SHAPES = tuple(shape for shape in _SHAPES.values() if shape is not _SMALL_SHAPE)
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class MmaTile:
 
     @cached_property
     def label(self) -> str:
-        """The tile as it stands in kernel names."""
+        """The tile's part of kernel names."""
         return f"{self.shape.m}x{self.shape.n}x{self.k}_{self.stages}"
 
 
@@ -140,10 +142,10 @@ class Product:
     """Extents of ``batches`` products m x n x k of one data type.
 
     allows_split: whether the kernel can cut k into parts that are summed later.
-    allows_few: whether its warps' parts can be 16 x 16, which reductions cannot.
+    allows_small_shape: whether its warps' parts can be 16 x 16, which reductions do not allow.
     has_small_pieces: operands are copied in pieces under 16 bytes, whose addresses take registers that the largest warp
-    tiles do not leave.  gathers: a piece's address takes its tap and its pixel.
-    operands: what the epilogue loads of the output's size.
+    tiles do not leave.  gathers: a piece's address depends on its tap and its pixel.
+    operands: tensors of the output's size that the epilogue loads.
     """
 
     data_type: DataType
@@ -152,7 +154,7 @@ class Product:
     n: int
     k: int
     allows_split: bool = True
-    allows_few: bool = False
+    allows_small_shape: bool = False
     has_small_pieces: bool = False
     gathers: bool = False
     operands: int = 0
@@ -162,7 +164,7 @@ class Product:
         return dtypes.info(self.data_type).size_bytes
 
     def slowdown(self, k_tiles: int) -> float:
-        """How many times as long a block of ``k_tiles`` takes for small pieces: as measured on an H200."""
+        """The factor by which small pieces slow a block of ``k_tiles`` down, measured on an H200."""
         if not self.has_small_pieces:
             return 1.0
         return 3.0 + 5.0 / k_tiles if self.gathers else 2.0
@@ -175,24 +177,24 @@ class Product:
     @property
     def shapes(self) -> tuple[TileShape, ...]:
         """Shapes that the kernel can compute."""
-        allows_few = self.allows_few and self.element_bytes >= _MIN_ELEMENT_BYTES_OF_FEW
-        return tuple(shape for shape in _SHAPES.values() if allows_few or shape is not _SHAPE_OF_FEW)
+        allows_small_shape = self.allows_small_shape and self.element_bytes >= _MIN_SMALL_ELEMENT_BYTES
+        return tuple(shape for shape in _SHAPES.values() if allows_small_shape or shape is not _SMALL_SHAPE)
 
-    def is_of_few(self, arch: ArchSpec) -> bool:
-        """Whether even four times its smallest tiles would have a multiprocessor each, and k is not deep."""
-        has_room = _SHAPE_OF_FEW in self.shapes and 4 * self.smallest_tiles <= arch.sm_count
-        return has_room and self.k * self.element_bytes <= _MAX_DEPTH_BYTES_OF_FEW
+    def suits_small_shape(self, arch: ArchSpec) -> bool:
+        """Whether even four times its smallest tiles would each have their own multiprocessor, and k is not deep."""
+        has_room = _SMALL_SHAPE in self.shapes and 4 * self.smallest_tiles <= arch.sm_count
+        return has_room and self.k * self.element_bytes <= _MAX_SMALL_DEPTH_BYTES
 
     @property
     def may_split(self) -> bool:
-        """Whether k may be split: the reduction counts outputs, and the grid blocks, in 32 bits."""
+        """Whether k may be split: the slice sum counts outputs in 32 bits, and so does the grid its blocks."""
         fits = self.batches * self.m * self.n <= MAX_INDEX
         return self.allows_split and fits and self.smallest_tiles * _MAX_SPLITS <= MAX_GRID_X
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a product is cut: the tile, tiles along m and n, parts of k and k tiles of each part."""
+    """How a product is cut: the tile, tiles along m and n, parts of k, and k tiles of each part."""
 
     tile: MmaTile
     rows: int
@@ -229,7 +231,8 @@ class Tiling:
         )
 
     def _busy_s(self, product: Product, arch: ArchSpec) -> float:
-        """Blocks on one multiprocessor share its copies; a copy is waited for while other stages' are on their way.
+        """Seconds of the launch's work. Blocks on one multiprocessor share its copies; a copy's latency overlaps other
+        stages'.
 
         The launch hides the overhead of a wave that leaves room for more blocks.
         """
@@ -245,7 +248,7 @@ class Tiling:
         return max(exposed, 0.0) * _OVERHEAD_S + max(full_waves, 1.0) * wave_s + product.gathers * _PLACES_S
 
     def flops(self, product: Product) -> int:
-        """Operations with the tails of tiles counted in full."""
+        """Operations, with partial tiles counted in full."""
         shape = self.tile.shape
         return 2 * self.block_count(product) * shape.m * shape.n * self.split_tiles * self.tile.k
 
@@ -256,14 +259,14 @@ def numerical_notes(data_type: DataType) -> tuple[NumericalNote, ...]:
 
 
 def padding(extent: int) -> float:
-    """The extent of the output that the smallest tiles cover, as a multiple of ``extent``."""
+    """Rows or columns that the smallest tiles cover, as a multiple of ``extent``."""
     return ceil_div(extent, _SMALLEST) * _SMALLEST / max(extent, 1)
 
 
 def refuse_types(operands: Mapping[str, DataType], compute: tuple[str, DataType]) -> str:
     """Why there is no mma.sync instruction for the types of two operands, or an empty string.
 
-    operands: by the fields' names.  compute: name and value of the field that says in which type to sum.
+    operands: data types by field name.  compute: name and value of the field for the type of the sums.
     """
     (first, first_type), (second, second_type) = operands.items()
     if first_type is not second_type:
@@ -284,7 +287,7 @@ def knobs(product: Product, arch: ArchSpec) -> tuple[Knob, ...]:
     splits = (1, 2, 4, 8, 16, _MAX_SPLITS) if product.may_split else (1,)
     values = tuple(sorted({*splits, best.splits}))
     sides = tuple(sorted({shape.m for shape in product.shapes}))
-    most_stages = _MAX_STAGES_OF_FEW if _SHAPE_OF_FEW in product.shapes else _MAX_STAGES
+    most_stages = _MAX_SMALL_STAGES if _SMALL_SHAPE in product.shapes else _MAX_STAGES
     return (
         Knob("tile_m", KnobType.TILE_M, sides, best.tile.shape.m, "rows of the product a block computes"),
         Knob("tile_n", KnobType.TILE_N, sides, best.tile.shape.n, "columns of the product a block computes"),
@@ -295,7 +298,7 @@ def knobs(product: Product, arch: ArchSpec) -> tuple[Knob, ...]:
 
 
 def reduction_problem(product: Product, arch: ArchSpec) -> str:
-    """Why the output of ``product`` is better reduced by itself than on its way out, for which k stays whole."""
+    """Why the output of ``product`` is better reduced by a launch of its own: with fused reductions k is not split."""
     splits = best_tiling(product, arch).splits
     return f"operations: expected a product that is not faster in parts of k, got {splits} parts" if splits > 1 else ""
 
@@ -319,7 +322,7 @@ def tiling_of(engine: str, product: Product, arch: ArchSpec, chosen: Mapping[Kno
 
 
 def busy_launch(product: Product, arch: ArchSpec) -> Launch:
-    """A launch that takes no longer than that of the product's kernel with its default tiling, whatever that moves."""
+    """A launch no longer than that of the product's kernel with its default tiling, whatever bytes that moves."""
     return best_tiling(product, arch).launch(0, product, Struct(()), 0, arch)
 
 
@@ -329,9 +332,9 @@ def best_tiling(product: Product, arch: ArchSpec) -> Tiling:
     row_bytes = 128 if product.k * product.element_bytes > 64 else 64
     # More stages than k can fill would only take shared memory.
     filled = max(2, ceil_div(product.k * product.element_bytes, row_bytes) + 1)
-    is_of_few = product.is_of_few(arch)
-    shapes = (_SHAPE_OF_FEW,) if is_of_few else _SHAPES_OF_MANY
-    stages = min(filled, _MAX_STAGES_OF_FEW if is_of_few else _DEFAULT_STAGES)
+    suits_small_shape = product.suits_small_shape(arch)
+    shapes = (_SMALL_SHAPE,) if suits_small_shape else _LARGE_SHAPES
+    stages = min(filled, _MAX_SMALL_STAGES if suits_small_shape else _DEFAULT_STAGES)
     tiles = _default_tiles(shapes, row_bytes, product.element_bytes, stages, product.has_small_pieces, arch)
     rate = arch.attained_rate(MMA_UNITS[product.data_type]) / arch.sm_count
     candidates = (tiling for tile in tiles for tiling in _splittings(product, tile, arch))
@@ -347,7 +350,7 @@ def _default_tiles(
     has_small_pieces: bool,
     arch: ArchSpec,
 ) -> tuple[MmaTile, ...]:
-    """Each of ``shapes``, with as many stages, of ``row_bytes`` along k, as let its blocks share a multiprocessor."""
+    """Each of ``shapes`` with stages of ``row_bytes`` along k, as many as let its blocks share a multiprocessor."""
     tiles: list[MmaTile] = []
     for shape in shapes:
         if has_small_pieces and shape.accumulators > _MAX_ACCUMULATORS_WITH_SMALL_PIECES:
@@ -368,10 +371,11 @@ def _splittings(product: Product, tile: MmaTile, arch: ArchSpec) -> Iterator[Til
 
 
 def _seconds(product: Product, tiling: Tiling, rate: float, arch: ArchSpec) -> float:
-    """Waves of blocks: those on one multiprocessor share its tensor cores and hide each other's overhead.
+    """Seconds of the waves of blocks: blocks on one multiprocessor share its tensor cores and hide each other's
+    overhead.
 
-    ``rate``: of the best shape on one multiprocessor, in operations per second.
-    A split pays a write and a read of its slices and one more launch.
+    rate: operations per second of the best shape on one multiprocessor.
+    A split adds a write and a read of its slices, and a launch.
     """
     shape = tiling.tile.shape
     flops = 2 * shape.m * shape.n * tiling.tile.k * tiling.split_tiles

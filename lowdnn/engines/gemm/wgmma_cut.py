@@ -11,9 +11,9 @@ from lowdnn.plan import Launch, Struct, Work
 
 @dataclass(frozen=True)
 class WgmmaCut:
-    """What the kernels' launches have in common; a subclass adds the product.
+    """The parts that the kernels' launches have in common; a subclass adds the product.
 
-    allows_map: the output may go out by tensor map.
+    allows_map: whether the output may be stored by tensor map.
     """
 
     tiling: WgmmaTiling
@@ -24,7 +24,7 @@ class WgmmaCut:
         return self.tiling.tile
 
     def tile_launch(self, kernel: int, grid: int, arguments: Struct, store: TileStore, work: Work) -> Launch:
-        """A launch of ``grid`` blocks, whole clusters, as a dependent one."""
+        """A dependent launch of ``grid`` blocks, whole clusters."""
         return Launch(
             kernel,
             grid=(grid, 1, 1),

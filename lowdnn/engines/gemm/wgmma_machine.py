@@ -1,4 +1,4 @@
-"""What an architecture gives products of wgmma."""
+"""The resources of an architecture for products of wgmma."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Machine:
         return self.arch.sm_count
 
     def shared_budget(self, tile: WgmmaTile) -> int:
-        """Bytes of shared memory that a block may have."""
+        """Bytes of shared memory available to a block."""
         return shared_room(self.arch, tile.blocks_per_sm)
 
     def clusters(self, tile: WgmmaTile) -> int:

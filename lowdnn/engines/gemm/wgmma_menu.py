@@ -1,4 +1,4 @@
-"""The wgmma tiles that a product may have: a menu of shapes and clusters, what registers and shared memory hold."""
+"""The wgmma tiles that a product may have: a menu of shapes and clusters, within registers and shared memory."""
 
 from __future__ import annotations
 
@@ -8,28 +8,31 @@ from lowdnn.engines.gemm.wgmma_machine import Machine
 from lowdnn.engines.gemm.wgmma_product import MAX_ACCUMULATORS, Conversion, WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import MN_MAJOR_BOX, WARPGROUP_ROWS, WARPGROUP_THREADS, TileStore, WgmmaTile
 
-#: WARP_SPEC_CFG -> (teams, warpgroups of a team, blocks on a multiprocessor): two warpgroups on one tile, two that
-#: take turns at tiles, one in each of two blocks, three on one tile.
+#: WARP_SPEC_CFG -> (teams, warpgroups of a team, blocks on a multiprocessor): two cooperative warpgroups; two in
+#: ping-pong; two blocks with one warpgroup each; three cooperative warpgroups.
 WARP_CONFIGS = ((1, 2, 1), (2, 1, 1), (1, 1, 2), (1, 3, 1))
 _COOPERATIVE, _PING_PONG, _TWO_BLOCKS, _COOPERATIVE_3 = range(4)
 MAX_STAGES = 12
-#: Elements of a tile whose k two blocks are tried on.
+#: Most elements of a tile for which a k shared by two blocks is tried.
 _MOST_DIVIDED_TILE = 64 * 64
-#: Columns of a tile that blocks sharing its k store together.
+#: The unit of columns that blocks which share a tile's k store.
 _SHARE_UNIT = 8
-#: The registers that ptxas needs beside accumulators: of those that threads are launched with, or, where there are more
-#: than MAX_ACCUMULATORS of a thread, of those that their warpgroup has taken since.
+#: Registers that ptxas needs in addition to accumulators. They come out of the launch's registers or, for more than
+#: MAX_ACCUMULATORS accumulators of a thread, out of those that its warpgroup has taken since.
 _OTHER_REGISTERS = 26
-#: Accumulators where A goes through registers.
+#: Most accumulators of a thread where A goes through registers.
 _MAX_CONVERTED_ACCUMULATORS = 96
-#: Registers that a thread needs beside them to convert an operand of a convolution: where its pixels and taps stand.
+#: Further registers of a thread that converts an operand of a convolution: the positions of its pixels and taps.
 _CONVERTING_REGISTERS = 112
-#: Registers that a thread needs beside them where the functor waits for more than pairs of A's elements.
+#: Further registers of a thread whose functor waits for more than pairs of A's elements.
 _LATE_CONVERSION_REGISTERS = 66
-#: Chunks of an operand of the output's size on their way: as many as leave that many stages, or the least.
-_OPERAND_BUFFERS, _LEAST_OPERAND_BUFFERS = 4, 2
-_STAGES_BESIDE_OPERAND = 3
-#: Stages for which a tile gives up its second staging buffer.
+#: Chunks in flight of an operand of the output's size, if they leave ``_STAGES_WITH_OPERAND`` stages.
+_OPERAND_BUFFERS = 4
+#: Chunks in flight otherwise.
+_LEAST_OPERAND_BUFFERS = 2
+#: Stages that ``_OPERAND_BUFFERS`` must leave.
+_STAGES_WITH_OPERAND = 3
+#: Stages that make a tile give up its second staging buffer.
 _ENOUGH_STAGES = 4
 
 
@@ -56,8 +59,8 @@ MENU = (
 
 
 def menu_tiles(traits: WgmmaProduct, machine: Machine) -> tuple[WgmmaTile, ...]:
-    """The menu with as many stages as fit, for single blocks and for two that share an operand; for more there is not
-    room on every part of the device. Small tiles also for blocks that share their k.
+    """The menu with as many stages as fit, for single blocks and for clusters of two that share an operand; larger
+    clusters do not fit on every part of the device. Small tiles also come for blocks that share their k.
 
     traits: a product without its extents.
     """
@@ -84,7 +87,7 @@ def menu_tiles(traits: WgmmaProduct, machine: Machine) -> tuple[WgmmaTile, ...]:
 
 
 def _may_share_k(traits: WgmmaProduct, tile: WgmmaTile, sharers: int) -> bool:
-    """Whether that may pay, as measured; more than two blocks share larger tiles, one on each multiprocessor."""
+    """Whether sharing k may pay, as measured; more than two blocks share larger tiles, one on each multiprocessor."""
     is_small = tile.m * tile.n <= _MOST_DIVIDED_TILE * sharers // 2 and tile.blocks_per_sm * sharers <= 4
     return traits.allows_split and is_small and tile.n % (sharers * _SHARE_UNIT) == 0
 
@@ -113,25 +116,27 @@ def tile_of(
 
 
 def most_stages(tile: WgmmaTile, machine: Machine) -> int:
-    """Stages that fit beside the staging areas and the operand that stays."""
+    """Stages that fit next to the staging areas and the resident operand."""
     return min(tile.stages_in(machine.shared_budget(tile), TileStore.MAP), MAX_STAGES)
 
 
 def with_operand_buffers(tile: WgmmaTile, machine: Machine) -> WgmmaTile:
     most = replace(tile, operand_buffers=_OPERAND_BUFFERS)
-    if most_stages(most, machine) >= _STAGES_BESIDE_OPERAND:
+    if most_stages(most, machine) >= _STAGES_WITH_OPERAND:
         return most
     return replace(tile, operand_buffers=_LEAST_OPERAND_BUFFERS)
 
 
 def fits_instruction(tile: WgmmaTile) -> bool:
-    """Whether registers at launch hold the accumulators of one wgmma; what warpgroups take later does not count."""
+    """Whether registers at launch hold the accumulators of one wgmma; registers that warpgroups take later do not
+    count.
+    """
     return tile.n * WARPGROUP_ROWS // WARPGROUP_THREADS <= tile.launched_registers - _OTHER_REGISTERS
 
 
 def _divides(traits: WgmmaProduct, tile: WgmmaTile) -> bool:
-    """Whether warpgroups get whole parts, and blocks of a cluster whole boxes and swizzle patterns."""
-    # Blocks share K-major operands by lines, MN-major ones by their k.
+    """Whether warpgroups get whole parts of the tile, and blocks of a cluster whole boxes and swizzle patterns."""
+    # Blocks divide K-major operands by lines, MN-major ones by their k.
     unit_m = tile.line_unit * (1 if traits.is_a_mn_major else tile.cluster_n)
     unit_n = tile.line_unit * (1 if traits.is_b_mn_major else tile.cluster_m)
     most = min(MAX_ACCUMULATORS, tile.launched_registers - _OTHER_REGISTERS)
@@ -153,7 +158,7 @@ def tile_problem(product: WgmmaProduct, tile: WgmmaTile, machine: Machine) -> st
     if not _divides(product, tile):
         return (
             f"TILE_M a multiple of 64 for each warpgroup, at most {product.most_accumulators} accumulators of a thread "
-            f"and {_OTHER_REGISTERS} registers beside them, whole groups of {tile.line_unit} rows of a K-major operand "
+            f"and {_OTHER_REGISTERS} other registers, whole groups of {tile.line_unit} rows of a K-major operand "
             f"for each block that shares it; one such multiple, {_MAX_CONVERTED_ACCUMULATORS} accumulators where A "
             "goes through registers"
         )

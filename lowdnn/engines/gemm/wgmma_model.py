@@ -1,4 +1,4 @@
-"""Which wgmma tile suits a product: that of the least modelled time, and the knobs that go through the menu."""
+"""The choice of a wgmma tile for a product, by the least modelled time, and the knobs over the menu."""
 
 from __future__ import annotations
 
@@ -32,40 +32,40 @@ from lowdnn.enums import DataType, KnobType, NumericalNote
 from lowdnn.plan import Launch, MathUnit, Work
 from lowdnn.status import BadParamError
 
-#: Columns of a tile at least.
+#: Fewest columns of a tile.
 SMALLEST_COLUMNS = 8
 _COLUMNS = tuple(range(SMALLEST_COLUMNS, 257, SMALLEST_COLUMNS))
-#: Parts of k at most.
+#: Most parts of k.
 _MAX_SPLITS = 32
-#: Blocks of a cluster on every device.
+#: Most blocks of a cluster on every device.
 _MAX_CLUSTER = 8
-#: Choices that leave k in one part.
+#: Choices that leave k whole.
 WHOLE_K: Mapping[KnobType, int] = {KnobType.SPLIT_K_SLC: 1, KnobType.TILE_CGA_K: 1, KnobType.STREAM_K: 0}
 #: Rows of clusters that are walked together.
 _DEFAULT_GROUP = 8
-#: Columns of tiles up to which a row of them is no more than what the blocks in flight share.
+#: Most columns of tiles for which one row of tiles is no more than the blocks in flight share.
 _MAX_OWN_COLUMNS = 12
-#: Estimates that differ by a smaller factor do not tell which of two tilings is faster.
-TELLING_RATIO = 1.015
-#: Stages of a deep ring. Where memory bounds a product of matrices, tilings with such a ring were measured to be faster
+#: Tilings whose estimates differ by a smaller factor count as equally fast.
+TIE_RATIO = 1.015
+#: Stages of a deep ring. Where memory bounds a product of matrices, tilings with a deep ring are measured to be faster
 #: than others of the same estimate; the fastest of them keeps k in one block.
 _DEEP_RING = 8
-#: The factor by which a tiling with another ring must look better there, where its parts of k take a second launch.
+#: The factor by which a tiling with a shallower ring must look better, if its parts of k take a second launch.
 _SPLIT_MARGIN = 1.045
-#: Blocks of k from which on copies matter more than stores across a tile's rows.
+#: Blocks of k from which on copies matter more than transposed stores.
 _DEEP_BLOCKS = 12
-#: The model's error: tiles across an output of many rows and columns must look better by that much.
-TURN_MARGIN = 1.04
-#: That factor where the operand along many columns begins its rows amid lines: as measured, it is better loaded in the
-#: whole boxes of a tile's rows.
-_ASKEW_TURN_MARGIN = 0.97
-#: Columns from which on it holds.
+#: The model's error: transposed tiles for many rows and columns must look better by this factor.
+TRANSPOSE_MARGIN = 1.04
+#: That factor if the operand along many columns has misaligned rows: measured, it is better loaded in the whole boxes
+#: of a tile's rows.
+_MISALIGNED_TRANSPOSE_MARGIN = 0.97
+#: Columns from which on the factor for misaligned rows holds.
 _MANY_COLUMNS = 1024
 
 
 @dataclass(frozen=True)
 class WgmmaTiling:
-    """A tile and the parts into which k is cut; ``group``: rows of clusters that are walked together.
+    """A tile and the parts into which k is cut.  group: rows of clusters that are walked together.
 
     resident: see ``Schedule.of``.
     """
@@ -84,7 +84,7 @@ class WgmmaTiling:
 
 
 def best(product: WgmmaProduct, arch: ArchSpec) -> WgmmaTiling:
-    """The tiling with the least modelled time, as far as the model can tell."""
+    """The tiling with the least modelled time, or one that the model cannot tell from it."""
     return _best(product, Machine.of(product.type, arch)).tiling
 
 
@@ -94,7 +94,9 @@ def least_seconds(product: WgmmaProduct, arch: ArchSpec) -> float:
 
 
 def busy_seconds(product: WgmmaProduct, tiling: WgmmaTiling, arch: ArchSpec) -> float:
-    """The modelled time of the product's own launch with this tiling, without its start; not with STREAM_K (0)."""
+    """The modelled time of the product's own launch with this tiling, without its start; 0 with STREAM_K, which has no
+    model.
+    """
     if tiling.resident:
         return 0.0
     machine = Machine.of(product.type, arch)
@@ -112,26 +114,29 @@ def busy_launch(product: WgmmaProduct, arch: ArchSpec) -> Launch:
 
 
 def reduction_problem(product: WgmmaProduct, arch: ArchSpec) -> str:
-    """Why its output is better reduced by itself than on the way out of ``product``, which is not split for that."""
-    apart = replace(product, allows_split=not product.classes)
-    if least_seconds(apart, arch) + moving_s(arch, product.output_bytes) < least_seconds(product, arch):
-        return f"operations: expected a product that is not faster in parts of k, got {best(apart, arch).splits} parts"
+    """Why the output of ``product`` is better reduced by a launch of its own: with fused reductions k is not split."""
+    unfused = replace(product, allows_split=not product.classes)
+    if least_seconds(unfused, arch) + moving_s(arch, product.output_bytes) < least_seconds(product, arch):
+        return (
+            f"operations: expected a product that is not faster in parts of k, got {best(unfused, arch).splits} parts"
+        )
     return ""
 
 
-def may_turn(product: WgmmaProduct) -> bool:
-    """Whether it may be faster with its columns as the rows of the tiles, however many there are of both: tiles have
-    whole boxes of rows, and of a K-major operand as many columns as suit."""
+def may_transpose(product: WgmmaProduct) -> bool:
+    """Whether transposed tiles may be faster, for many rows and many columns: tiles have whole boxes of rows, and of a
+    K-major operand as many columns as suit.
+    """
     return product.is_b_mn_major and not product.is_a_mn_major and product.k_blocks >= _DEEP_BLOCKS
 
 
-def turn_margin(product: WgmmaProduct) -> float:
-    """The factor by which tiles across an output of many rows and columns must look better."""
-    return _ASKEW_TURN_MARGIN if product.is_b_askew and product.n >= _MANY_COLUMNS else TURN_MARGIN
+def transpose_margin(product: WgmmaProduct) -> float:
+    """The factor by which transposed tiles for many rows and columns must look better."""
+    return _MISALIGNED_TRANSPOSE_MARGIN if product.is_b_misaligned and product.n >= _MANY_COLUMNS else TRANSPOSE_MARGIN
 
 
 def knobs(product: WgmmaProduct, chosen: WgmmaTiling) -> tuple[Knob, ...]:
-    """The tile, its ring, warps and cluster, the parts of k and the raster; defaults are those of ``chosen``."""
+    """Knobs for the tile, its ring, warps and cluster, the parts of k and the raster; defaults are from ``chosen``."""
     return _knobs(chosen, product.allows_clusters, product.allows_split)
 
 
@@ -182,7 +187,7 @@ def _knobs(chosen: WgmmaTiling, allows_clusters: bool, allows_split: bool) -> tu
 
 
 def promotion_knobs(kind: WgmmaType, compute_type: DataType) -> tuple[Knob, ...]:
-    """REDUCTION_MODE where ``kind`` keeps fewer bits of a sum than fp32 has; FAST_FLOAT_FOR_FP8 asks for no more."""
+    """REDUCTION_MODE, if ``kind`` keeps fewer bits of a sum than fp32; FAST_FLOAT_FOR_FP8 does without by default."""
     if not kind.is_fp8:
         return ()
     help_text = "1: the sums of stages are added up in full fp32"
@@ -190,7 +195,7 @@ def promotion_knobs(kind: WgmmaType, compute_type: DataType) -> tuple[Knob, ...]
 
 
 def is_promoted(kind: WgmmaType, compute_type: DataType) -> bool:
-    """Whether sums are to be more precise than the tensor cores'."""
+    """Whether sums are to be more precise than those of the tensor cores."""
     return kind.is_fp8 and compute_type is not DataType.FAST_FLOAT_FOR_FP8
 
 
@@ -233,14 +238,16 @@ def tiling_of(engine: str, product: WgmmaProduct, arch: ArchSpec, chosen: Mappin
     return tiling
 
 
-#: Fields of a product that its extents are in; the names of the others, and their values.
+#: Fields of a product that depend on its extents.
 _EXTENTS = ("batches", "m", "n", "k_blocks", "a_bytes", "b_bytes", "output_bytes", "classes")
+#: The other fields, a product's traits.
 _NAMES = tuple(field.name for field in fields(WgmmaProduct) if field.name not in _EXTENTS)
+#: The values of a product's traits.
 _TRAITS: Callable[[WgmmaProduct], tuple[Any, ...]] = attrgetter(*_NAMES)
 
 
 class _Best(NamedTuple):
-    """A tiling, the modelled time of all launches with it, and ``busy_seconds``."""
+    """A tiling, the modelled seconds of all its launches, and its ``busy_seconds``."""
 
     seconds: float
     tiling: WgmmaTiling
@@ -253,12 +260,12 @@ def _best(product: WgmmaProduct, machine: Machine) -> _Best:
     splits = _splittings(product, rates)
     seconds, busy_s = total_times(product, rates, splits, machine)
     waits = _waits_for_memory(product, machine)
-    telling_ratio = TELLING_RATIO if waits else 1
-    at, row = _first(seconds.T, rates, telling_ratio)
+    tie_ratio = TIE_RATIO if waits else 1
+    at, row = _first(seconds.T, rates, tie_ratio)
     if waits and splits[row, at] > 1 and rates.stages[at] < _DEEP_RING:
         whole = np.where(splits == 1, seconds, np.inf)
         if whole.min() <= _SPLIT_MARGIN * seconds[row, at]:
-            at, row = _first(whole.T, rates, telling_ratio)
+            at, row = _first(whole.T, rates, tie_ratio)
     tile = rates.tiles[at]
     tiling = WgmmaTiling(tile, int(splits[row, at]), _group(product, tile, machine))
     return _Best(float(seconds[row, at]), tiling, float(busy_s[row, at]))
@@ -272,12 +279,12 @@ def _waits_for_memory(product: WgmmaProduct, machine: Machine) -> bool:
     return not has_pixels and product.moved_bytes / machine.arch.copy_bytes_per_s > arithmetic_s
 
 
-def _first(seconds: Times, rates: Rates, telling_ratio: float) -> tuple[int, int]:
-    """Index of the tile and its splitting: of the least times one with a deep ring that does not share k, if any.
+def _first(seconds: Times, rates: Rates, tie_ratio: float) -> tuple[int, int]:
+    """Index of the tile and its splitting: among the least times, first a deep ring, then a k that no blocks share.
 
     Among equal times the one that copies least is taken.
     """
-    fastest = zip(*np.nonzero(seconds <= telling_ratio * seconds.min()), strict=True)
+    fastest = zip(*np.nonzero(seconds <= tie_ratio * seconds.min()), strict=True)
 
     def order(found: tuple[np.intp, np.intp]) -> tuple[bool, int, float, float]:
         at, row = found
@@ -300,7 +307,7 @@ def _tile_rates(traits: WgmmaProduct, tile: WgmmaTile, machine: Machine) -> Rate
 
 
 def _traits(values: tuple[Any, ...], resident_blocks: int, has_classes: bool) -> WgmmaProduct:
-    """A product without extents; but what stays in shared memory is of all k blocks.  values: of ``_TRAITS``."""
+    """A product without extents, except that a resident operand has all k blocks.  values: those of ``_TRAITS``."""
     classes = ((1, 1, 1),) if has_classes else ()
     named = dict(zip(_NAMES, values, strict=True))
     return WgmmaProduct(
@@ -323,9 +330,9 @@ def _menu_rates(values: tuple[Any, ...], resident_blocks: int, has_classes: bool
 
 
 def _splittings(product: WgmmaProduct, rates: Rates) -> Counts:
-    """In rows: whole, and in as many parts as fill the device about once or twice (whole where none do).
+    """Splits of each tile, in rows: whole, and as many parts as fill the device about once or twice (else whole).
 
-    Blocks that share operands or k have no parts: as measured, waiting for each other costs them more than that saves.
+    Blocks that share operands or k are not split: measured, waiting for each other costs more than a split saves.
     """
     most = min(product.k_blocks // 4, _MAX_SPLITS) if product.allows_split else 0
     whole = np.ones_like(rates.rows)
@@ -340,7 +347,7 @@ def _splittings(product: WgmmaProduct, rates: Rates) -> Counts:
 
 
 def _group(product: WgmmaProduct, tile: WgmmaTile, machine: Machine) -> int:
-    """Rows of clusters walked together: one where that leaves every cluster the same columns in all of its tiles."""
+    """Rows of clusters that are walked together: one if every cluster then has the same columns in all its tiles."""
     if not product.sums_columns:
         return _DEFAULT_GROUP
     columns = WgmmaTiling(tile, 1, 1).schedule(product).columns

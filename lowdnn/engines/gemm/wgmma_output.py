@@ -1,4 +1,4 @@
-"""How a wgmma engine stores: host side of ``include/epilogue/wgmma_output.cuh``."""
+"""How a wgmma engine stores its output: host side of ``include/epilogue/wgmma_output.cuh``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SWIZZLES = {
     32: TensorMapSwizzle.BYTES_32,
     16: TensorMapSwizzle.NONE,
 }
-#: Columns of a tile with which every type goes out by tensor map.
+#: A divisor of a tile's columns with which every type can be stored by tensor map.
 MAP_COLUMNS = 16
 #: Rows that a warp stores at once.
 _STORE_ROWS = 16
@@ -45,8 +45,8 @@ class OutputStore:
     """The epilogue of a product that is not split.
 
     store: not SLICE.  functor: it stores itself, or hands ``stored`` back.  vector: elements of a functor call.
-    stored: the tensor that goes out by tensor map; None where the functor stores.  reductions: those of stored values.
-    operand: a tensor of the output's size that comes by tensor map, ``operand_buffers`` chunks ahead of its use.
+    stored: the tensor that is stored by tensor map; None if the functor stores.  reductions: those of stored values.
+    operand: a tensor of the output's size that is loaded by tensor map, ``operand_buffers`` chunks ahead of its use.
     """
 
     store: TileStore
@@ -72,13 +72,14 @@ class OutputStore:
         reductions: EpilogueReductions = NO_REDUCTIONS,
         operand_buffers: int = 0,
     ) -> OutputStore:
-        """The store by tensor map where ``by_map`` allows it and it pays.
+        """The store by tensor map, if ``by_map`` allows it and it pays; otherwise the functor's store.
 
-        It pays where the epilogue reads nothing of the output's size, or one tensor that comes by tensor map too; the
+        It pays if the epilogue reads no tensor of the output's size, or one that is loaded by tensor map too; the
         functor reads others in wider accesses. With ``reductions`` it always pays.
 
-        rows: of one batch, the product's m; the output's rows are those of all batches.  tile_columns: of a tile; where
-        they are no multiple of 16, single bytes do not go out by tensor map.  operand_buffers: of the tile.
+        rows: rows of one batch, the product's m; the output's rows are those of all batches.
+        tile_columns: columns of a tile; if they are no multiple of 16, single bytes are not stored by tensor map.
+        operand_buffers: those of the tile.
         """
         vector_axis = output.space.rank - 1
         operand = mapped_operand(dag, output, rows, tile_columns) if operand_buffers else None
@@ -101,24 +102,24 @@ class OutputStore:
     def of_pixels(
         cls, dag: PointwiseDag, output: OutputSpace, accumulator: DataType, rows: int, reductions: EpilogueReductions
     ) -> OutputStore:
-        """The store by im2col maps of parts of the output, which the caller makes; all have one functor's text."""
+        """The store by im2col maps of parts of the output, which the caller makes; all parts share one functor text."""
         functor = handing_back(dag, output, accumulator, reductions)
         return cls(TileStore.PIXELS, functor, 2, output, rows, dag.stores[0], reductions)
 
     @property
     def label(self) -> str:
-        """The store as it stands in kernel names."""
+        """The store's part of kernel names."""
         operand = f"_ahead{self.operand_buffers}" if self.operand is not None else ""
         return f"{self.store.name.lower()}{operand}{self.reductions.label}"
 
     @property
     def macros(self) -> tuple[tuple[str, int | str], ...]:
-        """What a kernel that is not split needs for ``wgmma_output.cuh``."""
+        """The macros of ``wgmma_output.cuh`` for a kernel that is not split."""
         stored = _macros(self.store, self.output, self.vector, self.stored, self.operand, self.operand_buffers)
         return (*stored, *self.reductions.macros)
 
     def reduction_slices(self, tile: WgmmaTile, grid: int, *, is_transposed: bool) -> ReductionSlices:
-        """What ``grid`` blocks leave of the reductions: ``epilogue_reductions.cuh``, ``staged_reductions.cuh``."""
+        """The totals that ``grid`` blocks leave: ``epilogue_reductions.cuh``, ``staged_reductions.cuh``."""
         workers, batches, columns = grid * tile.consumers, self.output.rows // self.rows, self.output.columns
         whole = workers * _WARPS
         if is_transposed:
@@ -127,10 +128,10 @@ class OutputStore:
         return ReductionSlices(down, ceil_div(columns, tile.n), whole)
 
     def maps(self, tile: WgmmaTile) -> tuple[TensorMap, ...]:
-        """The output and the operand as (column, row, batch) in chunks of a tile's row, for MAP."""
+        """Maps of the output and the operand, (column, row, batch) in chunks of a tile's row, for MAP."""
         if self.stored is None:
             return ()
-        # Without an operand its map is not read.
+        # Without an operand, the operand's map is not read.
         tensors = (self.stored, self.operand or self.stored)
         columns = _chunk_columns(tile.stored_columns, max(tensor.element_bytes for tensor in tensors))
         return tuple(
@@ -138,7 +139,7 @@ class OutputStore:
         )
 
     def argument(self, tile: WgmmaTile, totals: tuple[WorkspacePointer, ...] = ()) -> Struct:
-        """``Epilogue::Output``; ``totals``: of the reductions."""
+        """The kernel's ``Epilogue::Output``.  totals: pointers to the totals of the reductions."""
         extents = i32((self.rows, self.output.columns))
         reductions = self.reductions.arguments(totals)
         return Struct((*reductions, *self.maps(tile), *extents, self.output.map, self.functor.arguments))
@@ -147,7 +148,7 @@ class OutputStore:
 def most_accumulators(
     dag: PointwiseDag, output: OutputSpace, reductions: EpilogueReductions, *, has_operand: bool
 ) -> int:
-    """The most accumulators of a thread without spills in the epilogue; ``has_operand``: it gets one by tensor map."""
+    """The most accumulators of a thread without spills in the epilogue.  has_operand: it loads one by tensor map."""
     if full_loads(dag, output) and not has_operand:
         return MAX_ACCUMULATORS
     is_plain = not (dag.loads or dag.operations or reductions.exist)
@@ -155,7 +156,7 @@ def most_accumulators(
 
 
 def reductions_go_by_map(reductions: EpilogueReductions, dag: PointwiseDag, output: OutputSpace, rows: int) -> bool:
-    """Whether there are any, and tiles of multiples of MAP_COLUMNS columns go out by tensor map with them.
+    """Whether there are reductions with which tiles of a multiple of MAP_COLUMNS columns are stored by tensor map.
 
     rows: as for ``OutputStore.of``.
     """
@@ -165,7 +166,7 @@ def reductions_go_by_map(reductions: EpilogueReductions, dag: PointwiseDag, outp
 
 
 def stored_reduction_problem(reductions: EpilogueReductions, dag: PointwiseDag) -> str:
-    """Why columns cannot be reduced where the output goes out by map, of what is stored; empty where they can."""
+    """Why columns of the stored tensor cannot be reduced in a store by tensor map; empty if they can."""
     reduced = reductions.column and reductions.column.operation.x
     if not reduced or [tensor.uid for tensor in dag.stores] == [reduced.uid]:
         return ""
@@ -179,9 +180,10 @@ def handing_back(
     reductions: EpilogueReductions = NO_REDUCTIONS,
     operand: Tensor | None = None,
 ) -> Functor:
-    """The functor that does not store the DAG's one stored tensor but hands it back, and what ``reductions`` need.
+    """The functor that hands the DAG's one stored tensor back instead of storing it, and values that ``reductions``
+    need.
 
-    operand: the load that is handed in, or None.
+    operand: the loaded tensor that the kernel hands in, or None.
     """
     return generate(
         replace(dag, stores=(), result=dag.stores[0]),
@@ -195,12 +197,12 @@ def handing_back(
 
 
 def slice_macros(output: OutputSpace) -> tuple[tuple[str, int | str], ...]:
-    """What a split kernel needs for ``wgmma_output.cuh``."""
+    """The macros of ``wgmma_output.cuh`` for a split kernel."""
     return _macros(TileStore.SLICE, output, 1)
 
 
 def slice_argument(rows: int, slices: Slices, offset_bytes: int) -> Struct:
-    """``Epilogue::Output`` of a split kernel with its slices at ``offset_bytes``; ``rows``: of one batch."""
+    """``Epilogue::Output`` of a split kernel with its slices at ``offset_bytes``.  rows: rows of one batch."""
     strides = i64((slices.pitch, slices.slice_elements))
     return Struct((*i32((rows, slices.columns)), WorkspacePointer(offset_bytes), *strides))
 
@@ -225,7 +227,7 @@ def _macros(
 
 
 def mapped_operand(dag: PointwiseDag, output: OutputSpace, rows: int, tile_columns: int = MAP_COLUMNS) -> Tensor | None:
-    """The operand of the output's size that comes by tensor map: where there is one, and the output goes out by one."""
+    """The tensor of the output's size that is loaded by tensor map, if there is one and the output is stored by map."""
     full = full_loads(dag, output)
     if len(full) != 1 or map_problem(dag, output, rows, tile_columns):
         return None
@@ -236,7 +238,7 @@ def mapped_operand(dag: PointwiseDag, output: OutputSpace, rows: int, tile_colum
 
 
 def map_problem(dag: PointwiseDag, output: OutputSpace, rows: int, tile_columns: int) -> str:
-    """Why the output cannot go out by tensor map; empty where it can: one tensor is stored, in rows of columns."""
+    """Why the output cannot be stored by tensor map; empty if it can: one stored tensor, in rows of columns."""
     if len(dag.stores) != 1:
         return f"expected one stored tensor, got {len(dag.stores)}"
     stored = dag.stores[0]
@@ -244,7 +246,7 @@ def map_problem(dag: PointwiseDag, output: OutputSpace, rows: int, tile_columns:
 
 
 def _tensor_problem(tensor: Tensor, output: OutputSpace, rows: int, columns: int) -> str:
-    """Why no tensor map describes a tensor of the output's size in chunks of ``columns``; empty where one does."""
+    """Why no tensor map describes a tensor of the output's size in chunks of ``columns``; empty if one does."""
     if problem := _columns_problem(tensor, output, columns):
         return problem
     if output.row_extents not in ((output.rows // rows, rows), (output.rows,)):
@@ -253,7 +255,7 @@ def _tensor_problem(tensor: Tensor, output: OutputSpace, rows: int, columns: int
 
 
 def _columns_problem(tensor: Tensor, output: OutputSpace, columns: int) -> str:
-    """Why no tensor map of any kind describes chunks of ``columns``; empty where one does."""
+    """Why neither kind of tensor map describes chunks of ``columns``; empty if one does."""
     if tensor.element_bytes not in _MAP_TYPES:
         return f"{tensor.label}.data_type: expected at most 4 bytes, got {tensor.data_type.name}"
     if output.space.rank - output.row_axes > 1 or output.space.strides[tensor.uid][-1] != 1:
@@ -272,9 +274,9 @@ def _columns_problem(tensor: Tensor, output: OutputSpace, columns: int) -> str:
 def pixels_problem(
     dag: PointwiseDag, output: OutputSpace, parts: Iterable[tuple[OutputSpace, Mapping[int, int]]], tile_columns: int
 ) -> str:
-    """Why ``parts`` of the output cannot go out by im2col maps; empty where they can.
+    """Why ``parts`` of the output cannot be stored by im2col maps; empty if they can.
 
-    Each part comes with the element, by uid, at which it begins in a tensor.
+    Each part comes with the offset in elements of its first element in each tensor, by uid.
     """
     if len(dag.stores) != 1:
         return f"expected one stored tensor, got {len(dag.stores)}"
@@ -292,7 +294,7 @@ def pixels_problem(
 
 
 def _chunk_columns(tile_columns: int, element_bytes: int) -> int:
-    """As ``include/epilogue/map_epilogue.cuh`` cuts a tile's columns, for the widest of the tensors that it moves."""
+    """Columns of a chunk, as in ``include/epilogue/map_epilogue.cuh``, for the widest tensor that it moves."""
     columns = max(_SWIZZLES) // element_bytes
     while tile_columns % columns:
         columns //= 2
@@ -300,7 +302,7 @@ def _chunk_columns(tile_columns: int, element_bytes: int) -> int:
 
 
 def _layout(tensor: Tensor, output: OutputSpace, rows: int, columns: int) -> TiledMap:
-    """The layout in boxes of ``columns``."""
+    """The tensor map with boxes of ``columns``."""
     size = tensor.element_bytes
     batches = output.rows // rows
     steps = output.space.strides[tensor.uid][: output.row_axes]
@@ -318,7 +320,7 @@ def _layout(tensor: Tensor, output: OutputSpace, rows: int, columns: int) -> Til
 
 
 def pixel_layout(stored: Tensor, part: OutputSpace, tile_columns: int) -> Im2colMap:
-    """A part of the output whose row axes are (images, spatial axes outermost first), for PIXELS."""
+    """The map of a part of the output whose row axes are (images, spatial axes outermost first), for PIXELS."""
     size = stored.element_bytes
     columns = _chunk_columns(tile_columns, size)
     images, *pixels = zip(part.row_extents, part.space.strides[stored.uid][: part.row_axes], strict=True)

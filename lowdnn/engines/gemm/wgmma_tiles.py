@@ -15,35 +15,36 @@ from lowdnn.tensor_map import TensorMapSwizzle
 
 #: Swizzles by the bytes of a stage's row.
 ROW_SWIZZLES = {128: TensorMapSwizzle.BYTES_128, 64: TensorMapSwizzle.BYTES_64}
-#: Bytes after which the rows of a swizzle repeat.
+#: Bytes after which a swizzle's pattern repeats.
 SWIZZLE_PATTERN_BYTES = 1024
 #: Elements of m or n in a box of an MN-major operand.
 MN_MAJOR_BOX = 64
-#: Rows of a box that a tensor map allows.
+#: Most rows of a box in a tensor map.
 _MAX_BOX_ROWS = 256
-#: Rows that one wgmma instruction covers.
+#: Rows of one wgmma instruction.
 WARPGROUP_ROWS = 64
 
 WARPGROUP_THREADS = 128
-#: Registers that a thread of the loading warpgroup keeps.
+#: Registers that a thread of the producer warpgroup keeps.
 _PRODUCER_REGISTERS = 40
-#: Bytes of a multiplying warp's buffer, where the accumulators leave through shared memory.
+#: Bytes of a consumer warp's staging buffer.
 _STAGING_BUFFER_BYTES = 2048
-#: Bytes of a chunk of the epilogue's operand and its barrier.
+#: Bytes of a chunk of the epilogue's operand, with its barrier.
 _OPERAND_BUFFER_BYTES = 2048 + 8
 #: Bytes of a sum.
 ACCUMULATOR_BYTES = 4
 
 
 def box_rows(own: int) -> int:
-    """Rows of a K-major operand in one of the copies by which a block loads ``own`` of them."""
+    """Rows of a K-major operand in one of the copies by which a block loads ``own`` rows."""
     return own if own <= _MAX_BOX_ROWS else own // 2
 
 
 class TileStore(IntEnum):
-    """How accumulators leave a block, the macro STORE.
+    """How a block stores its accumulators, the macro STORE.
 
-    The functor stores them; a tensor map does, in rows; they are a slice of a split sum; an im2col map does, in pixels.
+    FUNCTOR: the functor stores them.  MAP: a tensor map does, in rows.  SLICE: they are a slice of a split sum.
+    PIXELS: an im2col map stores them, in pixels.
     """
 
     FUNCTOR = 0
@@ -54,7 +55,7 @@ class TileStore(IntEnum):
 
 @dataclass(frozen=True)
 class Registers:
-    """Registers of a thread of the loading warpgroup, and of a multiplying one."""
+    """Registers of a thread of the producer warpgroup, and of a consumer warpgroup."""
 
     producer: int
     consumer: int
@@ -64,7 +65,8 @@ class Registers:
 class TapWindow:
     """The taps of a filter whose k makes up one stage, with the pixels that they share.
 
-    distance: from the pixel that one tap sees to the next tap's.  pixels_are_rows: of the tile, or its columns.
+    distance: pixels from the one that a tap reads to the next tap's.  pixels_are_rows: pixels are the tile's rows, not
+    its columns.
     """
 
     taps: int
@@ -72,7 +74,7 @@ class TapWindow:
     pixels_are_rows: bool
 
     def pixels(self, extent: int, unit: int) -> int:
-        """Pixels that all taps of a tile of ``extent`` pixels see, in multiples of ``unit``."""
+        """Pixels that the taps of a tile of ``extent`` pixels read, rounded up to a multiple of ``unit``."""
         return ceil_div(extent + (self.taps - 1) * self.distance, unit) * unit
 
 
@@ -80,22 +82,23 @@ class TapWindow:
 class WgmmaTile:
     """``m`` x ``n`` accumulators of one block, for operands of ``element_bytes``.
 
-    stages: of the ring.
-    teams, warpgroups: multiplying warpgroups of each team; two teams take turns at tiles (ping-pong), one works on
-    every tile, each warpgroup on rows of its own (cooperative).
+    stages: stages of the ring.
+    teams, warpgroups: teams of consumer warpgroups, and warpgroups of a team. Two teams alternate between tiles
+    (ping-pong); one team works on every tile, each warpgroup on its own rows (cooperative).
     cluster_m, cluster_n: blocks of a cluster along m and n, which share B and A.
-    blocks_per_sm: how many blocks the registers are handed out for.
-    is_promoted: each stage is summed apart and then added to the tile's sum, in twice the registers.
-    staging_buffers: of each multiplying warp, through which the accumulators leave; while one is stored, a second one
-    is written.
-    operand_buffers: chunks of an operand of the output's size that each multiplying warp has on their way.
-    window: a stage has several taps of a filter, which see one window of pixels.
-    resident_blocks: k blocks of A, or, keeps_b, of B that stay in shared memory, outside of the ring, and are all there
-    are; or 0.
-    row_bytes: along k of one tap, STAGE_ROW_BYTES or half of that.
-    table_bytes: shared memory of the kernel's own, behind all else.
-    cluster_k: blocks of a cluster that share the k of a tile and store a part of its columns each; then no others do.
-    column_box: columns of B come in multiples of it.
+    blocks_per_sm: blocks on a multiprocessor for which registers are budgeted.
+    is_promoted: each stage is summed separately and then added to the tile's sum, in twice the registers.
+    staging_buffers: buffers of each consumer warp through which accumulators are stored; while one of two is stored,
+    the other is written.
+    operand_buffers: chunks of an operand of the output's size that each consumer warp has in flight.
+    window: a stage has several taps of a filter, which read one window of pixels.
+    resident_blocks: the k blocks of A or, with keeps_b, of B that stay in shared memory outside the ring (all there
+    are), or 0.
+    row_bytes: bytes along k of one tap, STAGE_ROW_BYTES or half of that.
+    table_bytes: further shared memory of the kernel, after everything else.
+    cluster_k: blocks of a cluster that share the k of a tile and store part of its columns each; if above 1, the
+    cluster has no others.
+    column_box: the unit in which columns of B are loaded.
     """
 
     m: int
@@ -130,7 +133,7 @@ class WgmmaTile:
 
     @property
     def line_unit(self) -> int:
-        """Lines of a stage that make up the pattern of the swizzle."""
+        """Lines of a stage in one period of the swizzle."""
         return SWIZZLE_PATTERN_BYTES // self.row_bytes
 
     @property
@@ -163,12 +166,12 @@ class WgmmaTile:
 
     @property
     def consumers(self) -> int:
-        """Multiplying warpgroups."""
+        """Consumer warpgroups."""
         return self.teams * self.warpgroups
 
     @property
     def accumulators(self) -> int:
-        """Registers of each multiplying thread that hold sums."""
+        """Registers of each consumer thread that hold sums."""
         return self.m * self.n // (self.warpgroups * WARPGROUP_THREADS) * (1 + self.is_promoted)
 
     @property
@@ -177,7 +180,7 @@ class WgmmaTile:
 
     @property
     def label(self) -> str:
-        """The tile as it stands in kernel names."""
+        """The tile's part of kernel names."""
         cluster = f"_c{self.cluster_m}x{self.cluster_n}" if self.cluster_m * self.cluster_n > 1 else ""
         cluster += f"_k{self.cluster_k}" if self.cluster_k > 1 else ""
         warps = f"t{self.teams}w{self.warpgroups}b{self.blocks_per_sm}"
@@ -200,7 +203,7 @@ class WgmmaTile:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of the operand that stays, with its barrier."""
+        """Bytes of the resident operand, with its barrier."""
         lines = self.b_lines if self.keeps_b else self.a_lines
         return self.resident_blocks * lines * self.row_bytes + bool(self.resident_blocks) * BARRIER_BYTES
 
@@ -209,38 +212,40 @@ class WgmmaTile:
         return self.stages * self.stage_bytes
 
     def shared_bytes(self, store: TileStore) -> int:
-        """The operand that stays, the ring, a cluster's sum, a store's staging areas, the barriers, the table."""
+        """Bytes of the resident operand, the ring, a cluster's sum, a store's staging areas, the barriers and the
+        table.
+        """
         return self._fixed_bytes(store) + self.ring_bytes + 2 * self.stages * BARRIER_BYTES
 
     @property
     def sum_bytes(self) -> int:
-        """Bytes that a block gets from the others that share its k, and of two barriers of each multiplying warp."""
+        """Bytes that a block receives from the others that share its k, and of two barriers of each consumer warp."""
         if self.cluster_k == 1:
             return 0
         received = self.m * (self.n - self.stored_columns) * ACCUMULATOR_BYTES
         return self.teams * received + self.consumers * 4 * 2 * BARRIER_BYTES
 
     def stages_in(self, budget_bytes: int, store: TileStore) -> int:
-        """How many stages ``shared_bytes`` may have; negative where not even the rest fits."""
+        """The most stages within ``budget_bytes``; negative if not even the rest fits."""
         return (budget_bytes - self._fixed_bytes(store)) // (self.stage_bytes + 2 * BARRIER_BYTES)
 
     def _fixed_bytes(self, store: TileStore) -> int:
-        """Bytes of shared memory beside the ring and its barriers."""
+        """Bytes of shared memory except the ring and its barriers."""
         return self.resident_bytes + self.sum_bytes + self.staging_bytes(store) + self.table_bytes
 
     def staging_bytes(self, store: TileStore) -> int:
-        """Bytes of the buffers of all multiplying warps."""
+        """Bytes of the buffers of all consumer warps."""
         warp_bytes = self.staging_buffers * _STAGING_BUFFER_BYTES + self.operand_buffers * _OPERAND_BUFFER_BYTES
         return 0 if store is TileStore.SLICE else self.consumers * 4 * warp_bytes
 
     @property
     def launched_registers(self) -> int:
-        """Registers of each thread at launch, which are the most that ptxas hands out."""
+        """Registers of each thread at launch, which are the most that ptxas assigns."""
         return launched_registers(self.threads, self.blocks_per_sm)
 
     @cached_property
     def registers(self) -> Registers:
-        """How the block's registers are handed out once its warpgroups have parted."""
+        """Registers of the warpgroups after they have been redistributed."""
         consumer = consumer_registers(self.launched_registers, self.consumers, _PRODUCER_REGISTERS)
         return Registers(_PRODUCER_REGISTERS, consumer)
 
@@ -266,10 +271,11 @@ class WgmmaTile:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which tiles of ``batches`` products of m x n x (k_blocks stages) the clusters of a grid compute.
+    """The tiles of ``batches`` products of m x n x (k_blocks stages) that the clusters of a grid compute, and their
+    order.
 
     rows, columns: of one product, in clusters.  splits: parts of k, none of them empty.  group: see ``argument``.
-    whole: items in which each block of a cluster along k has a tile of its own; they share those of the others.
+    whole: items in which each block of a cluster along k has its own tile; in other items the blocks share a tile.
     """
 
     tile: WgmmaTile
@@ -293,7 +299,8 @@ class Schedule:
         group: int = 8,
         resident: int = 0,
     ) -> Schedule:
-        """``splits`` is cut down so that no part is empty, ``group`` to the rows that there are; all extents >= 1.
+        """``splits`` is cut down so that no part is empty, ``group`` to the rows that exist; all extents are at least
+        1.
 
         resident: clusters along k that take whole tiles while all their blocks have one; 0 if they share all tiles.
         """
@@ -304,8 +311,8 @@ class Schedule:
         schedule = cls(tile, rows, columns, batches, k_blocks, split_blocks, group)
         if not resident:
             return schedule
-        turns = schedule.items // (resident * tile.cluster_k)
-        return replace(schedule, whole=turns * resident)
+        waves = schedule.items // (resident * tile.cluster_k)
+        return replace(schedule, whole=waves * resident)
 
     @property
     def splits(self) -> int:
@@ -322,7 +329,7 @@ class Schedule:
         return self.tiles * self.batches * self.splits - self.whole * (self.tile.cluster_k - 1)
 
     def sharing_problem(self, unit: int = 8) -> str:
-        """Why the blocks of a cluster along k cannot share a tile, as the rule that it breaks; empty where they can.
+        """The rule that keeps the blocks of a cluster along k from sharing a tile; empty if they can.
 
         unit: columns that are stored together.
         """
@@ -339,12 +346,12 @@ class Schedule:
         return ""
 
     def grid(self, sm_count: int) -> int:
-        """Blocks that are resident at once, whole clusters of them, no more than there is work for."""
+        """Blocks of the grid: as many as are resident at once, in whole clusters, at most one cluster for an item."""
         return min(self.items, self.tile.resident_clusters(sm_count)) * self.tile.cluster
 
     @property
     def argument(self) -> Struct:
-        """``TileSchedule``; ``group`` rows of clusters are walked together, column by column."""
+        """The kernel's ``TileSchedule``; ``group`` rows of clusters are walked together, column by column."""
         return Struct(
             (
                 Struct(divider(self.tiles)),
@@ -355,14 +362,14 @@ class Schedule:
 
     @property
     def flops(self) -> int:
-        """Operations with the tails of tiles counted in full."""
+        """Operations, with partial tiles counted in full."""
         block = 2 * self.tile.m * self.tile.n * self.tile.k * self.k_blocks
         return self.tiles * self.tile.cluster // self.tile.cluster_k * self.batches * block
 
     def occupied_flops(self, grid: int) -> int:
         """Operations that ``grid`` blocks could compute while the busiest of them works."""
-        whole, turns = (ceil_div(items * self.tile.cluster, grid) for items in (self.whole, self.items))
-        stages = whole * self.split_blocks + (turns - whole) * ceil_div(self.split_blocks, self.tile.cluster_k)
+        whole, waves = (ceil_div(items * self.tile.cluster, grid) for items in (self.whole, self.items))
+        stages = whole * self.split_blocks + (waves - whole) * ceil_div(self.split_blocks, self.tile.cluster_k)
         return 2 * self.tile.m * self.tile.n * self.tile.k * stages * grid
 
 
@@ -374,7 +381,7 @@ class ClassSchedule:
 
     @property
     def splits(self) -> int:
-        """Parts of the class that has most."""
+        """Parts of the class with most parts."""
         return max(schedule.splits for schedule in self.schedules)
 
     @property

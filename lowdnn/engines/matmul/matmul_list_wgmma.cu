@@ -7,8 +7,8 @@
 // Block: persistent, warps specialised, in clusters of CLUSTER_M x CLUSTER_N (tile_wgmma.cuh); it computes tiles of
 // TILE_M x TILE_N of all products, one after the other (product_list.cuh).
 // Shared memory: STAGES stages of (p, q), a staging area for each consumer warp, barriers.
-// Launch: at most as many blocks as are resident, (1 + CONSUMER_TEAMS * CONSUMER_WARPGROUPS) * 128 threads.
-// PRODUCTS: how many there are. STORE: what becomes of the accumulators (wgmma_output.cuh), not STORE_SLICE.
+// Launch: at most as many blocks as are resident at once, of (1 + CONSUMER_TEAMS * CONSUMER_WARPGROUPS) * 128 threads.
+// PRODUCTS: number of products. STORE: how the accumulators are stored (wgmma_output.cuh), not STORE_SLICE.
 
 #include "include/ptx/dependent_launch.cuh"
 #include "include/epilogue/output_map.cuh"

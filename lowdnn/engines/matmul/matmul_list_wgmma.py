@@ -1,9 +1,9 @@
 """``matmul_list_wgmma``: lists of independent matrix products as one launch on the tensor cores of sm_90a.
 
-A graph of several products between which no tensor goes, each with operands, extents and output of its own: one
+A graph of several products that share no intermediate tensors, each with its own operands, extents and output: one
 persistent kernel computes the tiles of all of them, the deepest products first, so that small ones fill the device
 together. A list that is too long for a kernel's parameters takes several launches. All products have the same data
-types, the same orders of operands in memory and the same pointwise epilogue with operands of their own; at most one
+types, the same orders of operands in memory and the same pointwise epilogue, each with its own operands; at most one
 batch axis. Types, repacking and accuracy are those of ``matmul_wgmma``.
 Kernels: ``matmul_list_wgmma.cu``, those of ``gemm/packing.py``.
 """
@@ -46,17 +46,17 @@ from lowdnn.plan import Argument, KernelRef, Struct, TensorMap, Work
 from lowdnn.status import Status
 from lowdnn.tensor_map import TENSOR_MAP_BYTES
 
-#: Bytes of a kernel's parameters at most, from PTX ISA 8.1 on.
+#: Most bytes of a kernel's parameters, from PTX ISA 8.1 on.
 _MAX_PARAMETER_BYTES = 32764
-#: Bytes of any argument but a tensor map, with its padding.
+#: Most bytes of an argument that is no tensor map, with its padding.
 _ARGUMENT_BYTES = 8
-#: Bytes of all that is not in a product: its items, batches, the padding behind the last product.
+#: Bytes of parameters outside the products: items, batches, the padding after the last product.
 _LIST_BYTES = 512
 
 
 @dataclass(frozen=True)
 class Params:
-    """Macros of ``matmul_list_wgmma.cu``, beside those of the tile, its data types and the output."""
+    """Macros of ``matmul_list_wgmma.cu``, in addition to those of the tile, its data types and the output."""
 
     P_MN_MAJOR: int
     Q_MN_MAJOR: int
@@ -71,11 +71,11 @@ class MatmulListWgmma(ProblemEngine["tuple[_Product, ...]"]):
     index = 23
     numerical_notes = (*tiles.NUMERICAL_NOTES, NumericalNote.REDUCED_PRECISION_REDUCTION)
     anchors: Anchors = (MatmulOperation,)
-    limits = replace(fused(MatmulOperation), are_apart=True)
+    limits = replace(fused(MatmulOperation), are_independent=True)
     target = WGMMA_TARGET
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> tuple[_Product, ...] | Refusal:
-        """Refuses other architectures, graphs of one part, parts that are no product or differ."""
+        """Refuses other architectures, graphs of one part, and parts that are no products or that differ."""
         parts = independent_parts(graph)
         if len(parts) < 2:
             return Refusal(self.name, "operations: expected several independent products, got 1 part")
@@ -120,7 +120,7 @@ class _Product:
 
     @classmethod
     def of(cls, matched: Anchored[MatmulOperation]) -> _Product | Refusal:
-        """The product, or why it cannot be one of a list."""
+        """The product, or why it cannot belong to a list."""
 
         def refused(reason: str, status: Status) -> Refusal:
             return Refusal(MatmulListWgmma.name, reason, status)
@@ -164,7 +164,7 @@ class _Product:
 
     @property
     def batch_extents(self) -> tuple[int, ...]:
-        """One: kernels have a batch axis."""
+        """The batch extents, at least one: kernels have a batch axis."""
         return self.space.batch_extents or (1,)
 
     @property
@@ -182,7 +182,7 @@ class _Product:
         return Schedule.of(tiling.tile, space.rows, space.columns, self.k_blocks, space.batches, group=tiling.group)
 
 
-#: What all products of a list have in common, by name.
+#: What all products of a list must share, by its name in errors.
 _SHARED: dict[str, Callable[[_Product], object]] = {
     "pair of data types": lambda product: product.kind.label,
     "order of operands": lambda product: (product.rows.is_mn_major, product.columns.is_mn_major),
@@ -192,7 +192,7 @@ _SHARED: dict[str, Callable[[_Product], object]] = {
 
 
 def _model(products: tuple[_Product, ...], *, is_promoted: bool | None = None) -> WgmmaProduct:
-    """The list as the tiles see it: parts that are computed one after the other."""
+    """The list as the tiles' model sees it: classes that are computed one after the other."""
     kind = products[0].kind
     classes = tuple((product.space.output.rows, product.space.columns, product.k_blocks) for product in products)
     rows, columns = products[0].rows, products[0].columns
@@ -209,8 +209,8 @@ def _model(products: tuple[_Product, ...], *, is_promoted: bool | None = None) -
         is_b_mn_major=columns.is_mn_major,
         allows_split=False,
         is_promoted=kind.is_fp8 if is_promoted is None else is_promoted,
-        is_a_askew=any(product.rows.is_askew for product in products),
-        is_b_askew=any(product.columns.is_askew for product in products),
+        is_a_misaligned=any(product.rows.is_misaligned for product in products),
+        is_b_misaligned=any(product.columns.is_misaligned for product in products),
         classes=classes,
     )
 
@@ -233,7 +233,7 @@ class _Cut(WgmmaCut):
 
     @cached_property
     def stores(self) -> tuple[OutputStore, ...]:
-        """All by tensor map or none, in vectors that suit all."""
+        """The stores of all products, all by tensor map or none, in vectors that suit all."""
         for by_map in (self.allows_map, False):
             stores = tuple(product.store(self.tile.n, by_map=by_map) for product in self.products)
             if len({(store.store, store.functor.digest) for store in stores}) == 1:
@@ -246,7 +246,7 @@ class _Cut(WgmmaCut):
         return tuple(product.schedule(self.tiling) for product in self.products)
 
     def pieces(self) -> list[_Cut]:
-        """Pieces of about as many products, so few that a kernel's parameters hold those of each piece."""
+        """The list in pieces of about equally many products, few enough that a kernel's parameters hold a piece."""
         arguments = (
             Struct((store.argument(self.tile), schedule.argument))
             for store, schedule in zip(self.stores, self.schedules, strict=True)
@@ -275,7 +275,7 @@ class _Cut(WgmmaCut):
         parts.launches.append(self.tile_launch(kernel, grid, arguments, self.stores[0].store, work))
 
     def _argument(self, parts: PlanParts, product: _Product, store: OutputStore, schedule: Schedule) -> Struct:
-        """``ProductList::Product``, after launches that repack its operands where they have to be."""
+        """``ProductList::Product``, after launches that repack its operands if necessary."""
         batches = (product.batch_extents, product.batch_extents)
         maps = operand_maps(parts, self.tile, product.kind, (product.rows, product.columns), batches)
         return Struct((*maps, store.argument(self.tile), schedule.argument))
@@ -296,7 +296,7 @@ class _Cut(WgmmaCut):
 
 
 def _most_bytes(argument: Argument) -> int:
-    """The most bytes of an argument with its padding."""
+    """The most bytes that an argument takes, with its padding."""
     if isinstance(argument, Struct):
         return sum(map(_most_bytes, argument.fields))
     return TENSOR_MAP_BYTES if isinstance(argument, TensorMap) else _ARGUMENT_BYTES

@@ -2,14 +2,14 @@
 //
 // Layouts: A_K_MAJOR: a's k is contiguous, otherwise its m; B_K_MAJOR: b's k is contiguous, otherwise its n; the other
 // dimension has any stride. Rows are the first ROW_AXES axes of the output's index space (batch axes, then m),
-// columns its last axis (output_map.cuh): the engine swaps a and b where the output is contiguous along m.
+// columns its last axis (output_map.cuh): the engine swaps a and b if the output is contiguous along m.
 // Block: blockIdx.x = ((split * batches) + batch) * tiles + tile in grouped order; it computes one TILE_M x TILE_N tile
 // over `split_tiles` k tiles.
 // Shared memory: STAGES stages of (A tile, B tile), later the epilogue's staging (epilogue_tile.cuh).
 // Launch: WARPS_M * WARPS_N * 32 threads; dynamic shared memory max(STAGES * stage, staging) bytes.
 // SPLIT_K = 1 writes accumulators to slice `split` of the workspace, and gemm/split_k_reduce.cu applies the epilogue.
-// COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR: of reductions of the epilogue on its way (tile_reductions.cuh), NoOperator
-// for none; not with SPLIT_K.
+// COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR: reductions in the epilogue (tile_reductions.cuh), NoOperator for none;
+// not with SPLIT_K.
 // It may be a dependent launch (dependent_launch.cuh).
 
 #include "include/ptx/dependent_launch.cuh"
@@ -20,7 +20,7 @@
 #include "include/tile/strided_operand.cuh"
 #include "generated.cuh"
 
-// What the kernel is without where SPLIT_K is.
+// With SPLIT_K the kernel has no functor.
 struct Functor;
 
 typedef TileMma<TYPE, TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES, A_K_MAJOR, B_K_MAJOR> Product;
@@ -32,8 +32,8 @@ struct Numbers : Reductions::Output {
   const TYPE* a;
   const TYPE* b;
   Product::Accumulator* workspace;  // [splits][batches * m][workspace_pitch]
-  i64 a_stride, b_stride;           // of the dimension that is not contiguous
-  i64 a_axis_stride[OUTPUT_RANK], b_axis_stride[OUTPUT_RANK];  // by the output's axes; 0 for m and n
+  i64 a_stride, b_stride;  // strides of the dimension that is not contiguous
+  i64 a_axis_stride[OUTPUT_RANK], b_axis_stride[OUTPUT_RANK];  // strides along the output's axes; 0 for m and n
   i64 workspace_pitch, slice_stride;
   i32 m, n, k;
   i32 batches, tile_rows, tile_columns, split_tiles;
@@ -55,7 +55,7 @@ __device__ __forceinline__ void finish(const Params& p, const Product& product, 
 extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) u8 shared[];
 
-  // The block's tile, its batch, and its part of K.
+  // The block's tile, its batch, and its part of k.
   const u32 tiles = p.tile_rows * p.tile_columns;
   const u32 slab = blockIdx.x / tiles;
   const u32 split = slab / p.batches, batch = slab % p.batches;
@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   const i32 first_k = split * p.split_tiles * TILE_K;
   const i32 depth = min(p.k - first_k, p.split_tiles * TILE_K);
 
-  // Where the operands of the batch begin.
+  // Offsets of the operands in the batch.
   i64 coordinate[OUTPUT_RANK] = {};
   p.map.locate_row(batch * p.m, coordinate);
   const TYPE* a = p.a;
@@ -77,7 +77,6 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   a += A_K_MAJOR ? row * p.a_stride + first_k : first_k * p.a_stride + row;
   b += B_K_MAJOR ? column * p.b_stride + first_k : first_k * p.b_stride + column;
 
-  // The product.
   StridedOperand<TYPE, Product::TileA, A_ALIGNMENT, Product::THREADS> load_a(a, p.a_stride, p.m - row, depth);
   StridedOperand<TYPE, Product::TileB, B_ALIGNMENT, Product::THREADS> load_b(b, p.b_stride, p.n - column, depth);
   Product product;
@@ -85,7 +84,6 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   allow_next_kernel();
   product.run(load_a, load_b, shared_address(shared), (depth + TILE_K - 1) / TILE_K);
 
-  // The epilogue.
   const u32 first_row = batch * p.m;
   const TilePlace place = {first_row + row, column, first_row + p.m, u32(p.n)};
   finish(p, product, shared, place, split, {batch * p.tile_rows + tile.row, tile.column});

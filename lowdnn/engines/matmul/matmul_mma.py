@@ -2,9 +2,9 @@
 
 fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32), int8 (summed in
 int32). Any strides, broadcasts, tails and alignments, any pointwise epilogue. Operands are read in place in either
-order; those without a contiguous dimension, and large ones with odd strides, are repacked into the workspace first. A
-value of the epilogue may be reduced on its way: each of its columns, each of its rows, and as a whole. Convolutions
-that read each pixel once are such products too, in all three directions (``pixel_matmul``).
+order; operands without a contiguous dimension, and large ones with odd strides, are repacked into the workspace first.
+A value of the epilogue may be reduced over its rows, over its columns, and as a whole. Convolutions that read each
+pixel once are such products too, in all three directions (``pixel_matmul``).
 Kernels: ``matmul_mma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``,
 ``reduction/reduction_combine.cu``.
 """
@@ -86,7 +86,7 @@ class MatmulMma(ProblemEngine["_Problem"], Floored, Modelled):
     limits = reduced(*anchors)
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
-        """Refuses types without mma instructions, layouts and extents beyond the indices, slow reductions."""
+        """Refuses types without mma instructions, unsuitable layouts, extents beyond the indices, slow reductions."""
         problem = self._matched(graph)
         if isinstance(problem, Refusal):
             return problem
@@ -105,7 +105,7 @@ class MatmulMma(ProblemEngine["_Problem"], Floored, Modelled):
         return tiles.knobs(problem.product, arch)
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
+        """Repacking launches if necessary, the product, and the sum of its slices if k is split."""
         product = problem.product
         tiling = tiles.tiling_of(self.name, product, arch, chosen)
         parts = _parts(problem, tiling, arch)
@@ -173,7 +173,7 @@ class _Problem:
             n=space.columns,
             k=anchor.a.dims[-1],
             allows_split=not reductions.exist,
-            allows_few=not reductions.exist,
+            allows_small_shape=not reductions.exist,
             has_small_pieces=min(rows.alignment, columns.alignment) < MAX_ALIGNMENT,
             operands=len(full_loads(dag, space.output)),
         )

@@ -1,12 +1,12 @@
 // matmul_prologue_wgmma: c[b, m, n] = epilogue(sum over k of a[b, m, k] * b[b, k, n]), where one operand is a pointwise
-// function of what lies in memory, for sm_90a.
+// function of a tensor in memory, for sm_90a.
 //
-// Operand p, whose rows are those of the tiles, is prologue(raw): its stages hold elements of RAW_TYPE, K-major, which
-// go through registers to the tensor cores (register_operand.cuh). Operand q makes the tile's columns and lies as its
-// tensor map says (Q_MN_MAJOR: its n is contiguous, otherwise its k). Output, TRANSPOSED, blocks, shared memory and
+// Operand p, which gives the rows of the tiles, is prologue(raw): its stages hold elements of RAW_TYPE, K-major, which
+// pass through registers to the tensor cores (register_operand.cuh). Operand q gives the tile's columns, in the layout
+// of its tensor map (Q_MN_MAJOR: its n is contiguous, otherwise its k). Output, TRANSPOSED, blocks, shared memory and
 // launch are as in matmul_wgmma.cu, without clusters and parts of k.
-// SHARES_LOADS: whether all rows of p read the same beside p. HAS_TAIL: whether k ends within a stage. generated.cuh
-// defines two functors: Functor, the epilogue, and Prologue, over (batch axes, rows of p, k).
+// SHARES_LOADS: whether the prologue's other operands are the same for all rows of p. HAS_TAIL: whether k ends within a
+// stage. generated.cuh defines two functors: Functor, the epilogue, and Prologue, over (batch axes, rows of p, k).
 
 #include "include/epilogue/output_map.cuh"
 #include "include/tile/register_operand.cuh"

@@ -1,9 +1,9 @@
-"""``matmul_prologue_wgmma``: products on sm_90a of which one operand is a pointwise function of what is in memory.
+"""``matmul_prologue_wgmma``: products on sm_90a with one operand that is a pointwise function of a tensor in memory.
 
-Scales, biases and activations before the product, and operands of one byte in products of fp16 or bf16: the operand
-goes through registers (``include/tile/register_operand.cuh``) instead of through memory in a launch of its own. It lies
-contiguous along k; what else its function reads repeats along its rows or along k. Any batches, tails and pointwise
-epilogue. Forward convolutions of one tap are such products too (``pixel_matmul``).
+Scales, biases and activations before the product, and operands of one byte in products of fp16 or bf16. The operand
+passes through registers (``include/tile/register_operand.cuh``) instead of through memory in a launch of its own. It is
+contiguous along k; other operands of its function are constant along its rows or along k. Any batches, tails and
+pointwise epilogue. Forward convolutions of one tap are such products too (``pixel_matmul``).
 Kernels: ``matmul_prologue_wgmma.cu``, those of ``gemm/packing.py`` for the other operand.
 """
 
@@ -47,15 +47,17 @@ from lowdnn.plan import KernelRef, Struct, TensorMap, TensorPointer, Work
 from lowdnn.status import Status
 from lowdnn.tensor_map import TiledMap
 
-#: Batch axes of a tensor map beside the two of a matrix.
+#: Batch axes of a tensor map, in addition to the two of a matrix.
 _MAX_BATCH_AXES = 3
-#: Keys of what the prologue reads in the index space; those of the operands are above.
+#: First key, downwards, of the prologue's operands in the index space; the keys of the product's operands are above.
 _FIRST_CARRIED = -4
 
 
 @dataclass(frozen=True)
 class Params:
-    """Macros of ``matmul_prologue_wgmma.cu``, beside those of the tile, its data types, its operand and the output."""
+    """Macros of ``matmul_prologue_wgmma.cu``, in addition to those of the tile, its data types, its operand and the
+    output.
+    """
 
     Q_MN_MAJOR: int
     BATCH_AXES: int
@@ -73,7 +75,7 @@ class MatmulPrologueWgmma(ProblemEngine["_Problem"]):
     target = WGMMA_TARGET
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
-        """Refuses other architectures, types and layouts, and products that are faster behind a pointwise launch."""
+        """Refuses other architectures, types and layouts, and products that are faster after a pointwise launch."""
         problem = self._matched(graph)
         if isinstance(problem, Refusal):
             return problem
@@ -88,7 +90,7 @@ class MatmulPrologueWgmma(ProblemEngine["_Problem"]):
         )
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """A repacking launch of the other operand where it is needed, the product."""
+        """A repacking launch of the other operand if necessary, and the product."""
         tiling = wgmma_model.tiling_of(self.name, problem.product, arch, chosen)
         parts = _Cut(tiling, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), problem).parts(arch)
         parts.numerical_notes = tiles.numerical_notes(problem.kind.a)
@@ -123,8 +125,8 @@ class MatmulPrologueWgmma(ProblemEngine["_Problem"]):
 class _Problem:
     """The product as rows and columns of the output, whose columns are contiguous, and the operands that give them.
 
-    converted: the operand with the prologue, over (batch axes, lines of p, k).  p: what is in memory of it.
-    is_transposed: it gives the output's columns.
+    converted: the operand with the prologue, over (batch axes, lines of p, k).  p: its tensor in memory.
+    is_transposed: whether p gives the output's columns.
     """
 
     converted: ConvertedOperand
@@ -185,7 +187,7 @@ class _Problem:
 
     @property
     def batch_extents(self) -> tuple[int, ...]:
-        """Extents of batches, at least one: kernels have a batch axis."""
+        """The batch extents, at least one: kernels have a batch axis."""
         return self.space.batch_extents or (1,)
 
     @property
@@ -195,7 +197,7 @@ class _Problem:
 
     @cached_property
     def product(self) -> WgmmaProduct:
-        """The product as the tiles see it."""
+        """The product as the tiles' model sees it."""
         return WgmmaProduct(
             self.kind,
             self.space.batches,
@@ -209,11 +211,11 @@ class _Problem:
             allows_clusters=False,
             allows_split=False,
             has_operand=self.has_operand,
-            is_a_askew=self.p.is_askew,
-            is_b_askew=self.q.is_askew,
+            is_a_misaligned=self.p.is_misaligned,
+            is_b_misaligned=self.q.is_misaligned,
             conversion=Conversion.REGISTERS,
             functions=self.converted.functions,
-            # Measured where it gives the output's rows only: few columns, as of weights, are not slowed down so much.
+            # Measured only where p gives the output's rows: few columns, such as weights, are slowed down less.
             converts_late=self.converted.converts_late and not self.is_transposed,
         )
 
@@ -222,8 +224,8 @@ class _Problem:
         return self.p.depth % self.kind.stage_k != 0
 
     def slowness(self, arch: ArchSpec) -> str:
-        """Why the product is better behind a launch that writes what the prologue gives; empty where it is not."""
-        apart = replace(
+        """Why the product is faster after a launch that writes the prologue's result; empty if it is not."""
+        unfused = replace(
             self.product,
             a_bytes=self.converted.converted_bytes,
             allows_clusters=True,
@@ -232,8 +234,8 @@ class _Problem:
             functions=0,
             converts_late=False,
         )
-        fused_s, apart_s = (wgmma_model.least_seconds(product, arch) for product in (self.product, apart))
-        return fusion_problem(self.converted, fused_s, apart_s, arch)
+        fused_s, unfused_s = (wgmma_model.least_seconds(product, arch) for product in (self.product, unfused))
+        return fusion_problem(self.converted, fused_s, unfused_s, arch)
 
 
 @dataclass(frozen=True)
@@ -301,7 +303,7 @@ class _Cut(WgmmaCut):
 
 
 def _raw_of(prologue: PointwiseDag, port: str) -> Tensor | str:
-    """The tensor that goes through registers; what else the prologue reads repeats along lines or k."""
+    """The tensor that passes through registers; other operands of the prologue must be constant along lines or k."""
     raw = raw_tensor(prologue, f"matmul.{port}")
     lines_and_depth = slice(-2, None)
     for tensor in prologue.loads:

@@ -2,16 +2,16 @@
 // tensor cores.
 //
 // Layouts: any strides. `columns` is the operand that shares c's vector axis: with c contiguous along N, rows and
-// columns are a and b; with c contiguous along M, b and a (c transposed is b transposed times a transposed).
+// columns are a and b; with c contiguous along M, they are b and a (c transposed is b transposed times a transposed).
 // Block: blockIdx.x = ((batch * row tiles) + row tile) * column tiles + column tile; it computes TILE_ROWS x
-// TILE_COLUMNS elements of one batch entry. Operands are converted to the accumulator's type on their way to shared
-// memory; while one buffer is multiplied, the next one's elements are on their way to registers. Elements outside the
+// TILE_COLUMNS elements of one batch entry. Operands are converted to the accumulator's type before they enter shared
+// memory; while one buffer is multiplied, the next one's elements are loaded to registers. Elements outside the
 // matrices count as 0.
 // Shared memory (static): the two operand tiles, twice (SimtTile::Shared).
 // Launch: Tile::THREADS threads.
 // Macros: ROWS_TYPE COLUMNS_TYPE TILE_ROWS TILE_COLUMNS TILE_DEPTH; ROW_AXIS: c's axis along the rows (the functor's
-// vector axis is the other one of the last two); ROWS_ALONG_DEPTH, COLUMNS_ALONG_DEPTH: 1 where an operand's elements
-// are closest along k, so that neighbouring threads read along k.
+// vector axis is the other one of the last two); ROWS_ALONG_DEPTH, COLUMNS_ALONG_DEPTH: 1 if an operand's strides are
+// smallest along k, so that neighbouring threads read along k.
 
 #include "include/numeric.cuh"
 #include "include/tile/tile_simt.cuh"
@@ -26,27 +26,27 @@ typedef SimtTile<Accumulator, TILE_ROWS, TILE_COLUMNS, TILE_DEPTH> Tile;
 struct Params {
   const ROWS_TYPE* rows;
   const COLUMNS_TYPE* columns;
-  i64 rows_strides[RANK];     // of the batch axes, of r, of k
-  i64 columns_strides[RANK];  // of the batch axes, of s, of k
-  i32 extents[RANK];          // of the batch axes, of r, of s
+  i64 rows_strides[RANK];  // strides of the batch axes, of r, of k
+  i64 columns_strides[RANK];  // strides of the batch axes, of s, of k
+  i32 extents[RANK];  // extents of the batch axes, of r, of s
   i32 depth;                  // extent of k
   i32 row_tiles;
   i32 column_tiles;
   Functor::Args epilogue;
 };
 
-// One operand's share of a thread: COUNT elements of every EXTENT x TILE_DEPTH tile.
+// A thread's share of one operand: COUNT elements of every EXTENT x TILE_DEPTH tile.
 template <class T, int EXTENT, bool ALONG_DEPTH> struct Operand {
   static constexpr int COUNT = EXTENT * TILE_DEPTH / Tile::THREADS;
-  static constexpr int ACROSS = ALONG_DEPTH ? TILE_DEPTH : EXTENT;  // threads side by side along the near axis
-  static constexpr int STEP = Tile::THREADS / ACROSS;               // between a thread's elements, along the far axis
+  static constexpr int ACROSS = ALONG_DEPTH ? TILE_DEPTH : EXTENT;  // threads along the axis of small stride
+  static constexpr int STEP = Tile::THREADS / ACROSS;  // distance of a thread's elements along the other axis
   static_assert(COUNT * Tile::THREADS == EXTENT * TILE_DEPTH && STEP * ACROSS == Tile::THREADS, "even shares");
 
   const T* next;
   i64 element_stride;
   i64 tile_stride;
-  int position;  // of the thread's first element along the rows or columns, in the tile
-  int level;     // of the thread's first element along k, in the tile
+  int position;  // the thread's first element along the rows or columns, in the tile
+  int level;  // the thread's first element along k, in the tile
   int valid;     // rows or columns of the tile that exist
   T staged[COUNT];
 
@@ -81,7 +81,8 @@ template <class T, int EXTENT, bool ALONG_DEPTH> struct Operand {
   }
 };
 
-// The epilogue, one run of GROUP columns at a time; `coordinate`: of the batch entry, whose last two are set here.
+// Runs the epilogue, one run of GROUP columns at a time. coordinate: that of the batch entry; its last two are set
+// here.
 __device__ __forceinline__ void finish(const Params& p, Tile& tile, i64 (&coordinate)[RANK], int first_row,
                                        int first_column) {
   const int row_count = p.extents[RANK - 2];
@@ -125,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS) KERNEL_NAME(const __
     columns_base += index * p.columns_strides[axis];
   }
 
-  // The product: fetch tile t + 1, multiply tile t, put tile t + 1 into the other buffer.
+  // Fetch tile t + 1, multiply tile t, put tile t + 1 into the other buffer.
   Tile tile(thread);
   Operand<ROWS_TYPE, TILE_ROWS, ROWS_ALONG_DEPTH> rows(rows_base, p.rows_strides[RANK - 2], p.rows_strides[RANK - 1],
                                                        first_row, p.extents[RANK - 2], thread);

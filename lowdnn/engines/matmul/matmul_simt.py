@@ -1,8 +1,8 @@
 """``matmul_simt``: matrix products in the true arithmetic of the compute type, without tensor cores.
 
 Any strides, any data types that the operation takes, any number of batch axes, any pointwise epilogue. fp32 operands
-are multiplied in fp32 (no TF32), fp64 in fp64, integers in int32; fp16, bf16 and fp8 are summed in fp32 (fp64 where the
-compute type says so). One kernel (``matmul_simt.cu``) serves all of it.
+are multiplied in fp32 (no TF32), fp64 in fp64, integers in int32; fp16, bf16 and fp8 are summed in fp32, or in fp64 if
+that is the compute type. One kernel (``matmul_simt.cu``) serves them all.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class MatmulSimt(ProblemEngine["_Problem"]):
     limits = reduced(MatmulOperation)
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
-        """Refuses what is not one matmul with a pointwise epilogue, and extents past 32 bits."""
+        """Refuses graphs that are not one matmul with a pointwise epilogue, and extents past 32 bits."""
         matched = match_matmul(graph)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
@@ -71,7 +71,7 @@ class MatmulSimt(ProblemEngine["_Problem"]):
         return _knobs(problem, arch)
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """One launch, none where c is empty."""
+        """One launch; none if c is empty."""
         tile = problem.tile(chosen[KnobType.TILE_M], chosen[KnobType.TILE_N])
         if 0 in problem.c_dims:
             return PlanParts()
@@ -79,7 +79,7 @@ class MatmulSimt(ProblemEngine["_Problem"]):
         return PlanParts([(problem.kernel(tile, functor), problem.launch(tile, functor))])
 
     def precompiled(self) -> tuple[KernelRef, ...]:
-        """The plain product of packed fp32 and fp64 matrices at the common tiles."""
+        """Plain products of packed fp32 and fp64 matrices at the common tiles."""
         return tuple(
             self._plain_kernel(data_type, tile)
             for data_type, tiles in ((DataType.FLOAT, (64, 128)), (DataType.DOUBLE, (32, 64)))
@@ -99,7 +99,7 @@ class _Problem:
     """The product as the kernel sees it: c[b, r, s] = sum over k of rows[b, r, k] * columns[b, k, s].
 
     epilogue: over c's dims.  row_axis, column_axis: c's axes along r and s.
-    rows_strides, columns_strides: of the batch axes (0 where the operand repeats), then of r or s, then of k.
+    rows_strides, columns_strides: strides of the batch axes (0 where the operand is broadcast), of r or s, and of k.
     """
 
     rows: Tensor
@@ -146,7 +146,7 @@ class _Problem:
         return SimtTile(rows, columns, 8 if max(rows, columns) == _TILES[-1] else 16)
 
     def best_tile(self, arch: ArchSpec) -> tuple[int, int]:
-        """(TILE_M, TILE_N) with the least work on the busiest multiprocessor; the largest ones where they tie."""
+        """(TILE_M, TILE_N) with the least work on the busiest multiprocessor; the largest tile on ties."""
 
         def cost(extents: tuple[int, int]) -> float:
             tile = self.tile(*extents)

@@ -1,13 +1,13 @@
 // matmul_wgmma: c[b, m, n] = epilogue(sum over k of a[b, m, k] * b[b, k, n]) with TMA and wgmma, for sm_90a.
 //
-// Operands p and q are a and b, in the order in which they make the rows and columns of the tiles. Each lies as its
-// tensor map says: (contiguous dimension, other dimension, BATCH_AXES batch axes); P_MN_MAJOR: p's m is contiguous,
+// Operands p and q are a and b, in the order in which they make the rows and columns of the tiles. Their tensor maps
+// have dimensions (contiguous dimension, other dimension, BATCH_AXES batch axes). P_MN_MAJOR: p's m is contiguous,
 // otherwise its k; Q_MN_MAJOR likewise. The output's index space (output_map.cuh) has ROW_AXES axes of rows (batch
-// axes, then one of m and n), and the axis along which it is contiguous as its columns. A tile's rows are the output's
-// rows or, TRANSPOSED, its columns: where there are few of one kind, they are the tile's columns.
+// axes, then one of m and n), and its contiguous axis as columns. A tile's rows are the output's rows or, with
+// TRANSPOSED, its columns: if there are few of one kind, they become the tile's columns.
 // Block: computes tiles of TILE_M x TILE_N over parts of k (tile_schedule.cuh).
-// Shared memory: STAGES stages of (p, q), and what wgmma_kernel.cuh says, as it does of blocks and launch.
-// STORE: what becomes of the accumulators (wgmma_output.cuh).
+// Shared memory: STAGES stages of (p, q), then as in wgmma_kernel.cuh, which also describes blocks and launch.
+// STORE: how the accumulators are stored (wgmma_output.cuh).
 
 #include "include/epilogue/output_map.cuh"
 #include "include/tile/tile_operands.cuh"
@@ -29,7 +29,7 @@ typedef TiledOperand<Tile::StageA, true, TILE_M, Tile::K, CLUSTER_N, BATCH_AXES>
 typedef TiledOperand<Tile::StageB, false, TILE_N, Tile::K, CLUSTER_M, BATCH_AXES> LoaderQ;
 
 WGMMA_KERNEL(const __grid_constant__ Params params) {
-  if (threadIdx.x == WARP_SIZE) {  // while another warp makes the barriers
+  if (threadIdx.x == WARP_SIZE) {  // while another warp initialises the barriers
     prefetch(params.p);
     prefetch(params.q);
   }

@@ -1,12 +1,12 @@
 """``matmul_wgmma``: matrix products on the tensor cores of sm_90a with TMA and wgmma.
 
 fp16, bf16, fp8 in any pair and fp32 by TF32 (inputs rounded to 10 fraction bits) are summed in fp32, int8 in int32.
-Operands are read in place where a tensor map describes them; others, and those of types that wgmma takes K-major only,
-are repacked into the workspace first. Any batches, broadcasts and tails, any pointwise epilogue. A value of the
-epilogue may be reduced on its way: each of its columns, each of its rows, and as a whole.
-Convolutions that read each pixel once are such products too, in all three directions (``pixel_matmul``).
-k may be cut into parts: by SPLIT_K_SLC for a second launch that sums them, by TILE_CGA_K for the blocks of a cluster,
-which sum them through their shared memory; with STREAM_K, of the last tiles only. The order of the sums is fixed.
+Operands are read in place if a tensor map describes them. Others, and operands of types that wgmma takes only K-major,
+are repacked into the workspace first. Any batches, broadcasts, tails and pointwise epilogue. A value of the epilogue
+may be reduced over its rows, over its columns, and as a whole. Convolutions that read each pixel once are such products
+too, in all three directions (``pixel_matmul``).
+k may be cut into parts. SPLIT_K_SLC: a second launch sums them. TILE_CGA_K: the blocks of a cluster sum them through
+their shared memory; with STREAM_K, only for the last tiles. The order of the sums is fixed.
 Kernels: ``matmul_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``,
 ``reduction/reduction_combine.cu``.
 """
@@ -59,15 +59,15 @@ from lowdnn.ops.tensor import Tensor, packed_strides
 from lowdnn.plan import KernelRef, Launch, Struct, TensorMap, Work
 from lowdnn.status import Status
 
-#: Batch axes of a tensor map beside the two of a matrix.
+#: Batch axes of a tensor map, in addition to the two of a matrix.
 _MAX_BATCH_AXES = 3
-#: Up to so many rows of the output a tile may lie across it.
+#: Most rows of the output for which transposed tiles are tried whatever the layouts.
 _MAX_TRANSPOSED_ROWS = 128
 
 
 @dataclass(frozen=True)
 class Params:
-    """Macros of ``matmul_wgmma.cu``, beside those of the tile, its data types and the output."""
+    """Macros of ``matmul_wgmma.cu``, in addition to those of the tile, its data types and the output."""
 
     P_MN_MAJOR: int
     Q_MN_MAJOR: int
@@ -109,7 +109,7 @@ class MatmulWgmma(ProblemEngine["_Problem"], Modelled):
         )
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
+        """Repacking launches if necessary, the product, and the sum of its slices if k is split."""
         is_transposed = bool(chosen[KnobType.SWAP_AB])
         product = problem.product(is_transposed, is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE, 0)))
         tiling = wgmma_model.tiling_of(self.name, product, arch, chosen)
@@ -118,7 +118,7 @@ class MatmulWgmma(ProblemEngine["_Problem"], Modelled):
         return parts
 
     def precompiled(self) -> tuple[KernelRef, ...]:
-        """Plain packed products at the default tile of large ones: row-major, and with b transposed."""
+        """Plain packed products at the default tile of large products: row-major, and with b transposed."""
         return tuple(
             _plain_kernel(data_type, transposes_b)
             for data_type in (DataType.BFLOAT16, DataType.HALF)
@@ -189,7 +189,7 @@ class _Problem:
 
     @property
     def batch_extents(self) -> tuple[int, ...]:
-        """Extents of batches, at least one: kernels have a batch axis."""
+        """The batch extents, at least one: kernels have a batch axis."""
         return self.space.batch_extents or (1,)
 
     def operands(self, is_transposed: bool) -> tuple[WgmmaOperand, WgmmaOperand]:
@@ -201,7 +201,9 @@ class _Problem:
         return WGMMA_TYPES[p.tensor.data_type, q.tensor.data_type]
 
     def product(self, is_transposed: bool, *, is_promoted: bool | None = None) -> WgmmaProduct:
-        """The product as the tiles see it; sums are promoted as the compute type has it, or as ``is_promoted`` says."""
+        """The product as the tiles' model sees it; sums are promoted by the compute type, or by ``is_promoted`` if it
+        is given.
+        """
         found = self._transposed_product if is_transposed else self._plain_product
         return found if is_promoted in (None, found.is_promoted) else replace(found, is_promoted=bool(is_promoted))
 
@@ -232,28 +234,28 @@ class _Problem:
             column_unit=MAP_COLUMNS if self.reductions.exist else 8,
             is_promoted=wgmma_model.is_promoted(kind, self.compute_type),
             has_operand=has_operand,
-            is_a_askew=p.is_askew,
-            is_b_askew=q.is_askew,
-            is_turned=is_transposed,
+            is_a_misaligned=p.is_misaligned,
+            is_b_misaligned=q.is_misaligned,
+            is_transposed=is_transposed,
             most_accumulators=most_accumulators(self.dag, self.space.output, self.reductions, has_operand=has_operand),
             sums_columns=self.reductions.column is not None,
             epilogue_functions=functions_of(self.dag),
         )
 
     def prefers_transposed(self, arch: ArchSpec) -> bool:
-        """Whether few rows are better the columns of the tiles: tiles have at least 64 rows, but may have 8 columns.
-        Where that pays (``may_turn``), many as well.
+        """Whether transposed tiles are faster. With few rows they may be, as tiles have at least 64 rows but may have 8
+        columns; with many rows they are tried if ``may_transpose`` holds.
         """
         has_few_rows = self.space.rows <= min(self.space.columns, _MAX_TRANSPOSED_ROWS)
-        if not has_few_rows and not wgmma_model.may_turn(self.product(False)):
+        if not has_few_rows and not wgmma_model.may_transpose(self.product(False)):
             return False
         if reductions_go_by_map(self.reductions, self.dag, self.space.output, self.space.rows):
             return False
         plain, transposed = (wgmma_model.least_seconds(self.product(way), arch) for way in (False, True))
         if not has_few_rows:
-            return transposed * wgmma_model.turn_margin(self.product(False)) < plain
+            return transposed * wgmma_model.transpose_margin(self.product(False)) < plain
         fills_rows = self.space.rows >= WARPGROUP_ROWS
-        return transposed < plain * (1 if fills_rows else wgmma_model.TELLING_RATIO)
+        return transposed < plain * (1 if fills_rows else wgmma_model.TIE_RATIO)
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,7 @@ class _Cut(WgmmaCut):
 
     @cached_property
     def output(self) -> OutputStore:
-        """The output of a product that is not split; of a split one, what the reduction stores."""
+        """The output of a product that is not split; for a split product, the store of the slice sum."""
         space = self.problem.space
         by_map = self.allows_map and not self.is_transposed and not self.is_split
         accumulator = self.problem.kind.accumulator

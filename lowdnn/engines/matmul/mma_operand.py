@@ -1,4 +1,4 @@
-"""One operand of ``matmul_mma``: how it lies in memory, and whether it has to be repacked first."""
+"""One operand of ``matmul_mma``: its layout in memory, and whether it has to be repacked first."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from lowdnn.engines.gemm.packing import Packing
 from lowdnn.engines.indices import MAX_INDEX
 from lowdnn.ops.tensor import Tensor
 
-#: Bytes of the largest copy; a packed operand is aligned to them.
+#: Bytes of the largest copy, to which packed operands are aligned.
 MAX_ALIGNMENT = 16
-#: Axes beside k of a packed operand.
+#: Most axes of a packed operand, except k.
 MAX_PACKED_AXES = 4
 
-#: Below this alignment the kernel copies element by element, which is worth a repacking launch from this much work on.
+#: Least alignment in bytes without which the kernel copies element by element.
 _MIN_ALIGNMENT = 4
+#: Multiplications from which on a repacking launch pays for such an operand.
 _MIN_MULTIPLICATIONS = 2**24
-#: Rows of a packed operand that are long enough begin at lines of the cache.
+#: Bytes of a cache line, to which long rows of a packed operand are aligned.
 _LINE_BYTES = 128
+#: Bytes of a row from which on it counts as long.
 _MIN_ALIGNED_ROW_BYTES = 1024
 
 
 @dataclass(frozen=True)
 class Operand:
-    """Strides (elements; 0 where the operand repeats) of the batch axes, of the row or column dimension and of k.
+    """Strides in elements (0 where the operand is broadcast) of the batch axes, of the row or column dimension and of
+    k.
 
-    extent, depth: of the row or column dimension, and of k.  packing: the repacked form that the strides belong to.
+    extent, depth: extents of the row or column dimension, and of k.  packing: the repacked form that has these strides.
     """
 
     tensor: Tensor
@@ -38,7 +41,7 @@ class Operand:
 
     @classmethod
     def of(cls, tensor: Tensor, line_axis: int, k_axis: int, multiplications: int) -> Operand:
-        """``tensor`` in place, or repacked where that is needed or pays for so many multiplications."""
+        """``tensor`` in place, or repacked if that is necessary or pays for ``multiplications`` multiplications."""
         pairs = zip(tensor.dims, tensor.strides, strict=True)
         strides = tuple(0 if extent == 1 else stride for extent, stride in pairs)
         in_place = cls(
@@ -60,8 +63,9 @@ class Operand:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether elements are neighbours along k or along the other dimension, of which the output may make one with
-        batch axes."""
+        """Whether the operand is contiguous along k or along the other dimension; a vector is, which the output may
+        merge with batch axes.
+        """
         is_vector = self.extent <= 1 and not any(self.batch_strides)
         return self.is_k_major or self.stride == 1 or is_vector
 
@@ -71,7 +75,9 @@ class Operand:
 
     @property
     def alignment(self) -> int:
-        """The greatest power of two up to 16 bytes that the base, the contiguous extent and the other strides share."""
+        """The greatest power of two up to 16 bytes that divides the address, the contiguous extent and the other
+        strides.
+        """
         if self.packing is not None:
             return MAX_ALIGNMENT
         contiguous, lines = (self.depth, self.extent) if self.is_k_major else (self.extent, self.depth)
@@ -87,7 +93,7 @@ class Operand:
         return replace(self, batch_strides=batch_strides, stride=stride)
 
     def _packed(self, line_axis: int, k_axis: int) -> Operand:
-        """Repacked K-major; as it is where it has too many axes or rows, or no elements."""
+        """The operand repacked K-major; unchanged if it has too many axes or rows, or no elements."""
         packed = packed_matrix(self.tensor, k_axis, line_axis)
         if packed is None:
             return self
@@ -102,10 +108,11 @@ class Operand:
 
 
 def packed_matrix(tensor: Tensor, along: int, other: int) -> tuple[Packing, tuple[int, ...]] | None:
-    """Matrices repacked with axis ``along`` innermost and padded to MAX_ALIGNMENT or lines; ``other``: the second axis.
+    """Matrices repacked with axis ``along`` innermost and padded to MAX_ALIGNMENT or cache lines; ``other``: the second
+    axis.
 
-    The strides are those of the packed tensor over all axes, 0 where it repeats. None where there are too many axes or
-    positions, or no elements.
+    The strides are those of the packed tensor over all axes, 0 where it is broadcast. None if there are too many axes
+    or positions, or no elements.
     """
     axes = [axis for axis in range(tensor.rank) if axis != along and tensor.dims[axis] != 1 and tensor.strides[axis]]
     if len(axes) > MAX_PACKED_AXES or not tensor.element_count:

@@ -1,10 +1,10 @@
-"""A convolution that reads each pixel once, as the matrix product that it is.
+"""A convolution that reads each pixel once, as a matrix product.
 
     forward          y (n, pixels, k)  = x (n, pixels, c) * w (1, c, k)
     data gradient    dx (n, pixels, c) = dy (n, pixels, k) * w (1, k, c)
     filter gradient  dw (1, k, c)      = dy (1, k, all pixels) * x (1, all pixels, c)
 
-Only the tensors' dims and strides change: what lies in memory is the same.
+Only the tensors' dims and strides change, not their contents in memory.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from lowdnn.ops.matmul import Matmul, MatmulOperation
 from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 
-#: A tensor as a matrix, or why it is none; by port, tensors and how they are.
+#: Makes a tensor a matrix, or says why it cannot be one.
 _View = Callable[[Tensor], Tensor | str]
+#: The tensor of each port of the product, and its view.
 _Roles = Mapping[str, tuple[Tensor, _View]]
 
 
 def as_matmul(graph: OperationGraph) -> OperationGraph | str:
-    """``graph`` with its convolution as the matrix product that it is, or why it is none.
+    """``graph`` with its convolution as a matrix product, or why it cannot be one.
 
-    Of a graph without any, the batch axes are split where they share matrices (``shared_batches``).
+    In a graph without convolutions, batch axes are split where they share matrices (``shared_batches``).
     """
     return graph.derive(_as_matmul)
 
 
 def match_product(graph: OperationGraph) -> AnchoredWithReductions[MatmulOperation] | str:
-    """``as_matmul(graph)`` as one product with a pointwise epilogue and reductions, or why it is none."""
+    """``as_matmul(graph)`` as one product with a pointwise epilogue and reductions, or why it is not one."""
     product = as_matmul(graph)
     return product if isinstance(product, str) else match_anchored_with_reductions(product, MatmulOperation)
 
@@ -69,13 +70,13 @@ def _as_matmul(graph: OperationGraph) -> OperationGraph | str:
 
 
 class _Matrices:
-    """What tensors are as matrices, each the same one in all operations."""
+    """The tensors as matrices; each tensor is the same matrix in all operations."""
 
     def __init__(self) -> None:
         self._by_uid: dict[int, Tensor] = {}
 
     def of(self, roles: _Roles) -> dict[str, Any] | str:
-        """The matrices by port, or why one is none."""
+        """The matrices by port, or why a tensor cannot be one."""
         found = {}
         for port, (tensor, view) in roles.items():
             matrix = view(tensor)
@@ -89,7 +90,7 @@ class _Matrices:
 
 
 def _refuse_geometry(op: ConvolutionOperation) -> str:
-    """Why it is no matrix product, or an empty string."""
+    """Why it is not a matrix product, or an empty string."""
     geometry, taps = op.convolution, op.filter.dims[2:]
     pads = (*geometry.pre_paddings, *geometry.post_paddings)
     if {*taps, *geometry.strides} != {1} or any(pads) or op.groups != 1:
@@ -101,7 +102,7 @@ def _refuse_geometry(op: ConvolutionOperation) -> str:
 
 
 def _roles(op: ConvolutionOperation) -> _Roles:
-    """The roles of the product's ports."""
+    """The tensors and views of the product's ports."""
     if isinstance(op, ConvolutionBackwardFilter):
         return {
             "a": (op.response, _all_pixels_as_columns),
@@ -114,7 +115,9 @@ def _roles(op: ConvolutionOperation) -> _Roles:
 
 
 def _views_of_steps(graph: OperationGraph, convolution: ConvolutionOperation) -> dict[int, _View]:
-    """How the tensors of operations, by id, are matrices: as the operand that it makes, or as the product."""
+    """The view of each operation's tensors, by the operation's id: that of the operand or of the product that it
+    belongs to.
+    """
     roles = _roles(convolution)
     views = dict.fromkeys(map(id, graph.operations), roles["c"][1])
     for name in "ab":
@@ -147,7 +150,7 @@ def _pointwise(op: Operation, matrices: _Matrices, view: _View) -> PointwiseOper
 
 
 def _pixels(tensor: Tensor) -> Tensor | str:
-    """``tensor`` as (batch, pixels, channels); a number, of one dimension, stays one."""
+    """``tensor`` as (batch, pixels, channels); a scalar tensor, of one dimension, is kept."""
     if tensor.rank == 1:
         return tensor
     batch, channels, *spatial = tensor.dims
@@ -161,7 +164,7 @@ def _pixels(tensor: Tensor) -> Tensor | str:
 
 
 def _all_pixels(tensor: Tensor) -> Tensor | str:
-    """``tensor`` as (1, pixels of all images, channels); a number, of one dimension, stays one."""
+    """``tensor`` as (1, pixels of all images, channels); a scalar tensor, of one dimension, is kept."""
     if tensor.rank == 1:
         return tensor
     dims = (1, prod((tensor.dims[0], *tensor.dims[2:])), tensor.dims[1])
@@ -179,7 +182,7 @@ def _all_pixels_as_columns(tensor: Tensor) -> Tensor | str:
 
 
 def _filter(tensor: Tensor) -> Tensor:
-    """``tensor``, which has one tap, as (1, filters, channels); a number, of one dimension, stays one."""
+    """``tensor``, which has one tap, as (1, filters, channels); a scalar tensor, of one dimension, is kept."""
     if tensor.rank == 1:
         return tensor
     dims = (1, *tensor.dims[:2])
@@ -199,7 +202,7 @@ def _transposed(matrix: Tensor) -> Tensor:
 
 
 def merged_stride(tensor: Tensor, axes: Iterable[int]) -> int | str:
-    """The stride of ``axes`` as one, or why they are not one."""
+    """The stride of ``axes`` merged into one axis, or why they do not merge."""
     steps = [(tensor.dims[axis], tensor.strides[axis]) for axis in axes if tensor.dims[axis] > 1]
     for (_, outer), (extent, inner) in pairwise(steps):
         if outer != inner * extent:

@@ -1,6 +1,6 @@
-// Lists of independent products for the main loop of tile_wgmma.cuh: each has operands, extents, an output of its own.
+// Lists of independent products for the main loop of tile_wgmma.cuh: each has its own operands, extents and output.
 //
-// The tiles of all products are one list of work items, product by product. The list lies among the kernel's
+// The tiles of all products are one list of work items, product by product. The list is part of the kernel's
 // parameters.
 
 #pragma once
@@ -23,7 +23,7 @@ template <class Tile, class Output, int COUNT> struct ProductList {
   Product products[COUNT];
   u32 items_before[COUNT];
   u32 items;
-  BatchAxes<1> batches;  // what the loaders of a map with one batch axis do not read
+  BatchAxes<1> batches;  // of no use to the loaders of a map with one batch axis
 
   __device__ __forceinline__ ListWork work(u32 item, u32 rank) const {
     const u32 product = last_not_above(items_before, COUNT, item);
@@ -31,7 +31,7 @@ template <class Tile, class Output, int COUNT> struct ProductList {
   }
 };
 
-// A loader of the products' p or q.
+// Loader of the products' p or q.
 template <class List, class Loader, bool IS_P> struct ListOperand {
   const List& list;
   const Share share;
@@ -50,8 +50,8 @@ template <class List, class Loader, bool IS_P> struct ListOperand {
   }
 };
 
-// Epilogue with the output of the tile's product. BY_MAP: it is a MapEpilogue without an operand, which counts its
-// stores through all tiles.
+// Epilogue with the output of the tile's product. BY_MAP: it is a MapEpilogue without an operand, whose count of stores
+// runs through all tiles.
 template <class List, class Epilogue, bool BY_MAP> struct ListEpilogue {
   const List& list;
   u8* const staging;

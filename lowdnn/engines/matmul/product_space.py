@@ -14,11 +14,12 @@ from lowdnn.ops.matmul import MatmulOperation
 
 #: Keys of the operands' strides in the index space; uids of a graph are not negative.
 _ROWS, _COLUMNS = -2, -3
+#: Elements of the smallest tile.
 _SMALLEST_TILE = 64 * 8
 
 
 class Strided(Protocol):
-    """An operand: elements between its batches, and between its rows or columns."""
+    """An operand: its strides in elements between batches, and between rows or columns."""
 
     @property
     def batch_strides(self) -> tuple[int, ...]: ...
@@ -31,9 +32,8 @@ class Strided(Protocol):
 class ProductSpace:
     """``batches`` products of ``rows`` x ``columns``.
 
-    batch_axes: how many of the output's row axes make up the batches; the last row axis counts the rows where there
-    are more.
-    row_strides, column_strides: of the operands that give the rows and the columns, over the row axes.
+    batch_axes: the number of the output's row axes that make up the batches; a further row axis counts the rows.
+    row_strides, column_strides: strides over the row axes of the operands that give the rows and the columns.
     """
 
     output: OutputSpace
@@ -51,11 +51,11 @@ class ProductSpace:
         is_swapped: bool,
         carried: Mapping[int, tuple[int, ...]] | None = None,
     ) -> ProductSpace:
-        """``is_swapped``: the output's columns, along which it is contiguous, are m, its rows n.
+        """The space of a DAG. is_swapped: the output's columns, along which it is contiguous, are m, its rows n.
 
-        Batches over which the columns' operand repeats are rows.
-        carried: strides over the DAG's axes that axes must be merged by too, under keys below -3; they are carried
-        along in ``output.space.strides``.
+        Batches over which the columns' operand is broadcast become rows.
+        carried: further strides over the DAG's axes that limit merging, under keys below -3; they are carried along in
+        ``output.space.strides``.
         """
         last = len(dag.dims) - 1
         row_axis, column_axis = (last, last - 1) if is_swapped else (last - 1, last)
@@ -94,11 +94,11 @@ class ProductSpace:
 
     @property
     def row_stride(self) -> int:
-        """The stride of the operand that gives the rows, between two of them."""
+        """The stride between two rows of the operand that gives the rows."""
         return self.row_strides[-1] if self._has_rows else 0
 
     def extent_problem(self, depth: int) -> str:
-        """Why the wgmma kernels cannot count its rows, columns, tiles or ``depth`` elements of k; empty if they can."""
+        """Why its rows, columns, tiles or ``depth`` exceed the wgmma kernels' indices; empty if they do not."""
         limits = (
             ("rows of all batches", self.output.rows),
             ("columns", self.columns),
@@ -116,14 +116,15 @@ class ProductSpace:
 
 
 def refuse_nothing(product: MatmulOperation, dims: tuple[int, ...]) -> str:
-    """Why kernels on wgmma do not take a product whose epilogue has ``dims``: it has no terms or no results. Otherwise
-    an empty string."""
+    """Why wgmma kernels do not take a product whose epilogue has ``dims``: it has no terms or no results. Otherwise
+    empty.
+    """
     if 0 not in (*dims, product.a.dims[-1]):
         return ""
     return f"matmul.a.dims, b.dims: expected no extent of 0, got {[list(product.a.dims), list(product.b.dims)]}"
 
 
 def is_contiguous_along_m(dag: PointwiseDag) -> bool:
-    """Whether more of what is stored lies contiguous along m than along n."""
+    """Whether more stored tensors are contiguous along m than along n."""
     last = len(dag.dims) - 1
     return contiguous_stores(dag, last - 1) > contiguous_stores(dag, last)

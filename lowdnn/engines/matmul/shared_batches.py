@@ -1,8 +1,8 @@
-"""Matrices that groups of batches share, as batch axes over which they repeat.
+"""Matrices that groups of batches share, as batch axes over which they are broadcast.
 
-Where an operand of a product has n / g batches and the other has n, each of its matrices serves g of them. Their batch
-axis becomes two, of n / g and of g, and the operand has extent 1 along the second; so does what lies behind the product
-and before it. Only the tensors' dims and strides change: what lies in memory is the same.
+If one operand of a product has n / g batches and the other has n, each matrix of the first serves g of them. Their
+batch axis becomes two, n / g and g, and the operand has extent 1 along the second; the tensors of the prologue and
+epilogue are split likewise. Only the tensors' dims and strides change, not their contents in memory.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _Splits = Mapping[int, tuple[int, int]]
 def split_batches(graph: OperationGraph) -> OperationGraph | str:
     """``graph`` with the batch axes of its product split where matrices are shared, or why they cannot be.
 
-    Unchanged where none are, and where there is not one product.
+    It is unchanged if no matrices are shared, or if it does not have exactly one product.
     """
     return graph.derive(_split_batches)
 
 
 def match_matmul(graph: OperationGraph) -> Anchored[MatmulOperation] | str:
-    """``split_batches(graph)`` as one product with a pointwise epilogue, or why it is none."""
+    """``split_batches(graph)`` as one product with a pointwise epilogue, or why it is not one."""
     split = split_batches(graph)
     return split if isinstance(split, str) else match_anchored(split, MatmulOperation)
 

@@ -1,4 +1,4 @@
-"""One operand of ``matmul_wgmma``: the tensor map that it is loaded by, and whether it has to be repacked first."""
+"""One operand of ``matmul_wgmma``: its tensor map, and whether it has to be repacked first."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Pointer, TensorMap
 from lowdnn.tensor_map import TensorMapDataType, TensorMapL2Promotion, TensorMapSwizzle, TiledMap
 
-#: Bytes that addresses and strides of a tensor map are multiples of.
+#: Bytes of which a tensor map's address and strides are multiples.
 _ALIGNMENT = 16
 _MAX_STRIDE_BYTES = 2**40
-#: Two neighbouring lines of the cache, which neighbouring stages read, and the rows from which on device memory should
-#: bring both at once: as measured, of fewer and longer rows it should not.
-_PAIR_BYTES, _MANY_ROWS = 256, 1 << 17
+#: Bytes of two neighbouring cache lines, which neighbouring stages read.
+_PAIR_BYTES = 256
+#: Rows from which on device memory should fetch both lines of a pair at once; measured, it should not for fewer and
+#: longer rows.
+_MANY_ROWS = 1 << 17
 
 
 @dataclass(frozen=True)
 class WgmmaOperand:
-    """Strides (elements; 0 where the operand repeats) of the batch axes, and of the rows or columns and k.
+    """Strides in elements (0 where the operand is broadcast) of the batch axes, and of the rows or columns and k.
 
-    extent, depth: of the row or column dimension, and of k.  is_mn_major: whether the rows or columns lie contiguous
-    in the tensor map, otherwise k does.  packing: the repacked form that the strides belong to.
+    extent, depth: extents of the row or column dimension, and of k.  is_mn_major: whether rows or columns are
+    contiguous in the tensor map, otherwise k is.  packing: the repacked form that has these strides.
     """
 
     tensor: Tensor
@@ -43,9 +45,9 @@ class WgmmaOperand:
     def of(
         cls, tensor: Tensor, line_axis: int, k_axis: int, kind: WgmmaType, *, allows_mn_major: bool = True
     ) -> WgmmaOperand | str:
-        """``tensor`` in place where a tensor map can describe it, otherwise repacked, or why neither is possible.
+        """``tensor`` in place if a tensor map can describe it, otherwise repacked, or why neither is possible.
 
-        allows_mn_major: where no tile begins amid 16 bytes of rows or columns.
+        allows_mn_major: whether every tile begins at whole 16 bytes of rows or columns.
         """
         may_be_mn_major = kind.has_mn_major and allows_mn_major
         pairs = zip(tensor.dims, tensor.strides, strict=True)
@@ -75,8 +77,8 @@ class WgmmaOperand:
         return self.packing.size_bytes if self.packing is not None else bytes_touched(self.tensor)
 
     @property
-    def is_askew(self) -> bool:
-        """Whether rows of the tensor map begin amid lines of the cache."""
+    def is_misaligned(self) -> bool:
+        """Whether rows of the tensor map begin inside cache lines."""
         strides = (self.k_stride if self.is_mn_major else self.stride, *self.batch_strides)
         return any(stride * self.tensor.element_bytes % STAGE_ROW_BYTES for stride in strides)
 
@@ -92,10 +94,11 @@ class WgmmaOperand:
     def layout(
         self, map_type: TensorMapDataType, batch_extents: tuple[int, ...], lines: int, stage_k: int, sharers: int = 1
     ) -> TiledMap:
-        """The map of (contiguous dimension, other dimension, batch axes from the last one on).
+        """The tensor map with dimensions (contiguous dimension, other dimension, batch axes from the last to the
+        first).
 
-        lines: rows or columns of a tile, in a stage of ``stage_k`` elements of k, of which ``sharers`` blocks load a
-        part each.
+        lines: rows or columns of a tile, in a stage of ``stage_k`` elements of k; each of ``sharers`` blocks loads a
+        part of them.
         """
         size = map_type.size_bytes
         boxed, boxed_k = (
@@ -128,9 +131,9 @@ def operand_maps(
     batches: tuple[tuple[int, ...], tuple[int, ...]],
     p_at: Pointer | None = None,
 ) -> tuple[TensorMap, TensorMap]:
-    """Maps of the operands P (m x k) and Q (k x n) for ``tile``, after launches that repack those that have to be.
+    """Maps of the operands P (m x k) and Q (k x n) for ``tile``, after launches that repack them if necessary.
 
-    batches: the extents of the batch axes of each.  p_at: where P lies, unless it is read in place or repacked.
+    batches: the extents of each operand's batch axes.  p_at: P's pointer, unless it is read in place or repacked.
     """
     p, q = operands
     p_at = p_at or packed_operand(parts, p.tensor.uid, p.packing, overlaps=True)
@@ -142,7 +145,7 @@ def operand_maps(
 
 
 def _has_map(tensor: Tensor, strides: tuple[int, ...], along: int) -> bool:
-    """Whether a tensor map with dimension ``along`` innermost describes the tensor; ``strides``: 0 for extents of 1."""
+    """Whether a tensor map with dimension ``along`` innermost describes the tensor.  strides: 0 for extents of 1."""
     steps = (stride * tensor.element_bytes for axis, stride in enumerate(strides) if axis != along)
     is_dense = strides[along] == 1 or tensor.dims[along] == 1
     is_aligned = tensor.alignment_bytes % _ALIGNMENT == 0

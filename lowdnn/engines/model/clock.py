@@ -1,15 +1,15 @@
-"""How long work takes on a device: the one formula of time of every search, ranking and cut.
+"""The time of work on a device: the one time formula of every search, ranking and cut.
 
-    launch  = overhead - what a dependent launch saves + meeting of a cooperative grid + busy
+    launch  = overhead - savings of a dependent launch + grid barrier of a cooperative launch + busy
     busy    = start + overlap(walk, memory)
-    walk    = stages of the busiest multiprocessor, whose blocks come in waves or stay and take tiles in turns
-    stage   = slowest of what goes on at once: products, shared memory, the L2 cache, instructions, and a latency that
-              the stages on their way share
-    overlap = longer + exposed * shorter, of two things that go on at once
+    walk    = stages of the busiest multiprocessor, whose blocks come in waves or are persistent
+    stage   = the slowest of concurrent work: products, shared memory, the L2 cache, instructions, and a latency that
+              the stages in flight share
+    overlap = longer + exposed * shorter, for two concurrent times
 
-A family counts what a stage does, and knows what its kernel makes of it (clocks for a product, the share that is
-exposed); latencies and rates of the device are facts of ``arch``. Times are seconds or clocks, as the caller likes, and
-each may be an array with one element for each of many candidates.
+An engine family counts the work of a stage, and knows its kernel's constants (clocks for a product, the exposed
+share); latencies and rates of the device are facts of ``arch``. Times are seconds or clocks, at the caller's choice,
+and each may be an array with one element for each of many candidates.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from lowdnn.plan import Work
 Times = NDArray[np.float64]
 TimeT = TypeVar("TimeT", float, Times)
 
-#: Shares of the shorter one of two things that the longer one does not hide: in estimates that are to be no less than
-#: the time, and in bounds that are to be no more.
-ALL_EXPOSED, NOTHING_EXPOSED = 1.0, 0.0
+#: The share of the shorter of two times that the longer one does not hide, in estimates that are upper bounds.
+ALL_EXPOSED = 1.0
+#: That share in estimates that are lower bounds.
+NOTHING_EXPOSED = 0.0
 
 
 @overload
@@ -42,32 +43,32 @@ def overlap(one: float, other: Times, exposed: float, exposed_one: float | None 
 def overlap(
     one: float | Times, other: float | Times, exposed: float, exposed_one: float | None = None
 ) -> float | Times:
-    """Two things that go on at once: the longer one, and the share ``exposed`` of the shorter one.
+    """The time of two concurrent things: the longer time, plus the share ``exposed`` of the shorter one.
 
-    exposed_one: the share of ``one``, where it is another than that of ``other``.
+    exposed_one: the share for ``one`` if it is the shorter; by default ``exposed``.
     """
     ones, others = one + exposed * other, other + (exposed if exposed_one is None else exposed_one) * one
-    if type(ones) is float and type(others) is float:  # the test that costs least
+    if type(ones) is float and type(others) is float:  # the cheapest test
         return max(ones, others)
     longer: Times = np.maximum(ones, others)
     return longer
 
 
 def slowest(first: Times, *others: Times | float) -> Times:
-    """Several things that go on at once, for many candidates; for a single one, ``max`` does."""
+    """The time of several concurrent things, for many candidates; for a single candidate ``max`` does."""
     for other in others:
         first = np.maximum(first, other)
     return first
 
 
 def waves(blocks: int, resident: int, wave: Callable[[int], float]) -> float:
-    """``blocks`` blocks of which ``resident`` are there at a time; ``wave(n)``: of n blocks that begin together."""
+    """The time of ``blocks`` blocks, ``resident`` at once; ``wave(n)``: the time of n blocks that begin together."""
     full, rest = divmod(blocks, resident)
     return (full * wave(resident) if full else 0.0) + (wave(rest) if rest else 0.0)
 
 
 def utilisation(blocks: int, resident: int) -> float:
-    """The share of the time of equal blocks in which all ``resident`` places of a block are taken, in (0, 1]."""
+    """The share of time in which all ``resident`` slots are occupied, for blocks of equal length, in (0, 1]."""
     return blocks / (resident * -(-blocks // resident)) if blocks > 0 else 1.0
 
 
@@ -81,17 +82,19 @@ def work_s(work: Work, arch: ArchSpec, exposed: float, utilisation: float = 1.0,
 
 
 def stage_latency_s(arch: ArchSpec, on_their_way: int, copy_s: float = 0.0) -> float:
-    """Seconds from one stage to the next where so many are on their way, each for the latency and its ``copy_s``."""
+    """Seconds from one stage to the next with ``on_their_way`` stages in flight, each for the latency and its
+    ``copy_s``.
+    """
     return (arch.timings.copy_latency_s + copy_s) / on_their_way
 
 
 def moving_s(arch: ArchSpec, moved_bytes: TimeT) -> TimeT:
-    """Seconds of a launch that reads and writes so many bytes in all, and does nothing else."""
+    """Seconds of a launch that reads and writes ``moved_bytes`` in all, and does nothing else."""
     return launch_s(arch, moved_bytes / arch.copy_bytes_per_s)
 
 
 def launch_s(arch: ArchSpec, busy_s: TimeT, *, is_dependent: bool = False, is_cooperative: bool = False) -> TimeT:
-    """Seconds from the end of the kernel before to the end of this one."""
+    """Seconds from the end of the previous kernel to the end of this one."""
     timings = arch.timings
     saved_s = timings.dependent_launch_saves_s if is_dependent else 0.0
     return timings.launch_s - saved_s + (timings.grid_meeting_s if is_cooperative else 0.0) + busy_s

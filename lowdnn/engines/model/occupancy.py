@@ -1,13 +1,14 @@
-"""How many blocks of a kernel a multiprocessor holds at a time.
+"""The number of a kernel's blocks that are resident on a multiprocessor at once.
 
-    blocks    = min(by warps, by registers, by shared memory, the device's most)
+    blocks    = min(by warps, by registers, by shared memory, the device's limit)
     by warps  = warps of the multiprocessor / warps of a block
-    registers = whole warps on each of the four schedulers, which have a quarter of the registers each; a warp gets its
-                own in multiples of 256
-    shared    = a multiprocessor's shared memory / (a block's, and 1 KiB of the device's own, in multiples of 128 bytes)
+    registers = whole warps on each of the four schedulers, which have a quarter of the registers each; registers are
+                allocated to a warp in multiples of 256
+    shared    = the multiprocessor's shared memory / (the block's, plus 1 KiB reserved by the device, rounded up to a
+                multiple of 128 bytes)
 
-All divisions are rounded down. So counts the driver (``cuOccupancyMaxActiveBlocksPerMultiprocessor``), which a test
-asks on a GPU.
+All divisions round down. The driver counts the same way (``cuOccupancyMaxActiveBlocksPerMultiprocessor``), which a test
+checks on a GPU.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from lowdnn.arch.multiprocessor import (
 )
 from lowdnn.arch.specs import CLUSTERED_SHARE, ArchSpec
 
-#: A number, or one for each of many candidates.
+#: A number, or an array with one element for each of many candidates.
 CountT = TypeVar("CountT", int, NDArray[np.int64])
 
-#: Blocks of a cluster up to which clusters find room on every multiprocessor.
+#: Most blocks of a cluster for which every multiprocessor has room.
 _SMALL_CLUSTER: Final = 2
 
 
 def resident_blocks(arch: ArchSpec, threads: int, registers: int = 0, shared_bytes: int = 0) -> int:
-    """Blocks of ``threads`` threads with ``registers`` registers each and ``shared_bytes`` of shared memory, at most.
+    """The most resident blocks of ``threads`` threads with ``registers`` registers each and ``shared_bytes`` bytes.
 
-    registers, shared_bytes: static ones included; 0 where they do not limit the blocks.
+    registers: 0 if they do not limit the blocks.  shared_bytes: static and dynamic shared memory; 0 likewise.
     """
     blocks = min(arch.threads_per_sm // WARP_SIZE // -(-threads // WARP_SIZE), arch.max_blocks_per_sm)
     if registers:
@@ -49,7 +50,7 @@ def resident_blocks(arch: ArchSpec, threads: int, registers: int = 0, shared_byt
 
 
 def blocks_by_registers(registers: int, threads: int) -> int:
-    """Blocks for which any multiprocessor has registers; a thread has ``registers``, at least 1."""
+    """Blocks for which a multiprocessor has registers; a thread has ``registers``, at least 1."""
     of_warp = -(-registers * WARP_SIZE // WARP_REGISTER_GRANULE) * WARP_REGISTER_GRANULE
     return REGISTERS_PER_SM // WARP_SCHEDULERS // of_warp * WARP_SCHEDULERS // -(-threads // WARP_SIZE)
 
@@ -60,25 +61,26 @@ def launched_registers(threads: int, blocks: int = 1) -> int:
 
 
 def consumer_registers(launched: int, consumers: int, kept: int) -> int:
-    """Registers of a thread of each of ``consumers`` warpgroups, all as large as the producer beside them, whose
-    threads keep ``kept`` of the ``launched`` registers."""
+    """Registers of a thread of each of ``consumers`` warpgroups, if each thread of the equally large producer warpgroup
+    keeps ``kept`` of the ``launched`` registers.
+    """
     return min(_whole((launched * (1 + consumers) - kept) // consumers), MAX_HANDED_REGISTERS)
 
 
 def blocks_by_shared(arch: ArchSpec, shared_bytes: CountT) -> CountT:
-    """Blocks for which a multiprocessor has shared memory; none where a block has more than it may have."""
+    """Blocks for which a multiprocessor has shared memory; 0 if a block exceeds its limit."""
     taken = -(-(shared_bytes + RESERVED_SHARED_BYTES) // SHARED_GRANULE_BYTES) * SHARED_GRANULE_BYTES
     return arch.shared_bytes_per_sm // taken * (shared_bytes <= arch.shared_bytes_per_block)
 
 
 def shared_room(arch: ArchSpec, blocks: int) -> int:
-    """The most bytes of shared memory with which a multiprocessor holds ``blocks`` blocks."""
+    """The most bytes of shared memory of a block with which ``blocks`` blocks are resident on a multiprocessor."""
     share = arch.shared_bytes_per_sm // blocks // SHARED_GRANULE_BYTES * SHARED_GRANULE_BYTES
     return min(arch.shared_bytes_per_block, share - RESERVED_SHARED_BYTES)
 
 
 def clustered_sms(sm_count: int, cluster: int) -> int:
-    """Multiprocessors that clusters of ``cluster`` blocks find room on at once, with one block on each."""
+    """Multiprocessors that clusters of ``cluster`` blocks occupy at once, with one block on each."""
     return sm_count if cluster <= _SMALL_CLUSTER else max(int(sm_count * CLUSTERED_SHARE), 1)
 
 

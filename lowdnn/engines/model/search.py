@@ -1,6 +1,6 @@
-"""The fastest of many candidates: those that do not fit, and those that a cheap bound rules out, are never timed.
+"""The fastest of many candidates: candidates that do not fit, or that a cheap bound rules out, are never timed.
 
-candidates -> what fits -> bound -> time -> the first one of the least time
+candidates -> those that fit -> bound -> time -> the first one of the least time
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ CandidateT = TypeVar("CandidateT")
 def first_of_least(
     bounded: Iterable[tuple[float, CandidateT]], time: Callable[[CandidateT], float]
 ) -> CandidateT | None:
-    """The first of the candidates of least ``time``; None where there are none.
+    """The first of the candidates of least ``time``; None if there are none.
 
-    bounded: candidates that fit, each with a bound that its time is not below.
+    bounded: candidates that fit, each with a lower bound of its time.
     """
     best: tuple[float, int, CandidateT] | None = None
     for number, (bound, candidate) in sorted(enumerate(bounded), key=lambda entry: entry[1][0]):
@@ -33,5 +33,5 @@ def first_of_least(
 
 
 def place_of_least(times: Times) -> tuple[int, ...]:
-    """The first place of the least of ``times``, which are infinite for candidates that do not fit."""
+    """The first index of the least of ``times``, which are infinite for candidates that do not fit."""
     return tuple(int(place) for place in np.unravel_index(int(times.argmin()), times.shape))

@@ -9,13 +9,13 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.token_groups import TokenGroups
 from lowdnn.plan import Argument, Scalar, ScalarType, Struct, TensorPointer
 
-#: Words of shared memory that a block has for its table of tiles.
+#: Most groups for which a block's shared memory holds the table of tiles, one word each and one more.
 MAX_GROUPS = 2**12 - 1
 _WORD_BYTES = 4
 
 
 def groups_argument(offsets: Tensor, groups: TokenGroups) -> Struct:
-    """``TokenGroups``."""
+    """The kernel's ``TokenGroups``."""
     counts = (groups.count, groups.rows, int(groups.has_end))
     return Struct(
         (TensorPointer(offsets.uid), *i64(offsets.strides[:1]), Struct(divider(groups.experts)), *i32(counts))
@@ -23,7 +23,7 @@ def groups_argument(offsets: Tensor, groups: TokenGroups) -> Struct:
 
 
 def routing_argument(operation: MoeGroupedMatmul) -> Struct:
-    """``Routing``; what the mode does not read is null."""
+    """The kernel's ``Routing``; tensors that the mode does not read are null."""
     tensors = (operation.token_index, operation.token_ks)
     pointers: tuple[Argument, ...] = tuple(
         Scalar(ScalarType.U64, 0) if tensor is None else TensorPointer(tensor.uid) for tensor in tensors
@@ -33,27 +33,27 @@ def routing_argument(operation: MoeGroupedMatmul) -> Struct:
 
 
 def routed_map(operation: MoeGroupedMatmul) -> Struct:
-    """``RoutedMap``."""
+    """The kernel's ``RoutedMap``."""
     return Struct((routing_argument(operation), *i32((operation.output.dims[1] - 1,))))
 
 
 def offset_type(offsets: Tensor) -> str:
-    """The macro OFFSET_TYPE."""
+    """The value of the macro OFFSET_TYPE."""
     return dtypes.info(offsets.data_type).c_type
 
 
 def table_bytes(groups: TokenGroups) -> int:
-    """Shared memory of ``GroupTiles``."""
+    """Bytes of shared memory of ``GroupTiles``."""
     return (groups.count + 1) * _WORD_BYTES
 
 
 def most_tiles(groups: TokenGroups, tile_rows: int) -> int:
-    """Tiles of ``tile_rows`` rows that the groups have at most, whatever their sizes are."""
+    """The most tiles of ``tile_rows`` rows that the groups can have, whatever their sizes."""
     return (groups.rows + min(groups.count, groups.rows) * (tile_rows - 1)) // tile_rows
 
 
 def groups_problem(where: str, groups: TokenGroups) -> str:
-    """Why a kernel has no table for so many groups; empty if it has."""
+    """Why a kernel has no table for that many groups; empty if it has."""
     if groups.count > MAX_GROUPS:
         return f"{where}.first_token_offset.dims: expected at most {MAX_GROUPS} groups, got {groups.count}"
     return ""

@@ -1,8 +1,9 @@
-// Sums over the rows of an expert for the main loop of tile_wgmma.cuh: k is what the offsets say, on the device.
+// Sums over the rows of an expert for the main loop of tile_wgmma.cuh: the extent of k comes from offsets on the
+// device.
 //
-// The k blocks of an expert are those of its groups, one after the other; the last block of a group goes on into rows
-// of the next one. Consumers clear these rows of a stage before they multiply it, in both operands, so that nothing of
-// theirs, NaN neither, gets into the sum.
+// The k blocks of an expert are those of its groups, one after the other; the last block of a group continues into rows
+// of the next group. Before consumers multiply such a stage they zero these rows in both operands, so that no foreign
+// value, not even NaN, gets into the sum.
 
 #pragma once
 
@@ -10,12 +11,12 @@
 #include "include/tile/tile_wgmma.cuh"
 #include "token_groups.cuh"
 
-// The first row of a k block, and how many of its rows are the expert's.
+// The first row of a k block, and the number of its rows that are the expert's.
 struct RowBlock {
   u32 row, valid;
 };
 
-// Walks through the k blocks of an expert, DEPTH rows each; an expert without rows has one, of no rows.
+// Walks through the k blocks of an expert, DEPTH rows each; an expert without rows has one empty block.
 template <class Groups, int DEPTH> struct ExpertRows {
   const Groups& groups;
   u32 group;
@@ -69,7 +70,7 @@ template <class Tiles, class Groups, int DEPTH> struct ExpertSchedule {
   }
 };
 
-// A loader whose k blocks are those of the tile's expert; its map has one batch.
+// A loader for the k blocks of the tile's expert; its map has one batch.
 template <class Loader, class Groups, int DEPTH> struct RowsOperand : Loader {
   ExpertRows<Groups, DEPTH> rows;
 
@@ -90,14 +91,14 @@ template <class Loader, class Groups, int DEPTH> struct RowsOperand : Loader {
   }
 };
 
-// The sum of a tile for TileWgmma::consume_by. multiply(d, a, b, accumulate): as for TileWgmma::consume.
+// Sums a tile for TileWgmma::consume_by. multiply(d, a, b, accumulate) is that of TileWgmma::consume.
 template <class Tile, class Groups, class Multiply> struct ExpertSum {
   typedef typename Tile::Accumulator Accumulator;
   typedef typename Tile::StageA StageA;
   typedef typename Tile::StageB StageB;
   static_assert(StageA::MN_MAJOR && StageB::MN_MAJOR && !Tile::A_IS_RESIDENT, "a row of memory is one k");
   static constexpr u32 TEAM_THREADS = Tile::TEAM_WARPGROUPS * WARPGROUP_SIZE;
-  static constexpr u32 CLEAR_BARRIER = 3;  // turns take those before; only the team whose turn it is clears
+  static constexpr u32 CLEAR_BARRIER = 3;  // barriers below are those of teams; only the active team clears
 
   const Tile& tile;
   const Groups& groups;
@@ -136,7 +137,8 @@ template <class Tile, class Groups, class Multiply> struct ExpertSum {
   }
 
  private:
-  // The team's threads zero the rows from `valid` on, of both operands: blocks of 64 columns and Tile::K rows.
+  // Called by the team's threads: zeroes the rows from `valid` on of both operands, in blocks of 64 columns and Tile::K
+  // rows.
   __device__ __forceinline__ void clear_tail(u32 stage, u32 valid) const {
     constexpr u32 BLOCKS = (StageA::BYTES + StageB::BYTES) / StageA::BLOCK_BYTES;
     const u32 pieces = (Tile::K - valid) * (StageA::ROW_BYTES / 16), thread = threadIdx.x % TEAM_THREADS;

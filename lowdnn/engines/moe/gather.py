@@ -1,4 +1,4 @@
-"""Gathered copies of routed rows in the workspace: the host side of ``moe_gather.cu``."""
+"""Gathered copies of routed rows in the workspace: host side of ``moe_gather.cu``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Gather:
 
     @classmethod
     def of(cls, operation: MoeGroupedMatmul) -> Gather | None:
-        """None where the operation gathers nothing."""
+        """The gather of an operation; None if it gathers nothing."""
         if operation.mode is not MoeGroupedMatmulMode.GATHER or operation.token_index is None:
             return None
         return cls(operation.token, operation.token_index)
@@ -58,14 +58,14 @@ class Gather:
 
     @property
     def problem(self) -> str:
-        """Why the kernel cannot count its chunks; empty where it can."""
+        """Why its chunks exceed the kernel's indices; empty if they do not."""
         chunks = self.rows * self.row_chunks
         if chunks > INT32_MAX:
             return f"moe_grouped_matmul.token_index: expected at most {INT32_MAX} pieces of 16 bytes, got {chunks}"
         return ""
 
     def add_to(self, parts: PlanParts) -> WorkspacePointer:
-        """Where the rows lie, after a launch that gathers them there."""
+        """Pointer to the gathered rows, after a launch that gathers them."""
         offset_bytes = parts.reserve(self.size_bytes)
         parts.launches.append(self._launch(parts.kernel(self._kernel()), offset_bytes))
         return WorkspacePointer(offset_bytes)

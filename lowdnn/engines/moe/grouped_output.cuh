@@ -1,7 +1,7 @@
-// From a warpgroup's accumulators to the rows of its group, and not to those of the next one.
+// Stores a warpgroup's accumulators to the rows of its group, and not to rows of the next group.
 //
-// By tensor map, 16 rows at once, or, where the group has fewer, by the warp in pieces of 16 bytes; or by the functor,
-// which may scatter them.
+// The store goes by tensor map, 16 rows at once, or by the warp in pieces of 16 bytes where the group has fewer rows;
+// or it is the functor's, which may scatter rows.
 
 #pragma once
 
@@ -11,7 +11,8 @@
 #include "routed_map.cuh"
 #include "include/vector.cuh"
 
-// The space (1, rows, columns) of an output whose rows are in place, whole pieces, pitch_bytes from one to the next.
+// The space (1, rows, columns) of an output whose rows are in place and consist of whole pieces. pitch_bytes: bytes
+// from one row to the next.
 struct GroupMap {
   static constexpr int RANK = 3;
   u8* rows;
@@ -26,7 +27,7 @@ struct GroupMap {
   }
 };
 
-// A target of MapEpilogue: up to STAGING_ROWS rows from `row` on, as many as the group has.
+// A target of MapEpilogue: up to STAGING_ROWS rows from `row` on, at most those of the group.
 struct GroupTarget {
   const GroupMap& output;
   const i32 row, rows;
@@ -57,7 +58,7 @@ struct GroupTarget {
   }
 };
 
-// FunctorEpilogue where the rows end with the tile's group.
+// FunctorEpilogue whose rows end with the tile's group.
 template <class Tile, class Functor, int WIDTH> struct RoutedEpilogue {
   typedef FunctorEpilogue<Tile, Functor, WIDTH, RoutedMap> Base;
   typedef typename Base::Output Output;

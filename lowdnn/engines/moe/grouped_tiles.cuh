@@ -1,15 +1,15 @@
-// Tiles of groups of rows for the main loop of tile_wgmma.cuh: which there are is known on the device only.
+// Tiles of groups of rows for the main loop of tile_wgmma.cuh: which tiles exist is known only on the device.
 //
-// Tiles are counted group by group. Within one, neighbouring items are neighbouring tiles: bands of rows of clusters
-// are walked column by column, so that the tiles in flight share operands in L2. A tile's rows are those of all groups;
-// past its group's end lie rows of the next one, which are computed and not stored.
+// Tiles are counted group by group. Within a group, neighbouring items are neighbouring tiles: bands of rows of
+// clusters are walked column by column, so that the tiles in flight share operands in L2. Rows are counted through all
+// groups; rows of a tile past its group's end belong to the next group and are computed but not stored.
 
 #pragma once
 
 #include "include/tile/tile_schedule.cuh"
 #include "token_groups.cuh"
 
-// batch, split, first_block: 0. All groups have the same k blocks.
+// batch, split and first_block are 0. All groups have the same k blocks.
 struct GroupWork : TileWork {
   u32 expert, row_end;
 };
@@ -17,12 +17,12 @@ struct GroupWork : TileWork {
 template <int ROWS, int COLUMNS, int CLUSTER_ROWS, int CLUSTER_COLUMNS, class Groups> struct GroupSchedule {
   struct Arguments {
     Groups groups;
-    Divider columns, band_tiles;  // clusters along a row; clusters of `band` rows of them
+    Divider columns, band_tiles;  // clusters along a row; clusters in a band of `band` rows
     u32 band;
     i32 k_blocks;
   };
 
-  // How many items there are, worked out anew each time: a register less beside the accumulators.
+  // The number of items, recomputed at each use, which saves a register.
   struct Items {
     const Arguments& given;
     const GroupTiles tiles;
@@ -33,7 +33,7 @@ template <int ROWS, int COLUMNS, int CLUSTER_ROWS, int CLUSTER_COLUMNS, class Gr
   const GroupTiles tiles;
   const Items items;
 
-  // All threads of the block; `table`: count + 1 words of shared memory.
+  // Called by all threads of the block. table: count + 1 words of shared memory.
   __device__ __forceinline__ GroupSchedule(const Arguments& given, u32* table)
       : given(given), tiles(GroupTiles::of<ROWS * CLUSTER_ROWS>(table, given.groups)), items{given, tiles} {}
 

@@ -4,9 +4,9 @@
 // Layouts: token's k is contiguous; B_K_MAJOR: weight's k is contiguous, otherwise its n; the other dimension has any
 // stride. Rows to gather have been gathered: from(r) = r.
 // Block: blockIdx.x = row tile * column tiles + column tile; tiles of TILE_M rows of one group are counted through all
-// groups, blocks past the last one end at once.
-// Shared memory: STAGES stages of (A tile, B tile), later the epilogue's staging (epilogue_tile.cuh); behind them, from
-// byte `table` on, a word for each group and one more.
+// groups, and blocks past the last tile end at once.
+// Shared memory: STAGES stages of (A tile, B tile), later the epilogue's staging (epilogue_tile.cuh); from byte `table`
+// on, a word for each group and one more.
 // Launch: WARPS_M * WARPS_N * 32 threads.
 
 #include "include/epilogue/epilogue_tile.cuh"
@@ -22,7 +22,7 @@ struct Params {
   const TYPE* token;
   const TYPE* weight;
   TokenGroups<OFFSET_TYPE> groups;
-  i64 token_stride, weight_stride, expert_stride;  // of the rows; of the dimension that is not contiguous
+  i64 token_stride, weight_stride, expert_stride;  // rows, other dimension, experts
   i32 columns, depth, column_tiles, table;
   RoutedMap map;
   Functor::Args epilogue;
@@ -40,7 +40,6 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   const u32 row = range.first + (row_tile - tiles.before[group]) * TILE_M;
   const u32 column = blockIdx.x % p.column_tiles * TILE_N;
 
-  // The product.
   const TYPE* a = p.token + row * p.token_stride;
   const TYPE* b = p.weight + p.groups.expert(group) * p.expert_stride + column * (B_K_MAJOR ? p.weight_stride : 1);
   StridedOperand<TYPE, Product::TileA, A_ALIGNMENT, Product::THREADS> load_a(a, p.token_stride, range.end - row,
@@ -50,7 +49,6 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   Product product;
   product.run(load_a, load_b, shared_address(shared), (p.depth + TILE_K - 1) / TILE_K);
 
-  // The epilogue.
   const TilePlace place = {row, column, range.end, u32(p.columns)};
   Epilogue::run<Functor, VECTOR>(product, shared, place, p.map, p.epilogue);
 }

@@ -74,7 +74,9 @@ class MoeMatmulMma(ProblemEngine["_Problem"], Floored):
     limits = fused(MoeGroupedMatmul)
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
-        """Refuses data types without an mma instruction, rows not contiguous, empty extents, more than it can count."""
+        """Refuses types without an mma instruction, rows not contiguous, and extents that are empty or exceed 32-bit
+        indices.
+        """
         matched = match_anchored(graph, MoeGroupedMatmul)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
@@ -100,11 +102,11 @@ class MoeMatmulMma(ProblemEngine["_Problem"], Floored):
 
     def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_M, TILE_N, TILEK, STAGES."""
-        return tiles.knobs(problem.product, problem.beside_table(arch))
+        return tiles.knobs(problem.product, problem.without_table(arch))
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """Launches that gather or repack where they are needed, and the product."""
-        left = problem.beside_table(arch)
+        """Launches that gather or repack if necessary, and the product."""
+        left = problem.without_table(arch)
         parts = _parts(problem, tiles.tiling_of(self.name, problem.product, left, chosen))
         parts.numerical_notes = tiles.numerical_notes(problem.product.data_type)
         return parts
@@ -112,7 +114,7 @@ class MoeMatmulMma(ProblemEngine["_Problem"], Floored):
 
 @dataclass(frozen=True)
 class _Problem:
-    """The operands as the kernel reads them. gather: the copy that token is."""
+    """The operands as the kernel reads them.  gather: the copy that token is, or None."""
 
     operation: MoeGroupedMatmul
     dag: PointwiseDag
@@ -133,17 +135,17 @@ class _Problem:
 
     @property
     def token_alignment(self) -> int:
-        """Rows of a gathered copy are whole pieces of memory, zeros behind the last element."""
+        """Bytes to which rows are aligned; rows of a gathered copy are padded with zeros to whole pieces."""
         return MAX_ALIGNMENT if self.gather is not None else self.token.alignment
 
-    def beside_table(self, arch: ArchSpec) -> ArchSpec:
-        """What ``arch`` leaves for a block's tile."""
+    def without_table(self, arch: ArchSpec) -> ArchSpec:
+        """``arch`` with the shared memory that the table of tiles leaves for a block's tile."""
         table = table_bytes(self.operation.groups)
         return replace(arch, shared_bytes_per_block=arch.shared_bytes_per_block - table)
 
     @property
     def product(self) -> Product:
-        """The product where all groups have as many rows."""
+        """The product for groups of equal size."""
         operation = self.operation
         rows, columns = operation.output.dims[1:]
         filled = min(operation.groups.count, rows)
@@ -230,7 +232,7 @@ def _kernel(problem: _Problem, tile: MmaTile, text: str, digest: str, vector: in
 
 
 def _extent_problem(operation: MoeGroupedMatmul) -> str:
-    """Why the kernel cannot count it; empty where it can."""
+    """Why the operation is empty or exceeds the kernel's indices; empty if neither."""
     rows, columns = operation.output.dims[1:]
     if 0 in (rows, columns, operation.token.dims[2]):
         return f"moe_grouped_matmul.dims: expected no extent of 0, got {[rows, columns, operation.token.dims[2]]}"

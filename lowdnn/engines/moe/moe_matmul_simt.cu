@@ -3,12 +3,12 @@
 //
 // Layouts: any strides.
 // Block: blockIdx.x = row tile * column tiles + column tile; tiles of TILE_ROWS rows of one group are counted through
-// all groups, blocks past the last one end at once. Operands are converted to the accumulator's type on their way to
-// shared memory (simt_product.cuh). Elements outside the group or the matrices count as 0.
+// all groups, and blocks past the last tile end at once. Operands are converted to the accumulator's type before they
+// enter shared memory (simt_product.cuh). Elements outside the group or the matrices count as 0.
 // Shared memory: the two operand tiles, twice (static); a word for each group and one more (dynamic).
 // Launch: Tile::THREADS threads.
 // Macros: TOKEN_TYPE WEIGHT_TYPE OFFSET_TYPE ROUTING TILE_ROWS TILE_COLUMNS TILE_DEPTH; TOKEN_ALONG_DEPTH,
-// WEIGHT_ALONG_DEPTH: 1 where an operand's elements are closest along k.
+// WEIGHT_ALONG_DEPTH: 1 if an operand's strides are smallest along k.
 
 #include "routing.cuh"
 #include "simt_product.cuh"
@@ -22,8 +22,8 @@ struct Params {
   const WEIGHT_TYPE* weight;
   Routing routing;
   TokenGroups<OFFSET_TYPE> groups;
-  i64 token_strides[2];   // of r, of k
-  i64 weight_strides[3];  // of the expert, of n, of k
+  i64 token_strides[2];  // strides of r, of k
+  i64 weight_strides[3];  // strides of the expert, of n, of k
   i32 columns, depth, column_tiles;
   Functor::Args epilogue;
 };
@@ -42,7 +42,6 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS) KERNEL_NAME(const __
   const int first_column = int(blockIdx.x % p.column_tiles) * TILE_COLUMNS;
   const int rows = min(range.end - first_row, TILE_ROWS), columns = min(p.columns - first_column, TILE_COLUMNS);
 
-  // The product.
   const auto token = [&](int row) { return p.token + p.routing.source(first_row + row) * p.token_strides[0]; };
   const WEIGHT_TYPE* expert = p.weight + p.groups.expert(group) * p.weight_strides[0];
   const auto weight = [&](int column) { return expert + (first_column + column) * p.weight_strides[1]; };
@@ -52,7 +51,6 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS) KERNEL_NAME(const __
   Tile tile(threadIdx.x);
   simt_accumulate<TILE_DEPTH>(tile, shared, left, right, p.depth);
 
-  // The epilogue.
   simt_store<Functor>(tile, p.epilogue, rows, columns, first_column, [&](int row) {
     const i64 coordinate[3] = {0, i64(p.routing.target(first_row + row)), 0};
     return Functor::cursor(p.epilogue, coordinate);

@@ -2,7 +2,7 @@
 
 Any strides, any data types that the operation takes, every mode, any pointwise epilogue. fp32 operands are multiplied
 in fp32 (no TF32), fp64 in fp64, integers in int32; fp16, bf16 and fp8 are summed in fp32. One kernel
-(``moe_matmul_simt.cu``) serves all of it.
+(``moe_matmul_simt.cu``) serves them all.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class MoeMatmulSimt(MoeSimtEngine):
     limits = fused(*anchors)
 
     def grouped(self, graph: OperationGraph) -> _Problem | str:
-        """One grouped product and a pointwise epilogue."""
+        """The graph as one grouped product with a pointwise epilogue."""
         matched = match_anchored(graph, MoeGroupedMatmul)
         return matched if isinstance(matched, str) else _Problem.of(matched)
 
 
 @dataclass(frozen=True)
 class _Problem:
-    """One grouped product and the pointwise operations behind it."""
+    """One grouped product and its pointwise epilogue."""
 
     operation: MoeGroupedMatmul
     epilogue: PointwiseDag
@@ -92,7 +92,7 @@ class _Problem:
         return most_tiles(self.operation.groups, tile.rows) * ceil_div(self.columns, tile.columns)
 
     def extent_problem(self) -> str:
-        """Why the kernel cannot count it; empty where it can."""
+        """Why extents exceed the kernel's indices; empty if they do not."""
         operation = self.operation
         largest = max(*operation.output.dims, *operation.token.dims)
         if largest > MAX_TILED_EXTENT:

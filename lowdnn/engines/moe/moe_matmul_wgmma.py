@@ -1,9 +1,9 @@
 """``moe_matmul_wgmma``: grouped products of routed rows on the tensor cores of sm_90a with TMA and wgmma.
 
-One persistent launch over all experts; which tiles there are is worked out on the device from the offsets. fp16, bf16,
-fp8 in any pair and fp32 by TF32 (inputs rounded to 10 fraction bits) are summed in fp32, int8 in int32. Operands are
-read in place where a tensor map describes them, others are repacked into the workspace first, and rows to gather are
-gathered there. Any pointwise epilogue.
+One persistent launch over all experts; the device derives the tiles from the offsets. fp16, bf16, fp8 in any pair and
+fp32 by TF32 (inputs rounded to 10 fraction bits) are summed in fp32, int8 in int32. Operands are read in place if a
+tensor map describes them; others are repacked into the workspace first, and rows to gather are gathered there. Any
+pointwise epilogue.
 Kernels: ``moe_matmul_wgmma.cu``, ``moe_gather.cu``, those of ``gemm/packing.py``.
 """
 
@@ -46,14 +46,14 @@ from lowdnn.plan import KernelRef, Struct, TensorMap, Work
 from lowdnn.status import Status
 from lowdnn.tensor_map import TiledMap
 
-#: Bytes of the pieces in which the last rows of a group leave (``grouped_output.cuh``).
+#: Bytes of a piece, in which the last rows of a group are stored (``grouped_output.cuh``).
 _PIECE_BYTES = 16
 _MAX_VECTOR = 8
 
 
 @dataclass(frozen=True)
 class Params:
-    """Macros of ``moe_matmul_wgmma.cu``, beside those of the tile, its data types and the output's type."""
+    """Macros of ``moe_matmul_wgmma.cu``, in addition to those of the tile, its data types and the output's type."""
 
     P_MN_MAJOR: int
     Q_MN_MAJOR: int
@@ -74,7 +74,7 @@ class MoeMatmulWgmma(ProblemEngine["_Problem"]):
     target = WGMMA_TARGET
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
-        """Refuses other architectures, types without a wgmma instruction, empty extents, more than it can count."""
+        """Refuses other architectures, types without wgmma, and extents that are empty or exceed 32-bit indices."""
         matched = match_anchored(graph, MoeGroupedMatmul)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
@@ -101,7 +101,7 @@ class MoeMatmulWgmma(ProblemEngine["_Problem"]):
         )
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """Launches that gather or repack where they are needed, and the product."""
+        """Launches that gather or repack if necessary, and the product."""
         product = problem.product(is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE, 0)))
         tiling = wgmma_model.tiling_of(self.name, product, arch, chosen)
         parts = _Cut(tiling, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), problem).parts(arch)
@@ -111,7 +111,7 @@ class MoeMatmulWgmma(ProblemEngine["_Problem"]):
 
 @dataclass(frozen=True)
 class _Problem:
-    """The operands as tensor maps describe them. gather: the copy that token's map is of."""
+    """The operands as tensor maps describe them.  gather: the copy that token's map describes, or None."""
 
     operation: MoeGroupedMatmul
     dag: PointwiseDag
@@ -158,11 +158,11 @@ class _Problem:
 
     @cached_property
     def column_unit(self) -> int:
-        """The unit of the columns of the tile, with which the output leaves by tensor map; 8 where it cannot."""
+        """A divisor of the tile's columns with which the output is stored by tensor map; 8 if it cannot be."""
         return MAP_COLUMNS if self.store(MAP_COLUMNS, by_map=True).store is TileStore.MAP else 8
 
     def store(self, tile_columns: int, *, by_map: bool) -> OutputStore:
-        """The store: by tensor map where ``by_map`` allows it and rows stay in place in whole pieces."""
+        """The store: by tensor map if ``by_map`` allows it and rows stay in place and consist of whole pieces."""
         stays = self.operation.mode is not MoeGroupedMatmulMode.SCATTER
         has_pieces = self.columns * self.dag.stores[0].element_bytes % _PIECE_BYTES == 0
         return OutputStore.of(
@@ -175,7 +175,7 @@ class _Problem:
         )
 
     def product(self, *, is_promoted: bool | None = None) -> WgmmaProduct:
-        """The product as tiles see it where all groups have as many rows; sums of fp8 are promoted by default."""
+        """The product for groups of equal size as the tiles' model sees it; sums of fp8 are promoted by default."""
         groups = self.operation.groups
         filled = min(groups.count, self.rows)
         return WgmmaProduct(
@@ -191,8 +191,8 @@ class _Problem:
             is_b_mn_major=self.weight.is_mn_major,
             allows_split=False,
             is_promoted=self.kind.is_fp8 if is_promoted is None else is_promoted,
-            is_a_askew=self.token.is_askew,
-            is_b_askew=self.weight.is_askew,
+            is_a_misaligned=self.token.is_misaligned,
+            is_b_misaligned=self.weight.is_misaligned,
             rows_continue=True,
             is_located=self.operation.mode is MoeGroupedMatmulMode.SCATTER,
             table_bytes=table_bytes(groups),
@@ -236,7 +236,7 @@ class _Cut(WgmmaCut):
         return parts
 
     def _output(self) -> Struct:
-        """``Epilogue::Output``."""
+        """The kernel's ``Epilogue::Output``."""
         extents = i32((self.problem.rows, self.problem.columns))
         if not self.is_mapped:
             return Struct((*extents, routed_map(self.problem.operation), self.store.functor.arguments))
@@ -276,7 +276,7 @@ def _row_bytes(output: TensorMap) -> int:
 
 
 def _extent_problem(operation: MoeGroupedMatmul) -> str:
-    """Why the kernel cannot count it; empty where it can."""
+    """Why extents are empty or exceed the kernel's indices; empty if neither."""
     dims = (*operation.output.dims, *operation.token.dims)
     if 0 in dims:
         return f"moe_grouped_matmul.dims: expected no extent of 0, got {list(operation.token.dims)}"

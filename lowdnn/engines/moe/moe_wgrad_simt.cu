@@ -8,7 +8,7 @@
 // Shared memory (static): the two operand tiles, twice.
 // Launch: Tile::THREADS threads.
 // Macros: ROWS_TYPE COLUMNS_TYPE OFFSET_TYPE TILE_ROWS TILE_COLUMNS TILE_DEPTH; ROW_AXIS: dweight's axis along the
-// rows; ROWS_ALONG_DEPTH, COLUMNS_ALONG_DEPTH: 1 where an operand's elements are closest along r.
+// rows; ROWS_ALONG_DEPTH, COLUMNS_ALONG_DEPTH: 1 if an operand's strides are smallest along r.
 
 #include "simt_product.cuh"
 #include "token_groups.cuh"
@@ -20,7 +20,7 @@ struct Params {
   const ROWS_TYPE* rows;
   const COLUMNS_TYPE* columns;
   TokenGroups<OFFSET_TYPE> groups;
-  i64 rows_strides[2], columns_strides[2];  // of the row or column, of r
+  i64 rows_strides[2], columns_strides[2];  // strides of the row or column, of r
   i32 row_count, column_count, row_tiles, column_tiles;
   Functor::Args epilogue;
 };
@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS) KERNEL_NAME(const __
   const u32 expert = rest / p.row_tiles;
   const int rows = min(p.row_count - first_row, TILE_ROWS), columns = min(p.column_count - first_column, TILE_COLUMNS);
 
-  // The products of its groups.
+  // Products of its groups.
   Tile tile(threadIdx.x);
   for (u32 group = expert; group < p.groups.count; group += p.groups.experts.divisor) {
     const RowRange range = p.groups.range(group);
@@ -49,7 +49,6 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS) KERNEL_NAME(const __
     simt_accumulate<TILE_DEPTH>(tile, shared, left, right, int(range.size()));
   }
 
-  // The epilogue.
   simt_store<Functor>(tile, p.epilogue, rows, columns, first_column, [&](int row) {
     i64 coordinate[3] = {i64(expert), 0, 0};
     coordinate[ROW_AXIS] = first_row + row;

@@ -1,7 +1,7 @@
 """``moe_wgrad_simt``: gradients of experts' weights in the true arithmetic of the compute type.
 
-Any strides, any float types, any pointwise epilogue; fp32 operands are multiplied in fp32 (no TF32), fp64 in fp64,
-fp16, bf16 and fp8 are summed in fp32. One kernel (``moe_wgrad_simt.cu``) serves all of it.
+Any strides, any float types, any pointwise epilogue. fp32 operands are multiplied in fp32 (no TF32), fp64 in fp64;
+fp16, bf16 and fp8 are summed in fp32. One kernel (``moe_wgrad_simt.cu``) serves them all.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MoeWgradSimt(MoeSimtEngine):
     limits = fused(*anchors)
 
     def grouped(self, graph: OperationGraph) -> _Problem | str:
-        """One gradient of the experts' weights and a pointwise epilogue."""
+        """The graph as one gradient of the experts' weights with a pointwise epilogue."""
         matched = match_anchored(graph, MoeGroupedMatmulBackward)
         return matched if isinstance(matched, str) else _Problem.of(matched)
 
@@ -91,7 +91,7 @@ class _Problem:
         return self.operation.groups.experts * rows * columns
 
     def extent_problem(self) -> str:
-        """Why the kernel cannot count it; empty where it can."""
+        """Why extents exceed the kernel's indices; empty if they do not."""
         largest = max(*self.rows.dims, *self.columns.dims, *self.operation.dweight.dims)
         if largest > MAX_TILED_EXTENT:
             return f"moe_grouped_matmul_bwd.dims: expected extents of at most {MAX_TILED_EXTENT}, got {largest}"

@@ -6,8 +6,8 @@
 // Block: persistent, warps specialised, in clusters of CLUSTER_M x CLUSTER_N (tile_wgmma.cuh); it computes tiles of
 // TILE_M x TILE_N over all rows of an expert (expert_rows.cuh).
 // Shared memory: STAGES stages of (p, q), a staging area for each consumer warp, barriers.
-// Launch: at most as many blocks as are resident, (1 + CONSUMER_TEAMS * CONSUMER_WARPGROUPS) * 128 threads.
-// STORE: what becomes of the accumulators (wgmma_output.cuh).
+// Launch: at most as many blocks as are resident at once, of (1 + CONSUMER_TEAMS * CONSUMER_WARPGROUPS) * 128 threads.
+// STORE: how the accumulators are stored (wgmma_output.cuh).
 
 #include "include/ptx/dependent_launch.cuh"
 #include "expert_rows.cuh"

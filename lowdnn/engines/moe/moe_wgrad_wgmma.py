@@ -1,7 +1,7 @@
 """``moe_wgrad_wgmma``: gradients of experts' weights on the tensor cores of sm_90a with TMA and wgmma.
 
-One persistent launch over all experts, each tile over as many rows as the offsets say on the device. fp16 and bf16,
-summed in fp32. Operands whose elements are contiguous are read in place where a tensor map describes them, others are
+One persistent launch over all experts; the offsets on the device give the rows of each tile's sum. fp16 and bf16,
+summed in fp32. Operands whose elements are contiguous are read in place if a tensor map describes them; others are
 repacked into the workspace first. Any pointwise epilogue.
 Kernels: ``moe_wgrad_wgmma.cu``, those of ``gemm/packing.py``.
 """
@@ -46,7 +46,7 @@ from lowdnn.status import Status
 
 @dataclass(frozen=True)
 class Params:
-    """Macros of ``moe_wgrad_wgmma.cu``, beside those of the tile, its data types and the output."""
+    """Macros of ``moe_wgrad_wgmma.cu``, in addition to those of the tile, its data types and the output."""
 
     OFFSET_TYPE: str
     TRANSPOSED: int = 0
@@ -63,7 +63,7 @@ class MoeWgradWgmma(ProblemEngine["_Problem"]):
     target = WGMMA_TARGET
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
-        """Refuses other architectures, types that wgmma takes K-major only, empty extents, rows not contiguous."""
+        """Refuses other architectures, types that wgmma takes only K-major, empty extents, rows not contiguous."""
         matched = match_anchored(graph, MoeGroupedMatmulBackward)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
@@ -88,7 +88,7 @@ class MoeWgradWgmma(ProblemEngine["_Problem"]):
         )
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """Repacking launches where they are needed, and the product."""
+        """Repacking launches if necessary, and the product."""
         tiling = wgmma_model.tiling_of(self.name, problem.product, arch, chosen)
         parts = _Cut(tiling, bool(chosen[KnobType.OUTPUT_TMA_ENABLE]), problem).parts(arch)
         parts.numerical_notes = tiles.numerical_notes(problem.kind.a)
@@ -121,18 +121,18 @@ class _Problem:
 
     @property
     def output(self) -> OutputSpace:
-        """(experts, rows, columns)."""
+        """The space (experts, rows, columns)."""
         return OutputSpace(space_of(self.dag).permuted((0, 3 - self.column_axis, self.column_axis)), row_axes=2)
 
     @property
     def k_blocks(self) -> int:
-        """Blocks of k of an expert, where all have as many rows."""
+        """Blocks of k of an expert, for experts with equally many rows."""
         groups = self.operation.groups
         return max(ceil_div(groups.rows, groups.experts * self.kind.stage_k), 1)
 
     @cached_property
     def product(self) -> WgmmaProduct:
-        """The product as the tiles see it where all experts have as many rows."""
+        """The product for experts with equally many rows, as the tiles' model sees it."""
         rows, columns = self.rows, self.columns
         has_operand = mapped_operand(self.dag, self.output, rows.extent) is not None
         return WgmmaProduct(
@@ -148,8 +148,8 @@ class _Problem:
             is_b_mn_major=True,
             allows_split=False,
             has_operand=has_operand,
-            is_a_askew=rows.is_askew,
-            is_b_askew=columns.is_askew,
+            is_a_misaligned=rows.is_misaligned,
+            is_b_misaligned=columns.is_misaligned,
         )
 
 
@@ -210,7 +210,7 @@ def _operand(tensor: Tensor, kind: WgmmaType) -> WgmmaOperand | str:
 
 
 def _extent_problem(operation: MoeGroupedMatmulBackward) -> str:
-    """Why the kernel cannot count it; empty where it can."""
+    """Why extents are empty or exceed the kernel's indices; empty if neither."""
     experts, depth, columns = operation.dweight.dims
     dims = (experts, operation.groups.rows, depth, columns)
     if 0 in dims:

@@ -4,7 +4,7 @@
 
 #include "routing.cuh"
 
-// Rows past the last one are located like it; nobody stores them.
+// Rows past the last one get its coordinates; nothing stores them.
 struct RoutedMap {
   static constexpr int RANK = 3;
   Routing routing;

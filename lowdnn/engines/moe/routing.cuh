@@ -1,4 +1,4 @@
-// Where routed rows come from and where their results go, by the macro ROUTING:
+// Sources of routed rows and targets of their results, by the macro ROUTING:
 //
 //     ROUTING_NONE     both in place
 //     ROUTING_GATHER   row r comes from the token index[r]
@@ -13,7 +13,7 @@
 #define ROUTING_SCATTER 2
 
 struct Routing {
-  const i32* index;  // read where the mode needs them
+  const i32* index;  // index and ks are read only where the mode needs them
   const i32* ks;
   i64 index_stride, ks_stride;
   i32 top_k;

@@ -1,4 +1,4 @@
-"""What the engines for grouped products without tensor cores have in common: one kernel, whose tile is the choice."""
+"""The common part of the engines for grouped products without tensor cores: one kernel, with a choice of its tile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lowdnn.status import Status
 
 
 class SimtProblem(Protocol):
-    """A grouped product as its kernel sees it, and the pointwise operations behind it."""
+    """A grouped product as its kernel sees it, and its pointwise epilogue."""
 
     @property
     def epilogue(self) -> PointwiseDag: ...
@@ -30,20 +30,22 @@ class SimtProblem(Protocol):
     def blocks(self, tile: SimtTile) -> int: ...
 
     def extent_problem(self) -> str:
-        """Why the kernel cannot count so many, or an empty string."""
+        """Why extents exceed the kernel's indices, or an empty string."""
 
     def launch(self, tile: SimtTile) -> tuple[KernelRef, Launch]: ...
 
 
 class MoeSimtEngine(ProblemEngine[SimtProblem]):
-    """An engine whose problems are of one kind."""
+    """An engine whose problems are grouped products of one kind."""
 
     @abstractmethod
     def grouped(self, graph: OperationGraph) -> SimtProblem | str:
-        """The problem that the graph is, or why it is none."""
+        """The graph's problem, or why it has none."""
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> SimtProblem | Refusal:
-        """Refuses what is no problem of the engine with a pointwise epilogue, and more than the kernel can count."""
+        """Refuses other graphs than one grouped product with a pointwise epilogue, and extents beyond the kernel's
+        indices.
+        """
         problem = self.grouped(graph)
         if isinstance(problem, str):
             return Refusal(self.name, problem)
@@ -55,7 +57,7 @@ class MoeSimtEngine(ProblemEngine[SimtProblem]):
         return simt_tiles.knobs(problem.accumulator, problem.blocks, arch)
 
     def parts(self, problem: SimtProblem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """One launch, none where the output is empty."""
+        """One launch; none if the output is empty."""
         if 0 in problem.epilogue.dims:
             return PlanParts()
         return PlanParts([problem.launch(simt_tiles.tile_of(chosen[KnobType.TILE_M], chosen[KnobType.TILE_N]))])

@@ -1,25 +1,25 @@
-// Products of tile_simt.cuh over operands whose rows lie anywhere: loaders, the double-buffered loop, the way out.
+// Products of tile_simt.cuh for operands whose rows have any addresses: loaders, the double-buffered loop, the store.
 
 #pragma once
 
 #include "include/tile/tile_simt.cuh"
 
-// One operand's share of a thread: COUNT elements of every EXTENT x DEPTH tile, converted to T's accumulators.
-// ALONG_DEPTH: the elements are closest along k, so that neighbouring threads read along k.
+// A thread's share of one operand: COUNT elements of every EXTENT x DEPTH tile, converted to T's accumulators.
+// ALONG_DEPTH: strides are smallest along k, so neighbouring threads read along k.
 template <class Tile, class T, int EXTENT, int DEPTH, bool ALONG_DEPTH> struct SimtOperand {
   static constexpr int COUNT = EXTENT * DEPTH / Tile::THREADS;
-  static constexpr int ACROSS = ALONG_DEPTH ? DEPTH : EXTENT;  // threads side by side along the near axis
-  static constexpr int STEP = Tile::THREADS / ACROSS;          // between a thread's elements, along the far axis
+  static constexpr int ACROSS = ALONG_DEPTH ? DEPTH : EXTENT;  // threads along the axis of small stride
+  static constexpr int STEP = Tile::THREADS / ACROSS;  // distance of a thread's elements along the other axis
   static constexpr int LINES = ALONG_DEPTH ? COUNT : 1;        // rows or columns that the thread reads
   static_assert(COUNT * Tile::THREADS == EXTENT * DEPTH && STEP * ACROSS == Tile::THREADS, "even shares");
 
   const T* next[LINES];
   i64 depth_stride;
-  int position, level;  // of the thread's first element in the tile: along the rows or columns, along k
-  int lines;            // how many of the tile's rows or columns exist
+  int position, level;  // the thread's first element in the tile: along the rows or columns, along k
+  int lines;  // rows or columns of the tile that exist
   T staged[COUNT];
 
-  // line(p): the address of row or column p of the tile at the first k, for those that exist.
+  // line(p): address of row or column p of the tile at the first k, if it exists.
   template <class Line>
   __device__ __forceinline__ SimtOperand(const Line& line, i64 depth_stride, int lines)
       : depth_stride(depth_stride), lines(lines) {
@@ -55,7 +55,7 @@ template <class Tile, class T, int EXTENT, int DEPTH, bool ALONG_DEPTH> struct S
   }
 };
 
-// Adds the products of `depth` elements along k: fetch tile t + 1, multiply tile t, put tile t + 1 into the other
+// Adds products along `depth` elements of k: fetches tile t + 1, multiplies tile t, puts tile t + 1 into the other
 // buffer.
 template <int DEPTH, class Tile, class Rows, class Columns>
 __device__ __forceinline__ void simt_accumulate(Tile& tile, typename Tile::Shared& shared, Rows& rows,
@@ -82,7 +82,7 @@ __device__ __forceinline__ void simt_accumulate(Tile& tile, typename Tile::Share
 }
 
 // Hands the accumulators of the first `rows` rows and `columns` columns of the tile to the functor, GROUP columns at a
-// time. cursor(row): the functor's cursor of a row; first_column: of the tile, along the functor's vector axis.
+// time. cursor(row): the functor's cursor of a row. first_column: the tile's first column on the functor's vector axis.
 template <class Functor, class Tile, class RowCursor>
 __device__ __forceinline__ void simt_store(Tile& tile, const typename Functor::Args& arguments, int rows, int columns,
                                            i64 first_column, const RowCursor& cursor) {

@@ -1,4 +1,4 @@
-"""Which tile suits a product without tensor cores whose groups are known on the device only."""
+"""The tile of a product without tensor cores whose groups are known only on the device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def tile_of(rows: int, columns: int) -> SimtTile:
 
 
 def knobs(accumulator: DataType, blocks: Callable[[SimtTile], int], arch: ArchSpec) -> tuple[Knob, ...]:
-    """TILE_M and TILE_N; defaults have the least work on the busiest multiprocessor. ``blocks``: that a tile makes.
+    """TILE_M and TILE_N; defaults have the least work on the busiest multiprocessor.  blocks: the blocks of a tile.
 
     fp64 accumulators of the largest tile would not fit the registers.
     """

@@ -1,8 +1,8 @@
-// Groups of routed rows, as offsets in device memory say: host side engines/moe/token_groups.py.
+// Groups of routed rows from offsets in device memory: host side ops/token_groups.py, engines/moe/arguments.py.
 //
 // Group g has the rows from offset g to offset g + 1 (the last one, without `has_end`, to the end of the rows) and
-// belongs to expert g mod experts. What lies outside the rows does not count; a group that ends before it begins is
-// empty. So no offsets make a kernel leave its tensors.
+// belongs to expert g mod experts. Offsets are clamped to the rows, and a group that ends before it begins is empty, so
+// no offsets make a kernel access memory outside its tensors.
 
 #pragma once
 
@@ -38,18 +38,19 @@ template <class Offset> struct TokenGroups {
   }
 };
 
-// Words of shared memory by their 32-bit address, which takes one register.
+// Words of shared memory by a 32-bit address, which takes one register.
 struct SharedWords {
   u32 address;
   __device__ __forceinline__ u32 operator[](u32 index) const { return load_shared_32(address + index * 4); }
 };
 
-// Tiles of `TILE` rows of every group, in order: before[g] of them belong to the groups before g, before[count] to all.
+// Tiles of `TILE` rows of every group, in order: before[g] tiles belong to groups before g, before[count] to all
+// groups.
 struct GroupTiles {
   SharedWords before;
   u32 count;
 
-  // All threads of the block, of which the first warp adds up. table: count + 1 words of shared memory.
+  // Called by all threads of the block; the first warp sums. table: count + 1 words of shared memory.
   template <int TILE, class Groups> static __device__ __forceinline__ GroupTiles of(u32* table, const Groups& groups) {
     for (u32 group = threadIdx.x; group < groups.count; group += blockDim.x) {
       table[group + 1] = (groups.range(group).size() + TILE - 1) / TILE;
@@ -62,11 +63,11 @@ struct GroupTiles {
 
   __device__ __forceinline__ u32 all() const { return before[count]; }
 
-  // The group of a tile, which is one of all().
+  // The group of a tile below all().
   __device__ __forceinline__ u32 group_of(u32 tile) const { return last_not_above(before, count, tile); }
 
  private:
-  // One warp: the words from the second one on become the sums up to them, the first one 0.
+  // Called by one warp: the words from the second on become prefix sums, the first one 0.
   static __device__ __forceinline__ void add_up(u32* table, u32 count) {
     u32 sum = 0;
     for (u32 first = 0; first < count; first += WARP_SIZE) {

@@ -32,7 +32,7 @@ from lowdnn.engines.rows.layout import RowLayout, RowSpace, fused_space
 from lowdnn.engines.rows.next_row import NextRow
 from lowdnn.engines.rows.on_chip import OnChip
 from lowdnn.engines.rows.packed_row import Packing
-from lowdnn.engines.rows.teams import are_apart
+from lowdnn.engines.rows.teams import are_independent
 from lowdnn.engines.rows.tile import NEXT_ROW, RING, RowTile, tile_of
 from lowdnn.enums import DIM_MAX, DataType, KnobType, NormFwdPhase, NormMode, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
@@ -75,7 +75,7 @@ class ForwardRows:
             return f"x.dims: expected at most {DIM_MAX - 1} axes with groups of channels, got {operation.x.rank}"
         for rows, joined in row_shapes(shape, operation.x, operation.scale is not None):
             found = ForwardRows._over(fused, rows, joined)
-            is_side_by_side = joined > 1 and found.space.is_row and not are_apart(found.layout)
+            is_side_by_side = joined > 1 and found.space.is_row and not are_independent(found.layout)
             if found.space.joined == joined and not is_side_by_side:
                 break
         return found

@@ -86,7 +86,7 @@ def _ordered(fused: FusedCustomReduction) -> IndexSpace:
     kept = [axis for axis in range(len(dims)) if axis not in reduced]
     kept.sort(key=lambda axis: tuple(-row[axis] for row in rows.values()))
     indexed = frozenset().union(*(indexed_axes(dag) for dag in dags))
-    return collapsed(space.permuted((*kept, *reduced)), alone=indexed, apart=reduced)
+    return collapsed(space.permuted((*kept, *reduced)), alone=indexed, separate=reduced)
 
 
 @dataclass(frozen=True)

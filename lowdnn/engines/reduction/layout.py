@@ -125,7 +125,7 @@ def _ordered(fused: FusedReduction) -> IndexSpace:
     space = IndexSpace(before.dims, tensors | behind, axes)
     order = sorted(range(space.rank), key=lambda axis: tuple(-row[axis] for row in space.strides.values()))
     indexed = frozenset().union(*(indexed_axes(dag) for dag in (before, *fused.after)))
-    return collapsed(space.permuted(tuple(order)), alone=indexed, apart=fused.operation.axes)
+    return collapsed(space.permuted(tuple(order)), alone=indexed, separate=fused.operation.axes)
 
 
 def indexed_axes(dag: PointwiseDag) -> set[int]:

@@ -157,7 +157,7 @@ def row_space(
     strides = {tensor.uid: strides_over(tensor, dims) for tensor in ordered}
     space = IndexSpace(dims, strides, tuple((axis,) for axis in range(len(dims))))
     order = sorted(range(space.rank), key=lambda axis: tuple(-row[axis] for row in strides.values()))
-    space = collapsed(space.permuted(tuple(order)), alone=indexed, apart=axes)
+    space = collapsed(space.permuted(tuple(order)), alone=indexed, separate=axes)
     is_kept = [not set(origin) & set(axes) for origin in space.origin]
     is_row = bool(is_kept) and not is_kept[-1]
     space = space.permuted(tuple(sorted(range(space.rank), key=lambda axis: not is_kept[axis])))

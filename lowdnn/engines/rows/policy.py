@@ -12,7 +12,7 @@ from lowdnn.engines.rows.held import Held, holding
 from lowdnn.engines.rows.layout import RowLayout
 from lowdnn.engines.rows.limits import LIMITS
 from lowdnn.engines.rows.teams import (
-    are_apart,
+    are_independent,
     bytes_of_rows,
     clusters,
     has_room_for_lines,
@@ -89,8 +89,8 @@ def _first_choice(
         return found, 0
     # A warp's accesses to rows that begin beside memory lines lie askew to these, the copy engine's do not; and the
     # warps can then begin at lines.
-    is_askew = bool(layout.space.skew) or has_room_for_lines(layout, found.team * found.items, found.cluster)
-    return found, ENGINE_ROW if is_askew and not held.stays and arch.has_tma else NEXT_ROW
+    is_misaligned = bool(layout.space.skew) or has_room_for_lines(layout, found.team * found.items, found.cluster)
+    return found, ENGINE_ROW if is_misaligned and not held.stays and arch.has_tma else NEXT_ROW
 
 
 def _in_turns(layout: RowLayout, arch: ArchSpec, held: Held) -> RowDivision | None:
@@ -142,7 +142,7 @@ def _in_ring(layout: RowLayout, arch: ArchSpec, held: Held) -> RowDivision | Non
 def _by_registers(layout: RowLayout, arch: ArchSpec, held: Held) -> RowDivision:
     """By the share of a row that is on chip, where there are few rows or long ones of several axes, otherwise by the
     number of blocks that fit a multiprocessor."""
-    if are_apart(layout):
+    if are_independent(layout):
         return _apart(layout, arch, held)
     if held.stays and (row_blocks(layout) <= arch.sm_count or not layout.space.is_line):
         return _on_chip(layout, arch, held)
@@ -318,7 +318,7 @@ def _are_worth_staying(layout: RowLayout, arch: ArchSpec, shape: RowTile) -> boo
 
 def _are_many_apart(layout: RowLayout, arch: ArchSpec, held: Held, division: RowDivision) -> bool:
     """Whether joined rows with teams of their own are worth staying for; a skew would not fit a ring."""
-    if not are_apart(layout) or layout.space.skew:
+    if not are_independent(layout) or layout.space.skew:
         return False
     return _are_worth_staying(layout, arch, _clustered(layout, division, held))
 

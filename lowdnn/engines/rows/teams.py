@@ -14,7 +14,7 @@ from lowdnn.engines.rows.limits import LIMITS
 def side_of(layout: RowLayout) -> int:
     """Rows side by side: neighbours in memory, and whole groups of joined ones."""
     if layout.space.is_row:
-        return 1 if are_apart(layout) else layout.space.joined
+        return 1 if are_independent(layout) else layout.space.joined
     least = layout.space.joined // gcd(layout.space.joined, layout.vector)
     neighbours = ceil_power(layout.radices[layout.space.kept - 1])
     wanted = min(max(LIMITS.least_side, LIMITS.most_side // layout.vector), neighbours)
@@ -59,7 +59,7 @@ def bytes_of_rows(layout: RowLayout, held: Held) -> int:
     return layout.groups * side_of(layout) * held.values * LIMITS.group_bytes
 
 
-def are_apart(layout: RowLayout) -> bool:
+def are_independent(layout: RowLayout) -> bool:
     """Whether joined rows have a team each, in one block or in those of a cluster, which have room for them; otherwise
     they are side by side."""
     joined = layout.space.joined
@@ -70,7 +70,7 @@ def are_apart(layout: RowLayout) -> bool:
 def may_take_turns(layout: RowLayout, arch: ArchSpec, held: Held) -> bool:
     """Whether blocks can share one row after the other."""
     is_possible = held.stays and held.looks_ahead and arch.has_tma
-    return is_possible and not layout.space.skew and not are_apart(layout)
+    return is_possible and not layout.space.skew and not are_independent(layout)
 
 
 def has_room_for_lines(layout: RowLayout, groups: int, blocks: int) -> bool:

@@ -12,7 +12,7 @@ from lowdnn.engines.rows.held import Held, holding, resident_blocks
 from lowdnn.engines.rows.layout import RowLayout
 from lowdnn.engines.rows.limits import LIMITS
 from lowdnn.engines.rows.packed_row import ALLOTTED_TO_FEW, PackedRow
-from lowdnn.engines.rows.teams import are_apart, has_room_for_lines, side_of, turn_side
+from lowdnn.engines.rows.teams import are_independent, has_room_for_lines, side_of, turn_side
 from lowdnn.enums import KnobType
 from lowdnn.status import BadParamError
 
@@ -115,7 +115,7 @@ def tile_for(
 
     side: threads side by side, by default those of a memory line.
     """
-    if are_apart(layout):
+    if are_independent(layout):
         return tile_apart(layout, team, items, cluster, held)
     side = side_of(layout) if side is None else side
     if sharing > 1 or 32 % side:  # one team is a block

@@ -45,7 +45,7 @@ def test_one_wave_with_little_work_takes_small_tiles_and_deep_sums_are_split() -
 
 @pytest.mark.parametrize("k", [16, 64, 240, 480])
 def test_few_blocks_are_small_and_have_all_of_k_on_its_way(k: int) -> None:
-    product = Product(DataType.BFLOAT16, 1, 64, 672, k, allows_few=True)
+    product = Product(DataType.BFLOAT16, 1, 64, 672, k, allows_small_shape=True)
     tiling = best_tiling(product, SM_90A)
     assert (tiling.tile.shape.m, tiling.tile.shape.n, tiling.splits) == (32, 32, 1)
     assert (tiling.tile.stages - 1) * tiling.tile.k >= k
@@ -55,9 +55,9 @@ def test_few_blocks_are_small_and_have_all_of_k_on_its_way(k: int) -> None:
     "product",
     [
         Product(DataType.BFLOAT16, 1, 64, 672, 64),
-        Product(DataType.INT8, 1, 64, 672, 64, allows_few=True),
-        Product(DataType.BFLOAT16, 4, 64, 672, 64, allows_few=True),
-        Product(DataType.BFLOAT16, 1, 64, 64, 2048, allows_few=True),
+        Product(DataType.INT8, 1, 64, 672, 64, allows_small_shape=True),
+        Product(DataType.BFLOAT16, 4, 64, 672, 64, allows_small_shape=True),
+        Product(DataType.BFLOAT16, 1, 64, 64, 2048, allows_small_shape=True),
     ],
 )
 def test_many_blocks_deep_sums_and_reductions_have_large_tiles(product: Product) -> None:

@@ -7,7 +7,15 @@ import pytest
 from lowdnn.arch.specs import SM_90A
 from lowdnn.engines.base import resolve_choices
 from lowdnn.engines.gemm.instructions import WGMMA_TYPES
-from lowdnn.engines.gemm.wgmma_model import best, busy_seconds, knobs, least_seconds, may_turn, tiling_of, turn_margin
+from lowdnn.engines.gemm.wgmma_model import (
+    best,
+    busy_seconds,
+    knobs,
+    least_seconds,
+    may_transpose,
+    tiling_of,
+    transpose_margin,
+)
 from lowdnn.engines.gemm.wgmma_product import Conversion, WgmmaProduct
 from lowdnn.engines.gemm.wgmma_tiles import TileStore
 from lowdnn.enums import DataType, KnobType
@@ -43,10 +51,10 @@ def test_large_products_take_large_tiles_and_skinny_ones_small_tiles() -> None:
 @pytest.mark.parametrize("is_a", [False, True])
 def test_few_rows_that_are_no_whole_lines_cost_more_where_all_blocks_load_them_for_many_tiles(is_a: bool) -> None:
     plain = product(64, 1 << 20, 64) if is_a else product(1 << 20, 64, 64)
-    few = replace(plain, is_a_askew=is_a, is_b_askew=not is_a)
-    many = replace(plain, is_a_askew=not is_a, is_b_askew=is_a)
-    assert few.shares_askew == (is_a, not is_a)
-    assert not any(many.shares_askew)
+    few = replace(plain, is_a_misaligned=is_a, is_b_misaligned=not is_a)
+    many = replace(plain, is_a_misaligned=not is_a, is_b_misaligned=is_a)
+    assert few.shares_misaligned == (is_a, not is_a)
+    assert not any(many.shares_misaligned)
     tiling = best(plain, SM_90A)
     assert busy_seconds(few, tiling, SM_90A) > busy_seconds(many, tiling, SM_90A)
 
@@ -70,7 +78,7 @@ def test_near_estimates_go_to_deep_rings_of_single_blocks_where_memory_bounds() 
 
 
 def test_a_second_launch_must_pay_where_memory_bounds_and_rings_are_shallow() -> None:
-    row = replace(product(6144, 1, 4096), is_turned=True)
+    row = replace(product(6144, 1, 4096), is_transposed=True)
     tiling = best(row, SM_90A)
     assert (tiling.splits, tiling.tile.cluster_k) == (1, 2)
 
@@ -107,7 +115,7 @@ def test_rows_past_the_end_and_turned_outputs_take_time() -> None:
     same_bytes = replace(few, m=64)
     assert busy_seconds(few, tiling, SM_90A) > busy_seconds(same_bytes, tiling, SM_90A)
     assert busy_seconds(few, tiling, SM_90A) > busy_seconds(replace(few, rows_continue=True), tiling, SM_90A)
-    assert busy_seconds(replace(few, is_turned=True), tiling, SM_90A) > busy_seconds(few, tiling, SM_90A)
+    assert busy_seconds(replace(few, is_transposed=True), tiling, SM_90A) > busy_seconds(few, tiling, SM_90A)
 
 
 def test_boxes_of_mn_major_operands_take_time_past_the_end_and_amid_lines() -> None:
@@ -126,13 +134,13 @@ def test_boxes_of_mn_major_operands_take_time_past_the_end_and_amid_lines() -> N
 
 def test_outputs_of_many_rows_and_columns_turn_where_deep_columns_are_mn_major() -> None:
     deep = replace(product(3136, 192, 1152), is_b_mn_major=True)
-    assert may_turn(deep)
-    assert not may_turn(replace(deep, k_blocks=4))
-    assert not may_turn(replace(deep, is_a_mn_major=True))
-    assert not may_turn(replace(deep, is_b_mn_major=False))
+    assert may_transpose(deep)
+    assert not may_transpose(replace(deep, k_blocks=4))
+    assert not may_transpose(replace(deep, is_a_mn_major=True))
+    assert not may_transpose(replace(deep, is_b_mn_major=False))
     many = replace(product(4104, 4104, 4104), is_b_mn_major=True)
-    assert turn_margin(deep) == turn_margin(replace(deep, is_b_askew=True)) == turn_margin(many) > 1
-    assert turn_margin(replace(many, is_b_askew=True)) < 1
+    assert transpose_margin(deep) == transpose_margin(replace(deep, is_b_misaligned=True)) == transpose_margin(many) > 1
+    assert transpose_margin(replace(many, is_b_misaligned=True)) < 1
 
 
 def test_large_tiles_have_a_fourth_stage_unless_columns_are_summed_where_they_are_staged() -> None:

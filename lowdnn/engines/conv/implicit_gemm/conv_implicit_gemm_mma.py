@@ -181,7 +181,7 @@ class _Problem:
     def product_of(self, part: _Part) -> Product:
         """Whole along k and in large tiles where it has reductions."""
         product, reductions = part.geometry.product, self.reductions.exist
-        return replace(product, allows_split=product.allows_split and not reductions, allows_few=not reductions)
+        return replace(product, allows_split=product.allows_split and not reductions, allows_small_shape=not reductions)
 
 
 #: Forward convolutions, reductions in the epilogue of all of them, the epilogue of the whole.

@@ -217,10 +217,10 @@ class FoldedTensor:
 
 @dataclass(frozen=True)
 class FoldedConvolution:
-    """``operation`` (one group) with some of its axes folded.  ways: how, of each."""
+    """``operation`` (one group) with some of its axes folded.  axis_folds: the fold of each spatial axis."""
 
     operation: ConvolutionOperation
-    ways: tuple[AxisFold, ...]
+    axis_folds: tuple[AxisFold, ...]
 
     @classmethod
     def cheapest(cls, operation: ConvolutionOperation) -> FoldedConvolution:
@@ -231,24 +231,24 @@ class FoldedConvolution:
         if not isinstance(operation, ConvolutionBackwardData) and of_taps._has_small_image:
             return of_taps
         can_fold = (stride > 1 and gap == 1 for stride, gap in zip(geometry.strides, geometry.dilations, strict=True))
-        ways = product(*((AxisFold.NOTHING, AxisFold.STRIDE) if can else (AxisFold.NOTHING,) for can in can_fold))
-        return min((cls(operation, way) for way in ways), key=lambda folded: folded._cost)
+        folds = product(*((AxisFold.NOTHING, AxisFold.STRIDE) if can else (AxisFold.NOTHING,) for can in can_fold))
+        return min((cls(operation, fold) for fold in folds), key=lambda folded: folded._cost)
 
     @cached_property
     def image(self) -> FoldedTensor:
         tensor = self.operation.image
-        return FoldedTensor(tensor, tuple(map(self._image_axis, range(len(self.ways)))), self.channels)
+        return FoldedTensor(tensor, tuple(map(self._image_axis, range(len(self.axis_folds)))), self.channels)
 
     @cached_property
     def filter(self) -> FoldedTensor:
         tensor = self.operation.filter
-        return FoldedTensor(tensor, tuple(map(self._filter_axis, range(len(self.ways)))), self.channels)
+        return FoldedTensor(tensor, tuple(map(self._filter_axis, range(len(self.axis_folds)))), self.channels)
 
     @cached_property
     def channels(self) -> int:
         """Channels of a folded position, padding included: whole pieces of 16 bytes, or lines, in both tensors."""
         image, filters = self.operation.image, self.operation.filter
-        phases = prod(map(self._phases, range(len(self.ways))))
+        phases = prod(map(self._phases, range(len(self.axis_folds))))
         element_bytes = min(image.element_bytes, filters.element_bytes)
         row_bytes = image.dims[1] * phases * element_bytes
         unit_bytes = _CHUNK_BYTES if row_bytes <= _SHORT_ROW_BYTES else _LINE_BYTES
@@ -284,10 +284,10 @@ class FoldedConvolution:
         """Taps of one folded tap."""
         taps = self.operation.filter.dims[2 + axis]
         most = {AxisFold.NOTHING: 1, AxisFold.STRIDE: self.operation.convolution.strides[axis], AxisFold.TAPS: taps}
-        return min(most[self.ways[axis]], taps)
+        return min(most[self.axis_folds[axis]], taps)
 
     def _image_axis(self, axis: int) -> FoldedAxis:
-        if self.ways[axis] is AxisFold.NOTHING:
+        if self.axis_folds[axis] is AxisFold.NOTHING:
             return FoldedAxis(self.operation.image.dims[2 + axis])
         geometry, phases = self.operation.convolution, self._phases(axis)
         positions = self.operation.response.dims[2 + axis] + self._filter_axis(axis).positions - 1
@@ -301,5 +301,5 @@ class FoldedConvolution:
         return FoldedAxis(ceil_div(taps, phases), phases, gap * phases, origin, gap)
 
     def _where_folded(self, value: int, old: tuple[int, ...]) -> tuple[int, ...]:
-        ways = zip(self.ways, old, strict=True)
-        return tuple(other if way is AxisFold.NOTHING else value for way, other in ways)
+        pairs = zip(self.axis_folds, old, strict=True)
+        return tuple(other if fold is AxisFold.NOTHING else value for fold, other in pairs)

@@ -139,7 +139,7 @@ class ConvWgradWgmma(ProblemEngine["_Problem"], Floored, Modelled):
         converted = pixel_operand(prologue, f"{operation.label}.x", operation.groups, 1) if prologue else None
         if isinstance(converted, str):
             return Refusal(self.name, converted, Status.NOT_SUPPORTED_LAYOUT)
-        if converted is not None and not (converted.keeps_places and instruction.has_mn_major):
+        if converted is not None and not (converted.allows_in_place and instruction.has_mn_major):
             reason = f"{operation.label}.x: expected a prologue on 16-bit values to such, the same for all images"
             return Refusal(self.name, f"{reason}, got another one", Status.NOT_SUPPORTED_LAYOUT)
         product = WgradProduct.of(operation, dag, instruction, converted)

@@ -69,7 +69,7 @@ class AxisClass:
             for tap in range(self.taps)
         ]
 
-    def edges_apart(self, image_extent: int, step: int) -> list[AxisClass]:
+    def split_edges(self, image_extent: int, step: int) -> list[AxisClass]:
         """Pixels, ``step`` apart in the output, by the taps that see the image and no padding; only those taps."""
         valid = self.valid(image_extent)
         bounds = {0, self.extent, *(bound for pixels in valid if pixels for bound in (pixels.start, pixels.stop))}
@@ -192,7 +192,7 @@ def gradient_classes(
     return _most_taps_first(classes)
 
 
-def edges_apart(
+def split_edges(
     classes: Sequence[PixelClass], image_extents: Sequence[int], steps: Sequence[int]
 ) -> tuple[PixelClass, ...]:
     """The pixels of ``classes``, those near the edges of the image in classes without the taps that see padding there.
@@ -200,7 +200,7 @@ def edges_apart(
     classes: all of an output.  steps: from one pixel of a class to the next, of each axis.
     """
     axes = [
-        _with_common_corners([part for axis in given for part in axis.edges_apart(extent, step)])
+        _with_common_corners([part for axis in given for part in axis.split_edges(extent, step)])
         for given, extent, step in zip(_axes(classes), image_extents, steps, strict=True)
     ]
     return _most_taps_first([PixelClass(chosen) for chosen in product(*axes)])

@@ -1,4 +1,4 @@
-"""How the time model would have a convolution done by ``conv_im2col_wgmma.cu``: edges, way, and what the rows are."""
+"""The time model's choices for ``conv_im2col_wgmma.cu``: split edges, the variant, and whether pixels are rows."""
 
 from __future__ import annotations
 
@@ -37,23 +37,29 @@ class Im2colChoice:
     @cached_property
     def cut(self) -> Im2colChoice:
         """The choice for the product, or for itself with its edges apart where that looks better."""
-        product = self.product.with_edges_apart
+        product = self.product.with_split_edges
         if product is None:
             return self
-        apart = Im2colChoice(product, self.arch)
-        return self if self._seconds < _EDGE_MARGIN * apart._seconds else apart
+        split = Im2colChoice(product, self.arch)
+        return self if self._seconds < _EDGE_MARGIN * split._seconds else split
 
     @cached_property
     def preferred(self) -> tuple[int, bool]:
-        """The index of the best of the product's ``ways``, and whether its tiles had better lie across the output."""
+        """The index of the best of the product's ``variants``, and whether its tiles are transposed."""
         product = self.product
         if product.has_mapped_operand and product.operands.converted is None:
             return 0, False  # elsewhere the functor loads it, at half the speed
-        choices = [(place, False) for place, way in enumerate(self._ways) if not way.keeps_filter or way.keeps_columns]
+        choices = [
+            (place, False)
+            for place, variant in enumerate(self._variants)
+            if not variant.keeps_filter or variant.keeps_columns
+        ]
         if self._may_be_transposed and self._has_few_columns:
-            # What loads the least comes first: the model may not tell the ways apart.
-            choices += [(place, True) for place, way in reversed([*enumerate(self._ways)]) if not way.keeps_columns]
-        elif self._may_be_transposed and wgmma_model.may_turn(product.product(False)):
+            # What loads the least comes first: the model may not tell the variants apart.
+            choices += [
+                (place, True) for place, variant in reversed([*enumerate(self._variants)]) if not variant.keeps_columns
+            ]
+        elif self._may_be_transposed and wgmma_model.may_transpose(product.product(False)):
             choices.append((0, True))
         if product.operands.converted is not None:
             choices = [(0, product.converts_columns), *(choice for choice in choices if choice[0])]
@@ -61,9 +67,9 @@ class Im2colChoice:
 
     @property
     def tiled(self) -> WgmmaProduct:
-        """The product in the preferred way, as its tiles see it."""
-        way, is_transposed = self.preferred
-        return self._ways[way].product(is_transposed)
+        """The product in the preferred variant, as its tiles see it."""
+        variant, is_transposed = self.preferred
+        return self._variants[variant].product(is_transposed)
 
     @property
     def slowness(self) -> str:
@@ -75,13 +81,13 @@ class Im2colChoice:
                 return slow
         if converted is None:
             return ""
-        apart = Im2colChoice(replace(product, operands=product.operands.without_converted), self.arch)
-        return fusion_problem(converted, self._seconds, apart._seconds, self.arch)
+        unfused = Im2colChoice(replace(product, operands=product.operands.without_converted), self.arch)
+        return fusion_problem(converted, self._seconds, unfused._seconds, self.arch)
 
     @property
-    def _ways(self) -> tuple[Im2colProduct, ...]:
+    def _variants(self) -> tuple[Im2colProduct, ...]:
         # A window's stage sums several taps, of which promoted sums would be less precise.
-        return self.product.ways[:1] if self.product.is_promoted else self.product.ways
+        return self.product.variants[:1] if self.product.is_promoted else self.product.variants
 
     @property
     def _seconds(self) -> float:
@@ -98,21 +104,21 @@ class Im2colChoice:
     def _has_few_columns(self) -> bool:
         return self.product.output.columns <= _MAX_TRANSPOSED_COLUMNS
 
-    def _least_seconds(self, way: int, is_transposed: bool) -> float:
-        """Seconds of the product in one of the ways, with the margin that the model's error asks for."""
-        chosen = self._ways[way]
+    def _least_seconds(self, variant: int, is_transposed: bool) -> float:
+        """Seconds of the product in one of the variants, with the margin that the model's error asks for."""
+        chosen = self._variants[variant]
         product = chosen.product(is_transposed)
-        if chosen.keeps_columns and not _has_several_turns(product, self.arch):
+        if chosen.keeps_columns and not _has_several_waves(product, self.arch):
             return inf
         margin = 1.0 if product.window is None else _WINDOW_MARGIN
         if is_transposed and not self._has_few_columns:
-            margin *= wgmma_model.TURN_MARGIN
+            margin *= wgmma_model.TRANSPOSE_MARGIN
         if chosen.keeps_columns:
             margin = _KEPT_MARGIN if chosen.pixels >= _MANY_PIXELS * self.arch.sm_count else _WINDOW_MARGIN
         return margin * wgmma_model.least_seconds(product, self.arch)
 
 
-def _has_several_turns(product: WgmmaProduct, arch: ArchSpec) -> bool:
+def _has_several_waves(product: WgmmaProduct, arch: ArchSpec) -> bool:
     """Whether blocks have more than one tile each, for which what stays in shared memory is loaded once."""
     schedule = wgmma_model.best(product, arch).schedule(product)
     return schedule.items > schedule.grid(arch.sm_count)

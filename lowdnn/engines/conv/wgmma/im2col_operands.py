@@ -57,7 +57,7 @@ class ImageOperand:
         return self.packing.padded_channels if self.packing else self.tensor.dims[1] // self.groups
 
     @property
-    def is_askew(self) -> bool:
+    def is_misaligned(self) -> bool:
         """Whether half rows of a stage begin amid lines of the cache."""
         strides = self.packing.strides if self.packing else self.tensor.strides
         return any(strides[axis] * self.tensor.element_bytes % _HALF_ROW_BYTES for axis in range(2, self.tensor.rank))
@@ -123,7 +123,7 @@ class FilterOperand:
         return cls(w, groups, lines, depth, False, Packing(_transposed(w, groups), 1, ADDRESS_UNIT_BYTES))
 
     @property
-    def is_askew(self) -> bool:
+    def is_misaligned(self) -> bool:
         """Whether half rows of a stage begin amid lines of the cache."""
         size = self.tensor.element_bytes
         return any(extent > 1 and stride * size % _HALF_ROW_BYTES for extent, stride in self._outer)

@@ -1,4 +1,4 @@
-"""A convolution as the product of pixels and columns of ``conv_im2col_wgmma.cu``: its output, its ways, its tiles."""
+"""A convolution as the product of pixels and columns of ``conv_im2col_wgmma.cu``: output, variants and tiles."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from math import prod
 
 from lowdnn.engines.conv.wgmma.im2col import (
     PixelClass,
-    edges_apart,
     forward_class,
     gradient_classes,
     image_share,
     offset_problem,
+    split_edges,
 )
 from lowdnn.engines.conv.wgmma.im2col_operands import FilterOperand, ImageOperand
 from lowdnn.engines.conv.wgmma.operand_pair import OperandPair
@@ -65,7 +65,7 @@ class Im2colProduct:
     the output's.
     steps: from one pixel of a class to the next, where each class is stored as a part of the output, or empty.
     pixels_are_columns: the output is contiguous along its last axis, and its columns are pixels.
-    reductions: what is reduced of the output on its way out.
+    reductions: what is reduced of the output on its variant out.
     is_promoted: see ``WgmmaTile``.
     keeps_filter: a block keeps the filter in shared memory: with windows as the rows of the tiles, otherwise as their
     columns.
@@ -172,7 +172,7 @@ class Im2colProduct:
         return sum(pixel_class.pixels(self.images) for pixel_class in self.classes)
 
     @cached_property
-    def ways(self) -> tuple[Im2colProduct, ...]:
+    def variants(self) -> tuple[Im2colProduct, ...]:
         """Ways to read the operands: tap by tap, taps of the last axis from one window, with a filter that stays."""
         operands, windows = self.operands, self._with_windows
         if windows is None:
@@ -182,7 +182,7 @@ class Im2colProduct:
         return (self, windows, replace(windows, keeps_filter=True)) if stays else (self, windows)
 
     @cached_property
-    def with_edges_apart(self) -> Im2colProduct | None:
+    def with_split_edges(self) -> Im2colProduct | None:
         """The product with pixels near the edges in classes of their own, whose taps see no padding.
 
         None where these pixels are few, or their part of the output cannot be stored apart.
@@ -194,7 +194,7 @@ class Im2colProduct:
         if image_share(self.classes, extents) > 1 - LEAST_PADDING:
             return None
         steps = self.steps or (1,) * len(self.filter_taps)
-        classes = edges_apart(self.classes, extents, steps)
+        classes = split_edges(self.classes, extents, steps)
         if len(classes) > _MAX_CLASSES or index_problem(self.dag, operands.groups, steps):
             return None
         output = pixel_rows(self.dag, operands.groups, in_parts=True)
@@ -234,7 +234,7 @@ class Im2colProduct:
     def _converts_windows(self) -> bool:
         """Whether windows can be converted in place: in registers that an operand of the output's size would take."""
         converted = self.operands.converted
-        if converted is None or not self.operands.converts_image or not converted.keeps_places:
+        if converted is None or not self.operands.converts_image or not converted.allows_in_place:
             return False
         return all(tensor.dims != self.dag.dims for tensor in self.dag.loads)
 
@@ -250,7 +250,7 @@ class Im2colProduct:
 
     @cached_property
     def epilogue_reductions(self) -> EpilogueReductions | str:
-        """The reductions, or why they cannot be computed on the way out."""
+        """The reductions, or why they cannot be computed on the variant out."""
         if not self.reductions:
             return NO_REDUCTIONS
         found = EpilogueReductions.of(self.reductions, self.dag, self.output)
@@ -332,14 +332,14 @@ class Im2colProduct:
             tries_clusters=False,  # measured: copies of pixels gain nothing from them
             allows_split=not (self.steps or self.reductions or window or is_resident),
             column_unit=MAP_COLUMNS if self.reductions else 8,
-            is_a_askew=rows.is_askew,
-            is_b_askew=columns.is_askew,
+            is_a_misaligned=rows.is_misaligned,
+            is_b_misaligned=columns.is_misaligned,
             is_a_pixels=pixels_are_rows,
             is_b_pixels=not pixels_are_rows,
             rows_continue=operands.groups > 1,
             has_narrow_pixels=weights.depth * operands.instruction.element_bytes < operands.row_bytes // 2,
             is_located=is_located,
-            is_turned=is_transposed and not is_located,
+            is_transposed=is_transposed and not is_located,
             has_operand=has_operand,
             window=window,
             is_a_resident=is_resident and not pixels_are_rows,

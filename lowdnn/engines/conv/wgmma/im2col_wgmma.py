@@ -140,17 +140,17 @@ class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
         if not product.pixels * product.operands.filter.lines:
             return parts
         is_transposed = bool(chosen[KnobType.SWAP_AB])
-        apart = product.with_edges_apart if chosen[KnobType.EDGE] else None
-        if apart is not None:
+        split = product.with_split_edges if chosen[KnobType.EDGE] else None
+        if split is not None:
             if chosen[KnobType.SPECFILT]:
                 raise BadParamError.at(f"{self.name}.SPECFILT", expected="0 with EDGE", got=chosen[KnobType.SPECFILT])
-            product, chosen = apart, {**chosen, **wgmma_model.WHOLE_K}
+            product, chosen = split, {**chosen, **wgmma_model.WHOLE_K}
         product = replace(product.with_k(chosen[KnobType.TILEK]), is_promoted=bool(chosen.get(KnobType.REDUCTION_MODE)))
-        if way := chosen[KnobType.SPECFILT]:
-            if way >= len(product.ways):
-                expected = f"at most {len(product.ways) - 1} with TILEK {product.operands.stage_k}"
-                raise BadParamError.at(f"{self.name}.SPECFILT", expected=expected, got=str(way))
-            product, chosen = product.ways[way], {**chosen, **wgmma_model.WHOLE_K}
+        if variant := chosen[KnobType.SPECFILT]:
+            if variant >= len(product.variants):
+                expected = f"at most {len(product.variants) - 1} with TILEK {product.operands.stage_k}"
+                raise BadParamError.at(f"{self.name}.SPECFILT", expected=expected, got=str(variant))
+            product, chosen = product.variants[variant], {**chosen, **wgmma_model.WHOLE_K}
         if problem := product.swap_problem(is_transposed):
             raise BadParamError.at(f"{self.name}.SWAP_AB", expected=problem, got=int(is_transposed))
         tiling = wgmma_model.tiling_of(self.name, product.product(is_transposed), arch, chosen)
@@ -181,27 +181,27 @@ def _padding(extent: int, unit: int) -> float:
 
 def _knobs(choice: Im2colChoice) -> tuple[Knob, ...]:
     product, operands, cut = choice.product, choice.product.operands, choice.cut
-    way, is_transposed = cut.preferred
+    variant, is_transposed = cut.preferred
     tiling = wgmma_model.best(cut.tiled, choice.arch)
     whole_k = operands.instruction.stage_k
     is_fixed = bool(product.reductions and product.steps)
     stores = (1,) if is_fixed else (0, 1)
-    swaps = (int(is_transposed),) if is_fixed or (operands.converted and len(product.ways) == 1) else (0, 1)
+    swaps = (int(is_transposed),) if is_fixed or (operands.converted and len(product.variants) == 1) else (0, 1)
     depths = (whole_k,) if operands.converted else (whole_k // 2, whole_k)
     return (
         *wgmma_model.knobs(product.product(is_transposed), tiling),
         Knob(
             "windows",
             KnobType.SPECFILT,
-            tuple(range(len(product.ways))),
-            way,
+            tuple(range(len(product.variants))),
+            variant,
             "1: taps of the last axis that has several read one window of pixels, k in one part, or a filter of one "
             "tap stays in shared memory; 2: with swap, it stays beside windows",
         ),
         Knob(
             "edge",
             KnobType.EDGE,
-            (0, 1) if product.with_edges_apart else (0,),
+            (0, 1) if product.with_split_edges else (0,),
             int(cut is not choice),
             "1: pixels near the edges are computed apart, without the taps that see padding there; k in one part, "
             "without windows",

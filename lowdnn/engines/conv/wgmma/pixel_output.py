@@ -81,7 +81,7 @@ def _pixel_rows(dag: PointwiseDag, groups: int, alone: Collection[int]) -> Outpu
     space = own.permuted((*pixel_axes, _CHANNEL_AXIS))
     if groups > 1:
         space = _grouped(space, groups)
-    space = collapsed(space, alone={*alone, *_indexed_axes(dag)}, apart=pixel_axes)
+    space = collapsed(space, alone={*alone, *_indexed_axes(dag)}, separate=pixel_axes)
     if space.rank == 1:
         space = with_axis(space, 0)
     return OutputSpace(space, space.rank - 1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from lowdnn.engines.conv.wgmma.wgrad_times import Extents, TimedTile
 from lowdnn.engines.gemm.wgmma_tiles import ACCUMULATOR_BYTES
-from lowdnn.engines.model.turns import busiest
+from lowdnn.engines.model.serpentine import busiest
 
 #: Parts of a tap, where each has its own.
 _TAP_SPLITS = (1, 2, 3, 4, 6, 8)

@@ -107,7 +107,7 @@ class PixelOperand:
         return self._pixels_begin_amid(unit_bytes) or self._groups_begin_amid(unit_bytes)
 
     @property
-    def askew_clocks(self) -> float:
+    def misaligned_clocks(self) -> float:
         """``WgradProduct.pixel_clocks`` where pixels begin amid a line, or 0."""
         if self._pixels_begin_amid(STAGE_ROW_BYTES):
             return _ASKEW_PIXEL_CLOCKS
@@ -285,7 +285,7 @@ class WgradProduct:
         if self.x.walks:
             is_strided = max(self.operation.convolution.strides) > 1
             least = max(_PIXEL_CLOCKS[len(self.taps)] + _STRIDED_PIXEL_CLOCKS * is_strided, least)
-        dy, x = (max(least, operand.askew_clocks) for operand in operands)
+        dy, x = (max(least, operand.misaligned_clocks) for operand in operands)
         return dy, x
 
     @cached_property

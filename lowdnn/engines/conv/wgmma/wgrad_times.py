@@ -14,7 +14,7 @@ from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType
 from lowdnn.engines.gemm.wgmma_tile_costs import conversion_clocks
 from lowdnn.engines.gemm.wgmma_tiles import ACCUMULATOR_BYTES, MN_MAJOR_BOX, WARPGROUP_ROWS, WgmmaTile
 from lowdnn.engines.model.clock import launch_s, overlap, stage_latency_s
-from lowdnn.engines.model.turns import busiest
+from lowdnn.engines.model.serpentine import busiest
 
 #: Measured on an H200. Share of the rate of the L2 cache at which all multiprocessors fill their shared memory.
 _L2_REACH = 0.69

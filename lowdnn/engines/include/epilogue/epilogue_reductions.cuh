@@ -1,11 +1,11 @@
-// Reductions in the epilogue of a MapEpilogue: of each column of what it stores; of each row, and of all elements, of one
-// tensor.
+// Reductions in a MapEpilogue: over each column of the stored output; over each row, and over all elements, of one
+// tensor of the epilogue.
 //
-// Columns: every consumer warpgroup of the grid (a "worker") has totals of its own in the workspace, one for each
-// column of the product. Its warps keep those of the columns of their tiles in registers, and join them with the
-// worker's when it goes on to other columns. Everything: each of its warps has one total. Rows: each column of tiles
-// has totals of its own, one for each row of all batches, which one tile gives. All of them are joined by
-// reduction/reduction_combine.cu, as slices. So the order depends on the plan only.
+// Columns: every consumer warpgroup of the grid (a "worker") has its own totals in the workspace, one for each column
+// of the product. Its warps accumulate the columns of their current tiles in registers, and add them to the worker's
+// totals when the worker moves on to other columns. Rows: each column of tiles has its own totals, one for each row of
+// all batches; one tile writes each of them. Whole: each warp of a worker has one total. reduction/reduction_combine.cu
+// combines them all as slices, so the order of summation depends only on the plan.
 // Operators, computed in f32: include/math/reduction_operators.cuh.
 
 #pragma once
@@ -19,14 +19,15 @@
 #include "include/ptx/warpgroup.cuh"
 #include "include/math/reduction_operators.cuh"
 
-// The number of this warpgroup among the `per_block` consumers of every block, which are its first warpgroups.
+// Index of this warpgroup among all workers: the first `per_block` warpgroups of each block are its consumers.
 __device__ __forceinline__ u32 worker_index(u32 per_block) {
   return blockIdx.x * per_block + threadIdx.x / WARPGROUP_SIZE;
 }
 
 // ---- columns --------------------------------------------------------------------------------------------------------
 
-// An operator's total from the sum and the sum of squares of elements, where it is one of them or both.
+// Computes an operator's total from the sum and the sum of squares of elements, for operators that are one of them or
+// both.
 template <class Operator> struct FromMoments { static constexpr bool EXISTS = false; };
 template <> struct FromMoments<Add> {
   static constexpr bool EXISTS = true;
@@ -42,13 +43,13 @@ template <> struct FromMoments<GenStats> {
   static __device__ __forceinline__ Moments<f32> total(f32 sum, f32 squares) { return {sum, squares}; }
 };
 
-// Two elements of 1 that tensor cores multiply exactly.
+// Two packed elements of value 1, which tensor cores multiply exactly.
 template <class T> struct OnePair { static constexpr u32 WORD = 0; };
 template <> struct OnePair<f16> { static constexpr u32 WORD = 0x3c003c00; };
 template <> struct OnePair<bf16> { static constexpr u32 WORD = 0x3f803f80; };
 
-// What a warp has of the columns of a tile, CHUNKS chunks: each lane the totals of SIDE neighbours in every chunk.
-// Chunk: how a warp lays out STAGING_ROWS rows of WIDTH columns in shared memory.
+// A warp's column totals of one tile of CHUNKS chunks: in every chunk a lane has the totals of SIDE adjacent columns.
+// Chunk: the layout in shared memory of the STAGING_ROWS x WIDTH elements that a warp stages.
 template <class Chunk, int CHUNKS, class Operator> struct LaneColumns {
   typedef typename TotalOf<Operator, f32>::Type Total;
   typedef typename Chunk::Element Element;
@@ -66,10 +67,10 @@ template <class Chunk, int CHUNKS, class Operator> struct LaneColumns {
     }
   }
 
-  // Before a tile's first chunk.
+  // Called before a tile's first chunk.
   __device__ __forceinline__ void begin() const {}
 
-  // The first `rows` rows of the tile's chunk `chunk`, which this warp has written.
+  // Adds the first `rows` rows of the tile's chunk `chunk`, which this warp has staged.
   __device__ __forceinline__ void add(const u8* area, int chunk, u32 rows) {
     const u32 column = threadIdx.x % WARP_SIZE * SIDE;
     if (column >= Chunk::WIDTH) return;
@@ -103,21 +104,21 @@ template <class Chunk, int CHUNKS, class Operator> struct LaneColumns {
   }
 };
 
-// LaneColumns for operators that are made of moments, of 16-bit elements: tensor cores add up a tile's, exactly as far
-// as fp32 goes.
+// LaneColumns for operators that are made of moments, and 16-bit elements: tensor cores compute a tile's sums,
+// accumulating in fp32.
 //
-// For 8 columns Y of 16 rows, [Y | 1]^T Y has the squares on the diagonal of its first 8 rows, and the sums in each row
-// of the last 8. Lane 4 * g + g / 2 holds both for column g of the 8.
+// For 8 columns Y of 16 rows, [Y | 1]^T Y has the sums of squares on the diagonal of its first 8 rows, and the column
+// sums in each of its last 8 rows. Lane 4 * g + g / 2 holds both for column g.
 template <class Chunk, int CHUNKS, class Operator> struct MomentColumns : LaneColumns<Chunk, CHUNKS, Operator> {
   typedef LaneColumns<Chunk, CHUNKS, Operator> Lanes;
   typedef typename Lanes::Total Total;
   typedef typename Chunk::Element Element;
   static constexpr int BLOCKS = Chunk::WIDTH / 8;
-  static constexpr int AT_ONCE = 4;  // chunks whose totals are handed over through shared memory together
+  static constexpr int AT_ONCE = 4;  // chunks whose totals are exchanged through shared memory together
   static_assert(Chunk::WIDTH % 16 == 0, "ldmatrix brings 16 columns");
   static_assert(AT_ONCE * Chunk::WIDTH * sizeof(Total) <= Chunk::BYTES, "handed over in one chunk's memory");
 
-  f32 moments[CHUNKS][BLOCKS][4];  // of one tile
+  f32 moments[CHUNKS][BLOCKS][4];  // moments of one tile
 
   __device__ __forceinline__ void begin() {
 #pragma unroll
@@ -147,7 +148,7 @@ template <class Chunk, int CHUNKS, class Operator> struct MomentColumns : LaneCo
     }
   }
 
-  // Called after its last chunk, with Chunk::BYTES of shared memory to use.
+  // Called after a tile's last chunk; `area` has Chunk::BYTES of shared memory for the exchange.
   __device__ __forceinline__ void end(u8* area) {
     const u32 lane = threadIdx.x % WARP_SIZE, column = lane / 4;
     Total* handed = reinterpret_cast<Total*>(area);
@@ -185,12 +186,12 @@ template <class Chunk, int CHUNKS, class Operator> struct WarpColumns<true, Chun
   typedef MomentColumns<Chunk, CHUNKS, Operator> Type;
 };
 
-// Operator over the rows.
+// Reduces the stored output over its rows: one total for each column.
 template <class Tile, class Chunk, class Operator> struct ColumnReduction {
   typedef typename TotalOf<Operator, f32>::Type Total;
   static constexpr int COLUMNS = Tile::COLUMNS;
-  static constexpr int OWNED = (COLUMNS + WARPGROUP_SIZE - 1) / WARPGROUP_SIZE;  // columns of a thread, in a tile
-  static constexpr u32 BARRIER = 3;                                              // of the first warpgroup
+  static constexpr int OWNED = (COLUMNS + WARPGROUP_SIZE - 1) / WARPGROUP_SIZE;  // columns of a tile that a thread owns
+  static constexpr u32 BARRIER = 3;  // named barrier of the first warpgroup
   static constexpr u32 NOWHERE = ~0u;
   static constexpr bool USES_CHUNK = FromMoments<Operator>::EXISTS && OnePair<typename Chunk::Element>::WORD;
   static_assert(COLUMNS * sizeof(Total) <= STAGING_BUFFERS * Chunk::BYTES, "a warp's totals lie where its chunks were");
@@ -200,9 +201,9 @@ template <class Tile, class Chunk, class Operator> struct ColumnReduction {
     i64 all_columns;
   };
 
-  Total* const own;     // of this worker
-  const u32 columns;    // of the product
-  u32 first = NOWHERE;  // column of the tiles whose totals the warps have
+  Total* const own;  // totals of this worker
+  const u32 columns;  // columns of the product
+  u32 first = NOWHERE;  // first column of the tiles whose totals the warps have
   typename WarpColumns<USES_CHUNK, Chunk, COLUMNS / Chunk::WIDTH, Operator>::Type warp_columns;
 
   __device__ __forceinline__ ColumnReduction(const Output& output)
@@ -214,7 +215,8 @@ template <class Tile, class Chunk, class Operator> struct ColumnReduction {
     warp_columns.clear();
   }
 
-  // Before a tile's multiplications. All warps of the warpgroup; their areas lie AREA_BYTES apart.
+  // Called by all warps of the warpgroup before a tile's multiplications. AREA_BYTES: bytes from one warp's area to the
+  // next.
   template <int AREA_BYTES> __device__ __forceinline__ void begin(const TileWork& work, u8* area) {
     if (work.column == first) return;
     if (first != NOWHERE) {
@@ -224,10 +226,10 @@ template <class Tile, class Chunk, class Operator> struct ColumnReduction {
     first = work.column;
   }
 
-  // Called after them.
+  // Called after a tile's multiplications.
   __device__ __forceinline__ void begin_store() { warp_columns.begin(); }
   __device__ __forceinline__ void add(const u8* area, int chunk, u32 rows) { warp_columns.add(area, chunk, rows); }
-  __device__ __forceinline__ void end_store(u8* chunk) { warp_columns.end(chunk); }  // where it USES_CHUNK
+  __device__ __forceinline__ void end_store(u8* chunk) { warp_columns.end(chunk); }  // only if USES_CHUNK
 
   // Called after the last tile.
   template <int AREA_BYTES> __device__ __forceinline__ void finish(u8* area) const {
@@ -235,7 +237,7 @@ template <class Tile, class Chunk, class Operator> struct ColumnReduction {
   }
 
  private:
-  // Joins the warps' totals through their areas, and then the worker's.
+  // Combines the warps' totals through their areas, and adds them to the worker's totals.
   template <int AREA_BYTES> __device__ __forceinline__ void join(u8* area) const {
     const u32 warp = threadIdx.x / WARP_SIZE % 4, barrier = BARRIER + threadIdx.x / WARPGROUP_SIZE;
     if (threadIdx.x % WARP_SIZE == 0) bulk_wait_read<0>();
@@ -254,8 +256,8 @@ template <class Tile, class Chunk, class Operator> struct ColumnReduction {
     named_barrier(barrier, WARPGROUP_SIZE);  // the areas have been read
   }
 
-  // use(column of the tile, its total) for this thread's columns of the tile from `start` on: each column is always one
-  // thread's.
+  // Calls use(column of the tile, its total) for this thread's columns of the tile that begins at column `start`. A
+  // column always belongs to the same thread.
   template <class Use> __device__ __forceinline__ void for_owned(u32 start, const Use& use) const {
 #pragma unroll
     for (int i = 0; i < OWNED; ++i) {
@@ -277,8 +279,8 @@ template <class Tile, class Chunk> struct ColumnReduction<Tile, Chunk, NoOperato
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-// Operator over the columns of what the functor hands back to be reduced: of 16 rows at a time, of which a lane sees
-// parts of row l / 4 and of row l / 4 + 8.
+// Reduces the values that the functor hands back over the columns: one total for each row. A warp has 16 rows at a
+// time; lane l has elements of rows l / 4 and l / 4 + 8.
 template <class Tile, class Operator> struct RowReduction {
   typedef typename TotalOf<Operator, f32>::Type Total;
   static constexpr bool EXISTS = true;
@@ -299,7 +301,8 @@ template <class Tile, class Operator> struct RowReduction {
     totals[half] = Operator::combine(totals[half], Operator::prepare(value));
   }
 
-  // Joins and stores those of the 16 rows from `row` on of the tile's product that are among its `rows`.
+  // Combines the lanes' totals, and stores those of the 16 rows from `row` on that are below `rows`, the rows of a
+  // product.
   __device__ __forceinline__ void end(const TileWork& work, u32 row, u32 rows) {
     const u32 lane = threadIdx.x % WARP_SIZE;
     Total* to = output.row_totals + work.column / Tile::COLUMNS * output.all_rows + i64(work.batch) * rows;
@@ -325,7 +328,7 @@ template <class Tile> struct RowReduction<Tile, NoOperator> {
 
 // ---- everything -----------------------------------------------------------------------------------------------------
 
-// Operator over all elements of what the functor hands back to be reduced.
+// Reduces all values that the functor hands back: one total for each warp.
 template <class Tile, class Operator> struct WholeReduction {
   typedef typename TotalOf<Operator, f32>::Type Total;
   static constexpr bool EXISTS = true;
@@ -342,7 +345,7 @@ template <class Tile, class Operator> struct WholeReduction {
 
   __device__ __forceinline__ void add(f32 value) { total = Operator::combine(total, Operator::prepare(value)); }
 
-  // The lanes' totals joined as a tree.
+  // Combines the lanes' totals in a tree.
   __device__ __forceinline__ void finish() {
 #pragma unroll
     for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) {

@@ -1,4 +1,4 @@
-// From a warp's accumulators to device memory: through the functor, or as a slice of a split sum.
+// Stores a warp's accumulators to device memory: through the functor, or as a slice of a split sum.
 
 #pragma once
 
@@ -6,11 +6,11 @@
 #include "include/epilogue/output_map.cuh"
 #include "include/tile/tile_mma.cuh"
 
-// Each warp turns its part of the accumulators through shared memory, so that a lane holds WIDTH neighbours along the
-// output's contiguous axis, and hands them to the functor at the coordinates that an OutputMap gives.
-// Shared memory: WARP_ROWS * WARP_COLUMNS regions of WARP_M x (WARP_N + 8) accumulators over the pipeline's stages; the
-// padding keeps both directions free of all but two-way bank conflicts.
-// A value of the functor's may be reduced on its way (tile_reductions.cuh).
+// Each warp transposes its part of the accumulators through shared memory, so that a lane holds WIDTH neighbours along
+// the output's contiguous axis, and hands them to the functor at the coordinates that an OutputMap gives.
+// Shared memory: WARP_ROWS * WARP_COLUMNS regions of WARP_M x (WARP_N + 8) accumulators, which overlay the pipeline's
+// stages. The padding limits bank conflicts to two-way ones in both directions.
+// A value of the functor may be reduced along the way (tile_reductions.cuh).
 template <class Product> struct EpilogueTile {
   typedef typename Product::Accumulator Accumulator;
   static constexpr int PITCH = Product::WARP_N + 8;
@@ -20,13 +20,13 @@ template <class Product> struct EpilogueTile {
   template <class ColumnOperator, class RowOperator, class WholeOperator>
   using Reductions = TileReductions<Product, PITCH, ColumnOperator, RowOperator, WholeOperator>;
 
-  // slices: of the tile, where it has reductions.
+  // slices: the tile's slices of the totals, where it has reductions.
   template <class Functor, int WIDTH, class Map, class Reductions>
   static __device__ __forceinline__ void run(const Product& product, u8* shared, TilePlace place, const Map& map,
                                              const typename Functor::Args& arguments, Reductions reductions,
                                              const typename Reductions::Output& output, ReductionSlices slices) {
     static_assert(Reductions::BYTES <= BYTES, "totals lie where the accumulators were");
-    constexpr int GROUPS = Product::WARP_N / WIDTH;  // of WIDTH columns in a row
+    constexpr int GROUPS = Product::WARP_N / WIDTH;  // groups of WIDTH columns in a row
     const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
     Accumulator* staged = reinterpret_cast<Accumulator*>(shared) + warp * WARP_ELEMENTS;
     const u32 first_row = place.row + warp % Product::WARP_ROWS * Product::WARP_M;
@@ -69,7 +69,7 @@ template <class Product> struct EpilogueTile {
     run<Functor, WIDTH>(product, shared, place, map, arguments, None(), typename None::Output(), ReductionSlices());
   }
 
-  // Writes the accumulators as they are: element (row, column) to slice[row * pitch + column].
+  // Writes raw accumulators: element (row, column) goes to slice[row * pitch + column].
   static __device__ __forceinline__ void store(const Product& product, Accumulator* slice, i64 pitch, TilePlace place) {
     const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
     const u32 first_row = place.row + warp % Product::WARP_ROWS * Product::WARP_M + lane / 4;

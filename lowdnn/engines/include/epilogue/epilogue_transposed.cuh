@@ -1,6 +1,6 @@
 // Epilogues of transposed tiles: the tile's rows are the output's columns, its columns the output's rows.
 //
-// Their interface is that of epilogue_wgmma.cuh; Output counts rows and columns of the output.
+// They have the interface of epilogue_wgmma.cuh; Output counts rows and columns of the output.
 
 #pragma once
 
@@ -8,7 +8,7 @@
 
 // Hands the accumulators to the functor, WIDTH neighbours along a column of the tile at a time.
 //
-// A warp turns TURNED_COLUMNS columns of its 16 rows at once in its staging area; their pitch keeps its writes in
+// A warp transposes TURNED_COLUMNS columns of its 16 rows at a time in its staging area; PITCH keeps its writes in
 // different banks.
 template <class Tile, class Functor, int WIDTH, class Map, class Reductions> struct TransposedFunctorEpilogue {
   typedef typename Tile::Accumulator Accumulator;
@@ -17,7 +17,7 @@ template <class Tile, class Functor, int WIDTH, class Map, class Reductions> str
   static constexpr int STAGING_BYTES = STAGING_BUFFERS * STAGING_BUFFER_BYTES, BARRIER_BYTES = 0;
   static_assert(TURNED_COLUMNS * PITCH * sizeof(Accumulator) <= STAGING_BYTES, "turned in the warp's staging area");
 
-  const Output* output;  // of the tile's part of the output
+  const Output* output;  // parameters of the tile's part of the output
   Accumulator* const area;
   Reductions reductions;
 
@@ -36,7 +36,7 @@ template <class Tile, class Functor, int WIDTH, class Map, class Reductions> str
       reductions.begin();
       chunks<0>(d[part], column, work);
       if constexpr (Reductions::EXIST) {
-        const u32 slices = (output->rows + Tile::COLUMNS - 1) / Tile::COLUMNS;  // of a batch
+        const u32 slices = (output->rows + Tile::COLUMNS - 1) / Tile::COLUMNS;  // slices of one batch
         const u32 slice = work.batch * slices + work.column / Tile::COLUMNS;
         if (work.column < output->rows) reductions.end(*output, {slice, column, output->columns.count});
       }
@@ -48,7 +48,7 @@ template <class Tile, class Functor, int WIDTH, class Map, class Reductions> str
  private:
   struct alignas(WIDTH < 4 ? 4 * WIDTH : 16) Values { Accumulator v[WIDTH]; };
 
-  // The tile's columns from FIRST on; its rows are the output's columns from `column` on.
+  // Stores the tile's columns from FIRST on; the tile's rows are the output's columns from `column` on.
   template <int FIRST>
   __device__ __forceinline__ void chunks(const Accumulator (&d)[Tile::COLUMNS / 2], u32 column, const TileWork& work) {
     if constexpr (FIRST < Tile::COLUMNS) {
@@ -93,8 +93,7 @@ template <class Tile, class Functor, int WIDTH, class Map, class Reductions> str
   }
 };
 
-// Writes the accumulators as they are: element (row, column) of the output's part `split` to
-// slice[row * pitch + column].
+// Writes raw accumulators: element (row, column) of the output's part `split` goes to slice[row * pitch + column].
 template <class Tile> struct TransposedSliceEpilogue {
   typedef typename Tile::Accumulator Accumulator;
   typedef typename SliceEpilogue<Tile>::Output Output;

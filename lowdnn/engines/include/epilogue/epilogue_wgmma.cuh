@@ -1,10 +1,10 @@
-// From a warpgroup's accumulators to device memory: through the functor, or as a slice of a split sum.
+// Stores a warpgroup's accumulators to device memory: through the functor, or as a slice of a split sum.
 //
-// An epilogue's begin is called before a tile's multiplications and its end with the accumulators; `first_row` is the
+// An epilogue's `begin` is called before a tile's multiplications, its `end` with the accumulators; `first_row` is the
 // warpgroup's first row in the tile. Rows and columns of a TileWork are those of one product of the batch; `rows` and
-// `columns` are the product's extents, and the output's rows are linear over the batch. Columns says where a product's
-// columns lie in the output, 64 of them at a time:
-//     ColumnRange range(u32 column)     from a column on, which is a multiple of 64
+// `columns` are the product's extents. The output's rows are numbered through all batches. Columns maps a product's
+// columns to the output's, 64 of them at a time:
+//     ColumnRange range(u32 column)     the range from a column on, which is a multiple of 64
 
 #pragma once
 
@@ -14,7 +14,7 @@
 #include "include/vector.cuh"
 #include "include/epilogue/warp_staging.cuh"
 
-// The output's column that belongs to one of the product, and the end of those that follow it without a gap.
+// The output's column for a column of the product, and the end of the columns that follow it contiguously.
 struct ColumnRange {
   u32 first, end;
 };
@@ -25,22 +25,22 @@ struct PlainColumns {
   __device__ __forceinline__ ColumnRange range(u32 column) const { return {column, count}; }
 };
 
-// Where a group of accumulators lies in a product's output: its row, its first column, the end of the columns.
+// Position of a group of accumulators in a product's output: its row, its first column, the end of the columns.
 struct GroupPlace {
   u32 row, column, end;
 };
 
-// Hands ROWS x GROUPS groups of WIDTH neighbours to the functor, a warp's lanes along the rows: get(values, row, group)
-// fetches those of a group, which belong to place(row, group). What the functor reads for BATCH of a lane's groups is
-// in flight at once.
-// REDUCES: take(values, row, group, valid) gets what the functor hands back to be reduced.
+// Hands ROWS x GROUPS groups of WIDTH neighbours to the functor, a warp's lanes along the rows. get(values, row, group)
+// fetches a group's values, which belong at place(row, group). The functor's loads for BATCH groups of a lane are in
+// flight together.
+// REDUCES: take(values, row, group, valid) receives the values that the functor hands back to be reduced.
 template <class Functor, int WIDTH, u32 ROWS, u32 GROUPS, class Accumulator, bool REDUCES, class Output, class Place,
           class Get, class Take>
 __device__ __forceinline__ void store_groups(const Output& output, u32 batch, const Place& place, const Get& get,
                                              const Take& take) {
-  // Rows as long as the warp are not divided among its lanes, so that each is located once.
+  // All lanes of a warp share a row that has at least WARP_SIZE groups, so that each row is located once.
   constexpr bool IS_LONG = GROUPS >= WARP_SIZE;
-  constexpr u32 PASSES = (GROUPS + WARP_SIZE - 1) / WARP_SIZE;  // over a long row
+  constexpr u32 PASSES = (GROUPS + WARP_SIZE - 1) / WARP_SIZE;  // passes of the warp over a long row
   constexpr u32 STEPS = IS_LONG ? ROWS * PASSES : (ROWS * GROUPS + WARP_SIZE - 1) / WARP_SIZE;
   constexpr u32 BATCH = STEPS < 4 ? STEPS : 4;
   static_assert(!IS_LONG || BATCH % PASSES == 0, "whole rows at once");
@@ -91,9 +91,9 @@ __device__ __forceinline__ void store_groups(const Output& output, u32 batch, co
 // Hands the accumulators to the functor, WIDTH neighbours along the output's contiguous axis at a time, at the
 // coordinates that an OutputMap gives.
 //
-// A warp turns 16 rows of up to 64 columns at a time in its staging area; a lane then has one group of WIDTH columns in
-// every few rows, and what it reads for BATCH of them is in flight at once.
-// Reductions: StagedReductions, with PlainColumns only.
+// A warp transposes 16 rows of up to 64 columns at a time in its staging area. Then a lane has one group of WIDTH
+// columns in every few rows; its loads for BATCH groups are in flight together.
+// Reductions: StagedReductions, only with PlainColumns.
 template <class Tile, class Functor, int WIDTH, class Map, class Columns = PlainColumns,
           class Reductions = StagedReductions<Tile, NoOperator, NoOperator, NoOperator, false>>
 struct FunctorEpilogue {
@@ -108,7 +108,7 @@ struct FunctorEpilogue {
     typename Functor::Args arguments;
   };
 
-  const Output* output;  // of the tile's part of the output
+  const Output* output;  // parameters of the tile's part of the output
   const Staging staged;
   Reductions reductions;
 
@@ -138,7 +138,7 @@ struct FunctorEpilogue {
   __device__ __forceinline__ void finish() { reductions.whole.finish(); }
 
  private:
-  // The chunk of columns from FIRST on, and those after it.
+  // Stores the chunk of columns from FIRST on, and the chunks after it.
   template <int FIRST>
   __device__ __forceinline__ void chunks(const Accumulator (&d)[Tile::COLUMNS / 2], u32 row, const TileWork& work) {
     if constexpr (FIRST < Tile::COLUMNS) {
@@ -158,10 +158,10 @@ struct FunctorEpilogue {
     }
   }
 
-  // The first row and column are `row` and `column`.
+  // Reduces the staged chunk, whose first row and column are `row` and `column`.
   template <int COLUMNS> __device__ __forceinline__ void reduce(u32 row, u32 column, u32 batch) {
     if (column >= output->columns.count) return;
-    const u32 slices = (output->rows + STAGING_ROWS - 1) / STAGING_ROWS;  // of a batch
+    const u32 slices = (output->rows + STAGING_ROWS - 1) / STAGING_ROWS;  // slices of one batch
     const ReductionPlace down = {batch * slices + row / STAGING_ROWS, column, output->columns.count};
     const auto at = [&](u32 row, u32 column) { return reinterpret_cast<const f32&>(staged.at(row, column)); };
     reductions.template reduce<COLUMNS>(*output, at, output->rows - row, output->columns.count - column, down);
@@ -184,8 +184,8 @@ struct FunctorEpilogue {
   }
 };
 
-// Writes the accumulators as they are: element (row, column) of part `split` to slice[row * pitch + column]; pitch is
-// even. Ranges of columns that begin or end at an odd one are written element by element.
+// Writes raw accumulators: element (row, column) of part `split` goes to slice[row * pitch + column]; pitch is even.
+// Column ranges that begin or end at an odd column are written element by element.
 template <class Tile, class Columns = PlainColumns> struct SliceEpilogue {
   typedef typename Tile::Accumulator Accumulator;
   static constexpr int STAGING_BYTES = 0, BARRIER_BYTES = 0;
@@ -220,7 +220,7 @@ template <class Tile, class Columns = PlainColumns> struct SliceEpilogue {
   __device__ __forceinline__ void finish() const {}
 
  private:
-  // 64 rows of up to 64 columns.
+  // Stores 64 rows of up to 64 columns.
   __device__ __forceinline__ void store(Accumulator* slice, ColumnRange columns, u32 first_row,
                                         const Accumulator (&d)[Tile::COLUMNS / 2], int first) const {
     struct alignas(8) Pair { Accumulator x, y; };

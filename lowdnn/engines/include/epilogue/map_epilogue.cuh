@@ -1,10 +1,11 @@
-// From a warpgroup's accumulators to device memory by tensor map, and an operand of the epilogue from there.
+// Stores a warpgroup's accumulators by tensor map, and loads an operand of the epilogue by tensor map.
 //
-// Pairs of accumulators go to the functor, which hands back the output's value. Each warp turns its rows, CHUNK columns
-// at a time, through STAGING_BUFFERS of shared memory; of two, one is written while the other is stored. A full-size
-// operand (a residual) comes the same way: it is loaded AHEAD chunks ahead, from before the tile's multiplications on.
-// On its way the output, or another value of the functor's, may be reduced (epilogue_reductions.cuh).
-// Target says how the output's map counts its rows, of which a whole warp stores a chunk; an operand's map has
+// The functor gets pairs of accumulators and hands back the output's values. Each warp transposes its rows, CHUNK
+// columns at a time, through STAGING_BUFFERS buffers of shared memory; of two buffers, one is written while the other
+// is stored. A full-size operand (a residual) comes the same way: it is loaded AHEAD chunks ahead, starting before the
+// tile's multiplications.
+// The output, or another value of the functor, may be reduced along the way (epilogue_reductions.cuh).
+// Target: how the output's map addresses its rows; a whole warp stores a chunk of them. An operand's map has dimensions
 // (columns, rows, batch). Boxes are CHUNK x 16, swizzled over the bytes of a chunk's row.
 
 #pragma once
@@ -24,7 +25,7 @@ constexpr int chunk_columns(int tile_columns, int element_bytes) {
   return columns;
 }
 
-// STAGING_ROWS x COLUMNS elements as a tensor map with a swizzle over whole rows lays them out.
+// STAGING_ROWS x COLUMNS elements in the layout of a tensor map whose swizzle spans a whole row.
 template <class T, int COLUMNS> struct SwizzledChunk {
   typedef T Element;
   static constexpr int WIDTH = COLUMNS;
@@ -38,7 +39,7 @@ template <class T, int COLUMNS> struct SwizzledChunk {
   }
 };
 
-// Rows of a tiled map, (columns, rows, batch).
+// Rows of a tiled map with dimensions (columns, rows, batch).
 struct RowTarget {
   i32 row, batch;
 
@@ -51,7 +52,8 @@ struct RowTarget {
   }
 };
 
-// Pixels of an im2col map, (columns, pixels' axes innermost first, images): the rows of an OutputMap with as many axes.
+// Pixels of an im2col map with dimensions (columns, pixel axes innermost first, images): the rows of an OutputMap with
+// as many axes.
 template <int AXES> struct PixelTarget {
   i64 at[AXES];
 
@@ -74,8 +76,8 @@ template <int AXES> struct PixelTarget {
   }
 };
 
-// Functor's Result is the stored tensor's type, Element. It has a Handed0 of type Operand where there are AHEAD, and an
-// Reduced where there is a RowOperator or a WholeOperator.
+// Functor::Result is the stored tensor's type, Element. Functor::Handed0 of type Operand exists if AHEAD > 0, and
+// Functor::Reduced if there is a RowOperator or a WholeOperator.
 template <class Tile, class Functor, class Map, class Target, class Element, int AHEAD, class Operand,
           class ColumnOperator, class RowOperator, class WholeOperator>
 struct MapEpilogue {
@@ -85,7 +87,7 @@ struct MapEpilogue {
   typedef SwizzledChunk<Element, CHUNK> OutputChunk;
   typedef SwizzledChunk<Operand, CHUNK> OperandChunk;
   static constexpr bool HAS_OPERAND = AHEAD > 0;
-  static constexpr int BUFFERS = STAGING_BUFFERS;  // of the output
+  static constexpr int BUFFERS = STAGING_BUFFERS;  // buffers of the output
   static constexpr int BATCH = CHUNK % 32 == 0 ? 4 : CHUNK % 16 == 0 ? 2 : 1;
   static constexpr int STAGING_BYTES = BUFFERS * OutputChunk::BYTES + AHEAD * OperandChunk::BYTES;
   static constexpr int BARRIER_BYTES = AHEAD * MBARRIER_BYTES;
@@ -95,23 +97,24 @@ struct MapEpilogue {
   typedef WholeReduction<Tile, WholeOperator> Whole;
 
   struct Output : Columns::Output, Rows::Output, Whole::Output {
-    TensorMap tensor, operand;  // the operand's is not read where there is none
+    TensorMap tensor, operand;  // `operand` is not read where there is none
     u32 rows, columns;
     Map map;
     typename Functor::Args arguments;
   };
 
-  const Output* output;  // of the tile's part of the output
-  u8* const area;        // STAGING_BYTES of this warp
-  const u32 barriers;    // BARRIER_BYTES of this warp
+  const Output* output;  // parameters of the tile's part of the output
+  u8* const area;  // STAGING_BYTES bytes of this warp
+  const u32 barriers;  // BARRIER_BYTES bytes of this warp
   u32 stores = 0, loads = 0, uses = 0;
-  u32 chunks, across;  // of the tile: that exist; of 16 rows
+  u32 chunks, across;  // chunks of the tile that exist; chunks side by side in 16 rows
   Columns column_reduction;
   Rows row_reduction;
   Whole whole_reduction;
 
   __device__ __forceinline__ MapEpilogue(const Output& output, u8* area, u32 barriers)
-      : output(&output), area(area), barriers(barriers), column_reduction(output), row_reduction(output), whole_reduction(output) {
+      : output(&output), area(area), barriers(barriers), column_reduction(output), row_reduction(output),
+        whole_reduction(output) {
     if (threadIdx.x == 0) prefetch(output.tensor);
     if constexpr (HAS_OPERAND) {
       if (threadIdx.x % WARP_SIZE == 0) {
@@ -122,12 +125,12 @@ struct MapEpilogue {
     }
   }
 
-  // Starts to load the operand.
+  // Starts the loads of the operand's first chunks.
   __device__ __forceinline__ void begin(const TileWork& work, u32 first_row) {
     column_reduction.template begin<STAGING_BYTES>(work, area);
     if constexpr (HAS_OPERAND) {
       const u32 row = warp_row(work, first_row);
-      const i32 columns = max(i32(output->columns) - i32(work.column), 0);  // none of a tile past the end
+      const i32 columns = max(i32(output->columns) - i32(work.column), 0);  // 0 in a tile past the end
       across = (min(Tile::COLUMNS, columns) + CHUNK - 1) / CHUNK;
       chunks = 0;
       for (int part = 0; part < Tile::PARTS; ++part) chunks += row + part * 64 < output->rows ? across : 0;
@@ -175,8 +178,8 @@ struct MapEpilogue {
     if constexpr (Columns::USES_CHUNK) column_reduction.end_store(free_buffer(stores));
   }
 
-  // Before the block ends: its shared memory is read until then; what was stored arrives before the kernel counts as
-  // ended.
+  // Called before the block ends, since stores read its shared memory until then. Stored data arrives before the kernel
+  // counts as ended.
   __device__ __forceinline__ void finish() {
     column_reduction.template finish<STAGING_BYTES>(area);
     whole_reduction.finish();
@@ -188,7 +191,7 @@ struct MapEpilogue {
     return work.row + first_row + threadIdx.x / WARP_SIZE % 4 * STAGING_ROWS;
   }
 
-  // The output's buffer for a store, the next one, when it is no longer read.
+  // The output's buffer for store number `store`, once the buffer's last store has read it.
   __device__ __forceinline__ u8* free_buffer(u32 store) const {
     u8* buffer = area + store % BUFFERS * OutputChunk::BYTES;
     if (threadIdx.x % WARP_SIZE == 0) bulk_wait_read<BUFFERS - 1>();
@@ -196,7 +199,7 @@ struct MapEpilogue {
     return buffer;
   }
 
-  // The operand's chunk `chunk` of the tile; the first one begins at `row`.
+  // Starts to load the operand's chunk `chunk` of the tile; the tile's first chunk begins at row `row`.
   __device__ __forceinline__ void load(const TileWork& work, u32 row, u32 chunk) {
     if constexpr (HAS_OPERAND) {
       if (chunk >= chunks) return;
@@ -210,7 +213,7 @@ struct MapEpilogue {
     }
   }
 
-  // The next chunk of the operand, when it is there.
+  // Waits for the operand's next chunk, and returns its address.
   __device__ __forceinline__ const u8* await_operand() {
     if constexpr (HAS_OPERAND) {
       const u32 buffer = uses % AHEAD;
@@ -224,8 +227,9 @@ struct MapEpilogue {
     return area + BUFFERS * OutputChunk::BYTES + buffer * OperandChunk::BYTES;
   }
 
-  // BATCH blocks of 8 columns from `within` on, of the chunk whose first row and column are `first_row` and `first`:
-  // what the functor reads for them is in flight at once, and their arithmetic is independent.
+  // Passes BATCH blocks of 8 columns through the functor, from column `within` of the chunk on; the chunk's first row
+  // and column are `first_row` and `first`. The blocks' loads are in flight together, and their arithmetic is
+  // independent.
   __device__ __forceinline__ void put(u8* to, const u8* from, u32 first_row, u32 within, u32 first,
                                       const typename Functor::Cursor (&cursor)[2], const Accumulator* accumulators) {
     typedef typename OutputChunk::Pair Pair;
@@ -261,8 +265,8 @@ struct MapEpilogue {
     }
   }
 
-  // One pair of accumulators through the functor, at a row (in which `half` of them) and column of the chunk and the
-  // output's column `along`.
+  // Passes one pair of accumulators through the functor. half: which of the thread's two rows it is. row, column: its
+  // position in the chunk. along: its column in the output.
   __device__ __forceinline__ typename OutputChunk::Pair finish(const u8* from, int half, u32 row, u32 column, u32 along,
                                                                bool exists,
                                                                const typename Functor::Cursor& cursor,
@@ -273,7 +277,8 @@ struct MapEpilogue {
     const auto compute = [&](auto&... handed) {
       if constexpr (Rows::EXISTS || Whole::EXISTS) {
         typename Functor::Reduced reductions[2];
-        Functor::template finish<2>(output->arguments, cursor, along, 2, loaded, values, handed..., results, reductions);
+        Functor::template finish<2>(output->arguments, cursor, along, 2, loaded, values, handed..., results,
+                                    reductions);
         for (int i = 0; i < 2; ++i) {
           if constexpr (Rows::EXISTS) {
             if (along < output->columns) row_reduction.add(half, reductions[i]);

@@ -1,4 +1,4 @@
-// From the rows and columns of a matrix product to the coordinates of the output's index space.
+// Maps the rows and columns of a matrix product to coordinates of the output's index space.
 //
 // The space has AXES axes: the first LEADING make up the rows (a row is a linear index over them, the last one
 // innermost), the others the columns. The last axis is the functor's vector axis.
@@ -22,7 +22,7 @@ template <int AXES, int LEADING> struct OutputMap {
 
   __device__ __forceinline__ bool exists(const i64 (&)[AXES]) const { return true; }
 
-  // The coordinates of a row alone.
+  // Fills the coordinates of a row alone.
   __device__ __forceinline__ void locate_row(u32 row, i64 (&coordinate)[AXES]) const {
     digits<LEADING>(extent, row, coordinate);
   }
@@ -36,7 +36,7 @@ template <int AXES, int LEADING> struct LineMap : OutputMap<AXES, LEADING> {
   __device__ __forceinline__ bool exists(const i64 (&coordinate)[AXES]) const { return coordinate[LEADING - 1] < line; }
 };
 
-// Where a block's tile lies in the product: its first row and column, and the ends of rows and columns.
+// Position of a block's tile in the product: its first row and column, and the ends of rows and columns.
 struct TilePlace {
   u32 row, column, row_end, column_end;
 };

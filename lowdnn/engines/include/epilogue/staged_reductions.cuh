@@ -1,11 +1,11 @@
-// Reductions in the epilogue of an epilogue whose functor stores, of a value of the functor's: of each column and each row
-// of the output, and of all elements.
+// Reductions of one value of a functor that stores: over each column and each row of the output, and over all elements.
 //
-// A warp has 16 rows of a tile; the value lies where it staged the accumulators, some columns of them at a time. So it
-// gives two kinds of totals: of its 16 rows along a whole tile (Along), and of each of the tile's columns down its 16
-// rows (Down). They are totals of the output's rows and of its columns or, in transposed tiles, the other way round.
-// Each goes to the workspace once, where reduction/reduction_combine.cu joins them, as slices. So the order depends on
-// the plan only. Operators, computed in f32: include/math/reduction_operators.cuh.
+// A warp has 16 rows of a tile; the values lie where it staged the accumulators, some columns at a time. So it computes
+// two kinds of totals: one for each of its 16 rows along a whole tile (Along), and one for each of the tile's columns
+// down its 16 rows (Down). These are totals of the output's rows and of its columns or, in transposed tiles, the other
+// way round. Each total is written to the workspace once; reduction/reduction_combine.cu combines them as slices. So
+// the order of summation depends only on the plan.
+// Operators, computed in f32: include/math/reduction_operators.cuh.
 
 #pragma once
 
@@ -31,7 +31,7 @@ template <bool IS_ROW> struct StagedTotals<NoOperator, IS_ROW> {
   struct Output {};
 };
 
-// Where a warp's totals go: slice, first line, end of the lines that exist.
+// Position of a warp's totals: slice, first line, end of the lines that exist.
 struct ReductionPlace {
   u32 slice, first, end;
 };
@@ -47,15 +47,15 @@ struct StagedReductions {
 
   struct Output : Columns::Output, Rows::Output, Whole::Output {};
 
-  typename Along::Total along;  // of row l % 16 and every second column from l / 16 on
+  typename Along::Total along;  // total of row l % 16 over every second column from l / 16 on
   Whole whole;
 
   __device__ __forceinline__ StagedReductions(const Output& output) : whole(output) {}
 
-  // Before the first chunk of 16 rows.
+  // Called before the first chunk of 16 rows.
   __device__ __forceinline__ void begin() { along = Along::Of::template neutral<f32>(); }
 
-  // One group of the functor's values, of which `valid` exist.
+  // Takes one group of the functor's values, of which the first `valid` exist.
   template <int WIDTH> __device__ __forceinline__ void take(const f32 (&values)[WIDTH], i32 valid) {
     if constexpr (Whole::EXISTS) {
 #pragma unroll
@@ -65,10 +65,11 @@ struct StagedReductions {
     }
   }
 
-  // A chunk of COLUMNS columns, of which `columns` exist, and `rows` rows: at(row, column) is the value. down: where
-  // its columns go.
+  // Reduces a chunk of COLUMNS columns, of which `columns` exist, and `rows` rows; at(row, column) is the value. down:
+  // position of its columns' totals.
   template <int COLUMNS, class At>
-  __device__ __forceinline__ void reduce(const Output& output, const At& at, u32 rows, u32 columns, ReductionPlace down) {
+  __device__ __forceinline__ void reduce(const Output& output, const At& at, u32 rows, u32 columns,
+                                         ReductionPlace down) {
     const u32 lane = threadIdx.x % WARP_SIZE;
     __syncwarp();
     if constexpr (Along::EXISTS) {
@@ -88,7 +89,7 @@ struct StagedReductions {
     }
   }
 
-  // Called after the last one; place: where the rows go.
+  // Called after the last chunk. place: position of the rows' totals.
   __device__ __forceinline__ void end(const Output& output, ReductionPlace place) {
     if constexpr (Along::EXISTS) {
       along = Along::Of::combine(along, shuffle_down(along, STAGING_ROWS));

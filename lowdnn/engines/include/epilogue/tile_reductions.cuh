@@ -1,9 +1,9 @@
-// Reductions in the epilogue of an EpilogueTile: of each column, of each row and of all elements of one value of the
-// functor's, in one tile.
+// Reductions of one value of the functor in an EpilogueTile: over each column, each row and all elements of one tile.
 //
-// The value lies in shared memory where the accumulators were. Each warp reduces its part of the tile, and the warps
-// that share columns or rows join their totals there. Totals of the tile go to the workspace, where
-// reduction/reduction_combine.cu joins those of all tiles, as slices. So the order depends on the plan only.
+// The values replace the accumulators in shared memory. Each warp reduces its part of the tile, and warps that share
+// columns or rows combine their totals there. The tile's totals go to the workspace, where
+// reduction/reduction_combine.cu combines those of all tiles as slices. So the order of summation depends only on the
+// plan.
 // Operators, computed in f32: include/math/reduction_operators.cuh.
 
 #pragma once
@@ -12,13 +12,13 @@
 #include "include/epilogue/output_map.cuh"
 #include "include/math/reduction_operators.cuh"
 
-// Which slices of the totals of columns and of rows are a tile's.
+// The tile's slices of the totals of columns and of rows.
 struct ReductionSlices {
   u32 columns, rows;
 };
 
-// Operator over each of LINES lines of a tile, columns or rows. A warp's part has WARP_LINES of them, LENGTH elements
-// long, of which element i of line l lies at l * LINE_STEP + i * STEP; SHARERS warps have parts of the same lines.
+// Reduces each of LINES lines (columns or rows) of a tile. A warp's part has WARP_LINES lines of LENGTH elements;
+// element i of line l lies at l * LINE_STEP + i * STEP. SHARERS warps have parts of the same lines.
 template <class Operator, int LINES, int WARP_LINES, int LENGTH, int LINE_STEP, int STEP> struct LineReduction {
   typedef typename TotalOf<Operator, f32>::Type Total;
   static constexpr bool EXISTS = true;
@@ -31,7 +31,7 @@ template <class Operator, int LINES, int WARP_LINES, int LENGTH, int LINE_STEP, 
 
   Total totals[OWNED];
 
-  // Elements from `count` on do not exist.
+  // Reduces this warp's lines; elements from `count` on do not exist.
   __device__ __forceinline__ void reduce(const f32* part, u32 count) {
     const u32 lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
@@ -40,20 +40,20 @@ template <class Operator, int LINES, int WARP_LINES, int LENGTH, int LINE_STEP, 
       totals[j] = Operator::template neutral<f32>();
 #pragma unroll 4
       for (u32 i = 0; i < LENGTH; ++i) {
-        const u32 at = STEP == 1 ? (i + lane) % LENGTH : i;  // lines that are a row apart would meet in banks
+        const u32 at = STEP == 1 ? (i + lane) % LENGTH : i;  // rotated: no bank conflicts between rows
         if (at < count) totals[j] = Operator::combine(totals[j], Operator::prepare(line[at * STEP]));
       }
     }
   }
 
-  // Writes to shared memory [sharers][LINES], for the warp's lines from `first` on.
+  // Writes the totals of the warp's lines, from line `first` on, to shared memory [sharers][LINES].
   __device__ __forceinline__ void put(u8* shared, u32 sharer, u32 first) const {
     Total* to = reinterpret_cast<Total*>(shared) + sharer * LINES + first + threadIdx.x % WARP_SIZE;
 #pragma unroll
     for (int j = 0; j < OWNED; ++j) to[j * WARP_SIZE] = totals[j];
   }
 
-  // Joins what SHARERS warps have put, and stores the totals of the output's lines from `first` on, up to `end`.
+  // Combines the totals of SHARERS warps, and stores those of the output's lines from `first` on, up to `end`.
   template <int SHARERS, int THREADS>
   __device__ __forceinline__ void join(const Output& output, const u8* shared, u32 slice, u32 first, u32 end) const {
     const Total* from = reinterpret_cast<const Total*>(shared);
@@ -79,7 +79,7 @@ struct LineReduction<NoOperator, LINES, WARP_LINES, LENGTH, LINE_STEP, STEP> {
   template <int SHARERS> static constexpr int bytes() { return 0; }
 };
 
-// Operator over all elements.
+// Reduces all elements of the tile.
 template <class Operator> struct BlockReduction {
   typedef typename TotalOf<Operator, f32>::Type Total;
   static constexpr bool EXISTS = true;
@@ -92,7 +92,7 @@ template <class Operator> struct BlockReduction {
 
   __device__ __forceinline__ void add(f32 value) { total = Operator::combine(total, Operator::prepare(value)); }
 
-  // The lanes' totals joined as a tree, one for each warp.
+  // Combines the lanes' totals in a tree: one total for each warp.
   __device__ __forceinline__ void put(u8* shared) {
 #pragma unroll
     for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) {
@@ -120,14 +120,15 @@ template <> struct BlockReduction<NoOperator> {
   template <int WARPS> __device__ __forceinline__ void join(const Output&, const u8*) const {}
 };
 
-// All of them. PITCH: elements from one row of a warp's part to the next.
-template <class Product, int PITCH, class ColumnOperator, class RowOperator, class WholeOperator> struct TileReductions {
+// All three reductions. PITCH: elements from one row of a warp's part to the next.
+template <class Product, int PITCH, class ColumnOperator, class RowOperator, class WholeOperator>
+struct TileReductions {
   typedef LineReduction<ColumnOperator, Product::N, Product::WARP_N, Product::WARP_M, 1, PITCH> Columns;
   typedef LineReduction<RowOperator, Product::M, Product::WARP_M, Product::WARP_N, PITCH, 1> Rows;
   typedef BlockReduction<WholeOperator> Whole;
   static constexpr int COLUMN_BYTES = Columns::template bytes<Product::WARP_ROWS>();
   static constexpr int ROW_BYTES = Rows::template bytes<Product::WARP_COLUMNS>();
-  static constexpr int BYTES = COLUMN_BYTES + ROW_BYTES + Product::THREADS / WARP_SIZE * 8;  // in `finish`
+  static constexpr int BYTES = COLUMN_BYTES + ROW_BYTES + Product::THREADS / WARP_SIZE * 8;  // while `finish` runs
 
   static constexpr bool EXIST = Columns::EXISTS || Rows::EXISTS || Whole::EXISTS;
 
@@ -137,7 +138,8 @@ template <class Product, int PITCH, class ColumnOperator, class RowOperator, cla
   Rows rows;
   Whole whole;
 
-  // The value of one group of `valid` elements, which its lane has read from `staged`, as it is wherever it is reduced.
+  // Takes the values of one group of `valid` elements and writes them to `staged`, from where the lane has read its
+  // accumulators.
   template <int WIDTH> __device__ __forceinline__ void take(const f32 (&values)[WIDTH], i32 valid, f32* staged) {
 #pragma unroll
     for (int v = 0; v < WIDTH; ++v) {
@@ -146,7 +148,7 @@ template <class Product, int PITCH, class ColumnOperator, class RowOperator, cla
     }
   }
 
-  // All threads, after the last group. staged: of this warp, in `shared`, which is written again.
+  // Called by all threads after the last group. staged: this warp's region of `shared`, which is overwritten.
   __device__ __forceinline__ void finish(const Output& output, const f32* staged, u8* shared, const TilePlace& place,
                                          ReductionSlices slices) {
     const u32 warp = threadIdx.x / WARP_SIZE;

@@ -1,10 +1,9 @@
-// Each warp's staging area in shared memory: 16 rows of accumulators, turned from the fragments of wgmma into rows.
+// Each warp's staging area in shared memory: 16 rows of accumulators, transposed from the fragments of wgmma into rows.
 //
-// A warp holds, of 16 rows, pairs of neighbouring columns: lane l has columns 2 * (l % 4) and the next one of each
-// block of 8, in rows l / 4 and l / 4 + 8. Through the staging area a lane gets neighbours along a row, for wide
-// accesses.
+// A warp holds pairs of neighbouring columns of 16 rows: lane l has columns 2 * (l % 4) and the next one of each block
+// of 8, in rows l / 4 and l / 4 + 8. Through the staging area a lane gets neighbours along a row, for wide accesses.
 //
-// Macro: STAGING_BUFFERS, 1 or 2, of STAGING_BUFFER_BYTES in a warp's area.
+// Macro STAGING_BUFFERS: 1 or 2 buffers of STAGING_BUFFER_BYTES bytes in a warp's area.
 
 #pragma once
 
@@ -14,7 +13,7 @@ constexpr int STAGING_BUFFER_BYTES = 2048;
 constexpr int STAGING_ROWS = 16, STAGING_COLUMNS = STAGING_BUFFERS * STAGING_BUFFER_BYTES / (STAGING_ROWS * 4);
 
 // STAGING_ROWS x STAGING_COLUMNS accumulators of 4 bytes. Pieces of 16 bytes are permuted within a row, so that neither
-// the writes (8 bytes, 4 rows at a time) nor the reads (16 bytes, along rows) meet in a bank.
+// writes (8 bytes, 4 rows at a time) nor reads (16 bytes, along rows) have bank conflicts.
 template <class Accumulator> struct WarpStaging {
   static constexpr int BYTES = STAGING_ROWS * STAGING_COLUMNS * 4;
   Accumulator* area;
@@ -24,7 +23,7 @@ template <class Accumulator> struct WarpStaging {
     *reinterpret_cast<Pair*>(area + place(row, column)) = Pair{x, y};
   }
 
-  // COUNT neighbours from `column` on, which is a multiple of COUNT.
+  // Reads COUNT neighbours from `column` on, which is a multiple of COUNT.
   template <int COUNT> __device__ __forceinline__ void get(Accumulator (&values)[COUNT], u32 row, u32 column) const {
     constexpr int PIECE = COUNT < 4 ? COUNT : 4;
     struct alignas(4 * PIECE) Piece { Accumulator v[PIECE]; };
@@ -36,7 +35,7 @@ template <class Accumulator> struct WarpStaging {
     }
   }
 
-  // The place of one of them.
+  // The accumulator at a row and column.
   __device__ __forceinline__ Accumulator& at(u32 row, u32 column) const { return area[place(row, column)]; }
 
  private:

@@ -1,15 +1,15 @@
-// What a wgmma kernel does with its accumulators, chosen by the macro STORE:
+// How a wgmma kernel stores its accumulators, chosen by the macro STORE:
 //
-//     STORE_FUNCTOR   the functor stores (FunctorEpilogue; macro VECTOR; COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR:
-//                     of reductions on the way, see staged_reductions.cuh, NoOperator for none)
-//     STORE_MAP       the functor hands its result back, which is stored by tensor map (MapEpilogue; macros
-//                     OUTPUT_TYPE; OPERAND_TYPE: of a full-size operand that comes by tensor map too, OPERAND_BUFFERS
-//                     chunks ahead, 0 for none; the same operators, see epilogue_reductions.cuh)
-//     STORE_PIXELS    the same, where the output's rows are the pixels of an im2col map
-//     STORE_SLICE     they go to slice `split` of the workspace, and gemm/split_k_reduce.cu applies the epilogue
+//     STORE_FUNCTOR   the functor stores (FunctorEpilogue). Macros: VECTOR; COLUMN_OPERATOR, ROW_OPERATOR and
+//                     WHOLE_OPERATOR of the reductions (staged_reductions.cuh), NoOperator for none.
+//     STORE_MAP       the functor hands its result back, which is stored by tensor map (MapEpilogue). Macros:
+//                     OUTPUT_TYPE; OPERAND_TYPE of a full-size operand that comes by tensor map too, OPERAND_BUFFERS
+//                     chunks ahead (0 for no operand); the same operators (epilogue_reductions.cuh).
+//     STORE_PIXELS    as STORE_MAP, where the output's rows are the pixels of an im2col map
+//     STORE_SLICE     accumulators go to slice `split` of the workspace; gemm/split_k_reduce.cu applies the epilogue
 //
 // TRANSPOSED: the tile's rows are the output's columns; not with STORE_MAP or STORE_PIXELS.
-// A kernel includes this header after it has defined Tile and Map, the output's index space (output_map.cuh), has an
+// A kernel includes this header after it has defined Tile and Map, the output's index space (output_map.cuh). It has an
 // Epilogue::Output among its parameters, and makes an Epilogue in each consumer warp.
 
 #pragma once

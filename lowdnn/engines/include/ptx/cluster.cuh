@@ -1,4 +1,4 @@
-// Blocks of a thread block cluster: who they are, meeting points, each other's shared memory.
+// Blocks of a thread block cluster: their ranks, the cluster barrier, access to each other's shared memory.
 // Source: PTX ISA, barrier.cluster, mapa, ld.shared::cluster, st.async and the special registers, target sm_90.
 
 #pragma once
@@ -23,21 +23,21 @@ __device__ __forceinline__ u32 cluster_count() {
   return count;
 }
 
-// The place in block `rank` of what lies at a shared-memory address of this block.
+// The cluster address in block `rank` that corresponds to a shared-memory address of this block.
 __device__ __forceinline__ u32 cluster_address(u32 address, u32 rank) {
   u32 there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
   return there;
 }
 
-// 16 bytes to a block of the cluster, counted at a barrier of that block when they are there: both by cluster address.
+// Sends 16 bytes to a block of the cluster, counted on arrival at a barrier of that block; both by cluster address.
 __device__ __forceinline__ void store_async_16(u32 destination, u32 barrier, u32 x, u32 y, u32 z, u32 w) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
                :: "r"(destination), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier)
                : "memory");
 }
 
-// All threads of all blocks of the cluster, in two steps; what each wrote before the first, the others see after the
+// Cluster barrier of all threads of all blocks, in two steps: writes before the first step are visible to all after the
 // second.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -48,7 +48,7 @@ __device__ __forceinline__ void cluster_sync() {
   cluster_wait();
 }
 
-// What lies at the place of `own` in the shared memory of another block.
+// Loads from the shared memory of another block, at the offset that `own` has in this block's.
 __device__ __forceinline__ f32 load_of_block(const f32* own, u32 block) {
   f32 value;
   asm volatile(
@@ -66,7 +66,7 @@ __device__ __forceinline__ f64 load_of_block(const f64* own, u32 block) {
   return value;
 }
 
-// Stores at the place of `own` in the shared memory of another block.
+// Stores to the shared memory of another block, at the offset that `own` has in this block's.
 __device__ __forceinline__ void store_of_block(f32* own, u32 block, f32 value) {
   asm volatile("st.shared::cluster.f32 [%0], %1;"
                :: "r"(cluster_address(shared_address(own), block)), "f"(value) : "memory");

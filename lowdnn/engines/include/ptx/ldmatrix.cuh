@@ -1,6 +1,6 @@
 // ldmatrix and stmatrix: four 8 x 8 matrices of 16-bit elements between shared memory and one register each.
 //
-// Lane l gives the shared-memory address of 16 bytes: row l % 8 of matrix l / 8. It gets, of each matrix, row l / 4,
+// Lane l gives the shared-memory address of 16 bytes: row l % 8 of matrix l / 8. From each matrix it gets row l / 4,
 // bytes 4 * (l % 4) to + 3; transposed: column l / 4, elements 2 * (l % 4) and the next one down that column.
 // Source: PTX ISA, ldmatrix, target sm_75; stmatrix, target sm_90.
 

@@ -39,7 +39,7 @@ __device__ __forceinline__ void mbarrier_release_cluster(u32 barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
-// Arrives and lets the phase wait for `bytes` more bytes.
+// Arrives, and makes the phase wait for `bytes` more bytes.
 __device__ __forceinline__ void mbarrier_expect(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 }
@@ -53,7 +53,7 @@ __device__ __forceinline__ void mbarrier_wait(u32 barrier, u32 parity) {
       :: "r"(barrier), "r"(parity) : "memory");
 }
 
-// Sees what threads of other blocks of the cluster did before they arrived, too.
+// Waits for the phase, and acquires the writes of other blocks' threads before they arrived.
 __device__ __forceinline__ void mbarrier_wait_cluster(u32 barrier, u32 parity) {
   asm volatile(
       "{\n.reg .pred done;\n"

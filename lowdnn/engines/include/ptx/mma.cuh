@@ -4,7 +4,7 @@
 // Lane l holds, with g = l / 4 and t = l % 4 and 4-byte words of K:
 //   a[0] row g, word t   a[1] row g + 8, word t   a[2] row g, word t + 4   a[3] row g + 8, word t + 4
 //   b[0] column g, word t   b[1] column g, word t + 4
-//   d[0], d[1] row g, columns 2t, 2t + 1   d[2], d[3] the same of row g + 8
+//   d[0], d[1] row g, columns 2t, 2t + 1   d[2], d[3] row g + 8, columns 2t, 2t + 1
 // Source: PTX ISA, "Matrix multiply-accumulate operation using mma instruction", target sm_80.
 
 #pragma once
@@ -16,7 +16,7 @@ template <class T> struct Mma;
 template <> struct Mma<f16> {
   typedef f32 Accumulator;
 
-  // The word as the instruction wants it.
+  // The word in the format that the instruction reads.
   static __device__ __forceinline__ u32 operand(u32 word) { return word; }
 
   static __device__ __forceinline__ void apply(f32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
@@ -42,7 +42,7 @@ template <> struct Mma<bf16> {
   }
 };
 
-// fp32 operands are rounded to TF32 (10 fraction bits, ties away from zero); without it the hardware would truncate.
+// fp32 operands are rounded to TF32 (10 fraction bits, ties away from zero); the hardware alone would truncate.
 template <> struct Mma<f32> {
   typedef f32 Accumulator;
 

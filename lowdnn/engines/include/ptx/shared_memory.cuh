@@ -6,7 +6,7 @@
 
 __device__ __forceinline__ u32 shared_address(const void* pointer) { return u32(__cvta_generic_to_shared(pointer)); }
 
-// 16 bytes from registers to shared memory.
+// Stores 16 bytes from registers to shared memory.
 __device__ __forceinline__ void store_shared_16(u32 destination, u32 x, u32 y, u32 z, u32 w) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
                :: "r"(destination), "r"(x), "r"(y), "r"(z), "r"(w)

@@ -5,7 +5,8 @@
 // addresses in every block of the cluster whose bit is set in `blocks`. An im2col load names the base pixel of its
 // first row and the filter tap's offset; it goes on over as many pixels as the map says. What lies outside the tensor
 // is filled with zeros.
-// Stores read shared memory later: bulk_commit closes a group of them, bulk_wait_read waits until memory may be reused.
+// Stores read shared memory later: bulk_commit closes a group of stores, bulk_wait_read waits until they have read
+// theirs.
 // Source: PTX ISA, cp.async.bulk.tensor, target sm_90.
 
 #pragma once
@@ -21,7 +22,8 @@ __device__ __forceinline__ void prefetch(const TensorMap& map) {
 // Makes what this thread wrote to shared memory visible to copies that it starts, or that start after a barrier.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Orders this thread's plain accesses before its later copies, in any memory, and those before it the other way round.
+// Orders this thread's plain accesses to any memory before its later copies, and its earlier copies before later
+// accesses.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -32,13 +34,14 @@ template <int PENDING> __device__ __forceinline__ void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" :: "n"(PENDING) : "memory");
 }
 
-// `bytes` (a multiple of 16) from global to shared memory, for which the barrier waits already.
+// Copies `bytes` (a multiple of 16) from global to shared memory; the barrier already expects them.
 __device__ __forceinline__ void bulk_load(u32 to, const void* from, u32 bytes, u32 barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                :: "r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
-// `bytes` (a multiple of 16) from shared to global memory: stored, or added to the numbers there.
+// Copies `bytes` (a multiple of 16) from shared to global memory: bulk_store overwrites, bulk_add adds to the numbers
+// there.
 __device__ __forceinline__ void bulk_store(void* to, u32 from, u32 bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
                :: "l"(to), "r"(from), "r"(bytes) : "memory");
@@ -51,7 +54,7 @@ __device__ __forceinline__ void bulk_add(f32* to, u32 from, u32 bytes) {
 // ---- loads ----------------------------------------------------------------------------------------------------------
 
 // KIND: dimensions, state spaces and mode of the instruction. COORDINATES, OFFSETS: the operands %4... that the further
-// arguments bind; %3 is `blocks`, or holds its place.
+// arguments bind; %3 is `blocks`, or a placeholder.
 #define TMA_LOAD(KIND, COORDINATES, OFFSETS, ...)                                                                \
   if constexpr (BLOCKS > 1) {                                                                                    \
     asm volatile("cp.async.bulk.tensor." KIND ".mbarrier::complete_tx::bytes.multicast::cluster "                \

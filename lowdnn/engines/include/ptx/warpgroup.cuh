@@ -1,5 +1,5 @@
-// Warpgroups: four neighbouring warps that share wgmma instructions, registers handed from one to another, and barriers
-// of their own.
+// Warpgroups: four neighbouring warps that share wgmma instructions, registers that move between warpgroups, and named
+// barriers.
 // Source: PTX ISA, setmaxnreg, elect, barrier, target sm_90a.
 
 #pragma once
@@ -8,7 +8,8 @@
 
 constexpr int WARPGROUP_SIZE = 128;
 
-// Every warp of the warpgroup gives up or takes registers until each thread has COUNT (a multiple of 8, 24 to 256).
+// Called by every warp of a warpgroup: gives up or takes registers until each thread has COUNT (a multiple of 8, 24 to
+// 256).
 template <int COUNT> __device__ __forceinline__ void release_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT));
 }
@@ -16,8 +17,8 @@ template <int COUNT> __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT));
 }
 
-// A word that is the same in every thread of the warp, as the compiler then knows: it keeps what follows from it in
-// registers of the warp, which wgmma takes descriptors from.
+// A word that is equal in every thread of the warp; the shuffle lets the compiler know that. So it keeps values derived
+// from it in uniform registers, from which wgmma takes descriptors.
 __device__ __forceinline__ u32 uniform(u32 word) { return __shfl_sync(~0u, word, 0); }
 
 // True in one thread of the warp.
@@ -31,12 +32,12 @@ __device__ __forceinline__ bool elect_one() {
   return elected;
 }
 
-// `threads` threads (a multiple of 32) meet at the block's barrier `id` (1 to 15; 0 is __syncthreads).
+// Waits at the block's barrier `id` (1 to 15; 0 is __syncthreads) for `threads` threads, a multiple of 32.
 __device__ __forceinline__ void named_barrier(u32 id, u32 threads) {
   asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
 }
 
-// Counts this warp in at the barrier without waiting there.
+// Arrives at the barrier for this warp, without waiting there.
 __device__ __forceinline__ void named_barrier_arrive(u32 id, u32 threads) {
   asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory");
 }

@@ -9,16 +9,16 @@
 //
 // DEFINE_WGMMA_A_IN_REGISTERS(name, N, types) defines
 //     template <bool B_IS_N_MAJOR> void name(f32 (&d)[N / 2], const u32 (&a)[4], u64 b, bool accumulate)
-// for 16-bit types: a[i] of thread t is the two elements from row 16 * (t / 32) + t % 32 / 4 + 8 * (i % 2), column
-// 2 * (t % 4) + 8 * (i / 2) on. It must not be written between the wgmma_fence before the instruction and its
-// wgmma_wait. DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(name, N, K, types) defines it for other types, without the template
-// parameter: of fp8, a[i] is the four elements from column 4 * (t % 4) + 16 * (i / 2) on; of 32-bit types, the one in
-// row 16 * (t / 32) + t % 32 / 4 + 8 * (i % 2), column t % 4 + 4 * (i / 2).
+// for 16-bit types: a[i] of thread t is the two elements from row 16 * (t / 32) + t % 32 / 4 + 8 * (i % 2), column 2 *
+// (t % 4) + 8 * (i / 2) on. `a` must not be written between the wgmma_fence before the instruction and its wgmma_wait.
+// DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(name, N, K, types) defines it for other types, without the template parameter.
+// For fp8, a[i] is the four elements from column 4 * (t % 4) + 16 * (i / 2) on; for 32-bit types, the one in row 16 *
+// (t / 32) + t % 32 / 4 + 8 * (i % 2), column t % 4 + 4 * (i / 2).
 //
 // d[i] of thread t is the element in row 16 * (t / 32) + t % 32 / 4 + 8 * (i / 2 % 2), column 8 * (i / 4) + 2 * (t % 4)
 // + i % 2.
-// The instruction runs beside the program: wgmma_fence before the first one after d was touched, wgmma_commit to close
-// a group, wgmma_wait before d is read.
+// The instruction is asynchronous: wgmma_fence comes before the first one after d was touched, wgmma_commit closes a
+// group, wgmma_wait comes before d is read.
 // Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", target sm_90a.
 
 #pragma once
@@ -31,15 +31,15 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory");
 }
 
-// Behind a wgmma_wait: keeps the compiler from moving what it does with an accumulator's bits before it.
+// Keeps the compiler from moving operations on an accumulator's bits to before the wgmma_wait that precedes this call.
 __device__ __forceinline__ void hold(f32& accumulator) { asm volatile("" : "+f"(accumulator)); }
 __device__ __forceinline__ void hold(i32& accumulator) { asm volatile("" : "+r"(accumulator)); }
 
 // The matrix descriptor of an operand in swizzled rows of ROW_BYTES (128 or 64) at a 1024-byte aligned address.
 //
-// K-major: rows along k, 8 rows make a group; K further on is +32 bytes. MN-major: rows of 64 elements (128 bytes)
-// along m or n, one for each k; 8 of them make a group, `block_bytes` lie between blocks of 64 elements; K further on
-// (16 rows) is +2048 bytes.
+// K-major: rows run along k, and 8 rows make a group; the next K adds 32 bytes. MN-major: rows of 64 elements (128
+// bytes) run along m or n, one for each k, and 8 rows make a group. Blocks of 64 elements lie `block_bytes` from one to
+// the next; the next K (16 rows) adds 2048 bytes.
 template <int ROW_BYTES = 128> __device__ __forceinline__ u64 swizzled_operand(u32 address, u32 block_bytes = 16) {
   static_assert(ROW_BYTES == 128 || ROW_BYTES == 64, "swizzles over 128 and 64 bytes");
   constexpr u64 SWIZZLE = 128 / ROW_BYTES;

@@ -1,12 +1,12 @@
-// The sum of the parts of k of a tile, each of which a block of a cluster has computed. A block gets the sum for its
+// The sum of a tile's parts along k, each of which one block of a cluster has computed. A block gets the sum for its
 // share of the tile's columns, so that all blocks store.
 //
-// A thread holds the same places of the tile in every block: it sends each other block that one's share of its
-// accumulators, to the thread with its own number, and adds up its own and what it is sent in the order of the blocks,
-// so that equal inputs give equal bits. A warp waits for the warps of its number only.
+// A thread holds the same positions of the tile in every block. It sends each other block that block's share of its
+// accumulators, to the thread of the same number. Then it adds its own and the received accumulators in the order of
+// the blocks, so that equal inputs give equal bits. A warp waits only for the warps of its number.
 //
-// Each consumer warp has two barriers: `full` ends a phase when the accumulators of all others are there, `empty` when
-// all others have read what this warp sent.
+// Each consumer warp has two barriers: a phase of `full` ends when the accumulators of all other blocks have arrived, a
+// phase of `empty` when all other blocks have read what this warp sent.
 
 #pragma once
 
@@ -14,21 +14,22 @@
 #include "include/ptx/mbarrier.cuh"
 #include "include/ptx/shared_memory.cuh"
 
-// WARPS: of a block, its first ones, with PARTS x COLUMNS / 2 accumulators of each thread. BLOCKS: of the cluster.
+// WARPS: the block's first warps, whose threads have PARTS x COLUMNS / 2 accumulators each. BLOCKS: blocks of the
+// cluster.
 template <class Accumulator, int PARTS, int COLUMNS, int WARPS, int BLOCKS> struct ClusterSum {
   static constexpr int SHARE = COLUMNS / BLOCKS;  // columns of one block
   static_assert(SHARE * BLOCKS == COLUMNS && SHARE % 8 == 0, "shares of whole blocks of 8 columns");
-  static constexpr int QUADS = PARTS * SHARE / 8;  // of accumulators of a thread, in one share
-  static constexpr u32 QUAD_BYTES = 16, SLOT_BYTES = QUADS * WARP_SIZE * QUAD_BYTES;  // a warp's, of one share
+  static constexpr int QUADS = PARTS * SHARE / 8;  // groups of 4 accumulators of a thread, in one share
+  static constexpr u32 QUAD_BYTES = 16, SLOT_BYTES = QUADS * WARP_SIZE * QUAD_BYTES;  // one share of a warp
   static constexpr int WARP_BYTES = (BLOCKS - 1) * SLOT_BYTES, AREA_BYTES = WARPS * WARP_BYTES;
   static constexpr int WARP_BARRIER_BYTES = 2 * MBARRIER_BYTES;
   static constexpr int BARRIER_BYTES = BLOCKS > 1 ? WARPS * WARP_BARRIER_BYTES : 0;
 
-  const u32 rank;  // of this block
+  const u32 rank;  // rank of this block
   const u32 area, full, empty;
   u32 parity = 0;
 
-  // One thread, before the blocks of the cluster meet.
+  // Called by one thread, before the cluster barrier at the kernel's start.
   static __device__ __forceinline__ void init_barriers(u32 barriers) {
     for (int warp = 0; warp < WARPS; ++warp) {
       mbarrier_init(barriers + warp * WARP_BARRIER_BYTES, 1);
@@ -40,7 +41,7 @@ template <class Accumulator, int PARTS, int COLUMNS, int WARPS, int BLOCKS> stru
       : rank(rank), area(areas + threadIdx.x / WARP_SIZE * WARP_BYTES),
         full(barriers + threadIdx.x / WARP_SIZE * WARP_BARRIER_BYTES), empty(full + MBARRIER_BYTES) {}
 
-  // Block `block`'s share of d.
+  // Copies block `block`'s share of d.
   static __device__ __forceinline__ void take(const Accumulator (&d)[PARTS][COLUMNS / 2], u32 block,
                                               Accumulator (&share)[PARTS][SHARE / 2]) {
 #pragma unroll
@@ -51,7 +52,7 @@ template <class Accumulator, int PARTS, int COLUMNS, int WARPS, int BLOCKS> stru
     }
   }
 
-  // All threads of the warp: this block's share of the sum of all blocks' d.
+  // Called by all threads of the warp: computes this block's share of the sum of all blocks' d.
   __device__ __forceinline__ void add(const Accumulator (&d)[PARTS][COLUMNS / 2],
                                       Accumulator (&sum)[PARTS][SHARE / 2]) {
     const u32 lane = threadIdx.x % WARP_SIZE;
@@ -97,7 +98,7 @@ template <class Accumulator, int PARTS, int COLUMNS, int WARPS, int BLOCKS> stru
  private:
   struct alignas(QUAD_BYTES) Quad { Accumulator v[4]; };
 
-  // Where block `to` has this thread's accumulators of block `from`.
+  // Address in block `to` for this thread's accumulators of block `from`.
   __device__ __forceinline__ u32 slot(u32 from, u32 to) const {
     return area + (from - (from > to)) * SLOT_BYTES + threadIdx.x % WARP_SIZE * QUAD_BYTES;
   }

@@ -15,7 +15,7 @@
 #include "include/ptx/mma.cuh"
 
 constexpr int CHUNK_BYTES = 16;
-constexpr int STEP_BYTES = 32;  // of K in one mma.sync
+constexpr int STEP_BYTES = 32;  // bytes of K in one mma.sync
 
 template <class T, int EXTENT_, int DEPTH_, bool K_MAJOR_> struct OperandTile {
   static constexpr int EXTENT = EXTENT_;

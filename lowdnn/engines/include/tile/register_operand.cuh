@@ -1,9 +1,9 @@
-// A of a wgmma tile by way of registers: the tensor as it lies in memory, through a functor, to the tensor cores.
+// Operand A of a wgmma tile through registers: elements in memory pass through a functor on their way to the tensor
+// cores.
 //
-// A stage holds the elements of A's rows as they are in memory, 64 of k each. A warp reads those of its 16 rows in
-// pairs along k, in the order in which wgmma takes them from registers, and Functor (codegen, vector axis k) turns each
-// pair into elements of the multiplication's type. It does so for one stage while the tensor cores work on the one
-// before.
+// A stage holds the elements of A's rows as they are in memory, 64 of k each. A warp reads its 16 rows in pairs along
+// k, in the order in which wgmma takes A from registers. Functor (codegen, vector axis k) converts each pair to the
+// multiplication's type; it does so for one stage while the tensor cores multiply the stage before.
 
 #pragma once
 
@@ -15,15 +15,15 @@
 
 constexpr int REGISTER_STAGE_K = 64;
 
-// EXTENT rows of 64 elements of one or two bytes, as a tensor map with a swizzle over whole rows brings them.
+// EXTENT rows of 64 elements of one or two bytes, in the layout of a tensor map whose swizzle spans a whole row.
 template <class Raw, int EXTENT> struct RawStage {
   static constexpr bool MN_MAJOR = false;
   static constexpr int STEPS = REGISTER_STAGE_K / 16;
-  static constexpr int ROW_BYTES = STAGE_ROW_BYTES;  // of the elements that are multiplied
+  static constexpr int ROW_BYTES = STAGE_ROW_BYTES;  // bytes of a row's converted elements
   static constexpr int RAW_ROW_BYTES = REGISTER_STAGE_K * sizeof(Raw), BYTES = EXTENT * RAW_ROW_BYTES;
   static_assert(sizeof(Raw) <= 2, "one or two bytes");
 
-  // The pairs of a warp's 16 rows, 16 elements of k from step * 16 on: word i is that of fragment register i.
+  // Loads the pairs of a warp's 16 rows, 16 elements of k from step * 16 on: words[i] is for fragment register i.
   static __device__ __forceinline__ void load(u32 (&words)[4], u32 rows, u32 step) {
     const u32 lane = threadIdx.x % WARP_SIZE;
     if constexpr (sizeof(Raw) == 2) {
@@ -39,7 +39,7 @@ template <class Raw, int EXTENT> struct RawStage {
   }
 };
 
-// lines: of the operand in the functor's index space.  depth: where its vector axis ends.
+// lines: the operand's lines in the functor's index space. depth: the end of its vector axis.
 template <class Functor> struct ConvertedInput {
   u32 lines;
   i32 depth;
@@ -47,15 +47,15 @@ template <class Functor> struct ConvertedInput {
 };
 
 // multiply(d, a, b, accumulate) is a wgmma with A in registers.
-// Lines say where the two rows of a thread and the elements of a stage lie in the functor's index space:
-//     void place(int i, u32 row, i64 (&coordinate)[RANK])    row i of the thread, a row of the tile's product
-//     i32 column() const                                     of the stage's first element, along the vector axis
-//     bool reads(int i) const                                whether row i reads this stage: where not, it has zeros
-//     void advance()                                         to the next stage
-// Rows beyond the last one give results that nobody stores, but their places must exist.
+// Lines locates a thread's two rows and a stage's elements in the functor's index space:
+//     void place(int i, u32 row, i64 (&coordinate)[RANK])    locates the thread's row i, the product's row `row`
+//     i32 column() const                                     the stage's first element along the vector axis
+//     bool reads(int i) const                                whether row i reads this stage; otherwise it has zeros
+//     void advance()                                         moves on to the next stage
+// Rows beyond the last one give results that are never stored, but their coordinates must exist.
 //
-// SAME_LOADS: whether what the functor loads is the same for all rows. ENDS_EARLY: whether the last stage may end with
-// elements that do not exist; the functor may make anything of their zeros, so they are zeroed once more.
+// SAME_LOADS: whether the functor loads the same for all rows. ENDS_EARLY: whether the last stage may end with elements
+// that do not exist; the functor may turn their zeros into anything, so its results are zeroed again.
 template <class Tile, class Functor, class Multiply, bool SAME_LOADS, bool ENDS_EARLY> struct RegisterOperand {
   typedef typename Tile::Accumulator Accumulator;
   typedef typename Functor::Handed0 Raw;
@@ -70,7 +70,7 @@ template <class Tile, class Functor, class Multiply, bool SAME_LOADS, bool ENDS_
   const Input& input;
   const Multiply multiply = {};
 
-  // `lines`: at the tile's first stage. See TileWgmma::consume_by.
+  // Sums over a tile's stages. lines: at the tile's first stage. See TileWgmma::consume_by.
   template <class Lines, class Issued>
   __device__ __forceinline__ void sum(Accumulator (&d)[1][Tile::COLUMNS / 2], const TileWork& work, Lines lines,
                                       u32 first_row, typename Tile::Position& at, const Issued& issued) const {
@@ -82,7 +82,7 @@ template <class Tile, class Functor, class Multiply, bool SAME_LOADS, bool ENDS_
       lines.place(i, work.row + row + threadIdx.x % WARP_SIZE / 4 + 8 * i, coordinate);
       cursors[i] = Functor::cursor(input.arguments, coordinate);
     }
-    // Two sets of fragments in turn: the tensor cores read one while the other is written.
+    // Two sets of fragments alternate: the tensor cores read one while the other is written.
     Fragments even, odd;
     u32 stage;
     fetch(even, cursors, row, lines, at);
@@ -108,12 +108,12 @@ template <class Tile, class Functor, class Multiply, bool SAME_LOADS, bool ENDS_
   }
 
  private:
-  // The fragments of the stage at `at` and `lines`, of the 16 rows from `row` on.
+  // Fetches the fragments of the stage at `at` and `lines`, for the 16 rows from `row` on.
   template <class Lines>
   __device__ __forceinline__ void fetch(Fragments& a, const typename Functor::Cursor (&cursors)[2], u32 row,
                                         const Lines& lines, const typename Tile::Position& at) const {
     const i32 first = lines.column() + threadIdx.x % 4 * 2;
-    // What repeats does not wait for the stage.
+    // Loads of broadcast operands do not wait for the stage.
     typename Functor::template Loaded<2> loaded[2 * STEPS][LOADED_ROWS];
 #pragma unroll
     for (int i = 0; i < 2 * STEPS; ++i) {
@@ -136,7 +136,7 @@ template <class Tile, class Functor, class Multiply, bool SAME_LOADS, bool ENDS_
         a[step][i] = reads[i % 2] ? word : 0;
       }
     }
-    // Keeps the compiler from moving arithmetic behind the wgmma_fence that makes these registers ready.
+    // Keeps the compiler from moving arithmetic to after the wgmma_fence that makes these registers ready.
 #pragma unroll
     for (int i = 0; i < 4 * STEPS; ++i) asm volatile("" : "+r"(a[i / 4][i % 4]));
   }
@@ -171,7 +171,7 @@ template <class Tile, class Functor, class Multiply, bool SAME_LOADS, bool ENDS_
   }
 };
 
-// The rows of one of a batch's products, in an index space of (batch axes, rows, k).
+// Rows of one product of a batch, in an index space of (batch axes, rows, k).
 template <int AXES> struct MatrixLines {
   i64 batch[AXES];
   u32 lines;

@@ -2,8 +2,9 @@
 //
 // Rows are rows of A or columns of B. Rows past the end and k past the end become zeros: nothing outside the matrix is
 // read, and the tail of K adds nothing.
-// ACCESS_BYTES is what the base address and the extent and stride along memory are multiples of, in bytes: 16, 8 or 4
-// are copied by cp.async, below that elements one by one. So a piece of ACCESS_BYTES exists as a whole or not at all.
+// ACCESS_BYTES: the base address, and the extent and stride along memory, are multiples of so many bytes. 16, 8 or 4
+// bytes are copied by cp.async; with fewer, elements are copied one by one. So a piece of ACCESS_BYTES exists as a
+// whole or not at all.
 
 #pragma once
 
@@ -16,13 +17,14 @@ __device__ __forceinline__ u32 bits_of(i8 x) { return u8(x); }
 
 template <class T, class Tile, int ACCESS_BYTES, int THREADS> struct StridedOperand {
   static constexpr int CHUNK = CHUNK_BYTES / int(sizeof(T));
-  static constexpr int PIECES = CHUNK_BYTES / ACCESS_BYTES;  // of one chunk
+  static constexpr int PIECES = CHUNK_BYTES / ACCESS_BYTES;  // pieces of one chunk
   static constexpr int PIECE = ACCESS_BYTES / int(sizeof(T));
   static constexpr int ROW_STEP = THREADS / Tile::CHUNKS;  // memory rows that the block copies at once
-  static constexpr int COPIES = Tile::ROWS / ROW_STEP;     // of each thread
+  static constexpr int COPIES = Tile::ROWS / ROW_STEP;  // copies of each thread for one stage
   static_assert(THREADS % Tile::CHUNKS == 0 && COPIES * ROW_STEP == Tile::ROWS && COPIES >= 1, "whole rows each");
 
-  // matrix: the operand's element (first row of the tile, first k).  rows, depth: how many rows and k exist from there.
+  // matrix: the operand's element (first row of the tile, first k). rows, depth: rows and elements of k that exist from
+  // there on.
   __device__ __forceinline__ StridedOperand(const T* matrix, i64 stride, i32 rows, i32 depth)
       : row(threadIdx.x / Tile::CHUNKS), chunk(threadIdx.x % Tile::CHUNKS), step(stride * ROW_STEP) {
     source = matrix + row * stride + chunk * CHUNK;
@@ -31,7 +33,7 @@ template <class T, class Tile, int ACCESS_BYTES, int THREADS> struct StridedOper
     along = (Tile::K_MAJOR ? depth : rows) - i32(chunk) * CHUNK;
   }
 
-  // Where its first copy comes from.
+  // Address of this thread's first copy.
   __device__ __forceinline__ u64 place() const { return u64(source); }
 
   // Issues part `part` of `parts` of the next k tile's copies.

@@ -30,8 +30,8 @@ struct TileMma {
   static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0, "a warp's part is a multiple of 16 x 16");
   static_assert(STEPS >= 2 && RING >= 2, "the pipeline reads one step ahead and loads one tile ahead");
 
-  // Whether nothing is copied or read past the last tile. Where warps have much to multiply, that costs less than the
-  // branches around it; where they have little, it would be waited for.
+  // Whether nothing is copied or read past the last tile. For warps with many multiplications such copies cost less
+  // than branches around them; warps with few would have to wait for them.
   static constexpr bool STOPS = WARP_M * WARP_N == 16 * 16;
 
   Accumulator accumulator[BLOCKS_M][2 * BLOCKS_N][4];
@@ -109,7 +109,7 @@ struct TileMma {
     }
   }
 
-  // Part `part` of BLOCKS_M of the fragments of a step.
+  // Reads part `part` of BLOCKS_M of a step's fragments.
   __device__ __forceinline__ void read_part(const ReaderA& reader_a, const ReaderB& reader_b, u32 stage, int step,
                                             int part) {
     reader_a.read(fragment_a[step % 2][part], stage, part, step);
@@ -119,7 +119,7 @@ struct TileMma {
     }
   }
 
-  // Odd rows go backwards, so that the operands in the register cache are used again.
+  // Odd rows go backwards (serpentine order), so that operands in the register cache are reused.
   __device__ __forceinline__ void multiply_row(int parity, int i) {
 #pragma unroll
     for (int count = 0; count < 2 * BLOCKS_N; ++count) {

@@ -1,7 +1,8 @@
 // Loaders of a matrix operand for the main loop of tile_wgmma.cuh: boxes of a tiled tensor map.
 //
-// The map's dimensions are (contiguous dimension, other dimension, batch axes, the last one first). Where several
-// blocks of the cluster compute with the same rows of an operand, each loads one part of a stage and sends it to all.
+// The map's dimensions are (contiguous dimension, other dimension, batch axes from the last to the first). Where
+// several blocks of the cluster compute with the same rows of an operand, each loads one part of a stage and sends it
+// to all.
 
 #pragma once
 
@@ -27,12 +28,12 @@ template <int CLUSTER_ROWS> __device__ __forceinline__ Share share_of_b(u32 rank
 // The axes that make up the batches of a product.
 template <int AXES> struct BatchAxes { Divider extent[AXES]; };
 
-// Rows or columns in a box of a K-major operand, of which a block loads so many: a box has at most 256.
+// Rows or columns in a box of a K-major operand, of which a block loads `own`: a box has at most 256.
 constexpr int boxed_lines(int own) { return own > 256 ? own / 2 : own; }
 
-// IS_A: the EXTENT rows of a tile, otherwise its EXTENT columns. SHARERS blocks load a part of each stage: EXTENT /
-// SHARERS lines of a K-major one in boxes of (128 bytes of k, BOX), all lines of an MN-major one at K / SHARERS
-// elements of k in boxes of (64 elements, OWN_K).
+// IS_A: the operand has the tile's EXTENT rows, otherwise its EXTENT columns. SHARERS blocks load a part of each stage.
+// K-major: EXTENT / SHARERS lines, in boxes of (128 bytes of k, BOX lines). MN-major: all lines of K / SHARERS elements
+// of k, in boxes of (64 elements, OWN_K).
 template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES> struct TiledOperand {
   static constexpr int OWN = EXTENT / SHARERS;
   static constexpr int BOX = boxed_lines(OWN), OWN_K = K / SHARERS;

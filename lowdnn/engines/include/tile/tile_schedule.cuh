@@ -9,7 +9,7 @@
 #include "include/math/division.cuh"
 
 // One tile of work: its first row and column in the product of `batch`, and its k blocks, part `split` of all.
-// is_shared: the other blocks of the cluster have the other k blocks of that part.
+// is_shared: the other blocks of the cluster compute the other k blocks of that part.
 struct TileWork {
   u32 row, column, batch, split;
   i32 first_block, blocks;
@@ -23,11 +23,11 @@ struct TileWork {
 // clusters. group: rows of clusters that are walked together, column by column.
 //
 // With CLUSTER_DEPTH > 1 a cluster has that many blocks, which do not share operands. Each of the first `whole` items
-// is a tile for every one of them; each later item is one tile, whose k blocks they share, none of them without any.
-// So whole tiles can fill the turns in which there is one for every block of the device; the rest is spread over all.
+// is one tile for every block; each later item is one tile whose k blocks they share, at least one block each. So whole
+// tiles fill the waves that have one for every block of the device; the remaining tiles are spread over all blocks.
 template <int ROWS, int COLUMNS, int CLUSTER_ROWS, int CLUSTER_COLUMNS, int CLUSTER_DEPTH = 1> struct TileSchedule {
   static_assert(CLUSTER_DEPTH == 1 || CLUSTER_ROWS * CLUSTER_COLUMNS == 1, "a cluster shares operands or k");
-  Divider tiles, group_tiles;  // of one product; of one group of rows
+  Divider tiles, group_tiles;  // tiles of one product; tiles of one group of rows
   u32 items, batches;
   u32 tile_rows, group;
   i32 k_blocks, split_blocks;
@@ -55,18 +55,18 @@ template <int ROWS, int COLUMNS, int CLUSTER_ROWS, int CLUSTER_COLUMNS, int CLUS
   }
 };
 
-// One tile of work, and the class of products that it belongs to.
+// One tile of work, and its class of products.
 struct ClassWork : TileWork {
   u32 product_class;
 };
 
-// The schedules of CLASSES classes of products, one after the other, the one with the longest items first. Clusters take
-// their turns to and fro, up to the last one: who has had a long item before gets a short one.
+// The schedules of CLASSES classes of products, the one with the longest items first. Clusters take items in serpentine
+// order, counted back from the last wave: a cluster that has had a long item gets a short one.
 template <class One, int CLASSES> struct ClassSchedule {
   One classes[CLASSES];
-  u32 first[CLASSES];  // item of each class
+  u32 first[CLASSES];  // first item of each class
   u32 items;
-  Divider clusters;  // of the grid
+  Divider clusters;  // clusters of the grid
   u32 last_turn;
 
   __device__ __forceinline__ ClassWork work(u32 item, u32 rank) const {

@@ -47,10 +47,10 @@ template <class T, int ROWS, int COLUMNS, int DEPTH> struct SimtTile {
     }
   }
 
-  // The tile's row of this thread's `r`-th row, 0 <= r < THREAD_ROWS.
+  // The row in the tile of this thread's `r`-th row, 0 <= r < THREAD_ROWS.
   __device__ __forceinline__ int row(int r) const { return first_row + (r / GROUP) * LANES_ROWS * GROUP + r % GROUP; }
 
-  // The tile's first column of this thread's `run`-th run of GROUP columns, 0 <= run < RUNS.
+  // The first column in the tile of this thread's `run`-th run of GROUP columns, 0 <= run < RUNS.
   __device__ __forceinline__ int column(int run) const { return first_column + run * LANES_COLUMNS * GROUP; }
 
   // Adds the products of one buffer to the accumulators.
@@ -92,7 +92,7 @@ template <class T, int ROWS, int COLUMNS, int DEPTH> struct SimtTile {
     T v[16 / sizeof(T)];
   };
 
-  // GROUP elements from shared memory, 16 bytes at a time.
+  // Reads GROUP elements from shared memory, 16 bytes at a time.
   static __device__ __forceinline__ void read_run(const T* from, T* to) {
     constexpr int WIDTH = 16 / sizeof(T);
 #pragma unroll

@@ -1,10 +1,10 @@
 // The main loop that every wgmma engine shares: D[ROWS, COLUMNS] = sum over k blocks of A block * B block^T.
 //
-// Blocks are persistent and their warps specialised: one warpgroup's first warp loads, the others multiply and store.
-// Operands go through a ring of RING shared-memory stages, each a row of bytes along k: the producer waits until a
-// stage is empty, tells its `full` barrier how many bytes to expect and starts the copies; consumers wait for `full`,
-// multiply, and arrive at `empty`. The ring runs on from tile to tile, so that the next tile's operands arrive during
-// an epilogue.
+// Blocks are persistent and their warps specialised: one thread of one warpgroup loads, the other warpgroups multiply
+// and store. Operands go through a ring of RING shared-memory stages, each with a row of bytes along k. The producer
+// waits until a stage is empty, makes its `full` barrier expect the stage's bytes and starts the copies; consumers wait
+// for `full`, multiply, and arrive at `empty`. The ring runs on from tile to tile, so that the next tile's operands
+// arrive during an epilogue.
 //
 // The consumers are TEAMS teams of TEAM_WARPGROUPS warpgroups. One team works on every tile, its warpgroups on
 // different rows of it ("cooperative"); two teams take turns, so that one multiplies while the other stores
@@ -17,16 +17,16 @@
 // With CLUSTER_DEPTH > 1 that many blocks of a cluster may compute parts of k of the same tile, and each stores the sum
 // for its share of the columns (cluster_sum.cuh). They share no operands.
 //
-// Where all tiles have the same rows and the same k blocks, A may stay in shared memory, or, KEEPS_B, B where they have
-// the same columns: KEPT_BLOCKS k blocks of it, which are loaded once and lie before the ring. Not with clusters.
+// Where all tiles have the same rows and the same k blocks, A may stay resident in shared memory; with KEEPS_B it is B,
+// where all tiles have the same columns. Its KEPT_BLOCKS k blocks are loaded once and lie before the ring. Clusters do
+// not allow it.
 //
 // A loader brings one operand's stages:
-//     void begin(const TileWork& work)                       the tile whose k blocks come next, as the schedule gives
-// it
-//     void load(u32 stage_address, u32 full_barrier)         the copies of the next k block
+//     void begin(const TileWork& work)                   the tile whose k blocks come next, as the schedule gives it
+//     void load(u32 stage_address, u32 full_barrier)     the copies of the next k block
 // multiply(d, a, b, accumulate) is the wgmma of the engine's types on two matrix descriptors. epilogue.begin(work,
-// first_row) is called before a tile's multiplications, epilogue.end(d, work, first_row) takes a warpgroup's
-// accumulators d[PARTS][COLUMNS / 2], the tile's rows from first_row on; both for StoredTile's columns.
+// first_row) is called before a tile's multiplications; epilogue.end(d, work, first_row) takes a warpgroup's
+// accumulators d[PARTS][COLUMNS / 2], the tile's rows from first_row on. Both see the columns of StoredTile.
 
 #pragma once
 
@@ -39,19 +39,19 @@
 
 constexpr int STAGE_ROW_BYTES = 128;
 
-// Lines of a stage for so many rows or columns of a tile: an MN-major operand comes in whole blocks of 64 elements.
+// Lines of a stage for `extent` rows or columns of a tile: an MN-major operand comes in whole blocks of 64 elements.
 constexpr int stage_lines(int extent, bool is_mn_major) { return is_mn_major ? (extent + 63) / 64 * 64 : extent; }
 
 // One operand's part of a stage: LINES rows or columns, ROW_BYTES along k (MN-major: blocks of 64 elements).
 //
-// With TAPS > 1 a stage serves that many taps of a filter, each with its own k: the tile's rows or columns of a tap lie
-// DISTANCE lines further on than those of the tap before it. Pixels that several taps see are there once.
+// With TAPS > 1 a stage serves that many taps of a filter, each with its own k: a tap's rows or columns lie DISTANCE
+// lines after those of the tap before it, so that pixels that several taps read are stored once.
 template <class T, int LINES, bool MN_MAJOR_, int TAPS = 1, int DISTANCE = 0,
                                                         int ROW_BYTES_ = STAGE_ROW_BYTES>
 struct OperandStage {
   static constexpr bool MN_MAJOR = MN_MAJOR_;
   static constexpr int ROW_BYTES = ROW_BYTES_, TAP_LINES = LINES / TAPS;
-  static constexpr int BLOCK_BYTES = 64 * ROW_BYTES;  // 64 elements of m or n at all of k
+  static constexpr int BLOCK_BYTES = 64 * ROW_BYTES;  // 64 elements of m or n at all k of a stage
   static constexpr int BYTES = LINES * ROW_BYTES, COPIED_BYTES = BYTES;
   static constexpr int TAP_STEPS = ROW_BYTES / 32, STEPS = TAPS * TAP_STEPS;
   static_assert(BYTES % 1024 == 0, "whole swizzle patterns");
@@ -63,15 +63,15 @@ struct OperandStage {
     else return swizzled_operand<ROW_BYTES>(address);
   }
 
-  // What is added to a descriptor for the rows from `first` (a multiple of 64) and the steps of k from `step` on.
+  // Offset in a descriptor of the rows from `first` (a multiple of 64) and the steps of k from `step` on.
   static constexpr u64 offset(int first, int step) {
     const int line = first + step / TAP_STEPS * DISTANCE;
     return u64(line * ROW_BYTES + step % TAP_STEPS * (MN_MAJOR ? 2048 : 32)) >> 4;
   }
 };
 
-// Columns in blocks of 64 that are neighbouring taps of a filter: all read the same PIXELS rows of 128 bytes, each
-// DISTANCE rows further on than the one before it.
+// Columns in blocks of 64, one block for each of several neighbouring taps of a filter: all read the same PIXELS rows
+// of 128 bytes, each tap from DISTANCE rows after the tap before it.
 template <int PIXELS, int DISTANCE> struct TapStage {
   static constexpr bool MN_MAJOR = true;
   static constexpr int BYTES = PIXELS * STAGE_ROW_BYTES, COPIED_BYTES = BYTES;
@@ -83,7 +83,7 @@ template <int PIXELS, int DISTANCE> struct TapStage {
   static constexpr u64 offset(int, int step) { return u64(step * 2048) >> 4; }
 };
 
-// Where a producer or consumer stands in the ring.
+// Position of a producer or consumer in the ring.
 template <int RING> struct RingPosition {
   u32 stage = 0, parity = 0;
 
@@ -115,14 +115,14 @@ struct TileWgmma {
   static constexpr int SHARERS = CLUSTER_ROWS * CLUSTER_COLUMNS, CLUSTER = SHARERS * CLUSTER_DEPTH;
   static constexpr int CONSUMER_WARPS = TEAMS * TEAM_WARPGROUPS * 4;
   static constexpr int THREADS = (1 + TEAMS * TEAM_WARPGROUPS) * WARPGROUP_SIZE;
-  static constexpr int PARTS = ROWS / (64 * TEAM_WARPGROUPS);  // of 64 rows, of one warpgroup
+  static constexpr int PARTS = ROWS / (64 * TEAM_WARPGROUPS);  // parts of 64 rows of one warpgroup
   static constexpr int WARPGROUP_ROWS = PARTS * 64;
   static constexpr int K = StageA_::ROW_BYTES / int(sizeof(T)), STEPS = StageA_::STEPS;
   typedef StageA_ StageA;
   typedef StageB_ StageB;
   static constexpr bool ANY_IS_RESIDENT = KEPT_BLOCKS > 0;
   static constexpr bool A_IS_RESIDENT = ANY_IS_RESIDENT && !KEEPS_B, B_IS_RESIDENT = ANY_IS_RESIDENT && KEEPS_B;
-  static constexpr int KEPT_BYTES = KEEPS_B ? StageB::BYTES : StageA::BYTES;  // of a k block
+  static constexpr int KEPT_BYTES = KEEPS_B ? StageB::BYTES : StageA::BYTES;  // bytes of one resident k block
   static constexpr int RESIDENT_BYTES = KEPT_BLOCKS * KEPT_BYTES;
   static constexpr int STAGE_A_BYTES = A_IS_RESIDENT ? 0 : StageA::BYTES;
   static constexpr int STAGE_BYTES = STAGE_A_BYTES + (B_IS_RESIDENT ? 0 : StageB::BYTES);
@@ -134,12 +134,12 @@ struct TileWgmma {
   static_assert(!ANY_IS_RESIDENT || CLUSTER == 1, "a resident operand is not shared");
   typedef TileSchedule<ROWS, COLUMNS, CLUSTER_ROWS, CLUSTER_COLUMNS, CLUSTER_DEPTH> Schedule;
   typedef RingPosition<RING> Position;
-  static constexpr u32 FREE_BARRIER = 8;  // the first named barrier that neither turns nor epilogue_reductions.cuh use
+  static constexpr u32 FREE_BARRIER = 8;  // the first named barrier that teams and epilogue_reductions.cuh do not use
   static_assert(ROWS % (64 * TEAM_WARPGROUPS) == 0, "whole parts of 64 rows for each warpgroup");
 
   u32 resident, stages, full, empty, resident_full;  // shared-memory addresses
 
-  // All threads: SHARED_BYTES at `shared` (1024-byte aligned), the barriers at `barriers`.
+  // Called by all threads. SHARED_BYTES bytes lie at `shared` (1024-byte aligned), the barriers at `barriers`.
   __device__ __forceinline__ TileWgmma(u32 shared, u32 barriers)
       : resident(shared), stages(shared + RESIDENT_BYTES), full(barriers), empty(barriers + RING * MBARRIER_BYTES),
         resident_full(barriers + 2 * RING * MBARRIER_BYTES) {
@@ -159,7 +159,7 @@ struct TileWgmma {
   // This block's rank among those that share operands.
   static __device__ __forceinline__ u32 sharer() { return SHARERS > 1 ? cluster_rank() : 0; }
 
-  // One thread: loads the k blocks of all this block's tiles, the first once the kernel before this one has ended.
+  // Called by one thread: loads the k blocks of all this block's tiles, the first once the previous kernel has ended.
   template <class AnySchedule, class LoaderA, class LoaderB>
   __device__ __forceinline__ void produce(const AnySchedule& schedule, LoaderA& load_a, LoaderB& load_b) const {
     Position at;
@@ -186,10 +186,10 @@ struct TileWgmma {
     }
   }
 
-  // A consumer warpgroup, `index` of all: multiplies and stores its part of this block's tiles.
+  // Called by consumer warpgroup number `index`: multiplies and stores its part of this block's tiles.
   //
-  // IS_PROMOTED: each stage is summed apart and then added to the tile's sum, for types of which the tensor cores keep
-  // fewer bits of a sum than the accumulators have (fp8). It takes twice the registers.
+  // IS_PROMOTED: each stage is summed separately and then added to the tile's sum, for types whose sums have fewer bits
+  // in the tensor cores than in the accumulators (fp8). It takes twice the registers.
   template <bool IS_PROMOTED = false, class AnySchedule, class Multiply, class Epilogue>
   __device__ __forceinline__ void consume(const AnySchedule& schedule, u32 index, const Multiply& multiply,
                                           Epilogue& epilogue) const {
@@ -200,8 +200,8 @@ struct TileWgmma {
     consume_by(schedule, index, sum, epilogue);
   }
 
-  // Consumes where sum(d, work, first_row, at, issued) gives the accumulators: it takes the tile's stages from `at` on,
-  // releases them, and calls issued() when it has seen them all and issued the last multiplication.
+  // Consumes with accumulators from sum(d, work, first_row, at, issued). That function takes the tile's stages from
+  // `at` on, releases them, and calls issued() when it has seen them all and issued the last multiplication.
   template <class AnySchedule, class Sum, class Epilogue>
   __device__ __forceinline__ void consume_by(const AnySchedule& schedule, u32 index, const Sum& sum,
                                              Epilogue& epilogue) const {
@@ -220,7 +220,8 @@ struct TileWgmma {
       auto stored = work;
       if (work.is_shared) stored.column += rank * PartSum::SHARE;
       epilogue.begin(stored, first_row);
-      // A stage's parity tells only two rounds of the ring apart: a team waits until the other has seen all its stages.
+      // A stage's parity distinguishes only two rounds of the ring: a team waits until the other has seen all its
+      // stages.
       if (TEAMS > 1 && turn > 0) named_barrier(TURN_BARRIER + team, TURN_THREADS);
       Accumulator d[PARTS][COLUMNS / 2];
       const bool is_last = item + item_step() >= schedule.items;
@@ -234,9 +235,9 @@ struct TileWgmma {
     if constexpr (CLUSTER_DEPTH > 1) part_sum.finish();
   }
 
-  // There is at least one k block. One stays in flight: its stage is released when the next one has been issued.
-  // prepare(stage) is called for each stage in turn, when its copies have arrived, before it is multiplied; `issued`
-  // when the last one has been.
+  // Sums over at least one k block. One multiplication stays in flight: its stage is released when the next one has
+  // been issued. prepare(stage) is called for each stage when its copies have arrived, before it is multiplied;
+  // issued() is called after the last multiplication has been issued.
   template <class Multiply, class Prepare, class Issued>
   __device__ __forceinline__ void plain_sum(Accumulator (&d)[PARTS][COLUMNS / 2], i32 blocks, u32 first_row,
                                             Position& at, const Multiply& multiply, const Prepare& prepare,
@@ -254,13 +255,13 @@ struct TileWgmma {
     release(previous);
   }
 
-  // A stage's address, when its operands have arrived.
+  // Waits until a stage's operands have arrived, and returns its address.
   __device__ __forceinline__ u32 wait_full(const Position& at) const {
     mbarrier_wait(full + at.stage * MBARRIER_BYTES, at.parity);
     return stages + at.stage * STAGE_BYTES;
   }
 
-  // Each warp releases a stage for itself, in every block that loads into it.
+  // Releases a stage for this warp, in every block that loads into it.
   __device__ __forceinline__ void release(u32 stage) const {
     const u32 lane = threadIdx.x % WARP_SIZE, barrier = empty + stage * MBARRIER_BYTES;
     if constexpr (SHARERS > 1) {
@@ -326,7 +327,7 @@ struct TileWgmma {
     mbarrier_wait(empty + at.stage * MBARRIER_BYTES, at.parity ^ 1);
   }
 
-  // This block's share of a tile that the cluster shares, or all shares of its own tile.
+  // Stores this block's share of a tile that the cluster shares, or all shares of its own tile.
   template <class Work, class Epilogue>
   static __device__ __forceinline__ void store_shares(Accumulator (&d)[PARTS][COLUMNS / 2], Work stored, u32 first_row,
                                                       PartSum& part_sum, Epilogue& epilogue) {
@@ -347,5 +348,5 @@ struct TileWgmma {
   }
 };
 
-// A tile as its epilogue sees it: the columns that a block stores at a time.
+// A tile as its epilogue sees it: COLUMNS are those that a block stores at a time.
 template <class Tile> struct StoredTile : Tile { static constexpr int COLUMNS = Tile::PartSum::SHARE; };

@@ -1,11 +1,11 @@
 // What all wgmma kernels have in common: the tile that their macros describe, their head, and the roles of their warps.
 //
-// Block: persistent, warps specialised, in clusters of CLUSTER_M x CLUSTER_N x CLUSTER_K (tile_wgmma.cuh): the last
+// Block: persistent, warps specialised, in clusters of CLUSTER_M x CLUSTER_N x CLUSTER_K (tile_wgmma.cuh). The last
 // warpgroup loads, the others multiply and store.
-// Shared memory: the tile's ring and what a cluster's sum needs, a staging area for each consumer warp, the tile's
-// barriers, those of each consumer warp's epilogue.
-// Launch: at most as many blocks as are resident, (1 + CONSUMER_TEAMS * CONSUMER_WARPGROUPS) * 128 threads; it may be a
-// dependent launch (dependent_launch.cuh).
+// Shared memory: the tile's ring, the area of a cluster's sum, a staging area for each consumer warp, the tile's
+// barriers, the barriers of each consumer warp's epilogue.
+// Launch: at most as many blocks as are resident at once, of (1 + CONSUMER_TEAMS * CONSUMER_WARPGROUPS) * 128 threads;
+// it may be a dependent launch (dependent_launch.cuh).
 //
 // Macros: the tile's TILE_M, TILE_N, STAGES, CONSUMER_TEAMS, CONSUMER_WARPGROUPS, CLUSTER_M, CLUSTER_N, CLUSTER_K,
 // BLOCKS_PER_SM, PRODUCER_REGISTERS, CONSUMER_REGISTERS; its data types TYPE and ACCUMULATOR.
@@ -33,12 +33,12 @@ using KernelTile = TileWgmma<TYPE, ACCUMULATOR, TILE_M, TILE_N, STAGES, CONSUMER
 #define WGMMA_KERNEL \
   extern "C" __global__ void __launch_bounds__(Tile::THREADS, BLOCKS_PER_SM) WGMMA_CLUSTER KERNEL_NAME
 
-// All threads, first of all. produce(tile) runs in one thread, consume(tile, warpgroup, epilogue) in the consumer
-// warpgroups, counted from 0, with the Epilogue of each warp.
+// Called by all threads at the kernel's start. produce(tile) runs in one thread; consume(tile, warpgroup, epilogue)
+// runs in the consumer warpgroups, counted from 0, with the Epilogue of each warp.
 //
-// All that needs no memory comes before the wait for the previous kernel. The next one may start at once where it finds
-// room only as blocks of this one end; where a multiprocessor has room for two blocks, it would keep some of this one's
-// from multiprocessors of their own.
+// Everything that needs no global memory comes before the wait for the previous kernel. With one block on a
+// multiprocessor the next kernel may start at once, since its blocks find room only as this kernel's end. With room for
+// two blocks, they would keep some of this kernel's blocks from having a multiprocessor to themselves.
 template <class Tile, class Epilogue, class Output, class Produce, class Consume>
 __device__ __forceinline__ void run_roles(const Output& output, const Produce& produce, const Consume& consume) {
   extern __shared__ __align__(1024) u8 shared[];

@@ -15,7 +15,7 @@ DEFINE_WGMMA_K_MAJOR(wgmma, TILE_N, WGMMA_K, WGMMA_D.WGMMA_A.WGMMA_B, ACCUMULATO
 DEFINE_WGMMA_K_MAJOR(wgmma, TILE_N, WGMMA_K, WGMMA_D.WGMMA_A.WGMMA_B, ACCUMULATOR, "+f", ", 1, 1")
 #endif
 
-// d (+)= A * B of two matrix descriptors.
+// Computes d (+)= A * B from two matrix descriptors.
 template <bool A_IS_M_MAJOR, bool B_IS_N_MAJOR> struct Multiply {
   __device__ __forceinline__ void operator()(ACCUMULATOR (&d)[TILE_N / 2], u64 a, u64 b, bool accumulate) const {
 #if MN_MAJOR_TYPES
@@ -30,7 +30,7 @@ template <bool A_IS_M_MAJOR, bool B_IS_N_MAJOR> struct Multiply {
 #if MN_MAJOR_TYPES
 DEFINE_WGMMA_A_IN_REGISTERS(wgmma_registers, TILE_N, WGMMA_D.WGMMA_A.WGMMA_B)
 
-// Multiplies with A in registers.
+// Computes d (+)= A * B with A in registers.
 template <bool B_IS_N_MAJOR> struct MultiplyRegisters {
   __device__ __forceinline__ void operator()(f32 (&d)[TILE_N / 2], const u32 (&a)[4], u64 b, bool accumulate) const {
     wgmma_registers<B_IS_N_MAJOR>(d, a, b, accumulate);

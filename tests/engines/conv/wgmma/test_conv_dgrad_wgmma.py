@@ -126,13 +126,13 @@ def test_windows(device: Runtime, line: str, swap: int) -> None:
         (0, 1),
     ),
 )
-def test_edges_apart(device: Runtime, line: str, swap: int) -> None:
+def test_split_edges(device: Runtime, line: str, swap: int) -> None:
     plan = check(device, line, EDGE=1, SPECFILT=0, SWAP_AB=swap, **TILE)
     whole = ENGINE.plan(parse_case(f"{line} dir=dgrad").graph(), SMALL, {KnobType.EDGE: 0})
     assert dict(plan.kernels[-1].parameters)["PIXEL_CLASSES"] >= dict(whole.kernels[-1].parameters)["PIXEL_CLASSES"]
 
 
-def test_edges_apart_in_clusters(racing: Runtime) -> None:
+def test_split_edges_in_clusters(racing: Runtime) -> None:
     line = "conv n=3 c=104 hw=9x10 k=40 rs=3x3 pad=6 dil=6 dtype=bf16"
     tile = {"TILE_M": 128, "TILE_N": 64, "STAGES": 3, "WARP_SPEC_CFG": 1, "SWAP_AB": 0}
     for cluster in ("TILE_CGA_M", "TILE_CGA_N"):

@@ -153,26 +153,26 @@ def test_windows(device: Runtime, line: str, swap: int) -> None:
         (0, 1),
     ),
 )
-def test_edges_apart(device: Runtime, line: str, swap: int) -> None:
+def test_split_edges(device: Runtime, line: str, swap: int) -> None:
     plan = check(device, line, EDGE=1, SPECFILT=0, SWAP_AB=swap, **tile(64, 64, 1))
     whole = ENGINE.plan(parse_case(line).graph(), SMALL, {KnobType.EDGE: 0})
     assert dict(plan.kernels[-1].parameters)["PIXEL_CLASSES"] >= dict(whole.kernels[-1].parameters)["PIXEL_CLASSES"]
 
 
-def test_edges_apart_meet_no_races(racing: Runtime) -> None:
+def test_split_edges_meet_no_races(racing: Runtime) -> None:
     line = "conv n=3 c=72 hw=9x10 k=104 rs=3x3 pad=6 dil=6 dtype=bf16"
     plan = check(racing, line, EDGE=1, SPECFILT=0, SWAP_AB=0, **{**tile(64, 64, 1), "TILE_CGA_N": 2})
     assert "pixels" in plan.kernels[-1].name
 
 
-def test_edges_apart_multiply_no_padding() -> None:
+def test_split_edges_multiply_no_padding() -> None:
     """Of three taps of an axis, the outer ones meet 5 of 11 pixels: 21 of 33 are met, of both axes the square."""
     line = "conv n=64 c=64 hw=11x11 k=64 rs=3x3 pad=6 dil=6 dtype=bf16"
-    apart, whole = (
+    split, whole = (
         ENGINE.plan(parse_case(line).graph(), SM_90A, {KnobType.EDGE: edge, KnobType.TILE_M: 64, KnobType.TILE_N: 64})
         for edge in (1, 0)
     )
-    assert apart.work.flops / whole.work.flops == pytest.approx((21 / 33) ** 2, rel=0.03)
+    assert split.work.flops / whole.work.flops == pytest.approx((21 / 33) ** 2, rel=0.03)
 
 
 @pytest.mark.parametrize(

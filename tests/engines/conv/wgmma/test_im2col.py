@@ -8,11 +8,11 @@ import pytest
 
 from lowdnn.engines.conv.wgmma.im2col import (
     AxisClass,
-    edges_apart,
     forward_class,
     gradient_classes,
     image_share,
     offset_problem,
+    split_edges,
 )
 from lowdnn.enums import ConvolutionMode, DataType
 from lowdnn.ops.convolution import Convolution
@@ -72,7 +72,7 @@ def test_every_pixel_meets_its_taps_once(
         (7, 7, 5, 3, 2, 12),
     ],
 )
-def test_edges_apart_meet_all_but_padding(
+def test_split_edges_meet_all_but_padding(
     mode: ConvolutionMode, image: int, outputs: int, taps: int, stride: int, dilation: int, padding: int
 ) -> None:
     geometry = Convolution(DataType.FLOAT, 1, (padding,), (padding,), (stride,), (dilation,), mode)
@@ -80,7 +80,7 @@ def test_edges_apart_meet_all_but_padding(
     whole_places = meetings(whole.axes[0])
     inside = {pixel: {place for place in places if 0 <= place[0] < image} for pixel, places in whole_places.items()}
     found: dict[int, set[tuple[int, int]]] = {}
-    for pixel_class in edges_apart((whole,), (image,), (1,)):
+    for pixel_class in split_edges((whole,), (image,), (1,)):
         (axis,) = pixel_class.axes
         found |= {axis.origin + pixel: places for pixel, places in meetings(axis).items()}
     assert found == inside
@@ -91,17 +91,17 @@ def test_edges_apart_meet_all_but_padding(
 def test_edges_of_residues_share_their_corners() -> None:
     geometry = Convolution(DataType.FLOAT, 1, (3,), (3,), (2,), (2,))
     classes = gradient_classes(geometry, (4,), (12,))
-    apart = edges_apart(classes, (6,), (2,))
+    parts = split_edges(classes, (6,), (2,))
     found: dict[int, set[tuple[int, int]]] = {}
-    for axis in (pixel_class.axes[0] for pixel_class in apart):
+    for axis in (pixel_class.axes[0] for pixel_class in parts):
         found |= {axis.origin + pixel * 2: places for pixel, places in meetings(axis).items()}
     expected = {
         pixel: {((pixel + 3 - 2 * tap) // 2, tap) for tap in range(4) if pixel % 2 and 0 <= pixel + 3 - 2 * tap < 12}
         for pixel in range(12)
     }
     assert found == expected
-    corners = {(pixel_class.extents, pixel_class.axes[0].lower) for pixel_class in apart if pixel_class.taps}
-    assert len(corners) == len({pixel_class.extents for pixel_class in apart if pixel_class.taps})
+    corners = {(pixel_class.extents, pixel_class.axes[0].lower) for pixel_class in parts if pixel_class.taps}
+    assert len(corners) == len({pixel_class.extents for pixel_class in parts if pixel_class.taps})
 
 
 def test_classes_of_one_extent_share_their_corners_and_come_longest_first() -> None:

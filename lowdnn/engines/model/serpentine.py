@@ -1,11 +1,11 @@
-"""The work of the busiest of several blocks that stay and take items in turns: the longest items first, to and fro.
+"""The work of the busiest of several persistent blocks that take items in serpentine order, the longest items first.
 
     turn 0   block 0 takes item 0, block 1 item 1, ...
     turn 1   block n - 1 takes item n, block n - 2 item n + 1, ...
     turn 2   as turn 0, and so on
 
-Parts are (length, how many items are so long). The kernels walk so by ``ClassSchedule`` (``tile_schedule.cuh``), where
-it is the last turn that begins with block 0: that may mirror the blocks' numbers, and changes nothing else.
+Parts are (length, number of items of that length). The kernels walk in this order by ``ClassSchedule``
+(``tile_schedule.cuh``); there the last turn begins with block 0, which at most mirrors the blocks' numbers.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Counts = NDArray[np.int64]
 
 
 def busiest(parts: Sequence[tuple[int, int]], resident: int) -> int:
-    """The sum of the lengths that the busiest of ``resident`` blocks takes; at least one item."""
+    """The sum of the lengths that the busiest of ``resident`` blocks takes, with at least one item."""
     if len(parts) == 1:
         ((length, count),) = parts
         return length * -(-count // resident)
     ordered = sorted(parts, reverse=True)
     lengths, ends = [*(length for length, _ in ordered), 0], [*accumulate(count for _, count in ordered)]
-    # One of those between whom an item gets shorter, in either direction, is the busiest.
+    # The busiest block is next to a block where items get shorter, in either direction.
     bounds = {0, *(end % resident for end in ends)}
     places = {place % resident for end in bounds for place in (end, end - 1, resident - end, resident - 1 - end)}
     alike, others = 0, []
@@ -46,7 +46,7 @@ def busiest(parts: Sequence[tuple[int, int]], resident: int) -> int:
 
 
 def busiest_of_many(parts: Iterable[tuple[int, Counts]], resident: Counts) -> Counts:
-    """``busiest`` of many candidates at once, each with numbers of items and of blocks of its own.
+    """``busiest`` for many candidates at once, each with its own numbers of items and of blocks.
 
     For a single candidate arrays would take longer than ``busiest`` does.
     """
@@ -66,6 +66,6 @@ def busiest_of_many(parts: Iterable[tuple[int, Counts]], resident: Counts) -> Co
 
 
 def _taken(end: Counts, place: Counts, resident: Counts) -> Counts:
-    """Items before item ``end`` at ``place`` of turn 0, 2, 4..."""
+    """Items before item ``end`` that block ``place`` takes in turns 0, 2, 4, ..."""
     found: Counts = np.maximum(-(-(end - place) // (2 * resident)), 0)
     return found

@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 
-from lowdnn.engines.model.turns import busiest, busiest_of_many
+from lowdnn.engines.model.serpentine import busiest, busiest_of_many
 from tests.support.data import fresh_seed
 
 
