@@ -58,9 +58,9 @@ class RNNDescriptor:
 
     clip: see ``rnn_set_clip``; it counts for an LSTM.  reset_after: the reset gate of a GRU comes behind the recurrent
     product, as in cuDNN; False is lowdnn's own.
-    algo says nothing about results: the fastest engine runs, whatever it is. Sums are in FLOAT where math_prec is HALF
-    or BFLOAT16. Products of FLOAT operands may round these to TF32 unless math_type is FMA_MATH. Without a projection
-    proj_size is hidden_size.
+    algo: with STANDARD the fastest engine runs, with the others ``rnn_persistent`` where it takes the network. Sums are
+    in FLOAT where math_prec is HALF or BFLOAT16. Products of FLOAT operands may round these to TF32 unless math_type is
+    FMA_MATH. Without a projection proj_size is hidden_size.
     """
 
     algo: RNNAlgo
@@ -101,6 +101,11 @@ class RNNDescriptor:
     def __hash__(self) -> int:
         """The hash of the fields that tell networks apart most, since every call looks its network up."""
         return hash((self.cell_mode.value, self.input_size, self.hidden_size, self.num_layers))
+
+    @property
+    def persists(self) -> bool:
+        """Whether the algorithm is one that keeps the weights on chip."""
+        return self.algo is not RNNAlgo.STANDARD
 
     @property
     def dropout(self) -> float:

@@ -31,6 +31,7 @@ ValueT = TypeVar("ValueT")
 
 #: Problems, and networks, that a handle keeps.
 _MAX_PROBLEMS = 256
+_PERSISTENT = "rnn_persistent"
 #: No engine asks for more than this.
 MAX_ALIGNMENT = 16
 
@@ -48,9 +49,11 @@ class SizedNetwork:
 
     row_sizes: elements of a row of x and of y.  states, cell_states: dims and strides.
     reserve: (port, offset in bytes) of what lies in a reserve space.
+    persists: whether ``rnn_persistent`` runs the network wherever it takes it.
     """
 
-    def __init__(self, rnn: Rnn, data_type: DataType) -> None:
+    def __init__(self, rnn: Rnn, data_type: DataType, *, persists: bool) -> None:
+        self.persists = persists
         self.rnn, self.data_type, self.row_sizes = rnn, data_type, (rnn.input_size, rnn.output_size)
         self.states, self.cell_states = self._shape(rnn.state_size), self._shape(rnn.hidden_size)
         self.reserve = tuple((port, saved.offset_bytes) for port, saved in reserve_space(rnn, data_type).items())
@@ -118,10 +121,17 @@ class PlannedProblem:
         if self._ranking.best is None:
             why = self._ranking.explain()
             raise NotSupportedError.at("rnn", expected="an engine for this network", got="none", hint=why)
-        self._candidate: Candidate = self._ranking.best
+        wanted = self._ranking.candidates if problem.network.persists else ()
+        persistent = (candidate for candidate in wanted if candidate.engine.name == _PERSISTENT)
+        self._candidate: Candidate = next(persistent, self._ranking.best)
         self._ports = {tensor.uid: port for port, tensor in (inputs_of(operation) | outputs_of(operation)).items()}
         self._loaded: LoadedPlan | None = None
         self._order: tuple[str, ...] = ()
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine that runs the problem."""
+        return self._candidate.engine.name
 
     @property
     def workspace_bytes(self) -> int:
@@ -160,7 +170,7 @@ class RnnPlans:
         found = self._networks.get(key)
         if found is None:
             rnn = rnn_desc.network(x_desc.max_seq_length, x_desc.batch_size, is_training=is_training)
-            found = SizedNetwork(rnn, rnn_desc.data_type)
+            found = SizedNetwork(rnn, rnn_desc.data_type, persists=rnn_desc.persists)
             _keep(self._networks, key, found)
         return found
 

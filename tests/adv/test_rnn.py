@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from lowdnn import dtypes
 from lowdnn.adv import (
@@ -30,19 +28,15 @@ from lowdnn.enums import DataType
 from lowdnn.ops.rnn_backward_data import RnnBackwardData
 from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
 from lowdnn.ops.rnn_forward import RnnForward
-from lowdnn.ops.tensor import packed_strides
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.workspace import size_anywhere
 from lowdnn.status import (
     BadParamError,
-    LowdnnError,
-    MisalignedPointerError,
     NullPointerError,
-    ShapeMismatchError,
     SizeInsufficientError,
 )
 from tests.support.errors import raises
-from tests.support.rnn_step import NETWORK, RESULTS, Memory, Step
+from tests.support.rnn_step import NETWORK, RESULTS, Memory, Step, check
 from tests.support.runtime import download, upload
 
 PADDED, PACKED, BATCHES = (
@@ -55,17 +49,6 @@ LENGTHS = (4, 2, 1)
 
 def step(handle: Handle, layout: RNNDataLayout = PADDED, lengths: tuple[int, ...] = LENGTHS, **fields: Any) -> Step:
     return Step(handle, replace(NETWORK, **fields), layout, 4, lengths)
-
-
-def check(one: Step, found: dict[str, NDArray[Any]], **others: NDArray[Any]) -> None:
-    """The results are near those of the reference; a step adds rounded results of one call to the next."""
-    expected = one.operations.reference(one.values | others)
-    kind = one.rnn_desc.data_type
-    unit = dtypes.info(kind).epsilon
-    for port, stored in found.items():
-        values = dtypes.to_values(stored, kind).astype(np.float64)
-        size = np.sqrt(np.mean(expected[port] ** 2))
-        np.testing.assert_allclose(values, expected[port], rtol=16 * unit, atol=32 * unit * size, err_msg=port)
 
 
 @pytest.mark.parametrize("layout", [PADDED, PACKED, BATCHES])
@@ -88,24 +71,6 @@ def test_a_projection_and_sequences_of_one_length(handle: Handle) -> None:
     check(padded, same)
     for port in RESULTS:
         assert found[port].tobytes() == same[port].tobytes(), port
-
-
-def test_layouts_and_where_lengths_come_from_change_no_bit(handle: Handle) -> None:
-    """Rows past the end of a sequence may hold NaN."""
-    padded, packed, batches = (step(handle, layout) for layout in (PADDED, PACKED, BATCHES))
-    rows = np.arange(4)[:, None] < LENGTHS
-    values = {port: padded.values[port] for port in ("x", "dy")}
-    flat = {port: array[rows] for port, array in values.items()}
-    padding = {port: np.where(rows[..., None], array, np.nan) for port, array in values.items()}
-    expected = packed.run(packed.memory(**(padded.values | flat)))
-    on_device = upload(handle.runtime, np.array(LENGTHS, np.int32))
-    for one, dev_lengths in ((padded, 0), (batches, 0), (padded, on_device.address)):
-        found = one.run(one.memory(**padding), dev_lengths)
-        for port in RESULTS:
-            got = found[port][rows] if port in ("y", "dx") else found[port]
-            assert got.tobytes() == expected[port].tobytes(), port
-            if port in ("y", "dx"):
-                assert (found[port][~rows] == 0).all()
 
 
 @pytest.mark.parametrize("offset", [0, 16, 128])
@@ -215,32 +180,6 @@ def test_gradients_of_weights_are_set_or_added(handle: Handle) -> None:
     assert one.results(memory)["dw"].tobytes() == once.tobytes()
 
 
-def test_a_step_may_be_captured(handle: Handle) -> None:
-    """Its graph gives the same bits again."""
-    one = step(handle, PACKED)
-    memory, driver = one.memory(), handle.runtime.driver
-    expected = one.run(memory)
-    with handle.runtime.context.activated():
-        stream = driver.stream_create()
-        handle.set_stream(stream)
-        driver.stream_begin_capture(stream)
-        one.forward(memory)
-        one.backward_data(memory)
-        one.backward_weights(memory)
-        graph = driver.stream_end_capture(stream)
-        started = driver.graph_instantiate(graph)
-        for port in RESULTS:
-            memory.buffers[port][0].fill_bytes(0xFF)
-        driver.graph_launch(started, stream)
-        found = one.results(memory)
-        handle.set_stream(0)
-        driver.graph_exec_destroy(started)
-        driver.graph_destroy(graph)
-        driver.stream_destroy(stream)
-    for port in RESULTS:
-        assert found[port].tobytes() == expected[port].tobytes(), port
-
-
 def forward(one: Step, memory: Memory, **others: Any) -> None:
     """``rnn_forward`` with some other arguments."""
     given = {
@@ -252,109 +191,6 @@ def forward(one: Step, memory: Memory, **others: Any) -> None:
         "reserve_space": memory.spaces["reserve"][0],
     }  # fmt: skip
     rnn_forward(one.handle, others.pop("rnn_desc", one.rnn_desc), **(given | others))
-
-
-#: By name: the other arguments, the error, the field, the rule, the value.
-BAD: dict[str, tuple[Callable[[Step, Memory], dict[str, Any]], type[LowdnnError], str, str, str]] = {
-    "no x": (lambda s, m: {"x": 0}, NullPointerError, "x", "a pointer", "NULL"),
-    "no y": (lambda s, m: {"y": 0}, NullPointerError, "y", "a pointer", "NULL"),
-    "no weights": (lambda s, m: {"weight_space": 0}, NullPointerError, "weight_space", "a pointer", "NULL"),
-    "no workspace": (lambda s, m: {"work_space": 0}, NullPointerError, "work_space", "a pointer", "NULL"),
-    "no reserve": (lambda s, m: {"reserve_space": 0}, NullPointerError, "reserve_space", "a pointer", "NULL"),
-    "no h_desc": (lambda s, m: {"h_desc": None}, NullPointerError, "h_desc", "a descriptor for the states", "NULL"),
-    "odd x": (lambda s, m: {"x": m["x"] + 1}, MisalignedPointerError, "x", "a multiple of 4", "0x"),
-    "odd lengths": (
-        lambda s, m: {"dev_seq_lengths": m["x"] + 2}, MisalignedPointerError, "dev_seq_lengths", "a multiple of 4", "0x"
-    ),
-    "small weights": (
-        lambda s, m: {"weight_space_size": 4}, SizeInsufficientError, "weight_space_size", "at least", "4"
-    ),
-    "small workspace": (
-        lambda s, m: {"work_space_size": 255}, SizeInsufficientError, "work_space_size", "at least", "255"
-    ),
-    "small reserve": (
-        lambda s, m: {"reserve_space_size": 8}, SizeInsufficientError, "reserve_space_size", "this network's", "8"
-    ),
-    "another reserve": (
-        lambda s, m: {"reserve_space_size": 1 << 20}, BadParamError, "reserve_space_size", "this network's", "1048576"
-    ),
-    "another size": (
-        lambda s, m: {"x_desc": replace(s.x_desc, vector_size=6)}, ShapeMismatchError, "x_desc.vector_size", "5", "6"
-    ),
-    "another type": (
-        lambda s, m: {"y_desc": replace(s.y_desc, data_type=DataType.HALF)},
-        BadParamError, "y_desc.data_type", "FLOAT of the network", "HALF",
-    ),
-    "other lengths": (
-        lambda s, m: {"y_desc": replace(s.y_desc, seq_length_array=(4, 2, 2))},
-        ShapeMismatchError, "y_desc.seq_length_array", "(4, 2, 1) of x_desc", "(4, 2, 2)",
-    ),
-    "another batch": (
-        lambda s, m: {"y_desc": replace(s.y_desc, batch_size=2, seq_length_array=(4, 2))},
-        ShapeMismatchError, "y_desc.batch_size", "3 of x_desc", "2",
-    ),
-    "other states": (
-        lambda s, m: {"h_desc": with_dims(s, (4, 3, 7))}, ShapeMismatchError, "h_desc.dims", "[4, 3, 8]", "[4, 3, 7]"
-    ),
-    "states of more dimensions": (
-        lambda s, m: {"c_desc": with_dims(s, (4, 3, 8, 1, 2))},
-        ShapeMismatchError, "c_desc.dims", "[4, 3, 8]", "[4, 3, 8, 1, 2]",
-    ),
-    "states with gaps": (
-        lambda s, m: {"c_desc": replace(s.states("c"), strides=(48, 16, 1))},
-        BadParamError, "c_desc.strides", "[24, 8, 1]", "[48, 16, 1]",
-    ),
-    "no padded input": (
-        lambda s, m: {"rnn_desc": replace(s.rnn_desc, aux_flags=0)},
-        BadParamError, "rnn_desc.aux_flags", "1 for padded sequences", "0",
-    ),
-    "no states of dropout": (
-        lambda s, m: {
-            "rnn_desc": replace(s.rnn_desc, dropout_desc=Dropout(0.5)),
-            "reserve_space_size": m.spaces["reserve"][1] + 256,
-        },
-        NullPointerError, "dropout_desc.states", "a pointer to the states of dropout", "NULL",
-    ),
-}  # fmt: skip
-
-
-def with_dims(one: Step, dims: tuple[int, ...]) -> Any:
-    return replace(one.states("h"), dims=dims, strides=packed_strides(dims))
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_arguments_are_named_and_nothing_is_written(handle: Handle, name: str) -> None:
-    others, error, field, expected, got = BAD[name]
-    one = step(handle)
-    memory = one.memory()
-    with raises(error, f"rnn_forward.{field}", expected=expected, got=got):
-        forward(one, memory, **others(one, memory))
-    handle.synchronize()
-    for port in ("y", "hy", "cy"):
-        assert np.isnan(one.read(memory, port)).all()
-    one.forward(memory)
-    check(one, {port: one.results(memory)[port] for port in ("y", "hy", "cy")})
-
-
-@pytest.mark.parametrize("name", ["backward_data", "backward_weights"])
-def test_gradients_name_a_reserve_space_of_another_network(handle: Handle, name: str) -> None:
-    """Nothing is written, and the right one gives the right gradients."""
-    one = step(handle)
-    memory, deeper = one.memory(), step(handle, num_layers=3)
-    one.forward(memory)
-    run, own, port = getattr(one, name), memory.spaces["reserve"], "dx" if name == "backward_data" else "dw"
-    if name == "backward_weights":
-        one.backward_data(memory)
-    memory.spaces["reserve"] = (own[0], deeper.memory().spaces["reserve"][1])
-    with raises(BadParamError, f"rnn_{name}.reserve_space_size", expected=f"the {own[1]} bytes", got=""):
-        run(memory)
-    memory.spaces["reserve"] = (0, own[1])
-    with raises(NullPointerError, f"rnn_{name}.reserve_space", expected="a pointer", got="NULL"):
-        run(memory)
-    assert np.isnan(one.read(memory, port)).all()
-    memory.spaces["reserve"] = own
-    run(memory)
-    check(one, {port: one.results(memory)[port]})
 
 
 def test_building_for_a_batch(handle: Handle) -> None:

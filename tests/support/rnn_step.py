@@ -67,7 +67,7 @@ class Memory:
 
     buffers: dict[str, tuple[DeviceBuffer, tuple[int, ...]]]
     spaces: dict[str, tuple[int, int]]
-    _held: list[DeviceBuffer]
+    held: list[DeviceBuffer]
 
     def __getitem__(self, port: str) -> int:
         """The address, 0 where there is no such array."""
@@ -195,3 +195,14 @@ class Step:
         """Whether batch lies outermost."""
         is_sequence = port in ("x", "y", "dx", "dy") and len(dims) == 3
         return is_sequence and self.layout is RNNDataLayout.BATCH_MAJOR_UNPACKED
+
+
+def check(one: Step, found: dict[str, Array], **others: Array) -> None:
+    """The results are near those of the reference; a step adds rounded results of one call to the next."""
+    expected = one.operations.reference(one.values | others)
+    kind = one.rnn_desc.data_type
+    unit = dtypes.info(kind).epsilon
+    for port, stored in found.items():
+        values = dtypes.to_values(stored, kind).astype(np.float64)
+        size = np.sqrt(np.mean(expected[port] ** 2))
+        np.testing.assert_allclose(values, expected[port], rtol=16 * unit, atol=32 * unit * size, err_msg=port)
