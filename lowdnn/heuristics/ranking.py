@@ -8,9 +8,9 @@ Modes, as cuDNN names them:
     FALLBACK   only engines that compute in the declared types (no tensor cores, no rounding of inputs)
 
 An engine whose lower bound is already above the best estimate gets no plan: its bound is its estimate, and its plan is
-made when somebody asks for it. Whoever wants only the first choice gets it without a question to such engines. The best
-engine, and any that seemed the best before it, is listed once more where it splits a sum, with partial sums in the
-workspace: without the split, further down, for whoever has less workspace to give.
+made when somebody asks for it. Whoever wants only the first choice gets it without a question to such engines. A plan
+that was made, the best one above all, is listed once more where it splits a sum, with partial sums in the workspace:
+without the split, further down, for whoever has less workspace to give.
 """
 
 from __future__ import annotations
@@ -71,25 +71,10 @@ class Ranking:
         self._mode = mode
         self._planned: dict[int, Candidate] = {}
 
-    @cached_property
+    @property
     def best(self) -> Candidate | None:
         """The first of ``candidates``, without the work for the others; None where no engine takes the graph."""
-        if self._recorded is not None:
-            return self._recorded
-        best: Candidate | None = None
-        waiting = list(self._bounded)
-        while waiting:
-            bound, engine = waiting.pop(0)
-            if best is not None and (bound > best.estimated_us or self._is_needless(engine, best)):
-                continue
-            if self._refusal(engine) is not None:
-                continue
-            near_bound = near_bound_us(self._graph, engine, self._arch)
-            if waiting and near_bound > max(bound, waiting[0][0]):
-                insort(waiting, (near_bound, engine), key=_turn)
-                continue
-            best = min(filter(None, (best, self._candidate(engine))), key=_order)
-        return best
+        return self._recorded or self._estimated_best
 
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -169,21 +154,44 @@ class Ranking:
             self._planned[engine.index] = Candidate(engine, self._graph, self._arch, {}, estimate, reason, plan)
         return self._planned[engine.index]
 
-    def _estimated(self) -> Iterable[Candidate]:
-        """In the order of the lower bounds, so that hopeless engines come when the best is known."""
-        best_us = float("inf")
-        for bound, engine in self._bounded:
+    @cached_property
+    def _estimated_best(self) -> Candidate | None:
+        """The candidate with the least estimate, as ``best``."""
+        best: Candidate | None = None
+        waiting = list(self._bounded)
+        while waiting:
+            bound, engine = waiting.pop(0)
+            if best is not None and (bound > best.estimated_us or self._is_needless(engine, best)):
+                continue
             if self._refusal(engine) is not None:
                 continue
-            if bound > best_us:
-                reason = f"at least {bound:.1f} us, the best candidate is estimated at {best_us:.1f} us"
-                yield Candidate(engine, self._graph, self._arch, {}, bound, reason)
+            near_bound = near_bound_us(self._graph, engine, self._arch)
+            if waiting and near_bound > max(bound, waiting[0][0]):
+                insort(waiting, (near_bound, engine), key=_turn)
                 continue
-            candidate = self._candidate(engine)
-            yield candidate
-            if candidate.estimated_us < best_us:
-                best_us = candidate.estimated_us
+            best = min(filter(None, (best, self._candidate(engine))), key=_order)
+        return best
+
+    def _estimated(self) -> Iterable[Candidate]:
+        """All, in no order; those that are sure to be slower than the best get no plan."""
+        best = self._estimated_best
+        for bound, engine in self._bounded:
+            if best is None or self._refusal(engine) is not None:
+                continue
+            least_us = self._least_us(bound, engine, best)
+            if least_us > best.estimated_us:
+                reason = f"at least {least_us:.1f} us, the best candidate is estimated at {best.estimated_us:.1f} us"
+                yield Candidate(engine, self._graph, self._arch, {}, least_us, reason)
+            else:
+                candidate = self._candidate(engine)
+                yield candidate
                 yield from _unsplit(candidate)
+
+    def _least_us(self, bound: float, engine: Engine, best: Candidate) -> float:
+        """A lower bound of an engine that takes the graph; the dearer one where that may tell it from the best."""
+        if engine is best.engine:
+            return best.estimated_us
+        return bound if bound > best.estimated_us else near_bound_us(self._graph, engine, self._arch)
 
 
 def rank(graph: OperationGraph, arch: ArchSpec, mode: HeurMode, engines: Sequence[Engine]) -> Ranking:

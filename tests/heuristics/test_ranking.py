@@ -14,6 +14,7 @@ from lowdnn.engines.limits import UNLIMITED
 from lowdnn.engines.registry import ENGINES, engine_named
 from lowdnn.enums import BehaviorNote, HeurMode, KnobType, NumericalNote, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.heuristics.cost_model import plan_us
 from lowdnn.heuristics.ranking import candidate_for, rank
 from lowdnn.plan import KernelRef, Launch, MathUnit, Plan, Work
 from lowdnn.status import BadParamError
@@ -145,6 +146,18 @@ def test_the_best_candidate_asks_no_engine_that_cannot_win() -> None:
     assert (len(mma.plans), len(simt.plans), simt.asked) == (1, 0, 0)
     assert ranking.candidates[0] is ranking.best
     assert (len(mma.plans), len(simt.plans), simt.asked) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("direction", ["fprop", "dgrad"])
+def test_of_a_convolution_the_best_candidate_alone_is_planned(direction: str) -> None:
+    """An engine's own model tells beforehand that it is slower, and not slower than its plan is estimated then."""
+    graph = parse_case(f"conv n=16 c=64 hw=24x24 k=64 rs=3x3 pad=1 dtype=fp16 dir={direction}").graph()
+    best, *others = (c for c in rank(graph, SM_90A, HeurMode.A, ENGINES).candidates if not c.choices)
+    assert best.made_plan is not None
+    assert len(others) > 1
+    for candidate in others:
+        assert candidate.made_plan is None
+        assert best.estimated_us < candidate.estimated_us <= plan_us(candidate.plan, SM_90A)
 
 
 def test_the_best_candidate_is_the_first_of_equals_and_none_where_all_refuse() -> None:
