@@ -21,7 +21,7 @@
     block_scale dims=64x256 axis=1 block=32 dtype=bf16 out=e4m3
     rng dims=4x8x16 dist=bernoulli p=0.9 seed=7 offset=3 ops=mul+scalar dtype=bf16
 
-Words are ``key=value`` in any order; keys with a default may be left out. The same lines serve tests, ``lowdnn run``
+Words are ``key=value`` in any order; keys with a default may be left out. They serve tests, ``lowdnn run``
 and the benchmarks. ``#`` starts a comment in a file of cases.
 
 Each module of ``families`` holds the cases of related operations; ``case_families`` finds it, so no list names it.

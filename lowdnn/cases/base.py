@@ -1,4 +1,4 @@
-"""What a case is: one graph with its input data, made from one line of text."""
+"""Cases: a graph with its input data, made from one line of text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Case(ABC):
 
     @property
     def exact_length(self) -> int:
-        """The same for the size of exact inputs, where more is summed than in one output element."""
+        """Terms of the longest sum over exact inputs, where that is longer than one output element's."""
         return self.length
 
     @property

@@ -1,4 +1,4 @@
-"""What the families have in common: default types, and the chains before and behind an operation."""
+"""Default types, and the chains before and behind an operation, for all families."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lowdnn.graph.layouts import Layout
 from lowdnn.ops.tensor import Tensor
 from lowdnn.status import BadParamError
 
-#: What a scale and a shift of small integers make of such ones, in their squares.
+#: Growth of the squares of small integers by a scale and a shift of small integers.
 PROLOGUE_GROWTH = 16
 
 

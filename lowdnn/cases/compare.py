@@ -58,10 +58,10 @@ _WORST_FIRST = (
 _TF32_EPSILON = 2.0**-10
 #: Roundings of unit size between a row's elements and its result.
 _ROW_ROUNDINGS = 64
-#: What one term of unit deviations changes where one factor rounds to the other neighbour: a unit in the last place of
-#: four deviations, times four deviations.
+#: Change of a product of normal factors when one of them rounds to its other neighbour: a unit in the last place of
+#: four standard deviations, times four standard deviations.
 _OTHER_NEIGHBOUR = 16.0
-#: Of sums of fp8 in the tensor cores, which cut terms off that far below the greatest one of an instruction.
+#: Relative error of fp8 sums in tensor cores, which cut off terms this far below an instruction's greatest one.
 _FAST_FP8_EPSILON = 2.0**-13
 
 
@@ -90,14 +90,14 @@ def tolerance(
     if op_class is ToleranceClass.REDUCTION:
         relative += accumulated
     if op_class is ToleranceClass.CONTRACTION_TF32:
-        relative += _TF32_EPSILON  # of a single large product
+        relative += _TF32_EPSILON  # one product may be much larger than the others
         absolute += 4 * _TF32_EPSILON * float(np.sqrt(length))
     return Tolerance(relative, absolute)
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What an output should be, a storage array, and how near to it a result must come."""
+    """The storage array that an output should be, and how near to it a result must come."""
 
     values: NDArray[Any]
     allowed: Tolerance
@@ -165,7 +165,7 @@ def _of_scores(graph: OperationGraph, written: Mapping[int, NDArray[Any]]) -> fl
 
 
 def _of_largest(graph: OperationGraph) -> dict[int, Tolerance]:
-    """What rounding one operand to fp8 may change of the largest magnitude of gradients in fp8, by its uid."""
+    """Tolerances of the largest magnitudes of fp8 gradients by uid: rounding one operand to fp8 may change them."""
     found: dict[int, Tolerance] = {}
     for op in graph.operations:
         if isinstance(op, SdpaFp8Backward):
@@ -190,7 +190,7 @@ def _twice_the_error(
     """Twice the greatest error of ``rounded``. Few elements may all round well: at least the share of their size that
     one may be off, and ``least``.
 
-    share: what one rounding inside the operation may change.
+    share: the relative change that one rounding inside the operation may make.
     """
     values, wanted = (dtypes.to_values(array, data_type).astype(np.float64) for array in (rounded, exact))
     finite = np.isfinite(values) & np.isfinite(wanted)
@@ -238,7 +238,7 @@ def tolerance_of(graph: OperationGraph, tensor: Tensor, notes: Collection[Numeri
 
 
 def _of_rounded_operands(graph: OperationGraph) -> float:
-    """What operations before a contraction may change: of values next to a tie, fused steps round one otherwise."""
+    """The change by operations before a contraction: fused steps may round a value next to a tie otherwise."""
     produced = {
         tensor.data_type
         for op in graph.operations
@@ -251,12 +251,12 @@ def _of_rounded_operands(graph: OperationGraph) -> float:
 
 
 def _factor(graph: OperationGraph) -> float:
-    """What convolutions multiply their sums by, where that makes them larger."""
+    """The largest alpha of the convolutions, or 1 where that is larger."""
     return max((1.0, *(abs(op.alpha) for op in graph.operations if isinstance(op, ConvolutionOperation))))
 
 
 def _summed(terms: Tolerance, result: Tolerance, count: int, length: int) -> Tolerance:
-    """Of the sum of ``count`` values, or of their squares, that are sums of ``length`` products of unit size.
+    """The tolerance of a sum of ``count`` values, or of their squares, each a sum of ``length`` products of unit size.
 
     The values' errors are independent, and the values a few standard deviations, sqrt(length), in size.
     """

@@ -14,7 +14,7 @@ from lowdnn.ops.tensor import Tensor
 GEN_STATS = "genstats"
 _SUM, _ROW_SUM, _ROW_MAX, _AMAX = "sum", "rowsum", "rowmax", "amax"
 
-#: What a case may name.
+#: The names that a case may have.
 NAMES = (GEN_STATS, _SUM, _ROW_SUM, _ROW_MAX, _AMAX)
 
 #: Products of inputs in -1, 0 and 1 of which the sum, and that of the sums' squares, stay far below 2**24.

@@ -20,7 +20,7 @@ from lowdnn.ops.ragged import RaggedStore
 from lowdnn.ops.tensor import Tensor, packed_strides
 
 _ROWS_OF_HEADS = (0, 2, 1, 3)
-#: What the names of offsets end in.
+#: The end of offsets' names.
 _OFFSETS = "ragged_offset"
 
 
@@ -49,9 +49,9 @@ def is_offsets(tensor: Tensor) -> bool:
 
 
 def offset_values(rng: np.random.Generator, tensor: Tensor, longest: int, *, is_even: bool = False) -> NDArray[Any]:
-    """What offsets hold, in rows: the sums of lengths up to ``longest`` before each batch.
+    """Offsets in rows: the sums of the lengths of the batches before each, with lengths up to ``longest``.
 
-    is_even: as nearly equal ones as there can be, instead of random ones.
+    is_even: whether lengths are as nearly equal as they can be; otherwise they are random.
     """
     batch = tensor.dims[0] - 1
     left, sums = _total(batch, longest), [0]

@@ -12,12 +12,14 @@ from lowdnn.enums import DataType
 from lowdnn.graph.layouts import Layout
 from lowdnn.ops.tensor import Tensor
 
-#: Pages beside those of the sequences; what the names of tables end in.
-_OTHER_PAGES, _TABLE = 3, "page_table"
+#: Pages of a container that no sequence has.
+_OTHER_PAGES = 3
+#: The end of tables' names.
+_TABLE = "page_table"
 
 
 def container_dims(dims: tuple[int, ...], page: int) -> tuple[int, ...]:
-    """Of the pages of a tensor of ``dims`` (batch, heads, rows, size), with ``page`` rows each."""
+    """The dims of the pages, with ``page`` rows each, of a tensor of ``dims`` (batch, heads, rows, size)."""
     batch, heads, rows, size = dims
     return (batch * -(-rows // page) + _OTHER_PAGES, heads, page, size)
 
@@ -42,6 +44,6 @@ def is_table(tensor: Tensor) -> bool:
 
 
 def table_values(rng: np.random.Generator, tensor: Tensor) -> NDArray[Any]:
-    """What a table holds: each page once."""
+    """The entries of a page table, with each page once."""
     count = tensor.element_count
     return rng.permutation(count + _OTHER_PAGES)[:count].reshape(tensor.dims).astype(np.int32)

@@ -21,7 +21,7 @@ STORE = "store"
 
 
 class OperandShape(Enum):
-    """What the second operand of a step looks like."""
+    """The shape of a step's second operand."""
 
     CHAIN = "chain"  #: the operand dims of the chain
     CHANNEL = "channel"  #: one value for each channel
@@ -60,7 +60,7 @@ class Chain:
     def build(self, builder: CaseBuilder, value: Tensor, store: DataType | None, layout: Layout) -> Tensor:
         """Adds the steps behind ``value``; the last one is stored in ``store``, or virtual where that is None.
 
-        What a ``store`` keeps on the way is then of the operands' type.
+        A value that a ``store`` keeps on the way has the operands' type.
         """
         for number, name in enumerate(self.steps):
             if name == STORE:
@@ -122,7 +122,7 @@ STEPS: Mapping[str, Step] = {_step_name(mode): Step(mode) for mode in PointwiseM
     "leaky_relu": Step(PointwiseMode.RELU_FWD, slope=0.25),
 }
 
-#: What a chain may name.
+#: The names that a chain may have.
 NAMES = (*STEPS, STORE)
 
 _EXACT_MODES = frozenset(

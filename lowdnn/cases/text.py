@@ -210,7 +210,7 @@ def data_type() -> Codec:
 
 
 def sum_type() -> Codec:
-    """The same, or ``fast``: FAST_FLOAT_FOR_FP8, which no tensor has."""
+    """A short name of a data type, or ``fast``: FAST_FLOAT_FOR_FP8, which no tensor has."""
     types = data_type()
 
     def parse(text: str) -> DataType:

@@ -1,4 +1,4 @@
-"""What every operation has: ports, checks, reference. One file of this package is one operation."""
+"""Operations: ports, checks, references. One file of this package is one operation."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ HasPortsT = TypeVar("HasPortsT", bound=HasPorts)
 
 
 class Inner(Protocol):
-    """What fields made with ``schema.inner_operations`` hold: operations inside of another one."""
+    """Operations inside of another one, as fields made with ``schema.inner_operations`` hold them."""
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
-        """What they read from outside."""
+        """The tensors that they read from outside."""
 
     def with_tensors(self, tensors: Mapping[int, Tensor]) -> Inner:
         """See ``with_tensors``."""
@@ -102,8 +102,8 @@ class NamesPlaces(Protocol):
 def inputs_of(operation: HasPorts) -> dict[str, Tensor]:
     """The input tensors by port, in declaration order; optional ports that are unset are left out.
 
-    Of a field that holds several tensors, ``inputs`` say, the ports are ``inputs[0]``, ``inputs[1]`` and so on. So they
-    are of what the operations inside of this one read from outside.
+    A field that holds several tensors, such as ``inputs``, has the ports ``inputs[0]``, ``inputs[1]`` and so on. So have
+    the tensors that operations inside of this one read from outside.
     """
     found = _ports(operation, "input")
     for name, inner in _inner(operation).items():

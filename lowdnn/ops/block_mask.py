@@ -64,6 +64,6 @@ class BlockMask:
 
 
 def mask_dims(scores: tuple[int, ...]) -> tuple[int, ...]:
-    """Of the mask of scores of these dims."""
+    """The dims of the mask for scores of these dims."""
     batch, heads, queries, keys = scores
     return batch, heads, -(-queries // SIDE), -(-keys // (SIDE * _BITS))

@@ -1,5 +1,4 @@
-"""What block-scale quantisation and dequantisation share: blocks of ``block_size`` neighbours along one axis have one
-scale.
+"""Block-scale quantisation and dequantisation: blocks of ``block_size`` neighbours along one axis have one scale.
 
 Scales in the order F8_128x4 have the last two extents rounded up to whole tiles, with zero bits beyond the blocks.
 

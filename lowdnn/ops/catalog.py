@@ -33,7 +33,7 @@ def declared() -> tuple[type, ...]:
 
 @cache
 def operations() -> tuple[type, ...]:
-    """What graphs hold."""
+    """The operations that graphs hold."""
     return tuple(cls for cls in declared() if hasattr(cls, "reference"))
 
 
@@ -51,7 +51,7 @@ def forms(declaration: type) -> tuple[type, ...]:
 
 @cache
 def descriptors() -> tuple[type, ...]:
-    """What the backend has descriptors of; compound operations included."""
+    """The operations that the backend has descriptors of, compound ones included."""
     return tuple(cls for cls in declared() if cls.descriptor_type is not None)  # type: ignore[attr-defined]
 
 

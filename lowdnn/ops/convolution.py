@@ -1,4 +1,4 @@
-"""What the three convolutions share: the geometry, and the roles that tensors play in it.
+"""The three convolutions: their geometry, and the roles that tensors play in it.
 
 A convolution joins an image (x or its gradient dx), a filter (w or dw) and a response (y or dy); forward computes the
 response, backward data the image, backward filter the filter. With groups g = C / w.dims[1]:
@@ -126,7 +126,7 @@ class Convolution:
 
 
 class ConvolutionOperation:
-    """What the three operations have in common; each is a frozen dataclass with fields of its own names.
+    """The base of the three convolutions; each is a frozen dataclass with fields of its own names.
 
     label: how messages name the operation.  roles: the ports of image, filter and response.
     """
@@ -206,7 +206,7 @@ class ConvolutionOperation:
             )
 
     def _product(self, inputs: Values) -> NDArray[Any]:
-        """What the direction computes, before alpha and beta."""
+        """The result of this direction, before alpha and beta."""
         raise NotImplementedError
 
     def _at(self, role: int) -> Tensor:

@@ -33,7 +33,7 @@ _WHERE = "reduction"
 _OF_SUBGRAPHS = ("axes", "initial", "accumulator_uids", "current_uids", "output_uids", "compute_types")
 
 
-#: Of numbers in registers: any that every data type fits.
+#: Alignment in bytes of numbers in registers: one that suits every data type.
 _ALIGNMENT_BYTES = 16
 
 

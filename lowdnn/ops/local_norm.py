@@ -1,5 +1,4 @@
-"""What normalisations over neighbours share: their parameters, with the names and limits of cudnnSetLRNDescriptor, and
-their windows.
+"""Normalisations over neighbours: their windows, and parameters with the names and limits of cudnnSetLRNDescriptor.
 
 A window is the lrn_n places from floor((lrn_n - 1) / 2) before its own one on, as far as they exist.
 """

@@ -3,8 +3,8 @@
     c[b, m, n] = sum over k < K[b] of a[b, m, k] * b[b, k, n]    where m < M[b], n < N[b]; elsewhere the padding value
 
 a, b and c are those of ``matmul``. M, N and K have one number for each matrix, (batch..., 1, 1) in INT32 or INT64; left
-out, they are the tensors' own extents. An extent of 1 along a batch axis repeats. What lies past them in a and b does
-not reach c, NaN included.
+out, they are the tensors' own extents. An extent of 1 along a batch axis repeats. Elements past
+them in a and b do not reach c, NaN included.
 It stands for several operations, or for a plain product, which ``graph.expansion`` puts in its place.
 Source: cudnn_graph.h, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR.
 """

@@ -38,7 +38,7 @@ def from_memory(memory: NDArray[Any], tensor: Tensor) -> NDArray[Any]:
 def viewed(
     values: NDArray[Any], strides: tuple[int, ...], dims: tuple[int, ...], view_strides: tuple[int, ...]
 ) -> NDArray[Any]:
-    """What ``dims`` and ``view_strides`` name of the memory in which ``values`` lie in ``strides``, in elements.
+    """The view with ``dims`` and ``view_strides`` of memory in which ``values`` lie with ``strides``, in elements.
 
     Elements of the view that are none of ``values`` are zeros.
     """

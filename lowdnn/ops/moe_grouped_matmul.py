@@ -67,7 +67,7 @@ class MoeGroupedMatmul:
 
     @cached_property
     def groups(self) -> TokenGroups:
-        """Of the routed rows."""
+        """The groups of the routed rows."""
         where = "moe_grouped_matmul.first_token_offset"
         return TokenGroups.of(where, self.first_token_offset, self.weight.dims[0], self.output.dims[1])
 

@@ -54,7 +54,7 @@ class MoeGroupedMatmulBackward:
 
     @cached_property
     def groups(self) -> TokenGroups:
-        """Of the rows of token and doutput."""
+        """The groups of the rows of token and doutput."""
         where = "moe_grouped_matmul_bwd.first_token_offset"
         return TokenGroups.of(where, self.first_token_offset, self.dweight.dims[0], self.token.dims[1])
 

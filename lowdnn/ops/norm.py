@@ -1,11 +1,11 @@
-"""What the forward and the backward operation of the norms share: which axes are normalised, and which dims follow.
+"""Norms forward and backward: the axes that are normalised, and the dims that follow.
 
 x is (N, C, spatial...). By mode, the axes over which mean and variance are taken:
 
     BATCH_NORM       all but C
     INSTANCE_NORM    the spatial ones
-    LAYER_NORM, RMS_NORM   those along which the scale has x's extent; without a scale all but the first
-    ADA_LAYER_NORM   the same, but never the first: the scale is of each sample
+    LAYER_NORM, RMS_NORM   axes along which the scale has x's extent; without a scale all but the first
+    ADA_LAYER_NORM   as LAYER_NORM, but never the first: each sample has a scale
     GROUP_NORM       the spatial ones and the channels of a group: C is cut into groups of neighbouring channels
 
 Statistics have x's extents along the other axes and 1 along these; those of GROUP_NORM are (N, groups, 1...).
@@ -34,7 +34,7 @@ _PER_CHANNEL = (NormMode.BATCH_NORM, NormMode.INSTANCE_NORM, NormMode.GROUP_NORM
 class NormShape:
     """The dims of one norm.
 
-    groups: of GROUP_NORM's channels, otherwise 0.  scale_dims: of scale, bias and their gradients; None without any.
+    groups: the number of groups of GROUP_NORM's channels, otherwise 0.  scale_dims: of scale, bias and their gradients; None without any.
     axes: the normalised axes of ``split(x_dims)``.
     """
 
@@ -60,7 +60,7 @@ class NormShape:
 
     @property
     def stats_dims(self) -> Dims:
-        """Of mean and inverse variance."""
+        """The dims of mean and inverse variance."""
         if self.mode is NormMode.GROUP_NORM:
             return (self.x_dims[0], self.groups, *(1,) * (len(self.x_dims) - 2))
         return tuple(1 if axis in self.axes else extent for axis, extent in enumerate(self.x_dims))

@@ -33,7 +33,7 @@ _OFFSET_TYPES = (DataType.INT32, DataType.INT64)
 
 @dataclass(frozen=True)
 class RaggedMove:
-    """What both have in common; see the module's docstring."""
+    """The base of both; see the module's docstring."""
 
     descriptor_type: ClassVar[DescriptorType | None]
     tolerance_class: ClassVar[ToleranceClass] = ToleranceClass.EXACT

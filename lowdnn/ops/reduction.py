@@ -114,7 +114,7 @@ def _reduce(values: NDArray[Any], axes: tuple[int, ...], reduction: Reduction) -
 
 
 def _combination(reduction: Reduction) -> tuple[np.ufunc, float]:
-    """What joins two elements, and its neutral element."""
+    """The function that joins two elements, and its neutral element."""
     smallest, largest = _extremes(reduction.compute_type)
     match reduction.operator:
         case ReduceTensorOp.MUL | ReduceTensorOp.MUL_NO_ZEROS:
@@ -129,7 +129,7 @@ def _combination(reduction: Reduction) -> tuple[np.ufunc, float]:
             return np.add, 0
 
 
-#: What happens to each element before it is joined to the others.
+#: The function of each element before it is joined to the others.
 _PREPARE: Mapping[ReduceTensorOp, Callable[[NDArray[Any]], NDArray[Any]]] = {
     ReduceTensorOp.AMAX: lambda values: np.abs(values),
     ReduceTensorOp.NORM1: lambda values: np.abs(values),

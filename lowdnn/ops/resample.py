@@ -1,4 +1,4 @@
-"""What resampling forward and backward share: which positions of an image each output reads, and with what weights.
+"""Resampling forward and backward: the positions of an image that each output reads, and their weights.
 
 Along each spatial axis output o has a window of ``window`` positions that starts at o * stride - pre_padding; all of
 these may be fractions, and position i covers [i, i + 1). With s the window's middle, less one half:
@@ -15,8 +15,8 @@ position inside. EDGE_VAL_PAD, and interpolation with every padding mode: the ne
 AVGPOOL_INCLUDE_PADDING divides by the positions of the window, AVGPOOL_EXCLUDE_PADDING by those inside the image, and
 reads no others (an average of none is 0).
 
-The index of a maximum is its place in the window, row-major over the largest window's extents, padding counted. Of
-equal ones the first wins. NaN wins over every number with PROPAGATE_NAN, and counts as minus infinity without.
+The index of a maximum is its place in the window, row-major over the largest window's extents, padding counted. The
+first of equal ones wins. NaN wins over every number with PROPAGATE_NAN, and counts as minus infinity without.
 Source: cudnn_graph.h, CUDNN_BACKEND_RESAMPLE_DESCRIPTOR.
 """
 
@@ -220,7 +220,7 @@ class Resample:
 
 
 class ResampleOperation:
-    """What the two operations have in common; each is a frozen dataclass with fields of its own names."""
+    """The base of both directions; each is a frozen dataclass with fields of its own names."""
 
     descriptor_type: ClassVar[DescriptorType]
     resample: Resample
@@ -281,7 +281,7 @@ class AxisTaps:
         return -(-self.reach // self.unit)
 
     def positions(self, tap: int) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
-        """Of each output's tap of this number: the position, whether the window has it, its weight between pixels."""
+        """For the tap of this number of each output: its position, whether the window has it, its weight between pixels."""
         start = np.arange(self.outputs) * self.step - self.offset
         position = start // self.unit + tap
         fraction = (start % self.unit) / self.unit
@@ -344,7 +344,7 @@ def maxima(resample: Resample, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[n
 
 
 def divisors(resample: Resample, axes: Sequence[AxisTaps]) -> NDArray[np.float64]:
-    """What each output's sum is divided by, over the outputs' spatial dims: 1 for all but averages."""
+    """The divisor of each output's sum, over the outputs' spatial dims: 1 for all but averages."""
     if not resample.is_pooling or resample.mode is ResampleMode.MAXPOOL:
         return np.ones([axis.outputs for axis in axes])
     counted = (tap.exists & (tap.inside | (not resample.excludes_padding)) for tap in taps(axes))

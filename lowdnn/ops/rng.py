@@ -74,12 +74,12 @@ class Rng:
 
     @property
     def threshold(self) -> int:
-        """Of BERNOULLI: the words below it give 1."""
+        """Random words below it give 1 in BERNOULLI."""
         return ceil(self.probability * _WORDS)
 
     @property
     def parameters(self) -> Mapping[str, float]:
-        """What a kernel needs to know, in order."""
+        """The parameters of a kernel, in order."""
         match self.distribution:
             case RngDistribution.BERNOULLI:
                 return {"threshold": self.threshold}
@@ -121,7 +121,7 @@ class RngOperation:
 
     @property
     def compute_type(self) -> DataType:
-        """The arithmetic: that of y where it is DOUBLE, otherwise FLOAT."""
+        """The type of the arithmetic: DOUBLE where y has it, otherwise FLOAT."""
         return DataType.DOUBLE if self.y.data_type is DataType.DOUBLE else DataType.FLOAT
 
     @property

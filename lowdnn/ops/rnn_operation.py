@@ -47,8 +47,8 @@ class RecurrentOperation(ABC):
         return self._walked(inputs, Arithmetic())
 
     def rounded_reference(self, inputs: Values) -> dict[str, NDArray[Any]]:
-        """Those of a plain implementation. Of products that may round their operands to TF32, any may do so: each
-        element is that of the implementation which is farthest from the exact one."""
+        """The results of a plain implementation. Any product that may round its operands to TF32 may do so or not: each
+        element comes from the implementation that is farthest from the exact result."""
         exact = self.reference(inputs) if self.rnn.uses_tf32 else {}
         forms = ((True, True), (True, False), (False, True)) if self.rnn.uses_tf32 else ((False, False),)
         first, *others = (self._walked(inputs, PlainArithmetic(self.data_type, *form)) for form in forms)

@@ -25,7 +25,7 @@ from lowdnn import dtypes
 from lowdnn.enums import DataType
 from lowdnn.ops.rnn import Rnn
 
-#: What lies in a reserve space begins at multiples of it, in bytes.
+#: Alignment of each tensor in a reserve space, in bytes.
 RESERVE_ALIGNMENT = 256
 
 

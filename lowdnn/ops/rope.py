@@ -1,4 +1,4 @@
-"""Rotary position embedding: what the forward operation and its gradient have in common.
+"""Rotary position embedding: the base of the forward operation and of its gradient.
 
 x is (B, H, S, D), freqs (S, 1, 1, R) angles in radians, R = rope_dim, or D where that is 0; D and R are even. The last
 R elements of each row are pairs (i, i + R / 2), which are rotated by theta = freqs[s, i], and everything is scaled:
@@ -62,7 +62,7 @@ class Rotation:
 def rotation(
     where: str, ports: tuple[str, str], tensors: tuple[Tensor, Tensor, Tensor], scale: float, rope_dim: int, sign: int
 ) -> Rotation:
-    """Of the tensors at ``ports`` and the freqs. Raises UnsupportedShapeError, ShapeMismatchError, BadParamError and
+    """The rotation of the tensors at ``ports`` by the freqs. Raises UnsupportedShapeError, ShapeMismatchError, BadParamError and
     UnsupportedDataTypeError."""
     source, target, freqs = tensors
     if source.rank != 4 or source.dims[3] % 2:

@@ -1,4 +1,4 @@
-"""What scaled dot product attention and its gradients have in common: the dims of heads and the lengths of sequences.
+"""Scaled dot product attention and its gradients: the dims of heads and the lengths of sequences.
 
 q is (B, H, S_q, D), k (B, H_k, S_kv, D), v (B, H_v, S_kv, D_v); H is a multiple of H_k and of H_v, whose heads
 neighbouring ones of q share. Lengths are (B, 1, 1, 1), or (B + 1, 1, 1, 1) where each batch's is added to those before.

@@ -4,8 +4,7 @@
     dv = (F * P)^T d_o        dk = scale * dS^T q        dq = scale * dS k        dbias = dS
 
 ``inner`` are the operations of ``modified`` and ``derivative``, and products with F (dropout), on virtual tensors
-(B, H, S_q, S_kv): made of S, of the gradient of modified(S) and of P, which it is given in this order. What makes the
-gradient may read S. Without it F is 1 and both change nothing. dbias, (B, H, S_q, S_kv) with 1 for B or H where it is
+(B, H, S_q, S_kv): made of S, of the gradient of modified(S) and of P, which it is given in this order. The operations of ``derivative`` may read S. Without it F is 1 and both change nothing. dbias, (B, H, S_q, S_kv) with 1 for B or H where it is
 summed, is the gradient of what ``modified`` adds to S before anything else.
 q is (B, H, S_q, D), k (B, H_k, S_kv, D), v (B, H_v, S_kv, D_v), o and d_o are (B, H, S_q, D_v); stats (B, H, S_q, 1)
 is the natural logarithm of the sum of a row's exponentials. H is a multiple of H_k and of H_v: neighbouring heads of q
@@ -44,8 +43,8 @@ from lowdnn.schema import inner_operations, tensor_input, tensor_output
 from lowdnn.status import BadParamError, NotSupportedError, ShapeMismatchError, UnsupportedDataTypeError
 
 _WHERE = "sdpa_backward"
-#: What tensor cores may cut off a sum of 256 products: an fp32's last bit at each of 16 steps. An fp32's rounding at
-#: each of 256 steps comes to as much.
+#: Error of a sum of 256 products in tensor cores, which may cut off an fp32's last bit at each of 16 steps. Roundings of
+#: an fp32 at each of 256 steps come to as much.
 _CUT_OFF = 2.0**-19
 Array = NDArray[Any]
 
@@ -91,7 +90,7 @@ class SdpaBackward:
 
     @property
     def flops(self) -> int:
-        """Of the five products, whatever the band."""
+        """Floating-point operations of the five products, whatever the band."""
         batch, heads, queries, size = self.q.dims
         return 2 * batch * heads * queries * self.k.dims[2] * (3 * size + 2 * self.v.dims[3])
 
@@ -161,7 +160,7 @@ class SdpaBackward:
             raise NotSupportedError.at(f"{_WHERE}.inner", expected=expected, got="another operation")
 
     def _gradients(self, inputs: Values, *, rounds: bool) -> dict[str, Array]:
-        """By port.  rounds: what is inside, as ``rounded_reference`` says."""
+        """The gradients by port.  rounds: whether intermediate values round, as ``rounded_reference`` says."""
         weights, exact = self._score_gradients(inputs, rounds=rounds)
         ds = exact
         if rounds:
@@ -209,7 +208,7 @@ class SdpaBackward:
         return self._made(inputs, 1, {0: scores, 1: d_modified}, rounds)
 
     def _factors(self, inputs: Values, *, rounds: bool = False) -> Array:
-        """What weights are multiplied by."""
+        """The factors F of the weights."""
         return self._made(inputs, 2, {2: np.ones(self.scores_dims)}, rounds)
 
     def _made(self, inputs: Values, place: int, given: dict[int, Array], rounds: bool) -> Array:
@@ -249,7 +248,7 @@ class SdpaBackward:
         return is_seen
 
     def _repeated(self, values: Array) -> Array:
-        """Of each of q's heads, what it shares with others."""
+        """Values of shared heads, repeated for each of q's heads."""
         return np.repeat(values, self.q.dims[1] // values.shape[1], axis=1)
 
     def _shared(self, values: Array, heads: int) -> Array:

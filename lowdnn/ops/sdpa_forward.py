@@ -5,8 +5,8 @@
 Dims of q, k and v: see ``sdpa``; o is (B, H, S_q, D_v). scale is one number, 1 where there is none. ``modified`` is
 the sub-graph from the scores, a tensor (B, H, S_q, S_kv) with the uid ``subgraph_input_uid``, to the tensor with
 ``subgraph_output_uid``; its other inputs are inputs of the graph. Lengths, one for each batch or cumulated (see
-``diagonal_band_mask``), leave the queries and keys from there on out of all: such queries have no sink, their o and
-sum of exponentials are 0, their maximum and stats minus infinity. block_mask: see the operation of that name; it comes
+``diagonal_band_mask``), leave out the queries and keys from there on. Such queries have no sink, their o and sum of
+exponentials are 0, their maximum and stats are minus infinity. block_mask: see the operation of that name; it comes
 behind the sub-graph. k and v with page tables are containers of pages (see ``paged_cache_load``), of sequences with
 these lengths.
 ``softmax`` says which statistics there are; its x and y stand for tensors that are inside. stats, (B, H, S_q, 1), may
@@ -120,7 +120,7 @@ class SdpaForward:
 
     @property
     def key_count(self) -> int:
-        """S_kv: of what does not lie in pages, of the softmax, or of all that the page tables have room for."""
+        """S_kv: the rows of k or v that do not lie in pages, of the softmax, or all rows that the page tables have room for."""
         for x, table in self._keys_and_values:
             if table is None:
                 return x.dims[2]
@@ -143,7 +143,7 @@ class SdpaForward:
         return (self.k, self.page_table_k), (self.v, self.page_table_v)
 
     def _loaded(self, x: Tensor, table: Tensor | None) -> Tensor:
-        """What k or v is, wherever it lies."""
+        """k or v as a tensor (B, H, S_kv, D), loaded from pages where it lies there."""
         if table is None:
             return x
         dims = (self.q.dims[0], x.dims[1], self.key_count, x.dims[3])
@@ -182,7 +182,7 @@ class SdpaForward:
         check_dims(_WHERE, self.scores_dims, {"rng_dump": self.rng_dump})
 
     def _check_numbers(self) -> None:
-        """Those of fp8."""
+        """Checks the scales of fp8."""
         for port in ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o", "amax_s", "amax_o"):
             number: Tensor | None = getattr(self, port)
             if number is not None and number.dims != (1, 1, 1, 1):

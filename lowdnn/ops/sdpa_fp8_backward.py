@@ -26,9 +26,11 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.schema import tensor_inputs, tensor_outputs
 from lowdnn.status import BadParamError, NotSupportedError, UnsupportedDataTypeError
 
-#: Inputs that have a descale, and results that have a scale.
-_DESCALED, _SCALED = ("q", "k", "v", "o", "d_o"), ("dq", "dk", "dv")
-#: What ``numbers`` and ``largest`` are, in this order.
+#: Inputs that have a descale.
+_DESCALED = ("q", "k", "v", "o", "d_o")
+#: Results that have a scale.
+_SCALED = ("dq", "dk", "dv")
+#: Fields of ``numbers`` and ``largest``, in this order.
 NUMBERS = (
     *(f"descale_{port}" for port in (*_DESCALED, "s", "dp")),
     *(f"scale_{port}" for port in ("s", *_SCALED, "dp")),

@@ -76,12 +76,12 @@ class Softmax:
 
     @property
     def stats_dims(self) -> tuple[int, ...]:
-        """Of stats, max and sum_exp."""
+        """The dims of stats, max and sum_exp."""
         return tuple(1 if axis in self.normalised_axes else extent for axis, extent in enumerate(self.x.dims))
 
     @property
     def stats_factor(self) -> float:
-        """What stats is of the natural logarithm."""
+        """The factor from the natural logarithm to stats."""
         return 1 / log(2) if self.stats_log2 else 1.0
 
     @property

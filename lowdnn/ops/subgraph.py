@@ -25,8 +25,8 @@ InnerOperation = PointwiseOperation | RngOperation
 
 @dataclass(frozen=True)
 class Subgraph:
-    """given: what the outer operation computes.  made: what it goes on with in the place of each of them, or the same
-    tensor.  operations: in topological order; they write virtual tensors alone."""
+    """given: tensors that the outer operation computes.  made: the tensor that it goes on with in the place of each of them,
+    or the tensor itself.  operations: in topological order; they write virtual tensors alone."""
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATIONGRAPH
 
@@ -61,7 +61,7 @@ class Subgraph:
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
-        """What is read from outside, in order of first use."""
+        """The tensors that are read from outside, in order of first use."""
         inside = {tensor.uid for tensor in (*self.given, *(op.output for op in self.operations))}
         read = {tensor.uid: tensor for op in self.operations for tensor in inputs_of(op).values()}
         return tuple(tensor for uid, tensor in read.items() if uid not in inside)

@@ -12,8 +12,10 @@ from lowdnn.enums import DIM_MAX, AttributeName, AttributeType, DataType, Descri
 from lowdnn.schema import attribute
 from lowdnn.status import BadParamError, NotSupportedError, UnsupportedDataTypeError
 
-#: The tiles of F8_128x4.
-TILE_ROWS, TILE_COLUMNS = 128, 4
+#: Rows of a tile of F8_128x4.
+TILE_ROWS = 128
+#: Columns of a tile of F8_128x4.
+TILE_COLUMNS = 4
 
 #: Bytes and elements are computed in Python integers and must fit a signed 64-bit offset.
 MAX_SPAN_BYTES = 2**63 - 1
@@ -24,7 +26,7 @@ class Tensor:
     """An n-dimensional array: element ``i`` lies at ``sum(i[d] * strides[d])`` elements from the base.
 
     dims: extents, 0 allowed (an empty tensor).  strides: in elements, >= 0; 0 repeats one element (inputs only).
-    alignment_bytes: what the caller promises of the address; a power of two, at least the element size.
+    alignment_bytes: a power of two that divides the address, by the caller's promise; at least the element size.
     is_virtual: an edge inside the graph that has no address.
     ragged_offset: where each batch begins, times the multiplier, in the place of the first stride (``ragged``).
     is_by_value: a host scalar passed by value at execute.  constant_value: a scalar fixed in the graph itself.

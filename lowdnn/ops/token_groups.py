@@ -1,9 +1,9 @@
-"""Groups of routed rows: what the offsets of a mixture of experts say.
+"""Groups of routed rows, given by the offsets of a mixture of experts.
 
 Rows are sorted by expert, batch after batch: G = batches * experts groups, of which group g belongs to expert
 g mod experts. The offsets (extent, 1, 1) hold the first row of each group; with extent G a group ends where the next
 one begins and the last one with the rows, with extent G + 1 the last offset ends the last group. One expert: an extent
-of 1 is one group, any other holds the ends too. What a group has outside the rows does not count, and a group that
+of 1 is one group, any other holds the ends too. Rows of a group outside of the tensor do not count, and a group that
 ends before it begins is empty.
 """
 

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class ToleranceClass(Enum):
-    """What bounds an operation's error besides the rounding of its result."""
+    """The bound of an operation's error besides the rounding of its result."""
 
     EXACT = "exact"  #: every step rounds in one way: moves, conversions, quotients and products of two numbers
     POINTWISE = "pointwise"  #: nothing

@@ -18,7 +18,8 @@ from tools.checks.sources import Source
 
 _LITERAL_INDENT = 4
 #: What begins a paragraph inside of one: a bullet, a numbered step, or the description of an argument.
-_ITEM = re.compile(r"(?:[-*]|\d+[.)]|`{0,2}\w[\w.*, ]{0,40}`{0,2}:(?= ))\s+")
+_NAME = r"`{0,2}[\w.*]+`{0,2}"
+_ITEM = re.compile(rf"(?:[-*]|\d+[.)]|{_NAME}(?:, {_NAME})*:(?= ))\s+")
 _TABLE = ("|", "==", "--", "+-")
 _COLUMNS = re.compile(r" {3,}")
 _PYTHON_CONSTANT = re.compile(r"_{0,2}[A-Z][A-Z0-9_]*$")

@@ -36,7 +36,7 @@ class RowBuilder(NodeWriter):
     ) -> Tensor:
         """y; mean and inverse variance are stored in the type ``statistics``.
 
-        momentum: of BATCH_NORM's running statistics, which are new inputs and outputs in that type.
+        momentum: the factor of BATCH_NORM's running statistics, which are new inputs and outputs in that type.
         """
         parameter = scale or bias
         shape = NormShape(mode, x.dims, None if parameter is None else parameter.dims, groups)

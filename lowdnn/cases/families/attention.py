@@ -131,9 +131,10 @@ class AttentionCase(Case):
         return packed.with_packed_outputs(builder) if self.ragged != "no" else builder.graph()
 
     def routing(self, seed: int) -> Inputs:
-        """Those of the inputs that say where rows are, as of a full cache or of self-attention, for benchmarks: page
-        tables, the same offsets for all that is ragged, and for each batch the length that these give or all keys; and
-        the numbers beside fp8, powers of two whose product is 1."""
+        """Inputs that say where rows are, for benchmarks: those of a full cache or of self-attention.
+
+        They are page tables, one set of offsets for every ragged tensor, and for each batch the length that the offsets
+        give, or all keys. The scales of fp8 are powers of two whose product is 1."""
         rng, given = np.random.default_rng([seed, 1]), {tensor.name: tensor for tensor in self.graph().inputs}
         values = {name: pages.table_values(rng, tensor) for name, tensor in given.items() if pages.is_table(tensor)}
         values |= {name: np.full(given[name].dims, _EVEN_SCALES.get(name, 1.0)) for name in given.keys() & _SCALES}

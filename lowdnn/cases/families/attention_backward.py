@@ -54,16 +54,16 @@ class AttentionBackwardCase(Case):
     """dq, dk, dv of o = softmax(q k^T / sqrt(d)) v for q (b, h, q, d), k (b, hk, kv, d), v (b, hv, kv, dv).
 
     hk, hv, kv, dv: by default as h, hk, q, d.  left, right: how far a query sees from its place, -1 without bound;
-    place: whether that is counted from the first or the last query and key.  lengths: which of keys and queries each
-    batch has a number of its own of.  scale: where 1 / sqrt(d) is, in the graph, in host or device memory, or nowhere.
+    place: whether that is counted from the first or the last query and key.  lengths: whether each batch has lengths of
+    its own, of keys or queries.  scale: where 1 / sqrt(d) is: in the graph, in host or device memory, or nowhere.
     deterministic: whether the same inputs must give the same bits.
-    bias: batches (b or 1) and heads (h or 1) of what is added to the scores; its gradient is stored.  cap: what they
-    are then held below in size by a tanh; 0: nothing.  alibi: whether (key - query) / (head + 1) is added then.
+    bias: batches (b or 1) and heads (h or 1) of the bias of the scores; its gradient is stored.  cap: the bound of the
+    scores' size by a tanh; 0 for none.  alibi: whether (key - query) / (head + 1) is added then.
     dropout: the chance of a weight to be dropped.  masked: whether a tensor says which are, instead of random numbers.
     ragged: whether sequences are packed, in all tensors of heads and the statistics, of the same lengths each; see
     ``sdpa``.
-    dtype: of fp8, numbers scale all tensors and what is rounded inside, and the largest magnitudes of the gradients and
-    of those of the scores are stored.  d_o: the type of the output's gradient then, and without ``out`` of the results.
+    dtype: with fp8, numbers scale all tensors and rounded intermediate values, and the largest magnitudes of all
+    gradients are stored.  d_o: the type of the output's gradient then, and of the results without ``out``.
     """
 
     family: ClassVar[str] = "sdpa_bwd"
@@ -269,12 +269,12 @@ class AttentionBackwardCase(Case):
 
 
 def _is_of_keys(name: str) -> bool:
-    """Of a tensor, whether its rows are of keys and not of queries."""
+    """Whether the rows of the tensor of this name belong to keys; otherwise they belong to queries."""
     return name.removeprefix("d")[0] in "kv"
 
 
 def _packed(load: RaggedLoad, values: Mapping[int, NDArray[Any]], padded: NDArray[Any]) -> tuple[Tensor, NDArray[Any]]:
-    """What lies in memory of ``padded``, which ``load`` gives."""
+    """The packed tensor that ``load`` reads, and its values in memory for the result ``padded``."""
     rows = np.zeros(load.x.dims)
     for batch, (count, place) in enumerate(load.sequences({"offsets": values[load.offsets.uid]})):
         rows[0, :, place] = padded[batch, :, :count]

@@ -37,10 +37,10 @@ _LINES = {"image": "channel", "filter": "batch"}
 class ConvolutionCase(Case):
     """y = alpha * conv(x, w) + beta * y, then the epilogue; channels c and filters k are totals over the groups.
 
-    dir: what is computed: y (fprop), or dx (dgrad) or dw (wgrad) of the same convolution from dy.
+    dir: the result: y (fprop), or dx (dgrad) or dw (wgrad) of the same convolution from dy.
     prologue: steps before the input that ``before`` names, which lies in memory in type ``raw``; the image is x, in
     dgrad dy. Their operands are of fp32, for each channel of the image or each filter.
-    exits: what is reduced of the epilogue's result: genstats, sum (over all axes but 1), rowsum, rowmax (over axis 1),
+    exits: reductions of the epilogue's result: genstats, sum (over all axes but 1), rowsum, rowmax (over axis 1),
     amax.
     """
 

@@ -35,7 +35,7 @@ class MatmulCase(Case):
     b: batches of a, and of b where ``bb`` gives no others.
     prologue: steps before the input that ``before`` names, which lies in memory in type ``raw``; their operands are of
     fp32, for each k of a or each n of b.
-    exits: what is reduced of the epilogue's result: sum (over all axes but the last), rowsum, rowmax (over the last),
+    exits: reductions of the epilogue's result: sum (over all axes but the last), rowsum, rowmax (over the last),
     amax.
     """
 

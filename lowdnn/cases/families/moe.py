@@ -81,7 +81,7 @@ class MoeCase(Case):
         return super().inputs(seed, exact) | self.routing(seed)
 
     def routing(self, seed: int) -> Inputs:
-        """Those of the inputs that say which rows are whose, come from where and go where."""
+        """Inputs that say which expert each row belongs to, where rows come from and where they go."""
         rng = np.random.default_rng([seed, 1])
         sizes = self.sizes or routing.group_sizes(rng, self.rows, self._groups)
         values = {"first_token_offset": routing.offsets(sizes, self.ends > 0)}

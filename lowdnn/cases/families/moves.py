@@ -29,10 +29,13 @@ from lowdnn.status import BadParamError
 
 @dataclass(frozen=True)
 class TransformCase(Case):
-    """A move of elements: transpose (perm), slice (start, limit, step), reshape (to), concat (axis; parts are the
-    inputs' extents along it), copy between layouts and types, expand a band to a matrix of ``dims`` or contract one
-    (axis, lower, upper, pad), load sequences of rows, a tensor of ``dims``, from pages (page: rows of one), pack_bits
-    and unpack_bits (between a mask of ``dims`` with a byte for each element and its bits)."""
+    """A move of elements.
+
+    op: transpose (perm), slice (start, limit, step), reshape (to), concat (axis, parts), or copy between layouts and
+    types. expand makes a matrix of ``dims`` of a band, contract a band of a matrix (axis, lower, upper, pad). load reads
+    sequences of rows, a tensor of ``dims``, from pages. pack_bits makes bits of a mask of ``dims`` with a byte for each
+    element, unpack_bits the reverse.
+    parts: the inputs' extents along the axis.  page: rows of a page."""
 
     family: ClassVar[str] = "transform"
 

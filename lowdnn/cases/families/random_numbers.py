@@ -31,7 +31,7 @@ from lowdnn.ops.tensor import Tensor
 class RngCase(Case):
     """Random numbers, and the chain ``ops`` over them: ``ops=mul+scalar`` is dropout of a tensor.
 
-    source: what seed and offset are: number (the offset a constant), host (by-value tensors) or device.
+    source: the kind of seed and offset: number (the offset a constant), host (by-value tensors) or device.
     """
 
     family: ClassVar[str] = "rng"

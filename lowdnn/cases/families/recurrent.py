@@ -43,7 +43,7 @@ _BIASES = {
 _SEQUENCES = ("x", "y", "dy", "dx")
 #: Saved tensors, whose rows past the end of a sequence are 0.
 _SAVED = ("gates", "cells", "outputs", "unprojected", "dgates", "dprojected")
-#: What the gradient of the data gives to that of the weights.
+#: Results of the gradient for the data that the gradient for the weights reads.
 _BETWEEN = ("dgates", "dprojected")
 _SEED, _OFFSET = 7, 3
 
@@ -53,7 +53,7 @@ class RnnCase(Case):
     """A recurrent network: forward, without and with what training saves (dir=fwd, train), and its gradients for the
     data and for the weights (dgrad, wgrad; bwd: one after the other), from gates and states drawn at random.
 
-    clip: of cell states to -clip to clip; 0 for none.  lengths: of the sequences, which all have t without them.
+    clip: the bound of cell states, from -clip to clip; 0 for none.  lengths: the sequences' steps; t each by default.
     layout: time or batch outermost, or packed.  states: whether there are first and last states.  add: to old dw.
     """
 

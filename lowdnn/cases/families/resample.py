@@ -38,7 +38,7 @@ class ResampleCase(Case):
     """Pooling or interpolation, then the epilogue.
 
     size: the outputs' extents, for windows around their middles (adaptive pooling); otherwise window, stride and pad.
-    dir: what is computed: y (fwd), or dx of it from dy (bwd).
+    dir: the result: y (fwd), or dx of it from dy (bwd).
     index: the type of the places of maxima, which fwd writes and bwd reads; without, bwd reads x.
     padding: usual is minus infinity for maxima and 0 otherwise.
     """

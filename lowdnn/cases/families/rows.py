@@ -145,7 +145,7 @@ class SoftmaxCase(Case):
     """Softmax of x over ``axes`` (by default the last), or its gradient from y and dy, with pointwise steps before (on
     x, or on dy) and behind it.
 
-    log: of its logarithm.  sink: whether rows have one.  stats: the type in which log-sum-exp, maximum and sum are
+    log: whether y is the logarithm of softmax.  sink: whether rows have one.  stats: the type in which log-sum-exp, maximum and sum are
     stored; without, they are not.
     """
 
