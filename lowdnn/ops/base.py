@@ -102,8 +102,8 @@ class NamesPlaces(Protocol):
 def inputs_of(operation: HasPorts) -> dict[str, Tensor]:
     """The input tensors by port, in declaration order; optional ports that are unset are left out.
 
-    A field that holds several tensors, such as ``inputs``, has the ports ``inputs[0]``, ``inputs[1]`` and so on. So have
-    the tensors that operations inside of this one read from outside.
+    A field that holds several tensors, such as ``inputs``, has the ports ``inputs[0]``, ``inputs[1]`` and so on. So
+    have the tensors that operations inside of this one read from outside.
     """
     found = _ports(operation, "input")
     for name, inner in _inner(operation).items():

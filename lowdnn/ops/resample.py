@@ -281,7 +281,7 @@ class AxisTaps:
         return -(-self.reach // self.unit)
 
     def positions(self, tap: int) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
-        """For the tap of this number of each output: its position, whether the window has it, its weight between pixels."""
+        """The tap of this number of each output: its position, whether the window has it, its weight between pixels."""
         start = np.arange(self.outputs) * self.step - self.offset
         position = start // self.unit + tap
         fraction = (start % self.unit) / self.unit

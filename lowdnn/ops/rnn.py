@@ -58,7 +58,8 @@ class Rnn:
     max_length: T, steps of the longest sequence.  batch_size: B.  input_size: I, elements of a row of x.
     hidden_size: H.  projection_size: P, smaller than H; 0 without a projection.
     input_mode: with SKIP_INPUT the first layer adds x itself to each gate in the place of W x, and I = H.
-    dropout_probability: the probability of an element between layers to become 0; the others are divided by what is left of 1.
+    dropout_probability: the probability of an element between layers to become 0; the others are divided by what is
+    left of 1.
     uses_tf32: products of operands in FLOAT may round these to TF32.
     """
 

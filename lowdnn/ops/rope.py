@@ -62,8 +62,10 @@ class Rotation:
 def rotation(
     where: str, ports: tuple[str, str], tensors: tuple[Tensor, Tensor, Tensor], scale: float, rope_dim: int, sign: int
 ) -> Rotation:
-    """The rotation of the tensors at ``ports`` by the freqs. Raises UnsupportedShapeError, ShapeMismatchError, BadParamError and
-    UnsupportedDataTypeError."""
+    """The rotation of the tensors at ``ports`` by the freqs.
+
+    Raises UnsupportedShapeError, ShapeMismatchError, BadParamError and UnsupportedDataTypeError.
+    """
     source, target, freqs = tensors
     if source.rank != 4 or source.dims[3] % 2:
         expected = "[batch, heads, length, an even size]"

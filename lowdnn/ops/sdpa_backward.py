@@ -3,12 +3,13 @@
     D = sum over the last axis of d_o * o        dP = F * (d_o v^T)        dS = derivative(P * (dP - D))
     dv = (F * P)^T d_o        dk = scale * dS^T q        dq = scale * dS k        dbias = dS
 
-``inner`` are the operations of ``modified`` and ``derivative``, and products with F (dropout), on virtual tensors
-(B, H, S_q, S_kv): made of S, of the gradient of modified(S) and of P, which it is given in this order. The operations of ``derivative`` may read S. Without it F is 1 and both change nothing. dbias, (B, H, S_q, S_kv) with 1 for B or H where it is
-summed, is the gradient of what ``modified`` adds to S before anything else.
-q is (B, H, S_q, D), k (B, H_k, S_kv, D), v (B, H_v, S_kv, D_v), o and d_o are (B, H, S_q, D_v); stats (B, H, S_q, 1)
-is the natural logarithm of the sum of a row's exponentials. H is a multiple of H_k and of H_v: neighbouring heads of q
-share one of k and one of v, whose gradients are sums over them. scale is one number, 1 where there is none.
+``inner`` are the operations of ``modified`` and ``derivative``, and products with F (dropout), on virtual tensors (B,
+H, S_q, S_kv): made of S, of the gradient of modified(S) and of P, which it is given in this order. The operations of
+``derivative`` may read S. Without it F is 1 and both change nothing. dbias, (B, H, S_q, S_kv) with 1 for B or H where
+it is summed, is the gradient of what ``modified`` adds to S before anything else. q is (B, H, S_q, D), k (B, H_k, S_kv,
+D), v (B, H_v, S_kv, D_v), o and d_o are (B, H, S_q, D_v); stats (B, H, S_q, 1) is the natural logarithm of the sum of a
+row's exponentials. H is a multiple of H_k and of H_v: neighbouring heads of q share one of k and one of v, whose
+gradients are sums over them. scale is one number, 1 where there is none.
 
 P is 0 outside of a band: with shift = 0, or with ``is_bottom_right`` keys - queries,
 
@@ -43,8 +44,8 @@ from lowdnn.schema import inner_operations, tensor_input, tensor_output
 from lowdnn.status import BadParamError, NotSupportedError, ShapeMismatchError, UnsupportedDataTypeError
 
 _WHERE = "sdpa_backward"
-#: Error of a sum of 256 products in tensor cores, which may cut off an fp32's last bit at each of 16 steps. Roundings of
-#: an fp32 at each of 256 steps come to as much.
+#: Error of a sum of 256 products in tensor cores, which may cut off an fp32's last bit at each of 16 steps. Roundings
+#: of an fp32 at each of 256 steps come to as much.
 _CUT_OFF = 2.0**-19
 Array = NDArray[Any]
 

@@ -120,7 +120,7 @@ class SdpaForward:
 
     @property
     def key_count(self) -> int:
-        """S_kv: the rows of k or v that do not lie in pages, of the softmax, or all rows that the page tables have room for."""
+        """S_kv: the rows of k or v outside of pages, or of the softmax, or those that the page tables have room for."""
         for x, table in self._keys_and_values:
             if table is None:
                 return x.dims[2]

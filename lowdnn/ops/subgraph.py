@@ -25,8 +25,9 @@ InnerOperation = PointwiseOperation | RngOperation
 
 @dataclass(frozen=True)
 class Subgraph:
-    """given: tensors that the outer operation computes.  made: the tensor that it goes on with in the place of each of them,
-    or the tensor itself.  operations: in topological order; they write virtual tensors alone."""
+    """given: tensors that the outer operation computes.  made: the tensors that it goes on with, one for each of them,
+    which may be the same.  operations: in topological order; they write virtual tensors alone.
+    """
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.OPERATIONGRAPH
 

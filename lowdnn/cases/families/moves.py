@@ -32,9 +32,9 @@ class TransformCase(Case):
     """A move of elements.
 
     op: transpose (perm), slice (start, limit, step), reshape (to), concat (axis, parts), or copy between layouts and
-    types. expand makes a matrix of ``dims`` of a band, contract a band of a matrix (axis, lower, upper, pad). load reads
+    types. expand makes a matrix of ``dims`` of a band, and contract the reverse (axis, lower, upper, pad). load reads
     sequences of rows, a tensor of ``dims``, from pages. pack_bits makes bits of a mask of ``dims`` with a byte for each
-    element, unpack_bits the reverse.
+    element, and unpack_bits the reverse.
     parts: the inputs' extents along the axis.  page: rows of a page."""
 
     family: ClassVar[str] = "transform"

@@ -145,8 +145,8 @@ class SoftmaxCase(Case):
     """Softmax of x over ``axes`` (by default the last), or its gradient from y and dy, with pointwise steps before (on
     x, or on dy) and behind it.
 
-    log: whether y is the logarithm of softmax.  sink: whether rows have one.  stats: the type in which log-sum-exp, maximum and sum are
-    stored; without, they are not.
+    log: whether y is the logarithm of softmax.  sink: whether rows have one.
+    stats: the type in which log-sum-exp, maximum and sum are stored; without it they are not.
     """
 
     family: ClassVar[str] = "softmax"
