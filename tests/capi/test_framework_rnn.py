@@ -80,16 +80,19 @@ class Torch:
         return training(rnn, network.data_type, np.array(self.lengths), is_packed=self.is_packed)
 
     def descriptor(self, *, drops: bool = False, is_packed: bool = False, is_forward: bool = True) -> int:
-        """Small networks on padded sequences ask for the persistent algorithm forwards only."""
         n, descriptor = self.network, int(self.caller.output("cudnnCreateRNNDescriptor"))
-        is_persistent = is_forward and not (is_packed or n.data_type is DataType.DOUBLE or n.proj_size < n.hidden_size)
-        algo = RNNAlgo.PERSIST_STATIC_SMALL_H if is_persistent else RNNAlgo.STANDARD
         self.caller.call(
-            "cudnnSetRNNDescriptor_v8", descriptor, algo, n.cell_mode, n.bias_mode, n.dir_mode, n.input_mode,
-            n.data_type, n.math_prec, n.math_type, n.input_size, n.hidden_size, n.proj_size, n.num_layers,
-            self.dropout(drops=drops), int(not is_packed),
+            "cudnnSetRNNDescriptor_v8", descriptor, self.algorithm(is_packed=is_packed, is_forward=is_forward),
+            n.cell_mode, n.bias_mode, n.dir_mode, n.input_mode, n.data_type, n.math_prec, n.math_type, n.input_size,
+            n.hidden_size, n.proj_size, n.num_layers, self.dropout(drops=drops), int(not is_packed),
         )  # fmt: skip
         return descriptor
+
+    def algorithm(self, *, is_packed: bool, is_forward: bool) -> RNNAlgo:
+        """Small networks on padded sequences ask for the persistent algorithm forwards only."""
+        n = self.network
+        is_persistent = is_forward and not (is_packed or n.data_type is DataType.DOUBLE or n.proj_size < n.hidden_size)
+        return RNNAlgo.PERSIST_STATIC_SMALL_H if is_persistent else RNNAlgo.STANDARD
 
     def dropout(self, *, drops: bool) -> int:
         descriptor = int(self.caller.output("cudnnCreateDropoutDescriptor"))
