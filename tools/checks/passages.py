@@ -20,6 +20,8 @@ _LITERAL_INDENT = 4
 #: What begins a paragraph inside of one: a bullet, a numbered step, or the description of an argument.
 _NAME = r"`{0,2}[\w.*]+`{0,2}"
 _ITEM = re.compile(rf"(?:[-*]|\d+[.)]|{_NAME}(?:, {_NAME})*:(?= ))\s+")
+#: What separates the descriptions of two fields on one line.
+_FIELDS = re.compile(rf"  (?={_NAME}(?:, {_NAME})*: )")
 _TABLE = ("|", "==", "--", "+-")
 _COLUMNS = re.compile(r" {3,}")
 _PYTHON_CONSTANT = re.compile(r"_{0,2}[A-Z][A-Z0-9_]*$")
@@ -56,10 +58,11 @@ class Passage:
             if _COLUMNS.search(line.strip()):
                 yield from _joined(own)
                 own = []
-            if item := _ITEM.match(line.lstrip()):
-                yield from _joined(own)
-                own, line = [], line.lstrip()[item.end() :]
-            own.append(line.strip())
+            for part in _FIELDS.split(line.strip()):
+                if item := _ITEM.match(part):
+                    yield from _joined(own)
+                    own, part = [], part[item.end() :]
+                own.append(part)
         yield from _joined(own)
 
 

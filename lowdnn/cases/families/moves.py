@@ -32,8 +32,8 @@ class TransformCase(Case):
     """A move of elements.
 
     op: transpose (perm), slice (start, limit, step), reshape (to), concat (axis, parts), or copy between layouts and
-    types. expand makes a matrix of ``dims`` of a band, and contract the reverse (axis, lower, upper, pad). load reads
-    sequences of rows, a tensor of ``dims``, from pages. pack_bits makes bits of a mask of ``dims`` with a byte for each
+    types; expand makes a matrix of ``dims`` of a band, and contract the reverse (axis, lower, upper, pad); load reads
+    sequences of rows, a tensor of ``dims``, from pages; pack_bits makes bits of a mask of ``dims`` with a byte for each
     element, and unpack_bits the reverse.
     parts: the inputs' extents along the axis.  page: rows of a page."""
 
