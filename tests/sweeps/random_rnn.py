@@ -13,12 +13,12 @@ _WAYS = ("fwd", "train", "train", "dgrad", "dgrad", "wgrad", "wgrad add=yes", "b
 
 def draw_rnn(rng: np.random.Generator, most_units: int, most_steps: int, most_sequences: int) -> str:
     """The line of a network with at most so many units in a layer, on at most so many sequences and steps."""
-    cell, hidden = _pick(rng, _CELLS), _size(rng, most_units)
+    cell, hidden, way = _pick(rng, _CELLS), _size(rng, most_units), _pick(rng, _WAYS)
     steps, batch = int(rng.integers(1, most_steps + 1)), _size(rng, most_sequences)
     skips = rng.random() < 0.15
     words = [
         f"rnn cell={cell} t={steps} b={batch} i={hidden if skips else _size(rng, most_units)} h={hidden}",
-        f"dir={_pick(rng, _WAYS)}",
+        f"dir={way}",
         _pick(rng, _TYPES),
         _pick(rng, _BIASES),
         "input=skip" if skips else "",
@@ -27,6 +27,7 @@ def draw_rnn(rng: np.random.Generator, most_units: int, most_steps: int, most_se
         _some(rng, 0.3, f"dropout={_pick(rng, ('0.25', '0.5', '0.9'))}"),
         _some(rng, 0.2, "states=no"),
         _sequences(rng, steps, batch),
+        _some(rng, 0.3, "fill=-1.5") if way in ("fwd", "train") else "",
     ]
     if cell == "lstm":
         words += [_some(rng, 0.3, f"proj={int(rng.integers(1, max(hidden, 2)))}") if hidden > 1 else ""]
@@ -45,8 +46,7 @@ def _sequences(rng: np.random.Generator, steps: int, batch: int) -> str:
     lengths = rng.integers(least, steps + 1, batch).tolist()
     if layout == "packed":
         lengths = sorted([*lengths[1:], max(lengths[0], 1)], reverse=True)
-    fill = "" if layout == "packed" else _some(rng, 0.5, "fill=-1.5")
-    return f"layout={layout} lengths={'x'.join(map(str, lengths))} {fill}".strip()
+    return f"layout={layout} lengths={'x'.join(map(str, lengths))}"
 
 
 def _size(rng: np.random.Generator, most: int) -> int:

@@ -104,6 +104,7 @@ class RnnCase(Case):
 
     def graph(self) -> OperationGraph:
         self._check_lengths()
+        self._check_direction()
         builder = CaseBuilder(alignment_bytes=self.align)
         for operation in self._operations(self._tensors(builder)):
             builder.add(operation)
@@ -151,6 +152,13 @@ class RnnCase(Case):
             raise BadParamError.at(where, expected=f"at most {self.t} steps", got=max(self.lengths))
         if is_packed and list(self.lengths) != sorted(self.lengths, reverse=True):
             raise BadParamError.at(where, expected="lengths that do not ascend where packed", got=list(self.lengths))
+
+    def _check_direction(self) -> None:
+        """Checks what the direction has no use for."""
+        if self.add == "yes" and self.dir not in ("wgrad", "bwd"):
+            raise BadParamError.at("rnn.add", expected="no but with dir=wgrad or bwd", got=self.add)
+        if self.fill and self.dir not in ("fwd", "train"):
+            raise BadParamError.at("rnn.fill", expected="0 but with dir=fwd or train", got=self.fill)
 
     def _tensors(self, builder: CaseBuilder) -> Mapping[str, Tensor]:
         """All tensors that the network may have, by port."""
