@@ -1,8 +1,8 @@
 """JSON documents: plain values to text, and text from outside to plain values under limits.
 
-A document is an object ``{kind: version, field: content...}``. What is read has at most ``MAX_BYTES`` bytes of UTF-8,
-``MAX_ITEMS`` items and ``MAX_DEPTH`` levels, each key once, finite floats, and integers of 64 bits. Whoever reads a
-document checks what its fields hold (``codec``); nothing in it is ever compiled, opened or run.
+A document is an object ``{kind: version, field: content...}``. A document that is read has at most ``MAX_BYTES`` bytes
+of UTF-8, ``MAX_ITEMS`` items and ``MAX_DEPTH`` levels, each key once, finite floats, and integers of 64 bits. Whoever
+reads a document checks what its fields hold (``codec``); nothing in it is ever compiled, opened or run.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ _SCALE_BIAS = 127
 _SCALE_NAN = 255
 
 
-#: Of one byte with a sign, a fraction and an exponent.
+#: Types of one byte with a sign, an exponent and a fraction.
 FP8_TYPES = (DataType.FP8_E4M3, DataType.FP8_E5M2)
 
 

@@ -382,8 +382,8 @@ class KnobType(CudnnEnum, c_prefix="CUDNN_KNOB_TYPE_"):
 
     #: Threads of a block that share a row, or lie along one.
     THREADS_PER_ROW = 10000
-    #: What is on its way beside the row at hand: 0 nothing, 1 the next row, 2 chunks in a ring, 3 the next row in one
-    #: bulk copy.
+    #: Copies in flight while a row is computed: 0 none, 1 the next row, 2 chunks in a ring, 3 the next row in one bulk
+    #: copy.
     READ_AHEAD = 10001
     #: Blocks of a cluster along k, as TILE_CGA_M and TILE_CGA_N are along m and n.
     TILE_CGA_K = 10002

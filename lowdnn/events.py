@@ -75,7 +75,8 @@ def stop_logging(handler: logging.Handler) -> None:
 
 
 def range_annotator(config: Config) -> Annotate | None:
-    """What opens an NVTX range in the domain ``lowdnn``; None unless asked for and the package ``nvtx`` is there."""
+    """A function that opens an NVTX range in the domain ``lowdnn``; None unless asked for and the package ``nvtx`` is
+    there."""
     if not config.nvtx:
         return None
     try:

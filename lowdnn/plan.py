@@ -1,4 +1,4 @@
-"""Plans: what to launch, as data.
+"""Plans: the launches, as data.
 
 A ``Plan`` is everything that an engine decided about one graph on one architecture: kernels, launches in stream order,
 arguments, workspace bytes. It is frozen, comparable, printable, made without a device, and nothing in it but has a JSON
@@ -83,7 +83,7 @@ class TensorMap:
 
     @property
     def alignment_bytes(self) -> int:
-        """What the address of the target must be a multiple of."""
+        """The alignment of the target's address, in bytes."""
         return address_alignment(self.layout.interleave)
 
 
@@ -131,12 +131,12 @@ class KernelRef:
     generated: str = ""
 
     def __hash__(self) -> int:
-        """Of the name, which a compiler would have to tell apart too."""
+        """The hash of the name, which differs between kernels."""
         return hash(self.name)
 
 
 class MathUnit(Enum):
-    """What does the arithmetic of a launch, for the cost model."""
+    """The unit that does a launch's arithmetic, for the cost model."""
 
     NONE = "none"
     FMA_F32 = "fma_f32"
@@ -152,7 +152,7 @@ class MathUnit(Enum):
 
 @dataclass(frozen=True)
 class Work:
-    """What a launch has to do: operations (one FMA = 2), bytes of device memory read and written at least once each.
+    """The work of a launch: operations (one FMA = 2), bytes of device memory read and written at least once each.
 
     busy_s: seconds that the busiest multiprocessor works, where the engine knows better than the other fields; or 0.
     """
@@ -187,7 +187,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class PlanTensor:
-    """What execute must be given for one uid. ``size_bytes`` spans the first to the last element touched."""
+    """The value that execute must be given for one uid. ``size_bytes`` spans the first to the last element touched."""
 
     uid: int
     name: str
@@ -216,7 +216,8 @@ class Plan:
     parts: tuple[str, ...] = field(default=())
 
     def __hash__(self) -> int:
-        """Of what tells plans apart: hashing every argument of every launch would cost more than loading them."""
+        """The hash of the fields that differ between plans: hashing every argument of every launch would cost more than
+        loading them."""
         return hash((self.graph_key, self.engine_index, self.target_arch, self.choices))
 
     @property

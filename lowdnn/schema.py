@@ -168,7 +168,7 @@ def attributes_of(cls: type) -> Mapping[AttributeName, Attribute]:
 
 @cache
 def declared_in(cls: type) -> tuple[Attribute, ...]:
-    """What the fields of a dataclass declare, in their order; those without a name included."""
+    """The attributes that the fields of a dataclass declare, in their order, including those without a name."""
     return tuple(
         replace(item.metadata[_KEY], field=item.name, required=item.default is MISSING)
         for item in fields(cls)

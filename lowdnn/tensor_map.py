@@ -78,7 +78,7 @@ class TensorMapL2Promotion(IntEnum):
 
 
 class TensorMapOobFill(IntEnum):
-    """CUtensorMapFloatOOBfill: what a load puts where the box leaves the tensor."""
+    """CUtensorMapFloatOOBfill: the values that a load gives where the box leaves the tensor."""
 
     ZEROS = 0
     NAN_REQUEST_ZERO_FMA = 1
@@ -226,7 +226,7 @@ def _corner_problem(im2col: Im2colMap, name: str, corner: tuple[int, ...]) -> st
 
 
 def _walk_problem(im2col: Im2colMap) -> str:
-    """Of the pixels between the corners."""
+    """The problem with the pixels between the corners."""
     for place, (lower, upper) in enumerate(zip(im2col.lower_corner, im2col.upper_corner, strict=True)):
         extent = im2col.dims[1 + place] + upper - lower
         if not 0 < extent < 1 << 31:
@@ -241,7 +241,7 @@ def _rank_problem(description: TensorMapLayout, lowest: int) -> str:
 
 
 def _tensor_problem(description: TensorMapLayout) -> str:
-    """What both kinds of maps demand of the tensor."""
+    """The problem with the tensor, for both kinds of maps."""
     rank = description.rank
     return (
         address_problem(description.address, description.interleave)

@@ -68,8 +68,8 @@ class SizedNetwork:
 class Problem:
     """An operation of ``kind``.
 
-    packed_rows: of packed sequences, otherwise 0.  left_out: ports of tensors that are not there.
-    alignment_bytes: what all addresses are a multiple of.
+    packed_rows: rows of packed sequences, otherwise 0.  left_out: ports of tensors that are not there.
+    alignment_bytes: the alignment of all addresses, in bytes.
     """
 
     kind: Kind

@@ -92,7 +92,7 @@ class ArchSpec:
     timings: Timings = MEASURED_ON_H200
 
     def __hash__(self) -> int:
-        """Of what tells architectures apart: they are part of the keys of most of what is worked out once."""
+        """The hash of the facts that differ between architectures: a spec is part of the key of most memos."""
         return hash((self.name, self.sm_count))
 
     @property
@@ -133,11 +133,11 @@ class ArchSpec:
         return self.rate(unit) * self.attained[unit]
 
     def with_sm_count(self, sm_count: int) -> ArchSpec:
-        """The same device with part of its multiprocessors (SM carve-out, or a smaller model of the family)."""
+        """This device with a part of its multiprocessors (SM carve-out, or a smaller model of the family)."""
         return replace(self, sm_count=sm_count)
 
     def with_shared_bytes(self, per_block: int, per_sm: int) -> ArchSpec:
-        """The same facts, with the shared memory in bytes that the device itself reports where that is less."""
+        """These facts with the shared memory in bytes that the device itself reports, where that is less."""
         return replace(
             self,
             shared_bytes_per_block=min(per_block, self.shared_bytes_per_block),

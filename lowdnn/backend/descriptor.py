@@ -1,9 +1,9 @@
 """Descriptors: the generic object behind every backend descriptor type.
 
-A descriptor is created, its attributes are set, it is finalized, and from then on it is read. What attributes it has
-comes from one declaring dataclass: fields made with ``schema.attribute`` are settable, methods made with
-``read_only`` are computed; ``inert`` lists those that are taken without an effect, ``uncomputed`` those that no engine
-computes. ``finalize`` makes the dataclass instance, whose own checks are the descriptor's checks.
+A descriptor is created, its attributes are set, it is finalized, and from then on it is read. Its attributes come from
+one declaring dataclass: fields made with ``schema.attribute`` are settable, methods made with ``read_only`` are
+computed; ``inert`` lists those that are taken without an effect, ``uncomputed`` those that no engine computes.
+``finalize`` makes the dataclass instance, whose own checks are the descriptor's checks.
 
 A call that fails changes nothing: the descriptor can be corrected and used on.
 """

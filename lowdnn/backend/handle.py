@@ -41,8 +41,8 @@ class Handle(ProcessBound):
 
     ``stream`` is the CUstream as an integer, ``arch`` the device's facts, ``engines`` what may run here by global
     index, ``cuda_device`` the GPU's ordinal (None for the emulated device), ``last_error`` the message of the last call
-    on this handle that failed, or "". What every execute reads is a plain attribute.
-    Close with ``close`` or ``with``; afterwards every call raises NotInitializedError.
+    on this handle that failed, or "". Everything that an execute reads is a plain attribute. Close with ``close`` or
+    ``with``; afterwards every call raises NotInitializedError.
     """
 
     def __init__(self, runtime: Runtime, engine_set: Sequence[Engine] | None = None) -> None:

@@ -114,7 +114,7 @@ def data_bytes(graph: OperationGraph) -> int:
 
 
 def data_type_of(graph: OperationGraph) -> DataType:
-    """Of the first operation's first input; of its output where it reads nothing."""
+    """The data type of the first operation's first input, or of its output where it reads nothing."""
     operation = graph.operations[0]
     return next(iter((inputs_of(operation) | outputs_of(operation)).values())).data_type
 
@@ -124,7 +124,8 @@ def _flops_per_s(graph: OperationGraph, card: Card) -> float:
 
 
 def _existing_share(attention: Attention) -> float:
-    """Of padded pairs of a query and a key, those of ragged sequences: at the least, as if all were of one length."""
+    """The share of ragged sequences in all padded pairs of a query and a key: at the least, as if all had one
+    length."""
     moves = (attention.ragged.get(tensor.uid) for tensor in (attention.first.a, attention.k))
     return prod(move.packed.dims[2] / prod(move.padded.dims[::2]) for move in moves if move is not None)
 

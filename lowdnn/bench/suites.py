@@ -25,9 +25,9 @@ _BRACES = re.compile(r"\{([^}]*)\}")
 
 @dataclass(frozen=True)
 class Target:
-    """What the ratios peer / ours of a class shall reach: their geometric mean, and the worst of them.
+    """The goal of the ratios peer / ours of a class: their geometric mean, and the worst of them.
 
-    share: what the geometric mean of floor / ours shall reach, of work bound by memory a share of a copy's bandwidth.
+    share: the goal of the geometric mean of floor / ours; for work bound by memory, a share of a copy's bandwidth.
     """
 
     mean: float

@@ -34,7 +34,7 @@ _COLD_BYTES = 3 * 60 * 2**20
 class Captured:
     """A CUDA graph of ``launches`` launches. kept: what must stay alive as long as the graph does.
 
-    prepare: what must run before each replay, outside of the clock.
+    prepare: a call that must run before each replay and is not timed.
     """
 
     replay: Callable[[], object]
@@ -52,8 +52,8 @@ class Captured:
 def slots_for(size_bytes: int, steps: int = 0) -> int:
     """How many copies of data of this size the launches go through.
 
-    steps: of a recurrent network, which reads its weights in each of them: copies of it need not leave the cache, but a
-    launch for each of them fills the shortest replay.
+    steps: the steps of a recurrent network, which reads its weights in each of them. Copies of it need not leave the
+    cache, but a launch for each step fills the shortest replay.
     """
     most = _MAX_LAUNCHES if not steps else -(-_MIN_REPLAY_US // (steps * _LEAST_STEP_US))
     return max(1, min(int(most), -(-_COLD_BYTES // max(size_bytes, 1))))

@@ -42,7 +42,7 @@ class Builder:
     def __init__(self) -> None:
         self.operations: list[Any] = []
         self.pointers: dict[int, int] = {}
-        # What by-value tensors point to must live until the launch.
+        # The memory of by-value tensors must live until the launch.
         self._values: list[ctypes.c_float | ctypes.c_double] = []
         self._uid = 0
         # The first tensor at each address, and the addresses that others have in another layout.
@@ -261,11 +261,11 @@ class KnownCalls:
 
     def __init__(self) -> None:
         self._found: dict[Any, Known] = {}
-        #: What is known of the call with a key; None if nothing is.
+        #: The facts of the call with a key; None where there are none.
         self.get: Callable[[Any], Known | None] = self._found.get
 
     def keep(self, key: Any, outcome: object, named: object) -> None:
-        """named: what the key names by identity."""
+        """named: objects that the key names by identity."""
         if len(self._found) >= _MAX_CALLS:
             self.clear()
         self._found[key] = Known(outcome, named)

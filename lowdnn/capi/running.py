@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
 def environment_on(library: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a process on ``library``: the loader loads it first, and Python connects it to lowdnn.
 
-    environment: what it is made from, this process's own by default.
+    environment: the environment that it is made from; this process's own by default.
     """
     return with_first({"LD_PRELOAD": str(library), "PYTHONPATH": str(_STARTUP)}, environment)
 

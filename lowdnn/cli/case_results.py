@@ -22,7 +22,7 @@ from lowdnn.status import BadParamError, LowdnnError, NotSupportedError
 
 @dataclass(frozen=True)
 class Request:
-    """What to do with each case. ``engine``: None for the heuristics' first choice, ``all`` for each that can.
+    """The actions for each case. ``engine``: None for the heuristics' first choice, ``all`` for each that can.
 
     ``is_checked``: compare with the reference. ``is_exact``: integer-filled data, compared bit for bit. ``repeats``:
     times are medians of so many executes; 0: nothing is timed.
@@ -40,7 +40,7 @@ class Result:
     """One case on one device.
 
     status: ``ok``, ``FAILED`` (numbers differ), ``refused`` (no plan) or ``error``.  detail: differences or reason.
-    fault: what the emulated device says of a kernel that did wrong, by name; otherwise empty.
+    fault: the emulated device's facts about a kernel that did wrong, by name; otherwise empty.
     """
 
     case: str

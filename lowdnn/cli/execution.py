@@ -23,7 +23,7 @@ from lowdnn.runtime.workspace import Workspace
 
 Arrays = Mapping[int, NDArray[Any]]
 
-#: What outputs hold before a run, so that an element that nobody writes shows.
+#: Bytes of outputs before a run, so that an element that nobody writes shows.
 POISON_BYTE = 0xCD
 
 

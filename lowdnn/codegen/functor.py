@@ -83,7 +83,7 @@ def generate(
 
     accumulator: the type in which the kernel hands in the anchor's value; None where the DAG has no anchor.
     vector_axis: the axis (of ``space``) along which ``apply`` handles neighbouring elements.
-    handed: those of ``dag.loads`` that the kernel reads itself and hands in, in their storage types.
+    handed: inputs among ``dag.loads`` that the kernel reads itself and hands in, in their storage types.
     result: the type in which ``dag.result`` is handed back; by default the one that its data type is computed in.
     stores_result: hand it back as its data type is stored instead.
     reduced: a tensor of the DAG whose value is handed back in fp32 as well.

@@ -163,7 +163,7 @@ class LaunchConfig:
 
 @dataclass(frozen=True)
 class PointerInfo:
-    """What the driver knows of a device address: its allocation and the device that owns it."""
+    """The driver's facts about a device address: its allocation and the device that owns it."""
 
     base: int
     size_bytes: int

@@ -13,12 +13,12 @@ _WORDS = struct.Struct("<16Q")
 
 
 def tiled_arguments(cu: Any, tiled: TiledMap) -> tuple[Any, ...]:
-    """What cuTensorMapEncodeTiled takes."""
+    """The arguments of cuTensorMapEncodeTiled."""
     return (*_tensor(cu, tiled), _words(cu, tiled.box), *_modes(cu, tiled))
 
 
 def im2col_arguments(cu: Any, im2col: Im2colMap) -> tuple[Any, ...]:
-    """What cuTensorMapEncodeIm2col takes."""
+    """The arguments of cuTensorMapEncodeIm2col."""
     corners = list(im2col.lower_corner), list(im2col.upper_corner)
     counts = im2col.channels_per_pixel, im2col.pixels_per_column
     return (*_tensor(cu, im2col), *corners, *counts, *_modes(cu, im2col))

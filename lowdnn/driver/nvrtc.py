@@ -51,7 +51,7 @@ _CONTINUATION = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
 
 
 class Output(Enum):
-    """What a compilation gives: PTX text, or the machine code of one architecture."""
+    """The result of a compilation: PTX text, or the machine code of one architecture."""
 
     PTX = "ptx"
     CUBIN = "cubin"

@@ -125,7 +125,7 @@ class CuResult(IntEnum):
         return "CUDA_SUCCESS" if self is CuResult.SUCCESS else f"CUDA_ERROR_{self.name}"
 
 
-#: What a kernel leaves its context in: every later call of the process fails with the same result.
+#: Results that a kernel leaves in its context: every later call of the process fails with the same one.
 KERNEL_FAULTS = frozenset(
     {
         CuResult.ILLEGAL_ADDRESS,

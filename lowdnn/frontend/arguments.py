@@ -1,8 +1,8 @@
 """Checks of the arguments of pygraph's methods: each returns the value in its Python type, or raises.
 
-What pybind11 converts for cudnn-frontend is converted here: None to False, whatever has a truth value to a bool, what
-has ``__index__`` (bools and NumPy's integers too) to an integer, what has ``__float__`` to a float, bytes to text.
-All raise AttributeTypeError (a BadParamError and a TypeError), or OutOfBoundError for a value out of range.
+Values that pybind11 converts for cudnn-frontend are converted here: None to False, whatever has a truth value to a
+bool, what has ``__index__`` (bools and NumPy's integers too) to an integer, what has ``__float__`` to a float, bytes to
+text. All raise AttributeTypeError (a BadParamError and a TypeError), or OutOfBoundError for a value out of range.
 """
 
 from __future__ import annotations

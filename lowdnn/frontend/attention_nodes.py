@@ -1,4 +1,4 @@
-"""What ``pygraph.sdpa`` writes into a graph, and the gradient's one operation before lowering."""
+"""The operations that ``pygraph.sdpa`` writes into a graph, and the gradient's one operation before lowering."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lowdnn.status import BadParamError
 
 NOT_SET = data_type.NOT_SET
 
-#: What default names of tensors end in, by the port of ``SdpaBackward``.
+#: The ends of tensors' default names, by the port of ``SdpaBackward``.
 _SUFFIXES = {
     "q": "Q",
     "k": "K",
@@ -41,13 +41,13 @@ _SUFFIXES = {
     "seq_len_q": "SEQ_LEN_Q",
     "seq_len_kv": "SEQ_LEN_KV",
 }
-#: The same of numbers beside fp8 and of their kin: what the number is of.
+#: The ends of the names of fp8's scales and their kin: the tensor that a number belongs to.
 _SCALED_SUFFIXES = {"s": "S", "dp": "dP", "dq": "dQ", "dk": "dK", "dv": "dV"}
 
 
 @dataclass(frozen=True)
 class Inside:
-    """Of ``Subgraph``, before lowering."""
+    """A ``Subgraph`` before lowering."""
 
     given: tuple[Tensor, Tensor, Tensor]
     made: tuple[Tensor, Tensor, Tensor]
@@ -55,7 +55,7 @@ class Inside:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What is stored of each query's scores: their log-sum-exp; the tensors for their maximum and sum."""
+    """The stored statistics of each query's scores: their log-sum-exp; the tensors for their maximum and sum."""
 
     has_stats: bool
     uses_log2: bool
@@ -131,7 +131,7 @@ class AttentionWriter:
     ) -> Tensor:
         """Minus infinity where a query does not see a key. Masks of keys come last, where engines look for a band.
 
-        blocks: of ``BlockMask``.
+        blocks: the mask of a ``BlockMask``.
         """
         if lengths is not None:
             scores = self._select(scores, PointwiseMode.CMP_LT, self.index(scores, QUERY), lengths[0])
@@ -155,8 +155,9 @@ class AttentionWriter:
         return self.with_alibi(scores) if has_alibi else scores
 
     def with_alibi(self, scores: Tensor) -> Tensor:
-        """Plus slope * (key - query). Of H heads, 2^n the greatest power of two in H, the first 2^n have the slopes
-        2^(-8 (h + 1) / 2^n), the others 2^(-4 (2 (h - 2^n) + 1) / 2^n). Source: Press et al., "Train short, test long".
+        """Plus slope * (key - query). With 2^n the greatest power of two in the number H of heads, the first 2^n heads
+        have the slopes 2^(-8 (h + 1) / 2^n), the others 2^(-4 (2 (h - 2^n) + 1) / 2^n). Source: Press et al., "Train
+        short, test long".
         """
         heads = self.sizes.dims[HEAD]
         power = 1 << (max(heads, 1).bit_length() - 1)
@@ -208,7 +209,7 @@ class AttentionWriter:
         )
 
     def inside(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What the gradient's subgraph is given: scores, the gradient of what is made of them, weights."""
+        """Tensors that the gradient's subgraph is given: scores, the gradient of what is made of them, weights."""
         dims, strides = self.sizes.dims, packed_strides(self.sizes.dims)
         scores, gradient, weights = (
             self.graph._register(Tensor(dim=dims, stride=strides, data_type=data_type.FLOAT, is_virtual=True))
@@ -239,7 +240,7 @@ class AttentionWriter:
             gradient.set_data_type(data_type.FLOAT)
 
     def _place(self, scores: Tensor, band: Band, lengths: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Of each query, among the keys."""
+        """The position of each query among the keys."""
         query = self.index(scores, QUERY)
         if not band.is_bottom_right:
             return query
@@ -268,8 +269,8 @@ class AttentionWriter:
 
 @dataclass(frozen=True)
 class Fp8AttentionWriter(AttentionWriter):
-    """The same with one number each that operands are descaled by and results scaled by (``sdpa_fp8``), and the largest
-    magnitudes of weights and output."""
+    """An AttentionWriter with a number that each operand is descaled by and each result scaled by (``sdpa_fp8``), and
+    the largest magnitudes of weights and output."""
 
     scales: Mapping[str, Tensor]
     amax_s: Tensor
@@ -308,7 +309,7 @@ class Fp8AttentionWriter(AttentionWriter):
 
 
 def largest_magnitudes(graph: GraphBuilder, name: str, suffixes: Iterable[str]) -> dict[str, Tensor]:
-    """Of what has those suffixes, by their own; they need not become outputs."""
+    """The largest magnitudes of the tensors with those suffixes, by suffix; they need not become outputs."""
     one = (1, 1, 1, 1)
     labels = [f"Amax_{suffix}" for suffix in suffixes]
     return {
@@ -321,7 +322,7 @@ def largest_magnitudes(graph: GraphBuilder, name: str, suffixes: Iterable[str]) 
 
 @dataclass(frozen=True)
 class BlockMaskNode(Ports):
-    """Of scores and a mask of their tiles."""
+    """The operation on scores and a mask of their tiles."""
 
     inputs: tuple[Tensor, Tensor]
     input_names: tuple[str, ...] = ("X", "Block_mask")
@@ -341,8 +342,9 @@ class BlockMaskNode(Ports):
 
 @dataclass(frozen=True)
 class SdpaBackwardNode(Ports):
-    """given: the inputs by port. What was left out of dQ, dK and dV is that of q, k and v.  has_dbias: whether dBias is
-    one of the outputs.  unread: what the caller may have values for that the gradients do not depend on."""
+    """given: the inputs by port. Dims, strides and types that dQ, dK and dV lack are those of q, k and v.  has_dbias:
+    whether dBias is one of the outputs.  unread: tensors that the caller may have values for and that the gradients do
+    not depend on."""
 
     given: Mapping[str, Tensor]
     band: Band
@@ -380,7 +382,7 @@ class SdpaBackwardNode(Ports):
         return SdpaBackward(**self._fields(outputs, lowered))
 
     def _fields(self, outputs: tuple[Tensor, ...], lowered: Lowered) -> dict[str, Any]:
-        """Of the operation; ``outputs``: dQ, dK, dV and dBias if it is wanted."""
+        """The fields of the operation.  outputs: dQ, dK, dV and dBias if it is wanted."""
         tensors = {**self.given, **dict(zip(("dq", "dk", "dv", "dbias"), outputs, strict=False))}
         inner = None
         if self.inside is not None:
@@ -410,7 +412,7 @@ class SdpaFp8BackwardNode(SdpaBackwardNode):
 
 
 def _suffix(port: str) -> str:
-    """Of the tensor, or of the number, that the operation has there."""
+    """The suffix of the tensor, or of the number, that the operation has there."""
     if port in _SUFFIXES:
         return _SUFFIXES[port]
     kind, _, scaled = port.partition("_")

@@ -24,7 +24,7 @@ from lowdnn.ops.base import HasPorts
 from lowdnn.ops.tensor import packed_strides
 from lowdnn.status import BadParamError, DuplicatedEntriesError, LowdnnError, NotSupportedError
 
-#: What pointwise methods take: a tensor of the graph, or a number.
+#: An operand of pointwise methods: a tensor of the graph, or a number.
 Operand = Tensor | float | int
 
 
@@ -289,7 +289,7 @@ class GraphBuilder:
         return list((found | {id(t): t for t in self._offsets()}).values())
 
     def _offsets(self) -> list[Tensor]:
-        """Of ragged tensors."""
+        """The offsets of ragged tensors."""
         tensors = (t for entry in self._entries for t in (*entry.node.inputs, *entry.outputs))
         return [offset for tensor in tensors if (offset := tensor.get_ragged_offset()) is not None]
 

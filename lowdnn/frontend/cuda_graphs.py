@@ -29,8 +29,8 @@ class CudaGraphMethods:
     ) -> None:
         """Gives the nodes that ``populate_cuda_graph`` added to ``cuda_graph`` new addresses and by-value tensors.
 
-        What was instantiated before keeps the old ones. Raises CudaGraphMismatchError for a graph to which the selected
-        plan was not added.
+        Graphs that were instantiated before keep the old ones. Raises CudaGraphMismatchError for a graph to which the
+        selected plan was not added.
         """
         prepared, graph = self._for_cuda_graph("update_cuda_graph", handle, cuda_graph)
         prepared.update_graph(self._complete(variant_pack), workspace, handle, graph)

@@ -37,7 +37,7 @@ class data_type(NumberedEnum):
     INT4 = 20
 
 
-#: What arguments that name a data type take: a member of either enum, a torch or NumPy dtype, or its name.
+#: Values of arguments that name a data type: a member of either enum, a torch or NumPy dtype, or its name.
 DataTypeLike = data_type | DataType | Any
 
 #: Names that NumPy, ml_dtypes and torch give to the types.
@@ -88,7 +88,7 @@ def to_backend(value: data_type, where: str) -> DataType:
 
 
 def compute_to_backend(value: data_type, where: str) -> DataType:
-    """The same for the arithmetic of an operation, which may be FAST_FLOAT_FOR_FP8, the type of no tensor."""
+    """The backend's type for the arithmetic of an operation, which may be FAST_FLOAT_FOR_FP8, the type of no tensor."""
     return DataType.FAST_FLOAT_FOR_FP8 if value is data_type.FAST_FLOAT_FOR_FP8 else to_backend(value, where)
 
 

@@ -172,7 +172,7 @@ class DeviceTensor(ProcessBound):
         return self.buffer.view(0, self.size_bytes).to_host(self.handle.borrowed_stream()).view(stored.dtype)
 
     def view(self, shape: Sequence[int], strides: Sequence[int] | None = None, offset: int = 0) -> DeviceTensor:
-        """The same memory with another shape.
+        """A view of this memory with another shape.
 
         strides: in elements; those of C order by default.  offset: elements from this tensor's first one to the view's.
         A view keeps the memory from being collected; once its tensor is closed, a view has no address.

@@ -48,7 +48,7 @@ class Tensor(TensorAttributes):
     ) -> None:
         """pass_by_value: the number of a by-value tensor when execute gives none.
         scalar_type: COMPILE_TIME_CONST fixes that number in the graph.
-        alignment_bytes: what the caller promises of the address.
+        alignment_bytes: a divisor of the address, by the caller's promise.
         """
         self._name = text(name, "tensor.name")
         self._uid = NO_UID
@@ -160,7 +160,7 @@ class Tensor(TensorAttributes):
         return self
 
     def set_alignment(self, alignment_bytes: int) -> Self:
-        """What the caller promises of the address: a power of two, at least the element size."""
+        """Sets the alignment that the caller promises of the address: a power of two, at least the element size."""
         self._alignment_bytes = integer(alignment_bytes, f"{self.label}.alignment")
         return self
 

@@ -1,4 +1,4 @@
-"""What moves elements in pygraph: reshape, transpose, slice, concatenate."""
+"""Methods of pygraph that move elements: reshape, transpose, slice, concatenate."""
 
 from __future__ import annotations
 

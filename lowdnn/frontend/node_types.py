@@ -1,4 +1,4 @@
-"""cudnn.NodeType: what kinds of operations a graph's nodes are."""
+"""cudnn.NodeType: the kinds of operations of a graph's nodes."""
 
 from __future__ import annotations
 

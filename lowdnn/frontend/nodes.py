@@ -56,11 +56,11 @@ class Node(Protocol):
 
     @property
     def output_suffixes(self) -> tuple[str, ...]:
-        """What the outputs' default names end in; one for each output."""
+        """The ends of the outputs' default names, one for each output."""
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """What the inputs' default names end in; may be longer than ``inputs``."""
+        """The ends of the inputs' default names; there may be more than ``inputs``."""
 
     @property
     def input_ports(self) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ class PointwiseParameters:
     axis: int | None = None
 
     def checked(self, where: str) -> PointwiseParameters:
-        """The same in Python's types; raises AttributeTypeError for what is no number."""
+        """These parameters in Python's types; raises AttributeTypeError for a value that is no number."""
         return PointwiseParameters(
             optional_real(self.relu_lower_clip, f"{where}.lower_clip"),
             optional_real(self.relu_upper_clip, f"{where}.upper_clip"),
@@ -169,7 +169,7 @@ class PointwiseNode:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Of a convolution, one entry for each spatial axis; what is empty takes the defaults 0 and 1."""
+    """The geometry of a convolution, with one entry for each spatial axis; empty fields take the defaults 0 and 1."""
 
     pre_padding: tuple[int, ...]
     post_padding: tuple[int, ...]
@@ -193,7 +193,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class ConvolutionNode(Ports, ABC):
-    """What the three convolutions share: two inputs, one output, channels-last strides."""
+    """The base of the three convolutions: two inputs, one output, channels-last strides."""
 
     inputs: tuple[Tensor, ...]
     geometry: Geometry

@@ -1,5 +1,5 @@
-"""Norms and softmax of a pygraph before lowering. What was left out follows x: dims by ``ops.norm`` and
-``ops.softmax``, strides in x's order of dimensions, packed; y and dx lie as x does."""
+"""Norms and softmax of a pygraph before lowering. Dims, strides and types that were left out follow x: dims by
+``ops.norm`` and ``ops.softmax``, strides in x's order of dimensions, packed; y and dx lie as x does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lowdnn.ops.norm_forward import NormForward
 from lowdnn.ops.softmax import Softmax
 from lowdnn.status import BadParamError
 
-#: What default names of tensors end in, by the port of the operation.
+#: The ends of tensors' default names, by the port of the operation.
 _SUFFIXES = {
     "x": "X",
     "y": "Y",

@@ -365,7 +365,7 @@ class NormMethods(GraphBuilder):
     ) -> tuple[Tensor, Tensor | None]:
         """(DX, DMeans): the gradients of ``divisive_normalization``'s input and means, None without means.
 
-        grad: that of its output. The other arguments are those that it had.
+        grad: the type of its output. The other arguments are those that it had.
         """
         parameters = self._local(lrn_n, lrn_alpha, lrn_beta, lrn_k)
         given = _present({"x": input, "dy": grad, "means": means})

@@ -48,7 +48,7 @@ class PlanEntry:
         return self.candidate.plan
 
     def workspace_bytes(self, shapes: Shapes, engines: Sequence[Engine]) -> int:
-        """What to ask a caller for, with other shapes than the graph's where there are any."""
+        """Bytes to ask a caller for, with other shapes than the graph's where there are any."""
         plan = self.plan
         if shapes and self.prepared is not None:
             plan = self.prepared.with_shapes(shapes).plan

@@ -120,9 +120,10 @@ class pygraph(
         intermediate_data_type, compute_data_type: io_data_type where they are left out.
         handle: without one, the graph makes its own when it needs a device, as ``create_handle()`` does.
         sm_count: plan for this many multiprocessors.
-        kernel_cache: of ``create_kernel_cache``; gets the kernels of the graph's plans, and saves compiling them.
+        kernel_cache: a cache of ``create_kernel_cache``; it gets the kernels of the graph's plans, and saves compiling
+        them.
         is_override_shape_enabled: ``execute`` may be given other shapes.
-        is_dynamic_shape_enabled, is_cuda_graph_replay_expected, cuda_graph_retention: what they ask for always holds
+        is_dynamic_shape_enabled, is_cuda_graph_replay_expected, cuda_graph_retention: behaviour that always holds
         (kernels take extents at run time, every plan may be captured, kernels stay loaded until the handle is closed),
         so they change nothing.
         """
@@ -288,7 +289,8 @@ class pygraph(
         override_strides: Sequence[Sequence[int]] | None = None,
         tensor_uids: Sequence[int] | None = None,
     ) -> None:
-        """The same with the plan at ``index``, which is built now if it is not."""
+        """Executes the plan at ``index``, which is built now if it is not; arguments and errors are those of
+        ``execute``."""
         chosen = handle or self._open_handle()
         shapes = self._other_shapes(override_uids, override_shapes, override_strides)
         values = tensor_dict if tensor_uids is None else pair(tensor_uids, tensor_dict)

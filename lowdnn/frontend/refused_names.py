@@ -32,7 +32,7 @@ def refused_names() -> dict[str, RefusedName]:
     return {name: RefusedName(name, is_for, hint) for is_for, hint, names in _GROUPS for name in names.split()}
 
 
-#: What the names are of, what lowdnn has instead, and the names.
+#: Subject of the names, lowdnn's substitute, and the names.
 _GROUPS = (
     (
         "a product with a fused end, by a kernel of cudnn-frontend's own",

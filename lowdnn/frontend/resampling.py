@@ -58,7 +58,7 @@ class ResampleMethods(GraphBuilder):
         compute_data_type: DataTypeLike = NOT_SET,
         name: str = "",
     ) -> tuple[Tensor, Tensor | None]:
-        """The same for outputs of the extents ``size``, from windows around their middles."""
+        """Resampling to outputs of the extents ``size``, from windows around their middles."""
         sampling = Size(backend_resample(mode, "resample_to"), integers(size, "resample_to.size", least=1))
         return self._resample("resample_to", input, sampling, generate_index, compute_data_type, name)
 

@@ -62,7 +62,7 @@ def _by_tensor(graph: Executable, values: Mapping[Any, object], tensors: tuple[T
 
 
 def _executable(tensor: Tensor, value: object, handle: Handle) -> object:
-    """What ``execute`` takes for the value.
+    """The value in a form that ``execute`` takes.
 
     A NumPy array becomes a device tensor with the graph's data type and strides. A number for a tensor that is passed
     by value becomes an array of one element, since ``execute`` takes an integer for an address.

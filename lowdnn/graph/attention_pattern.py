@@ -144,14 +144,14 @@ def _keys(graph: OperationGraph, first: MatmulOperation) -> tuple[Tensor, Transp
 
 
 def _load(graph: OperationGraph, tensor: Tensor) -> PagedCacheLoad | None:
-    """What loads ``tensor``, and nothing else, from pages."""
+    """The operation that loads ``tensor``, and nothing else, from pages."""
     producer = graph.producer(tensor)
     is_alone = tensor.is_virtual and len(graph.consumers(tensor)) == 1
     return producer if isinstance(producer, PagedCacheLoad) and is_alone else None
 
 
 def _in_memory(graph: OperationGraph, tensor: Tensor) -> tuple[Tensor, ...]:
-    """What is read of ``tensor``: itself, or the pages that it is loaded from."""
+    """The tensors in memory that ``tensor`` stands for: itself, or the pages that it is loaded from."""
     load = _load(graph, tensor)
     return (tensor,) if load is None else (load.container, load.page_table)
 

@@ -23,7 +23,7 @@ _ROW_AXIS, _COLUMN_AXIS = 2, 3
 _INDEX_TYPES = (DataType.INT32, DataType.INT64, DataType.FLOAT, DataType.DOUBLE)
 _LENGTH_TYPES = (DataType.INT32, DataType.INT64)
 _SCORE_TYPES = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
-#: What may be added to an index at most, so that all types hold the sum.
+#: The largest offset of an index, so that all types hold the sum.
 _MAX_OFFSET = 2**23
 #: ``x mode b`` as a bound of ``x - b``: (whether from below, what equality does not reach).
 _COMPARISONS = {
@@ -41,7 +41,7 @@ class Band:
     r < query_lengths[batch].
 
     None: no such bound.  blocks: the mask of a BlockMask, outside of whose tiles they are so too.
-    scores: what the masks that say so are applied to.
+    scores: the scores that the masks of the band are applied to.
     """
 
     scores: Tensor
@@ -54,7 +54,7 @@ class Band:
 
 @dataclass(frozen=True)
 class _Index:
-    """axis: of GEN_INDEX, to which ``offset`` is added."""
+    """axis: the axis of GEN_INDEX, to which ``offset`` is added."""
 
     axis: int
     offset: int

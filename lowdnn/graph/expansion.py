@@ -258,7 +258,7 @@ class _Expansion:
         return builder.pointwise(select, x, rest, is_inside, compute_type=compute_type, virtual=x.data_type)
 
     def _modified(self, op: SdpaForward, scores: Tensor) -> Tensor:
-        """What the sub-graph makes of ``scores``, which become what it reads."""
+        """The output of the sub-graph for the input ``scores``."""
         ends = op.subgraph_ends
         if ends is None or op.subgraph is None:
             return scores

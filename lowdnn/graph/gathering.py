@@ -23,7 +23,7 @@ _SUBGRAPH = "sdpa_backward.subgraph"
 
 
 def gathered(operations: Sequence[Operation]) -> tuple[Operation, ...]:
-    """``operations`` with those that belong inside of others there. What computes something comes before what reads it.
+    """``operations`` with those that belong inside of others there. Producers come before their readers.
 
     Raises BadParamError where one that belongs inside is not pointwise or stored, or nothing makes what is wanted.
     """
@@ -50,7 +50,7 @@ def _with_gradient(inner: Subgraph, operations: Sequence[Operation]) -> Subgraph
 
 
 def _inside(operations: Sequence[Operation], inner: Subgraph) -> list[Operation]:
-    """What depends on the given tensors, and random numbers that it reads."""
+    """Operations that depend on the given tensors, and the random numbers that these read."""
     dependent = {tensor.uid for tensor in inner.given}
     inside: list[Operation] = []
     for op in operations:

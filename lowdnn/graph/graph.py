@@ -25,10 +25,10 @@ from lowdnn.status import BadParamError, DuplicatedEntriesError, NotSupportedErr
 FoundT = TypeVar("FoundT")
 ArgumentsT = TypeVarTuple("ArgumentsT")
 
-#: What has not been derived yet.
+#: Marks a fact that has not been derived yet.
 _UNKNOWN: Any = object()
 
-#: What JSON has no form of, fractions and frozen records, becomes text.
+#: Values without a form in JSON, such as fractions and frozen records, become text.
 _DESCRIPTION = json.JSONEncoder(separators=(",", ":"), check_circular=False, default=str)
 
 #: Version of the JSON form. A reader refuses other versions.
@@ -307,7 +307,7 @@ _tensor_facts = attrgetter(*(f.name for f in fields(Tensor) if f.name not in ("u
 
 @cache
 def _getters(cls: type) -> tuple[Callable[[object], Any], Callable[[object], tuple[Any, ...]]]:
-    """What gets the fields of ``cls`` that hold plain values, and what gets those that hold descriptors."""
+    """Getters of the fields of ``cls`` that hold plain values, and of those that hold descriptors."""
     nested = [item.field for item in schema.declared_in(cls) if AttributeType.BACKEND_DESCRIPTOR in item.types]
     plain = [item.name for item in fields(cls) if item.name not in nested]
     return _getter(plain), _getter(nested)

@@ -11,8 +11,8 @@ from lowdnn.ops.tensor import Tensor, has_overlap, packed_strides, span_elements
 def observable(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
     """``operations``, in topological order, without those of which no stored tensor depends on any output.
 
-    Of the others, optional outputs that are virtual and that nothing reads are left out too. Where nothing is left out,
-    the result is ``operations`` itself.
+    Optional outputs of other operations that are virtual and that nothing reads are left out too. Where nothing is left
+    out, the result is ``operations`` itself.
     """
     read: set[int] = set()
     kept: list[Operation] = []

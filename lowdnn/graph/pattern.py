@@ -1,5 +1,5 @@
-"""What engines look for in a graph: an anchor operation with a DAG of pointwise operations behind it, and reductions
-at the DAG's reductions.
+"""Patterns that engines look for: an anchor operation with a DAG of pointwise operations behind it, and reductions of
+the DAG's tensors.
 
 A tensor's value is always the value rounded to its data type, whether it is stored or virtual. So an engine that
 keeps a virtual tensor in registers gives the same numbers as one that writes it to memory and reads it back.
@@ -82,7 +82,8 @@ def match_anchored(graph: OperationGraph, anchor_type: type[OperationT]) -> Anch
 def match_anchored_with_reductions(
     graph: OperationGraph, anchor_type: type[OperationT]
 ) -> AnchoredWithReductions[OperationT] | str:
-    """The same with reductions behind the epilogue (statistics of channels, sums of columns, the largest magnitude)."""
+    """The pattern with reductions behind the epilogue (statistics of channels, sums of columns, the largest
+    magnitude)."""
     return graph.derive(_match_anchored_with_reductions, anchor_type)
 
 

@@ -1,4 +1,4 @@
-"""What engines with fusion on the input side look for: pointwise operations before one input of an anchor."""
+"""The pattern of engines with fusion on the input side: pointwise operations before one input of an anchor."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def match_prologued(graph: OperationGraph, anchor_type: type[OperationT]) -> Pro
 def match_prologued_with_reductions(
     graph: OperationGraph, anchor_type: type[OperationT]
 ) -> Prologued[OperationT] | str:
-    """The same with reductions behind the epilogue."""
+    """The pattern with reductions behind the epilogue."""
     return graph.derive(_match_prologued, anchor_type)
 
 

@@ -61,7 +61,7 @@ def match_reduction(graph: OperationGraph) -> FusedReduction | str:
 def _split(
     graph: OperationGraph, reduction: AnyReduction, others: tuple[PointwiseOperation, ...]
 ) -> tuple[tuple[PointwiseOperation, ...], tuple[PointwiseOperation, ...]]:
-    """Before: what x needs, and what else has x's dims and does not need y. After: the rest."""
+    """Before: operations that x needs, and others with x's dims that do not need y. After: the rest."""
     needed = ancestors(graph, reduction)
     behind = descendants(graph, (reduction,))
     before = tuple(

@@ -35,8 +35,8 @@ def match_rows(
 ) -> FusedRows[OperationT] | str:
     """The graph as one ``operation_type`` with pointwise operations around it, or why it is not one.
 
-    source_port, output_port: what they may be before and behind. The other inputs are inputs of the graph, the other
-    outputs are stored and not read.
+    source_port, output_port: the operations that they may be before and behind. The other inputs are inputs of the
+    graph, the other outputs are stored and not read.
     """
     found = [op for op in graph.operations if isinstance(op, operation_type)]
     if len(found) != 1:

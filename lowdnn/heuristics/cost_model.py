@@ -54,7 +54,7 @@ def bound_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> float:
 
 
 def near_bound_us(graph: OperationGraph, engine: Engine, arch: ArchSpec) -> float:
-    """The same for a graph that ``engine`` takes, and dearer: where its model tells, near what its plan takes."""
+    """The bound for a graph that ``engine`` takes, at a higher cost: near its plan's time where its model tells."""
     bound = bound_us(graph, engine, arch)
     has_elements = all(tensor.element_count for tensor in graph.outputs)
     if not isinstance(engine, Modelled) or not has_elements:

@@ -101,7 +101,7 @@ class Ranking:
 
     @cached_property
     def _recorded(self) -> Candidate | None:
-        """What a tuning record says, where its engine is among those asked."""
+        """The candidate of a tuning record, where its engine is among those asked."""
         if self._mode not in (HeurMode.A, HeurMode.B):
             return None
         record = record_of(self._graph, self._arch)
@@ -133,7 +133,7 @@ class Ranking:
     def _bounded(self) -> list[tuple[float, Engine]]:
         """The admitted engines, each with its lower bound, lowest first; last ``composite``, which asks all others.
 
-        Of equal bounds the later engines first: they were made to outdo the earlier ones.
+        Later engines come first among equal bounds: they were made to outdo the earlier ones.
         """
         bounded = [(bound_us(self._graph, engine, self._arch), engine) for engine in self._admitted]
         return sorted(bounded, key=_turn)

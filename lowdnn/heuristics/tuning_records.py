@@ -61,7 +61,7 @@ class TuningRecord:
 
 
 def record_of(graph: OperationGraph, arch: ArchSpec) -> TuningRecord | None:
-    """What was fastest for ``graph`` where it was measured; None where it was not, or not on such a device."""
+    """The fastest choice for ``graph`` where it was measured; None where it was not, or not on such a device."""
     text = _measured_on(arch).get(short_key(graph))
     return TuningRecord.of(text) if text else None
 
@@ -72,7 +72,7 @@ def shipped_records(arch_name: str) -> Mapping[str, TuningRecord]:
 
 
 def records_in(text: str) -> dict[str, TuningRecord]:
-    """Those of a file, by key."""
+    """The records of a file, by key."""
     return {key: TuningRecord.of(line) for key, line in _texts(text).items()}
 
 
@@ -89,7 +89,7 @@ def short_key(graph: OperationGraph) -> str:
 
 @lru_cache(maxsize=64)
 def _measured_on(arch: ArchSpec) -> Mapping[str, str]:
-    """What is shipped for a device with all of these facts."""
+    """The records that are shipped for a device with all of these facts."""
     return _shipped(arch.name) if arch == spec_named(arch.name) else {}
 
 

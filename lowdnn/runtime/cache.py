@@ -75,7 +75,7 @@ class DiskCache:
     """
 
     def __init__(self, directory: Path, limit_bytes: int = Config.cache_limit_bytes) -> None:
-        """``limit_bytes``: what the files of this user may take up."""
+        """``limit_bytes``: the most bytes that the files of this user may take up."""
         self.directory = directory
         self.limit_bytes = limit_bytes
         self._logger = event_logger("cache")

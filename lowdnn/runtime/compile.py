@@ -34,9 +34,10 @@ _VERSION_LINE = re.compile(rb"^\.version[ \t]+(\d+)\.(\d+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Image:
-    """What a driver loads: PTX text, or machine code of ``machine_arch`` (``sm_90``).
+    """The image that a driver loads: PTX text, or machine code of ``machine_arch`` (``sm_90``).
 
-    key: of its entry in the disk cache; empty where it is not kept there.  is_cached: whether it comes from there.
+    key: the name of its entry in the disk cache; empty where it is not kept there.  is_cached: whether it comes from
+    there.
     """
 
     data: bytes
@@ -62,10 +63,9 @@ class KernelCompiler:
     def images(self, kernel: KernelRef, machine_arch: str = "", kept: KernelImages | None = None) -> Iterator[Image]:
         """Images of ``kernel``, the best first; each is made when the driver has refused those before it.
 
-        machine_arch: what the device takes machine code for, or an empty string.  kept: is asked before the disk cache,
-        and gets what is not of the store.
-        The order is: PTX of the store, where it has the kernel; machine code, where the device takes it and NVRTC knows
-        the architecture; PTX of the disk cache or of NVRTC.
+        machine_arch: the architecture whose machine code the device takes, or an empty string.  kept: is asked before
+        the disk cache, and gets what is not of the store. The order is: PTX of the store, where it has the kernel;
+        machine code, where the device takes it and NVRTC knows the architecture; PTX of the disk cache or of NVRTC.
         Raises CompilationFailedError with NVRTC's log, SublibraryLoadingFailedError where NVRTC is needed and missing.
         """
         source = self._sources.read(kernel)

@@ -47,7 +47,7 @@ _CODES = {data_type: code for code, data_type in _DATA_TYPES.items()}
 
 @dataclass(frozen=True)
 class CapsuleFacts:
-    """What a capsule says: address (byte offset added), shape, strides in elements, device (type, ordinal)."""
+    """The facts of a capsule: address (byte offset added), shape, strides in elements, device (type, ordinal)."""
 
     address: int
     data_type: DataType

@@ -25,7 +25,7 @@ _LEGACY_STREAM = 1
 
 #: DLPack's number of host memory.
 _HOST_MEMORY = 1
-#: What DLPack's device types mean to a reader; others are named by number alone.
+#: Names of DLPack's device types for messages; others are named by number alone.
 _MEMORY = {
     _HOST_MEMORY: "the host",
     2: "a GPU",

@@ -25,8 +25,8 @@ _MACRO = re.compile(r"[A-Z][A-Z0-9_]*")
 _WORD = re.compile(r"-?[A-Za-z0-9_.]+(<[A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*>)?")
 #: The directives that generated text may have.
 _DIRECTIVE = re.compile(r'#pragma once|#pragma unroll|#include "include/[a-z0-9_]+\.cuh"')
-#: What other lines of generated text must not hold: any spelling of the start of a directive, continued lines, quotes,
-#: and characters other than printable ASCII.
+#: Text that other lines of generated code must not hold: any spelling of the start of a directive, continued lines,
+#: quotes, and characters other than printable ASCII.
 _FOREIGN = re.compile(r'#|%:|\?\?|\\|"|_Pragma|__has_|[^ -~]')
 
 

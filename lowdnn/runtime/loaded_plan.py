@@ -78,8 +78,8 @@ class LoadedPlan(ProcessBound):
 
         ``pointers``: a device address for each tensor, or a host address for a by-value one. ``workspace``: any
         address with ``size_anywhere(plan.workspace_bytes)`` bytes behind it, or with ``plan.workspace_bytes`` where it
-        is 256-byte aligned; 0 where the plan needs none. The same tuple again is the fastest call. Launches are logged
-        where the logger ``lowdnn.launch`` had level DEBUG at load.
+        is 256-byte aligned; 0 where the plan needs none. A call with the tuple of the last one is the fastest. Launches
+        are logged where the logger ``lowdnn.launch`` had level DEBUG at load.
 
         Raises NullPointerError, MisalignedPointerError, SizeInsufficientError, BadParamError (a uid missing or
         unknown), DriverError, NotInitializedError (context closed). The plan stays usable after each but the last.
@@ -166,7 +166,7 @@ class LoadedPlan(ProcessBound):
         return list(zip(self._functions, self._configs, self._block.launch_parameters, strict=True))
 
     def _launch_observed(self, stream: int) -> None:
-        """The same launches in another context, or with events and profiler ranges."""
+        """Launches the plan in another context, or with events and profiler ranges."""
         with (
             self.context.activated(),
             nullcontext() if self._annotate is None else self._annotate(self.plan.name),

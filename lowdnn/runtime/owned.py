@@ -1,4 +1,4 @@
-"""What streams, events, buffers and workspaces share: they own one driver handle, and are closed once."""
+"""The base of streams, events, buffers and workspaces: they own one driver handle, and are closed once."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ _WORDS: dict[int, tuple[Literal["I", "Q"], type[ctypes.c_uint32 | ctypes.c_uint6
     4: ("I", ctypes.c_uint32),
     8: ("Q", ctypes.c_uint64),
 }
-#: What execute writes, whole.
+#: The types of arguments that execute writes as a whole.
 _Bound = Pointer | TensorValue
 #: A tensor map by its position in the block.
 _PlacedMap = tuple[int, EncodedMap, TensorMap]
@@ -194,7 +194,7 @@ class _Part:
         self.layout.packer.pack_into(block, self.start, *self._contents, *addresses)
 
     def bound(self) -> Iterator[tuple[int, _Bound]]:
-        """What execute writes, by its position in the block."""
+        """The arguments that execute writes, by their position in the block."""
         for leaf, argument in self._bound:
             yield self.start + self.layout.leaves[leaf], argument
 

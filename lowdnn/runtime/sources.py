@@ -41,7 +41,7 @@ class KernelSource:
     digest: str
 
     def options_for(self, machine_arch: str) -> tuple[str, ...]:
-        """The same options, for machine code of ``machine_arch`` (``sm_90``) instead of PTX."""
+        """These options for machine code of ``machine_arch`` (``sm_90``) instead of PTX."""
         return (f"--gpu-architecture={machine_arch}", *self.options[1:])
 
 
@@ -153,6 +153,7 @@ def _digest(name: str, file: _File, headers: Iterable[tuple[str, _File]], option
 
 
 def _digested(text: str) -> bytes:
-    """What goes into a digest for ``text``: its length and its bytes, so that no two lists of texts give the same."""
+    """The bytes that a digest takes for ``text``: its length and its text, so that no two lists of texts give the
+    same."""
     encoded = text.encode()
     return len(encoded).to_bytes(8, "little") + encoded

@@ -1,4 +1,4 @@
-"""What the addresses that an execute is given must be: the rules of one plan's variant pack."""
+"""The rules for addresses that an execute is given: one plan's variant pack."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ _ENOUGH = " ".join(["word"] * 40)
     [
         ("a.py", '"""Of a stage."""\n', "lowdnn/a.py:1: expected a sentence that begins with its subject, got 'Of'"),
         ("a.py", 'def f():\n    """Bytes. Those of a stage."""\n', "a.py:2: expected a sentence that begins"),
+        ("a.py", '"""The record.\n\nrows: their number.  size: of a stage.\n"""\n', "got 'of': of a stage."),
         ("a.py", '"""The record.\n\nsize: of a stage, in bytes.\n"""\n', "got 'of': of a stage, in bytes."),
         (
             "a.py",

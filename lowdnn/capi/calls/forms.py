@@ -112,7 +112,7 @@ def _kind_of(argument: Argument) -> str:
 
 @lru_cache(maxsize=4096)
 def _pattern(addresses: tuple[int | None, ...]) -> Arguments:
-    """What plans depend on: which addresses are NULL, how the others are aligned, and which of them are equal.
+    """The facts of addresses that plans depend on: which are NULL, how the others are aligned, and which are equal.
 
     A network's steps find most of their tensors where they were.
     """

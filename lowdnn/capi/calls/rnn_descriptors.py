@@ -36,7 +36,8 @@ LinearLayer = tuple[TensorDescriptor, int | None, TensorDescriptor, int | None]
 
 @dataclass(frozen=True)
 class RnnDescriptor:
-    """network: what was set, with the clip.  clip: may be set first.  dropout: the pointer of its descriptor."""
+    """network: the values that were set, with the clip.  clip: may be set first.  dropout: the pointer of its
+    descriptor."""
 
     network: RNNDescriptor | None = None
     clip: Clip | None = None
@@ -58,7 +59,7 @@ class RnnDescriptor:
 
 @dataclass(frozen=True)
 class RnnDataDescriptor:
-    """sequences: what was set."""
+    """sequences: the values that were set."""
 
     sequences: RNNDataDescriptor | None = None
 

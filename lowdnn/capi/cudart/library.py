@@ -13,7 +13,7 @@ from lowdnn.capi.stubs.connection import Connection
 
 
 class RuntimeLibrary:
-    """``state``: that of cuDNN's functions, with whose driver the stand-in works."""
+    """``state``: the state of cuDNN's functions, with whose driver the stand-in works."""
 
     def __init__(self, state: State) -> None:
         self._state = RuntimeState(state)

@@ -31,7 +31,7 @@ _SHARED_OBJECT = 3
 class Section:
     """size: bytes in memory; NOBITS has none in the file.  link: the section that this one refers to.
 
-    info, entry_size: what the section's type lets them mean.
+    info, entry_size: numbers whose meaning depends on the section's type.
     """
 
     name: str

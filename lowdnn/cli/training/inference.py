@@ -1,4 +1,4 @@
-"""What a trained network says of images: one graph from the pixels to the logits."""
+"""Inference with a trained network: one graph from the pixels to the logits."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ CLASSES = 10
 WIDTH = 8
 #: Filters of the two convolutions.
 _FILTERS = (16, 32)
-#: What the linear layer reads: the filters' outputs after two poolings.
+#: Inputs of the linear layer: the filters' outputs after two poolings.
 _FEATURES = _FILTERS[-1] * (WIDTH // 4) ** 2
 
 Initial = dict[str, NDArray[np.float64]]

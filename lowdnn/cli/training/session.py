@@ -67,7 +67,7 @@ class BoundGraph(cudnn.pygraph):
 class Session:
     """The device memory, the workspace and the graphs of one training; ``close`` or ``with`` frees them.
 
-    ``activation_type``: what activations and their gradients, and the weights that meet them, are stored in.
+    ``activation_type``: the storage type of activations and their gradients, and of the weights that meet them.
     ``mode``: the heuristics that plan the graphs; FALLBACK keeps fp32 from being rounded to TF32.
     """
 

@@ -27,7 +27,7 @@ class Sgd:
     """``update`` applies the gradients that lie in ``parameters``."""
 
     def __init__(self, session: Session, parameters: Parameters, loss_scale: LossScale | None) -> None:
-        """``loss_scale``: what the gradients are multiplied by, in mixed precision."""
+        """``loss_scale``: the factor of the gradients in mixed precision."""
         self._loss_scale = loss_scale
         self._graph = graph = session.graph("update")
         # In place: each element is read and written by one thread of one kernel.
