@@ -39,9 +39,11 @@ MAX_LOADED_PLANS = 256
 class Handle(ProcessBound):
     """A device, its context, a stream, and the plans loaded for it (cudnnHandle_t).
 
-    ``stream`` is the CUstream as an integer, ``arch`` the device's facts, ``engines`` what may run here by global
-    index, ``cuda_device`` the GPU's ordinal (None for the emulated device), ``last_error`` the message of the last call
-    on this handle that failed, or "". Everything that an execute reads is a plain attribute. Close with ``close`` or
+    stream: the CUstream as an integer.  arch: the device's facts.  engines: those that may run here, by global index.
+    cuda_device: the GPU's ordinal; None for the emulated device.
+    last_error: the message of the last call on this handle that failed, or "".
+
+    Everything that an execute reads is a plain attribute. Close with ``close`` or
     ``with``; afterwards every call raises NotInitializedError.
     """
 
@@ -73,8 +75,8 @@ class Handle(ProcessBound):
     ) -> Self:
         """A handle on ``device``: ``cuda``, ``emulated`` or ``auto``; what is left out comes from ``config``.
 
-        ordinal: the device's number.  arch, policy: of the emulated device.  faults: calls of the driver that are to
-        fail, as in ``driver.open_driver``.  config: the environment's, if left out.
+        ordinal: the device's number.  arch, policy: choices of the emulated device.  faults: calls of the driver that
+        are to fail, as in ``driver.open_driver``.  config: the environment's, if left out.
         """
         settings = config or Config.from_environment()
         settings = replace(

@@ -26,7 +26,7 @@ class ReadOnlyAttribute:
     """``method`` names the method whose result (a tuple of elements, or text for CHAR) is the attribute.
 
     asked: where the attribute is a question about descriptors that a get is given, their type; the method answers for
-    one of them, and the elements are those with the answer yes.  set_error: what a set raises.
+    one of them, and the elements are those with the answer yes.  set_error: the error that a set raises.
     """
 
     name: AttributeName

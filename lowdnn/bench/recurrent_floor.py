@@ -5,11 +5,10 @@
 
 A step begins when the states of the last one are there, whoever has computed them: the hand-over. Its product is that
 of (M, K) and (K, B), with M = G * H and K = S forward, and the other way round backward. Multiprocessors hold the
-weights; as many groups of them as have room for all of the weights take a part of the batch each. Of a group's n
-multiprocessors, where K is split by q, each reads K / q elements of its sequences, and the sums in fp32 of M * q / n
-rows, q - 1 parts of 1 / q of them from others.
-There are T steps for each layer, one layer after the other; T + L - 1 in all where the weights of all layers fit on
-chip, since layer l + 1 may then be one step behind layer l.
+weights; as many groups of them as have room for all of the weights take a part of the batch each. Where K is split by
+q, each of a group's n multiprocessors reads K / q elements of its sequences. It also reads sums in fp32 of M * q / n
+rows: from q - 1 others 1 / q of them each. There are T steps for each layer, one layer after the other; T + L - 1 in
+all where the weights of all layers fit on chip, since layer l + 1 may then be one step behind layer l.
 """
 
 from __future__ import annotations
@@ -23,15 +22,19 @@ from lowdnn.ops.rnn_backward_data import RnnBackwardData
 from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
 from lowdnn.ops.rnn_operation import RecurrentOperation
 
-#: Seconds from a store until another multiprocessor has read it, through the L2 cache or within a cluster.
-_HAND_OVER_S, _CLUSTER_HAND_OVER_S = 0.7e-6, 0.25e-6
+#: Seconds from a store until another multiprocessor has read it through the L2 cache.
+_HAND_OVER_S = 0.7e-6
+#: Seconds from a store until another multiprocessor of the cluster has read it.
+_CLUSTER_HAND_OVER_S = 0.25e-6
 #: Seconds of a cell's functions, one after the other.
 _GATES_S = 0.2e-6
 _MULTIPROCESSORS, _CLUSTER = 132, 16
 #: Bytes of weights that a multiprocessor holds in its registers and shared memory.
 _HELD_BYTES = 400 * 2**10
-#: Bytes a second from the L2 cache, into all multiprocessors and into one of them.
-_L2_BYTES_PER_S, _INTO_ONE_BYTES_PER_S = 5.5e12, 112e9
+#: Bytes a second from the L2 cache into all multiprocessors.
+_L2_BYTES_PER_S = 5.5e12
+#: Bytes a second from the L2 cache into one multiprocessor.
+_INTO_ONE_BYTES_PER_S = 112e9
 #: Parts that K may be split into.
 _SPLITS = (1, 2, 4, 8, 16)
 _SUM_BYTES = 4

@@ -27,9 +27,8 @@ class Row:
     """One line of a result file; ``class_`` is the column ``class``.
 
     us, peer_us: ours and the fastest peer's.  ratio: peer_us / us.  floor_us: the larger of arithmetic at the sustained
-    peak and bytes at the copy bandwidth.  step_us, step_floor_us: of a recurrent network, us by the steps of all its
-    layers, and the least time of what a step itself computes; 0 of others.  error: why there is no ratio; the times are
-    then 0.
+    peak and bytes at the copy bandwidth.  step_us, step_floor_us: for a recurrent network, us by the steps of all its
+    layers, and the least time that a step takes; otherwise 0.  error: why there is no ratio; the times are then 0.
     """
 
     suite: str

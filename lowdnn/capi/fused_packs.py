@@ -81,7 +81,7 @@ class VariantPack:
 
 @dataclass(frozen=True)
 class FusedPlan:
-    """constants: those that it was made from.  workspace_bytes: what its execution was told to need."""
+    """constants: those that it was made from.  workspace_bytes: the bytes that its caller was told to give."""
 
     operation: FusedOps
     constants: ConstPack | None = None

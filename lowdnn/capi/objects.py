@@ -11,8 +11,10 @@ from lowdnn.status import BadParamError, LowdnnError
 
 T = TypeVar("T")
 
-#: Pointers begin here and are this far apart, as those of allocations would be; nothing is mapped at them.
-_FIRST, _STEP = 0x10000, 16
+#: The first pointer; nothing is mapped at pointers.
+_FIRST = 0x10000
+#: Bytes from a pointer to the next, as those of allocations would be.
+_STEP = 16
 
 
 class Objects:

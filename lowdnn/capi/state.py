@@ -48,16 +48,18 @@ class LastErrors:
 
 
 class State:
-    """objects: behind the pointers that callers hold.  last_error: of each thread.  log: where messages go.
+    """objects: behind the pointers that callers hold.  last_error: the state of each thread.  log: where messages go.
 
-    graphs: of classic calls.  cuda_graphs: those that plans were added to.  counts: of calls, by function.
+    graphs: plans of classic calls.  cuda_graphs: those that plans were added to.  counts: the number of calls, by
+    function.
     threads: those that call.  packs: variant packs that libraries keep.
 
     All handles are on one driver, so that an address means the same memory for each.
     """
 
     def __init__(self, driver: Driver | None = None) -> None:
-        """``driver``: of all handles; by default the one that LOWDNN_DEVICE names, opened with the first handle."""
+        """``driver``: the driver of all handles; by default the one that LOWDNN_DEVICE names, opened with the first
+        handle."""
         self.packs = Packs()
         self.objects = Objects(self.packs.taken)
         self.graphs = Graphs()

@@ -17,7 +17,7 @@ from itertools import groupby, product
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis. extent: of the places.  count: windows.  taps: of each.
+    """One axis. extent: of the places.  count: windows.  taps: numbers of each window.
 
     The strides are in elements: of the places, of the windows and of the taps.
     """

@@ -45,7 +45,7 @@ class Chain:
     """A chain of steps over values of ``dims``.
 
     operand_dims, channel_dims: dims of the second operands, by the step's ``OperandShape``.
-    operand_type: their data type.  compute_type: the arithmetic.  axis: of gen_index.
+    operand_type: their data type.  compute_type: the arithmetic.  axis: the axis of gen_index.
     """
 
     steps: tuple[str, ...]

@@ -29,10 +29,10 @@ class DriverError(CudaDriverError):
     Some values of CUresult have classes of their own, DriverMemoryError, DriverImageError and DriverForkError, which
     the constructor picks as Python's OSError does by its errno.
 
-    ``result`` is the CUresult number, ``name`` its name (``CUDA_ERROR_INVALID_VALUE``), ``call`` the function
-    (``cuLaunchKernel``), ``arguments`` what it was given, ``explanation`` more text where there is some (for the
-    emulated device: the whole report of what the kernel did wrong), ``report`` that text's facts by name, as JSON has
-    them.
+    result: the CUresult number.  name: its name (``CUDA_ERROR_INVALID_VALUE``).
+    call: the function (``cuLaunchKernel``).  arguments: its arguments.
+    explanation: more text where there is some, such as the emulated device's report of a kernel's fault.
+    report: the report's facts by name, as JSON has them.
     """
 
     #: The explanation that every error of the class carries.

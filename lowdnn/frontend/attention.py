@@ -304,7 +304,7 @@ class AttentionMethods(GraphBuilder):
         lengths: Tensor | None,
         longest: int | None,
     ) -> tuple[Tensor, Tensor]:
-        """k and v, loaded from pages where they have tables.  lengths: those of the sequences, as below."""
+        """k and v, loaded from pages where they have tables.  lengths: lengths of the sequences, as below."""
         k_table, v_table = tables
         return (
             self._loaded(k, k_table, lengths, longest, method, "paged_attention_k_table"),

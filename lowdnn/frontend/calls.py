@@ -55,7 +55,7 @@ _PARAMETERS = {
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a method.  name: what the default names of its tensors begin with.
+    """One call of a method.  name: the start of the default names of its tensors.
 
     tensors: those among its arguments by parameter, those of a sequence as ``inputs[0]``.  others: the other arguments.
     outputs: those that it returned, by the ends of their default names; entries: where its operations are in the

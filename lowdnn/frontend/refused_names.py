@@ -10,7 +10,7 @@ from lowdnn.status import NotSupportedError
 
 @dataclass(frozen=True)
 class RefusedName:
-    """Raises NotSupportedError where it is called, and so do its attributes.  is_for: what the name is of."""
+    """Raises NotSupportedError where it is called, and so do its attributes.  is_for: the subject of the name."""
 
     name: str
     is_for: str

@@ -45,7 +45,7 @@ class OperationGraph:
     that the graph is the same one, with the same key, as without them (``observable``).
 
     The graph is checked when it is made: one meaning for each uid, one producer for each tensor, no cycle, no virtual
-    tensor without a producer, no negative uid, no output that is by value or overlaps itself, at least one output.
+    tensor without a producer, no negative uid; no output that is by value or overlaps itself, and at least one output.
     Raises DuplicatedEntriesError and BadParamError, naming tensor and operation.
     """
 

@@ -109,8 +109,8 @@ class NodeWriter:
     ) -> Tensor:
         """``operands`` in the order of ``input_ports(mode)``; a ``Pointwise`` brings its own compute type.
 
-        virtual: the type of an output that is not stored, where it is not the default.  dims: of the output, where
-        operands repeat along more than each other.
+        virtual: the type of an output that is not stored, where it is not the default.  dims: the dims of the output,
+        where operands repeat along more than each other.
         """
         arithmetic = mode if isinstance(mode, Pointwise) else Pointwise(mode, compute_type)
         ports = dict(zip(pointwise.input_ports(arithmetic.mode), operands, strict=True))

@@ -5,9 +5,9 @@ faster:
 
     <key> | <case> | <engine> <KNOB>=<value> ... | <microseconds>
 
-key: ``short_key`` of the graph.  case: the same graph in words (``cases/``), for readers and
-for whoever makes the records anew (``tools/tune.py --record``).  A record holds for the very graph, all of its extents
-included, on a device with the same facts as the one that was measured.
+key: ``short_key`` of the graph.  case: the graph in words (``cases/``), for readers and for whoever makes the records
+anew (``tools/tune.py --record``).  A record holds for the very graph, all of its extents included, on a device with the
+same facts as the one that was measured.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ _PER_CHANNEL = (NormMode.BATCH_NORM, NormMode.INSTANCE_NORM, NormMode.GROUP_NORM
 class NormShape:
     """The dims of one norm.
 
-    groups: the number of groups of GROUP_NORM's channels, otherwise 0.  scale_dims: of scale, bias and their gradients;
-    None without any.
+    groups: the number of groups of GROUP_NORM's channels, otherwise 0.  scale_dims: dims of scale, bias and their
+    gradients; None without any.
     axes: the normalised axes of ``split(x_dims)``.
     """
 

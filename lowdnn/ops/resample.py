@@ -292,7 +292,8 @@ class AxisTaps:
 class Taps:
     """One tap of every window, over the outputs' spatial dims.
 
-    number: its place in the largest window.  index: what takes the positions, clamped to the image, out of it.
+    number: its place in the largest window.  index: a function that takes the positions, clamped to the image, out of
+    it.
     exists: where the window has it.  inside: where it lies in the image.  weights: between pixels.
     """
 

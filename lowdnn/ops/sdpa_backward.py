@@ -173,7 +173,8 @@ class SdpaBackward:
         return gradients
 
     def _score_gradients(self, inputs: Values, *, rounds: bool) -> tuple[Array, Array]:
-        """(F * P, dS).  rounds: what ``inner`` computes, and sums of products as tensor cores do."""
+        """(F * P, dS).  rounds: whether values that ``inner`` computes round, and sums of products as tensor cores
+        do."""
         q, k, v, o, d_o = self._operands(inputs)
         stats, scale, factors = inputs["stats"], self._scale(inputs), self._factors(inputs, rounds=rounds)
         with np.errstate(all="ignore"):

@@ -50,7 +50,7 @@ class CacheWarning(LowdnnWarning):
 
 @dataclass(frozen=True)
 class CacheFacts:
-    """The state of a cache. refusal: why it is not used, or empty.  files, size_bytes: of this user's entries."""
+    """The state of a cache. refusal: why it is not used, or empty.  files, size_bytes: bytes of this user's entries."""
 
     directory: str
     limit_bytes: int

@@ -45,7 +45,7 @@ _PERFORMANCE = struct.Struct("=iif4xQii3i4x")
 
 @dataclass(frozen=True)
 class Direction:
-    """name: in the functions' names.  ports: of the two operands and the result, as the functions order them.
+    """name: in the functions' names.  ports: the two operands and the result, as the functions order them.
 
     order: the algorithm of each candidate, best first.
     """

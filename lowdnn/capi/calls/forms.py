@@ -32,9 +32,9 @@ _value, _raw = attrgetter("value"), attrgetter("raw")
 class Form:
     """The places of a function's arguments by kind.
 
-    numbers: what is compared as it is, a handle too, since its pointer is never used again.  descriptors: pointers to
-    everything else that callers do not look into.  scales: addresses of floats on the host.  arrays: addresses of ints
-    that the call reads.  sizes: addresses that it writes a size to.  addresses: all others.
+    numbers: values that are compared as they are, a handle too, since its pointer is never used again.  descriptors:
+    pointers to everything else that callers do not look into.  scales: addresses of floats on the host.  arrays:
+    addresses of ints that the call reads.  sizes: addresses that it writes a size to.  addresses: all others.
     """
 
     name: str

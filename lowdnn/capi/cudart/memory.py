@@ -25,7 +25,9 @@ class CopyKind(IntEnum):
 
 
 #: cudaMemoryType of host memory that the runtime does not know, and of device memory.
-_UNREGISTERED, _DEVICE = 0, 2
+_UNREGISTERED = 0
+#: cudaMemoryType of device memory.
+_DEVICE = 2
 
 
 def allocate(state: RuntimeState, pointer: Address, size_bytes: int) -> None:

@@ -19,7 +19,7 @@ DEVICE: Final = 0
 
 
 class LastError(threading.local):
-    """code: the cudaError_t of the thread's last call that failed, 0 once it was read.  text: what went wrong there."""
+    """code: the cudaError_t of the thread's last call that failed, 0 once it was read.  text: the failure there."""
 
     def __init__(self) -> None:
         self.code = 0
@@ -32,7 +32,7 @@ class LastError(threading.local):
 
 
 class RuntimeState:
-    """last_error: the calling thread's.  counts: of calls, beside those of cuDNN's functions.
+    """last_error: the calling thread's.  counts: counts of calls, beside those of cuDNN's functions.
 
     user_objects: those that the program has references to.
     """

@@ -13,9 +13,9 @@ from itertools import groupby
 
 from lowdnn.capi.elf.tables import StringTable
 
-#: Access of sections.
+# -- access of sections
 ALLOCATED, WRITABLE, EXECUTABLE = 2, 1, 4
-#: Types of sections.
+# -- types of sections
 PROGBITS, STRTAB, RELA, HASH, DYNAMIC, NOBITS, DYNSYM = 1, 3, 4, 5, 6, 8, 11
 VERDEF, VERSYM = 0x6FFFFFFD, 0x6FFFFFFF
 

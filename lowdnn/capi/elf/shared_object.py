@@ -29,7 +29,7 @@ _RELOCATION_BYTES = 24
 
 @dataclass(frozen=True)
 class Parts:
-    """machine: the ELF number of the processor.  library: the SONAME.  version_node: of names with a version.
+    """machine: the ELF number of the processor.  library: the SONAME.  version_node: names with a version.
 
     code: the .text at given addresses of .text, .rodata and .bss; its length is the same at all addresses.
     constants: the .rodata.  zeroed_bytes: the size of .bss, which is writable.

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 FUNCTION, OBJECT = 2, 1
-#: Version indices: of names without a version, and of those of the first version node after the library's own.
-UNVERSIONED, FIRST_VERSION = 1, 2
+#: Version index of names without a version.
+UNVERSIONED = 1
+#: Version index of the first version node after the library's own.
+FIRST_VERSION = 2
 
 _GLOBAL_BINDING = 1 << 4
 _IS_LIBRARY = 1

@@ -43,7 +43,8 @@ class Fallback:
 class Fallbacks:
     """The answers that a library gives by itself.
 
-    single: the answers of single functions, by name.  others: that of all others.  constants: what they refer to.
+    single: the answers of single functions, by name.  others: the code of all others.  constants: the texts that they
+    refer to.
     """
 
     single: Mapping[str, Fallback]

@@ -23,9 +23,9 @@ _STUB_ALIGN = 16
 
 @dataclass(frozen=True)
 class Interface:
-    """soname: the name of the library, and the version of its functions.  names: of its functions, sorted.
+    """soname: the name of the library, and the version of its functions.  names: the names of its functions, sorted.
 
-    table: the exported table, an address of 8 bytes for each of ``names``.  fallbacks: what empty entries do.
+    table: the exported table, an address of 8 bytes for each of ``names``.  fallbacks: the results of empty entries.
     has_packs: whether the library keeps variant packs by itself (``packs``), on machines that have code for it.
     """
 

@@ -20,8 +20,10 @@ _NUMBERS: Final = {
     Register.THREAD: 19,
     Register.HELD: 20,
 }
-#: Registers of addresses and of a store's outcome, which no argument is in.
-_PLACE, _OUTCOME = 9, 10
+#: The register of addresses, which no argument is in.
+_PLACE = 9
+#: The register of a store's outcome, which no argument is in.
+_OUTCOME = 10
 _FRAME, _LINK, _STACK, _ZERO = 29, 30, 31, 31
 #: The frame: x29 and x30, x19 and x20, x0 to x8 and 8 bytes more, q0 to q7.
 _FRAME_BYTES: Final = 16 + 16 + 80 + 128

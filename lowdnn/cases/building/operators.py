@@ -25,7 +25,7 @@ Numbers = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class NamedOperator:
-    """initial: the initial value of each number of a state.  join: what makes a state of two."""
+    """initial: the initial value of each number of a state.  join: the function that makes a state of two."""
 
     initial: tuple[float, ...]
     join: Callable[[Joining, Numbers, Numbers], Numbers]

@@ -33,7 +33,8 @@ class MoeCase(Case):
     """Routed rows times the weights of their experts, or the weights' gradient (dir=wgrad), in ``batches`` of groups.
 
     sizes: rows of each group, batch after batch; drawn where there are none.  ends: the last group's end is given, and
-    may leave rows over.  tokens: to gather from.  layout: of the weights; nt: K is contiguous.  offset: of the offsets.
+    may leave rows over.  tokens: to gather from.  layout: the weights' memory order; K is contiguous with nt.  offset:
+    the offsets' type.
     """
 
     family: ClassVar[str] = "moe"

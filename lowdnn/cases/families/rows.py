@@ -43,7 +43,7 @@ class NormCase(Case):
     """A norm of x, with pointwise steps before (on x, or on dy) and behind it (on y, or on dx).
 
     axes: those along which scale and bias extend, of the modes that say so; by default all but the first.
-    scale: which of scale and bias there are.  mean, deviation: of the data of x, where they are real numbers.
+    scale: which of scale and bias there are.  mean, deviation: the mean of the data of x, where they are real numbers.
     """
 
     family: ClassVar[str] = "norm"

@@ -16,8 +16,10 @@ from lowdnn.runtime.buffer import DeviceBuffer
 
 #: Added to the variance by batch norms.
 EPSILON = 1e-5
-#: Of every convolution and of every pooling.
-PADDING, WINDOW = [1, 1], [2, 2]
+#: Padding of every convolution.
+PADDING = [1, 1]
+#: Window and stride of every pooling.
+WINDOW = [2, 2]
 #: Weight of the newest batch in the running mean and variance.
 _RUNNING_WEIGHT = 0.1
 

@@ -14,8 +14,10 @@ from lowdnn.cli.training.parameters import Parameters
 from lowdnn.cli.training.session import Session
 
 MOMENTUM = 0.8
-#: The largest learning rate, and the steps in which it is reached.
-_RATE, _WARM_UP = 0.3, 20
+#: The largest learning rate.
+_RATE = 0.3
+#: Steps in which it is reached.
+_WARM_UP = 20
 
 
 def learning_rate(step: int, steps: int) -> float:

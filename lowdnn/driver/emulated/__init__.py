@@ -57,8 +57,8 @@ Like a GPU's, the fault stays until the primary context is released.
 
 **A report** says, in this order: the kind of fault and what happened; the kernel; the line of its PTX; ``source``, the
 line of CUDA C++ (``-lineinfo``); the block, thread, warp and lane that did it, the first of those that did; the
-address, with the buffer's label and the offset in it, in shared memory the variable too. What does not apply is left
-out. ``DriverError.report`` holds the same by name, as JSON takes it. A deadlock is told at the place of the first
+address, with the buffer's label and the offset in it, in shared memory the variable too. Lines that do not apply are
+left out. ``DriverError.report`` holds the same by name, as JSON takes it. A deadlock is told at the place of the first
 threads that wait, and lists who waits where and for what. ``printf`` of a kernel goes to ``sys.stdout``, lane after
 lane; an ``assert`` that fails is a fault.
 
@@ -72,8 +72,8 @@ block as Python over NumPy arrays (one element a thread, many CTAs at a time), a
 ``results``, ``values``; ``parsing``; ``memory.arena``, ``lanes``, ``memory``; ``copying``, ``checking``, ``running``;
 ``generating``, ``instructions``, ``program``; ``reports``, ``machine``; ``graphs``, ``launching``, ``moves``,
 ``state``, ``streams``, ``context``, ``graph_calls``, ``driver``. ``device`` and ``options`` come before ``program``.
-What memory, copies and the race detector ask of a batch, they say as protocols: ``lanes`` holds those of all, ``batch``
-in each package its own.
+Memory, copies and the race detector declare what they ask of a batch as protocols: ``lanes`` holds those of all,
+``batch`` in each package its own.
 
 **Policies** say in which order warps run. A right kernel gives the same under each (``Policy``); a wrong one is found
 by the one that hurts it (lockstep hides every missing barrier):

@@ -1,4 +1,4 @@
-"""What the emulated device answers when it is asked about itself: the facts of ``arch/``."""
+"""The emulated device's answers about itself: the facts of ``arch/``."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class EmulatedDriver:
         timeout_s: float = Options.timeout_s,
         races: bool = False,
     ) -> None:
-        """What may be chosen is told in ``Options``. Raises ArchMismatchError, BadParamError for what there is not."""
+        """``Options`` lists the choices. Raises ArchMismatchError, BadParamError for what there is not."""
         self._device = emulated_device(arch)
         options = Options(policy, checks, landing, lane_budget, timeout_s, races)
         self._context = PrimaryContext(self._device, options)

@@ -1,4 +1,4 @@
-"""What an emulated kernel can do wrong, and how it is told.
+"""The faults of emulated kernels, and how they are reported.
 
 ``EmulationFault`` is what ``Machine.launch`` and ``Machine.load`` raise. Its ``report`` is plain data; its text names
 kernel, PTX line, block, thread and address. Helpers that run inside a block of generated code know lanes only and

@@ -1,4 +1,4 @@
-"""What the emulated driver checks before a module is loaded or a kernel is launched, as the real driver does."""
+"""Checks before a module is loaded or a kernel is launched, as the real driver makes them."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def blocks_per_multiprocessor(
 
 
 def active_clusters(loaded: LoadedFunction, config: LaunchConfig, device: EmulatedDevice) -> int:
-    """Clusters that the device holds at a time, 0 where the launch has none. Those of more than two blocks lie on one
-    group of multiprocessors."""
+    """Clusters that the device holds at a time, 0 where the launch has none. Clusters of more than two blocks lie on
+    one group of multiprocessors."""
     size = math.prod(loaded.function.kernel.clusters.chosen(config.cluster))
     if size == 1:
         return 0

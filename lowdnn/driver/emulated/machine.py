@@ -185,7 +185,8 @@ class Machine:
         return address
 
     def _grid_workspace(self) -> int:
-        """What the driver gives a cooperative launch for a barrier of its grid: u32 bytes, u32 barrier, at first 0."""
+        """The memory that the driver gives a cooperative launch for a barrier of its grid: u32 bytes, u32 barrier, at
+        first 0."""
         content = np.array([_GRID_WORKSPACE_BYTES, 0], dtype=np.uint32).view(np.uint8)
         address = self.memory.allocate(content.size, "grid workspace")
         self.memory.host_write(address, content)

@@ -48,8 +48,8 @@ class Parameter:
 
 @dataclass(frozen=True)
 class ClusterBounds:
-    """What the directives say of a kernel's clusters: ``required`` extents (``.reqnctapercluster``), the ``largest``
-    number of CTAs (``.maxclusterrank``, 0 without), ``explicit``: it must be launched with clusters."""
+    """The directives of a kernel's clusters: ``required`` extents (``.reqnctapercluster``), the ``largest`` number of
+    CTAs (``.maxclusterrank``, 0 without), ``explicit``: it must be launched with clusters."""
 
     required: Dim3 | None = None
     largest: int = 0

@@ -13,7 +13,7 @@ from lowdnn.driver.emulated.running.scheduler import BlockFault
 
 
 def fault_of(fault: BlockFault, kernel: Kernel, batch: Batch) -> EmulationFault | RuntimeError:
-    """What to raise for what happened in a block; RuntimeError for a fault of the emulator, not of the kernel."""
+    """The exception for a fault in a block; RuntimeError for a fault of the emulator, not of the kernel."""
     line = _ptx_line(fault, kernel)
     cause = fault.cause
     if not isinstance(cause, LaneFault):

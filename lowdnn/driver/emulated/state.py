@@ -1,4 +1,4 @@
-"""What an emulated device holds while its primary context lives: memory, modules, streams, events and graphs."""
+"""Objects of an emulated device while its primary context lives: memory, modules, streams, events and graphs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class DeviceState:
 
 
 def find(table: dict[int, T], call: str, handle: int) -> T:
-    """What ``handle`` stands for. Raises DriverError, as of ``call``, where it stands for nothing."""
+    """The object that ``handle`` stands for. Raises DriverError, as of ``call``, where it stands for nothing."""
     if handle not in table:
         raise driver_error(call, CuResult.INVALID_HANDLE, f"{handle:#x}")
     return table[handle]

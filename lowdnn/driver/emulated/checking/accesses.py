@@ -18,7 +18,7 @@ ASYNC_READERS = 2
 READER_ROWS = READERS + ASYNC_READERS
 _EPOCH_BYTES = 8
 _LARGEST_SHIFT = 4
-#: What has been accessed at all is known for regions of so many bytes, as a power of two.
+#: log2 of the bytes of a region for which it is known whether anything in it has been accessed.
 _REGION_SHIFT = 16
 _WRITES, _WARP_READS, _ASYNC_READS = range(3)
 #: Reads that wait to be entered, at most, in units.

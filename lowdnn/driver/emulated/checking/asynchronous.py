@@ -1,8 +1,8 @@
 """Accesses of the async proxy (bulk and tensor copies, ``wgmma``), and mbarriers, as the race detector follows them.
 
-What asynchronous work does is checked at issue against what the issuing warp knows, and noted under a column of what
-completes it, an mbarrier or commit groups, with the number of the phase or group: known to those who have waited for
-it, and to those who have learned from them. PTX ISA manual, "Async proxy", "mbarrier", "wgmma".
+Accesses of asynchronous work are checked at issue against what the issuing warp knows. They are noted under the column
+of the mbarrier or commit group that completes them, with the number of its phase or group. Those who have waited for it
+know them, and those who have learned from them. PTX ISA manual, "Async proxy", "mbarrier", "wgmma".
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ from lowdnn.driver.emulated.memory.arena import Array, Bytes
 
 _WARP = 32
 _WARPGROUP = 4
-#: Arrivals of the phase that an mbarrier is in, and of those that are complete.
-_ARRIVING, _COMPLETE = "mbarriers arriving", "mbarriers complete"
-#: log2 of the bytes of an mbarrier, and of the units of ``wgmma`` tiles.
-_MBARRIER_UNIT, _TILE_UNIT = 3, 4
+#: Key of arrivals at the phase that an mbarrier is in.
+_ARRIVING = "mbarriers arriving"
+#: Key of arrivals at phases that are complete.
+_COMPLETE = "mbarriers complete"
+#: log2 of the bytes of an mbarrier.
+_MBARRIER_UNIT = 3
+#: log2 of the bytes of a unit of ``wgmma`` tiles.
+_TILE_UNIT = 4
 
 
 class AsyncRaces:
@@ -39,7 +43,8 @@ class AsyncRaces:
         self._visits = visits
 
     def fence_proxy(self, group: Lanes[object]) -> None:
-        """``fence.proxy.async``: what the group's warps know is visible to the asynchronous work that they start."""
+        """``fence.proxy.async``: accesses that the group's warps know are visible to the asynchronous work that they
+        start."""
         self._order.clocks.fence_proxy(self._order.rows_of(group.lanes), self._history.tick())
 
     # -- mbarriers ----------------------------------------------------------------------------------------------------

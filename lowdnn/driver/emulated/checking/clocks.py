@@ -38,7 +38,7 @@ class Clocks:
         self.table[rows] = np.maximum(self.table[rows], clocks)
 
     def fence_proxy(self, rows: Array, now: int) -> None:
-        """What some warps know becomes visible to the asynchronous work that they start."""
+        """Accesses that some warps know become visible to the asynchronous work that they start."""
         self._fenced[rows] = np.maximum(self._fenced[rows], self.released(rows, now)[:, : self.columns])
 
     def knows(self, rows: Array, columns: Array, times: Array) -> Array:

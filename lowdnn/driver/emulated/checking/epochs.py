@@ -18,7 +18,7 @@ SITES = (1 << _TIME_SHIFT - _SITE_SHIFT) - 1
 NEVER = (1 << _ASYNC_SHIFT - _TIME_SHIFT) - 1
 MOST_COLUMNS = _COLUMNS
 
-#: Scopes of strong accesses.
+# -- scopes of strong accesses
 WEAK, CTA, CLUSTER, GPU = range(4)
 _SCOPES = 3
 
@@ -29,7 +29,7 @@ def marked(columns: Any) -> Any:
 
 
 def stamp(time: int, site: int, scope: int = WEAK, asynchronous: bool = False) -> np.int64:
-    """What an epoch holds besides its column."""
+    """The contents of an epoch besides its column."""
     return np.int64(asynchronous << _ASYNC_SHIFT | time << _TIME_SHIFT | site << _SITE_SHIFT | scope)
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class Fences:
-    """What each warp knew at its last fence, and what it has read since. A fence of CTA scope orders accesses to shared
-    memory only."""
+    """The knowledge of each warp at its last fence, and what it has read since. A fence of CTA scope orders accesses to
+    shared memory only."""
 
     def __init__(self, order: Order, history: LaunchHistory) -> None:
         self._order = order
@@ -48,7 +48,7 @@ class Fences:
             self._fenced.update({(in_global, row): clock for row, clock in zip(rows.tolist(), passed, strict=True)})
 
     def release_only(self, group: Lanes[object]) -> None:
-        """``fence.mbarrier_init``: what later arrivals without an order pass on."""
+        """``fence.mbarrier_init``: the knowledge that later arrivals without an order pass on."""
         rows = self._order.rows_of(group.lanes)
         passed = self._order.clocks.released(rows, self._history.tick())
         self._fenced.update({(False, row): clock for row, clock in zip(rows.tolist(), passed, strict=True)})

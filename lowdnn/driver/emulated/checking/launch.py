@@ -1,4 +1,4 @@
-"""What the race detector keeps for a whole launch: accesses to global memory, time, places in the PTX."""
+"""The race detector's records of a whole launch: accesses to global memory, time, places in the PTX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What orders the accesses of a batch: who knows what, through barriers, mbarriers, fences and waits.
+"""The order of a batch's accesses: who knows what, through barriers, mbarriers, fences and waits.
 
 Columns of a domain: first those of its warps, CTA by CTA; then, CTA by CTA, those of asynchronous work, whose times are
 phases of an mbarrier or numbers of commit groups; last, one for the launch before.
@@ -189,7 +189,7 @@ class Order:
         self.clocks.learn(found, clocks)
 
     def complete(self, arriving: Any, complete: Any, count: int, objects: Array) -> None:
-        """What has been released to ``objects`` of the one key can be acquired from those of the other."""
+        """Knowledge that was released to ``objects`` of the one key can be acquired from those of the other."""
         self.held(complete, count)[objects] = self.held(arriving, count)[objects]
 
     def held(self, key: Any, count: int) -> Array:

@@ -1,4 +1,4 @@
-"""What a data race looks like to who reads the report."""
+"""Reports of data races, as their reader sees them."""
 
 from __future__ import annotations
 

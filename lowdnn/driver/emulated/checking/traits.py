@@ -1,4 +1,4 @@
-"""What of a kernel's instructions decides how its accesses are followed."""
+"""Traits of a kernel's instructions that decide how its accesses are followed."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 Conversion Instructions: Asynchronous copy".
 
 An operation lands at once (``early``), or as late as it may: at the wait for its bulk group, or when no lane can go on
-without it. Until then the bytes that it will write count as never written, so that a missing wait shows. What it copies
-is read when it lands, or at ``wait_group.read``, so that a source that is replaced too soon shows.
+without it. Until then the bytes that it will write count as never written, so that a missing wait shows. Its source is
+read when it lands, or at ``wait_group.read``, so that a source that is replaced too soon shows.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class BulkCopy:
         return (batch.shared, self.transfer.shared) if self.inbound else (self.outer, self.transfer.outside)
 
     def fetched(self, batch: CopyingBatch) -> BulkCopy:
-        """The same with its content read."""
+        """This copy with its content read."""
         return replace(self, content=self._content(batch, slice(None)))
 
     def slots(self, batch: CopyingBatch) -> Array:

@@ -39,8 +39,8 @@ _UNALIGNED = f"rows must begin at a multiple of {_ROW_ALIGN} bytes"
 
 @dataclass(frozen=True)
 class TensorForm:
-    """What an instruction says of its tensor: the number of dimensions, and ``.im2col`` or ``.tile``. ``own``: the
-    shared memory is that of the issuing CTA."""
+    """The form of an instruction's tensor: the number of dimensions, and ``.im2col`` or ``.tile``. ``own``: the shared
+    memory is that of the issuing CTA."""
 
     rank: int
     im2col: bool

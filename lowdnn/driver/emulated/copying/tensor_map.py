@@ -138,7 +138,7 @@ class StoredMaps:
 def maps_of(group: Lanes[CopyingBatch], address: Address, offset: int) -> list[tuple[TensorMap, Array | None]]:
     """The maps that the lanes' (generic) addresses name, each with the mask of its lanes; None stands for all of them.
 
-    Faults: what is no map, or not aligned, or not written, or breaks a rule; a map outside global, constant and
+    Faults: bytes that are no map, or not aligned, or not written, or break a rule; a map outside global, constant and
     parameter memory.
     """
     if resolve(group, "generic", address, offset)[0] != "global":

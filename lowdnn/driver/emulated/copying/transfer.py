@@ -1,4 +1,4 @@
-"""What one asynchronous bulk copy moves, for all lanes that issue it together.
+"""The contents of one asynchronous bulk copy, for all lanes that issue it together.
 
 A row of a ``Transfer`` is one copy: between the shared memory of one CTA and memory outside of it. Both sides are
 given unit by unit, as element numbers of a view of units (``UNITS``), so that swizzles, boxes and bounds cost nothing
@@ -169,7 +169,7 @@ def check_signal(batch: Storage, signal: Array, first: Array) -> None:
 
 
 def put(memory: Bytes, unit: int, places: Places, content: Array, inside: Array | None) -> None:
-    """Writes units, all or those ``inside``, and says that they are written. Of rows that meet the last one wins."""
+    """Writes units, all or those ``inside``, and says that they are written. The last of rows that overlap wins."""
     view, shadow = memory.views[UNITS[unit]], memory.shadows[unit]
     units = places.units
     if inside is None:

@@ -268,7 +268,8 @@ def _find_liveness(blocks: list[Block], table: Mapping[str, Row]) -> None:
 
 
 def _flow_back(blocks: list[Block]) -> None:
-    """What is live into a block: what it reads, and what its followers need that it does not write."""
+    """Computes the registers live into a block: those that it reads, and those that its followers need and it does not
+    write."""
     changed = True
     while changed:
         changed = False

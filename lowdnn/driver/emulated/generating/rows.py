@@ -1,4 +1,4 @@
-"""What a row of the instruction table is, and how an emitter takes an instruction's modifiers apart."""
+"""Rows of the instruction table, and how an emitter takes an instruction's modifiers apart."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Row:
 
 
 class Modifiers:
-    """The dot-separated parts after an opcode. What an emitter does not take is refused by ``done``."""
+    """The dot-separated parts after an opcode. ``done`` refuses modifiers that the emitter did not take."""
 
     def __init__(self, instruction: Instruction) -> None:
         self.instruction = instruction

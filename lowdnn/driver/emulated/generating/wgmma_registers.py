@@ -21,8 +21,8 @@ _HOLDERS = frozenset({"wgmma", "mma", "ldmatrix"})
 @dataclass(frozen=True)
 class WgmmaRegisters:
     """Registers of one function. ``accumulators``: may hold accumulators in flight. ``factors``: registers of A,
-    ``results``: of accumulators, each with the name of its tuple. ``unfenced``: by ``id`` of the product, a register
-    that may reach it without a fence."""
+    ``results``: registers of accumulators, each with the name of its tuple. ``unfenced``: by ``id`` of the product, a
+    register that may reach it without a fence."""
 
     accumulators: frozenset[str]
     factors: Mapping[str, str]

@@ -61,7 +61,7 @@ def load(group: Lanes[MemoryBatch], space: str, address: Address, offset: int, k
 
 
 def store(group: Lanes[MemoryBatch], space: str, address: Address, offset: int, kind: Kind, values: Any) -> None:
-    """``values`` is one value, or a tuple for a vector. Of lanes with one address the last one wins."""
+    """``values`` is one value, or a tuple for a vector. The last of lanes with one address wins."""
     space, origin = resolve(group, space, address, offset)
     if not space:
         _store_mixed(group, address, offset, kind, values)
@@ -96,7 +96,7 @@ def atomic(
 ) -> Any:
     """``update(memory, element numbers, *operands)``: lanes that meet take turns in lane order; the old values.
 
-    ``align``: what the address is a multiple of. ``updates``: the update in shared memory, and that in global memory.
+    ``align``: the address's alignment in bytes. ``updates``: the update in shared memory, and that in global memory.
     """
     space, origin = resolve(group, space, address, offset)
     if not space:

@@ -1,7 +1,7 @@
 """PTX text -> ``ModuleIR``. Grammar: PTX ISA manual, sections 4 (syntax), 5 (state spaces and types), 11 (directives).
 
 Scopes are flattened: a register, variable or label of an inner ``{ }`` gets a suffix, so that inline asm may repeat
-names. What the parser does not know, it refuses with the line.
+names. The parser refuses, with the line, text that it does not know.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Tile:
 
     @cached_property
     def elements(self) -> tuple[Element, ...]:
-        """What the accumulator registers hold."""
+        """The elements that the accumulator registers hold."""
         return tuple(Element(self, place) for place in range(self.product.registers))
 
     def chain(self, product: WarpgroupProduct) -> tuple[Array | None, tuple[Factors, ...]]:
@@ -154,7 +154,7 @@ class Tile:
 
 
 class Source(Protocol):
-    """What elements belong to: the matrices of some lanes of the batch, which ``index`` selects."""
+    """The owner of elements: the matrices of some lanes of the batch, which ``index`` selects."""
 
     index: slice | Array | None
     lanes: Array
@@ -200,7 +200,7 @@ class Element:
         self.place = place
 
     def value(self) -> Array:
-        """What the register will hold, in flight or not."""
+        """The value that the register will hold, in flight or not."""
         return self.source.column(self.place)
 
     def subset(self, mask: Array) -> Element:

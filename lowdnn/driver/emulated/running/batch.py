@@ -296,7 +296,7 @@ def merge_into(registers: list[Any], slot: int, new: Any, group: Group) -> None:
 
 
 def _merged_elements(old: Any, new: Any, group: Group) -> Any:
-    """The same for registers that hold accumulators."""
+    """The merged value of registers that hold accumulators."""
     if new.__class__ is Element:
         return merged_elements(old, new, group)
     elements, rest = elements_outside(old, group)
@@ -305,7 +305,7 @@ def _merged_elements(old: Any, new: Any, group: Group) -> Any:
 
 
 def _alone() -> int:
-    """What ``getrefcount`` says of a list's element that nobody else holds (it differs between CPython versions)."""
+    """The ``getrefcount`` of a list's element that nobody else holds (it differs between CPython versions)."""
     holder = [object()]
     return getrefcount(holder[0])
 

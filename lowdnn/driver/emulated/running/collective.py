@@ -1,4 +1,4 @@
-"""What lanes of a warp do together, for a group: shuffles, votes, matches, reductions, matrix fragments.
+"""Operations of a warp's lanes together, for a group: shuffles, votes, matches, reductions, matrix fragments.
 
 Generated code calls these. Values go to [warps, 32] arrays, through the value functions, and back to the group's lanes.
 """
@@ -127,7 +127,7 @@ def multiply(
 def _before(
     group: Group, product: MatrixProduct, c: tuple[Any, ...]
 ) -> tuple[Array | None, tuple[Array, ...], tuple[Array, ...]]:
-    """What a product is added to: (base, earlier factors)."""
+    """The value that a product is added to: (base, earlier factors)."""
     chain = c[0].source if c[0].__class__ is Element else None
     if isinstance(chain, Products) and chain.product == product and same_registers(c, chain.elements):
         return chain.chain()

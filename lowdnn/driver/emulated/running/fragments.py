@@ -27,7 +27,7 @@ _WARPS_AT_ONCE = 64
 
 
 class Settled:
-    """What sources without products in flight have in common."""
+    """The base of sources without products in flight."""
 
     def __init__(self, group: Group) -> None:
         self.index = group.index

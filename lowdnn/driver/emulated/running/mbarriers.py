@@ -32,7 +32,7 @@ _PHASES = (1 << 24) - 1
 
 @dataclass(frozen=True)
 class Outstanding:
-    """What a barrier still waits for: ``offset`` in the shared memory of ``block``."""
+    """The arrivals that a barrier still waits for: ``offset`` in the shared memory of ``block``."""
 
     block: Dim3
     offset: int
@@ -181,7 +181,7 @@ class Mbarriers:
         return np.asarray(self._phase[self._watched[lanes]] != self._watched_phase[lanes])
 
     def waited_for(self, lanes: Array) -> list[tuple[Outstanding, int, Array]]:
-        """What some polling lanes have last looked at in vain: the barrier, the PTX line of the look, the lanes."""
+        """The last vain look of some polling lanes: the barrier, the PTX line of the look, the lanes."""
         watched = self._watched[lanes]
         parts = [lanes[watched == index] for index in np.unique(watched) if index >= 0]
         return [(self._outstanding(int(self._watched[p[0]])), int(self._watched_line[p[0]]), p) for p in parts]
@@ -276,7 +276,7 @@ class Mbarriers:
     # -- for the race detector ------------------------------------------------------------------------------------
     @property
     def count(self) -> int:
-        """Of the numbers that ``numbers`` gives."""
+        """The count of the numbers that ``numbers`` gives."""
         return self._phase.size
 
     def numbers(self, place: Array) -> Array:

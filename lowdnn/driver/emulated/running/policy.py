@@ -3,9 +3,9 @@
 ``lockstep``: all lanes together, the earliest block first; fast, and blind to missing barriers.
 ``warp-serial(seed)``: one warp (of every CTA of the batch) as far as it goes, then another one picked by the seed.
 ``cta-reverse``: one CTA after the other, from the last.
-``fuzz(seed)``: the seed draws what runs as one (a warp of all CTAs, a warp of one CTA, a warpgroup), how often it is
-interrupted between two blocks, whether lanes that went different ways take turns, and when and in which order
-asynchronous operations land.
+``fuzz(seed)``: the seed draws the unit that runs (a warp of all CTAs, a warp of one CTA, a warpgroup) and how often it
+is interrupted between two blocks. It draws whether diverged lanes alternate, and when and in which order asynchronous
+operations land.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What generated code tells the race detector. Without one these do nothing."""
+"""Calls of generated code to the race detector. Without one these do nothing."""
 
 from __future__ import annotations
 

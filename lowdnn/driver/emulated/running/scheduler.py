@@ -25,7 +25,7 @@ from lowdnn.driver.emulated.running.time_limit import TimeLimit
 
 BlockFunction = Callable[[Group, list[Any]], Any]
 
-#: How a block ends.
+# -- ends of a block
 GO, BRANCH, TABLE, EXIT, TRAP, BARRIER = range(6)
 
 _FULL = 0xFFFFFFFF

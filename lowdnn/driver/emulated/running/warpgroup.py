@@ -63,7 +63,7 @@ def _check_first_fence(group: Group) -> None:
 def _before(
     group: Group, product: WarpgroupProduct, registers: tuple[Any, ...], order: Array, scale_d: Any
 ) -> tuple[Array | None, tuple[Factors, ...]]:
-    """What the product is added to: (base, earlier products)."""
+    """The value that the product is added to: (base, earlier products)."""
     kept = _uniform(group, order, scale_d, "scale-d") if scale_d.ndim else scale_d[None]
     if not kept.any():
         return None, ()

@@ -22,8 +22,9 @@ from lowdnn.driver.emulated.values.rounding import (
 _SMALLEST_NORMAL_EXPONENT = -1021
 _SMALLEST_SUBNORMAL_EXPONENT = -1074
 _FAR_APART = 300
-#: Between these and their negatives, products and sums of three numbers lose nothing to the range of float64.
-_TINY, _HUGE = np.float64(2.0**-250), np.float64(2.0**250)
+#: From this magnitude to ``_HUGE``, products and sums of three numbers lose nothing to the range of float64.
+_TINY = np.float64(2.0**-250)
+_HUGE = np.float64(2.0**250)
 
 
 def add(a: Lanes, b: Lanes, rounding: str = NEAREST) -> Lanes:
@@ -123,7 +124,8 @@ def _placed(nearest: Lanes, error: Lanes, exponent: Lanes, rounding: str) -> Lan
 
 
 def _placed_subnormal(nearest: Lanes, error: Lanes, exponent: Lanes, rounding: str) -> Lanes:
-    """The same where bits of ``nearest`` are lost: its error decides where what is lost is nothing or just a half."""
+    """The rounded value where bits of ``nearest`` are lost: its error decides where the lost bits are 0 or just a
+    half."""
     rounded = np.ldexp(nearest, exponent)
     lost = nearest - np.ldexp(rounded, -exponent)
     if rounding != NEAREST:

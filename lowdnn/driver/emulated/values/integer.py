@@ -27,7 +27,7 @@ def width(value: Lanes) -> int:
 
 
 def unsigned(value: Lanes) -> Lanes:
-    """The same bits as an unsigned integer of the same width."""
+    """The bits as an unsigned integer of the same width."""
     return value.view(_UNSIGNED_OF_WIDTH[width(value)])
 
 

@@ -63,13 +63,13 @@ class MatrixProduct:
         return _b_columns(registers).reshape(len(registers), _COLUMNS, -1)
 
     def left_rows(self, rows: Lanes) -> Lanes:
-        """The same from the matrices of A's registers, [warps, registers, 8] rows of 16 bytes."""
+        """Rows of A from the matrices of its registers, [warps, registers, 8] rows of 16 bytes."""
         halves = self.rows // _GROUPS
         split = rows.reshape(rows.shape[0], rows.shape[1] // halves, halves, _GROUPS)
         return np.ascontiguousarray(split.transpose(0, 2, 3, 1)).view(np.uint32).reshape(len(rows), self.rows, -1)
 
     def right_rows(self, rows: Lanes) -> Lanes:
-        """The same from the matrices of B's registers."""
+        """Rows of B from the matrices of its registers."""
         return np.ascontiguousarray(rows.transpose(0, 2, 1)).view(np.uint32)
 
     @property

@@ -2,8 +2,8 @@
 
 Both give ``Units``: where each unit of the copy lies in the tensor, and which units exist. In shared memory they lie
 row by row, the innermost dimension first; ``shared_pattern`` says where. Source: PTX ISA manual, "Tensors": "Tiled
-Mode", "Im2col Mode", "Swizzling Modes", "Out-of-Boundary Access". What the manual leaves open is as an H200 does it:
-rows that are shorter than the swizzle's span begin a span apart, addresses are modulo 2^64, the fill is 0x7FF7 in
+Mode", "Im2col Mode", "Swizzling Modes", "Out-of-Boundary Access". Cases that the manual leaves open are as an H200 does
+them: rows that are shorter than the swizzle's span begin a span apart, addresses are modulo 2^64, the fill is 0x7FF7 in
 every 16 bits, TFLOAT32 loads round to nearest, and the FTZ types flush nothing on loads.
 """
 
@@ -20,8 +20,10 @@ from lowdnn.driver.emulated.values import formats
 from lowdnn.driver.emulated.values.packed import Array
 from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TensorMapOobFill, TensorMapSwizzle, TiledMap
 
-#: Shared memory is swizzled in chunks of 16 bytes: bits 4 and up are changed by bits 7 and up.
-_CHUNK_BITS, _ROW_BITS = 4, 7
+#: Shared memory is swizzled in chunks of 16 bytes, from this bit of the address on.
+_CHUNK_BITS = 4
+#: Bits from this one on change those of the chunk.
+_ROW_BITS = 7
 _LARGEST_UNIT = 16
 
 

@@ -24,8 +24,10 @@ from lowdnn.driver.emulated.values.tensor_core import numbers_of
 from lowdnn.status import NotSupportedError
 
 ROWS, WARPS = 64, 4
-#: K of one product is 32 bytes, 8 words; ``_ROW`` moves them as one item.
-_WORDS, _ROW = 8, "V32"
+#: Words of K in one product: 32 bytes.
+_WORDS = 8
+#: The type that moves them as one item.
+_ROW = "V32"
 _DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
 _FP8, _INT8 = ("e4m3", "e5m2"), ("s8", "u8")
 _RESULTS = {
@@ -165,7 +167,7 @@ class Pattern:
 
 
 def pattern_keys(descriptors: Array) -> Array:
-    """What of uint64 descriptors decides their pattern."""
+    """The bits of uint64 descriptors that decide their pattern."""
     return descriptors & _PATTERN_KEY
 
 
