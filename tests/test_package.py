@@ -1,4 +1,4 @@
-"""What the wheel carries: every package of the source tree, and the files that are not Python."""
+"""The wheel's contents: every package of the source tree, and the files that are not Python."""
 
 from __future__ import annotations
 

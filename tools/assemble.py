@@ -71,8 +71,8 @@ _SERIALISED = re.compile(r"C75(?:08|1\d)")
 
 @dataclass(frozen=True)
 class Figures:
-    """What ptxas says of one kernel; sizes in bytes, ``spilled`` counts stores and loads. ``serialised``: the warnings
-    that it serialises ``wgmma``."""
+    """The figures of ptxas for one kernel; sizes in bytes, ``spilled`` counts stores and loads. ``serialised``: the
+    warnings that it serialises ``wgmma``."""
 
     registers: int
     shared: int
@@ -156,7 +156,7 @@ def jobs(plans: Iterable[tuple[Plan, ArchSpec]]) -> dict[Key, KernelRef]:
 
 
 def key_of(kernel: KernelRef, arch: ArchSpec) -> Key:
-    """What ``arch`` runs of the kernel: machine code of its own, or of the kernel's target where that has a suffix."""
+    """The kernel as ``arch`` runs it: machine code of its own, or of the kernel's target where that has a suffix."""
     return kernel.name, machine_arch_of(kernel, arch.compute_capability)
 
 
@@ -180,7 +180,7 @@ def known_figures(wanted: Collection[Key], digests: Mapping[str, str]) -> dict[K
 
 
 def recorded_figures() -> Iterator[tuple[Key, str, Figures]]:
-    """What the table says: a kernel, the digest of its source and its figures; nothing of another compiler."""
+    """The lines of the table: a kernel, the digest of its source and its figures; none of another compiler."""
     lines = _lines()
     for line in lines[1:] if lines[:1] == [HEADER] else ():
         name, digest, groups = line.split(" ", 2)
@@ -256,7 +256,7 @@ def table_of(figures: Mapping[Key, Figures], digests: Mapping[str, str]) -> str:
 
 
 def differences(text: str) -> list[str]:
-    """What a reviewer would see if the table were renewed."""
+    """The changes that a reviewer would see if the table were renewed."""
     name = str(TABLE.relative_to(ROOT))
     return list(difflib.unified_diff(_lines(), text.splitlines(), name, f"{name} renewed", lineterm="", n=0))
 

@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def run(step: str, kernels: str, *, is_alone: bool) -> int:
-    """The step's exit code. ``kernels``: a folder for what the steps compile. What a step says that is not alone is
+    """The step's exit code. ``kernels``: a folder for what the steps compile. The output of a step that is not alone is
     shown at its end."""
     if is_alone:
         print(f"== {step}", flush=True)

@@ -29,7 +29,7 @@ _LEFT_OUT = ("self", "cls", "out_dims")
 
 @dataclass(frozen=True)
 class Subject:
-    """What a page is about. name: the page's.  place: the module, or the class, whose public names it has."""
+    """The subject of a page. name: the page's.  place: the module, or the class, whose public names it has."""
 
     name: str
     place: str

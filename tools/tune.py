@@ -40,7 +40,7 @@ from lowdnn.status import LowdnnError, NotSupportedError
 from tools.bench.capture import Timed, timed
 from tools.bench.data import CaseData, disagreement
 
-#: What a plan must be faster by than the first choice to be recorded: about what two timings of one plan differ by.
+#: Least gain over the first choice for a plan to be recorded: about the difference of two timings of one plan.
 RECORD_GAIN = 1.015
 
 

@@ -163,7 +163,7 @@ OF_ALL_CALLS: dict[str, Bad] = {
         BadParamError, "rnn_desc.aux_flags", "1 for padded sequences", "0",
     ),
 }  # fmt: skip
-#: Those of calls that have cell states.
+#: Arguments of calls that have cell states.
 OF_CELLS: dict[str, Bad] = {
     "no c_desc": (lambda s, m: {"c_desc": None}, NullPointerError, "c_desc", "a descriptor for the states", "NULL"),
     "cells of more dimensions": (

@@ -1,4 +1,4 @@
-"""What holds of calls on every engine: the same bits again, in every layout, and in CUDA graphs; which engine runs."""
+"""Calls on every engine give the same bits again, in every layout, and in CUDA graphs; which engine runs."""
 
 from __future__ import annotations
 

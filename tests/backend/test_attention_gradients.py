@@ -121,7 +121,7 @@ CASES: dict[str, Attributes] = {
 
 
 def kept_weights(operation: SdpaBackward, inputs: dict[int, NDArray[Any]]) -> NDArray[np.float64]:
-    """What weights are multiplied by."""
+    """The factors of the weights."""
     if operation.inner is None:
         return np.ones(SCORES)
     for op in operation.inner.operations:

@@ -1,4 +1,4 @@
-"""Handles: what they own, and what happens once they are closed or shared."""
+"""Handles: ownership, and behaviour once they are closed or shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller may ask of plans beside a device: its number, limits, the mode of a graph, retention."""
+"""Limits that a caller may ask of plans: a device by its number, limits, the mode of a graph, retention."""
 
 from __future__ import annotations
 

@@ -34,8 +34,10 @@ from tests.support.runtime import download, upload
 N, T, D = AttributeName, AttributeType, DescriptorType
 Attributes = tuple[tuple[AttributeName, AttributeType, object], ...]
 
-#: m, n, k of the graph, and others.
-LARGEST, OTHERS = (48, 40, 64), [(48, 40, 64), (16, 8, 24), (1, 40, 64), (37, 11, 5)]
+#: m, n, k of the graph.
+LARGEST = (48, 40, 64)
+#: Other m, n, k.
+OTHERS = [(48, 40, 64), (16, 8, 24), (1, 40, 64), (37, 11, 5)]
 
 
 def product_plan(handle: Handle, *, is_enabled: bool = True) -> Descriptor:

@@ -1,4 +1,5 @@
-"""What no engine computes is set, checked, finalized and read back, and refused where a plan is asked for."""
+"""Descriptors that no engine computes are set, checked, finalized and read back, and refused where a plan is asked
+for."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def graph_of(*operations: Descriptor) -> Descriptor:
 
 
 def refusal_of(graph: Descriptor) -> NotSupportedError:
-    """What the heuristics and each engine say of the graph."""
+    """The refusals of the heuristics and of each engine for the graph."""
     with pytest.raises(NotSupportedError) as caught:
         made(
             D.ENGINEHEUR,

@@ -1,4 +1,4 @@
-"""What the elements of an attribute may be, at the limits of their types."""
+"""Elements of attributes at the limits of their types."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ Cases = Callable[[], Iterator[Case]]
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a case gave on which device, or the problem that it had."""
+    """The result of a case and its device, or the problem that it had."""
 
     results: list[Array]
     problem: str = ""

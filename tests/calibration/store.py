@@ -22,7 +22,7 @@ DATA = Path(__file__).resolve().parent / "data"
 
 @dataclass(frozen=True)
 class Recording:
-    """What one device gave for the cases of one family.
+    """The results of one device for the cases of one family.
 
     ``digests``: of the recorded cases by name; ``skipped``: why a case was not recorded; ``results``: by
     (case, label of the output).

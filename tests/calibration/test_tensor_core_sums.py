@@ -1,8 +1,8 @@
 """How an H200 adds up on its tensor cores: a rule that gives its recorded results bit for bit.
 
 The bounds of the ``mma`` and ``wgmma`` cases follow from it. Products are exact. All of one instruction and C are
-aligned with the largest, cut 25 bits below its leading bit, and added; the sum is cut to f32. What counts as the size
-of a product is the sum of its factors' exponents, as if the product of their fractions never reached 2.
+aligned with the largest, cut 25 bits below its leading bit, and added; the sum is cut to f32. The size of a product is
+the sum of its factors' exponents, as if the product of their fractions never reached 2.
 """
 
 from __future__ import annotations

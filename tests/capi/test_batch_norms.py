@@ -67,7 +67,7 @@ class Case:
         return self.memory.put(np.zeros(max(size, 1), np.uint8)), size
 
     def finished(self, normalised: Array) -> Array:
-        """What follows the normalisation."""
+        """The steps behind the normalisation."""
         if self.operations is BatchNormOps.BN_ADD_ACTIVATION:
             normalised = normalised + self.z
         return normalised if self.operations is BatchNormOps.BN else np.maximum(normalised, 0)

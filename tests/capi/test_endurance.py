@@ -52,8 +52,8 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Allocations:
-    """Bytes of device memory that are allocated through a class of drivers and not freed. What the driver tells of free
-    memory is of all processes."""
+    """Bytes of device memory that are allocated through a class of drivers and not freed. The driver's free memory
+    counts all processes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, driver: type[Any]) -> None:
         self._sizes: dict[int, int] = {}

@@ -35,8 +35,10 @@ OPERATIONS = (FORWARD, BACKWARD_DATA, BACKWARD_FILTER)
 PREFIXES = {FORWARD: "FORWARD", BACKWARD_DATA: "BWD_DATA", BACKWARD_FILTER: "BWD_FILTER"}
 #: By operation, the names that its tensors x, w and y have.
 PORTS = {FORWARD: ("X", "W", "Y"), BACKWARD_DATA: ("DX", "W", "DY"), BACKWARD_FILTER: ("X", "DW", "DY")}
-#: CUDNN_NUMERICAL_NOTE_TYPE_COUNT and CUDNN_KNOB_TYPE_COUNTS: the sizes of cudnn-frontend's arrays.
-NOTE_TYPES, KNOB_TYPES = 10, 46
+#: CUDNN_NUMERICAL_NOTE_TYPE_COUNT, the size of cudnn-frontend's array.
+NOTE_TYPES = 10
+#: CUDNN_KNOB_TYPE_COUNTS, the size of cudnn-frontend's array.
+KNOB_TYPES = 46
 PADDING = 1
 
 

@@ -15,7 +15,7 @@ from lowdnn.capi.library import LIBRARY_NAME
 
 
 def python(code: str, tmp_path: Path, **environment: str) -> str:
-    """What a Python process with this code prints; any output on standard error is a failure."""
+    """The output of a Python process with this code; any output on standard error is a failure."""
     known = os.environ | {"LOWDNN_DEVICE": "emulated", "PYTHONPATH": os.getcwd()} | environment
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],

@@ -19,7 +19,7 @@ SOURCES = Path(__file__).parent
 LIBPYTHON = Path(libpython())
 
 RUN = "run\nimport sys\nsys.path.append({root!r})\nfrom lowdnn import capi\ncapi.load()\ninner call 1001\n"
-#: What is asked of a libpython, by whether it is initialized already.
+#: Functions that are called in a libpython, by whether it is initialized already.
 ASKED = {
     0: "is initialized: 0\nprogram {program}\ninitialize 0\n" + RUN + "save\n",
     1: "is initialized: 1\nensure\n" + RUN + "release 5\n",

@@ -104,7 +104,7 @@ def test_an_operand_rounded_before_a_contraction_may_be_one_unit_off() -> None:
 
 
 def test_a_scaled_operand_next_to_a_tie_passes() -> None:
-    """Of these data one operand is 3.9189453 after two roundings and 3.9189456 after one: fp16 differs."""
+    """One operand of these data is 3.9189453 after two roundings and 3.9189456 after one: fp16 differs."""
     case = parse_case("conv n=1 c=8 hw=6x6 k=16 rs=3x3 pad=1 dtype=fp16 prologue=scale+bias+relu")
     graph, inputs = case.graph(), case.inputs(1028051, exact=False)
     stored = {tensor.uid: value for tensor, value in trace(graph, inputs)}

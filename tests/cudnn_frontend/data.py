@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 Array = NDArray[Any]
 
-#: Of all data of the process. With the number that a failure prints, the whole file of graphs runs again.
+#: The generator of all data of the process. With the number that a failure prints, the whole file of graphs runs again.
 SEED = int(os.environ.get("LOWDNN_TEST_SEED") or secrets.randbits(32))
 RNG = np.random.default_rng(SEED)
 _AGAIN = f"again with LOWDNN_TEST_SEED={SEED}"

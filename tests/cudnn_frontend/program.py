@@ -29,7 +29,7 @@ DATA_TYPES: Mapping[Any, Any] = {
     np.dtype(np.bool_): DT.BOOLEAN,
 }
 NUMPY_TYPES: Mapping[Any, Any] = {value: key for key, value in DATA_TYPES.items()}
-#: Of the wheel: (major, minor).
+#: The wheel's version: (major, minor).
 VERSION = tuple(int(number) for number in cudnn.__version__.split(".")[:2])
 FALLBACKS = [cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK]
 
@@ -51,7 +51,7 @@ class Session:
 class Program:
     """A graph, built in the terms of cudnn-frontend, with arrays for its inputs.
 
-    options: of ``pygraph``; intermediate and compute types are FLOAT unless they say otherwise.
+    options: arguments of ``pygraph``; intermediate and compute types are FLOAT unless they say otherwise.
     """
 
     def __init__(self, session: Session, **options: Any) -> None:

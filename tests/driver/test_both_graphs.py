@@ -178,7 +178,7 @@ def calls(board: Board, stream: int) -> dict[str, Callable[[], object]]:
     }
 
 
-#: What breaks a capture of any mode; of a mode that is not relaxed; and what breaks none.
+#: Calls that break a capture of any mode, of a mode that is not relaxed, and none.
 ALWAYS = ("context_synchronize", "stream_synchronize", "stream_query", "graph_launch")
 STRICT = (
     "mem_alloc",

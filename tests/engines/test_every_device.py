@@ -147,7 +147,7 @@ def check_plan(plan: Plan, arch: ArchSpec, what: str) -> None:
 
 
 def check_figures(launch: Launch, kernel: KernelRef, arch: ArchSpec, where: str) -> None:
-    """What ptxas has given the kernel, if the table of assembled kernels has it, fits; threads take registers by
+    """The registers that ptxas gave the kernel fit, if the table of assembled kernels has it; threads take them by
     eights."""
     figures = assembled().get(key_of(kernel, arch))
     if figures is not None:

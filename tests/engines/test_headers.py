@@ -37,7 +37,7 @@ LEVEL = {place: level for level, places in enumerate(LEVELS) for place in places
 
 @cache
 def sources() -> dict[str, tuple[str, ...]]:
-    """What each kernel and header includes, by its path below ``engines``; the generated text by goldens and by
+    """The includes of each kernel and header, by its path below ``engines``; the generated text by goldens and by
     expressions over integers."""
     files = {
         str(path.relative_to(ENGINES)): includes(path) for path in ENGINES.rglob("*") if path.suffix in {".cu", ".cuh"}

@@ -82,7 +82,7 @@ def test_masks(case: Case, arguments: dict[str, Any], seen: np.ndarray) -> None:
 
 
 def test_a_mask_of_tiles(case: Case) -> None:
-    """Of the only tile there is: half of the heads see it, others nothing."""
+    """There is one tile: half of the heads see it, others nothing."""
     blocks = np.array([1, 0, 0, 255], np.uint8).reshape(1, H, 1, 1).repeat(B, 0)
     seen = blocks.astype(bool)
     case.check(expected(case.data, seen=seen & (KEY <= QUERY)), block_mask=case.input(blocks), use_causal_mask=True)
@@ -146,7 +146,8 @@ def test_pages_of_a_cache(handle: Handle, paged: str) -> None:
 
 
 def test_cumulated_lengths(case: Case) -> None:
-    """Of keys as a vector, of queries as a tensor; one side of either form may be beside one of the other."""
+    """Lengths of keys are a vector, those of queries a tensor; one side of either form may be beside one of the
+    other."""
     queries, keys = np.array([SQ - 4, 3]), np.array([SKV - 9, 12])
     sums = np.concatenate([[0], np.cumsum(queries)]).astype(np.int64).reshape(B + 1, 1, 1, 1)
     seen = (queries.reshape(B, 1, 1, 1) > QUERY) & (keys.reshape(B, 1, 1, 1) > KEY)

@@ -60,7 +60,7 @@ class Packed:
         return tensor.set_ragged_offset(self.given(sums.astype(np.int64).reshape(-1, 1, 1, 1)))
 
     def run(self, outputs: dict[Tensor, np.ndarray]) -> list[np.ndarray]:
-        """outputs: what lies in their memory before."""
+        """outputs: the values in their memory before."""
         for tensor in outputs:
             tensor.set_output(True)
         self.graph.build([cudnn.heur_mode.A])

@@ -72,7 +72,7 @@ class DlpackOnly:
 
 
 class TorchLike:
-    """What execute reads of a torch tensor; without an address it is one of the CPU."""
+    """The attributes of a torch tensor that execute reads; without an address it is one of the CPU."""
 
     def __init__(self, address: int | None = None, device: int = -1) -> None:
         self._address = address

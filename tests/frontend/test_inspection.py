@@ -1,4 +1,4 @@
-"""What a graph tells of its operations and tensors, while it is written, planned, and read from a document."""
+"""A graph's view of its operations and tensors, while it is written, planned, and read from a document."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ SAME = {
 }
 _MADE_HERE = "the library makes it"
 _OLDER_ORDER = "the order of 1.23"
-#: What differs, and why.
+#: Differences, with their reasons.
 DIFFERENCES: Mapping[str, tuple[str, str]] = {
     "knob.__init__": ("no knob_type; max_value required; min_value required; stride required; order", _MADE_HERE),
     "Node.__init__": ("compute_data_type required", _MADE_HERE),

@@ -20,7 +20,7 @@ DIMS = (4, 25)
 
 
 def coins(seed: int, offset: int) -> np.ndarray:
-    """What a coin of 0.75 gives for DIMS."""
+    """The results of a coin of 0.75 for DIMS."""
     y = Tensor(1, DataType.FLOAT, DIMS, packed_strides(DIMS), 16)
     inputs = {"offset": np.array([offset])}
     offsets = Tensor(2, DataType.INT64, (1,), (1,), 8)

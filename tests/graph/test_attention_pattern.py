@@ -27,7 +27,7 @@ def match(
     axis: int = 3,
     behind: Callable[[CaseBuilder, Tensor, Tensor], object] = lambda *_: None,
 ) -> Attention | str:
-    """before: of the scores.  behind: takes the weights and the output, which is virtual."""
+    """before: the steps of the scores.  behind: takes the weights and the output, which is virtual."""
     builder = CaseBuilder()
     q, k, v = (builder.tensor(DIMS, DataType.HALF) for _ in range(3))
     scores = before(builder, builder.matmul(q, keys(builder, k)))

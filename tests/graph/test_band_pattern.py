@@ -11,7 +11,7 @@ from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 
 
 def band(mode: PointwiseMode, *, compute: DataType = DataType.INT32, alpha1: float = 1.0, shift: float = 0.0) -> Band:
-    """What scores of 20 queries and 30 keys keep where ``alpha1 * (query + shift) mode key`` holds."""
+    """Scores of 20 queries and 30 keys, kept where ``alpha1 * (query + shift) mode key`` holds."""
     builder = CaseBuilder()
     scores = builder.tensor((1, 1, 20, 30), DataType.FLOAT)
     query, key = (

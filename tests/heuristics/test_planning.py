@@ -1,4 +1,4 @@
-"""What the cost model chooses first, and the work that it takes: graph to plan without looking at what cannot win."""
+"""The cost model's first choice, and its work: from graph to plan without looking at candidates that cannot win."""
 
 from __future__ import annotations
 

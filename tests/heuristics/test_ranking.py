@@ -235,7 +235,7 @@ def test_fewer_multiprocessors_make_a_longer_estimate() -> None:
     assert part.estimated_us > whole.estimated_us
 
 
-#: What was fastest on an H200, where engines of several families take the layer.
+#: The fastest engines on an H200, where several families take the layer.
 MEASURED = (
     ("n=64 c=3 hw=224x224 k=32 rs=3x3 pad=1 stride=2 dir=fprop", "conv_stem_mma"),
     ("n=64 c=3 hw=224x224 k=96 rs=4x4 stride=4 dir=fprop", "conv_stem_mma"),

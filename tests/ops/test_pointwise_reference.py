@@ -264,7 +264,7 @@ def test_alphas() -> None:
     arithmetic = Pointwise(M.MUL, DataType.INT32)
     got = evaluate(arithmetic, np.array([3]), np.array([5]), data_type=DataType.INT32, alpha1=-2.0)
     assert got[0] == -30
-    for factor, expected in ((3.0, 6), (-2.0, -4)):  # of 2.25 as an integer
+    for factor, expected in ((3.0, 6), (-2.0, -4)):  # 2.25 is taken as an integer
         assert evaluate(Pointwise(M.IDENTITY, DataType.INT32), np.array([2.25]), alpha1=factor)[0] == expected
 
 

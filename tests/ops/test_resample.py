@@ -191,7 +191,8 @@ def test_integers_truncate_toward_zero() -> None:
     ids=lambda resample: f"{resample.mode.name}-{resample.padding_mode.name}",
 )
 def test_gradients_agree_with_finite_differences(resample: Resample) -> None:
-    """Of sum(y * dy), all slopes at once as images of a batch; values a unit apart keep the maxima where they are."""
+    """The slopes of sum(y * dy), all at once as images of a batch; values a unit apart keep the maxima where they
+    are."""
     seed = fresh_seed()
     rng = np.random.default_rng(seed)
     x = rng.permutation(30).reshape(1, 1, 5, 6) + 0.5 - 15.0

@@ -235,7 +235,7 @@ def test_reference_of_modified_scores_agrees_with_differences() -> None:
             modified_attention(inputs | {port: inputs[port] + sign * 1e-5 * direction}, bias, kept) for sign in (1, -1)
         ]
         slope, terms = float(((ends[0] - ends[1]) * inputs["d_o"]).sum()) / 2e-5, gradients[of] * direction
-        rounded = 2.0**-22 * float(np.abs(terms).sum())  # what happens inside does in FLOAT, and terms cancel out
+        rounded = 2.0**-22 * float(np.abs(terms).sum())  # inner arithmetic is in FLOAT, and terms cancel out
         assert slope == pytest.approx(float(terms.sum()), rel=0, abs=rounded)
 
 

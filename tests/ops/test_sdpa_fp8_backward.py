@@ -30,7 +30,7 @@ def operation(**changes: Any) -> SdpaFp8Backward:
 
 
 def values() -> dict[str, Any]:
-    """Of sequences that are not all without queries or keys."""
+    """Inputs whose sequences have queries and keys."""
     lengths = [tensor.uid for tensor in (operation().seq_len_q, operation().seq_len_kv) if tensor]
     drawn = CASE.inputs(fresh_seed(), exact=False)
     while not np.prod([drawn[uid] for uid in lengths], axis=0).any():

@@ -13,7 +13,7 @@ OUTER = ("i", "Q", INNER, "f", "Q", ("i", ("f",)), "i")
 
 
 def structure(c_type: CType) -> type:
-    """The same type, laid out by ctypes."""
+    """The type as ctypes lays it out."""
     if isinstance(c_type, str):
         return C_TYPES[c_type]
     fields = tuple((f"field{index}", structure(member)) for index, member in enumerate(c_type))

@@ -17,7 +17,7 @@ _LIBRARIES = ("-ldl", "-pthread")
 
 @dataclass(frozen=True)
 class Toolchain:
-    """runner: what a program's command begins with."""
+    """runner: the start of a program's command."""
 
     compiler: str
     runner: tuple[str, ...] = ()

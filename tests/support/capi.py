@@ -44,7 +44,7 @@ class Caller:
         assert status is Status.SUCCESS, f"{name}: {status.name}: {self.last_error()}"
 
     def output(self, name: str, *arguments: Any, kind: Any = ctypes.c_void_p) -> Any:
-        """What a call writes through its last argument, a pointer."""
+        """The value that a call writes through its last argument, a pointer."""
         value = kind()
         self.call(name, *arguments, ctypes.byref(value))
         return value.value
@@ -162,7 +162,7 @@ class Memory:
         return buffer.address
 
     def get(self, address: int) -> NDArray[Any]:
-        """What is in memory now, in the shape and type of what was put there."""
+        """The values in memory now, in the shape and type of the array that was put there."""
         buffer, array = self._buffers[address]
         return np.asarray(download(buffer, array.dtype)).reshape(array.shape)
 

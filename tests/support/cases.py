@@ -32,7 +32,7 @@ def check_case(
 
 
 def wgmma_tile(m: int, n: int, *, warps: int, stages: int = 2, cluster_m: int = 1, by_map: bool = True) -> Choices:
-    """Of the wgmma engines."""
+    """Knobs of the wgmma engines."""
     return {
         KnobType.TILE_M: m,
         KnobType.TILE_N: n,

@@ -53,6 +53,6 @@ def special_values(data_type: DataType) -> NDArray[Any]:
 
 
 def poison(count: int, data_type: DataType, byte: int = 0xCD) -> NDArray[Any]:
-    """What outputs hold before a run: bytes which no test expects as a result."""
+    """Contents of outputs before a run: bytes which no test expects as a result."""
     storage = dtypes.info(data_type).storage
     return np.full(count * storage.itemsize, byte, np.uint8).view(storage)

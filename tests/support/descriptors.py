@@ -7,7 +7,7 @@ from lowdnn.enums import AttributeName, AttributeType, DataType, DescriptorType,
 
 N, T = AttributeName, AttributeType
 
-#: uids of ``add_graph``.
+# -- uids of ``add_graph``
 A, B, Y = 1, 2, 3
 
 

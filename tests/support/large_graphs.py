@@ -16,7 +16,7 @@ from lowdnn.ops.base import outputs_of, with_tensors
 from lowdnn.ops.convolution import Convolution
 from lowdnn.ops.tensor import Tensor
 
-#: Of activations; sums are in FLOAT.
+#: The type of activations; sums are in FLOAT.
 _TYPE = DataType.BFLOAT16
 _GEOMETRY = Convolution(DataType.FLOAT, 2, (1, 1), (1, 1), (1, 1), (1, 1))
 

@@ -57,7 +57,7 @@ LSTM = RNNDescriptor(
 #: A network that padded sequences of several lengths may have, in true fp32.
 NETWORK = replace(LSTM, dropout_desc=None, aux_flags=PADDED_IO_ENABLED, math_type=MathType.FMA_MATH)
 
-#: What a step writes, besides what is saved.
+#: Outputs of a step, besides saved tensors.
 RESULTS = ("y", "hy", "cy", "dx", "dhx", "dcx", "dw")
 
 

@@ -128,8 +128,8 @@ def run_plan(runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: Arrays
 
     ``inputs``: the tensors that are read, in the same form. Outputs are poisoned before the run; bytes between an
     output's elements must stay as they were. Each tensor lies at the end of its buffer, behind bytes that must stay as
-    they were, and is aligned to as much as it says and no more. Of packed tensors there is memory up to the end that
-    their offsets say, unless others read them whole; of outputs, rows behind it are poison.
+    they were, and is aligned to as much as it says and no more. Packed tensors have memory up to the end that their
+    offsets say, unless others read them whole; rows of outputs behind it are poison.
     """
     with HeldPlan(runtime, plan, graph, inputs) as held:
         return held.run()

@@ -39,7 +39,7 @@ extern "C" __global__ void KERNEL_NAME(const __grid_constant__ Params p) {
 }
 """
 
-#: uids of the tensors of ``scale_plan``.
+# -- uids of the tensors of ``scale_plan``
 X, Y, ALPHA = 11, 22, 33
 
 

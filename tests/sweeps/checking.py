@@ -11,7 +11,7 @@ from tests.support.lost_context import fault_of
 
 
 def failures(handle: Handle, line: str, seed: int, engine: str | None = None) -> list[str]:
-    """What is wrong with the case on ``engine`` (None: the heuristics' first choice, ``all``: each that takes it).
+    """The failures of the case on ``engine`` (None: the heuristics' first choice, ``all``: each that takes it).
 
     A kernel that takes the device's context with it ends the test at once, with its case alone: every case after it
     would fail too.

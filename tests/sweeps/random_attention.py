@@ -20,7 +20,7 @@ def draw_mapped(kernel: np.random.Generator, numbers: np.random.Generator, most:
 
 
 def draw_fp8(kernel: np.random.Generator, numbers: np.random.Generator, most: int) -> str:
-    """The same in fp8, with numbers that scale it."""
+    """A case in fp8, with numbers that scale it."""
     return _draw(kernel, numbers, most, most, places=0.0, is_fp8=True)
 
 
@@ -135,7 +135,7 @@ def _draw_backward(
 
 
 def _sizes_and_types(is_fp8: bool, most: int) -> tuple[list[int], list[str]]:
-    """Of heads."""
+    """The sizes and types of heads."""
     sizes = [size for size in _SIZES if size <= most and (not is_fp8 or size % 16 == 0)]
     return sizes, ["e4m3", "e5m2"] if is_fp8 else ["fp16", "bf16"]
 

@@ -54,7 +54,7 @@ _EXITS = {
 _FEW_CHANNELS = 24
 #: One form in so many has exits.
 _FORMS_BETWEEN_EXITS = 4
-#: Of 16-bit types.
+#: Forms of 16-bit types.
 _PROLOGUES = {
     "fprop": ("", "", "prologue=scale+bias", "raw=int8 prologue=scale before=filter"),
     "dgrad": ("", "", "prologue=scale+bias"),

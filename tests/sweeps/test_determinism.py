@@ -1,4 +1,4 @@
-"""The same bits in 100 runs, of every engine that is not marked non-deterministic, on a GPU."""
+"""Every engine that is not marked non-deterministic gives the same bits in 100 runs, on a GPU."""
 
 from __future__ import annotations
 

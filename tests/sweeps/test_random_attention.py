@@ -53,7 +53,7 @@ def test_drawn_lines_are_graphs(drawn: Draw, engine: str) -> None:
 @_KINDS
 @pytest.mark.parametrize("number", range(_SAMPLED))
 def test_sample_under_the_race_detector(drawn: Draw, engine: str, number: int) -> None:
-    """The same lines in each run, so that their kernels are; the data are drawn afresh."""
+    """Lines are the same in each run, so that their kernels are; the data are drawn afresh."""
     line = drawn(np.random.default_rng(number), np.random.default_rng([number]), 80)
     with Handle.open("emulated", policy="fuzz(7),early,races") as handle:
         wrong = failures(handle, line, fresh_seed(), engine)

@@ -14,12 +14,13 @@ from tests.sweeps.random_ragged import check, draw, draw_backward, engines_of
 
 Draw = Callable[[np.random.Generator, np.random.Generator, int], str]
 
-#: Kernels, emulated and on a GPU.
+# -- kernels, emulated and on a GPU
 _KERNELS, _KERNELS_ON_A_GPU = 5, 16
-#: Cases for each kernel, emulated and on a GPU.
+# -- cases for each kernel, emulated and on a GPU
 _CASES, _CASES_ON_A_GPU = 1, 24
 #: The longest sequences of each case in turn: the reference's time grows with their square.
-_MOST, _MOST_ON_A_GPU = (100,), (500, 160, 160, 160, 160, 160)
+_MOST = (100,)
+_MOST_ON_A_GPU = (500, 160, 160, 160, 160, 160)
 
 of_each_kind = pytest.mark.parametrize("drawn", [draw, draw_backward], ids=["forward", "backward"])
 

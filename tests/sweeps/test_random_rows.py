@@ -37,7 +37,7 @@ def test_drawn_lines_are_graphs(draw: Draw) -> None:
 @_KINDS
 @pytest.mark.parametrize("number", range(_SAMPLED))
 def test_sample_under_the_race_detector(number: int, draw: Draw) -> None:
-    """The same lines in each run, so that their kernels are; the data are drawn afresh."""
+    """Lines are the same in each run, so that their kernels are; the data are drawn afresh."""
     line, seed = draw(np.random.default_rng(number), 3000), fresh_seed()
     with Handle.open("emulated", policy="fuzz(7),early,races") as handle:
         wrong = failures(handle, line, seed)

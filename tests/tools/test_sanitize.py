@@ -1,4 +1,4 @@
-"""``tools.checks.sanitize``: what it tells of a report."""
+"""``tools.checks.sanitize``: the lines of a report."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ TORCH_TYPES = {
 #: Copies of a tensor start at multiples of this.
 _ALIGNMENT_BYTES = 256
 
-#: What a peer computes: every output in the graph's order (None for one that it leaves out), or the last one alone, or
+#: The results of a peer: every output in the graph's order (None for one that it leaves out), or the last one alone, or
 #: nothing to compare. Axes of one element do not count.
 Result = torch.Tensor | Sequence[torch.Tensor | None] | None
 
@@ -200,7 +200,7 @@ def _extents(values: torch.Tensor) -> list[int]:
 
 
 def _narrowest(tensors: Iterable[Tensor]) -> torch.dtype:
-    """Of the float types of at least 16 bits: a peer that takes an operand in this type has the same numbers."""
+    """The narrowest float type of at least 16 bits: a peer that takes an operand in this type has the same numbers."""
     types = [TORCH_TYPES[tensor.data_type] for tensor in tensors]
     floats = (t for t in types if t.is_floating_point and t.itemsize > 1)
     return min(floats, key=lambda t: t.itemsize, default=torch.float32)

@@ -71,7 +71,7 @@ _EXTENT = re.compile(r"(\b(?:n|m|dims)=)(\d+)")
 
 
 def _plan_us(case: SuiteCase, arch: ArchSpec, repeats: int) -> float:
-    """Of shapes that differ in their first extent; the first one, which warms up, does not count."""
+    """The time for shapes that differ in their first extent; the first one, which warms up, does not count."""
     times = []
     for step in range(1 + repeats):
         graph = parse_case(_grown(case.text, 16 * step)).graph()

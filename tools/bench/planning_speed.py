@@ -2,9 +2,9 @@
 
     python -m tools.bench.planning_speed [--shapes NAME,...] [--counts 8,16,...] [--varied] [--limit SECONDS]
 
-A row is a graph: its operations, processor time from the operations to the plan of the first choice, that time for each
-operation, the most memory in use meanwhile (from a run of its own, since counting it takes time), and the launches of
-the plan. A shape ends with the first graph that takes longer than the limit.
+A row is a graph: its operations, processor time from the operations to the plan of the first choice, and that time for
+each operation. Then come the most memory in use meanwhile (from a run of its own, since counting it takes time) and the
+launches of the plan. A shape ends with the first graph that takes longer than the limit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     print(f"{'shape':<14}{'operations':>11}{'seconds':>10}{'ms each':>10}{'MiB':>9}{'launches':>10}")
     for shape in options.shapes.split(","):
         SHAPES[shape](_COUNTS[0])
-        _plan(SHAPES[shape](_COUNTS[0], is_varied=options.varied).operations)  # what every first plan loads
+        _plan(SHAPES[shape](_COUNTS[0], is_varied=options.varied).operations)  # every first plan loads modules
         for count in map(int, options.counts.split(",")):
             operations = SHAPES[shape](count, is_varied=options.varied).operations
             gc.collect()

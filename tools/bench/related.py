@@ -25,7 +25,7 @@ def related(case: Case, graph: OperationGraph, drawn: Mapping[str, torch.Tensor]
     """Values by the input's name, from the random ones of one copy.
 
     Places of maxima: any in the image. Statistics of a norm: those of x. Results of a softmax: of numbers in their
-    place. Results of attention: FlashAttention-2's. What a recurrent network saves: of its forward pass.
+    place. Results of attention: FlashAttention-2's. Tensors that a recurrent network saves in its forward pass.
     """
     operation = graph.operations[0]
     if isinstance(operation, ResampleBackward) and operation.index is not None:

@@ -1,4 +1,4 @@
-"""What the forward pass of a recurrent network saves for its gradients, computed step by step in fp32."""
+"""Tensors that the forward pass of a recurrent network saves for its gradients, computed step by step in fp32."""
 
 from __future__ import annotations
 

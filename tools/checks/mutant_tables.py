@@ -84,7 +84,8 @@ def read_table(layer: str, text: str) -> Iterator[Mutant]:
 
 
 def select(mutants: Iterable[Mutant], layers: Iterable[str] = (), texts: Iterable[str] = ()) -> list[Mutant]:
-    """Those of any of the layers whose file or name holds any of the texts; without layers or texts, of all."""
+    """The mutants of any of the layers whose file or name holds any of the texts; no layers or no texts stand for
+    all."""
     layers, texts = set(layers), tuple(texts)
     return [
         mutant

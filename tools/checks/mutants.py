@@ -36,7 +36,7 @@ from tools.checks.mutant_tables import ROOT, Mutant, read_tables, select
 
 #: Seconds for the nearest tests of one mutant; the slowest take a fifth of that without one.
 _LIMIT_S = 240.0
-#: What a copy needs. The precompiled kernels are read only.
+#: Files that a copy needs. The precompiled kernels are read only.
 COPIED = ("lowdnn", "tests", "tools", "pyproject.toml", "README.md", "CONTRIBUTING.md", "DIVERGENCES.md")
 LINKED = ("ptx",)
 #: Parts of the product that fill the folder of compiled kernels: their mutants get one of their own.
@@ -93,7 +93,7 @@ class Tree:
             (folder / name).symlink_to(ROOT / name)
 
     def verdict(self, mutant: Mutant, passes: Callable[[Tree, str], bool]) -> Verdict:
-        """What the nearest tests say. ``passes``: whether a test passes in a tree without a fault."""
+        """The verdict of the nearest tests. ``passes``: whether a test passes in a tree without a fault."""
         start = time.monotonic()
         path = self._root / mutant.file
         text = path.read_text()

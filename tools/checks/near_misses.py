@@ -3,7 +3,7 @@
     python -m tools.checks.near_misses --seconds 600 [--first 0] [--family attention] [--pattern band] [--device cuda]
 
 A near miss is an exact pattern with one change (``tests/support/near_misses``). Each round reads all of them as what
-recognises them does, and runs some that are drawn. What is drawn follows from seed and pattern, so that ``--first SEED
+recognises them does, and runs some that are drawn. Graphs follow from seed and pattern, so that ``--first SEED
 --seconds 0 --pattern NAME`` repeats it. The last line is a summary; the exit status is 1 if a near miss was misread or
 wrong.
 """
@@ -31,8 +31,10 @@ FAMILIES: Mapping[str, Mapping[str, Known]] = {
     "softmax": softmax.PATTERNS,
     "sums": sums.PATTERNS,
 }
-#: Runs of each pattern in a round: of near misses that one kernel takes, and that several take.
-_FUSED, _APART = 12, 4
+#: Runs of each pattern in a round, of near misses that one kernel takes.
+_FUSED = 12
+#: Runs of near misses that several kernels take.
+_SEPARATE = 4
 
 
 def main() -> int:
@@ -61,7 +63,7 @@ def main() -> int:
 
 def _problems(options: argparse.Namespace, known: Known, seed: int) -> list[str]:
     with Runtime(open_driver(options.device), config=Config(cache_dir=options.cache)) as runtime:
-        return misreadings(known, seed) + wrong_runs(runtime, known, seed, {True: _FUSED, False: _APART})
+        return misreadings(known, seed) + wrong_runs(runtime, known, seed, {True: _FUSED, False: _SEPARATE})
 
 
 def _options() -> argparse.Namespace:

@@ -17,10 +17,10 @@ from pathlib import Path
 from tools.checks.sources import Source
 
 _LITERAL_INDENT = 4
-#: What begins a paragraph inside of one: a bullet, a numbered step, or the description of an argument.
+#: The start of a paragraph inside of one: a bullet, a numbered step, or the description of an argument.
 _NAME = r"`{0,2}[\w.*]+`{0,2}"
 _ITEM = re.compile(rf"(?:[-*]|\d+[.)]|{_NAME}(?:, {_NAME})*:(?= ))\s+")
-#: What separates the descriptions of two fields on one line.
+#: The space between the descriptions of two fields on one line.
 _FIELDS = re.compile(rf"  (?={_NAME}(?:, {_NAME})*: )")
 _TABLE = ("|", "==", "--", "+-")
 _COLUMNS = re.compile(r" {3,}")

@@ -40,9 +40,9 @@ from tests.sweeps import random_unfused_attention as unfused
 from tools.bench.network_layers import cases_of
 
 _GRAPH = "graph seed="
-#: What stands in place of a plan where the seed gives another graph than it did.
+#: The text in place of a plan where the seed gives another graph than it did.
 _OTHER_GRAPH = "the seed gives another graph"
-#: What the sizes of a real network are like, and those of its first layers, which have few channels.
+#: Sizes as those of a real network, and of its first layers, which have few channels.
 _LARGE = random_cases.Size(channels=1024, outputs=(4000, 100, 30), products=40_000_000_000, matrix=5000)
 _FIRST = random_cases.Size(channels=128, outputs=(16000, 250, 40), products=20_000_000_000, matrix=5000)
 _MOST_ROPE_POSITIONS = 3000

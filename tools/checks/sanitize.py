@@ -39,7 +39,7 @@ _FOUND = 99
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one tool said of one family; ``summary`` holds its findings and the cases that were not ok."""
+    """The verdict of one tool on one family; ``summary`` holds its findings and the cases that were not ok."""
 
     tool: str
     family: str

@@ -13,14 +13,14 @@ PYTHON, CUDA = (".py",), (".cu", ".cuh")
 
 _COMMENT_OR_STRING = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'", re.DOTALL)
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
-#: What stands in front of a function's brace: a list of arguments, perhaps a qualifier or initialisers of members.
+#: The text before a function's brace: a list of arguments, perhaps a qualifier or initialisers of members.
 _HEAD = re.compile(r"(\w+)\s*\([^{};]*\)\s*(?:const|noexcept)?\s*(?::[^{};]*)?$")
 _LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\([^()]*(?:\([^()]*\)[^()]*)*\)")
 
 
 @dataclass(frozen=True)
 class Function:
-    """lines: those of the body; the signature, a docstring and CUDA's braces are not among them."""
+    """lines: the body's, without the signature, a docstring and CUDA's braces."""
 
     place: str
     name: str

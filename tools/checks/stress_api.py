@@ -9,8 +9,8 @@ streams set.
 Documented are the exceptions of ``LowdnnError``'s tree, and TypeError for arguments that a call does not have. A step
 of more than half a minute counts as a hang, and an object that still lives at the end as a leak.
 
-The same seed gives the same steps. Each fault is printed once, with the step, the call and the frame that raised; the
-exit code is 1 where there was one.
+A seed gives the steps that it gave before. Each fault is printed once, with the step, the call and the frame that
+raised; the exit code is 1 where there was one.
 """
 
 from __future__ import annotations

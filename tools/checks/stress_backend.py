@@ -216,7 +216,7 @@ class BackendCalls:
         if kind is T.HANDLE:
             return self._handles.any()
         if kind is T.VOID_PTR and len(declared.types) > 1:
-            return self._draw.choice((0, 1, 128))  # what is read there; a higher address may not be mapped
+            return self._draw.choice((0, 1, 128))  # the call reads there; a higher address may not be mapped
         wanted = ELEMENT_TYPES.get(kind)
         if wanted is float:
             return self._values.number()
@@ -247,7 +247,7 @@ class BackendCalls:
 
 
 def _as_attribute(value: Any) -> Any:
-    """What ``set_attribute`` takes for a field's value."""
+    """The value that ``set_attribute`` takes for a field."""
     if isinstance(value, tuple):
         return [_as_attribute(element) for element in value]
     return Descriptor.of(value) if is_dataclass(value) and not isinstance(value, Handle) else value

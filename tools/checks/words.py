@@ -26,7 +26,7 @@ SENTENCE_WORDS = 40
 
 _FOLDERS = ("lowdnn", "tools", "tests")
 _HEADLESS = re.compile(r"(?:of|that of|those of|the same|what)\b", re.IGNORECASE)
-#: What counts as a word: the signs and one-letter names of a formula do not.
+#: A word; the signs and one-letter names of a formula are none.
 _WORD = re.compile(r"\S*[^\W\d]{2}\S*")
 _BACKQUOTED = re.compile(r"(`+).+?\1")
 _SENTENCE_END = re.compile(r"(?<!e\.g\.)(?<!i\.e\.)(?<!et al\.)(?<!\.\.)(?<=[.!?])[)\"']*\s+|(?<=:)\s+(?=[A-Z])")

@@ -1,4 +1,4 @@
-"""What the cases of asynchronous copies share: a window of shared memory, a barrier to wait at, and copies of it."""
+"""Parts of the cases of asynchronous copies: a window of shared memory, a barrier to wait at, and copies of it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _INTEGER_FORMS = (
     *((op, kind) for op in ("and", "or", "xor") for kind in ("b32", "b64")),
     ("inc", "u32"), ("dec", "u32"),
 )  # fmt: skip
-#: What inc and dec wrap at: with one limit for all threads their order does not matter.
+#: The limit at which inc and dec wrap: with one for all threads their order does not matter.
 _LIMIT = 20
 #: Sums of small whole numbers are exact in any order.
 _FLOAT_SUMS = ("f32", "f64", "f16", "bf16", "f16x2", "bf16x2")

@@ -1,4 +1,4 @@
-"""mbarrier: what tests, pending counts and phases say after scripted arrivals. PTX ISA manual, "mbarrier"."""
+"""mbarrier: tests, pending counts and phases after scripted arrivals. PTX ISA manual, "mbarrier"."""
 
 from __future__ import annotations
 

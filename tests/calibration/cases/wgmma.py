@@ -28,7 +28,7 @@ _TYPES = (
     *((d, a, b) for d in ("f32", "f16") for a in _BYTE_FLOATS for b in _BYTE_FLOATS),
     *(("s32", a, b) for a in ("s8", "u8") for b in ("s8", "u8")),
 )  # fmt: skip
-#: Of each size of elements and sums: these are tried with many widths, and with one-hot fragments.
+#: One form of each size of elements and sums: these are tried with many widths, and with one-hot fragments.
 _CHOSEN_TYPES = (
     ("f32", "bf16", "bf16"), ("f16", "f16", "f16"), ("f32", "tf32", "tf32"), ("f32", "e4m3", "e5m2"),
     ("s32", "s8", "u8"),

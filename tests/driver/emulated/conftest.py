@@ -1,4 +1,4 @@
-"""What the tests of the emulated device share: a machine with arrays, CUDA C++ to PTX."""
+"""Fixtures of the tests of the emulated device: a machine with arrays, CUDA C++ to PTX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``EmulatedDriver``'s options and a launch's attributes change, seen through the Driver protocol."""
+"""Effects of ``EmulatedDriver``'s options and of a launch's attributes, seen through the Driver protocol."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ SHARED_IN_TWO_WAYS = (
     "sdpa_bwd b=1 h=4 hk=2 hv=1 q=40 kv=50 d=16 right=0",
     "sdpa_bwd b=1 h=6 hk=2 hv=3 q=40 kv=50 d=16 dv=24 lengths=both",
 )
-#: What happens to scores and weights.
+#: Options that change scores and weights.
 MODIFIED = (
     "sdpa_bwd b=2 h=4 hk=2 q=33 kv=40 d=24 dv=40 lengths=both bias=1h dropout=0.25 right=0",
     "sdpa_bwd b=2 h=2 q=20 kv=40 d=72 bias=11 cap=2 alibi=yes out=fp32",

@@ -90,7 +90,7 @@ def test_tiles_fit_a_device_with_less_shared_memory(racing: Runtime, kib: int) -
 
 @pytest.mark.parametrize("dtype", ["bf16", "e4m3"])
 def test_tiles_without_a_mask_lie_between_those_with_one(racing: Runtime, dtype: str) -> None:
-    """Of several tiles of queries of a block; of one of them keys at its band's end do not exist."""
+    """A block has several tiles of queries; keys at the end of one tile's band do not exist."""
     line = f"sdpa b=1 h=1 q=150 kv=330 d=16 left=100 right=150 stats=yes dtype={dtype}"
     check_case(racing, WGMMA, line, {KnobType.TILE_M: 64, KnobType.TILE_N: 32}, replace(SM_90A, sm_count=1))
 
@@ -103,7 +103,7 @@ def test_tiles_that_are_passed_over(racing: Runtime, engine: Engine) -> None:
     of = {tensor.name: tensor.uid for tensor in graph.inputs}
     bits = np.array([0b10000100, 0, 0b00001100, 0b100, 0, 0, 0b11000000, 0], np.uint8)
     inputs[of["blocks"]] = bits.reshape(1, 2, 2, 2)
-    for part in (slice(0, 256), slice(512, 768)):  # of tiles that no row of either head sees
+    for part in (slice(0, 256), slice(512, 768)):  # tiles that no row of either head sees
         inputs[of["k"]][..., part] = inputs[of["v"]][:, :, part] = 0x7FC0
     results = run_plan(racing, engine.plan(graph, SM_90A, {}), graph, inputs)
     zeroed = {uid: np.where(values == 0x7FC0, 0, values).astype(values.dtype) for uid, values in inputs.items()}
@@ -134,7 +134,7 @@ def test_warpgroups_take_turns(racing: Runtime, queries: int) -> None:
 
 
 def test_values_are_cleared_between_turns(racing: Runtime) -> None:
-    """Of several tiles of queries of a block, each with keys beyond a length."""
+    """A block has several tiles of queries, each with keys beyond a length."""
     few = replace(SM_90A, sm_count=2)
     check_case(racing, WGMMA, "sdpa b=6 h=1 q=100 kv=100 d=16 lengths=yes", {KnobType.TILE_M: 128}, few)
 

@@ -63,7 +63,7 @@ def test_values_are_transposed_beside_everything_else(racing: Runtime, queries: 
     ],
 )
 def test_largest_magnitudes(device: Runtime, words: str) -> None:
-    """Of weights as they are without rounding; of outputs that are stored in FLOAT, before their scale."""
+    """The largest weights come before rounding, the largest outputs that are stored in FLOAT before their scale."""
     case = parse_case(f"sdpa b=2 h=2 q=90 d=16 dtype=e4m3 out=fp32 {words}")
     graph, inputs = case.graph(), case.inputs(fresh_seed(), exact=False)
     results = run_plan(device, WGMMA.plan(graph, SM_90A, {}), graph, inputs)

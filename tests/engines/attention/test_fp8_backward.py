@@ -71,8 +71,8 @@ def drawn(line: str) -> tuple[OperationGraph, Arrays]:
     ("engine", "choices"), [(MMA, {KnobType.TILE_M: 64}), (MMA, {KnobType.TILE_M: 128}), (WGMMA, {})]
 )
 def test_largest_magnitudes(device: Runtime, engine: Engine, choices: Choices) -> None:
-    """Of gradients without their scales, and of those of scores without rounding: queries and keys that do not exist
-    have none, although their terms and values might."""
+    """The largest gradients come before their scales, those of scores before rounding. Queries and keys that do not
+    exist have none, although their terms and values might."""
     graph, inputs = drawn("sdpa_bwd b=2 h=2 hk=1 q=70 kv=37 d=16 lengths=both dtype=e4m3 out=fp32")
     op = operation_of(graph)
     results = run_plan(device, engine.plan(graph, SM_90A, choices), graph, inputs)

@@ -1,4 +1,4 @@
-"""What engines declare of the graphs that they take, and how intervals grow within it."""
+"""Limits that engines declare of the graphs that they take, and intervals that grow within them."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_parts_of_one_form_differ_in_their_tensors_alone() -> None:
 
 
 def uids_in(argument: Argument) -> Iterator[int]:
-    """Of tensors that are given, each as often as it is named."""
+    """The uids of tensors that are given, each as often as it is named."""
     if isinstance(argument, Struct):
         for field in argument.fields:
             yield from uids_in(field)
@@ -108,7 +108,7 @@ def test_results_agree_with_the_oracle(device: Runtime, shape: str) -> None:
 
 
 def test_one_operation_that_nobody_takes_is_told_in_bounds(made: Made) -> None:
-    """Of a product behind many pointwise operations, where only those have an engine."""
+    """A product stands behind many pointwise operations, where only those have an engine."""
     composite = Composite((PointwiseEngine(),))
     found = []
     for count in (64, 128):

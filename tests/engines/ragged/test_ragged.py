@@ -28,7 +28,7 @@ class Form:
 
     lengths: rows of each batch in the packed tensor.  most: rows of a batch in the padded one.
     order: axes of the padded one in memory, outermost first.  gap: unused elements behind each packed row.
-    in_rows: whether offsets count rows, otherwise elements.  offset_stride: of the offsets.
+    in_rows: whether offsets count rows, otherwise elements.  offset_stride: the offsets' type.
     """
 
     lengths: tuple[int, ...]

@@ -49,8 +49,8 @@ def check_training(
     """An inference, a training pass and both gradients, as far as ``engine`` computes them, each on the values that the
     references of the others give.
 
-    without: optional ports that are left out.  choices: of those that have them.  nan_in: a port whose first value is
-    NaN.  Returns the plans.
+    without: optional ports that are left out.  choices: the tiles of those engines that have them.  nan_in: a port
+    whose first value is NaN.  Returns the plans.
     """
     seed = fresh_seed()
     rng, given = np.random.default_rng(seed), None if lengths is None else np.array(lengths)

@@ -46,7 +46,7 @@ def _attention(
     sink: Tensor | None = None,
     names: tuple[str, ...] = (),
 ) -> None:
-    """before, between, behind: of the scores, the weights and the output."""
+    """before, between, behind: types of the scores, the weights and the output."""
     k = k or sketch.tensor(_K, kind, name="k")
     q = sketch.tensor((*_Q[:3], k.dims[3]), kind, name="q")
     keys = sketch.transpose(k, _EXCHANGED)
@@ -171,7 +171,7 @@ def sink(sketch: Sketch) -> None:
 
 
 def sink_of_two_masks(sketch: Sketch) -> None:
-    """Of queries before their length, but for the first."""
+    """Two masks leave the sink queries before their length, but for the first."""
     queries = _lengths(sketch, "queries")
     given = sketch.tensor((1, _HEADS, 1, 1), _FLOAT, name="sink")
     row, column = (

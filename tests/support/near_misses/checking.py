@@ -48,7 +48,7 @@ def assert_run_right(runtime: Runtime, known: Known, fused: int = 2, apart: int 
 
 
 def misreadings(known: Known, seed: int) -> list[str]:
-    """What is wrong with what recognises the pattern or any of its near misses."""
+    """The mistakes of recognisers of the pattern or of any of its near misses."""
     rng, pattern, name = np.random.default_rng(seed), known.pattern, known.name
     itself = exact(pattern, rng)
     taken = {engine.name for engine in takers(itself.graph)}
@@ -63,7 +63,7 @@ def misreadings(known: Known, seed: int) -> list[str]:
 
 
 def misreading(near_miss: NearMiss) -> str:
-    """What one that recognises the graph has wrong, or an empty string; so too where the inputs mean nothing."""
+    """The mistake of a recogniser of the graph, or an empty string, also where the inputs mean nothing."""
     with np.errstate(all="ignore"):
         try:
             expected = evaluate(near_miss.graph, near_miss.inputs)
@@ -76,8 +76,8 @@ def misreading(near_miss: NearMiss) -> str:
 
 
 def wrong_runs(runtime: Runtime, known: Known, seed: int, counts: dict[bool, int]) -> list[str]:
-    """What is wrong with runs of near misses that are drawn at random: of so many that one kernel takes (True), and
-    that several take (False)."""
+    """The wrong results of near misses drawn at random.  counts: runs of those that one kernel takes (True), and that
+    several take (False)."""
     rng, pattern = np.random.default_rng(seed), known.pattern
     by_kind = {kind: list(near_misses(pattern, (kind,))) for kind in KINDS}
     problems, left = [], dict(counts)
@@ -109,7 +109,7 @@ def takers(graph: OperationGraph) -> list[Engine]:
 
 
 def wrong_run(runtime: Runtime, near_miss: NearMiss, engine: Engine) -> str:
-    """What is wrong with the results of ``engine``, or an empty string."""
+    """The mistake in the results of ``engine``, or an empty string."""
     plan = engine.plan(near_miss.graph, SM_90A, {})
     grown = Grown(near_miss.graph, near_miss.inputs, is_exact=False)
     return problem_of(runtime, grown, plan, unrounded=near_miss.unrounded)
@@ -139,7 +139,7 @@ def _difference(graph: OperationGraph, found: dict[int, Array], expected: dict[i
 
 
 def _far_share(found: Array, wanted: Array, data_type: DataType, allowed: Tolerance) -> float:
-    """Of the elements; 1 where shapes differ."""
+    """The share of the elements that are far off; 1 where shapes differ."""
     if found.shape != wanted.shape or not found.size:
         return float(found.shape != wanted.shape)
     got, right = (dtypes.to_values(array, data_type).astype(np.float64) for array in (found, wanted))

@@ -53,7 +53,7 @@ def near_misses(pattern: Pattern, kinds: Sequence[str] = tuple(KINDS)) -> Iterat
 
 
 def with_inputs(pattern: Pattern, graph: OperationGraph, rng: np.random.Generator) -> dict[int, Array]:
-    """What the inputs of a near miss hold."""
+    """The values of a near miss's inputs."""
     return _inputs(graph, pattern.values, rng)
 
 

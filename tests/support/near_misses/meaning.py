@@ -1,4 +1,4 @@
-"""What those that recognise a pattern say a graph is, evaluated: the graph's outputs from what they have found alone.
+"""Recognisers' readings of a graph, evaluated: the graph's outputs from what a recogniser has found alone.
 
 A kernel computes what is found. So a graph that is recognised and is no such pattern shows here, whichever engine would
 run it, without a run.
@@ -96,7 +96,7 @@ def gradients_in_parts(graph: OperationGraph) -> OperationGraph | None:
     return parts_of(operation).graph if is_alone else None
 
 
-#: What recognises a graph as a whole.
+#: Recognisers of a graph as a whole.
 _FINDERS: Mapping[str, Callable[[OperationGraph], Any]] = {
     "match_attention": match_attention,
     "AttentionForward.match": lambda graph: AttentionForward.match("", graph, takes_fp8=True),
@@ -121,7 +121,7 @@ _FINDERS: Mapping[str, Callable[[OperationGraph], Any]] = {
         for of in (MatmulOperation, ConvolutionOperation)
     },
 }
-#: What makes another graph of the same results.
+#: Functions that make another graph with the same results.
 _REWRITES: Mapping[str, Callable[[OperationGraph], OperationGraph | str | None]] = {
     "as_matmul": as_matmul,
     "split_batches": split_batches,
@@ -166,7 +166,7 @@ def _of_rewritten(graph: OperationGraph, rewritten: OperationGraph, inputs: Inpu
 
 
 def _moved(values: Array, lies: Tensor, other: Tensor) -> Array:
-    """What ``other`` has in the memory in which ``values`` lie."""
+    """The values of ``other`` in the memory in which ``values`` lie."""
     if (lies.dims, lies.strides) == (other.dims, other.strides):
         return values
     return from_memory(to_memory(values, lies), other)
@@ -188,7 +188,7 @@ def _of_moves(graph: OperationGraph, moves: Moves, inputs: Inputs) -> dict[int, 
 
 
 def _places(view: View) -> NDArray[np.int64]:
-    """Of the view's elements in the memory that it is of."""
+    """The places of the view's elements in its memory."""
     axes = (np.arange(extent) * stride for extent, stride in zip(view.dims, view.strides, strict=True))
     return view.offset + sum(np.ix_(*axes), np.zeros(view.dims, np.int64))
 
@@ -299,7 +299,7 @@ class _Evaluation:
         return values * factors.constant
 
     def _load(self, found: Attention) -> None:
-        """What is read from pages and from packed tensors."""
+        """Loads the tensors that are read from pages and from packed tensors."""
         for load in filter(None, (found.k_load, found.v_load)):
             self._given |= self._results(load, {})
         for uid, move in found.ragged.items():
@@ -338,7 +338,7 @@ class _Evaluation:
             self._store(operation.y, operation.reference({"x": values[operation.x.uid]})["y"])
 
     def _of_ports(self, operation: Operation, before: Mapping[int, Array]) -> dict[str, Array]:
-        """What ``operation`` makes of ``before`` and of the inputs, not rounded yet."""
+        """The results of ``operation`` for ``before`` and the inputs, not rounded yet."""
         ports = inputs_of(operation).items()
         operands = {port: before[t.uid] if t.uid in before else self.value(t) for port, t in ports}
         for port, tensor in outputs_of(operation).items():
@@ -361,7 +361,7 @@ class _Evaluation:
 
 
 class _Unscaled:
-    """What lies between the products of attention and behind them, as ``match_attention`` finds it."""
+    """The operations between the products of attention and behind them, as ``match_attention`` finds them."""
 
     def __init__(self, attention: Attention) -> None:
         self.attention = attention
@@ -377,7 +377,7 @@ class _Unscaled:
 
 
 class _Scaled(_Unscaled):
-    """The same as kernels read it, with single numbers as factors."""
+    """These operations as kernels read them, with single numbers as factors."""
 
     def __init__(self, problem: AttentionForward) -> None:
         super().__init__(problem.attention)

@@ -34,7 +34,7 @@ def reshaped_twice(sketch: Sketch) -> None:
 
 
 def reshaped_last(sketch: Sketch) -> None:
-    """The same where nothing moves it further."""
+    """A reshaped output that nothing moves further."""
     turned = sketch.transpose(sketch.tensor(_DIMS, _FLOAT, name="x"), (1, 0, 2))
     sketch.reshape(turned, (12, 6), store=_FLOAT)
 
@@ -50,7 +50,7 @@ def view_of_memory(sketch: Sketch) -> None:
 
 
 def concatenation(sketch: Sketch) -> None:
-    """Of an input and of what is moved before."""
+    """Concatenates an input and a tensor that is moved before."""
     parts = [sketch.tensor(_DIMS, _FLOAT, name="first")]
     parts.append(sketch.transpose(sketch.tensor((4, 3, 6), _FLOAT, name="second"), (1, 0, 2)))
     sketch.concat(parts, 2, store=_FLOAT)

@@ -60,7 +60,7 @@ def moved_product(sketch: Sketch) -> None:
 
 
 def repeated_product(sketch: Sketch) -> None:
-    """Of one row, which is added to several."""
+    """A product of one row, which is added to several."""
     c = sketch.matmul(sketch.tensor((2, 1, 16), _HALF, name="a"), sketch.tensor(_B, _HALF, name="b"))
     sketch.pointwise(_MODES.ADD, c, sketch.tensor(_C, _FLOAT, name="rows"), store=_FLOAT)
 
@@ -131,7 +131,7 @@ def convolution_with_statistics(sketch: Sketch) -> None:
 
 
 def pixel_convolution(sketch: Sketch) -> None:
-    """Of one tap: a matrix product."""
+    """A convolution of one tap: a matrix product."""
     x = sketch.tensor(_IMAGE, _HALF, layout=_NHWC, name="x")
     w = sketch.tensor((16, 8, 1, 1), _HALF, layout=_NHWC, name="w")
     y = sketch.convolution(x, w, geometry=_geometry((0, 0)), layout=_NHWC)
@@ -140,7 +140,7 @@ def pixel_convolution(sketch: Sketch) -> None:
 
 
 def convolution_prologue(sketch: Sketch) -> None:
-    """Of an image behind a norm's scale and bias, and an activation."""
+    """A convolution of an image behind a norm's scale and bias, and an activation."""
     dims = (2, 64, 4, 3)
     raw = sketch.tensor(dims, _HALF, layout=_NHWC, name="raw")
     scale, bias = (sketch.tensor((1, 64, 1, 1), _FLOAT, name=name) for name in ("scale", "bias"))
@@ -186,7 +186,7 @@ def data_gradient(sketch: Sketch) -> None:
 
 
 def filter_gradient(sketch: Sketch) -> None:
-    """Of an image behind an activation."""
+    """The filter gradient of an image behind an activation."""
     raw = sketch.tensor(_IMAGE, _HALF, layout=_NHWC, name="raw")
     x = sketch.pointwise(_MODES.RELU_FWD, raw, virtual=_HALF)
     dy = sketch.tensor(_RESPONSE, _HALF, layout=_NHWC, name="dy")

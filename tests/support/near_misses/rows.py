@@ -58,7 +58,7 @@ def instance_norm(sketch: Sketch) -> None:
 
 
 def group_norm(sketch: Sketch) -> None:
-    """Of images with contiguous channels, behind which each channel has a number."""
+    """A group norm of images with contiguous channels, behind which each channel has a number."""
     x = sketch.tensor(_IMAGE, _FLOAT, layout=Layout.CHANNELS_LAST, name="x")
     scale, bias = (sketch.tensor(_CHANNELS, _FLOAT, name=name) for name in ("scale", "bias"))
     y = sketch.norm(_NORMS.GROUP_NORM, x, sketch.value(0.05), scale, bias, groups=2, layout=Layout.CHANNELS_LAST)
@@ -72,7 +72,7 @@ def batch_norm(sketch: Sketch) -> None:
 
 
 def masked_batch_norm(sketch: Sketch) -> None:
-    """The same with a mask of bits."""
+    """A batch norm with a mask of bits."""
     added = _added_batch_norm(sketch)
     sketch.pointwise(_MODES.RELU_FWD, added, store=_HALF)
     sketch.pointwise(_MODES.CMP_GT, added, sketch.constant(4, _FLOAT, 0.0), store=DataType.BOOLEAN)

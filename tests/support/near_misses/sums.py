@@ -28,7 +28,7 @@ def bare_total(sketch: Sketch) -> None:
 
 
 def largest(sketch: Sketch) -> None:
-    """Of columns, with a sibling that reads the same."""
+    """The largest of columns, with a sibling that reads the same tensor."""
     x = sketch.tensor(_DIMS, _FLOAT, name="x")
     y = sketch.reduction(ReduceTensorOp.MAX, sketch.pointwise(_MODES.NEG, x), (0, 1))
     sketch.pointwise(_MODES.IDENTITY, x, store=_HALF)

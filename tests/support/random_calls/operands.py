@@ -110,7 +110,8 @@ class Room:
 
 @dataclass
 class Call:
-    """One call. arguments: those behind the handle.  expected: of each operand that is written, float64.
+    """One call. arguments: those behind the handle.  expected: the expected values of each operand that is written,
+    float64.
 
     tolerance: beside what the results' types round, relative to the largest number.
     """

@@ -19,7 +19,7 @@ from tests.support.random_calls.operands import AddressOf, Call, DescriptorOf, E
 from tests.support.random_calls.spoiling import Spoil
 from tests.support.runtime import download, upload
 
-#: What lies between the elements, and in memory that nothing is to write.
+#: Bytes between the elements, and in memory that nothing is to write.
 _POISON = 0x5A
 
 

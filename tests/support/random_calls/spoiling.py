@@ -14,10 +14,10 @@ _BAD = (Status.BAD_PARAM,)
 
 @dataclass(frozen=True)
 class Spoil:
-    """index: of the argument; -1 for a handle that is NULL, -2 for one that is none.
+    """index: the argument's position; -1 for a handle that is NULL, -2 for one that is none.
 
-    value: what is passed instead.  axis, more: of an operand's extents, so much more along an axis; its stride becomes
-    0 where that is nothing.
+    value: the value that is passed instead.  axis, more: of an operand's extents, so much more along an axis; its
+    stride becomes 0 where that is nothing.
     """
 
     what: str

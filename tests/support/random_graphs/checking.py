@@ -45,7 +45,7 @@ def planned(grown: Grown, arch: ArchSpec) -> Plan:
 
 
 def problem_of(runtime: Runtime, grown: Grown, plan: Plan, unrounded: Collection[int] | None = None) -> str:
-    """What is wrong with the results of ``plan``, or an empty string.
+    """The mistake in the results of ``plan``, or an empty string.
 
     unrounded: uids of virtual tensors that kernels may round in another way; None: all of them, or not at all.
     """

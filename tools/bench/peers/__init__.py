@@ -1,1 +1,1 @@
-"""What other libraries take for a benchmark's case, by family of cases; ``catalog`` chooses."""
+"""Calls of other libraries for a benchmark's case, by family of cases; ``catalog`` chooses."""

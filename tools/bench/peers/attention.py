@@ -83,8 +83,8 @@ def _fp8_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
 
 
 def _packed_peers(case: AttentionCase, data: CaseData) -> dict[str, Peer]:
-    """Of sequences packed one behind the other, without the statistics, which it has in a layout of its own; cuDNN's
-    call asks the device for lengths, which no graph can capture."""
+    """FlashAttention on sequences packed one behind the other, without the statistics, which it has in a layout of its
+    own; cuDNN's call asks the device for lengths, which no graph can capture."""
     if case.left >= 0 or case.lengths != "yes" or case.kv not in (0, case.q):
         raise ValueError(f"{case}: expected self-attention with lengths and without a window")
     heads = {name: [copy[0].transpose(0, 1) for copy in data[name]] for name in ("q", "k", "v")}

@@ -44,7 +44,7 @@ def fused_convolution(
 
 
 def fp8_attention(case: AttentionCase, data: CaseData) -> Callable[[int], list[torch.Tensor]]:
-    """The same of attention in fp8, all outputs."""
+    """cuDNN's graph of attention in fp8, with all outputs."""
     names = ("q", "k", "v", "descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
 
     def build(graph: _Graph) -> list[Any]:
@@ -63,7 +63,7 @@ def fp8_attention(case: AttentionCase, data: CaseData) -> Callable[[int], list[t
 
 
 def paged_attention(case: AttentionCase, data: CaseData) -> Callable[[int], list[torch.Tensor]]:
-    """The same of attention over pages, whose caches are full."""
+    """cuDNN's graph of attention over pages, whose caches are full."""
     queries = torch.full((case.b, 1, 1, 1), case.q, device="cuda", dtype=torch.int32)
 
     def build(graph: _Graph) -> list[Any]:
@@ -90,7 +90,7 @@ def paged_attention(case: AttentionCase, data: CaseData) -> Callable[[int], list
 def _launch_of(
     data_type: DataType, build: Callable[[_Graph], list[Any]], outputs: list[Copies]
 ) -> Callable[[int], list[torch.Tensor]]:
-    """What runs the graph of ``build``, whose results go to ``outputs``."""
+    """A function that runs the graph of ``build``, whose results go to ``outputs``."""
     graphs: list[_Graph] = []
 
     def launch(slot: int) -> list[torch.Tensor]:

@@ -42,7 +42,7 @@ def _forward(case: ResampleCase, data: CaseData, operation: ResampleOperation) -
 
 
 def _backward(case: ResampleCase, data: CaseData, operation: ResampleOperation) -> Peer:
-    # Of x only the shape and the layout are looked at, where the places of maxima are given.
+    # The peer reads the shape and the layout of x alone, where the places of maxima are given.
     dy, size, dims = data["dy"], list(operation.response.dims[2:]), list(operation.image.dims)
     if case.mode == "linear":
         return lambda slot: _aten.upsample_bilinear2d_backward(dy[slot], size, dims, False)

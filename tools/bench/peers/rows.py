@@ -26,7 +26,7 @@ _ALL = [True, True, True]
 #: By library, of (x, scale, bias, running mean, running variance, training, momentum, epsilon): y, mean, inverse, more.
 _BATCH_NORMS = {"torch": _aten.native_batch_norm, "cudnn": _aten.cudnn_batch_norm}
 
-#: What a backward pass is handed and does not use.
+#: An argument that a backward pass is given and does not use.
 _EPSILON = 1e-5
 
 

@@ -13,7 +13,7 @@ _TABLE = Path(__file__).with_name("cases.txt")
 
 @dataclass(frozen=True)
 class Case:
-    """A line of the table. framework: its section.  work: what is computed.  settings: by name, as they are written."""
+    """A line of the table. framework: its section.  work: the computation.  settings: by name, as they are written."""
 
     framework: str
     text: str

@@ -23,7 +23,7 @@ _TRANSPOSED: dict[int, Any] = {2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 _NORMS: dict[int, Any] = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 _POOLS: dict[int, Any] = {2: nn.MaxPool2d, 3: nn.MaxPool3d}
 _EXPANSION = 4
-#: What the last normalisation of a bottleneck scales with at first, so that rounding does not grow from block to block.
+#: The first scale of a bottleneck's last normalisation, so that rounding does not grow from block to block.
 _BRANCH = 0.25
 
 

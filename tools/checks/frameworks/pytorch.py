@@ -33,7 +33,7 @@ _DRAWS = 256
 class Work:
     """A module with its inputs: forward, a scalar of the output, and backward.
 
-    results: of one step from the initial state.  reference: the same in float64 without cuDNN.  step: with an update of
+    results: one step from the initial state.  reference: one step in float64 without cuDNN.  step: with an update of
     the parameters, or of the inputs of a module that has none; it does not wait.
     """
 

@@ -134,7 +134,7 @@ def _last_error() -> str:
 
 def main(framework: str, device: str, which: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what frameworks print is no answer
+    os.dup2(2, 1)  # frameworks print text that is no answer
     worker = Worker(framework, device, is_own=which == "own")
     for line in sys.stdin:
         command = json.loads(line)

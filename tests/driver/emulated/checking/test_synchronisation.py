@@ -1,4 +1,4 @@
-"""What orders accesses, beside barriers of a CTA: fences, mbarriers, clusters, dependent launches; and proxy fences."""
+"""Orders of accesses besides barriers of a CTA: fences, mbarriers, clusters, dependent launches; and proxy fences."""
 
 from __future__ import annotations
 

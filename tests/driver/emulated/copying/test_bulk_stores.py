@@ -93,7 +93,7 @@ ret;"""
 
 
 def _groups(bench: Bench, first: str, second: str) -> list[int]:
-    """What the two stores have written when the thread looks, and in the end."""
+    """The values that the two stores have written when the thread looks, and in the end."""
     out = bench.put(np.zeros(12, np.uint32))
     body = "ld.param.u64 %rd1, [out];" + GROUPS.replace("FIRST", first).replace("SECOND", second)
     module = bench.ptx(body, declarations=".shared .align 16 .b8 data[64];")

@@ -18,7 +18,7 @@ from tests.driver.emulated.instructions.lane_program import assemble
 MODES = {16: 0, 128: 1, 64: 2, 32: 3}
 OFFSET_B = 32768
 SHARED_BYTES = 98304
-#: Lane -> row and first column of its accumulators.
+# -- lane -> row and first column of its accumulators
 WARP, GROUP, PAIR = np.arange(128) // 32, np.arange(128) % 32 // 4, np.arange(128) % 4
 
 

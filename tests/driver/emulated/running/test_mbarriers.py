@@ -24,7 +24,7 @@ def _fault(bench: Bench, body: str, block: int = 1, grid: int = 1) -> EmulationF
 
 
 def _values(bench: Bench, body: str, count: int, block: int = 1, grid: int = 1) -> list[int]:
-    """What a kernel stores at ``out`` (%rd1), as 32-bit words."""
+    """The 32-bit words that a kernel stores at ``out`` (%rd1)."""
     out = bench.put(np.full(count, 0xDEAD, np.uint32))
     module = bench.ptx(f"ld.param.u64 %rd1, [out]; {START}\n{body}\nret;", declarations=SHARED)
     bench.run(module, "k", grid, block, out)

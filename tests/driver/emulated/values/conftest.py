@@ -1,4 +1,4 @@
-"""What every value-function test shares: NumPy's error state of the emulated device."""
+"""Fixtures of tests of value functions: NumPy's error state of the emulated device."""
 
 from __future__ import annotations
 

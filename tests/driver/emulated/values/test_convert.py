@@ -132,7 +132,7 @@ def test_tf32(rng: np.random.Generator, rounding: str) -> None:
 
 
 def test_tf32_cuts_nan_without_rounding() -> None:
-    """What an H200 gives, and of all ones, which must not carry into the sign and beyond."""
+    """Bits that an H200 gives; those of all ones must not carry into the sign and beyond."""
     nans = np.array([0x7F800001, 0x7FC00000, 0xFF81301D, 0x7FFFFFFF, 0xFFFFFFFF], np.uint32)
     cut = [0x7F800000, 0x7FC00000, 0xFF812000, 0x7FFFE000, 0xFFFFE000]
     assert converter("f32", "tf32", "rna")(nans.view(np.float32)).tolist() == cut
