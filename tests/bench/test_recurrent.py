@@ -72,6 +72,16 @@ def test_layers_that_fit_on_chip_together_may_run_beside_each_other() -> None:
     assert floor_us(graph, H200) > 512 * step_floor_us(graph, H200)
 
 
+def test_a_layer_that_fits_into_a_cluster_hands_over_within_it() -> None:
+    """R of 2 MiB does, R of 8 MiB does not."""
+    within, beyond = (
+        step_floor_us(parse_case(f"rnn cell=lstm t=25 b=1 i={size} h={size} dtype=fp16").graph(), H200)
+        for size in (512, 1024)
+    )
+    assert within == pytest.approx(0.45 + 2 * 2048 * 512 / 790e6)
+    assert beyond == pytest.approx(0.9 + 2 * 4096 * 1024 / 790e6)
+
+
 def test_a_step_that_reads_its_weights_waits_for_the_cache() -> None:
     """R of 8192 x 2048 in bf16 fits on chip; R in fp32, of 64 MiB, does not."""
     on_chip, beyond = (
