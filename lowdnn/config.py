@@ -54,7 +54,11 @@ def default_cache_dir(environment: Mapping[str, str]) -> Path | None:
 
 @dataclass(frozen=True)
 class Config:
-    """See the module's table. ``cache_dir`` is None where no directory is known."""
+    """See the module's table. ``cache_dir`` is None where no directory is known.
+
+    ``compile_threads``, which no variable sets, is how many threads compile ahead: 0 for none, None for what suits the
+    device.
+    """
 
     device: str = "auto"
     emulated_arch: str = "sm_90a"
@@ -66,6 +70,7 @@ class Config:
     debug: bool = False
     nvtx: bool = False
     cache_limit_bytes: int = 1 << 30
+    compile_threads: int | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:

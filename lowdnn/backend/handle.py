@@ -110,6 +110,11 @@ class Handle(ProcessBound):
         self.check_open("stream")
         return self._borrowed_stream
 
+    def begin(self, plan: Plan) -> None:
+        """Begins to compile a plan's kernels in other threads, where it may be loaded here; ``load`` has the errors."""
+        if self.is_open and plan.target_arch == self.arch.name:
+            self.runtime.begin(plan)
+
     def load(self, plan: Plan, kept: KernelImages | None = None) -> LoadedPlan:
         """``plan`` on this handle's device: compiled and loaded at the first call, taken from the cache afterwards.
 

@@ -38,7 +38,8 @@ class ExecutionPlan:
     Kernels stay loaded as long as the handle is open, so CUDA graphs of launches, captured or populated, outlive the
     plan under either value of ``cuda_graph_retention``, and never the handle.
 
-    With a handle, the plan's kernels are loaded when the descriptor is finalized; otherwise at the first execute.
+    With a handle, the plan's kernels are loaded when the descriptor is finalized; otherwise at the first execute, and
+    the device of the graph's handle has other threads that begin to compile them now.
     """
 
     descriptor_type: ClassVar[DescriptorType] = DescriptorType.EXECUTION_PLAN
@@ -92,11 +93,17 @@ class ExecutionPlan:
         self._check_device(self.plan.target_arch)
         if self.handle is not None:
             self.loaded_for(self.handle)
+        elif self.kernel_cache is None and self.engine_config is not None:
+            self._begin(self.engine_config.engine.description.handle)
 
     @property
     def plan(self) -> Plan:
         """The plan as data."""
         return self._candidate.plan
+
+    def _begin(self, handle: Handle | None) -> None:
+        if handle is not None:
+            handle.begin(self.plan)
 
     def loaded_for(self, handle: Handle, pack: VariantPack | None = None) -> LoadedPlan:
         """The plan on the handle's device, for the shapes that ``pack`` has; found again without a look at the plan."""

@@ -107,6 +107,10 @@ class PlanList:
         best = None if self.pinned is None else self.prepare(self._not_barred(self.pinned), handle)
         if best is not None and policy is build_plan_policy.HEURISTICS_CHOICE:
             return best
+        if policy is build_plan_policy.ALL:
+            for entry in self.entries:
+                if not self.barred(entry):
+                    handle.begin(entry.plan)
         for entry in self.entries:
             if entry is self.pinned:
                 continue

@@ -13,11 +13,14 @@ from threading import Lock
 from lowdnn.driver.base import DriverError, DriverImageError, FunctionAttribute
 from lowdnn.events import Counters, emit, event_logger
 from lowdnn.plan import KernelRef
+from lowdnn.runtime.ahead import Ahead, Task
 from lowdnn.runtime.compile import Image, KernelCompiler, machine_arch_of
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.kernel_images import KernelImages
 from lowdnn.runtime.process_bound import ProcessBound
 
+#: Kernels that are compiled ahead and not loaded; the first one is given up for one more.
+_MOST_BEGUN = 64
 #: Blocks of the largest cluster that a kernel gets without being asked for.
 _PORTABLE_CLUSTER_BLOCKS = 8
 
@@ -28,8 +31,10 @@ class ModuleCache(ProcessBound):
     Counts ``modules_loaded``, and of these ``machine_code_loaded``: those that the driver did not have to assemble.
     """
 
-    def __init__(self, context: Context, compiler: KernelCompiler, counters: Counters) -> None:
+    def __init__(self, context: Context, compiler: KernelCompiler, counters: Counters, ahead: Ahead) -> None:
         self._context = context
+        self._ahead = ahead
+        self._begun: dict[KernelRef, _Begun] = {}
         self._compiler = compiler
         self._counters = counters
         self._logger = event_logger("module")
@@ -37,6 +42,21 @@ class ModuleCache(ProcessBound):
         self._functions: dict[KernelRef, int] = {}
         self._modules: list[int] = []
         self._shared_bytes: dict[int, int] = {}
+
+    def begin(self, kernels: Sequence[KernelRef]) -> None:
+        """Begins to compile what is not loaded yet, in other threads; ``load`` waits for it, and raises its errors.
+
+        Does nothing where no thread may be begun, or the context is closed.
+        """
+        if not (self._ahead.most_threads and self._context.liveness.is_usable):
+            return
+        with self._lock:
+            for kernel in kernels:
+                if kernel not in self._functions and kernel not in self._begun:
+                    if len(self._begun) == _MOST_BEGUN:
+                        self._begun.pop(next(iter(self._begun))).first.cancel()
+                    begun = self._begun[kernel] = _Begun(self._compiler.images(kernel, self._machine_arch(kernel)))
+                    self._ahead.begin(begun.first)
 
     def load(self, kernels: Sequence[KernelRef], kept: KernelImages | None = None) -> None:
         """Compiles and loads what is not loaded yet; several kernels are compiled side by side.
@@ -47,7 +67,7 @@ class ModuleCache(ProcessBound):
         with self._lock:
             wanted = dict.fromkeys(kernels)
             asked = [kernel for kernel in wanted if kept is not None or kernel not in self._functions]
-            images = [self._compiler.images(kernel, self._machine_arch(kernel), kept) for kernel in asked]
+            images = [self._images(kernel, kept) for kernel in asked]
             for kernel, first, others in zip(asked, self._first(images), images, strict=True):
                 if kernel not in self._functions:
                     self._functions[kernel] = self._load_kernel(kernel, chain((first,), others), kept)
@@ -80,8 +100,17 @@ class ModuleCache(ProcessBound):
             modules, self._modules = self._modules, []
             self._functions.clear()
             self._shared_bytes.clear()
+            begun, self._begun = self._begun, {}
+        for found in begun.values():
+            found.first.cancel()
         for module in modules:
             self._context.give_back("module", partial(self._context.driver.module_unload, module))
+
+    def _images(self, kernel: KernelRef, kept: KernelImages | None) -> Iterator[Image]:
+        begun = self._begun.pop(kernel, None)
+        if begun is None or kept is not None:
+            return self._compiler.images(kernel, self._machine_arch(kernel), kept)
+        return begun
 
     def _first(self, images: Sequence[Iterator[Image]]) -> list[Image]:
         if len(images) < 2:
@@ -127,3 +156,18 @@ class ModuleCache(ProcessBound):
     def _set(self, function: int, attribute: FunctionAttribute, value: int) -> None:
         with self._context.activated():
             self._context.driver.function_set_attribute(function, attribute, value)
+
+
+class _Begun(Iterator[Image]):
+    """A kernel's images, of which the first one is made ahead."""
+
+    def __init__(self, images: Iterator[Image]) -> None:
+        self.first = Task(partial(next, images))
+        self._rest = images
+        self._is_new = True
+
+    def __next__(self) -> Image:
+        if self._is_new:
+            self._is_new = False
+            return self.first.result()
+        return next(self._rest)

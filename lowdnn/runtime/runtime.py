@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from typing import Final
+
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
 from lowdnn.driver.base import Driver
 from lowdnn.events import Counters, log_to, range_annotator, stop_logging
 from lowdnn.plan import Plan
+from lowdnn.runtime.ahead import Ahead
 from lowdnn.runtime.cache import DiskCache
 from lowdnn.runtime.compile import KernelCompiler
 from lowdnn.runtime.context import Context
@@ -15,6 +19,9 @@ from lowdnn.runtime.module_store import ModuleStore
 from lowdnn.runtime.modules import ModuleCache
 from lowdnn.runtime.process_bound import ProcessBound
 from lowdnn.runtime.sources import SourceTree
+
+#: Threads that compile ahead, by default; each takes some 100 MB while it does.
+_MOST_THREADS: Final = 8
 
 
 class Runtime(ProcessBound):
@@ -35,7 +42,7 @@ class Runtime(ProcessBound):
             cache=self.cache,
             counters=self.counters,
         )
-        self.modules = ModuleCache(self.context, self.compiler, self.counters)
+        self.modules = ModuleCache(self.context, self.compiler, self.counters, Ahead(_threads(self.config, driver)))
         self._annotate = range_annotator(self.config)
         self._log_handler = log_to(self.config)
 
@@ -55,6 +62,10 @@ class Runtime(ProcessBound):
             faults=faults,
         )
         return cls(driver, device=device, config=chosen)
+
+    def begin(self, plan: Plan) -> None:
+        """Begins to compile the kernels of a plan that is about to be loaded, in other threads."""
+        self.modules.begin(plan.kernels)
 
     def load(self, plan: Plan) -> LoadedPlan:
         """``plan`` ready to be executed here; compiles and loads kernels that are not there yet.
@@ -82,6 +93,13 @@ class Runtime(ProcessBound):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _threads(config: Config, driver: Driver) -> int:
+    """How many threads compile ahead. Machine code takes NVRTC long enough; PTX alone is often not asked for again."""
+    if config.compile_threads is not None:
+        return config.compile_threads
+    return min(os.cpu_count() or 1, _MOST_THREADS) if driver.takes_machine_code else 0
 
 
 def _disk_cache(config: Config) -> DiskCache | None:

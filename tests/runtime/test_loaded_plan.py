@@ -16,6 +16,7 @@ from lowdnn.driver import open_driver
 from lowdnn.driver.base import DriverError
 from lowdnn.driver.emulated.driver import EmulatedDriver
 from lowdnn.plan import Plan, Struct
+from lowdnn.runtime.ahead import Ahead
 from lowdnn.runtime.buffer import DeviceBuffer
 from lowdnn.runtime.context import Context
 from lowdnn.runtime.loaded_plan import LoadedPlan
@@ -400,7 +401,7 @@ class CountingDriver:
 def test_the_second_execute_makes_no_driver_call_but_the_launch(scale: Scale) -> None:
     counting = CountingDriver(scale.runtime.driver)
     context = Context(counting)  # type: ignore[arg-type]
-    modules = ModuleCache(context, scale.runtime.compiler, scale.runtime.counters)
+    modules = ModuleCache(context, scale.runtime.compiler, scale.runtime.counters, Ahead(0))
     loaded = LoadedPlan(scale_plan(COUNT), context, modules)
     with context.activated():
         loaded.execute(scale.pointers)

@@ -12,6 +12,7 @@ from lowdnn.driver.base import Driver, DriverError, DriverImageError, FunctionAt
 from lowdnn.driver.emulated.driver import EmulatedDriver
 from lowdnn.driver.results import CuResult
 from lowdnn.plan import KernelRef
+from lowdnn.runtime.ahead import Ahead
 from lowdnn.runtime.cache import DiskCache
 from lowdnn.runtime.compile import Image, compile_source
 from lowdnn.runtime.modules import ModuleCache
@@ -143,7 +144,7 @@ def test_a_module_that_does_not_load_is_not_kept(runtime: Runtime) -> None:
         def refuse(self, kernel: KernelRef, image: Image, error: Exception, kept: object) -> None:
             pass
 
-    modules = ModuleCache(runtime.context, BrokenCompiler(), runtime.counters)  # type: ignore[arg-type]
+    modules = ModuleCache(runtime.context, BrokenCompiler(), runtime.counters, Ahead(0))  # type: ignore[arg-type]
     for _ in range(2):
         with pytest.raises(DriverError):
             modules.function(scale_plan(1).kernels[0])

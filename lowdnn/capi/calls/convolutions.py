@@ -307,6 +307,8 @@ def _timed(
     builder = problem.built(where)
     planned = state.graphs.planned(handle, builder, problem.mode)
     timed, failed = [], []
+    for _, candidate in _numbered(problem.direction, planned.candidates):
+        handle.begin(candidate.plan)
     for place, candidate in _numbered(problem.direction, planned.candidates):
         try:
             # The first run compiles and loads.

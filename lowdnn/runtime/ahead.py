@@ -1,0 +1,75 @@
+"""Calls that begin in threads of their own before anybody asks for their results."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Lock
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Task(Generic[T]):
+    """A call that may have begun."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._future: Future[T] = Future()
+
+    def result(self) -> T:
+        """What the call returns, or raises; here and now where no thread has begun it."""
+        return self._call() if self._future.cancel() else self._future.result()
+
+    def run(self) -> None:
+        """Makes the call, unless somebody has asked for its result."""
+        if not self._future.set_running_or_notify_cancel():
+            return
+        try:
+            self._future.set_result(self._call())
+        except BaseException as error:
+            self._future.set_exception(error)
+
+    def cancel(self) -> None:
+        """Makes sure that no thread begins the call any more."""
+        self._future.cancel()
+
+
+class Ahead:
+    """At most ``most_threads`` threads that make calls in the order in which they came, and end when none is left.
+
+    The interpreter waits for its threads when it ends: these finish the calls under way and begin no other. A program
+    that has started Python by itself may end without it, so that there no thread is begun.
+    """
+
+    def __init__(self, most_threads: int) -> None:
+        self.most_threads = most_threads if sys.orig_argv else 0
+        self._lock = Lock()
+        self._waiting: deque[Task[object]] = deque()
+        self._threads = 0
+
+    def begin(self, task: Task[T]) -> None:
+        with self._lock:
+            if self._threads < self.most_threads:
+                try:
+                    threading.Thread(target=self._work, args=(task,), name="lowdnn ahead").start()
+                    self._threads += 1
+                except RuntimeError:
+                    pass  # no thread can begin where there are too many, and at the interpreter's end
+            elif self._threads:
+                self._waiting.append(task)
+
+    def _work(self, task: Task[object] | None) -> None:
+        while task is not None:
+            task.run()
+            task = self._next()
+
+    def _next(self) -> Task[object] | None:
+        with self._lock:
+            if self._waiting and threading.main_thread().is_alive():
+                return self._waiting.popleft()
+            self._threads -= 1
+            return None

@@ -1,0 +1,88 @@
+"""Plans that are finalized without a handle begin to compile on the device of their graph's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lowdnn.backend import Handle, execute
+from lowdnn.config import Config
+from lowdnn.enums import AttributeName, AttributeType
+from lowdnn.frontend.enums import build_plan_policy, heur_mode
+from lowdnn.plan import Plan
+from lowdnn.runtime.runtime import Runtime
+from tests.frontend.test_python_graph import MatmulBias
+from tests.support.descriptors import A, B, Y, add_graph, best_config, device_properties, plan_of, variant_pack
+from tests.support.runtime import download, upload
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The plans that handles have begun, and those that they have loaded behind them."""
+    found: list[Plan] = []
+    for name in ("begin", "load"):
+        monkeypatch.setattr(Runtime, name, _noting(found, getattr(Runtime, name)))
+    return found
+
+
+def _noting(found: list[Plan], call: object) -> object:
+    def noted(runtime: Runtime, plan: Plan) -> object:
+        found.append(plan)
+        return call(runtime, plan)  # type: ignore[operator]
+
+    return noted
+
+
+@pytest.fixture
+def ahead(device: Runtime, tmp_path: Path) -> Iterator[Handle]:
+    """A handle that compiles ahead, with an empty cache."""
+    with Handle(Runtime(device.driver, config=Config(cache_dir=tmp_path, compile_threads=2))) as handle:
+        yield handle
+
+
+def test_a_finalized_plan_is_compiled_before_it_is_executed(ahead: Handle) -> None:
+    plan, compiled = plan_of(best_config(add_graph(ahead))), ahead.runtime.counters.snapshot
+    end_s = time.monotonic() + 60
+    while not {"compiles", "store_hits"} & compiled().keys():
+        assert time.monotonic() < end_s
+        time.sleep(0.001)
+    before = compiled()
+    one, other, result = (upload(ahead.runtime, np.full(32, value, np.float32)) for value in (1, 2, np.nan))
+    execute(ahead, plan, variant_pack({A: one.address, B: other.address, Y: result.address}))
+    np.testing.assert_array_equal(download(result, np.float32), 3.0)
+    after = compiled()
+    assert {name: after[name] for name in before if name != "plans_loaded"} == before
+    assert after["modules_loaded"] == 1
+
+
+def test_plans_begin_where_their_graph_has_a_device(handle: Handle, begun: list[Plan]) -> None:
+    """One with a handle of its own is loaded at once; one for a described device, or a closed handle, is data alone."""
+    plan = plan_of(best_config(add_graph(handle)))
+    assert begun == [plan.value.plan]
+    on_handle = (AttributeName.EXECUTION_PLAN_HANDLE, AttributeType.HANDLE, handle)
+    loaded = plan_of(best_config(add_graph(handle)), on_handle)
+    assert begun[1:] == [loaded.value.plan]
+    begun.clear()
+    described = device_properties()
+    config = best_config(
+        add_graph(None), (AttributeName.ENGINEHEUR_DEVICEPROP, AttributeType.BACKEND_DESCRIPTOR, described)
+    )
+    plan_of(config)
+    config = best_config(add_graph(handle))
+    handle.close()
+    plan_of(config)
+    assert begun == []
+
+
+def test_a_graph_that_builds_all_plans_begins_them_together(handle: Handle, begun: list[Plan]) -> None:
+    case = MatmulBias(handle)
+    case.graph.build_operation_graph()
+    case.graph.create_execution_plans([heur_mode.A, heur_mode.FALLBACK])
+    case.graph.build_plans(build_plan_policy.ALL)
+    count = case.graph.get_execution_plan_count()
+    assert len(begun) == 2 * count
+    assert begun[:count] == begun[count:]
