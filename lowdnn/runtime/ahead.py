@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -48,26 +48,27 @@ class Ahead:
     def __init__(self, most_threads: int) -> None:
         self.most_threads = most_threads if sys.orig_argv else 0
         self._lock = Lock()
-        self._waiting: deque[Task[object]] = deque()
+        self._waiting: deque[Task[Any]] = deque()
         self._threads = 0
 
-    def begin(self, task: Task[T]) -> None:
+    def begin(self, task: Task[Any]) -> None:
         with self._lock:
             if self._threads < self.most_threads:
                 try:
-                    threading.Thread(target=self._work, args=(task,), name="lowdnn ahead").start()
+                    # A thread of C counts as a daemon, for whose threads the interpreter would not wait.
+                    threading.Thread(target=self._work, args=(task,), name="lowdnn ahead", daemon=False).start()
                     self._threads += 1
                 except RuntimeError:
                     pass  # no thread can begin where there are too many, and at the interpreter's end
             elif self._threads:
                 self._waiting.append(task)
 
-    def _work(self, task: Task[object] | None) -> None:
+    def _work(self, task: Task[Any] | None) -> None:
         while task is not None:
             task.run()
             task = self._next()
 
-    def _next(self) -> Task[object] | None:
+    def _next(self) -> Task[Any] | None:
         with self._lock:
             if self._waiting and threading.main_thread().is_alive():
                 return self._waiting.popleft()

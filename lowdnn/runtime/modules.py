@@ -162,7 +162,7 @@ class _Begun(Iterator[Image]):
     """A kernel's images, of which the first one is made ahead."""
 
     def __init__(self, images: Iterator[Image]) -> None:
-        self.first = Task(partial(next, images))
+        self.first: Task[Image] = Task(partial(next, images))
         self._rest = images
         self._is_new = True
 

@@ -156,13 +156,17 @@ def test_a_closed_runtime_begins_nothing(device: Runtime, tmp_path: Path) -> Non
     assert own_threads() == 0
 
 
-#: Begins three calls of half a second in one thread, and ends.
+#: Begins three calls of half a second in one thread, from a daemon as threads of C are, and ends.
 _ENDING = """
-import sys, time
+import sys, threading, time
 from lowdnn.runtime.ahead import Ahead, Task
 ahead = Ahead(1)
-for number in range(3):
-    ahead.begin(Task(lambda number=number: (time.sleep(0.5), print(number, flush=True))))
+def begin():
+    for number in range(3):
+        ahead.begin(Task(lambda number=number: (time.sleep(0.5), print(number, flush=True))))
+daemon = threading.Thread(target=begin, daemon=True)
+daemon.start()
+daemon.join()
 time.sleep(0.1)
 """
 
