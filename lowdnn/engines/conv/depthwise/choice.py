@@ -1,4 +1,4 @@
-"""Which kernels take a depthwise convolution: those that are estimated to be the fastest."""
+"""The choice of the kernels for a depthwise convolution: those with the least estimated time."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from lowdnn.engines.gemm.epilogue_reductions import NO_REDUCTIONS, EpilogueReduc
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 
-#: Images from which on it may be faster to walk along them (measured).
+#: Images from which on walking along them may be faster (measured).
 _LEAST_IMAGES = 16
-#: Positions of the largest responses of such images (measured).
+#: Most positions of the responses of such images (measured).
 _MOST_POSITIONS = 28 * 28
-#: The share of the other walk's estimated time that this one's is to be below: the estimates are of two models.
+#: A walk along images is taken if its estimate is below this share of the other's, as two models estimate them.
 _WALK_SHARE = 0.85
 
 Gradient = FilterGradient | PlaneFilterGradient | LineFilterGradient
@@ -46,7 +46,7 @@ PLANNERS: Mapping[type, ModuleType] = {
 
 
 def problem_of(geometry: DepthwiseGeometry, reductions: EpilogueReductions, arch: ArchSpec) -> Problem | str:
-    """The problem of the kernels that are estimated to be the fastest, or why there are none."""
+    """The problem of the kernels with the least estimated time, or why there are none."""
     other = _grid_problem(geometry, reductions, arch)
     fastest = min(_line_problems(geometry, reductions), key=lambda line: _estimated_s(line, arch), default=None)
     if fastest is None:
@@ -60,7 +60,7 @@ def knobs_of(problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
 
 
 def _line_problems(geometry: DepthwiseGeometry, reductions: EpilogueReductions) -> tuple[Line, ...]:
-    """The problems of kernels that take taps along one axis alone."""
+    """The problems of kernels that need taps along one axis only."""
     placed = LineGeometry.of(geometry)
     if isinstance(placed, str) or reductions is not NO_REDUCTIONS:
         return ()
@@ -71,7 +71,7 @@ def _line_problems(geometry: DepthwiseGeometry, reductions: EpilogueReductions) 
 
 
 def _grid_problem(geometry: DepthwiseGeometry, reductions: EpilogueReductions, arch: ArchSpec) -> Problem | str:
-    """The problem of the kernels that walk along planes or down the rows, or why there are none."""
+    """The problem of the kernels that walk along planes or down the rows, or why there is none."""
     is_filter = isinstance(geometry.operation, ConvolutionBackwardFilter)
     walk = PlaneFilterGradient(geometry.along_columns) if is_filter else PlaneCorrelation(geometry.along_columns)
     can_walk = reductions is NO_REDUCTIONS and not walk.refuse()
@@ -86,7 +86,9 @@ def _grid_problem(geometry: DepthwiseGeometry, reductions: EpilogueReductions, a
 
 
 def _may_walk_along_images(geometry: DepthwiseGeometry) -> bool:
-    """Whether images are many and small, of filter gradients without strides or data gradients with them (measured)."""
+    """Whether images are many and small, in a filter gradient without strides or a data gradient with strides
+    (measured).
+    """
     has_strides = any(axis.stride > 1 for axis in geometry.axes)
     directed = ConvolutionBackwardData if has_strides else ConvolutionBackwardFilter
     is_small = prod(axis.response for axis in geometry.axes) <= _MOST_POSITIONS
@@ -94,7 +96,7 @@ def _may_walk_along_images(geometry: DepthwiseGeometry) -> bool:
 
 
 def _estimated_s(problem: Problem, arch: ArchSpec) -> float:
-    """Estimated seconds of the fastest tile."""
+    """Estimated seconds with the fastest tile."""
     planner = PLANNERS[type(problem)]
     seconds: float = planner.estimated_s(problem, planner.best_tile(problem, arch), arch)
     return seconds

@@ -6,32 +6,32 @@
 //
 // Layouts: any strides. Neighbouring threads own neighbouring channels, or, with COLUMNS_FIRST, neighbouring strips.
 // Thread: CHANNELS neighbouring channels of STRIP neighbouring targets of a class along the columns. It walks down the
-// rows of one segment and keeps in registers its weights, the windows of PREFETCH source rows, which arrive while it
-// works, and the sums of the rows of targets that are not finished. A source row is read once and widened once; it adds
-// to every sum that needs it, then the oldest row of sums goes to the epilogue and the others move up.
+// rows of one segment. It keeps in registers its weights, the windows of PREFETCH source rows in flight, and the sums
+// of the rows of targets that are not finished. A source row is read once and widened once, and is added to every sum
+// that needs it; then the oldest row of sums goes to the epilogue and the others move up.
 // Block: THREADS such threads; blockIdx.x = block of threads * classes + class. Threads are numbered over
 // (image, plane, segment, strip, channels), or (image, channels, plane, segment, strip) with COLUMNS_FIRST.
-// Weights: with a WEIGHT_ORDER each thread loads its own, which follow each other in memory; otherwise the block copies
-// those of its groups of channels.
-// Shared memory (dynamic): copied weights as they lie in memory, each group's to an odd pitch, so that neighbouring
+// Weights: with a WEIGHT_ORDER each thread loads its own weights, which are contiguous in memory; otherwise the block
+// copies the weights of its groups of channels.
+// Shared memory (dynamic): copied weights in the order of memory, each group's to an odd pitch, so that neighbouring
 // threads read different banks: [weight_groups][filters, planes, rows, columns] of f32.
 // Launch: THREADS threads; it may be a dependent launch (dependent_launch.cuh).
 // Macros: X_TYPE W_TYPE CHANNELS STRIP PLANE_TAPS ROW_TAPS
-// COLUMN_TAPS (the most of any class) ROW_STEP COLUMN_STEP SOURCES CLASSES (of an axis, at most) IS_UNEVEN (classes
+// COLUMN_TAPS (the most of any class) ROW_STEP COLUMN_STEP SOURCES CLASSES (the most of any axis) IS_UNEVEN (classes
 // differ in their taps, by one) CLIP_FRONT CLIP_BACK (positions of a window that lie outside the source for all
-// threads) COLUMNS_FIRST RUN (columns that the epilogue gets at a time where CHANNELS is 1) PREFETCH UNROLL (steps of
-// the loop's body) THREADS WEIGHT_ORDER (1: a thread's weights are as its taps, -1: each filter's backwards, 0: copied)
-// WEIGHT_VECTOR (weights of one access) COLUMN_OPERATOR WHOLE_OPERATOR (of reductions of each channel and of everything
-// on the way, thread_reductions.cuh; NoOperator for none).
+// threads) COLUMNS_FIRST RUN (columns that the epilogue gets at a time if CHANNELS is 1) PREFETCH UNROLL (steps of
+// the loop's body) THREADS WEIGHT_ORDER (1: a thread's weights are in the order of its taps, -1: each filter's are
+// reversed, 0: copied) WEIGHT_VECTOR (weights of one access) COLUMN_OPERATOR WHOLE_OPERATOR (reductions of each channel
+// and of everything, thread_reductions.cuh; NoOperator for none).
 
 #include "include/ptx/dependent_launch.cuh"
 #include "depthwise.cuh"
 #include "thread_reductions.cuh"
 #include "generated.cuh"
 
-constexpr int RANK = Functor::RANK;  // n, c, planes where the tensors have them, rows, columns
+constexpr int RANK = Functor::RANK;  // n, c, planes if the tensors have them, rows, columns
 constexpr int SUBROWS = ROW_STEP * PLANE_TAPS * SOURCES;  // source rows of a step
-// The windows on their way have their names again after the loop's body: to move them would be to await them.
+// After the loop's body each window in flight must be in the same registers again: a move would wait for its load.
 static_assert(UNROLL * SUBROWS % PREFETCH == 0, "a whole number of rounds over the windows");
 static_assert(RUN == 1 || (CHANNELS == 1 && STRIP % RUN == 0), "a run of columns has one channel");
 
@@ -40,24 +40,24 @@ typedef ThreadReductions<CHANNELS, COLUMN_OPERATOR, WHOLE_OPERATOR> Reductions;
 struct Params : Reductions::Output {
   const X_TYPE* source;
   const W_TYPE* w;
-  i64 source_strides[5];  // of n, c, planes, rows, columns
-  i64 w_strides[4];       // of column, row and plane taps, filters
-  Digits<4> w_digits;     // the numbering of weights in the same order
+  i64 source_strides[5];  // strides of n, c, planes, rows, columns
+  i64 w_strides[4];  // strides of column, row and plane taps, filters
+  Digits<4> w_digits;  // the numbering of weights in the same order
   Divider group_weights;  // weights of a group
-  i32 weights;            // of all groups
-  i32 is_dense;           // whether memory has them in the numbering's order
+  i32 weights;  // weights of all groups
+  i32 is_dense;  // whether they are contiguous in the numbering's order
   Axis planes, rows, columns;
-  Divider classes;         // of all axes together
-  Divider class_radices[2];  // of columns and rows
+  Divider classes;  // classes of all axes together
+  Divider class_radices[2];  // classes of columns and of rows
   Digits<5> threads;       // the numbering of threads, the fastest first
   i32 thread_count;
   i32 segment;  // rows of targets that a thread finishes
-  i32 weight_groups;  // groups of CHANNELS that a block meets
+  i32 weight_groups;  // groups of CHANNELS in a block
   i32 fan;            // targets of one source channel
   Functor::Args epilogue;
 };
 
-// What a thread owns, in the numbering's units.
+// The digits of a thread's number.
 struct Place {
   u32 image, plane, segment, strip, group;
 
@@ -71,7 +71,7 @@ struct Place {
     image = digits[4];
   }
 
-  // Its index among those of the same channels.
+  // Index of the thread among those of the same channels.
   __device__ __forceinline__ u32 slice(const Params& p) const {
     const u32 strips = p.threads.radices[COLUMNS_FIRST ? 0 : 1].divisor;
     const u32 segments = p.threads.radices[COLUMNS_FIRST ? 1 : 2].divisor;
@@ -80,11 +80,11 @@ struct Place {
   }
 };
 
-// Copies the weights of the block's groups, widened; the first one is that of the block's first thread.
-// BATCH: loads on their way at a time; offset_of(number): where memory has a weight.
+// Copies the weights of the block's groups, widened; the first group is that of the block's first thread.
+// BATCH: loads in flight at a time. offset_of(number): a weight's offset in memory.
 template <int BATCH, class OffsetOf>
 __device__ __forceinline__ void copy_weights(const Params& p, u32 first_group, f32* to, OffsetOf offset_of) {
-  const u32 per_group = p.group_weights.divisor, gap = 1 - per_group % 2;  // to an odd pitch
+  const u32 per_group = p.group_weights.divisor, gap = 1 - per_group % 2;  // pads to an odd pitch
   const u32 first = first_group * per_group, count = p.weight_groups * per_group;
 #pragma unroll 1
   for (u32 begin = threadIdx.x; begin < count; begin += BATCH * THREADS) {
@@ -105,8 +105,8 @@ __device__ __forceinline__ void copy_weights(const Params& p, u32 first_group, f
 
 __device__ __forceinline__ void copy_weights(const Params& p, u32 first_group, f32* to) {
   if (p.is_dense) {
-    // All at a time: as many as a thread has of its own, whose registers are still free. A thread of one channel reads
-    // many rows ahead, for which it needs some of them.
+    // Loads all at once as many weights as a thread has of its own, whose registers are still free. A thread of one
+    // channel prefetches many rows, which need some of these registers.
     constexpr int OWN = SOURCES * PLANE_TAPS * ROW_TAPS * COLUMN_TAPS * CHANNELS;
     constexpr int AT_A_TIME = CHANNELS > 1 || OWN < 24 ? OWN : 24;
     copy_weights<AT_A_TIME>(p, first_group, to, [](u32 number) { return number; });
@@ -115,7 +115,7 @@ __device__ __forceinline__ void copy_weights(const Params& p, u32 first_group, f
   }
 }
 
-// The weights of a thread's channels, as they lie in memory.
+// The weights of a thread's channels, in the order of memory.
 struct OwnWeights {
   static constexpr int FILTER = PLANE_TAPS * ROW_TAPS * COLUMN_TAPS;
   W_TYPE values[CHANNELS * SOURCES * FILTER];
@@ -125,7 +125,7 @@ struct OwnWeights {
   }
 };
 
-// The thread's weights, from those of its group; 0 where its classes have no such tap.
+// The thread's weights, from those of its group; 0 if its classes lack a tap.
 template <int ROW_TAPS_, int COLUMN_TAPS_> struct Weights {
   f32 values[SOURCES * PLANE_TAPS][ROW_TAPS_][COLUMN_TAPS_][CHANNELS];
 
@@ -168,11 +168,11 @@ template <int ROW_TAPS_, int COLUMN_TAPS_> struct Weights {
   }
 };
 
-// Where a thread's targets lie.
+// Positions of a thread's targets.
 struct Targets {
-  Functor::Cursor first, next_row, next_column;  // of the first target; from one to the next
-  i64 along;                                     // the first one's coordinate along the epilogue's vector axis
-  i32 valid;                                     // columns of the strip, which may be more than STRIP
+  Functor::Cursor first, next_row, next_column;  // cursor of the first target; steps to the next
+  i64 along;  // the first target's coordinate along the epilogue's vector axis
+  i32 valid;  // columns from the strip's first one on that exist, possibly more than STRIP
 
   __device__ __forceinline__ Targets(const Params& p, const Place& place, const AxisClass& plane, const AxisClass& row,
                                      const AxisClass& column) {
@@ -192,11 +192,11 @@ struct Targets {
   }
 };
 
-// Sums of the rows of targets that are not finished: values[i] is row step - i.
+// Sums of the unfinished rows of targets: values[i] belongs to row step - i.
 template <int DEPTH> struct Sums {
   f32 values[DEPTH][STRIP][CHANNELS];
 
-  // Hands the oldest row to the epilogue, the first `valid` of its columns.
+  // Hands the first `valid` columns of the oldest row to the epilogue.
   __device__ __forceinline__ void finish(const Params& p, const Targets& targets, Functor::Cursor cursor,
                                          Reductions& reductions) const {
     if (targets.valid >= STRIP) {
@@ -206,7 +206,7 @@ template <int DEPTH> struct Sums {
     }
   }
 
-  // Adds a row of the source times the rows of a plane of the filter that meet it. phase: its place between targets.
+  // Adds a source row times the filter rows of one plane that read it. phase: the source row's position in the step.
   template <int WINDOW, int ROW_TAPS_, int COLUMN_TAPS_>
   __device__ __forceinline__ void add(const f32 (&x)[WINDOW][CHANNELS],
                                       const f32 (&w)[ROW_TAPS_][COLUMN_TAPS_][CHANNELS], int phase) {
@@ -227,7 +227,7 @@ template <int DEPTH> struct Sums {
     }
   }
 
-  // The next step: every row moves up, a new one begins.
+  // Goes to the next step: every row moves up, and a new one begins.
   __device__ __forceinline__ void advance() {
 #pragma unroll
     for (int i = DEPTH - 1; i >= 0; --i) {
@@ -261,7 +261,7 @@ template <int DEPTH> struct Sums {
   }
 };
 
-// The weights of the thread's group: its own where they lie together in memory, otherwise those that the block copies.
+// The weights of the thread's group: its own loads if they are contiguous in memory, otherwise the block's copies.
 template <int ROW_TAPS_, int COLUMN_TAPS_>
 __device__ __forceinline__ auto weights_of(const Params& p, u32 thread, const Place& place, const AxisClass& plane,
                                            const AxisClass& row, const AxisClass& column, f32* shared_weights) {
@@ -278,10 +278,10 @@ __device__ __forceinline__ auto weights_of(const Params& p, u32 thread, const Pl
   }
 }
 
-constexpr bool IS_PREDICATED = CHANNELS > 1;  // single elements of 16 bits take more instructions so
-constexpr bool IN_LINES = COLUMN_STEP > 1;    // measured: slower without strides, where rows are met again
+constexpr bool IS_PREDICATED = CHANNELS > 1;  // predicates on 16-bit elements cost more (measured)
+constexpr bool IN_LINES = COLUMN_STEP > 1;  // slower without strides, as rows are reread (measured)
 
-// Where a thread reads the source, from a step's rows on; nothing where it has no targets.
+// The reader of the source, from a step's rows on; it reads nothing if the thread has no targets.
 template <class Source>
 __device__ __forceinline__ Source source_of(const Params& p, const Place& place, const AxisClass& plane,
                                             const AxisClass& row, const AxisClass& column, i32 step,
@@ -296,11 +296,11 @@ __device__ __forceinline__ Source source_of(const Params& p, const Place& place,
   return source;
 }
 
-// The work of a thread of a block of the given classes; `thread` may be past the last one.
+// The work of a thread in a block of the given classes; `thread` may be past the last one.
 template <int ROW_TAPS_, int COLUMN_TAPS_>
 __device__ __forceinline__ void correlate(const Params& p, u32 thread, const AxisClass& plane, const AxisClass& row,
                                           const AxisClass& column, f32* shared_weights, Reductions& reductions) {
-  constexpr int DEPTH = (ROW_TAPS_ + ROW_STEP - 1) / ROW_STEP;  // rows of targets that a source row adds to
+  constexpr int DEPTH = (ROW_TAPS_ + ROW_STEP - 1) / ROW_STEP;  // rows of targets that a source row is added to
   constexpr int WINDOW = (STRIP - 1) * COLUMN_STEP + COLUMN_TAPS_ - CLIP_FRONT - CLIP_BACK;
   typedef RowReader<X_TYPE, WINDOW, CHANNELS, ROW_STEP, PLANE_TAPS, SOURCES, IS_PREDICATED, IN_LINES> Source;
 
@@ -308,13 +308,13 @@ __device__ __forceinline__ void correlate(const Params& p, u32 thread, const Axi
   const bool has_targets = thread < u32(p.thread_count) && i32(place.plane) < plane.count &&
                            i32(place.segment) * p.segment < row.count && i32(place.strip) * STRIP < column.count;
 
-  // The segment's targets; target k is finished by step k + DEPTH - 1. Steps outside the source add nothing.
+  // Targets of the segment; target k is finished by step k + DEPTH - 1. Steps outside the source add nothing.
   const i32 begin = place.segment * p.segment, end = min(begin + p.segment, row.count) + DEPTH - 1;
   const bool has_taps = plane.taps > 0 && row.taps > 0 && column.taps > 0;
   i32 step = max(begin, min(row.first_step, begin + DEPTH - 1));
   const i32 end_of_source = has_taps ? min(row.end_step, end) : step;
 
-  // The first rows, on their way while the weights arrive.
+  // The first rows are in flight while the weights arrive.
   Source source = source_of<Source>(p, place, plane, row, column, step, has_targets);
   wait_for_previous_kernel();
   allow_next_kernel();
@@ -355,7 +355,7 @@ __device__ __forceinline__ void correlate(const Params& p, u32 thread, const Axi
     }
   }
 
-  // Targets whose last sources lie outside the tensor.
+  // Finishes targets whose last sources lie outside the tensor.
 #pragma unroll 1
   while (step < end) finish_step();
 }
@@ -390,7 +390,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     correlate<ROW_TAPS, COLUMN_TAPS>(p, thread, plane, row, column, weights, reductions);
   }
 
-  // Stores what this thread has of the reductions' totals.
+  // Stores this thread's totals of the reductions.
   if constexpr (Reductions::Channels::EXISTS) {
     const Place place(p, thread);
     const u32 slice = place.slice(p) * p.classes.divisor + blockIdx.x - block * p.classes.divisor;

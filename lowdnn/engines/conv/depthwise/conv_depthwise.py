@@ -1,13 +1,15 @@
 """``conv_depthwise``: convolutions with one channel in each group, in three directions, summed in fp32.
 
 Forward pass, data gradient and filter gradient; 1 to 3 spatial axes, any strides, dilations, paddings and layouts,
-several filters for each channel, flipped filters; fp16, bf16 and fp32. Any pointwise epilogue, of which a value may be
-reduced on its way, for each channel and as a whole; not behind a filter gradient.
+several filters for each channel, flipped filters; fp16, bf16 and fp32. Any pointwise epilogue; one of its values may be
+reduced for each channel and as a whole, except in a filter gradient.
 Kernels: ``conv_depthwise.cu`` (forward pass and data gradient) and ``reduction/reduction_combine.cu``;
 ``conv_depthwise_filter.cu`` and ``conv_depthwise_filter_sum.cu`` (filter gradient, in shares that are added in a fixed
-order). Over planes without strides, for long filters of lines and for gradients of many small images that are faster
-walked along than each down its rows, ``conv_depthwise_planes.cu`` and ``conv_depthwise_filter_planes.cu`` in place of
-the first of each. With taps along one axis, where that is faster, ``conv_depthwise_lines.cu``, on tensor cores
+order).
+``conv_depthwise_planes.cu`` and ``conv_depthwise_filter_planes.cu`` replace the first of each over planes without
+strides, for long filters of lines, and for gradients of many small images that are faster walked along than down the
+rows of each.
+With taps along one axis, where that is faster: ``conv_depthwise_lines.cu``, on tensor cores
 ``conv_depthwise_lines_mma.cu``, and ``conv_depthwise_filter_lines.cu``.
 """
 
@@ -45,7 +47,7 @@ class ConvDepthwise(ProblemEngine[Problem]):
     limits = reduced(ConvolutionOperation)
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> Problem | Refusal:
-        """Refuses groups of several channels, other data types, and filters that do not fit registers."""
+        """Refuses groups of several channels, other data types, and filters that do not fit in registers."""
         matched = match_anchored_with_reductions(graph, ConvolutionOperation)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
@@ -62,19 +64,19 @@ class ConvDepthwise(ProblemEngine[Problem]):
         return problem
 
     def knobs_of(self, problem: Problem, arch: ArchSpec) -> tuple[Knob, ...]:
-        """What a thread works on: LOAD_SIZE channels, TILE_COLS columns, TILE_ROWS rows, STAGES rows read ahead.
+        """A thread's work: LOAD_SIZE channels, TILE_COLS columns, TILE_ROWS rows, STAGES rows read ahead.
 
-        BLOCK_SIZE of the forward pass and the data gradient; SPLIT_K_SLC of the filter gradient. Along planes
-        BLOCK_CHANNELS counts the words of channels of a block, BLOCK_ROWS and BLOCK_COLS its threads along rows and
-        columns, STAGES planes in shared memory; SPLIT_P_SLC parts of the planes. Along lines CHANNEL_LANES counts the
-        channels of a warp, BLOCK_COLS the threads (tensor cores: strips of targets) of a block along a line,
-        BLOCK_CHANNELS and BLOCK_BATCHES its rows of channels and of batches; TILEK of the filter gradient positions
-        of a thread, WARP_TILES the tiles of a warp's task on tensor cores.
+        BLOCK_SIZE: threads of the forward pass and the data gradient.  SPLIT_K_SLC: shares of the filter gradient.
+        Along planes, BLOCK_CHANNELS counts the words of channels of a block, BLOCK_ROWS and BLOCK_COLS its threads
+        along rows and columns, STAGES the planes in shared memory, SPLIT_P_SLC parts of the planes.
+        Along lines, CHANNEL_LANES counts the channels of a warp, BLOCK_COLS a block's threads along a line (on tensor
+        cores its strips of targets), BLOCK_CHANNELS and BLOCK_BATCHES its rows of channels and of batches, TILEK
+        positions of a thread of the filter gradient, WARP_TILES the tiles of a warp's task on tensor cores.
         """
         return knobs_of(problem, arch)
 
     def parts(self, problem: Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """One launch and one for each reduction, two for a filter gradient, none where the output is empty."""
+        """One launch and one for each reduction; two for a filter gradient; none if the output is empty."""
         tile = PLANNERS[type(problem)].tile_of(problem, chosen)
         if isinstance(tile, str):
             raise NotSupportedError(f"{self.name}.{tile}")
@@ -107,7 +109,7 @@ def _rows_parts(problem: Correlation, tile: RowsTile, arch: ArchSpec) -> PlanPar
 
 
 def _filter_parts(gradient: Gradient, tile: Any, arch: ArchSpec) -> PlanParts:
-    """Slices of sums, and their sum."""
+    """The launches that write slices of sums, and that add them."""
     planner, functor = PLANNERS[type(gradient)], filter_sum.functor_of(gradient.geometry)
     target, slices = dependent_target(arch), planner.slice_count(gradient, tile)
     product = planner.filter_kernel(gradient, tile, target), planner.filter_launch(gradient, tile, 0)

@@ -2,18 +2,18 @@
 //     slices[s, t, k] = sum over a share s of (n, o) of x[n, k / fan, position(o, t)] * dy[n, k, o]
 // the filter gradient of convolutions with one channel in each group, in shares that conv_depthwise_filter_sum adds up.
 // Positions are those of depthwise.cuh's residue classes of a forward pass; positions outside x and dy count as 0
-// and are multiplied as such: an infinity of x gives a NaN where it meets one.
+// and are multiplied: an infinity of x times such a 0 gives a NaN.
 //
 // Layouts: x and dy have any strides; slices [shares][plane, row, column taps][filters] of f32.
 // Thread: CHANNELS neighbouring filters, one tap along the planes, all taps along rows and columns, in registers. It
 // takes items one after the other: STRIP neighbouring columns of a class and a segment of the steps down the rows. In a
-// step one row of dy and ROW_STEP rows of x arrive; a row of x meets the last rows of dy, which stay in registers.
-// The rows of PREFETCH steps are on their way meanwhile.
+// step one row of dy and ROW_STEP rows of x arrive; a row of x is multiplied with the last rows of dy, which stay in
+// registers. The rows of PREFETCH further steps are in flight.
 // Block: LANES groups of filters side by side, THREADS / LANES slots that share the items; blockIdx.x = (share * plane
 // taps + plane tap) * channel blocks + channel block. At the end the slots are added pairwise, in a fixed order.
-// Shared memory (dynamic): [taps][CHANNELS][THREADS / 2] of f32, where there are several slots.
+// Shared memory (dynamic): [taps][CHANNELS][THREADS / 2] of f32 if there are several slots.
 // Launch: THREADS threads; it may be a dependent launch (dependent_launch.cuh).
-// Macros: X_TYPE DY_TYPE CHANNELS STRIP ROW_TAPS COLUMN_TAPS ROW_STEP COLUMN_STEP CLASSES (of an axis, at most)
+// Macros: X_TYPE DY_TYPE CHANNELS STRIP ROW_TAPS COLUMN_TAPS ROW_STEP COLUMN_STEP CLASSES (the most of any axis)
 // CLIP_FRONT CLIP_BACK (positions of a window that lie outside x for all threads) PREFETCH UNROLL (steps of the loop's
 // body) LANES THREADS.
 
@@ -21,8 +21,8 @@
 #include "depthwise.cuh"
 
 constexpr int SLOTS = THREADS / LANES;
-constexpr int DEPTH = (ROW_TAPS + ROW_STEP - 1) / ROW_STEP;  // rows of dy that a row of x meets
-// The windows on their way have their names again after the loop's body: to move them would be to await them.
+constexpr int DEPTH = (ROW_TAPS + ROW_STEP - 1) / ROW_STEP;  // rows of dy that a row of x is multiplied with
+// After the loop's body each window in flight must be in the same registers again: a move would wait for its load.
 static_assert(UNROLL % PREFETCH == 0, "a whole number of rounds over the windows");
 constexpr int WINDOW = (STRIP - 1) * COLUMN_STEP + COLUMN_TAPS - CLIP_FRONT - CLIP_BACK;
 
@@ -30,12 +30,12 @@ struct Params {
   const X_TYPE* x;
   const DY_TYPE* dy;
   f32* slices;
-  i64 x_strides[5], dy_strides[5];  // of n, c, planes, rows, columns
+  i64 x_strides[5], dy_strides[5];  // strides of n, c, planes, rows, columns
   i32 dy_extents[3];
   Axis planes, rows, columns;
   Digits<7> items;  // strip, segment, plane, image, classes of columns, rows, planes
   i32 item_count;
-  i32 segment;  // steps
+  i32 segment;  // in steps
   i32 filters, fan;
   Divider channel_blocks, plane_taps;
   i32 shares;
@@ -44,7 +44,7 @@ struct Params {
 struct Sums {
   f32 values[ROW_TAPS][COLUMN_TAPS][CHANNELS];
 
-  // Adds the products of a row of x, one of a step's, with the rows of dy that it meets.
+  // Adds the products of a row of x, one of a step's, with the last rows of dy.
   __device__ __forceinline__ void add(const f32 (&x)[WINDOW][CHANNELS], const f32 (&met)[DEPTH][STRIP][CHANNELS],
                                       int phase) {
 #pragma unroll
@@ -64,7 +64,7 @@ struct Sums {
     }
   }
 
-  // Adds up the slots of a block; those of slot 0 are the result.
+  // Adds up the slots of a block; slot 0 has the result.
   __device__ __forceinline__ void add_slots(f32* shared) {
     const u32 slot = threadIdx.x / LANES;
 #pragma unroll 1
@@ -92,7 +92,7 @@ struct Sums {
 typedef RowReader<X_TYPE, WINDOW, CHANNELS, ROW_STEP, 1, 1> XReader;
 typedef RowReader<DY_TYPE, STRIP, CHANNELS, 1, 1, 1> DyReader;
 
-// Adds the products of the steps from `begin` to `end`; x is read from the first one on, dy from DEPTH - 1 rows before.
+// Adds the products of the steps from `begin` to `end`; x is read from `begin` on, dy from DEPTH - 1 rows earlier.
 __device__ __forceinline__ void add_steps(XReader& x, DyReader& dy, i32 begin, i32 end, Sums& sums) {
   RowWindow<DY_TYPE, STRIP, CHANNELS> before[DEPTH], coming_dy[PREFETCH];
   RowWindow<X_TYPE, WINDOW, CHANNELS> coming_x[PREFETCH * ROW_STEP];
@@ -108,7 +108,7 @@ __device__ __forceinline__ void add_steps(XReader& x, DyReader& dy, i32 begin, i
       x.load(coming_x[i * ROW_STEP + phase], phase);
     }
   }
-  f32 met[DEPTH][STRIP][CHANNELS];  // dy's row step - i
+  f32 met[DEPTH][STRIP][CHANNELS];  // met[i] is dy's row step - i
 #pragma unroll
   for (int i = DEPTH - 2; i >= 0; --i) before[i].widen_to(met[i]);
 
@@ -155,7 +155,7 @@ __device__ __forceinline__ void add_item(const Params& p, u32 item, i32 plane_ta
   const bool exists = first_column < column.count && k < plane.count && u32(x_plane) < u32(p.planes.extent);
   if (!exists || begin >= end) return;
 
-  // x from the segment's first step on; dy from DEPTH - 1 rows before it.
+  // x from the segment's first step on; dy from DEPTH - 1 rows earlier.
   XReader x(
       p.x + digits[3] * p.x_strides[0] + filter / p.fan * p.x_strides[1], p.x_strides);
   x.set_planes(x_plane, 1, p.planes.extent, 1);
@@ -190,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   sums.add_slots(reinterpret_cast<f32*>(shared));
   if (slot > 0 || filter >= p.filters) return;
 
-  // A flipped filter's taps lie the other way round.
+  // The taps of a flipped filter are stored in reverse.
   const i32 plane = p.planes.classes[0].tap + i32(plane_tap) * p.planes.tap_step;
   f32* const slice = p.slices + (i64(share) * p.plane_taps.divisor + plane) * (ROW_TAPS * COLUMN_TAPS) * p.filters;
 #pragma unroll

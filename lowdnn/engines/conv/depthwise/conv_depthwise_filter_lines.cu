@@ -4,16 +4,16 @@
 // axis, in shares that conv_depthwise_filter_sum adds up. Positions and taps are those of depthwise.cuh's residue
 // classes; positions outside x count as 0.
 //
-// Layouts: neighbouring channels of x and dy in neighbouring threads (LANES > 1), or neighbouring positions (LANES 1);
-// otherwise any strides; slices [shares][taps][filters] of f32.
+// Layouts: neighbouring threads have neighbouring channels of x and dy (LANES > 1), or neighbouring positions (LANES
+// 1); otherwise any strides; slices [shares][taps][filters] of f32.
 // Thread: STRIP neighbouring taps of one phase, whose sums it keeps in registers, and p.segment neighbouring positions
 // of dy. It slides a window of registers along x, four positions of x and of dy at a time.
 // Block: LANES channels, or those of its rows, and one phase: the taps phase, phase + step, ... It takes every
-// p.shares-th item: a class, a tile of the line, a block of batches; blockIdx.x = (phase, block of channels, share), the
-// first one fastest. At the end the sums of the same taps and channel are added in a fixed order.
+// p.shares-th item: a class, a tile of the line, a block of batches; blockIdx.x = (phase, block of channels, share),
+// the first one fastest. At the end the sums of the same taps and channel are added in a fixed order.
 // Shared memory (dynamic): rows of x and of dy (depthwise_lines.cuh), later the sums [units][STRIP, LANES], or
 // [units][STRIP] to an odd pitch, of f32; the rows' offsets in x and dy, of i64.
-// Launch: at most 320 threads, whole warps, of which the last ones may have no work; it may be a dependent launch
+// Launch: at most 320 threads, whole warps, the last of which may have no work; it may be a dependent launch
 // (dependent_launch.cuh).
 // Macros: X_TYPE DY_TYPE LANES STRIP X_VECTOR DY_VECTOR (elements of one access) CLASSES (at most).
 
@@ -21,7 +21,7 @@
 #include "depthwise_lines.cuh"
 
 constexpr int MAX_THREADS = 320;
-constexpr int SUMS_PITCH = LANES > 1 ? STRIP * LANES : STRIP + 1;  // of a unit
+constexpr int SUMS_PITCH = LANES > 1 ? STRIP * LANES : STRIP + 1;  // pitch of a unit's sums
 
 struct Params {
   const X_TYPE* x;
@@ -32,18 +32,18 @@ struct Params {
   Rows rows;
   StagedRows<X_VECTOR, X_TYPE> x_staged;
   StagedRows<DY_VECTOR, DY_TYPE> dy_staged;
-  i32 dy_place, offsets_place;  // in shared memory, in units of f32
-  i32 taps;                     // of a filter
+  i32 dy_place, offsets_place;  // offsets in shared memory, in units of f32
+  i32 taps;  // taps of a filter
   i32 segment;
-  Divider segments;  // of a row
-  Divider units;     // segments of all rows: threads with the same taps
-  i32 strips;        // of taps
+  Divider segments;  // segments of a row
+  Divider units;  // segments of all rows: threads with the same taps
+  i32 strips;  // strips of taps
   Digits<3> blocks;
   Digits<3> items;
   i32 item_count, shares;
 };
 
-// The next item's rows to shared memory. Returns how far behind the first sample lies the one that tap 0 meets.
+// Copies the next item's rows to shared memory. Returns the distance from the first sample to the one that tap 0 reads.
 __device__ __forceinline__ i32 stage(const Params& p, i32 item, i32 phase, i32 first_channel, f32* x, i64* offsets) {
   u32 digits[3];
   p.items.split(item, digits);
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) KERNEL_NAME(const _
   wait_for_previous_kernel();
   allow_next_kernel();
 
-  // The thread's taps, row and segment; one past the last has none and works beside unit 0, for nothing.
+  // The thread's taps, row and segment; a thread past the last one idles on unit 0's data.
   const u32 lane = threadIdx.x % LANES, number = threadIdx.x / LANES, units = p.units.divisor;
   const u32 strip = p.units.divide(number), unit = strip < u32(p.strips) ? number - strip * units : 0;
   const u32 row = p.segments.divide(unit), begin = (unit - row * p.segments.divisor) * p.segment;
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2) KERNEL_NAME(const _
     __syncthreads();
   }
 
-  // Adds up the units of each tap and channel; of the first ones, `shift` taps are none.
+  // Adds up the units of each tap and channel; the first `shift` of them are no taps.
   if (strip < u32(p.strips)) {
 #pragma unroll
     for (int o = 0; o < STRIP; ++o) x[number * SUMS_PITCH + o * LANES + lane] = sums[o];

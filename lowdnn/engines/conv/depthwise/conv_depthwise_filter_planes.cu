@@ -6,18 +6,17 @@
 // Layouts: neighbouring channels of x and dy in words of 4 bytes, otherwise any strides; slices [shares][plane, row,
 // column taps][filters] of f32.
 // Thread: the channels of a word, all taps, whose sums it keeps in registers, and ROWS x COLUMNS neighbouring positions
-// of each plane of dy. It walks along the planes of x: each plane of x and dy is read from memory once by the block; a
-// plane of dy is widened once and stays in registers until the last of the planes of x has met it.
-// Block: LANES words of channels, p.units such threads' positions, and every p.shares-th image; blockIdx.x = (share,
-// tile of rows, tile of columns, block of channels), the last one fastest. At the end the threads of the same channels
-// are added pairwise, in a fixed order.
+// of each plane of dy. It walks along the planes of x: the block reads each plane of x and dy from memory once; a plane
+// of dy is widened once and stays in registers until the last of its planes of x has been multiplied with it.
+// Block: LANES words of channels, the positions of p.units such threads, and every p.shares-th image; blockIdx.x =
+// (share, tile of rows, tile of columns, block of channels), the last one fastest. At the end the threads of the same
+// channels are added pairwise, in a fixed order.
 // Shared memory (dynamic): the planes of x, those of dy (depthwise_planes.cuh); at the end [taps][half the
 // units][LANES] of f32.
-// Launch: THREADS threads, of which the last ones may have no work; it may be a dependent launch
-// (dependent_launch.cuh).
-// Macros: X_TYPE DY_TYPE ROWS COLUMNS PLANE_TAPS ROW_TAPS COLUMN_TAPS ROW_STEP COLUMN_STEP STAGES (planes of x
-// and of dy in shared memory) X_COPIES X_COPY_BYTES X_IS_DENSE DY_COPIES DY_COPY_BYTES DY_IS_DENSE and those of
-// depthwise_planes.cuh and CLASSES of depthwise.cuh.
+// Launch: THREADS threads, the last of which may have no work; it may be a dependent launch (dependent_launch.cuh).
+// Macros: X_TYPE DY_TYPE ROWS COLUMNS PLANE_TAPS ROW_TAPS COLUMN_TAPS ROW_STEP COLUMN_STEP STAGES (planes of x and of
+// dy in shared memory) X_COPIES X_COPY_BYTES X_IS_DENSE DY_COPIES DY_COPY_BYTES DY_IS_DENSE, those of
+// depthwise_planes.cuh, and CLASSES of depthwise.cuh.
 
 #include "include/ptx/dependent_launch.cuh"
 #include "depthwise_planes.cuh"
@@ -32,21 +31,21 @@ struct Params {
   const X_TYPE* x;
   const DY_TYPE* dy;
   f32* slices;
-  i64 x_strides[2], dy_strides[2];  // of images and planes
+  i64 x_strides[2], dy_strides[2];  // strides of images and planes
   i32 x_planes, dy_planes, padding;
-  i32 steps;         // of an image: from the plane of x that meets dy's first one with tap 0 on
-  i32 x_first[2];    // the row and column of x that dy's first ones meet with tap 0
+  i32 steps;  // steps of an image, from the plane of x that tap 0 reads for dy's first plane on
+  i32 x_first[2];  // the row and column of x that tap 0 reads for dy's first ones
   i32 x_box_steps[2];  // rows and columns of x from one block's to the next
   XPlanes::Box x_box;
   DyPlanes::Box dy_box;
-  i32 tap_first[3], tap_steps[3];  // where the filter has tap 0 of planes, rows and columns, and the next one
+  i32 tap_first[3], tap_steps[3];  // the filter's tap 0 of planes, rows and columns, and the step to the next tap
   Divider unit_columns;
   i32 units;
   i32 images, shares;
   Digits<4> blocks;
 };
 
-// The next step of the walk over a share's images whose planes are not on their way.
+// The next step of the walk over a share's images whose planes are not in flight.
 struct Coming {
   i32 image, step;
 
@@ -61,7 +60,7 @@ struct Coming {
   }
 };
 
-// A thread's positions of a plane of dy.
+// A thread's positions in a plane of dy.
 struct Response {
   f32 values[ROWS][COLUMNS][CHANNELS];
 
@@ -75,8 +74,8 @@ struct Sums {
   f32 values[PLANE_TAPS][ROW_TAPS][COLUMN_TAPS][CHANNELS];
   static constexpr int COUNT = PLANE_TAPS * ROW_TAPS * COLUMN_TAPS * CHANNELS;
 
-  // Adds the products of a plane of x, at `window` in shared memory, with the planes of dy that it meets; the newest
-  // one, which meets tap 0, is met[newest]. first_row, rows: of the window in the plane, and how many that has.
+  // Adds the products of a plane of x, at `window` in shared memory, with the planes of dy in registers; the newest
+  // one, for tap 0, is met[newest]. first_row: the window's first row in the plane. rows: rows of the plane.
   __device__ __forceinline__ void add(const Response (&met)[PLANE_TAPS], int newest, u32 window, u32 row_pitch,
                                       i32 first_row, i32 rows) {
 #pragma unroll
@@ -116,7 +115,7 @@ struct Sums {
   }
 };
 
-// Adds up the units of a block; the sums of unit 0 are the result. shared: what stages no longer need.
+// Adds up the units of a block; unit 0 has the result. shared: memory that the stages no longer need.
 __device__ __forceinline__ void add_units(const Params& p, unsigned char* shared, Sums& sums) {
   const u32 lane = threadIdx.x % LANES, number = threadIdx.x / LANES;
   const u32 words = p.units / 2 * LANES;
@@ -166,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
 #pragma unroll
   for (int stage = 0; stage < STAGES - 1; ++stage) coming.copy(p, x_planes, dy_planes, stage);
 
-  // The thread's positions and window; one past the last unit works beside the first one, for nothing.
+  // The thread's positions and window; a thread past the last unit idles on unit 0's data.
   const u32 lane = threadIdx.x % LANES, number = threadIdx.x / LANES, unit = number < u32(p.units) ? number : 0;
   const i32 unit_row = p.unit_columns.divide(unit), unit_column = unit - unit_row * p.unit_columns.divisor;
   const i32 window_row = box_row + unit_row * (ROWS * ROW_STEP);

@@ -1,8 +1,8 @@
 // conv_depthwise_filter_sum: dw[k, t] = epilogue(sum over s of slices[s, t, k]).
 //
 // Layouts: slices [shares][taps][filters] of f32, taps over planes, rows and columns; dw has any strides.
-// Block: COLUMNS neighbouring elements (t, k); PARTS threads for each add every PARTS-th slice, then the parts are
-// added in ascending order, so that equal inputs give equal bits.
+// Block: COLUMNS neighbouring elements (t, k) with PARTS threads each. Each thread adds every PARTS-th slice, then the
+// parts are added in ascending order, so that equal inputs give equal bits.
 // Launch: COLUMNS * PARTS threads; ceil(taps * filters / COLUMNS) blocks; it may be a dependent launch
 // (dependent_launch.cuh).
 // Macros: COLUMNS PARTS.
@@ -15,7 +15,7 @@ constexpr int RANK = Functor::RANK;  // k, c, taps
 
 struct Params {
   const f32* slices;
-  i32 shares, elements;  // of a slice
+  i32 shares, elements;  // elements of a slice
   Divider filters;
   Divider taps[RANK - 2];
   Functor::Args epilogue;

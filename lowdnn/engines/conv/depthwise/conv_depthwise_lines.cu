@@ -4,16 +4,16 @@
 // in each group, one filter for each channel and taps along one axis. Positions and taps are those of depthwise.cuh's
 // residue classes; positions outside the source count as 0.
 //
-// Layouts: neighbouring channels of the source in neighbouring threads (LANES > 1), or neighbouring positions (LANES
+// Layouts: neighbouring threads have neighbouring channels of the source (LANES > 1), or neighbouring positions (LANES
 // 1); otherwise any strides.
 // Thread: STRIP neighbouring targets of a class. The source lies in shared memory as f32; the thread slides a window of
-// registers along it, a chunk of four samples and four weights at a time. Every phase of the class's step is a line of
-// its own: the samples that taps phase, phase + step, ... meet.
-// Block: LANES channels, or those of its rows, of so many batches; p.strips such threads along a line; blockIdx.x as
-// depthwise_line_targets.cuh has it. At the end the sums go through shared memory to the epilogue.
+// registers along it, a chunk of four samples and four weights at a time. Every phase of the class's step is a separate
+// line: the samples that taps phase, phase + step, ... read.
+// Block: LANES channels, or those of its rows, of several batches; p.strips such threads along a line; blockIdx.x as in
+// depthwise_line_targets.cuh. At the end the sums go through shared memory to the epilogue.
 // Shared memory (dynamic): rows of samples (depthwise_lines.cuh), later of sums; weights [rows' channels][pitch], or
 // [taps][LANES], of f32; the rows' offsets in the source, of i64.
-// Launch: at most 320 threads, whole warps, of which the last ones may have no targets; it may be a dependent launch
+// Launch: at most 320 threads, whole warps, the last of which may have no targets; it may be a dependent launch
 // (dependent_launch.cuh).
 // Macros: X_TYPE W_TYPE LANES STRIP VECTOR (elements of the source in one access) RUN CLASSES (at most).
 
@@ -21,22 +21,22 @@
 #include "depthwise_line_targets.cuh"
 
 constexpr int MAX_THREADS = 320;
-constexpr int MIN_BLOCKS = STRIP > 20 ? 2 : 3;  // of a multiprocessor: as many as leave a thread its registers
+constexpr int MIN_BLOCKS = STRIP > 20 ? 2 : 3;  // blocks on a multiprocessor, as many as registers allow
 
 struct Params {
   const X_TYPE* source;
   const W_TYPE* w;
-  i64 w_strides[2];  // of filters and taps
+  i64 w_strides[2];  // strides of filters and taps
   Lines lines;
   StagedRows<VECTOR, X_TYPE> staged;
-  Divider strips;                    // of a row
-  i32 weights_pitch;                 // of a channel's weights
-  i32 weights_place, offsets_place;  // in shared memory, in units of f32
+  Divider strips;  // strips of a row
+  i32 weights_pitch;  // words from one channel's weights to the next
+  i32 weights_place, offsets_place;  // offsets in shared memory, in units of f32
   LineTargets line;
 };
 
-// Weights of the block's channels for the taps phase, phase + step, ..., of which there are `taps`; the first one at
-// `shift`.
+// Copies the weights of the block's channels for the taps phase, phase + step, ..., `taps` of them, from index `shift`
+// on.
 __device__ __forceinline__ void copy_weights(const Params& p, const BlockTargets& block, i32 phase, i32 taps, i32 shift,
                                              f32* to) {
   const Axis& axis = p.line.axis;
@@ -66,14 +66,15 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, MIN_BLOCKS) KERNEL_NAM
   wait_for_previous_kernel();
   allow_next_kernel();
 
-  // The thread's strip; one past the last row works beside row 0, for nothing.
+  // The thread's strip; a thread past the last row idles on row 0's data.
   const u32 lane = threadIdx.x % LANES, unit = threadIdx.x / LANES, unit_row = p.strips.divide(unit);
   const i32 strip = unit - unit_row * p.strips.divisor;
   const u32 row = unit_row < u32(rows) ? unit_row : 0;
   f32 sums[STRIP] = {};
 #pragma unroll 1
   for (i32 phase = 0; phase < min(step, block.one.taps); ++phase) {
-    // The phase's samples and weights. Accesses begin at whole vectors: the samples that taps meet lie so far behind.
+    // The phase's samples and weights. Accesses begin at whole vectors, so tap 0's samples may lie behind the first
+    // one.
     const i32 taps = (block.one.taps - phase + step - 1) / step;
     const i32 first = block.one.source + (block.first * step + phase) * axis.spacing;
     const i32 behind = LANES > 1 ? 0 : first & (VECTOR - 1), shift = behind % CHUNK;
@@ -96,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, MIN_BLOCKS) KERNEL_NAM
     if (rest > 0) add_part(sums, x + chunks * (CHUNK * LANES), w + chunks * (CHUNK * LANES), 0, rest);
   }
 
-  // The sums, in the order of memory.
+  // Writes the sums in the order of memory.
   __syncthreads();
   if (unit_row < u32(rows)) write_samples(samples + unit * (STRIP * LANES) + lane, sums);
   __syncthreads();

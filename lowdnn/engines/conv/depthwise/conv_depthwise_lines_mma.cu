@@ -3,16 +3,16 @@
 // as conv_depthwise_lines, on tensor cores: for operands of one type of 16 bits, summed in f32.
 //
 // Eight neighbouring targets of a channel are a row of the product of samples and a band of weights:
-//     sums[s, o] = sum over k of samples[8 * s * step + k] * band[k, o],   band[k, o] = w[k - o * step - behind],
-// s a strip of eight targets, `behind` how far the sample that tap 0 meets lies behind the first one, band 0 outside the
-// filter. Where a sample or a weight is not finite, a 0 of the band may make a NaN of a sum that does not meet it: sums
-// that are NaN are worked out again, tap by tap.
+// sums[s, o] = sum over k of samples[8 * s * step + k] * band[k, o],   band[k, o] = w[k - o * step - behind],
+// where s is a strip of eight targets, `behind` the distance from the first sample to the one that tap 0 reads, and the
+// band is 0 outside the filter. If a sample or a weight is not finite, a 0 of the band may make a NaN of a sum that
+// does not read it: sums that are NaN are computed again, tap by tap.
 //
 // Layouts: neighbouring channels of the source (LANES > 1), or neighbouring positions (LANES 1); otherwise any strides.
-// Warp: tasks of TILES x 16 strips of a line. Block: LANES channels, or those of its rows, of so many batches;
-// blockIdx.x as depthwise_line_targets.cuh has it.
+// Warp: tasks of TILES x 16 strips of a line. Block: LANES channels, or those of its rows, of several batches;
+// blockIdx.x as in depthwise_line_targets.cuh.
 // Shared memory (dynamic): lines of samples [batch][channel][pitch] of 16 bits; weights [channel][pitch] of 16 bits
-// between zeros; the sums as the epilogue takes them, of f32; the rows' offsets in the source, of i64.
+// between zeros; the sums in the epilogue's order, of f32; the rows' offsets in the source, of i64.
 // Launch: THREADS threads; it may be a dependent launch (dependent_launch.cuh).
 // Macros: X_TYPE LANES VECTOR (elements of the source in one access) RUN CLASSES (at most) TILES THREADS.
 
@@ -24,20 +24,20 @@
 #include "include/ptx/shared_memory.cuh"
 
 constexpr int STRIP = 8, M = 16, K = 16;
-constexpr int SUMS_PITCH = LANES > 1 ? LANES + 1 : 1;  // from one target to the next
-constexpr int SKEW = 16;  // elements between groups of 8 lanes, so that these are written to banks of their own
+constexpr int SUMS_PITCH = LANES > 1 ? LANES + 1 : 1;  // words from one target to the next
+constexpr int SKEW = 16;  // elements that separate groups of 8 lanes, so that these write to different banks
 
 struct Params {
   const X_TYPE* source;
   const X_TYPE* w;
-  i64 w_strides[2];  // of filters and taps
+  i64 w_strides[2];  // strides of filters and taps
   Lines lines;
-  i32 batch_pitch, line_pitch;  // of the samples, in elements
-  i32 weights_pitch, zeros;     // of a channel's weights; zeros in front of them
-  i32 depth;                    // steps of K samples
+  i32 batch_pitch, line_pitch;  // pitches of the samples, in elements
+  i32 weights_pitch, zeros;  // elements of a channel's weights; zeros in front of them
+  i32 depth;  // steps of K samples
   Digits<3> task_radices;       // groups of TILES tiles of a line, channels, batches
   i32 tasks;
-  i32 weights_place, sums_place, offsets_place;  // in shared memory, in units of f32
+  i32 weights_place, sums_place, offsets_place;  // offsets in shared memory, in units of f32
   LineTargets line;
 };
 
@@ -45,8 +45,8 @@ __device__ __forceinline__ u32 line_place(const Params& p, u32 batch, u32 channe
   return batch * p.batch_pitch + channel * p.line_pitch + (LANES > 1 ? channel / 8 * SKEW : 0);
 }
 
-// The copy of the block's samples, from position `first` on, as they lie in memory; of LANES channels, those of two
-// positions are words. Samples outside the lines are 0. WORKERS threads copy a row, vector by vector.
+// The copy of the block's samples, from position `first` on, unconverted; with LANES channels, words hold two
+// positions. Samples outside the lines are 0. WORKERS threads copy a row, vector by vector.
 struct Copy {
   static constexpr bool IS_ASYNC = LANES == 1 && VECTOR > 1;
   static constexpr int POSITIONS = LANES > 1 ? 2 : 1, AT_A_TIME = 4;
@@ -57,7 +57,7 @@ struct Copy {
   const Params& p;
   const i64* offsets;
   i32 first, rows, samples;
-  u32 lane, sample;  // of the worker's first vector
+  u32 lane, sample;  // those of the worker's first vector
   bool has_lane;
   X_TYPE* to;
 
@@ -70,7 +70,7 @@ struct Copy {
     has_lane = i32(lane) < p.line.rows.channel_count - block.first_channel;
   }
 
-  // Where the copies are asynchronous, this only puts them on their way.
+  // Asynchronous copies are only started.
   __device__ __forceinline__ void copy() const {
 #pragma unroll 1
     for (i32 row = threadIdx.x / WORKERS; row < rows; row += THREADS / WORKERS) {
@@ -141,16 +141,16 @@ __device__ __forceinline__ void copy_weights(const Params& p, const BlockTargets
   }
 }
 
-// Two neighbouring elements of the band's column.
+// Two neighbouring elements of a column of the band.
 __device__ __forceinline__ u32 band_pair(const X_TYPE* weights) {
   const Vector<X_TYPE, 2> pair = {weights[0], weights[1]};
   return *reinterpret_cast<const u32*>(&pair);
 }
 
-// Also of sums of infinities, for which it does not matter: they are worked out again to the same.
+// It also catches sums that are rightly NaN, from infinities of both signs: computed again they stay NaN.
 __device__ __forceinline__ bool is_nan(f32 x) { return x != x; }
 
-// The sum of a target whose samples begin at x.
+// The sum of the target whose samples begin at x.
 __device__ __forceinline__ f32 sum_by_taps(const X_TYPE* x, const X_TYPE* weights, i32 taps) {
   f32 sum = 0.0f;
 #pragma unroll 1
@@ -158,13 +158,13 @@ __device__ __forceinline__ f32 sum_by_taps(const X_TYPE* x, const X_TYPE* weight
   return sum;
 }
 
-// The sums of two neighbouring targets; step: samples from the one's first sample to the other's.
+// The sums of two neighbouring targets; step: samples from the first target's to the second's.
 __device__ __forceinline__ void sum_pair(const X_TYPE* x, const X_TYPE* weights, i32 step, i32 taps, f32 (&pair)[2]) {
   pair[0] = sum_by_taps(x, weights, taps);
   pair[1] = sum_by_taps(x + step, weights, taps);
 }
 
-// Two neighbouring targets to shared memory.
+// Writes two neighbouring targets to shared memory.
 __device__ __forceinline__ void write_pair(f32* to, const f32 (&pair)[2]) {
   if constexpr (LANES > 1) {
     to[0] = pair[0], to[SUMS_PITCH] = pair[1];
@@ -173,7 +173,7 @@ __device__ __forceinline__ void write_pair(f32* to, const f32 (&pair)[2]) {
   }
 }
 
-// Shared addresses of the lane's rows of the operand in each tile; past the last strip, that of the last one.
+// Shared-memory addresses of the lane's rows of the operand in each tile; rows past the last strip get its address.
 __device__ __forceinline__ void rows_of_tiles(const X_TYPE* line, i32 first_strip, i32 strips, i32 strip_samples,
                                               u32 (&rows_at)[TILES]) {
   const u32 lane = threadIdx.x % WARP_SIZE;
@@ -184,7 +184,7 @@ __device__ __forceinline__ void rows_of_tiles(const X_TYPE* line, i32 first_stri
   }
 }
 
-// Adds the products of K samples of each tile with the band, and moves on to the next ones.
+// Adds the products of K samples of each tile with the band, and moves on to the next samples.
 __device__ __forceinline__ void multiply(f32 (&d)[TILES][4], u32 (&rows_at)[TILES], u32 b0, u32 b1) {
 #pragma unroll
   for (int i = 0; i < TILES; ++i) {
@@ -238,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS) KERNEL_NAM
       band += K;
     }
 
-    // The lane's sums: of strips g and g + 8, targets 2t and 2t + 1.
+    // The lane's sums: strips g and g + 8, targets 2t and 2t + 1.
     const i32 row = LANES > 1 ? place[2] : place[2] * rows.block_channels() + channel;
     f32* const to = sums + (row * p.line.targets + first_strip * STRIP + g * STRIP + 2 * t) * SUMS_PITCH +
                     (LANES > 1 ? channel : 0);

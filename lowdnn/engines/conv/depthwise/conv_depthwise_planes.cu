@@ -4,19 +4,18 @@
 // in each group and one filter for each channel, over planes with stride 1; positions outside the source count as 0.
 //
 // Layouts: neighbouring channels of the source in words of 4 bytes; otherwise any strides.
-// Thread: the channels of a word, ROWS x COLUMNS neighbouring targets of each plane. It keeps its weights in registers
-// and the sums of the PLANE_TAPS planes of targets that are not finished. It walks along the planes of the source: each
-// plane is read from memory once by the block and widened once by the thread, adds to every sum that needs it, then the
-// oldest plane of sums goes to the epilogue and the others move up.
-// Block: LANES words of channels, p.unit_rows x p.unit_columns such threads' targets; blockIdx.x = (image, segment of
-// planes, tile of rows, tile of columns, block of channels), the last one fastest.
+// Thread: the channels of a word, ROWS x COLUMNS neighbouring targets of each plane. It keeps in registers its weights
+// and the sums of the PLANE_TAPS unfinished planes of targets. It walks along the planes of the source: the block reads
+// each plane from memory once; the thread widens it once and adds it to every sum that needs it. Then the oldest plane
+// of sums goes to the epilogue and the others move up.
+// Block: LANES words of channels, the targets of p.unit_rows x p.unit_columns such threads; blockIdx.x = (image,
+// segment of planes, tile of rows, tile of columns, block of channels), the last one fastest.
 // Shared memory (dynamic): the planes of depthwise_planes.cuh, then weights [LANES][channels of a word, taps] of f32 to
 // an odd pitch, so that neighbouring threads read different banks.
-// Launch: THREADS threads, of which the last ones may have no targets; it may be a dependent launch
-// (dependent_launch.cuh).
+// Launch: THREADS threads, the last of which may have no targets; it may be a dependent launch (dependent_launch.cuh).
 // Macros: X_TYPE W_TYPE IMAGES_AS_PLANES (which have one tap) ROWS COLUMNS PLANE_TAPS ROW_TAPS COLUMN_TAPS ROW_STEP
-// COLUMN_STEP ROW_UP COLUMN_UP ROW_PHASE COLUMN_PHASE STAGES (planes in shared memory) COPIES COPY_BYTES IS_DENSE and
-// those of depthwise_planes.cuh and CLASSES of depthwise.cuh.
+// COLUMN_STEP ROW_UP COLUMN_UP ROW_PHASE COLUMN_PHASE STAGES (planes in shared memory) COPIES COPY_BYTES IS_DENSE,
+// those of depthwise_planes.cuh, and CLASSES of depthwise.cuh.
 
 #include "include/ptx/dependent_launch.cuh"
 #include "depthwise_planes.cuh"
@@ -33,21 +32,21 @@ typedef PlaneAxis<COLUMNS, COLUMN_TAPS, COLUMN_WINDOW, COLUMN_STEP, COLUMN_UP, C
 struct Params {
   const X_TYPE* source;
   const W_TYPE* w;
-  i64 image_stride, plane_stride;  // of the source
-  i32 planes;                      // of the source
-  i32 first[3];                    // the source's plane, row and column that target 0 meets first
-  i32 box_steps[2];                // rows and columns of the source from one block's to the next
+  i64 image_stride, plane_stride;  // strides of the source
+  i32 planes;  // planes of the source
+  i32 first[3];  // the source's plane, row and column that target 0 reads first
+  i32 box_steps[2];  // rows and columns of the source from one block's to the next
   Planes::Box box;
-  i64 w_first, w_strides[4];  // where tap 0 of filter 0 lies; of filters, planes, rows, columns
+  i64 w_first, w_strides[4];  // offset of tap 0 of filter 0; strides of filters, planes, rows, columns
   i32 target_extents[3];
   Divider unit_columns;
   i32 unit_rows;
-  i32 segment;  // planes of targets that a block finishes
+  i32 segment;  // planes of targets that a block computes
   Digits<5> blocks;
   Functor::Args epilogue;
 };
 
-// The block's weights, widened, to shared memory.
+// Copies the block's weights, widened, to shared memory.
 __device__ __forceinline__ void copy_weights(const Params& p, i32 first_channel, f32* to) {
 #pragma unroll 4
   for (u32 number = threadIdx.x; number < LANES * CHANNELS * TAPS; number += THREADS) {
@@ -72,11 +71,11 @@ struct Weights {
   }
 };
 
-// Where a thread's targets lie.
+// Positions of a thread's targets.
 struct Targets {
-  Functor::Cursor first, next_plane, next_row, next_column;  // of the first target; from one to the next
+  Functor::Cursor first, next_plane, next_row, next_column;  // cursor of the first target; steps to the next
   i32 channel;
-  i32 rows, columns;  // that exist; may be more than ROWS and COLUMNS
+  i32 rows, columns;  // those from the first target on that exist, possibly more than ROWS and COLUMNS
 
   __device__ __forceinline__ Targets(const Params& p, bool exists, i32 image, i32 channel_, i32 plane, i32 row,
                                      i32 column)
@@ -93,12 +92,12 @@ struct Targets {
   }
 };
 
-// Sums of the planes of targets that are not finished: values[i] is that which meets the walk's plane with tap i.
+// Sums of the unfinished planes of targets: values[i] is the plane whose tap i reads the walk's plane.
 struct Sums {
   f32 values[PLANE_TAPS][ROWS][COLUMNS][CHANNELS];
 
-  // Adds the products of a plane of the source; `window`: where the thread's lies in shared memory, `first_row` and
-  // `rows` in the plane: its first row and how many there are.
+  // Adds the products of a plane of the source. window: address of the thread's window in shared memory. first_row: its
+  // first row in the plane. rows: rows of the plane.
   __device__ __forceinline__ void add(const Weights& w, u32 window, u32 row_pitch, i32 first_row, i32 rows) {
 #pragma unroll
     for (int j = 0; j < RowAxis::WINDOW; ++j) {
@@ -116,7 +115,7 @@ struct Sums {
     }
   }
 
-  // Hands the oldest plane to the epilogue, as many of its rows and columns as there are.
+  // Hands the oldest plane to the epilogue, its rows and columns that exist.
   __device__ __forceinline__ void finish(const Params& p, const Targets& targets, const Functor::Cursor& first) const {
     if (targets.rows >= ROWS && targets.columns >= COLUMNS) {
       finish_targets<true>(p, targets, first);
@@ -131,7 +130,7 @@ struct Sums {
     move(cursor, targets.next_plane);
   }
 
-  // The next plane: every sum moves up, a new one begins.
+  // Goes to the next plane: every sum moves up, and a new one begins.
   __device__ __forceinline__ void advance() {
 #pragma unroll
     for (int s = PLANE_TAPS - 1; s >= 0; --s) {
@@ -186,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const i32 first_channel = i32(place[0]) * (LANES * CHANNELS), tile_column = place[1], tile_row = place[2];
   const i32 begin = i32(place[3]) * p.segment, end = min(begin + p.segment, p.target_extents[0]);
 
-  // The planes of the source that these meet, the first ones on their way.
+  // The planes of the source for these targets; the first ones are in flight.
   const i32 first_plane = p.first[0] + begin, end_plane = min(p.first[0] + end + PLANE_TAPS - 1, p.planes);
   const X_TYPE* const image = p.source + place[4] * p.image_stride;
   const i32 box_row = p.first[1] + tile_row * p.box_steps[0];
@@ -204,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   copy_weights(p, first_channel, shared_weights);
   __syncthreads();
 
-  // The thread's targets and its window; one past the last unit has none, and works beside the first one.
+  // The thread's targets and its window; a thread past the last unit idles on unit 0's data.
   const u32 lane = threadIdx.x % LANES, unit = threadIdx.x / LANES;
   const i32 unit_row = p.unit_columns.divide(unit), unit_column = unit - unit_row * p.unit_columns.divisor;
   const bool exists = unit_row < p.unit_rows;
@@ -235,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
     finish();
   }
 
-  // Targets whose last planes lie outside the source.
+  // Finishes targets whose last planes lie outside the source.
 #pragma unroll 1
   while (finished < end) finish();
 }

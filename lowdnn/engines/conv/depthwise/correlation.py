@@ -1,4 +1,4 @@
-"""Forward pass and data gradient of depthwise convolutions down the rows: the problem, and what a thread does."""
+"""Forward pass and data gradient of depthwise convolutions down the rows: the problem, and a thread's work."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ from lowdnn.engines.launch import bytes_of, ceil_div, moved_bytes
 #: Choices of the threads of a block.
 BLOCK_SIZES = (64, 128, 256)
 
-#: Registers that a thread's sums, weights and windows may take, so that ptxas needs no more than 255 of them.
+#: Most registers for a thread's sums, weights and windows, with which ptxas needs no more than 255.
 MAX_REGISTERS = 175
 _MAX_SHARED_BYTES = 48 << 10
 
-#: Weights that each thread loads for itself: bytes of an access, and accesses.
+#: Bytes of an access to weights that each thread loads for itself.
 _VECTOR_BYTES = 16
+#: Most accesses to such weights.
 _MAX_OWN_LOADS = 25
 
-#: Multiply-adds of an unrolled loop's body.
+#: Most multiply-adds of an unrolled loop's body.
 _MAX_UNROLLED = 1024
 
 
-#: Source rows of the loop's body, as the search takes them.
+#: Most source rows of the loop's body in the search.
 _MAX_BODY_ROWS = 20
 
 
@@ -47,7 +48,7 @@ _MAX_BODY_ROWS = 20
 class RowsTile:
     """A thread's work: neighbouring channels, columns of a strip, rows of a segment, source rows read ahead.
 
-    threads: of a block.
+    threads: threads of a block.
     """
 
     channels: int
@@ -59,12 +60,12 @@ class RowsTile:
 
 @dataclass(frozen=True)
 class Thread:
-    """What threads of so many channels and columns have in common, whatever their segments and rows ahead.
+    """The facts about threads with equally many channels and columns, independent of their segments and rows ahead.
 
-    lines: threads for one segment.  window: source positions of a row.  weights: of the channels.
+    lines: threads for one segment.  window: source positions of a row.  weights: weights of the channels.
     products: multiply-adds for one row of targets.
-    registers: of sums, weights and one widened window.  coming: of each row on its way.
-    step: one row of targets, without moves of sums, read one source row ahead.
+    registers: those of sums, weights and one widened window.  coming: those of each row in flight.
+    step: the costs of one row of targets, without moves of sums, read one source row ahead.
     """
 
     lines: int
@@ -78,18 +79,18 @@ class Thread:
 
 @dataclass(frozen=True)
 class Correlation(DataPass):
-    """Walking down the rows; and the reductions of a value of the epilogue on its way."""
+    """The walk down the rows, and the reductions of a value of the epilogue."""
 
     reductions: EpilogueReductions = NO_REDUCTIONS
 
     @property
     def sources(self) -> int:
-        """Channels of the source that add to one of the target."""
+        """Channels of the source that are summed into one channel of the target."""
         return self.geometry.multiplier if self.is_backward else 1
 
     @property
     def fan(self) -> int:
-        """Channels of the target that one of the source adds to."""
+        """Channels of the target that read one channel of the source."""
         return 1 if self.is_backward else self.geometry.multiplier
 
     @cached_property
@@ -103,13 +104,13 @@ class Correlation(DataPass):
 
     @cached_property
     def depth(self) -> int:
-        """Rows of targets that one row of sources adds to."""
+        """Rows of targets that one source row is added to."""
         rows = self.axes[1]
         return ceil_div(rows.taps, rows.step)
 
     @cached_property
     def tap_count(self) -> int:
-        """Taps of the greatest class, over all sources of a channel."""
+        """Taps of the largest class, over all sources of a channel."""
         return prod(axis.taps for axis in self.axes) * self.sources
 
     @cached_property
@@ -119,7 +120,7 @@ class Correlation(DataPass):
 
     @cached_property
     def segments(self) -> tuple[int, ...]:
-        """Choices of rows of targets."""
+        """Choices of the rows of targets in a segment."""
         count = self.axes[1].count
         return tuple(sorted({ceil_div(count, parts) for parts in (1, 2, 3, 4, 6, 8, 16, 32, 64)}))
 
@@ -148,7 +149,7 @@ class Correlation(DataPass):
 
     @cached_property
     def moved(self) -> tuple[int, int]:
-        """Bytes of the source, and of all that the epilogue reads and writes."""
+        """Bytes of the source, and of the tensors that the epilogue reads and writes."""
         return bytes_of((self.source,)), moved_bytes(self.geometry.dag)
 
     @cached_property
@@ -166,14 +167,14 @@ class Correlation(DataPass):
         return prefetch // gcd(prefetch, self.subrows)
 
     def thread(self, channels: int, strip: int) -> Thread:
-        """Worked out once."""
+        """The facts about such threads, computed once."""
         if (channels, strip) not in self._threads:
             self._threads[channels, strip] = self._thread(channels, strip)
         return self._threads[channels, strip]
 
     @cached_property
     def weight_order(self) -> int:
-        """1 or -1 where a thread's taps are whole filters, in the order of memory or backwards; 0 otherwise."""
+        """1 or -1 if a thread's taps are whole filters, in the order of memory or reversed; 0 otherwise."""
         w, filters, strides = self.geometry.operation.filter, self.weight_digits, self.weight_strides
         meets_all = self.class_count == 1 and all(
             axis.classes[0].taps == own.taps for axis, own in zip(self.axes, self.geometry.axes, strict=True)
@@ -183,12 +184,12 @@ class Correlation(DataPass):
         return next(iter(steps)) if is_whole and len(steps) == 1 and steps <= {1, -1} else 0
 
     def weight_vector(self, channels: int) -> int:
-        """Weights of one access of a thread's own: 1 if there are none."""
+        """Weights in one access of a thread that loads its own; 1 if it loads none."""
         w, own = self.geometry.operation.filter, channels * self.sources * self.filter_taps
         return gcd(own, min(_VECTOR_BYTES, w.alignment_bytes) // w.element_bytes)
 
     def loads_own(self, tile: RowsTile) -> bool:
-        """Whether each thread loads its own weights, as pays for few accesses."""
+        """Whether each thread loads its own weights, which pays for few accesses."""
         own = tile.channels * self.sources * self.filter_taps
         return self.weight_order != 0 and own // self.weight_vector(tile.channels) <= _MAX_OWN_LOADS
 
@@ -204,18 +205,18 @@ class Correlation(DataPass):
         return (*reversed(self.geometry.spatial_strides(w)), w.strides[0])
 
     def weights_bytes(self, tile: RowsTile) -> int:
-        """Bytes of shared memory: the groups' weights to odd pitches."""
+        """Bytes of shared memory for the groups' weights, at odd pitches."""
         if self.loads_own(tile):
             return 0
         return self.weight_groups(tile) * (self.thread(tile.channels, tile.strip).weights | 1) * 4
 
     def registers(self, tile: RowsTile) -> int:
-        """Roughly what a thread holds: sums, weights, one widened window and those on their way."""
+        """A thread's registers, roughly: sums, weights, one widened window and the windows in flight."""
         thread = self.thread(tile.channels, tile.strip)
         return thread.registers + thread.coming * tile.prefetch
 
     def fits(self, tile: RowsTile) -> bool:
-        """Whether registers, window, shared memory and the caches for instructions suffice."""
+        """Whether registers, window, shared memory and the instruction caches suffice."""
         thread = self.thread(tile.channels, tile.strip)
         return (
             self.fits_ahead(thread, tile.prefetch)
@@ -224,7 +225,7 @@ class Correlation(DataPass):
         )
 
     def fits_ahead(self, thread: Thread, prefetch: int) -> bool:
-        """Whether registers and the caches for instructions suffice for so many rows ahead."""
+        """Whether registers and the instruction caches suffice for ``prefetch`` rows ahead."""
         unrolled = self.unrolled(prefetch)
         fits_cache = unrolled == 1 or unrolled * thread.products <= _MAX_UNROLLED
         return fits_cache and thread.registers + thread.coming * prefetch <= MAX_REGISTERS
@@ -251,9 +252,9 @@ class Correlation(DataPass):
         positions, products = self.subrows * window, self.tap_count * channels * strip
         run = run_of(self, channels, strip)
         if self.columns_first:
-            apart, apart_written = strip * columns.step * columns.spacing, strip * columns.target_step
+            source_pitch, target_pitch = strip * columns.step * columns.spacing, strip * columns.target_step
         else:
-            apart = apart_written = channels
+            source_pitch = target_pitch = channels
         epilogue = strip * channels + 6 * (strip // run)
         widened = min(window, 4 * columns.taps) * channels
         groups, strips = self.target.dims[1] // channels, ceil_div(columns.count, strip)
@@ -266,16 +267,16 @@ class Correlation(DataPass):
             coming=window * ceil_div(channels * self.element_bytes, 4),
             step=Step(
                 instructions=row_instructions(positions, channels) + products + epilogue + ROWS.step_instructions,
-                sectors_read=positions * sectors(apart * self.element_bytes),
-                sectors_written=strip // run * sectors(apart_written * self.element_bytes),
+                sectors_read=positions * sectors(source_pitch * self.element_bytes),
+                sectors_written=strip // run * sectors(target_pitch * self.element_bytes),
                 steps_ahead=1 / self.subrows,
             ),
         )
 
     def weight_groups(self, tile: RowsTile) -> int:
-        """How many groups of channels the threads of a block may meet."""
-        apart = prod(self.digits(tile)[:3]) if self.columns_first else 1
-        return min(self.groups(tile), (tile.threads - 2) // apart + 2)
+        """The most groups of channels in a block."""
+        group_threads = prod(self.digits(tile)[:3]) if self.columns_first else 1
+        return min(self.groups(tile), (tile.threads - 2) // group_threads + 2)
 
     def block_count(self, tile: RowsTile) -> int:
         segments = ceil_div(self.axes[1].count, tile.segment)
@@ -283,7 +284,7 @@ class Correlation(DataPass):
         return ceil_div(threads, tile.threads) * self.class_count
 
     def reduction_slices(self, tile: RowsTile) -> ReductionSlices:
-        """A thread leaves totals of its channels, a warp one of everything."""
+        """The totals of the reductions: one of each channel from a thread, and one of everything from a warp."""
         return ReductionSlices(
             columns=prod(self.digits(tile)) // self.groups(tile) * self.class_count,
             whole=self.block_count(tile) * tile.threads // WARP_SIZE,
@@ -308,7 +309,7 @@ class Correlation(DataPass):
 
 
 def run_of(correlation: Correlation, channels: int, strip: int) -> int:
-    """Columns that the epilogue gets at a time: a power of two where targets are contiguous along them."""
+    """Columns that the epilogue gets at a time: a power of two if targets are contiguous along them."""
     columns = correlation.axes[2]
     if not correlation.columns_first or channels > 1 or columns.target_step > 1:
         return 1
@@ -316,5 +317,5 @@ def run_of(correlation: Correlation, channels: int, strip: int) -> int:
 
 
 def is_dense(dims: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether elements follow each other without gaps, the first axis fastest."""
+    """Whether elements are contiguous in memory, the first axis fastest."""
     return all(dims[i] == 1 or strides[i] == prod(dims[:i]) for i in range(len(dims)))

@@ -1,4 +1,4 @@
-"""What multiprocessors make of blocks that copy what they need into shared memory, and how many they hold."""
+"""The cost of blocks that copy their operands into shared memory, and the number of blocks on a multiprocessor."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from lowdnn.engines.model.occupancy import resident_blocks
 
 @dataclass(frozen=True)
 class StageCosts:
-    """Costs of kernels whose blocks copy what they need into shared memory, stage by stage."""
+    """Costs of kernels whose blocks copy their operands into shared memory, stage by stage."""
 
-    #: Instructions of a block's start, and of each stage beside those that its work is.
+    #: Instructions of a block's start.
     start_instructions: int
+    #: Instructions of each stage in addition to its work.
     stage_instructions: int
-    #: Clocks of a block's start, and of a stage from its loads, or from its barrier, to its products.
+    #: Clocks of a block's start.
     start_clocks: int
+    #: Clocks of a stage from its loads, or from its barrier, to its products.
     stage_clocks: int
-    #: Clocks of a warp alone for one of its instructions.
+    #: Clocks of a lone warp for one of its instructions.
     lone_clocks: float
-    #: Share of the shorter of the walk and the bytes moved that the longer one does not hide.
+    #: Share of the shorter of walk and memory time that the longer one does not hide.
     exposed: float
 
 
 @dataclass(frozen=True)
 class Stages:
-    """What each block of a kernel does: ``instructions`` of each thread in so many ``stages``.
+    """The work of a kernel's blocks: each thread has ``instructions`` in ``stages`` stages.
 
-    resident: blocks of a multiprocessor at a time.
+    resident: blocks on a multiprocessor at a time.
     """
 
     blocks: int
@@ -42,8 +44,9 @@ class Stages:
     resident: int
 
     def seconds(self, costs: StageCosts, memory_s: float, arch: ArchSpec) -> float:
-        """Estimated, with ``memory_s`` for the bytes moved: warps take turns at the schedulers, unless each by itself
-        takes longer."""
+        """Estimated seconds, with ``memory_s`` for the bytes moved: warps share the schedulers, unless each takes
+        longer alone.
+        """
         own = self.instructions + costs.start_instructions + self.stages * costs.stage_instructions
         alone, warps = own * costs.lone_clocks + self.stages * costs.stage_clocks, warps_of(self.threads)
 
@@ -55,15 +58,15 @@ class Stages:
 
 
 def warps_of(threads: int) -> float:
-    """Warps of each scheduler."""
+    """Warps on each scheduler, of ``threads`` threads."""
     return threads / (WARP_SIZE * WARP_SCHEDULERS)
 
 
 def estimated_blocks(arch: ArchSpec, threads: int, registers: int, shared_bytes: int = 0) -> int:
-    """Blocks of a multiprocessor at a time, with about so many registers of each thread: at least one.
+    """Blocks on a multiprocessor at a time, with about ``registers`` registers of each thread: at least one.
 
-    The costs were fitted with estimated registers, of which none are lost to the granules of their allocation: tiles
-    that are chosen with ``resident_blocks`` of the estimate were up to 1.6 times as slow on an H200.
+    The costs were fitted with estimated registers, without the granules of their allocation: tiles chosen with
+    ``resident_blocks`` of the estimate were up to 1.6 times as slow on an H200.
     """
     by_registers = REGISTERS_PER_SM // (min(MAX_THREAD_REGISTERS, registers) * threads)
     return max(1, min(by_registers, resident_blocks(arch, threads, shared_bytes=shared_bytes)))

@@ -1,30 +1,30 @@
-// What the depthwise kernels share: residue classes of an axis, and windows of rows in registers.
+// Common parts of the depthwise kernels: residue classes of an axis, and windows of rows in registers.
 //
 // A correlation takes sources to targets: x to y forwards, dy to dx backwards. Along an axis the targets fall into
-// classes. The k-th target of a class lies at target + k * target_step; its tap t, the filter's tap + t * tap_step,
-// meets the source at source + (k * step + t) * spacing. That covers strides and dilations in both directions.
+// classes. The k-th target of a class is at target + k * target_step; its tap t, the filter's tap + t * tap_step, reads
+// the source at source + (k * step + t) * spacing. That covers strides and dilations in both directions.
 
 #pragma once
 
 #include "include/math/division.cuh"
 #include "include/vector.cuh"
 
-// One class. A step of a walk along the axis is a k; the sources that it adds are those of taps 0 to step - 1.
+// One class. Step k of a walk along the axis adds the sources of taps 0 to step - 1.
 struct AxisClass {
   i32 target, source;
-  i32 tap, taps;              // no taps: the targets are 0
-  i32 count;                  // of targets
-  i32 first_step, end_step;  // steps that add a source inside the tensor
+  i32 tap, taps;  // without taps the targets are 0
+  i32 count;  // number of targets
+  i32 first_step, end_step;  // range of steps that read inside the tensor
 };
 
 struct Axis {
-  i32 extent;  // of the source
+  i32 extent;  // extent of the source
   i32 step, spacing, target_step, tap_step;
   AxisClass classes[CLASSES];
 };
 
-// Neighbouring elements of a row, POSITIONS positions of WIDTH neighbouring channels, as they lie in memory: an element
-// or two in a word. IN_LINES: the 256 bytes around them are asked for at once, as neighbours will be.
+// Neighbouring elements of a row: POSITIONS positions of WIDTH neighbouring channels, unconverted, one or two elements
+// in a word. IN_LINES: accesses prefetch the 256 bytes around them, which neighbours will read.
 template <class T, int POSITIONS, int WIDTH, bool IN_LINES = false> struct RowWindow {
   static_assert(POSITIONS <= 64, "a position is a bit of a mask");
   static constexpr int BYTES = WIDTH * int(sizeof(T)), WORDS = BYTES < 4 ? 1 : BYTES / 4;
@@ -39,8 +39,8 @@ template <class T, int POSITIONS, int WIDTH, bool IN_LINES = false> struct RowWi
     }
   }
 
-  // `at`: where position 0 lies; the others follow at `stride` bytes. Positions without a bit in `mask` become 0.
-  // IS_PREDICATED: these have no access each, instead of a branch around it.
+  // Loads the window. at: address of position 0; the others follow at `stride` bytes. Positions without a bit in `mask`
+  // become 0. IS_PREDICATED: their accesses are predicated off, instead of branched around.
   template <bool IS_PREDICATED> __device__ __forceinline__ void load(const char* at, i64 stride, u64 mask) {
     if (mask == ALL) {
       load_positions<true, IS_PREDICATED>(at, stride, mask);
@@ -49,7 +49,7 @@ template <class T, int POSITIONS, int WIDTH, bool IN_LINES = false> struct RowWi
     }
   }
 
-  // BY_HALVES: registers are named by their halves, as saves instructions and takes more registers.
+  // BY_HALVES: halves of registers are named separately, which saves instructions and takes more registers.
   template <bool BY_HALVES = false> __device__ __forceinline__ void widen_to(f32 (&values)[POSITIONS][WIDTH]) const {
 #pragma unroll
     for (int j = 0; j < POSITIONS; ++j) {
@@ -79,7 +79,7 @@ template <class T, int POSITIONS, int WIDTH, bool IN_LINES = false> struct RowWi
     return widen(f16{u16(word >> (is_upper ? 16 : 0))});
   }
 
-  // From the word: a half shifted out of it would be moved up by an instruction of its own.
+  // Masks the word: a half extracted from it would take another instruction to shift up.
   static __device__ __forceinline__ f32 widen_half(bf16, u32 word, bool is_upper) {
     return __uint_as_float(is_upper ? word & 0xffff0000 : word << 16);
   }
@@ -97,11 +97,11 @@ template <class T, int POSITIONS, int WIDTH, bool IN_LINES = false> struct RowWi
         load_words(words[j], at);
       }
       at += stride;
-      asm volatile("" : "+l"(at));  // one pointer to add to, not a multiple of the stride for each position
+      asm volatile("" : "+l"(at));  // one pointer to advance, not a multiple for each position
     }
   }
 
-  // One access to read-only memory, kept in L1: neighbouring threads read the same element.
+  // One access to read-only memory, cached in L1: neighbouring threads read the same element.
   static __device__ __forceinline__ void load_words(u32 (&to)[WORDS], const char* at) {
     if constexpr (BYTES == 2) {
       to[0] = load_word<u16>(at);
@@ -127,7 +127,7 @@ template <class T, int POSITIONS, int WIDTH, bool IN_LINES = false> struct RowWi
   }
 };
 
-// The functor's cursor is linear in the coordinates: that of the sum of two places is the sum of theirs.
+// Adds a cursor: the functor's cursor is linear in the coordinates, so a sum of coordinates has the sum of cursors.
 template <class Cursor> __device__ __forceinline__ void move(Cursor& cursor, const Cursor& by) {
   constexpr int FIELDS = sizeof(Cursor) / sizeof(i64);
   if constexpr (FIELDS > 0) {
@@ -138,7 +138,7 @@ template <class Cursor> __device__ __forceinline__ void move(Cursor& cursor, con
   }
 }
 
-// Keeps a cursor in registers: it is not worked out again wherever it is added.
+// Keeps a cursor in registers, so that the compiler does not recompute it at each use.
 template <class Cursor> __device__ __forceinline__ void keep(Cursor& cursor) {
   constexpr int FIELDS = sizeof(Cursor) / sizeof(i64);
   if constexpr (FIELDS > 0) {
@@ -156,22 +156,22 @@ __device__ __forceinline__ u64 inside_mask(i32 first, i32 spacing, i32 extent, i
   return mask;
 }
 
-// Reads the rows that a walk along an axis needs, step after step: in each step PHASES rows, of each PLANES planes, of
-// each NEXT_CHANNELS channels one after the other.
+// Reads the rows for a walk along an axis, step by step: a step has PHASES rows, each of PLANES planes, each of
+// NEXT_CHANNELS channels one after the other.
 template <class T, int POSITIONS, int WIDTH, int PHASES, int PLANES, int NEXT_CHANNELS, bool IS_PREDICATED = false,
           bool IN_LINES = false>
 struct RowReader {
   static constexpr int SUBROWS = PHASES * PLANES * NEXT_CHANNELS;
   typedef RowWindow<T, POSITIONS, WIDTH, IN_LINES> Window;
 
-  // `channel`: an image's first channel of the thread; strides of n, c, planes, rows, columns.
+  // channel: address of the thread's first channel in an image; strides of n, c, planes, rows, columns.
   __device__ __forceinline__ RowReader(const T* channel, const i64 (&strides_)[5])
       : at(reinterpret_cast<const char*>(channel)) {
 #pragma unroll
     for (int i = 0; i < 5; ++i) strides[i] = strides_[i] * i64(sizeof(T));
   }
 
-  // Where the first plane, row and column lie, how far apart they are, and the tensor's extent; planes before rows.
+  // Sets the first plane, row or column, the spacing, and the tensor's extent; planes are set before rows.
   __device__ __forceinline__ void set_planes(i32 first, i32 spacing, i32 extent, i32 count) {
     at += first * strides[2];
     strides[2] *= spacing;
@@ -183,7 +183,7 @@ struct RowReader {
     strides[3] *= spacing;
     row = first;
     row_spacing = spacing;
-    row_extent = PLANES == 1 && !planes ? 0 : extent;  // no look at the plane for each row where there is but one
+    row_extent = PLANES == 1 && !planes ? 0 : extent;  // with a single plane, a row's check covers the plane
   }
   __device__ __forceinline__ void set_columns(i32 first, i32 spacing, i32 extent) {
     at += first * strides[4];
@@ -191,7 +191,7 @@ struct RowReader {
     columns = inside_mask(first, spacing, extent, POSITIONS);
   }
 
-  // The subrow-th row of the next step, zeros where it does not exist; the last one moves on to the step after it.
+  // Loads the subrow-th row of the next step, zeros if it does not exist; the last one moves on to the next step.
   __device__ __forceinline__ void load(Window& window, int subrow) {
     const int phase = subrow / (PLANES * NEXT_CHANNELS), plane = subrow / NEXT_CHANNELS % PLANES;
     const bool exists = u32(row + phase * row_spacing) < u32(row_extent) && (PLANES == 1 || planes >> plane & 1);
@@ -203,16 +203,16 @@ struct RowReader {
     }
     if (subrow + 1 < SUBROWS) return;
     at += PHASES * strides[3];
-    asm volatile("" : "+l"(at));  // one pointer to add to, not one for each column
+    asm volatile("" : "+l"(at));  // advances one pointer, not one for each column
     row += PHASES * row_spacing;
   }
 
  private:
-  const char* at;  // the first row of the next step, its first column; may lie outside the tensor
-  i64 strides[5];  // in bytes, between what the walk reads
+  const char* at;  // the next step's first row and column, possibly outside the tensor
+  i64 strides[5];  // strides in bytes between the walk's positions
   i32 row, row_spacing, row_extent;
   u64 columns;  // a bit for each column inside the tensor
-  u32 planes;   // a bit for each plane inside it
+  u32 planes;  // a bit for each plane inside the tensor
 };
 
 // The digits of an index over radices, the first one fastest.

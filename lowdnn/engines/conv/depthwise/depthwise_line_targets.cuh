@@ -1,14 +1,14 @@
-// Targets of depthwise correlations of lines: which ones are a block's, and the epilogue over their sums.
+// Targets of depthwise correlations of lines: which of them a block computes, and the epilogue over their sums.
 //
-// Macros: RUN (neighbouring targets that the epilogue gets at a time: along the lanes, or along the line where LANES is
-// 1) and those of depthwise_lines.cuh. The functor's axes: n, c, two more spatial axes, the line.
+// Macros: RUN, the neighbouring targets that the epilogue gets at a time (along the lanes, or along the line if LANES
+// is 1), and those of depthwise_lines.cuh. The functor's axes: n, c, two more spatial axes, the line.
 
 #pragma once
 
 #include "depthwise_lines.cuh"
 #include "generated.cuh"
 
-// The part of the targets that is a block's: of one class, `targets` of a line from the first one on.
+// A block's part of the targets: those of one class, `targets` positions of a line from `first` on.
 struct BlockTargets {
   const AxisClass& one;
   i32 first, first_channel, first_batch;
@@ -19,8 +19,8 @@ struct LineTargets {
 
   Axis axis;
   Rows rows;
-  Divider runs;      // of a row
-  i32 targets;       // of a row
+  Divider runs;  // runs of a row
+  i32 targets;  // targets of a row
   Digits<4> blocks;  // class, tile of the line, block of channels, block of batches
   Functor::Args epilogue;
 
@@ -31,8 +31,8 @@ struct LineTargets {
             i32(digits[3]) * rows.own_batches};
   }
 
-  // Hands all targets of the block to the epilogue. `sums`: [row][target][LANES] in shared memory, a target's PITCH
-  // apart from the next one's.
+  // Hands all targets of the block to the epilogue. sums: [row][target][LANES] in shared memory. PITCH: elements from
+  // one target to the next.
   template <int PITCH> __device__ __forceinline__ void finish(const BlockTargets& block, const f32* sums) const {
 #pragma unroll 1
     for (u32 number = threadIdx.x; number < rows.count() * runs.divisor; number += blockDim.x) {

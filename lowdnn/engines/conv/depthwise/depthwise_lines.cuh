@@ -1,9 +1,9 @@
 // Depthwise correlations of lines: lines of samples in shared memory, as f32, and sliding products in registers.
 //
-// A line is what one channel of one image (and of one place along the other spatial axes) has along the filter's axis.
-// A block works on rows of the same few positions: of LANES neighbouring channels each, in neighbouring threads, or,
-// where LANES is 1, of one channel each, whose neighbouring positions are neighbours in memory.
-// Shared memory of a row: sample i of lane v at [i * LANES + v]. Macros: LANES and CLASSES of depthwise.cuh.
+// A line has the positions along the filter's axis of one channel of one image, at one position of the other spatial
+// axes. A block's rows cover the same few positions: of LANES neighbouring channels each, in neighbouring threads, or,
+// if LANES is 1, of one channel each, whose neighbouring positions are neighbours in memory.
+// Shared memory of a row: sample i of lane v at [i * LANES + v]. Macros: LANES, and CLASSES of depthwise.cuh.
 
 #pragma once
 
@@ -11,26 +11,26 @@
 
 constexpr int CHUNK = 4;  // samples of one access to shared memory
 
-// What a tensor's lines have in common; strides in elements.
+// The facts that a tensor's lines share; strides in elements.
 struct Lines {
-  i64 batch_strides[3];  // of images and of the two other spatial axes, the fastest first
+  i64 batch_strides[3];  // strides of images and of the two other spatial axes, the fastest first
   i64 channel_stride, stride;
   i32 extent;
 };
 
-// The lines of a block: row = batch * channels + channel. Where LANES is not 1, `channels` is 1.
+// The lines of a block: row = batch * channels + channel. If LANES is not 1, `channels` is 1.
 struct Rows {
-  Digits<3> batches;    // the radices of a batch's number
+  Digits<3> batches;  // radices of a batch's number
   i32 batch_count, channel_count;
-  i32 own_batches;      // of a block
-  Divider own_channels;  // of a block
+  i32 own_batches;  // batches of a block
+  Divider own_channels;  // channels of a block
 
   __device__ __forceinline__ i32 count() const { return own_batches * i32(own_channels.divisor); }
   __device__ __forceinline__ i32 block_channels() const { return LANES > 1 ? LANES : own_channels.divisor; }
   __device__ __forceinline__ u32 batch_of(u32 row) const { return own_channels.divide(row); }
   __device__ __forceinline__ u32 channel_of(u32 row) const { return row - batch_of(row) * own_channels.divisor; }
 
-  // Where the row's line begins, or -1 where there is none.
+  // Offset of the row's line, or -1 if there is no such line.
   __device__ __forceinline__ i64 offset(const Lines& lines, i32 first_batch, i32 first_channel, u32 row) const {
     const i32 batch = first_batch + i32(batch_of(row)), channel = first_channel + i32(channel_of(row));
     if (batch >= batch_count || channel >= channel_count) return -1;
@@ -38,12 +38,12 @@ struct Rows {
   }
 };
 
-// Samples of a block's rows, `spacing` positions apart from `first` on.
+// Samples of a block's rows: positions first, first + spacing, ...
 struct Samples {
   i32 first, spacing;
 };
 
-// Values that are neighbours in shared memory.
+// Reads values that are neighbours in shared memory.
 template <int COUNT> __device__ __forceinline__ void read_neighbours(f32 (&to)[COUNT], const f32* from) {
   constexpr int WIDTH = COUNT < CHUNK ? COUNT : CHUNK;
 #pragma unroll
@@ -65,16 +65,16 @@ template <int COUNT> __device__ __forceinline__ void write_neighbours(f32* to, c
   }
 }
 
-// Copies rows to shared memory, widened; samples outside the lines are 0. ACCESS: elements of an access, which lies
-// inside a line as a whole or not at all; along the samples, which are then neighbours, or along the lanes.
+// Copies rows to shared memory, widened; samples outside the lines are 0. ACCESS: elements of an access along the
+// samples, if they are contiguous, or along the lanes; an access lies inside a line as a whole or not at all.
 template <int ACCESS, class T> struct StagedRows {
   static_assert(LANES == 1 || LANES % ACCESS == 0, "whole vectors of lanes");
-  static constexpr int AT_A_TIME = 4;  // accesses of a thread on their way
+  static constexpr int AT_A_TIME = 4;  // accesses of a thread in flight
 
-  Divider vectors;  // of a row
-  i32 pitch;        // from one row to the next
+  Divider vectors;  // vectors of a row
+  i32 pitch;  // elements from one row to the next
 
-  // `offsets`: of the rows.
+  // offsets: offsets of the rows.
   __device__ __forceinline__ void copy(const T* from, const Lines& lines, const i64* offsets, i32 rows, Samples samples,
                                        i32 lanes, f32* to) const {
     const u32 count = rows * vectors.divisor;
@@ -108,7 +108,7 @@ template <int ACCESS, class T> struct StagedRows {
   }
 };
 
-// Neighbouring samples of one lane.
+// Reads neighbouring samples of one lane.
 template <int COUNT> __device__ __forceinline__ void read_samples(f32 (&to)[COUNT], const f32* from) {
   if constexpr (LANES == 1) {
     read_neighbours(to, from);
@@ -132,8 +132,8 @@ template <int COUNT> __device__ __forceinline__ f32 (&chunk_of(f32 (&window)[COU
   return *reinterpret_cast<f32(*)[CHUNK]>(window + first);
 }
 
-// sums[o] += sum over t of x[o + t] * v[t], for the t of so many chunks.
-// The window over x is a ring of registers, which have their names again after a round.
+// sums[o] += sum over t of x[o + t] * v[t], for the t of `chunks` chunks. The window over x is a ring of registers, in
+// which every value is back in its register after a round.
 template <int SUMS>
 __device__ __forceinline__ void add_products(f32 (&sums)[SUMS], const f32* x, const f32* v, i32 chunks) {
   static_assert(SUMS % CHUNK == 0, "whole chunks");
@@ -161,7 +161,7 @@ __device__ __forceinline__ void add_products(f32 (&sums)[SUMS], const f32* x, co
   }
 }
 
-// Adds the products of one chunk for each t from `begin` to `end`.
+// Adds the products of the t from `begin` to `end` of one chunk.
 template <int SUMS>
 __device__ __forceinline__ void add_part(f32 (&sums)[SUMS], const f32* x, const f32* v, i32 begin, i32 end) {
   f32 window[SUMS + CHUNK];

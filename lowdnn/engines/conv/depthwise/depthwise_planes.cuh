@@ -1,9 +1,9 @@
-// What the depthwise kernels that walk along the planes share: a block's planes of the source on their way through
-// shared memory, and which tap joins a source to a target.
+// Common parts of the depthwise kernels that walk along the planes: the copy of a block's planes of the source to
+// shared memory, and the taps between sources and targets.
 //
-// Along rows and columns a target meets the sources at (first + target * STEP + tap) / UP, where that is whole:
-// forwards STEP is the stride and UP 1, backwards UP is the stride and the taps are reversed. A thread's targets begin
-// at a multiple of UP, so that the same taps join the same places of every thread's window.
+// Along rows and columns a target reads the sources at (first + target * STEP + tap) / UP, if that is whole. Forwards
+// STEP is the stride and UP 1; backwards UP is the stride and the taps are reversed. A thread's targets begin at a
+// multiple of UP, so that the same taps connect the same positions of every thread's window.
 // Macros: LANES (words of channels side by side) THREADS.
 
 #pragma once
@@ -11,26 +11,27 @@
 #include "include/cp_async.cuh"
 #include "depthwise.cuh"
 
-// One axis of a thread's work: TARGETS neighbouring targets, FILTER taps, WINDOW positions that they meet inside the
-// tensor; PHASE: the tap that joins target 0 to the first one, which may lie further on than it reaches.
+// One axis of a thread's work: TARGETS neighbouring targets, FILTER taps, WINDOW positions inside the tensor that they
+// read. PHASE: the tap between target 0 and the window's first position, possibly past the filter's last.
 template <int TARGETS_, int FILTER_, int WINDOW_, int STEP, int UP, int PHASE> struct PlaneAxis {
   static constexpr int TARGETS = TARGETS_, FILTER = FILTER_, WINDOW = WINDOW_;
 
-  // The tap between a target and a position of the window; there may be none.
+  // The tap between a target and a position of the window; it may not exist.
   static constexpr int tap(int target, int position) { return position * UP + PHASE - target * STEP; }
   static constexpr bool meets(int target, int position) {
     return tap(target, position) >= 0 && tap(target, position) < FILTER;
   }
 };
 
-// The planes of a block's box of positions in shared memory, [PLANES][rows][columns][LANES] words of neighbouring
-// channels, rows to a pitch of whole copies. Positions and channels outside the tensor are zeros, written once.
-// COUNT: copies of a thread for a plane.  BYTES: of one.
-// DENSE: the positions of a row follow each other in memory, with LANES words each, and rows begin at a copy: copies
-// are of neighbouring bytes, wherever positions begin.
+// A ring of PLANES planes of a block's box of positions in shared memory: [PLANES][rows][columns][LANES] words of
+// neighbouring channels, rows to a pitch of whole copies. Positions and channels outside the tensor are zeros, written
+// once.
+// COUNT: copies of a thread for a plane.  BYTES: bytes of a copy.
+// DENSE: the positions of a row are contiguous in memory, with LANES words each, and rows begin at a copy: a copy has
+// neighbouring bytes, whatever positions they belong to.
 template <class T, int PLANES, int COUNT, int BYTES, bool DENSE> struct StagedPlanes {
   static constexpr int WORD_CHANNELS = 4 / sizeof(T), POSITION_BYTES = LANES * 4;
-  static constexpr int PITCH = THREADS * BYTES;  // from one copy of a thread to the next
+  static constexpr int PITCH = THREADS * BYTES;  // bytes from one copy of a thread to the next
   static constexpr int STAGE_BYTES = COUNT * PITCH;
   static_assert(DENSE || POSITION_BYTES % BYTES == 0, "a position is a whole number of copies");
   static_assert(COUNT <= 32, "a copy is a bit of a mask");
@@ -43,7 +44,7 @@ template <class T, int PLANES, int COUNT, int BYTES, bool DENSE> struct StagedPl
     i32 channels;
   };
 
-  // first_row, first_column, first_channel: of the box; may lie outside the tensor.
+  // first_row, first_column, first_channel: those of the box, possibly outside the tensor.
   __device__ __forceinline__ StagedPlanes(const Box& box, i32 first_row, i32 first_column, i32 first_channel,
                                           const unsigned char* shared)
       : row_pitch(box.row_copies.divisor * BYTES),
@@ -68,7 +69,7 @@ template <class T, int PLANES, int COUNT, int BYTES, bool DENSE> struct StagedPl
       }
       exists |= u32(is_inside) << i;
     }
-    asm volatile("" : "+r"(destination));  // kept, not worked out again for every copy
+    asm volatile("" : "+r"(destination));  // keeps it in a register instead of recomputing it for every copy
 #pragma unroll
     for (int stage = 0; stage < PLANES; ++stage) {
 #pragma unroll
@@ -78,10 +79,10 @@ template <class T, int PLANES, int COUNT, int BYTES, bool DENSE> struct StagedPl
     }
   }
 
-  // Begins to copy a plane into a stage.
+  // Starts to copy a plane into a stage.
   __device__ __forceinline__ void copy(const T* plane, int stage) const {
     const char* from = reinterpret_cast<const char*>(plane);
-    asm volatile("" : "+l"(from));  // one pointer to add to
+    asm volatile("" : "+l"(from));  // one pointer to advance
     const u32 to = place(stage, 0);
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
@@ -89,19 +90,19 @@ template <class T, int PLANES, int COUNT, int BYTES, bool DENSE> struct StagedPl
     }
   }
 
-  // Where a word of a position of the box lies in stage 0.
+  // Address in stage 0 of a word of a position of the box.
   __device__ __forceinline__ u32 word(i32 row, i32 column, u32 lane) const {
     return first_position + row * row_pitch + column * POSITION_BYTES + lane * 4;
   }
 
-  // The stage after `stage`, round the ring.
+  // The stage after `stage` in the ring.
   static __device__ __forceinline__ int next(int stage) { return stage + 1 == PLANES ? 0 : stage + 1; }
 
   const u32 row_pitch;  // in bytes
 
  private:
-  u32 first_position;  // of stage 0
-  u32 destination;     // of the thread's first copy
+  u32 first_position;  // address in stage 0
+  u32 destination;  // address of the thread's first copy
   u32 exists = 0;
   i32 offsets[COUNT];  // in a plane, in bytes
 
@@ -110,7 +111,7 @@ template <class T, int PLANES, int COUNT, int BYTES, bool DENSE> struct StagedPl
   }
 };
 
-// A row of a thread's window from shared memory, widened.
+// Reads a row of a thread's window from shared memory, widened.
 template <class T, int POSITIONS, int WIDTH>
 __device__ __forceinline__ void read_window(f32 (&values)[POSITIONS][WIDTH], u32 at) {
   RowWindow<T, POSITIONS, WIDTH> window;

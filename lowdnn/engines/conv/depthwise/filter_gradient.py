@@ -45,15 +45,16 @@ from lowdnn.enums import KnobType
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
 
 _LANES = (32, 16, 8, 4, 2, 1)
-#: Lanes beyond the last channel, as a share of all: more are not worth wider accesses.
+#: Most lanes beyond the last channel, as a share of all: more of them outweigh wider accesses.
 _MAX_IDLE = 0.13
 
-#: Registers that a thread's sums, rows of dy and windows may take, and those that ptxas gives it beside them.
+#: Most registers for a thread's sums, rows of dy and windows.
 _MAX_REGISTERS = 170
+#: Further registers that ptxas gives a thread.
 _OTHER_REGISTERS = 65
-#: Multiply-adds of an unrolled loop's body.
+#: Most multiply-adds of an unrolled loop's body.
 _MAX_UNROLLED = 1536
-#: Tiles whose variants the search looks at.
+#: Tiles whose variants the search tries.
 _VARIED = 5
 
 
@@ -82,7 +83,7 @@ class Params:
 class FilterTile:
     """A thread's work: neighbouring filters, columns of a strip, steps of a segment, rows of x read ahead.
 
-    shares: blocks that the items of one channel block are spread over, each with a slice of its own.
+    shares: blocks that share the items of one channel block, each with its own slice.
     """
 
     channels: int
@@ -94,11 +95,11 @@ class FilterTile:
 
 @dataclass(frozen=True)
 class Thread:
-    """What threads of so many filters and columns have in common, whatever their segments and rows ahead.
+    """The facts about threads with equally many filters and columns, independent of their segments and rows ahead.
 
-    window: positions of a row of x.  strips: of all columns.  products: multiply-adds of a step.
-    registers: of sums, rows of dy and a window of x.  coming: of each row on its way.
-    step: without moves of rows of dy, and none of x waited for.
+    window: positions of a row of x.  strips: strips of all columns.  products: multiply-adds of a step.
+    registers: those of sums, rows of dy and a window of x.  coming: those of each row in flight.
+    step: the costs of a step without moves of rows of dy and without waits for rows of x.
     """
 
     window: int
@@ -111,7 +112,7 @@ class Thread:
 
 @dataclass(frozen=True)
 class FilterGradient:
-    """dw from x and dy; see ``conv_depthwise_filter.cu`` for lanes, slots, items and shares."""
+    """The gradient dw from x and dy; ``conv_depthwise_filter.cu`` defines lanes, slots, items and shares."""
 
     geometry: DepthwiseGeometry
 
@@ -122,18 +123,18 @@ class FilterGradient:
 
     @cached_property
     def depth(self) -> int:
-        """Rows of dy that a row of x meets."""
+        """Rows of dy that a row of x is multiplied with."""
         rows = self.axes[1]
         return ceil_div(rows.taps, rows.step)
 
     @cached_property
     def steps(self) -> int:
-        """The most steps down the rows that a class has; one where no tap meets a row of x, for the zeros of dw."""
+        """The most steps down the rows of any class; one if no tap reads a row of x, to write the zeros of dw."""
         return max(1, *(self._steps(one.first_step, one.end_step, one.count) for one in self.axes[1].classes))
 
     @cached_property
     def segments(self) -> tuple[int, ...]:
-        """Choices of steps down the rows."""
+        """Choices of the steps of a segment."""
         return tuple(sorted({max(1, ceil_div(self.steps, parts)) for parts in (1, 2, 3, 4, 6, 8, 16, 32, 64)}))
 
     @cached_property
@@ -150,7 +151,9 @@ class FilterGradient:
 
     @cached_property
     def item_classes(self) -> tuple[int, ...]:
-        """The radices of an item's number that no tile changes: planes, images, classes of columns, rows, planes."""
+        """The radices of an item's number that do not depend on the tile: planes, images, classes of columns, rows,
+        planes.
+        """
         planes, rows, columns = self.axes
         classes = (len(columns.classes), len(rows.classes), len(planes.classes))
         return (planes.count, self.geometry.images, *classes)
@@ -191,28 +194,28 @@ class FilterGradient:
         return self.share_blocks(tile.channels) * tile.shares
 
     def thread(self, channels: int, strip: int) -> Thread:
-        """Worked out once."""
+        """The facts about such threads, computed once."""
         if (channels, strip) not in self._threads:
             self._threads[channels, strip] = self._thread(channels, strip)
         return self._threads[channels, strip]
 
     def registers(self, tile: FilterTile) -> int:
-        """Roughly what a thread holds: sums, rows of dy, a window of x, those on their way."""
+        """A thread's registers, roughly: sums, rows of dy, a window of x, and the rows in flight."""
         thread = self.thread(tile.channels, tile.strip)
         return thread.registers + thread.coming * tile.prefetch
 
     def unrolled(self, thread: Thread, prefetch: int) -> int:
-        """Steps of the loop's body; where it may be large, so many that no row of dy is moved."""
+        """Steps of the loop's body; if it may be large, enough that no row of dy moves between registers."""
         named = lcm(self.depth, prefetch)
         return named if named * thread.products <= _MAX_UNROLLED else prefetch
 
     def fits(self, tile: FilterTile) -> bool:
-        """Whether registers, window and the caches for instructions suffice."""
+        """Whether registers, window and the instruction caches suffice."""
         thread = self.thread(tile.channels, tile.strip)
         return thread.window <= MAX_WINDOW and self.fits_ahead(thread, tile.prefetch)
 
     def fits_ahead(self, thread: Thread, prefetch: int) -> bool:
-        """Whether registers and the caches for instructions suffice for so many rows ahead."""
+        """Whether registers and the instruction caches suffice for ``prefetch`` rows ahead."""
         fits_cache = prefetch == 1 or prefetch * thread.products <= _MAX_UNROLLED
         return fits_cache and thread.registers + thread.coming * prefetch <= _MAX_REGISTERS
 
@@ -245,11 +248,11 @@ class FilterGradient:
         products = rows.taps * columns.taps * strip * channels
         coming = rows.step * window * ceil_div(channels * x_bytes, 4) + strip * ceil_div(channels * dy_bytes, 4)
         if self.lanes(channels) > 1:
-            apart = apart_dy = channels
+            x_pitch = dy_pitch = channels
         else:
-            apart, apart_dy = strip * columns.step * columns.spacing, strip * columns.target_step
+            x_pitch, dy_pitch = strip * columns.step * columns.spacing, strip * columns.target_step
         arriving = row_instructions(rows.step * window + strip, channels)
-        read = rows.step * window * sectors(apart * x_bytes) + strip * sectors(apart_dy * dy_bytes)
+        read = rows.step * window * sectors(x_pitch * x_bytes) + strip * sectors(dy_pitch * dy_bytes)
         return Thread(
             window=window,
             strips=ceil_div(columns.count, strip),
@@ -261,7 +264,7 @@ class FilterGradient:
 
     @cached_property
     def _lanes(self) -> dict[int, int]:
-        """Lanes along channels: the most that leave few idle; 1 where columns are contiguous."""
+        """Lanes along channels: the most that leave few idle; 1 if columns are contiguous."""
         if self.geometry.operation.response.strides[1] != 1:
             return dict.fromkeys(CHANNELS, 1)
         return {channels: self._most_lanes(self.geometry.filters // channels) for channels in CHANNELS}
@@ -310,7 +313,9 @@ def tile_of(gradient: FilterGradient, chosen: Choices) -> FilterTile | str:
 
 @lru_cache(maxsize=128)
 def best_tile(gradient: FilterGradient, arch: ArchSpec) -> FilterTile:
-    """The fastest tile by ``estimated_s``: of all channels and strips one tile, then the best ones' variants."""
+    """The fastest tile by ``estimated_s``: first one tile for each of all channels and strips, then variants of the
+    best.
+    """
 
     def cost(tile: FilterTile) -> float:
         return estimated_s(gradient, _reading_ahead(gradient, tile, arch), arch)
@@ -323,12 +328,14 @@ def best_tile(gradient: FilterGradient, arch: ArchSpec) -> FilterTile:
 
 
 def estimated_s(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> float:
-    """Seconds: a multiprocessor's blocks in waves, each slot's items in rounds, against the bytes moved."""
+    """Estimated seconds: waves of a multiprocessor's blocks, in which slots take their items in rounds, and the bytes
+    moved.
+    """
     return _seconds(gradient, tile, _step(gradient, tile), arch)
 
 
 def _least_s(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> float:
-    """What the tile does not go below, however many rows it reads ahead."""
+    """A lower bound of the tile's seconds, for any number of rows read ahead."""
     return _seconds(gradient, tile, gradient.thread(tile.channels, tile.strip).step, arch)
 
 
@@ -350,7 +357,7 @@ def _seconds(gradient: FilterGradient, tile: FilterTile, step: Step, arch: ArchS
 
 
 def _step(gradient: FilterGradient, tile: FilterTile) -> Step:
-    """Rows of x and dy, moves of rows of dy, multiply-adds."""
+    """The costs of rows of x and dy, of moves of rows of dy, and of multiply-adds."""
     thread = gradient.thread(tile.channels, tile.strip)
     stays = gradient.unrolled(thread, tile.prefetch) % gradient.depth == 0
     moves = 0 if stays else gradient.depth * tile.strip * tile.channels
@@ -358,7 +365,7 @@ def _step(gradient: FilterGradient, tile: FilterTile) -> Step:
 
 
 def filter_kernel(gradient: FilterGradient, tile: FilterTile, target: str) -> KernelRef:
-    """target: the kernel's, ``dependent_target``."""
+    """The kernel for ``target`` (``dependent_target``)."""
     operation, (_, rows, columns) = gradient.geometry.operation, gradient.axes
     front, back = columns.clips(tile.strip)
     params = Params(
@@ -390,7 +397,7 @@ def filter_kernel(gradient: FilterGradient, tile: FilterTile, target: str) -> Ke
 
 
 def filter_launch(gradient: FilterGradient, tile: FilterTile, offset_bytes: int) -> Launch:
-    """Writes the slices at ``offset_bytes`` of the workspace."""
+    """The launch that writes the slices at ``offset_bytes`` of the workspace."""
     geometry = gradient.geometry
     x, dy = geometry.operation.image, geometry.operation.response
     planes = gradient.axes[0]
@@ -425,12 +432,12 @@ def filter_launch(gradient: FilterGradient, tile: FilterTile, offset_bytes: int)
 
 
 def slice_count(gradient: FilterGradient, tile: FilterTile) -> int:
-    """Slices of dw in the workspace: one for each share."""
+    """Slices of dw in the workspace, one for each share."""
     return tile.shares
 
 
 def _tiles(gradient: FilterGradient, arch: ArchSpec) -> Iterator[FilterTile]:
-    """For channels and strips worth a look, the tile with the longest segments that give each slot an item."""
+    """Candidates: for useful channels and strips, the tile with the longest segments that give each slot an item."""
     for channels in (c for c in CHANNELS if c <= gradient.most_channels):
         for strip in gradient.axes[2].useful_strips(STRIPS):
             tile = FilterTile(channels, strip, 1, 1, 1)
@@ -442,7 +449,7 @@ def _tiles(gradient: FilterGradient, arch: ArchSpec) -> Iterator[FilterTile]:
 
 
 def _variants(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> Iterator[FilterTile]:
-    """Shorter and longer segments, with as many blocks as fit and with fewer."""
+    """The tile with shorter and longer segments, with as many blocks as fit and with fewer."""
     at = gradient.segments.index(tile.segment)
     for segment in gradient.segments[max(0, at - 2) : at + 2]:
         for fewer in range(2):
@@ -450,13 +457,13 @@ def _variants(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> Ite
 
 
 def _filling(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec, fewer: int = 0) -> FilterTile:
-    """The tile with shares for all the blocks that fit, or for ``fewer`` on a multiprocessor."""
+    """The tile with shares for all the blocks that fit, or with ``fewer`` fewer on each multiprocessor."""
     blocks = max(1, _resident(gradient, tile, arch) - fewer) * arch.sm_count
     return FilterTile(tile.channels, tile.strip, tile.segment, 1, _shares(gradient, tile, blocks))
 
 
 def _reading_ahead(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> FilterTile:
-    """The tile with as many steps on their way as hide the latency, where they fit."""
+    """The tile with as many steps in flight as hide the latency, if they fit."""
     thread = gradient.thread(tile.channels, tile.strip)
     blocks = ceil_div(gradient.block_count(tile), arch.sm_count)
     step_s = warps_of(blocks * THREADS) * _step(gradient, tile).instructions / arch.clock_hz
@@ -466,7 +473,7 @@ def _reading_ahead(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -
 
 
 def _shares(gradient: FilterGradient, tile: FilterTile, blocks: int) -> int:
-    """So many that ``blocks`` blocks at most take all items, in as even rounds as can be."""
+    """Shares with which at most ``blocks`` blocks take all items, in rounds as even as possible."""
     most = max(1, blocks // gradient.share_blocks(tile.channels))
     items, slots = gradient.item_count(tile), gradient.slots(tile.channels)
     rounds = ceil_div(items, most * slots)
@@ -478,5 +485,5 @@ def _resident(gradient: FilterGradient, tile: FilterTile, arch: ArchSpec) -> int
 
 
 def _class_room(gradient: FilterGradient) -> int:
-    """A power of two, so that few kernels serve all shapes."""
+    """Classes that the kernel has room for: a power of two, so that few kernels serve all shapes."""
     return ceil_power(max(len(axis.classes) for axis in gradient.axes))

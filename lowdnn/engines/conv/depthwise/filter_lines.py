@@ -30,19 +30,21 @@ from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
 
 #: Taps of a thread.
 STRIPS = (4, 8, 12, 16, 20, 24, 28, 32)
-#: Its positions: odd multiples of a chunk, so that neighbouring threads read different banks of shared memory.
+#: Positions of a thread: odd multiples of a chunk, so that neighbouring threads read different banks of shared memory.
 SEGMENTS = (12, 20, 28, 36, 44, 52, 60)
 UNITS = tuple(range(1, MAX_THREADS + 1))
 SHARES = tuple(range(1, 65))
 _MAX_VECTOR = 8
 
-#: Blocks for each multiprocessor, as the search tries them.
+#: Blocks on each multiprocessor that the search tries.
 _WANTED_BLOCKS = (1, 2, 3, 4)
-#: Instructions of a sum at a block's end, and of one unit's part of it.
-_SUM, _PART = 40, 6
-#: The measured times as multiples of the estimated ones.
+#: Instructions to combine a sum at a block's end.
+_SUM = 40
+#: Instructions for each unit's part of the sum.
+_PART = 6
+#: Measured times as a multiple of estimated ones.
 _SLOWER = 1.7
-#: Registers of a thread, beside its sums and its window.
+#: Registers of a thread in addition to its sums and its window.
 _OTHER_REGISTERS = 32
 
 
@@ -61,10 +63,10 @@ class Params:
 
 @dataclass(frozen=True)
 class FilterLinesTile:
-    """A block's work: threads of ``strip`` taps and ``segment`` positions, so many of them along a line, for so many
-    channels and batches.
+    """A block's work: threads of ``strip`` taps and ``segment`` positions, ``segments`` of them along a line, for
+    ``channels`` channels and ``batches`` batches.
 
-    lanes: channels in neighbouring threads; where it is more than 1, ``channels`` is 1.  shares: of all items.
+    lanes: channels in neighbouring threads; if it is more than 1, ``channels`` is 1.  shares: parts of all items.
     """
 
     lanes: int
@@ -92,7 +94,7 @@ class FilterLinesTile:
 
 @dataclass(frozen=True)
 class LineFilterGradient:
-    """dw from x and dy; see the kernel for phases, items and shares."""
+    """The gradient dw from x and dy; the kernel defines phases, items and shares."""
 
     geometry: DepthwiseGeometry
     lines: LineGeometry
@@ -111,7 +113,7 @@ class LineFilterGradient:
 
     @cached_property
     def taps(self) -> int:
-        """The most taps that a phase has."""
+        """The most taps of any phase."""
         return ceil_div(self.axis.taps, self.axis.step)
 
     @cached_property
@@ -146,21 +148,21 @@ class LineFilterGradient:
         return ""
 
     def strips(self, tile: FilterLinesTile) -> int:
-        """Threads along the taps, the first of which may begin within a chunk."""
+        """Threads along the taps, the first of which may begin inside a chunk."""
         return ceil_div(self.taps + self._most_shift(tile.lanes), tile.strip)
 
     def threads(self, tile: FilterLinesTile) -> int:
         return whole_warps(tile.lanes * tile.units * self.strips(tile))
 
     def staged(self, tile: FilterLinesTile) -> tuple[Staged, Staged]:
-        """Rows of x and of dy."""
+        """Rows of x and of dy in shared memory."""
         x_vector, dy_vector = self.vectors
         halo = self.strips(tile) * tile.strip + (x_vector - 1 if tile.lanes == 1 else 0)
         x = Staged.of(tile.positions, whole_chunks(halo), tile.lanes, x_vector)
         return x, Staged.of(tile.positions, 0, tile.lanes, dy_vector)
 
     def places(self, tile: FilterLinesTile) -> tuple[int, int, int]:
-        """Where in shared memory dy and the offsets lie, and where they end, in words."""
+        """Offsets in shared memory of dy and of the rows' offsets, and the end, in words."""
         x, dy = self.staged(tile)
         dy_place = tile.rows * x.pitch
         sums = tile.units * self.strips(tile) * (tile.strip * tile.lanes if tile.lanes > 1 else tile.strip + 1)
@@ -184,7 +186,7 @@ class LineFilterGradient:
         return self.phases, ceil_div(self.geometry.channels, tile.lanes * tile.channels), tile.shares
 
     def work(self, tile: FilterLinesTile) -> LineWork:
-        """What a block does."""
+        """The cost of a block's work."""
         threads, stages = self.threads(tile), ceil_div(prod(self.items(tile)), tile.shares)
         copied = sum(
             ceil_div(one.vectors * tile.rows, threads) * copy_instructions(one.vector) for one in self.staged(tile)
@@ -201,7 +203,7 @@ class LineFilterGradient:
         )
 
     def tiles(self) -> Iterator[FilterLinesTile]:
-        """Tiles worth a look, with one share: even parts of a line, as many rows as a block has room for."""
+        """Candidates with one share: even parts of a line, with as many rows as a block has room for."""
         for lanes in self.lines.lanes(self.image):
             for strip in (s for s in STRIPS if s < 2 * self.taps or s == STRIPS[0]):
                 for segment in (s for s in SEGMENTS if s < 2 * self.axis.count or s == SEGMENTS[0]):
@@ -224,14 +226,14 @@ class LineFilterGradient:
                 yield replace(one, channels=channels, batches=batches)
 
     def _most_shift(self, lanes: int) -> int:
-        """The most samples from a chunk's beginning to the sample that tap 0 meets, in any class."""
+        """The most samples, over all classes, from the beginning of a chunk to the sample that tap 0 reads."""
         if lanes > 1:
             return 0
         return max(one.source % self.vectors[0] % CHUNK for one in self.axis.classes)
 
 
 def filter_kernel(gradient: LineFilterGradient, tile: FilterLinesTile, target: str) -> KernelRef:
-    """target: the kernel's, ``dependent_target``."""
+    """The kernel for ``target`` (``dependent_target``)."""
     x_vector, dy_vector = gradient.vectors
     params = Params(
         X_TYPE=dtypes.info(gradient.image.data_type).c_type,
@@ -253,7 +255,7 @@ def filter_kernel(gradient: LineFilterGradient, tile: FilterLinesTile, target: s
 
 
 def filter_launch(gradient: LineFilterGradient, tile: FilterLinesTile, offset_bytes: int) -> Launch:
-    """Writes the slices at ``offset_bytes`` of the workspace."""
+    """The launch that writes the slices at ``offset_bytes`` of the workspace."""
     lines, image, response = gradient.lines, gradient.image, gradient.response
     digits, items = gradient.digits(tile), gradient.items(tile)
     dy_place, offsets_place, _ = gradient.places(tile)
@@ -287,7 +289,7 @@ def filter_launch(gradient: LineFilterGradient, tile: FilterLinesTile, offset_by
 
 
 def slice_count(gradient: LineFilterGradient, tile: FilterLinesTile) -> int:
-    """Slices of dw in the workspace: one for each share."""
+    """Slices of dw in the workspace, one for each share."""
     return tile.shares
 
 

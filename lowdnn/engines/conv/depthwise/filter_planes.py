@@ -41,9 +41,9 @@ from lowdnn.enums import KnobType
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
 
-#: Instructions for one sum at a block's end, in the search.
+#: Instructions for one sum at a block's end, in the estimate.
 _SUM = 6
-#: Registers for two rings of planes and the images.
+#: Registers for the addresses of two rings of planes and of the images.
 _ADDRESSES = 4
 
 
@@ -63,7 +63,7 @@ class Params:
 
 @dataclass(frozen=True)
 class FilterPlanesTile:
-    """A block's work: its threads, the shares that images are split into, planes of x and of dy in shared memory."""
+    """A block's work: its threads, the number of shares of the images, planes of x and of dy in shared memory."""
 
     units: Units
     shares: int
@@ -72,7 +72,7 @@ class FilterPlanesTile:
 
 @dataclass(frozen=True)
 class PlaneFilterGradient:
-    """dw from x and dy, walking along the planes; a line is a row of one plane."""
+    """The gradient dw from x and dy by a walk along the planes; a line is a row of one plane."""
 
     geometry: DepthwiseGeometry
 
@@ -91,7 +91,7 @@ class PlaneFilterGradient:
 
     @cached_property
     def channels(self) -> int:
-        """Channels of a thread: those of a word."""
+        """Channels of a thread, those of a word."""
         return word_channels(self.image)
 
     @property
@@ -129,7 +129,7 @@ class PlaneFilterGradient:
 
     @cached_property
     def staged(self) -> tuple[StagedTensor, StagedTensor]:
-        """x and dy."""
+        """x and dy as staged tensors."""
         return StagedTensor.of(self.geometry, self.image), StagedTensor.of(self.geometry, self.response)
 
     @cached_property
@@ -137,7 +137,7 @@ class PlaneFilterGradient:
         return bytes_of((self.image, self.response))
 
     def staging(self, units: Units) -> tuple[Staging, Staging]:
-        """The staging of planes of x and dy, in a block."""
+        """The copies of planes of x and dy in a block."""
         x, dy = self.staged
         return x.staging(units.box(self.axes), units.lanes, units.threads), dy.staging(
             units.shape, units.lanes, units.threads
@@ -151,11 +151,11 @@ class PlaneFilterGradient:
         return prod(self.digits(tile)[1:])
 
     def work(self, tile: FilterPlanesTile) -> BlockWork:
-        """What a block does."""
+        """The cost of a block's work."""
         return self._in_shares(self._work_of_image(tile.units, tile.stages), tile.shares)
 
     def tiles(self, arch: ArchSpec) -> Iterator[tuple[FilterPlanesTile, BlockWork]]:
-        """Tiles worth a look that fit, each with as many shares as fill the device once, with their work."""
+        """Candidates that fit, each with as many shares as fill the device once, and their work."""
         lanes = lane_choices(self.geometry.channels, self.image)
         for units in units_of(lanes, self.axes, self.channels, MAX_REGISTERS - self.sums):
             work = self._work_of_image(units, DEFAULT_STAGES)
@@ -164,11 +164,11 @@ class PlaneFilterGradient:
                 yield FilterPlanesTile(units, shares, DEFAULT_STAGES), self._in_shares(work, shares)
 
     def _blocks_of_share(self, units: Units) -> tuple[int, int, int]:
-        """Along channels, columns and rows."""
+        """Blocks of a share along channels, columns and rows."""
         return block_radices(units, self.axes, ceil_div(self.geometry.channels, self.channels))
 
     def _work_of_image(self, units: Units, stages: int) -> BlockWork:
-        """The work of a share's blocks for one image; threads hold sums, planes of dy and a row of their windows."""
+        """The work of a share's blocks for one image; threads keep sums, planes of dy and a row of their windows."""
         staging = self.staging(units)
         positions = thread_positions(self.axes, units.rows, units.columns) + units.rows * units.columns
         products = thread_products(self.axes, units.rows, units.columns, self.channels)
@@ -194,13 +194,13 @@ class PlaneFilterGradient:
         return self.sums + (met + self.axes[2].window(columns)) * self.channels + _ADDRESSES
 
     def _shares(self, most: int) -> int:
-        """Shares: at most so many, at least one, with as even numbers of images as can be."""
+        """At most ``most`` shares, at least one, with numbers of images as even as possible."""
         images = self.geometry.images
         return ceil_div(images, ceil_div(images, min(images, max(1, most))))
 
 
 def filter_kernel(gradient: PlaneFilterGradient, tile: FilterPlanesTile, target: str) -> KernelRef:
-    """target: the kernel's, ``dependent_target``."""
+    """The kernel for ``target`` (``dependent_target``)."""
     planes, rows, columns = gradient.axes
     x, dy = gradient.staging(tile.units)
     walk_params = WalkParams.of(gradient.axes, tile.units, tile.stages)
@@ -226,7 +226,7 @@ def filter_kernel(gradient: PlaneFilterGradient, tile: FilterPlanesTile, target:
 
 
 def filter_launch(gradient: PlaneFilterGradient, tile: FilterPlanesTile, offset_bytes: int) -> Launch:
-    """Writes the slices at ``offset_bytes`` of the workspace."""
+    """The launch that writes the slices at ``offset_bytes`` of the workspace."""
     geometry, x, dy = gradient.geometry, gradient.image, gradient.response
     planes, rows, columns = gradient.axes
     block_rows, block_columns = tile.units.shape
@@ -285,7 +285,7 @@ def tile_of(gradient: PlaneFilterGradient, chosen: Choices) -> FilterPlanesTile 
 
 @lru_cache(maxsize=128)
 def best_tile(gradient: PlaneFilterGradient, arch: ArchSpec) -> FilterPlanesTile:
-    """The fastest tile by its work's estimate."""
+    """The fastest tile by the estimate of its work."""
 
     lanes = lane_choices(gradient.geometry.channels, gradient.image)[-1]
     least = FilterPlanesTile(Units(lanes, 1, 1, 1, 1), 1, DEFAULT_STAGES)
@@ -296,7 +296,7 @@ def best_tile(gradient: PlaneFilterGradient, arch: ArchSpec) -> FilterPlanesTile
 
 
 def estimated_s(gradient: PlaneFilterGradient, tile: FilterPlanesTile, arch: ArchSpec) -> float:
-    """The modelled seconds with the sum of the slices."""
+    """Estimated seconds, including the sum of the slices."""
     return _seconds(gradient, tile, gradient.work(tile), arch)
 
 

@@ -17,8 +17,10 @@ from lowdnn.engines.launch import (
 from lowdnn.enums import DataType
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, Work, WorkspacePointer
 
-#: Columns of a block, and threads that share each.
-_COLUMNS, _PARTS = 16, 16
+#: Columns of a block.
+_COLUMNS = 16
+#: Threads that share a column.
+_PARTS = 16
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,12 @@ class _Params:
 
 
 def functor_of(geometry: DepthwiseGeometry) -> Functor:
-    """The epilogue's functor: one element at a time."""
+    """The epilogue's functor, for one element at a time."""
     return generate(geometry.dag, accumulator=DataType.FLOAT, vector_axis=0)
 
 
 def sum_kernel(functor: Functor, target: str) -> KernelRef:
-    """target: the kernel's, ``dependent_target``."""
+    """The kernel for ``target`` (``dependent_target``)."""
     return KernelRef(
         name=f"conv_depthwise_filter_sum_{target_label(target)}_{functor.digest}",
         source="conv/depthwise/conv_depthwise_filter_sum.cu",
@@ -46,7 +48,7 @@ def sum_kernel(functor: Functor, target: str) -> KernelRef:
 
 
 def sum_launch(geometry: DepthwiseGeometry, slice_count: int, functor: Functor, offset_bytes: int) -> Launch:
-    """Adds the slices and applies the epilogue."""
+    """The launch that adds the slices and applies the epilogue."""
     dw = geometry.operation.filter
     arguments = Struct(
         (

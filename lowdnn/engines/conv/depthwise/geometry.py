@@ -14,10 +14,10 @@ from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.tensor import Tensor
 
-#: Operands that widen to f32 exactly.
+#: Data types that convert to f32 exactly.
 DATA_TYPES = (DataType.BFLOAT16, DataType.HALF, DataType.FLOAT)
 
-#: Past so many taps a line is walked along as columns: as rows it needs a weight and a sum for each tap.
+#: Most taps for which a line is walked along as rows: that takes a weight and a sum for each tap.
 _MAX_LINE_ROWS = 32
 
 #: Positions are 32-bit in the kernels, with room for a window past the end.
@@ -28,8 +28,8 @@ _MAX_POSITION = 2**29
 class DepthwiseGeometry:
     """One of the three operations with its pointwise epilogue.
 
-    placed: which spatial axis is the planes, the rows and the columns; None for one that the tensors do not have.
-    axes: their extents; a missing one has one position and one tap.
+    placed: the spatial axes that are the planes, the rows and the columns; None where the tensors lack one.
+    axes: their geometry; a missing one has one position and one tap.
     """
 
     operation: ConvolutionOperation
@@ -82,7 +82,7 @@ class DepthwiseGeometry:
         return planes, rows, columns
 
     def neighbours(self, tensor: Tensor) -> int:
-        """How many neighbouring channels one access of up to 16 bytes reads: a power of two."""
+        """Neighbouring channels that one access of up to 16 bytes reads, a power of two."""
         if tensor.strides[1] != 1 or self.multiplier != 1:
             return 1
         width = min(16, tensor.alignment_bytes) // tensor.element_bytes
@@ -146,7 +146,9 @@ class DataPass:
 
 
 def _placed(operation: ConvolutionOperation) -> tuple[int | None, int | None, int | None]:
-    """A line with neighbouring channels is walked along as rows, one with neighbouring positions as columns."""
+    """The spatial axes as planes, rows and columns: a line is rows if channels are contiguous, columns if positions
+    are.
+    """
     taps = operation.filter.dims[2:]
     if len(taps) == 3:
         return 0, 1, 2

@@ -17,19 +17,20 @@ from lowdnn.plan import Struct
 #: Samples of one access to shared memory.
 CHUNK = 4
 
-#: Channels in neighbouring threads of a block, where they are neighbours in memory.
+#: Choices of channels in neighbouring threads of a block, if they are neighbours in memory.
 LANES = (16, 32)
 
-#: Words of shared memory that lie in banks of their own.
+#: Banks of shared memory.
 _BANKS = 32
+#: Most residue classes of an axis.
 _MAX_CLASSES = 32
 
 
 @dataclass(frozen=True)
 class LineGeometry:
-    """Where the lines of a convolution lie.
+    """The lines of a convolution.
 
-    line: which of ``geometry.axes`` has them; lines are counted over the two others and the images.
+    line: the one of ``geometry.axes`` along which lines run; they are counted over the two others and the images.
     """
 
     geometry: DepthwiseGeometry
@@ -72,14 +73,13 @@ class LineGeometry:
         return self.geometry.spatial_strides(tensor)[self.line]
 
     def lanes(self, tensor: Tensor) -> tuple[int, ...]:
-        """Choices of channels in neighbouring threads: one where positions are neighbours instead; none where neither
-        are."""
+        """Choices of channels in neighbouring threads: one if positions are contiguous instead; none if neither are."""
         if tensor.strides[1] == 1:
             return tuple(n for n in LANES if n < 2 * self.geometry.channels or n == LANES[0])
         return (1,) if self.stride(tensor) == 1 else ()
 
     def vector(self, tensor: Tensor, lanes: int, spacing: int) -> int:
-        """Elements of an access; ``spacing``: positions from one sample to the next."""
+        """Elements of an access.  spacing: positions from one sample to the next."""
         if lanes > 1:
             return min(self.geometry.neighbours(tensor), lanes)
         if spacing != 1:
@@ -92,13 +92,13 @@ class LineGeometry:
         return width
 
     def lines(self, tensor: Tensor, extent: int) -> Struct:
-        """``Lines``; extent: of the tensor along the line."""
+        """The kernel's ``Lines``.  extent: the tensor's extent along the line."""
         strides = self.geometry.spatial_strides(tensor)
         batches = (*(strides[number] for number in self.others), tensor.strides[0])
         return Struct((*i64((*batches, tensor.strides[1], strides[self.line])), *i32((extent,))))
 
     def rows(self, channels: int, batches: int) -> Struct:
-        """``Rows`` of a block with so many rows of channels and batches."""
+        """The kernel's ``Rows`` for a block with ``channels`` rows of channels and ``batches`` batches."""
         radices = (Struct(divider(radix)) for radix in self.batches)
         counts = i32((self.batch_count, self.geometry.channels, batches))
         return Struct((Struct(tuple(radices)), *counts, Struct(divider(channels))))
@@ -138,7 +138,7 @@ class Staged:
 
     @classmethod
     def of(cls, tile: int, halo: int, lanes: int, vector: int) -> Staged:
-        """Rows of ``tile`` samples and ``halo`` more, which begin as many banks apart as ``tile`` words do."""
+        """Rows of ``tile`` samples and ``halo`` more; their pitch gives the bank offset that ``tile`` words have."""
         if lanes > 1:
             samples = tile + halo
             return cls(samples, lanes, vector, samples * lanes)
@@ -151,12 +151,12 @@ class Staged:
         return self.samples * self.lanes // self.vector
 
     def struct(self) -> Struct:
-        """``StagedRows``."""
+        """The kernel's ``StagedRows``."""
         return Struct((Struct(divider(self.vectors)), *i32((self.pitch,))))
 
 
 def lanes_reason(lanes: int, channels: int) -> str | None:
-    """The reason why a block cannot have so many lanes and rows of channels, or None."""
+    """The reason why a block cannot have both ``lanes`` lanes and ``channels`` rows of channels, or None."""
     if lanes > 1 and channels > 1:
         return f"knob_choices: expected one row of channels beside {lanes} lanes, got {channels}"
     return None

@@ -1,4 +1,4 @@
-"""How long the kernels of lines take: the estimate behind the choice of their tiles."""
+"""The estimated time of the kernels of lines, by which their tiles are chosen."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lowdnn.engines.conv.depthwise.cost import StageCosts, Stages, estimated_blo
 from lowdnn.engines.conv.depthwise.line_axes import CHUNK
 from lowdnn.engines.launch import ceil_div
 
-#: Threads of a block at most, as the kernels' launch bounds have it.
+#: Most threads of a block, as in the kernels' launch bounds.
 MAX_THREADS = 320
 MAX_SHARED_BYTES = 72 << 10
 
-#: Taps from which on it pays to copy single elements (measured).
+#: Taps from which on copying single elements pays (measured).
 _LEAST_TAPS_OF_ELEMENTS = 9
 
 COSTS: Final = StageCosts(
@@ -25,9 +25,9 @@ COSTS: Final = StageCosts(
 
 @dataclass(frozen=True)
 class LineWork:
-    """What a block does: ``instructions`` of each thread in so many ``stages``, each behind copies of its own.
+    """The work of a block: each thread has ``instructions`` in ``stages`` stages, each after copies.
 
-    registers: of a thread.
+    registers: registers of a thread.
     """
 
     blocks: int
@@ -38,21 +38,21 @@ class LineWork:
     shared_bytes: int
 
     def seconds(self, moved_bytes: int, arch: ArchSpec) -> float:
-        """Estimated: a multiprocessor's blocks in waves, against bytes moved."""
+        """Estimated seconds: waves of a multiprocessor's blocks, and the bytes moved."""
         resident = estimated_blocks(arch, self.threads, self.registers, self.shared_bytes)
         work = Stages(self.blocks, self.threads, self.instructions, self.stages, resident)
         return work.seconds(COSTS, moved_bytes / arch.copy_bytes_per_s, arch)
 
 
 def refuse_elements(taps: int, vector: int) -> str:
-    """Why lines are too slow to copy for so few taps, or an empty string; ``vector``: elements of an access."""
+    """Why lines are too slow to copy for ``taps`` taps, or an empty string.  vector: elements of an access."""
     if vector > 1 or taps >= _LEAST_TAPS_OF_ELEMENTS:
         return ""
     return f"expected lines of whole vectors, or at least {_LEAST_TAPS_OF_ELEMENTS} taps, got {taps}"
 
 
 def add_instructions(strip: int, factors: int, lanes: int) -> int:
-    """Instructions of a thread that slides over so many factors, with the parts of chunks at both ends."""
+    """Instructions of a thread that slides over ``factors`` factors, with the partial chunks at both ends."""
     accesses = 2 if lanes == 1 else 2 * CHUNK
     parts = CHUNK * strip // 2 if factors % CHUNK else 0
     return ceil_div(factors, CHUNK) * (CHUNK * strip + accesses + 6) + parts + strip
@@ -64,7 +64,7 @@ def copy_instructions(vector: int) -> int:
 
 
 def parts_of(count: int, longest: int, choices: int) -> tuple[int, ...]:
-    """Lengths up to ``longest`` of the even parts that ``count`` may be cut into, the longest ones first."""
+    """Lengths up to ``longest`` of the even parts into which ``count`` may be cut, the longest first."""
     least = ceil_div(count, max(longest, 1))
     lengths = {ceil_div(count, parts) for parts in range(least, least + choices) if parts <= count}
     return tuple(sorted(lengths, reverse=True))

@@ -14,18 +14,20 @@ from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32
 from lowdnn.enums import DataType
 from lowdnn.plan import MathUnit, Struct, Work
 
-#: Targets that the epilogue gets at a time.
+#: Most targets that the epilogue gets at a time.
 MAX_RUN = 8
 
-#: Instructions of a run of targets in the epilogue, and of one of its targets.
-_RUN, _TARGET = 45, 4
+#: Instructions of a run of targets in the epilogue.
+_RUN = 45
+#: Instructions of each target of a run.
+_TARGET = 4
 
 
 @dataclass(frozen=True)
 class BlockShape:
-    """A block's targets: so many of a line, of ``lanes`` x ``channels`` channels and of so many batches.
+    """A block's targets: ``targets`` of a line, of ``lanes`` x ``channels`` channels and ``batches`` batches.
 
-    lanes: channels in neighbouring threads; where it is more than 1, ``channels`` is 1.
+    lanes: channels in neighbouring threads; if it is more than 1, ``channels`` is 1.
     """
 
     lanes: int
@@ -82,7 +84,7 @@ class LinePass(DataPass):
         return ceil_div(shape.all_targets // run, threads) * (_RUN + _TARGET * run)
 
     def targets(self, shape: BlockShape, functor: Functor) -> Struct:
-        """``LineTargets``."""
+        """The kernel's ``LineTargets``."""
         return Struct(
             (
                 self.axis.struct(class_room(self.axis)),

@@ -33,12 +33,16 @@ STRIPS = (4, 12, 20, 28)
 UNITS = tuple(range(1, MAX_THREADS + 1))
 
 
-#: The measured times as multiples of the estimated ones; with lanes of 16 bits.
-_SLOWER, _SLOWER_LANES = 1.3, 1.6
-
-#: Registers of a thread, by the kernel's launch bounds: of at most so many targets, and of more.
+#: Measured times as a multiple of estimated ones.
+_SLOWER = 1.3
+#: That multiple with lanes of 16-bit elements.
+_SLOWER_LANES = 1.6
+#: Most targets of a thread with ``_REGISTERS`` registers.
 _FEW_TARGETS = 20
-_REGISTERS, _MORE_REGISTERS = 64, 96
+#: Registers of a thread by the kernel's launch bounds.
+_REGISTERS = 64
+#: Registers of a thread with more than ``_FEW_TARGETS`` targets.
+_MORE_REGISTERS = 96
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,10 @@ class Params:
 
 @dataclass(frozen=True)
 class LinesTile:
-    """A block's work: ``strips`` threads of ``strip`` targets each along a line, for so many channels and batches.
+    """A block's work: ``strips`` threads of ``strip`` targets each along a line, for ``channels`` channels and
+    ``batches`` batches.
 
-    lanes: channels in neighbouring threads; where it is more than 1, ``channels`` is 1.
+    lanes: channels in neighbouring threads; if it is more than 1, ``channels`` is 1.
     """
 
     lanes: int
@@ -92,7 +97,7 @@ class LineCorrelation(LinePass):
 
     @cached_property
     def taps(self) -> int:
-        """The most taps that a phase has."""
+        """The most taps of any phase."""
         return ceil_div(self.axis.taps, self.axis.step)
 
     @cached_property
@@ -119,16 +124,16 @@ class LineCorrelation(LinePass):
         return LinesTile(lanes, STRIPS[0], 8 if lanes == 1 else 1, 1, 1)
 
     def staged(self, tile: LinesTile) -> Staged:
-        """The source's rows: up to the last chunk of the window of the last target, which may begin within a chunk."""
+        """The source's rows: up to the last chunk of the last target's window, which may begin inside a chunk."""
         slack = CHUNK + (self.vector - 1 if tile.lanes == 1 else 0)
         return Staged.of(tile.targets, whole_chunks(self.taps + slack), tile.lanes, self.vector)
 
     def weights_pitch(self, tile: LinesTile) -> int:
-        """Words from one channel's weights to the next one's, where there are no lanes."""
+        """Words from one channel's weights to the next one's, without lanes."""
         return whole_chunks(self.taps + CHUNK - 1)
 
     def places(self, tile: LinesTile) -> tuple[int, int, int]:
-        """Where in shared memory weights and offsets lie, and where they end, in words."""
+        """Offsets in shared memory of weights and of the rows' offsets, and the end, in words."""
         weights = tile.rows * self.staged(tile).pitch
         own = tile.lanes * self.taps if tile.lanes > 1 else tile.channels * self.weights_pitch(tile)
         offsets = weights + own + own % 2
@@ -138,7 +143,7 @@ class LineCorrelation(LinePass):
         return 4 * self.places(tile)[2]
 
     def work(self, tile: LinesTile) -> LineWork:
-        """What a block does."""
+        """The cost of a block's work."""
         staged, phases = self.staged(tile), min(self.axis.step, self.axis.taps)
         vectors = staged.vectors * tile.rows
         own = add_instructions(tile.strip, self.taps, tile.lanes)
@@ -158,7 +163,7 @@ class LineCorrelation(LinePass):
         return is_whole and tile.threads <= MAX_THREADS and self.shared_bytes(tile) <= MAX_SHARED_BYTES
 
     def tiles(self) -> Iterator[LinesTile]:
-        """Tiles worth a look: even parts of a line, as many rows as a block has room for."""
+        """Candidates: even parts of a line, with as many rows as a block has room for."""
         for lanes in self.lines.lanes(self.source):
             for strip in (s for s in STRIPS if s < 2 * self.axis.count or s == STRIPS[0]):
                 for strips in parts_of(ceil_div(self.axis.count, strip), MAX_THREADS // lanes, 5):
@@ -174,7 +179,7 @@ class LineCorrelation(LinePass):
 
 
 def kernel(correlation: LineCorrelation, tile: LinesTile, functor: Functor, target: str) -> KernelRef:
-    """target: the kernel's, ``dependent_target``."""
+    """The kernel for ``target`` (``dependent_target``)."""
     w = correlation.geometry.operation.filter
     params = Params(
         X_TYPE=dtypes.info(correlation.source.data_type).c_type,

@@ -19,28 +19,47 @@ from lowdnn.engines.launch import ceil_div, divider, i32, i64, macros, target_la
 from lowdnn.enums import DataType, KnobType
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer
 
-#: Targets of a strip, and strips and samples of one product of matrices.
-STRIP, ROWS, DEPTH = 8, 16, 16
+#: Targets of a strip.
+STRIP = 8
+#: Strips of one matrix product.
+ROWS = 16
+#: Samples of one matrix product.
+DEPTH = 16
 
-#: Tiles of strips of a warp's task, threads of a block, strips along a line and rows of a block.
+#: Choices of the tiles of strips of a warp's task.
 TILES = (1, 2, 3, 4)
+#: Choices of the threads of a block.
 BLOCK_SIZES = (128, 256)
+#: Choices of the strips of a block along a line.
 STRIPS = tuple(range(1, 257))
+#: Choices of the rows of a block.
 UNITS = tuple(range(1, 65))
 
-#: Warps of the smallest block, each of which is to have a line.
+#: Warps of the smallest block, each of which needs a line.
 _WARPS = 4
-#: Elements of shared memory between groups of 8 lanes.
-_SKEW, _SKEWED_LANES = 16, 8
-#: Elements of 16 bytes: where a line's first access may begin before its samples.
+#: Lanes of a group that writes to the same banks as others without a skew.
+_SKEWED_LANES = 8
+#: Elements of shared memory that separate such groups.
+_SKEW = 16
+#: Elements of 16 bytes, within which a line's first access may begin before its samples.
 _MAX_VECTOR = 8
-#: Strips of a block in all, as the search tries them.
+#: Strips of a whole block that the search tries.
 _WANTED_STRIPS = (128, 256, 512, 1024)
 
-#: Instructions of a task, of a step of a task, of one tile in it, of its sums, of a copy.
-_TASK, _STEP, _TILE_STEP, _TILE_SUMS, _COPY = 50, 12, 5, 32, 20
-#: The measured times as multiples of the estimated ones; with lanes, whose samples are transposed.
-_SLOWER, _SLOWER_LANES = 1.1, 1.75
+#: Instructions of a task.
+_TASK = 50
+#: Instructions of a step of a task.
+_STEP = 12
+#: Instructions of each tile in a step.
+_TILE_STEP = 5
+#: Instructions for the sums of a tile.
+_TILE_SUMS = 32
+#: Instructions of a copy.
+_COPY = 20
+#: Measured times as a multiple of estimated ones.
+_SLOWER = 1.1
+#: That multiple with lanes, whose samples are transposed.
+_SLOWER_LANES = 1.75
 #: Registers of a thread, by the kernel's launch bounds.
 _REGISTERS = 64
 
@@ -60,9 +79,10 @@ class Params:
 
 @dataclass(frozen=True)
 class MmaLinesTile:
-    """A block's work: ``strips`` strips along a line, for so many channels and batches, in tasks of ``tiles`` tiles.
+    """A block's work: ``strips`` strips along a line, for ``channels`` channels and ``batches`` batches, in tasks of
+    ``tiles`` tiles.
 
-    lanes: channels in neighbouring threads; where it is more than 1, ``channels`` is 1.
+    lanes: channels in neighbouring threads; if it is more than 1, ``channels`` is 1.
     """
 
     lanes: int
@@ -97,12 +117,12 @@ class LineProduct(LinePass):
 
     @cached_property
     def depth(self) -> int:
-        """Steps over the samples that a strip meets, from the beginning of an access on."""
+        """Steps over the samples that a strip reads, from the beginning of an access on."""
         return ceil_div(self.axis.taps + (STRIP - 1) * self.axis.step + _MAX_VECTOR - 1, DEPTH)
 
     @cached_property
     def zeros(self) -> int:
-        """Zeros that lie in front of a channel's weights."""
+        """Zeros in front of a channel's weights."""
         return (STRIP - 1) * self.axis.step + _MAX_VECTOR
 
     def refuse(self) -> str:
@@ -118,12 +138,12 @@ class LineProduct(LinePass):
         return ""
 
     def samples(self, tile: MmaLinesTile) -> int:
-        """Samples of a line that lie in shared memory."""
+        """Samples of a line in shared memory."""
         count = (tile.strips - 1) * STRIP * self.axis.step + self.depth * DEPTH
         return ceil_div(count, _MAX_VECTOR) * _MAX_VECTOR
 
     def pitches(self, tile: MmaLinesTile) -> tuple[int, int]:
-        """Pitches from one batch's samples to the next, and from one channel's, in elements."""
+        """Pitches between the samples of batches, and between those of channels, in elements."""
         samples = self.samples(tile)
         skews = tile.lanes // _SKEWED_LANES if tile.lanes > 1 else 0
         return tile.block_channels * samples + skews * _SKEW, samples
@@ -133,7 +153,7 @@ class LineProduct(LinePass):
         return self.zeros + self.depth * DEPTH
 
     def places(self, tile: MmaLinesTile) -> tuple[int, int, int, int]:
-        """Where in shared memory weights, sums and offsets lie, and where they end, in words."""
+        """Offsets in shared memory of weights, sums and the rows' offsets, and the end, in words."""
         shape = tile.shape
         weights = tile.batches * self.pitches(tile)[0] // 2
         sums = ceil_div(weights + tile.block_channels * self.weights_pitch // 2, 4) * 4
@@ -145,7 +165,7 @@ class LineProduct(LinePass):
         return 4 * self.places(tile)[3]
 
     def work(self, tile: MmaLinesTile) -> LineWork:
-        """What a block does."""
+        """The cost of a block's work."""
         task = _TASK + self.depth * (_STEP + _TILE_STEP * tile.tiles) + _TILE_SUMS * tile.tiles
         tasks = ceil_div(prod(tile.task_radices), tile.threads // WARP_SIZE)
         vectors = self.samples(tile) * tile.block_channels * tile.batches // self.vector
@@ -164,7 +184,7 @@ class LineProduct(LinePass):
         return self.shared_bytes(tile) <= MAX_SHARED_BYTES
 
     def tiles(self) -> Iterator[MmaLinesTile]:
-        """Tiles worth a look: even parts of a line, and as many rows as make up so many strips."""
+        """Candidates: even parts of a line, and as many rows as make up the wanted strips."""
         for wanted in _WANTED_STRIPS:
             for shape in self._shapes(wanted):
                 for tiles in TILES:
@@ -174,7 +194,7 @@ class LineProduct(LinePass):
                             yield tile
 
     def _shapes(self, wanted: int) -> Iterator[tuple[int, int, int, int]]:
-        """lanes, strips, channels, batches."""
+        """Shapes of a block: lanes, strips, channels, batches."""
         strips = ceil_div(self.axis.count, STRIP)
         for lanes in self.lines.lanes(self.source):
             for part in parts_of(strips, min(wanted // lanes, STRIPS[-1]), 2):
@@ -186,7 +206,7 @@ class LineProduct(LinePass):
 
 
 def kernel(product: LineProduct, tile: MmaLinesTile, functor: Functor, target: str) -> KernelRef:
-    """target: the kernel's, ``dependent_target``."""
+    """The kernel for ``target`` (``dependent_target``)."""
     info = dtypes.info(product.source.data_type)
     params = Params(
         X_TYPE=info.c_type,

@@ -13,21 +13,24 @@ from lowdnn.engines.launch import ceil_div, divider, i32
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct
 
-#: Channels in neighbouring threads come in words.
+#: Bytes of a word, which holds the channels of a thread.
 WORD_BYTES = 4
 _WIDEST_COPY = 16
 
-#: Taps of a line from which on it is faster so than walked along as rows (measured).
+#: Taps from which on a line is faster as columns of planes than walked along as rows (measured).
 _LEAST_LINE_TAPS = 16
 
-#: Words of a block.
-_LEAST_LANES, _MOST_LANES = 12, 64
-_FEW_LANES = 8  # for fewer words
+#: Least words of a block that are not all there are.
+_LEAST_LANES = 12
+#: Most words of a block.
+_MOST_LANES = 64
+#: Words of a block if there are fewer than ``_LEAST_LANES``.
+_FEW_LANES = 8
 
 
 @dataclass(frozen=True)
 class WindowAxis:
-    """Target q meets the sources at (q * step - padding + tap) / up, where that is whole.
+    """Target q reads the sources at (q * step - padding + tap) / up, if that is whole.
 
     sources, targets: extents.  is_reversed: tap 0 is the filter's last one.
     """
@@ -53,28 +56,32 @@ class WindowAxis:
 
     @cached_property
     def first(self) -> int:
-        """The first position that target 0 meets, inside the source or not."""
+        """The first position that target 0 reads, inside the source or not."""
         return ceil_div(-self.padding, self.up)
 
     @cached_property
     def phase(self) -> int:
-        """The tap that joins the two."""
+        """The tap with which target 0 reads that position."""
         return self.first * self.up + self.padding
 
     def thread(self, targets: int, threads: int = 1) -> ThreadAxis:
-        """One of a block's ``threads`` of so many targets; a lone one that has all leaves positions of padding out."""
+        """One of a block's ``threads``, with ``targets`` targets; a lone thread with all targets skips positions of
+        padding.
+        """
         return _thread(self, targets, threads == 1 and targets >= self.targets)
 
     def window(self, targets: int, threads: int = 1) -> int:
-        """Positions that a block's ``threads`` of so many neighbouring targets meet, the first a multiple of ``up``."""
+        """Positions that a block's ``threads`` with ``targets`` neighbouring targets each read, the first a multiple of
+        ``up``.
+        """
         return self.thread(targets, threads).window + self.moved((threads - 1) * targets)
 
     def moved(self, targets: int) -> int:
-        """The step from the window of one target to that of the target so many further on, a multiple of ``up``."""
+        """The step from a target's window to that of the target ``targets`` further on, a multiple of ``up``."""
         return targets * self.step // self.up
 
     def products(self, targets: int) -> int:
-        """Pairs of taps and targets, of so many neighbouring ones."""
+        """Pairs of taps and targets, of ``targets`` neighbouring targets."""
         return _products(self, targets)
 
 
@@ -82,7 +89,7 @@ class WindowAxis:
 class ThreadAxis:
     """One axis of a thread's work.
 
-    first: the first position of the window of target 0.  phase: the tap that joins the two.  window: its positions.
+    first: the first position of target 0's window.  phase: the tap that reads it.  window: positions of the window.
     """
 
     first: int
@@ -96,7 +103,7 @@ def word_channels(tensor: Tensor) -> int:
 
 
 def has_words(geometry: DepthwiseGeometry, tensor: Tensor) -> bool:
-    """Whether the tensor's channels lie in aligned words."""
+    """Whether the tensor's channels form aligned words."""
     words = word_channels(tensor)
     return tensor.strides[1] == 1 and words > 0 and geometry.neighbours(tensor) >= words
 
@@ -120,7 +127,8 @@ def refuse_walk(geometry: DepthwiseGeometry) -> str:
 class Staging:
     """How a block's threads copy a box of positions of a plane to shared memory: ``StagedPlanes``.
 
-    row_copies: of a row.  copies: of a thread for a plane.  copy_bytes: of one.  touched_bytes: of the L2 cache.
+    row_copies: copies of a row.  copies: copies of a thread for a plane.  copy_bytes: bytes of a copy.
+    touched_bytes: bytes of the L2 cache that they touch.
     """
 
     rows: int
@@ -136,7 +144,7 @@ class Staging:
         return self.copies * self.threads * self.copy_bytes
 
     def box(self, strides: tuple[int, ...], extents: tuple[int, int], channels: int) -> Struct:
-        """``StagedPlanes::Box``; strides and extents of rows and columns."""
+        """The kernel's ``StagedPlanes::Box``; strides and extents are those of rows and columns."""
         return Struct((*i32((self.rows,)), Struct(divider(self.row_copies)), *i32((*strides, *extents, channels))))
 
 
@@ -144,8 +152,8 @@ class Staging:
 class StagedTensor:
     """A tensor whose planes are copied to shared memory.
 
-    pitch_bytes: from one position to the next where there are no gaps.  widest_copy: of one position, in bytes.
-    dense_lanes: words of a position whose rows have no gaps and lie in whole copies; 0 where they do not.
+    pitch_bytes: bytes from one position to the next without gaps.  widest_copy: most bytes of a copy of one position.
+    dense_lanes: words of a position if rows have no gaps and consist of whole copies; otherwise 0.
     """
 
     pitch_bytes: int
@@ -168,14 +176,16 @@ class StagedTensor:
             copied = gcd(self.widest_copy, position_bytes)
             is_aligned = position_bytes % SECTOR_BYTES == self.pitch_bytes % SECTOR_BYTES == 0
             touched = (ceil_div(position_bytes, SECTOR_BYTES) + (not is_aligned)) * SECTOR_BYTES
-        before = copied - WORD_BYTES if position_bytes % copied else 0  # where a box begins within a copy
+        before = copied - WORD_BYTES if position_bytes % copied else 0  # where a box begins inside a copy
         row_copies = ceil_div(columns * position_bytes + before, copied)
         count = ceil_div(rows * row_copies, threads)
         return Staging(rows, row_copies, count, copied, is_dense, threads, rows * columns * touched)
 
 
 def lane_choices(channels: int, tensor: Tensor) -> tuple[int, ...]:
-    """Words of channels of a block, the widest first: equal parts of all, or powers of two with few idle ones."""
+    """Choices of a block's words of channels, the widest first: equal parts of all words, or powers of two with few
+    idle.
+    """
     words = channels // word_channels(tensor)
     parts = {words // n for n in range(1, words + 1) if words % n == 0}
     powers = {n for n in (16, 32) if (ceil_div(words, n) * n - words) * 4 <= words}
@@ -184,7 +194,7 @@ def lane_choices(channels: int, tensor: Tensor) -> tuple[int, ...]:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether rows of positions have no gaps and begin and end at the widest copies."""
+    """Whether rows of positions have no gaps, and begin and end at the widest copies."""
     channels, width = tensor.dims[1], _WIDEST_COPY // tensor.element_bytes
     others = (*tensor.dims[:1], *tensor.dims[2:-1]), (*tensor.strides[:1], *tensor.strides[2:-1])
     return (
@@ -197,7 +207,7 @@ def _is_dense(tensor: Tensor) -> bool:
 
 @lru_cache(maxsize=1024)
 def _products(axis: WindowAxis, targets: int) -> int:
-    """Kept: a search asks for few of them, again and again."""
+    """Cached, since a search asks for the same few again and again."""
     thread = axis.thread(targets)
     taps = (j * axis.up + thread.phase - i * axis.step for i in range(targets) for j in range(thread.window))
     return sum(0 <= tap < axis.taps for tap in taps)
@@ -205,7 +215,7 @@ def _products(axis: WindowAxis, targets: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _thread(axis: WindowAxis, targets: int, has_all: bool) -> ThreadAxis:
-    """Kept like ``_products``."""
+    """Cached like ``_products``."""
     window = ((targets - 1) * axis.step + axis.taps - 1 - axis.phase) // axis.up + 1
     if not has_all:
         return ThreadAxis(axis.first, axis.phase, window)

@@ -1,7 +1,7 @@
-"""Tiles of the kernels that walk along planes: which ones are worth a look, and how long they take.
+"""Candidate tiles of the kernels that walk along planes, and their estimated times.
 
-The constants were fitted to some 430 measured tiles of 50 convolutions on an H200; as times they are right within a
-fifth of their value.
+The constants were fitted to some 430 measured tiles of 50 convolutions on an H200; the estimates are within a fifth of
+the measured times.
 """
 
 from __future__ import annotations
@@ -19,34 +19,46 @@ from lowdnn.engines.conv.depthwise.plane_axes import WORD_BYTES, Staging, Thread
 from lowdnn.engines.launch import ceil_div
 from lowdnn.enums import KnobType
 
-#: Choices of a thread's rows and columns, and of threads along them.
+#: Choices of a thread's rows.
 ROWS = (1, 2, 4, 7)
+#: Choices of a thread's columns.
 COLUMNS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 16)
+#: Choices of a block's threads along rows and along columns.
 UNITS = (*range(1, 17), 20)
+#: Choices of the planes in shared memory.
 STAGES = (2, 3, 4)
 DEFAULT_STAGES = 3
 
-#: Registers of a thread: those that it may hold as its own, and those that it needs beside them.
+#: Most registers for a thread's own values.
 MAX_REGISTERS = 190
-_OTHER_REGISTERS, _LEAST_OTHER_REGISTERS = 40, 20
+#: Further registers of a thread, as estimated.
+_OTHER_REGISTERS = 40
+#: The fewest further registers of a thread.
+_LEAST_OTHER_REGISTERS = 20
+#: Most copies of a thread for a plane.
 _MAX_COPIES = 28
-#: Threads of a block at most.
+#: Most threads of a block.
 _MAX_THREADS = 512
 _MAX_SHARED_BYTES = 96 << 10
 
-#: Threads of a block that the search's units come near to; shapes of a thread's work that it looks at.
+#: Threads of a block that the search aims at.
 _WANTED_THREADS = (128, 192, 256, 384)
+#: Shapes of a thread's work that the search tries.
 _SHAPES = 4
+#: Most parts of an axis that the search tries.
 _MOST_PARTS = 10
+#: Words of a vector copy.
 _VECTOR_WORDS = 4
-#: Fewer in a block are slower than their instructions tell (measured).
+#: Warps of a block below which it is slower than its instructions suggest (measured).
 _LEAST_WARPS = 3
-#: Fewer of a multiprocessor have too little to do while one waits for its planes.
+#: Least warps on a multiprocessor that keep it busy while one waits for its planes.
 _LEAST_RESIDENT_WARPS = 6
 _MAX_STAGED_BYTES = 90 << 10
 
-#: Instructions of a copy, and of a target's epilogue.
-_COPY, _TARGET = 12, 14
+#: Instructions of a copy.
+_COPY = 12
+#: Instructions of a target's epilogue.
+_TARGET = 14
 _COSTS: Final = StageCosts(
     start_instructions=0, stage_instructions=60, start_clocks=1250, stage_clocks=330, lone_clocks=1.2, exposed=0.4
 )
@@ -56,8 +68,9 @@ _L2_SHARE = 0.38
 
 @dataclass(frozen=True)
 class Units:
-    """A block's threads: ``unit_rows`` x ``unit_columns`` for each of ``lanes`` words, each of ``rows`` x ``columns``
-    targets."""
+    """A block's threads: ``unit_rows`` x ``unit_columns`` for each of ``lanes`` words, each with ``rows`` x ``columns``
+    targets.
+    """
 
     lanes: int
     rows: int
@@ -80,16 +93,16 @@ class Units:
         return self.unit_rows * self.rows, self.unit_columns * self.columns
 
     def thread_axes(self, axes: tuple[WindowAxis, WindowAxis, WindowAxis]) -> tuple[ThreadAxis, ThreadAxis]:
-        """Rows and columns."""
+        """The thread's axes of rows and columns."""
         return axes[1].thread(self.rows, self.unit_rows), axes[2].thread(self.columns, self.unit_columns)
 
     def box(self, axes: tuple[WindowAxis, WindowAxis, WindowAxis]) -> tuple[int, int]:
-        """Rows and columns of the source that the block meets."""
+        """Rows and columns of the source that the block reads."""
         return axes[1].window(self.rows, self.unit_rows), axes[2].window(self.columns, self.unit_columns)
 
     @property
     def label(self) -> str:
-        """The shape as it stands in kernel names."""
+        """The shape's part of kernel names."""
         return f"r{self.rows}w{self.columns}_l{self.lanes}b{self.threads}"
 
 
@@ -138,16 +151,17 @@ class WalkParams:
 
     @property
     def window_label(self) -> str:
-        """The window as it stands in kernel names."""
+        """The window's part of kernel names."""
         skips = "k" if self.SKIPS_ROWS else ""
         return f"p{self.ROW_PHASE}x{self.COLUMN_PHASE}v{self.ROW_WINDOW}x{self.COLUMN_WINDOW}{skips}"
 
 
 @dataclass(frozen=True)
 class BlockWork:
-    """What a block does: ``steps`` of ``instructions`` for each thread, and ``beside`` instructions outside of them.
+    """The work of a block: each thread has ``steps`` steps of ``instructions``, and ``beside`` instructions outside the
+    steps.
 
-    registers: of a thread's own.  staged: the planes that it copies in a step.
+    registers: registers of a thread's own values.  staged: the planes that it copies in a step.
     """
 
     blocks: int
@@ -161,7 +175,9 @@ class BlockWork:
 
     @property
     def fits(self) -> bool:
-        """Whether threads, registers and shared memory suffice; a scheduler's warps share 512 registers of a lane."""
+        """Whether threads, registers and shared memory suffice; the warps of a scheduler share 512 registers for each
+        lane.
+        """
         warps = ceil_div(self.threads, WARP_SIZE * WARP_SCHEDULERS)
         return (
             self.threads <= _MAX_THREADS
@@ -172,23 +188,25 @@ class BlockWork:
         )
 
     def is_worth_a_look(self, arch: ArchSpec) -> bool:
-        """Whether it fits, with enough warps of a multiprocessor."""
+        """Whether it fits, with enough warps on a multiprocessor."""
         return self.fits and self.resident(arch) * self.threads >= _LEAST_RESIDENT_WARPS * WARP_SIZE
 
     def crowds(self, arch: ArchSpec) -> bool:
         """Whether a multiprocessor has room for its even share of several blocks and half as many more.
 
-        Those that start before the last kernel has ended do not come evenly then, and lose more than they save.
+        Blocks that start before the previous kernel has ended are then spread unevenly, and lose more than they save.
         """
         share = ceil_div(self.blocks, arch.sm_count)
         return share > 1 and 3 * share <= 2 * self.resident(arch, _LEAST_OTHER_REGISTERS)
 
     def resident(self, arch: ArchSpec, other_registers: int = _OTHER_REGISTERS) -> int:
-        """Blocks of a multiprocessor at a time."""
+        """Blocks on a multiprocessor at a time."""
         return estimated_blocks(arch, self.threads, self.registers + other_registers, self.shared_bytes)
 
     def seconds(self, moved_bytes: int, arch: ArchSpec) -> float:
-        """Estimated: a multiprocessor's blocks in waves, against bytes moved and bytes read through the L2 cache."""
+        """Estimated seconds: waves of a multiprocessor's blocks, the bytes moved and the bytes read through the L2
+        cache.
+        """
         copies = sum(one.copies for one in self.staged) * _COPY
         instructions = self.steps * (self.instructions + copies) + self.beside
         work = Stages(self.blocks, self.threads, instructions, self.steps, self.resident(arch))
@@ -241,9 +259,9 @@ def epilogue_instructions(targets: int) -> int:
 def units_of(
     lanes: tuple[int, ...], axes: tuple[WindowAxis, WindowAxis, WindowAxis], channels: int, most: int
 ) -> Iterator[Units]:
-    """Units worth a look: of the best shapes of a thread's work, and of each size of a block, the best arrangement.
+    """Candidate units: for the best shapes of a thread's work and each size of a block, the best arrangement.
 
-    most: registers that a thread has for its sums and a row of its window.
+    most: registers of a thread for its sums and a row of its window.
     """
     for shape in _shapes(axes, channels, most):
         own = _thread_instructions(axes, shape, channels)
@@ -256,7 +274,7 @@ def units_of(
 def _arranged(
     axes: tuple[WindowAxis, WindowAxis, WindowAxis], shape: tuple[int, int], lanes: int, threads: int, own: int
 ) -> Iterator[Units]:
-    """The block of at most so many threads with the fewest instructions for all targets, if there is any.
+    """The block of at most ``threads`` threads with the fewest instructions for all targets, if there is one.
 
     own: instructions of a thread.
     """
@@ -300,7 +318,7 @@ def thread_positions(axes: tuple[WindowAxis, WindowAxis, WindowAxis], rows: int,
 
 
 def _shapes(axes: tuple[WindowAxis, WindowAxis, WindowAxis], channels: int, most: int) -> list[tuple[int, int]]:
-    """Rows and columns of a thread with the fewest instructions for a target that exists."""
+    """Rows and columns of a thread with the fewest instructions for each target that exists."""
     planes, row_axis, column_axis = axes
 
     def cost(shape: tuple[int, int]) -> float:
@@ -320,18 +338,18 @@ def _shapes(axes: tuple[WindowAxis, WindowAxis, WindowAxis], channels: int, most
 
 
 def _thread_instructions(axes: tuple[WindowAxis, WindowAxis, WindowAxis], shape: tuple[int, int], channels: int) -> int:
-    """Instructions of a thread and a plane, without copies."""
+    """Instructions of a thread for a plane, without copies."""
     products = thread_products(axes, *shape, channels)
     moves = thread_positions(axes, *shape) * (1 + channels)
     return products + moves + epilogue_instructions(prod(shape)) + _COSTS.stage_instructions
 
 
 def _excess(axis: WindowAxis, targets: int) -> float:
-    """Targets that threads of so many cover, as a multiple of those that exist."""
+    """Targets that threads of ``targets`` each cover, as a multiple of those that exist."""
     return ceil_div(axis.targets, targets) * targets / axis.targets
 
 
 def _parts(count: int) -> tuple[int, ...]:
-    """Lengths of the equal parts that ``count`` may be cut into, the last one shorter; the longest first."""
+    """Lengths of the equal parts into which ``count`` may be cut, the last one shorter; the longest first."""
     lengths = {ceil_div(count, parts) for parts in range(1, _MOST_PARTS + 1)} | {1}
     return tuple(sorted((length for length in lengths if length in UNITS), reverse=True))

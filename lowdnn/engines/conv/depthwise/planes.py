@@ -44,10 +44,10 @@ from lowdnn.engines.launch import bytes_of, ceil_div, divider, i32, i64, macros,
 from lowdnn.enums import DataType, KnobType
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work
 
-#: Choices of blocks that share the planes of targets.
+#: Choices of the number of blocks that share the planes of targets.
 PARTS = (1, 2, 3, 4, 6, 8, 16, 32, 64)
 
-#: Blocks of a multiprocessor past which planes are not shared.
+#: Blocks on a multiprocessor from which on planes are not shared.
 _ENOUGH_BLOCKS = 3
 
 
@@ -67,7 +67,7 @@ class Params:
 
 @dataclass(frozen=True)
 class PlanesTile:
-    """A block's work: its threads, the parts that planes of targets are split into, planes in shared memory."""
+    """A block's work: its threads, the parts of the planes of targets, planes in shared memory."""
 
     units: Units
     parts: int
@@ -76,7 +76,7 @@ class PlanesTile:
 
 @dataclass(frozen=True)
 class PlaneCorrelation(DataPass):
-    """Walking along the planes."""
+    """The walk along the planes."""
 
     @cached_property
     def axes(self) -> tuple[WindowAxis, WindowAxis, WindowAxis]:
@@ -106,7 +106,7 @@ class PlaneCorrelation(DataPass):
 
     @cached_property
     def channels(self) -> int:
-        """Channels of a thread: those of a word."""
+        """Channels of a thread, those of a word."""
         return word_channels(self.source)
 
     @cached_property
@@ -116,7 +116,9 @@ class PlaneCorrelation(DataPass):
 
     @cached_property
     def lanes(self) -> tuple[int, ...]:
-        """Choices of words of a block; with strides each source has many targets, whose sectors are not to be cut."""
+        """Choices of a block's words; with strides each source has many targets, whose memory sectors should not be
+        cut.
+        """
         choices = lane_choices(self.geometry.channels, self.source)
         if all(axis.up == 1 for axis in self.axes):
             return choices
@@ -127,7 +129,7 @@ class PlaneCorrelation(DataPass):
 
     @property
     def least_registers(self) -> int:
-        """Registers of a thread's own, with the fewest targets."""
+        """Registers for a thread's own values, with the fewest targets."""
         planes, row_axis, column_axis = self.axes
         sums = planes.taps * row_axis.up * column_axis.up
         return (sums + column_axis.window(column_axis.up)) * self.channels + self.weights
@@ -149,7 +151,7 @@ class PlaneCorrelation(DataPass):
 
     @cached_property
     def staged(self) -> StagedTensor:
-        """The source."""
+        """The source as a staged tensor."""
         return StagedTensor.of(self.geometry, self.source)
 
     @cached_property
@@ -157,7 +159,7 @@ class PlaneCorrelation(DataPass):
         return bytes_of((self.source, *self.geometry.dag.loads, *self.geometry.dag.stores))
 
     def staging(self, units: Units) -> Staging:
-        """The staging of the source's planes, in a block."""
+        """The copies of the source's planes in a block."""
         return self.staged.staging(units.box(self.axes), units.lanes, units.threads)
 
     def segment(self, tile: PlanesTile) -> int:
@@ -171,7 +173,7 @@ class PlaneCorrelation(DataPass):
         return *of_plane, ceil_div(self.axes[0].targets, self.segment(tile)), images
 
     def work(self, tile: PlanesTile) -> BlockWork:
-        """What a block does; its threads hold sums, weights and a row of their windows."""
+        """The cost of a block's work; its threads keep sums, weights and a row of their windows."""
         units, planes, segment = tile.units, self.axes[0], self.segment(tile)
         targets, staging = units.rows * units.columns, self.staging(units)
         products = thread_products(self.axes, units.rows, units.columns, self.channels)
@@ -189,7 +191,7 @@ class PlaneCorrelation(DataPass):
         )
 
     def tiles(self, arch: ArchSpec) -> Iterator[tuple[PlanesTile, BlockWork]]:
-        """Tiles worth a look that fit, with their work."""
+        """Candidates that fit, and their work."""
         for units in units_of(self.lanes, self.axes, self.channels, MAX_REGISTERS - self.weights):
             tile = PlanesTile(units, 1, DEFAULT_STAGES)
             if self.images_as_planes:
@@ -199,13 +201,13 @@ class PlaneCorrelation(DataPass):
                 yield tile, work
 
     def _least_parts(self, blocks: int, arch: ArchSpec) -> int:
-        """The fewest parts, with so many blocks for each, that give every multiprocessor enough."""
+        """The fewest parts, with ``blocks`` blocks each, that give every multiprocessor enough blocks."""
         enough = (p for p in PARTS if p * blocks >= _ENOUGH_BLOCKS * arch.sm_count or p >= self.axes[0].targets)
         return next(enough, PARTS[-1])
 
 
 def kernel(correlation: PlaneCorrelation, tile: PlanesTile, functor: Functor, target: str) -> KernelRef:
-    """target: the kernel's, ``dependent_target``."""
+    """The kernel for ``target`` (``dependent_target``)."""
     planes, rows, columns = correlation.axes
     walk_params = WalkParams.of(correlation.axes, tile.units, tile.stages)
     w, staging = correlation.geometry.operation.filter, correlation.staging(tile.units)
@@ -297,14 +299,14 @@ def tile_of(correlation: PlaneCorrelation, chosen: Choices) -> PlanesTile | str:
 
 
 def crowds(correlation: PlaneCorrelation, chosen: Choices, arch: ArchSpec) -> bool:
-    """``BlockWork.crowds`` of resolved knobs; short walks along images gain by an early start even so (measured)."""
+    """``BlockWork.crowds`` of resolved knobs; short walks along images gain from an early start even so (measured)."""
     tile = tile_of(correlation, chosen)
     return not isinstance(tile, str) and not correlation.images_as_planes and correlation.work(tile).crowds(arch)
 
 
 @lru_cache(maxsize=128)
 def best_tile(correlation: PlaneCorrelation, arch: ArchSpec) -> PlanesTile:
-    """The fastest tile by its work's estimate."""
+    """The fastest tile by the estimate of its work."""
 
     _, row_axis, column_axis = correlation.axes
     lanes = correlation.lanes[-1]
@@ -320,7 +322,7 @@ def estimated_s(correlation: PlaneCorrelation, tile: PlanesTile, arch: ArchSpec)
 
 
 def _weights_places(correlation: PlaneCorrelation) -> tuple[int, list[int]]:
-    """Where the first filter's tap 0 lies, and the strides of taps along planes, rows and columns."""
+    """Offset of the first filter's tap 0, and the strides of taps along planes, rows and columns."""
     strides = correlation.geometry.spatial_strides(correlation.geometry.operation.filter)
     pairs = list(zip(correlation.axes, strides, strict=True))
     first = sum((axis.taps - 1) * stride for axis, stride in pairs if axis.is_reversed)

@@ -1,4 +1,4 @@
-"""Threads that walk down rows by themselves: choices of their work, limits, and what it costs."""
+"""Threads that walk down rows independently: choices of their work, limits, and costs."""
 
 from __future__ import annotations
 
@@ -10,44 +10,49 @@ from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.launch import ceil_div
 from lowdnn.engines.model.clock import overlap
 
-#: Choices of neighbouring channels, of columns of a strip, and of rows that are read ahead.
+#: Choices of neighbouring channels.
 CHANNELS = (1, 2, 4, 8)
+#: Choices of the columns of a strip.
 STRIPS = (1, 2, 4, 7, 8, 14, 16)
+#: Choices of rows that are read ahead.
 PREFETCHES = (1, 2, 3, 4, 6, 8)
-#: Threads of a block, as the search takes them.
+#: Threads of a block in the search.
 THREADS = 128
-#: Source positions of a row that a thread may hold.
+#: Most source positions of a row that a thread keeps.
 MAX_WINDOW = 64
-#: Residue classes of one axis, which travel as kernel arguments.
+#: Most residue classes of one axis, which are kernel arguments.
 MAX_CLASSES = 32
-#: Seconds that rows on their way should cover.
+#: Seconds that rows in flight should cover.
 HIDDEN_S: Final = 1e-6
 
 
 @dataclass(frozen=True)
 class RowCosts:
-    """Costs of kernels whose threads walk down rows by themselves.
+    """Costs of kernels whose threads walk down rows independently.
 
-    Fitted to some 1200 measured tiles of 54 convolutions on an H200. They rank the tiles of one problem; as times they
-    are right within half of their value.
+    They were fitted to some 1200 measured tiles of 54 convolutions on an H200. They rank the tiles of one problem; as
+    times they are right within a factor of about 1.5.
     """
 
-    #: Warps more that a scheduler seems to have, since the instructions of a warp wait for each other.
+    #: Additional warps that a scheduler seems to have, since a warp's instructions wait for each other.
     chain_warps: float
-    #: Clocks of a multiprocessor for a sector that is read, and for one that is written.
+    #: Clocks of a multiprocessor for a sector that is read.
     read_clocks: float
+    #: Clocks of a multiprocessor for a sector that is written.
     write_clocks: float
     #: Load latencies until a block, or an item of one, has begun.
     start_latencies: int
-    #: Clocks of a warp until its weights are there, and for each weight.
+    #: Clocks of a warp until its weights begin to arrive.
     weights_clocks: int
+    #: Clocks of a warp for each weight.
     weight_clocks: int
-    #: Clocks of a warp to begin an item of a filter gradient, and to add up each of a block's sums.
+    #: Clocks of a warp to begin an item of a filter gradient.
     item_clocks: int
+    #: Clocks of a warp to combine each of a block's sums.
     sum_clocks: int
-    #: Instructions of a step beside its rows and products.
+    #: Instructions of a step in addition to its rows and products.
     step_instructions: int
-    #: Share of the shorter of two things that the longer one does not hide.
+    #: Share of the shorter of two times that the longer one does not hide.
     exposed: float
 
 
@@ -67,7 +72,7 @@ ROWS: Final = RowCosts(
 
 @dataclass(frozen=True)
 class Step:
-    """A thread's work of one step, and its warp's sectors; steps_ahead: how early its rows are asked for."""
+    """A thread's work in one step, and its warp's sectors.  steps_ahead: steps by which its rows are read ahead."""
 
     instructions: float
     sectors_read: float
@@ -81,21 +86,23 @@ def latency_clocks(arch: ArchSpec) -> float:
 
 
 def step_clocks(step: Step, warps: float, arch: ArchSpec) -> float:
-    """A step of all the ``warps`` of a scheduler: instructions or sectors, against the rows on their way."""
+    """Clocks of a step of a scheduler's ``warps`` warps: instructions or sectors, and the latency of the rows in
+    flight.
+    """
     return overlap(busy_clocks(step, warps), latency_clocks(arch) / step.steps_ahead, ROWS.exposed)
 
 
 def busy_clocks(step: Step, warps: float, rounds: int = 1) -> float:
-    """Clocks of a step if all rows were there when they are needed; at least, where warps come in ``rounds`` waves."""
+    """Clocks of a step that never waits for rows; a lower bound if warps come in ``rounds`` waves."""
     sectors = step.sectors_read * ROWS.read_clocks + step.sectors_written * ROWS.write_clocks
     return max(step.instructions * (warps + ROWS.chain_warps * rounds), sectors * warps * WARP_SCHEDULERS)
 
 
 def row_instructions(positions: int, channels: int) -> float:
-    """A row's two additions and a load of each position, and the widening."""
+    """Instructions of a row: two additions and a load for each position, and the widening."""
     return positions * (3.0 + channels)
 
 
 def sectors(pitch_bytes: int) -> int:
-    """What an access of a warp touches, its threads ``pitch_bytes`` apart."""
+    """Sectors that an access of a warp touches, with ``pitch_bytes`` from one thread to the next."""
     return min(WARP_SIZE, ceil_div(WARP_SIZE * pitch_bytes, SECTOR_BYTES))

@@ -37,9 +37,9 @@ from lowdnn.engines.model.search import first_of_least
 from lowdnn.enums import DataType, KnobType
 from lowdnn.plan import KernelRef, Launch, MathUnit, Struct, TensorPointer, Work, WorkspacePointer
 
-#: Registers that ptxas gives a thread beside those of its sums, weights and windows.
+#: Registers that ptxas gives a thread in addition to its sums, weights and windows.
 _OTHER_REGISTERS = 30
-#: Blocks of a multiprocessor past which segments are not cut.
+#: Blocks on a multiprocessor from which on segments are not cut.
 _ENOUGH_BLOCKS = 6
 
 
@@ -71,7 +71,7 @@ class Params:
 
 
 def kernel(correlation: Correlation, tile: RowsTile, functor: Functor, target: str) -> KernelRef:
-    """target: the kernel's, ``dependent_target``."""
+    """The kernel for ``target`` (``dependent_target``)."""
     planes, rows, columns = correlation.axes
     front, back = columns.clips(tile.strip)
     params = Params(
@@ -117,7 +117,7 @@ def kernel(correlation: Correlation, tile: RowsTile, functor: Functor, target: s
 
 
 def launch(correlation: Correlation, tile: RowsTile, functor: Functor, totals: Sequence[WorkspacePointer]) -> Launch:
-    """totals: of the reductions."""
+    """The launch of the kernel.  totals: pointers to the totals of the reductions."""
     geometry, w = correlation.geometry, correlation.geometry.operation.filter
     _, rows, columns = correlation.axes
     digits, groups = correlation.digits(tile), correlation.weight_groups(tile)
@@ -209,7 +209,7 @@ def best_tile(correlation: Correlation, arch: ArchSpec) -> RowsTile:
 
 
 def estimated_s(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> float:
-    """Seconds: a multiprocessor's blocks in waves, against the bytes moved."""
+    """Estimated seconds: waves of a multiprocessor's blocks, and the bytes moved."""
     step, steps = _step(correlation, tile), _steps(correlation, tile.segment)
     weights = correlation.thread(tile.channels, tile.strip).weights
 
@@ -223,24 +223,24 @@ def estimated_s(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> flo
 
 
 def _start_clocks(weights: int, warps: float, arch: ArchSpec) -> float:
-    """Until all the ``warps`` of a scheduler have their weights and first rows."""
+    """Clocks until all ``warps`` warps of a scheduler have their weights and first rows."""
     return ROWS.start_latencies * latency_clocks(arch) + warps * _weight_clocks(weights)
 
 
 def _weight_clocks(weights: int) -> int:
-    """Clocks of a warp for so many weights."""
+    """Clocks of a warp for ``weights`` weights."""
     return ROWS.weights_clocks + ROWS.weight_clocks * weights
 
 
 def _steps(correlation: Correlation, segment: int) -> int:
-    """Rows of sources that a thread walks along."""
+    """Source rows that a thread walks along."""
     rows = correlation.axes[1]
     edges = rows.classes[0].first_step if segment >= rows.count else 0
     return max(1, segment + correlation.depth - 1 - 2 * edges)
 
 
 def _step(correlation: Correlation, tile: RowsTile) -> Step:
-    """Rows of sources, multiply-adds, moves of sums, the epilogue."""
+    """The costs of source rows, multiply-adds, moves of sums, and the epilogue."""
     step = correlation.thread(tile.channels, tile.strip).step
     stays = correlation.unrolled(tile.prefetch) % correlation.depth == 0
     moves = 0 if stays else correlation.depth * tile.strip * tile.channels
@@ -253,9 +253,9 @@ def _resident(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> int:
 
 
 def _bounded_tiles(correlation: Correlation, arch: ArchSpec) -> Iterator[tuple[float, RowsTile]]:
-    """Tiles worth a look, before they read ahead: segments that give each multiprocessor a block, no more than plenty.
+    """Candidates before they read ahead: segments that give each multiprocessor a block, and not far too many blocks.
 
-    Each with a time that it does not go below: that of ``estimated_s`` with rows that are never waited for.
+    Each comes with a lower bound of its time, ``estimated_s`` with rows that are never waited for.
     """
     copy_s = sum(correlation.moved) / arch.copy_bytes_per_s
     start, warps_of_block = _start_clocks(0, 0.0, arch), warps_of(THREADS)
@@ -283,7 +283,7 @@ def _bounded_tiles(correlation: Correlation, arch: ArchSpec) -> Iterator[tuple[f
 
 
 def _reading_ahead(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> RowsTile:
-    """The tile with as many rows on their way as hide the latency, more where that saves the moves of sums."""
+    """The tile with as many rows in flight as hide the latency; with more if that saves the moves of sums."""
     thread, blocks = (
         correlation.thread(tile.channels, tile.strip),
         ceil_div(correlation.block_count(tile), arch.sm_count),
@@ -299,5 +299,5 @@ def _reading_ahead(correlation: Correlation, tile: RowsTile, arch: ArchSpec) -> 
 
 
 def _class_room(correlation: Correlation) -> int:
-    """A power of two, so that few kernels serve all shapes."""
+    """Classes that the kernel has room for: a power of two, so that few kernels serve all shapes."""
     return ceil_power(max(len(axis.classes) for axis in correlation.axes))

@@ -1,15 +1,16 @@
-// Reductions in the epilogue of a kernel whose threads walk along pixels, each with a few channels of its own: of each
-// channel, and of all elements of one value of the functor's.
+// Reductions in the epilogue of a kernel whose threads walk along pixels, each with a few channels: one value of the
+// functor is reduced for each channel, and over all elements.
 //
-// A thread keeps the totals of its channels in registers and leaves them in the workspace at its end, a warp one total
-// of everything; reduction/reduction_combine.cu joins them, as slices. So the order depends on the plan only.
+// A thread keeps the totals of its channels in registers and stores them in the workspace at its end; a warp stores one
+// total of everything. reduction/reduction_combine.cu combines them as slices. So the order of summation depends only
+// on the plan.
 // Operators, computed in f32: include/math/reduction_operators.cuh.
 
 #pragma once
 
 #include "include/math/reduction_operators.cuh"
 
-// Operator over the pixels, for OWNED channels of a thread.
+// Reduces over the pixels, for the OWNED channels of a thread.
 template <class Operator, int OWNED> struct ChannelReduction {
   typedef typename TotalOf<Operator, f32>::Type Total;
   static constexpr bool EXISTS = true;
@@ -30,7 +31,7 @@ template <class Operator, int OWNED> struct ChannelReduction {
     totals[channel] = Operator::combine(totals[channel], Operator::prepare(value));
   }
 
-  // `first`: the thread's first channel.
+  // first: the thread's first channel.
   __device__ __forceinline__ void store(const Output& output, u32 slice, u32 first) const {
     Total* to = output.channel_totals + slice * output.all_channels + first;
 #pragma unroll
@@ -45,7 +46,7 @@ template <int OWNED> struct ChannelReduction<NoOperator, OWNED> {
   __device__ __forceinline__ void store(const Output&, u32, u32) const {}
 };
 
-// Operator over everything.
+// Reduces over everything.
 template <class Operator> struct ThreadReduction {
   typedef typename TotalOf<Operator, f32>::Type Total;
   static constexpr bool EXISTS = true;
@@ -58,7 +59,7 @@ template <class Operator> struct ThreadReduction {
 
   __device__ __forceinline__ void add(f32 value) { total = Operator::combine(total, Operator::prepare(value)); }
 
-  // All lanes, whose totals are joined as a tree.
+  // Called by all lanes; their totals are combined in a tree.
   __device__ __forceinline__ void store(const Output& output) {
 #pragma unroll
     for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) {
@@ -77,7 +78,7 @@ template <> struct ThreadReduction<NoOperator> {
   __device__ __forceinline__ void store(const Output&) const {}
 };
 
-// Both of them.
+// Both reductions of a thread.
 template <int OWNED, class ChannelOperator, class WholeOperator> struct ThreadReductions {
   typedef ChannelReduction<ChannelOperator, OWNED> Channels;
   typedef ThreadReduction<WholeOperator> Whole;
@@ -88,8 +89,8 @@ template <int OWNED, class ChannelOperator, class WholeOperator> struct ThreadRe
   Channels channels;
   Whole whole;
 
-  // Hands WIDTH values to the functor, and adds what it hands back of the first `valid`: of neighbouring channels, or
-  // of one channel (IS_RUN).
+  // Hands WIDTH values to the functor, and adds the first `valid` of those that it hands back: values of neighbouring
+  // channels, or of one channel (IS_RUN).
   template <class Functor, int WIDTH, bool IS_RUN>
   __device__ __forceinline__ void apply(const typename Functor::Args& arguments, const typename Functor::Cursor& cursor,
                                         i64 along, i32 valid, const f32 (&values)[WIDTH]) {

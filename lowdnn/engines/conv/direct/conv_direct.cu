@@ -6,32 +6,32 @@
 //     DATA         dx      dy     w        channels c  pixels (n, i)  taps (k, r)
 //     FILTER       dw      x      dy       filters k   taps (c, r)    pixels (n, o)
 //
-// An element of the image is at the sum of a pixel's part and a tap's part, o * stride - padding and r * dilation
-// (forward); elements outside count as 0. In backward data the pixels i of one residue class modulo the stride meet
+// An image element's position is the sum of a pixel's part and a tap's part, o * stride - padding and r * dilation
+// (forward); elements outside count as 0. In backward data the pixels i of one residue class modulo the stride read
 // every `period`-th tap, and within the class the problem is a forward one of stride 1 (see Axis). In backward filter
 // the depth may be cut into slices, whose sums gemm/split_k_reduce.cu adds.
 //
 // Layouts: image, weights and output have any strides. A flipped filter comes with negative tap strides and the last
 // tap's address; in backward filter with a negative dilation and the last tap's padding. The product is places by maps
-// or, where PLACES_ARE_COLUMNS (the output's vector axis is one of the places'), maps by places. Taps are numbered
-// with the channel fastest where CHANNELS_FASTEST, otherwise slowest, pixels with the last axis fastest.
+// or, with PLACES_ARE_COLUMNS (the output's vector axis is one of the places'), maps by places. Taps are numbered with
+// the channel fastest if CHANNELS_FASTEST, otherwise slowest; pixels with the last axis fastest.
 // Block: blockIdx.x = (((class or slice) * groups + group) * place tiles + place tile) * map tiles + map tile; it
 // computes TILE_ROWS x TILE_COLUMNS elements of the output. The extent of the places along the vector axis is rounded
 // up to PLACE_RUN, so that a run of places never crosses its end.
-// Shared memory (static): the two operand tiles, twice (SimtTile::Shared); of the tile's places, offset and position in
-// the image; of a step's depths, twice, offsets in image and weights and position in the image; the axes.
+// Shared memory (static): the two operand tiles, twice (SimtTile::Shared); for the tile's places, offset and position
+// in the image; for the depths of two steps, offsets in image and weights and position in the image; the axes.
 // Launch: Tile::THREADS threads.
 // Macros: DIRECTION ACCUMULATOR IMAGE_TYPE WEIGHTS_TYPE SPATIAL (1 to 3) TILE_ROWS TILE_COLUMNS TILE_DEPTH
-// PLACES_ARE_COLUMNS CHANNELS_FASTEST; RUN: columns that the epilogue gets at a time, 4, or 1 where the vector axis is
-// not made of fours; IMAGE_ALONG_DEPTH, WEIGHTS_ALONG_DEPTH: 1 where neighbouring threads read neighbouring depths;
-// SPLIT: 1 where sums go to slices[slice][map][place] and not through the epilogue.
+// PLACES_ARE_COLUMNS CHANNELS_FASTEST; RUN: columns that the epilogue gets at a time, 4, or 1 if fours do not divide
+// the vector axis; IMAGE_ALONG_DEPTH, WEIGHTS_ALONG_DEPTH: 1 if neighbouring threads read neighbouring depths; SPLIT: 1
+// if sums go to slices[slice][map][place] and not through the epilogue.
 
 #include "include/numeric.cuh"
 #include "include/optional.cuh"
 #include "include/tile/tile_simt.cuh"
 #include "generated.cuh"
 
-// What the kernel is without where it is SPLIT.
+// With SPLIT the kernel has no functor.
 struct Functor;
 
 typedef ACCUMULATOR Accumulator;
@@ -42,24 +42,24 @@ constexpr int TILE_PLACES = PLACES_ARE_COLUMNS ? TILE_COLUMNS : TILE_ROWS;
 constexpr int TILE_MAPS = PLACES_ARE_COLUMNS ? TILE_ROWS : TILE_COLUMNS;
 constexpr int PLACE_RUN = PLACES_ARE_COLUMNS ? RUN : 1;
 constexpr int LAST = SPATIAL - 1;
-constexpr int OUTSIDE = -(1 << 30);  // a position from which no depth leads into the image
+constexpr int OUTSIDE = -(1 << 30);  // a position from which every depth stays outside the image
 
 struct Numbers {
   const IMAGE_TYPE* image;
-  const WEIGHTS_TYPE* weights;  // at tap 0, which is the last one in memory where the filter is flipped
-  i64 image_strides[SPATIAL + 2];    // of n, channel, spatial axes
-  i64 weights_strides[SPATIAL + 2];  // of the map; of channel and taps or, in backward filter, of n and pixels
+  const WEIGHTS_TYPE* weights;  // at tap 0, the last one in memory if the filter is flipped
+  i64 image_strides[SPATIAL + 2];  // strides of n, channel, spatial axes
+  i64 weights_strides[SPATIAL + 2];  // the map; then channel and taps or, in backward filter, n and pixels
   i64 image_group_stride;
   i64 weights_group_stride;
   i32 image_extents[SPATIAL];
-  i32 pixel_extents[SPATIAL];  // of y; of dx in backward data
+  i32 pixel_extents[SPATIAL];  // extents of y, or of dx in backward data
   i32 taps[SPATIAL];
   i32 strides[SPATIAL];
   i32 dilations[SPATIAL];
-  i32 paddings[SPATIAL];  // before the first element
+  i32 paddings[SPATIAL];  // at the front
   i32 periods[SPATIAL];   // in backward data: stride / gcd(stride, dilation)
   i32 images;
-  i32 group_channels;  // of the image
+  i32 group_channels;  // channels of the image in a group
   i32 group_maps;
   i32 groups;
   i32 place_tiles;
@@ -73,9 +73,9 @@ struct Slices {
 
 struct Params : Numbers, Either<SPLIT, Slices, ArgsOf<Functor>>::Type {};
 
-// One spatial axis as the block sees it: pixel j is start + j * step in the output, and tap t of it, which is
-// first_tap + t * tap_step in the filter, is first + j * stride + t * dilation in the image. Its fields fill whole
-// 16-byte words, since the compiler reads them in wide accesses.
+// One spatial axis of the block: pixel j is start + j * step in the output, and its tap t, which is first_tap + t *
+// tap_step in the filter, reads first + j * stride + t * dilation in the image. The fields fill whole 16-byte words,
+// since the compiler reads them in wide accesses.
 struct alignas(16) Axis {
   i32 extent;  // pixels
   i32 start, step;
@@ -86,8 +86,8 @@ struct alignas(16) Axis {
 
 __device__ __forceinline__ i32 tap_step(const Params& p, int s) { return DIRECTION == DATA ? p.periods[s] : 1; }
 
-// In backward data, pixel i meets tap r where i + padding - r * dilation is a multiple of the stride. For the pixels of
-// one residue modulo the stride those are the taps of one residue modulo the period; there may be none.
+// In backward data, pixel i reads tap r if i + padding - r * dilation is a multiple of the stride. For the pixels of
+// one residue modulo the stride, these are the taps of one residue modulo the period; there may be none.
 __device__ __forceinline__ Axis axis_of(const Params& p, int s, i32 residue) {
   const i32 stride = p.strides[s];
   if (DIRECTION != DATA)
@@ -102,7 +102,7 @@ __device__ __forceinline__ Axis axis_of(const Params& p, int s, i32 residue) {
   return {extent, residue, stride, first, 1, taps, -p.dilations[s] / (stride / period), tap};
 }
 
-// A pixel of the block's class; it does not exist where its number only fills a run or a tile.
+// A pixel of the block's class; it does not exist if its number only pads a run or a tile.
 struct Pixel {
   i32 image;
   i32 position[SPATIAL];
@@ -121,7 +121,7 @@ struct Pixel {
   }
 };
 
-// A channel with a tap of the block's class.
+// A channel and a tap of the block's class.
 struct Tap {
   i32 channel;
   i32 position[SPATIAL];
@@ -144,7 +144,7 @@ struct Tap {
     exists = channel < p.group_channels && (CHANNELS_FASTEST ? number == 0 : position[LAST] < axes[LAST].taps);
   }
 
-  // Its index among the group's taps, without what fills runs.
+  // Its index among the group's taps, without the padding of runs.
   __device__ __forceinline__ i64 index(const Params& p, const Axis* axes) const {
     i64 tap = 0;
     i64 taps = 1;
@@ -160,7 +160,7 @@ struct Tap {
 // The entries' arrays fill whole 8-byte words, all of them written: the compiler reads entries in wide accesses.
 constexpr int ENTRY_AXES = (SPATIAL + 1) / 2 * 2;
 
-// What a pixel or a tap adds to the address and to the position of an element of the image.
+// The part of an image element's address and position that a pixel or a tap adds.
 struct Entry {
   i64 image_offset;
   i32 position[ENTRY_AXES];
@@ -227,7 +227,7 @@ __device__ __forceinline__ DepthEntry depth_entry(const Params& p, const Axis* a
   return entry;
 }
 
-// How a thread's COUNT elements of an EXTENT x TILE_DEPTH operand tile lie in it.
+// Positions of a thread's COUNT elements in an EXTENT x TILE_DEPTH operand tile.
 template <int EXTENT, bool ALONG_DEPTH> struct Share {
   static constexpr int COUNT = EXTENT * TILE_DEPTH / Tile::THREADS;
   static_assert(COUNT * Tile::THREADS == EXTENT * TILE_DEPTH, "even shares");
@@ -250,7 +250,7 @@ template <int EXTENT, bool ALONG_DEPTH> struct Share {
 typedef Share<TILE_PLACES, IMAGE_ALONG_DEPTH> ImageShare;
 typedef Share<TILE_MAPS, WEIGHTS_ALONG_DEPTH> WeightsShare;
 
-// Reads a thread's elements of the image for one step, of whose depths `levels` exist.
+// Reads a thread's elements of the image for one step, of which `levels` depths exist.
 __device__ __forceinline__ void fetch_image(const Params& p, const IMAGE_TYPE* base, const Shared& shared,
                                             const DepthEntry (&depths)[TILE_DEPTH], int levels, int thread,
                                             IMAGE_TYPE (&staged)[ImageShare::COUNT]) {
@@ -269,7 +269,7 @@ __device__ __forceinline__ void fetch_image(const Params& p, const IMAGE_TYPE* b
   }
 }
 
-// Reads a thread's elements of the weights for one step; `maps` of the tile exist.
+// Reads a thread's elements of the weights for one step; `maps` of the tile's maps exist.
 __device__ __forceinline__ void fetch_weights(const Params& p, const WEIGHTS_TYPE* base,
                                               const DepthEntry (&depths)[TILE_DEPTH], int levels, int maps, int thread,
                                               WEIGHTS_TYPE (&staged)[WeightsShare::COUNT]) {
@@ -292,10 +292,10 @@ __device__ __forceinline__ auto& map_tile(Shared& shared, int buffer) {
   else return shared.tile.columns[buffer];
 }
 
-// Adds the products of depths `begin` to `end`, at least one; `maps` of the tile's exist.
+// Adds the products of depths `begin` to `end`, at least one; `maps` of the tile's maps exist.
 __device__ __forceinline__ void multiply(const Params& p, const IMAGE_TYPE* image, const WEIGHTS_TYPE* weights,
                                          Shared& shared, u32 begin, u32 end, int maps, int thread, Tile& tile) {
-  // The tables of the first two steps, then the first step's operands.
+  // Writes the tables of the first two steps, then fetches the first step's operands.
   if (thread < 2 * TILE_DEPTH)
     shared.depths[thread / TILE_DEPTH][thread % TILE_DEPTH] = depth_entry(p, shared.axes, begin + thread);
   __syncthreads();
@@ -307,8 +307,8 @@ __device__ __forceinline__ void multiply(const Params& p, const IMAGE_TYPE* imag
   WeightsShare::put(thread, weights_staged, map_tile(shared, 0));
   __syncthreads();
 
-  // The product: fetch step t + 1, multiply step t, put step t + 1 into the other buffer. The table of step t + 2
-  // takes the place of step t's, which was last read before the barrier at the end of step t - 1.
+  // Fetch step t + 1, multiply step t, put step t + 1 into the other buffer. The table of step t + 2 replaces that of
+  // step t, which was last read before the barrier at the end of step t - 1.
   int buffer = 0;
   for (u32 done = begin; done < end; done += TILE_DEPTH) {
     const int left = int(end - done) - TILE_DEPTH;
@@ -328,7 +328,7 @@ __device__ __forceinline__ void multiply(const Params& p, const IMAGE_TYPE* imag
   }
 }
 
-// Where RUN consecutive elements of the output begin: coordinates, and how many exist from there along the vector axis.
+// Coordinates of the first of RUN consecutive elements of the output, and how many exist along the vector axis.
 struct Target {
   i64 coordinate[SPATIAL + 2];
   i32 column;
@@ -380,7 +380,7 @@ __device__ __forceinline__ void finish(const Params& p, const Axis* axes, const 
   }
 }
 
-// Leaves of the depths those of a slice.
+// Restricts the depths to those of a slice.
 __device__ __forceinline__ void take_slice(const Slices& p, u32 slice, u32& begin, u32& end) {
   begin = slice * p.slice_depth;
   end = min(end, begin + p.slice_depth);
@@ -392,7 +392,7 @@ template <int D> struct PlaceOf { typedef Pixel Type; };
 template <> struct PlaceOf<FILTER> { typedef Tap Type; };
 typedef PlaceOf<DIRECTION>::Type Place;
 
-// The epilogue of a block's tile, RUN columns at a time.
+// Stores a block's tile, RUN columns at a time.
 __device__ __forceinline__ void finish_tile(const Params& p, const Axis* axes, Tile& tile, u32 place_start,
                                             i32 first_map, i32 maps, u32 part) {
   tile.for_each_row([&](int row, const Accumulator(&values)[Tile::THREAD_COLUMNS]) {
@@ -416,7 +416,7 @@ __device__ __forceinline__ void finish_tile(const Params& p, const Axis* axes, T
   });
 }
 
-// Registers that a thread may use. Left alone, ptxas aims at more blocks of a multiprocessor than they allow, and
+// Most registers of a thread. By default ptxas aims at more blocks on a multiprocessor than registers allow, and
 // spills.
 constexpr bool IS_NARROW = TILE_MAPS < 32 || sizeof(Accumulator) == 8;
 constexpr bool IS_LEAN = TILE_MAPS == 64 && DIRECTION != DATA && sizeof(IMAGE_TYPE) > 1;
@@ -435,12 +435,12 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS) KERNEL_N
   rest /= p.place_tiles;
   const int group = rest % p.groups;
   const u32 part = rest / p.groups;
-  const int maps = p.group_maps - map_start;               // left in the group
+  const int maps = p.group_maps - map_start;  // maps left in the group
   const int first_map = group * p.group_maps + map_start;  // in the output
   const IMAGE_TYPE* image = p.image + group * p.image_group_stride;
   const WEIGHTS_TYPE* weights = p.weights + group * p.weights_group_stride + map_start * p.weights_strides[0];
 
-  // The axes, then the table of the tile's places.
+  // Computes the axes, then the table of the tile's places.
   if (thread == 0) {
     u32 residues = part;
 #pragma unroll
@@ -455,7 +455,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS) KERNEL_N
   for (int i = thread; i < TILE_PLACES; i += Tile::THREADS)
     shared.places[i] = place_entry(p, axes, Place(p, axes, place_start + i, PLACE_RUN));
 
-  // The product over the depth, or over the slice of it.
+  // Sums over the depth, or over the slice of it.
   u32 begin = 0;
   u32 end = DIRECTION == FILTER ? p.images : p.group_channels;
 #pragma unroll

@@ -1,9 +1,10 @@
 """``conv_direct``: the three convolutions in the true arithmetic of the compute type, without tensor cores.
 
 1 to 3 spatial axes, any strides of the tensors, groups, dilation, separate paddings, flipped filters, every data type
-that the operations take, any pointwise epilogue. Forward convolutions that are depthwise or of small groups run on
-``conv_grouped.cu`` (a thread owns channels of a patch of outputs), all others on ``conv_direct.cu`` (implicit matrix
-product; backward data by residue classes of the stride, backward filter with a split depth of fixed order).
+that the operations take, any pointwise epilogue. Forward convolutions that are depthwise or have small groups run on
+``conv_grouped.cu``, where a thread owns channels of a patch of outputs. All others run on ``conv_direct.cu`` as
+implicit matrix products: backward data by residue classes of the stride, backward filter with a split depth of fixed
+order.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from lowdnn.ops.tensor import Tensor, channels_last_strides
 from lowdnn.plan import KernelRef
 from lowdnn.status import NotSupportedError, Status
 
-#: Positions in the image and its padding are 32-bit in the kernels, with room for a marker far outside.
+#: Limit of positions in the image and its padding, which are 32-bit in the kernels, with room for a marker far outside.
 _MAX_POSITION = 2**30 - 1
 
 
@@ -42,7 +43,7 @@ class ConvDirect(ProblemEngine[DirectGeometry], Floored):
     limits = reduced(ConvolutionOperation)
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> DirectGeometry | Refusal:
-        """Refuses what is not one convolution with a pointwise epilogue, and extents past 32 bits."""
+        """Refuses graphs that are not one convolution with a pointwise epilogue, and extents past 32 bits."""
         matched = match_anchored(graph, ConvolutionOperation)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
@@ -51,7 +52,7 @@ class ConvDirect(ProblemEngine[DirectGeometry], Floored):
         return Refusal(self.name, reason, Status.NOT_SUPPORTED_SHAPE) if reason else geometry
 
     def floor(self, contraction: Contraction) -> Floor:
-        """Backward, elements are fetched for few maps at a time; forward, small groups have a kernel without that."""
+        """Backward kernels fetch elements for few maps at a time; forward, small groups have a kernel that does not."""
         if isinstance(contraction, ConvolutionBackwardData | ConvolutionBackwardFilter):
             return Floor(Multipliers.FMA, waste=tiled.least_waste(contraction))
         return Floor(Multipliers.FMA)
@@ -59,7 +60,8 @@ class ConvDirect(ProblemEngine[DirectGeometry], Floored):
     def knobs_of(self, geometry: DirectGeometry, arch: ArchSpec) -> tuple[Knob, ...]:
         """BLOCK_SIZE for forward depthwise convolutions and small groups.
 
-        TILE_N (filters, in backward data channels, of a thread block) for the others; in backward filter SPLIT_K_SLC.
+        For the others TILE_N, the filters (in backward data channels) of a thread block, and SPLIT_K_SLC in backward
+        filter.
         """
         if grouped.takes(geometry):
             sizes = grouped.BLOCK_SIZES
@@ -77,7 +79,7 @@ class ConvDirect(ProblemEngine[DirectGeometry], Floored):
         return tuple(knobs)
 
     def parts(self, geometry: DirectGeometry, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """One launch, and a second one that sums the slices where the depth is split."""
+        """One launch, and one that sums the slices if the depth is split."""
         if grouped.takes(geometry):
             functor, threads = geometry.functor(), chosen[KnobType.BLOCK_SIZE]
             kernel = grouped.kernel(geometry, threads, functor)

@@ -3,20 +3,20 @@
 // with g = k / (filters of a group), for groups of few channels; depthwise where a group has one.
 //
 // Layouts: x, w and y have any strides; positions outside x count as 0. A flipped filter comes with negative tap
-// strides and the last tap's address. With CHANNELS > 1 y's vector axis is the channels (channels-last), with
-// CHANNELS = 1 it is the last spatial axis.
+// strides and the last tap's address. With CHANNELS > 1 y's vector axis is the channels (channels-last), with CHANNELS
+// = 1 it is the last spatial axis.
 // Thread: a patch, CHANNELS neighbouring channels of ROWS x STRIP neighbouring outputs along the last two spatial axes
-// (rows and columns). Where the filter's last extent TAPS and the last stride STEP are compile-time values, and the
-// last dilation is 1, a row of x is read once, into a window of registers, for all outputs of the patch that need it
-// (ROWS > 1 where the rows' dilation is 1 too). Otherwise TAPS = 0 and an element is read once for each tap.
-// Block: blockIdx.x = (set of patches) * channel blocks + channel block; LANES channel groups and THREADS / LANES
-// patches side by side, and `repeats` such sets of patches one after the other, so that the weights are fetched once.
-// Patches are numbered over (n, o, row, column).
+// (rows and columns). If the filter's last extent TAPS and the last stride STEP are compile-time values, and the last
+// dilation is 1, a row of x is read once into a window of registers, for all outputs of the patch that need it (ROWS >
+// 1 if the rows' dilation is 1 too). Otherwise TAPS = 0 and an element is read once for each tap.
+// Block: blockIdx.x = (set of patches) * channel blocks + channel block. It has LANES channel groups and THREADS /
+// LANES patches side by side, and `repeats` such sets of patches one after the other, so that the weights are fetched
+// once. Patches are numbered over (n, o, row, column).
 // Shared memory (dynamic): weights [channels of a group][taps][LANES * CHANNELS] of the accumulator's type.
 // Launch: THREADS threads.
-// Macros: X_TYPE W_TYPE SPATIAL (1 to 3) CHANNELS ROWS STRIP LANES THREADS TAPS STEP; SHARES_X: 1 where the CHANNELS of
-// a thread are filters of one group and so need the same element of x; X_WIDTH: channels of x in one access (1 where
-// they are not aligned, 0 where they are shared or not contiguous).
+// Macros: X_TYPE W_TYPE SPATIAL (1 to 3) CHANNELS ROWS STRIP LANES THREADS TAPS STEP; SHARES_X: 1 if the CHANNELS of a
+// thread are filters of one group and so need the same element of x; X_WIDTH: channels of x in one access (1 if they
+// are not aligned, 0 if they are shared or not contiguous).
 
 #include "include/numeric.cuh"
 #include "include/vector.cuh"
@@ -36,27 +36,27 @@ constexpr int SLOTS = THREADS / LANES;
 
 struct Params {
   const X_TYPE* x;
-  const W_TYPE* w;  // of tap 0, which is the last one in memory where the filter is flipped
-  i64 x_strides[SPATIAL + 2];  // of n, c, spatial axes
-  i64 w_strides[SPATIAL + 2];  // of k, c, taps
+  const W_TYPE* w;  // at tap 0, the last one in memory if the filter is flipped
+  i64 x_strides[SPATIAL + 2];  // strides of n, c, spatial axes
+  i64 w_strides[SPATIAL + 2];  // strides of k, c, taps
   i32 x_extents[SPATIAL];
   i32 y_extents[SPATIAL];
   i32 taps[SPATIAL];
   i32 strides[SPATIAL];
   i32 dilations[SPATIAL];
-  i32 paddings[SPATIAL];  // before the first element
+  i32 paddings[SPATIAL];  // at the front
   i32 filters;            // channels of y
-  i32 group_filters;      // of a group
-  i32 group_channels;     // Cg
+  i32 group_filters;  // filters of a group
+  i32 group_channels;  // channels of a group
   i32 tap_count;
-  i32 patch_count;  // of the whole tensor
-  i32 row_patches;  // side by side along the last axis
+  i32 patch_count;  // patches of the whole tensor
+  i32 row_patches;  // patches side by side along the last axis
   i32 channel_blocks;
   i32 repeats;
   Functor::Args epilogue;
 };
 
-// A thread's sums, [ROWS][STRIP][CHANNELS] in one array so that the epilogue can walk over them.
+// A thread's sums, [ROWS][STRIP][CHANNELS] in one array, so that the epilogue can walk over them.
 struct Sums {
   Accumulator values[ROWS * STRIP * CHANNELS];
 
@@ -68,7 +68,7 @@ struct Sums {
   }
 };
 
-// Where a patch's outputs lie: image, position of the first one, and that position's origin in x.
+// A patch's outputs: image, position of the first one, and that position's origin in x.
 struct Patch {
   i32 image;
   i32 position[SPATIAL];
@@ -90,10 +90,10 @@ struct Patch {
   }
 };
 
-// A thread's channels, and where their elements of x lie behind those of group 0.
+// A thread's channels, and the offsets of their elements of x from those of group 0.
 struct Channels {
   i32 first;  // in y
-  i32 valid;  // of CHANNELS, may be negative
+  i32 valid;  // at most CHANNELS, possibly negative
   i64 offsets[X_CHANNELS];
 
   __device__ __forceinline__ Channels(const Params& p, i32 first_channel) {
@@ -107,7 +107,7 @@ struct Channels {
   }
 };
 
-// A thread's elements of x at one position; `at` points to the element of group 0.
+// Reads a thread's elements of x at one position; `at` points to the element of group 0.
 __device__ __forceinline__ void read_channels(const X_TYPE* at, const Channels& channels,
                                               Accumulator (&values)[X_CHANNELS]) {
   X_TYPE elements[X_CHANNELS];
@@ -121,7 +121,7 @@ __device__ __forceinline__ void read_channels(const X_TYPE* at, const Channels& 
   for (int v = 0; v < X_CHANNELS; ++v) values[v] = convert<Accumulator>(elements[v]);
 }
 
-// The elements of x along one spatial axis; it does not exist where the position along an axis before lies outside x.
+// The elements of x along one spatial axis; the line does not exist if the position along an earlier axis is outside x.
 struct Line {
   const X_TYPE* first;
   u32 extent;
@@ -130,7 +130,7 @@ struct Line {
   __device__ __forceinline__ bool has(i32 position) const { return exists && u32(position) < extent; }
 };
 
-// The line along the axis after `axis`, at `position` of this one.
+// The line along the axis after `axis`, at `position` of `axis`.
 __device__ __forceinline__ Line next_line(const Params& p, const Line& from, int axis, i32 position) {
   return {from.first + position * p.x_strides[2 + axis], u32(p.x_extents[axis + 1]), from.has(position)};
 }
@@ -169,9 +169,9 @@ template <int TAPS_> struct Window {
   Accumulator x[EXTENT][X_CHANNELS];
 
   __device__ __forceinline__ Window(const Params& p, const Line& row, const Patch& patch, const Channels& channels) {
-    // What is hidden from the compiler decides which addresses it computes before the loop over rows and keeps. With
-    // several channels it keeps none, since up to 13 x 4 of 64 bits would spill; with one channel and many taps, it keeps
-    // the offsets in the row.
+    // Hiding values from the compiler decides which addresses it computes before the loop over rows and keeps. With
+    // several channels it keeps none, since up to 13 x 4 addresses of 64 bits would spill; with one channel and many
+    // taps it keeps the offsets in the row.
     i32 origin = patch.origin[LAST];
     Line line = row;
     if constexpr (X_CHANNELS > 1) asm volatile("" : "+r"(origin));
@@ -192,8 +192,8 @@ template <int TAPS_> struct Window {
   }
 };
 
-// Adds what one row of x gives. It lies `reach` filter rows after the patch's origin: filter row `reach` meets it where
-// the patch has one row of outputs, filter row `reach - i * stride` for row i of several.
+// Adds the products of one row of x, `reach` filter rows after the patch's origin. Filter row `reach` reads it if the
+// patch has one row of outputs, filter row `reach - i * stride` for row i of several.
 template <int TAPS_>
 __device__ __forceinline__ void add_row(const Params& p, const Line& row, const Patch& patch,
                                         const Channels& channels, const Accumulator* weights, int reach, Sums& sums) {
@@ -272,7 +272,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   const int block_channel = int(blockIdx.x % p.channel_blocks) * BLOCK_CHANNELS;
   const u32 block_patches = blockIdx.x / p.channel_blocks * u32(p.repeats * SLOTS);
 
-  // The block's weights.
+  // Loads the block's weights.
   const int channel_weights = p.tap_count * BLOCK_CHANNELS;
   for (int i = thread; i < p.group_channels * channel_weights; i += THREADS) {
     const i64 filter = block_channel + i % BLOCK_CHANNELS;
@@ -288,7 +288,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   }
   __syncthreads();
 
-  // This thread's channels and, one after the other, its patches.
+  // The thread's channels, and then its patches one after the other.
   const int lane = CHANNELS > 1 ? thread % LANES : thread / SLOTS;
   const int slot = CHANNELS > 1 ? thread / LANES : thread % SLOTS;
   const Channels channels(p, block_channel + lane * CHANNELS);

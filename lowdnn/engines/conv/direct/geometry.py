@@ -130,7 +130,7 @@ class DirectGeometry:
 
     @property
     def depth(self) -> int:
-        """Terms of one sum; in backward data an upper bound, which pixels with all taps have."""
+        """Terms of one sum; in backward data an upper bound, that of pixels with all taps."""
         if self.direction is Direction.FILTER:
             return self.images * prod(self.outputs)
         return self.image_channels * self.tap_count
@@ -153,7 +153,7 @@ class DirectGeometry:
 
     @property
     def types(self) -> str:
-        """The operand types as they stand in kernel names."""
+        """The operand types' part of kernel names."""
         return "_".join(dtypes.info(t.data_type).short_name for t in (self.image, self.weights))
 
     @property
@@ -191,7 +191,7 @@ class DirectGeometry:
         )
 
     def periods(self) -> tuple[int, ...]:
-        """Along each axis, how many taps on is the next one that the same pixel of dx meets."""
+        """Along each axis, the distance between taps that read the same pixel of dx."""
         convolution = self.operation.convolution
         steps = zip(convolution.strides, convolution.dilations, strict=True)
         return tuple(stride // gcd(stride, dilation) for stride, dilation in steps)
@@ -204,7 +204,8 @@ class DirectGeometry:
         return tuple(min(stride, extent) for stride, extent in strides)
 
     def work(self, products: int, written_bytes: int | None = None, busy_s: float = 0.0) -> Work:
-        """``products``: multiply-adds, with all that takes their time. ``written_bytes``: where not the outputs.
+        """The work of a launch.  products: multiply-adds, including what takes as long.  written_bytes: if other than
+        the outputs'.
 
         busy_s: see ``Work``.
         """

@@ -1,4 +1,4 @@
-"""The plan of ``conv_grouped.cu``: convolutions with few channels in each group, depthwise ones first of all."""
+"""The plan of ``conv_grouped.cu``: convolutions with few channels in each group, depthwise ones above all."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _MAX_LANES = 32
 _MAX_REPEATS = 16
 _SHARED_BYTES = 48 << 10
 
-#: Channels and filters of a group past which the tiles of ``conv_direct.cu`` use every element more often.
+#: Most channels and filters of a group; beyond, the tiles of ``conv_direct.cu`` use every element more often.
 _MAX_GROUP = 16
 
-#: The longest filter row, and the largest stride, that are unrolled over a window of registers.
+#: Most taps of a filter row that is unrolled over a window of registers.
 _MAX_UNROLLED_TAPS = 7
+#: Largest stride of such a row.
 _MAX_UNROLLED_STEP = 2
 
-#: Instructions for a multiply-add: itself, its shares of loads, addresses and conversions; as measured on an H200.
+#: Instructions of a multiply-add with its share of loads, addresses and conversions; measured on an H200.
 _ISSUED = 4
 
 
@@ -53,7 +54,9 @@ class Params:
 
 
 def takes(geometry: DirectGeometry) -> bool:
-    """Forward, in several groups so small that a tile would be mostly empty, with weights that fit shared memory."""
+    """Whether it is a forward pass in groups so small that a tile would be mostly empty, with weights that fit shared
+    memory.
+    """
     if geometry.direction is not Direction.FORWARD:
         return False
     if geometry.operation.groups == 1 or _weight_bytes(geometry, lanes=1) > _SHARED_BYTES:
@@ -62,7 +65,7 @@ def takes(geometry: DirectGeometry) -> bool:
 
 
 def patch_count(geometry: DirectGeometry) -> int:
-    """Patches, each of one thread, that cover all pixels of y."""
+    """Patches, one for each thread, that cover all pixels of y."""
     *outer, last = geometry.outputs
     rows = _rows(geometry)
     row_blocks = ceil_div(outer.pop(), rows) if outer else 1
@@ -144,14 +147,14 @@ def _shares_x(geometry: DirectGeometry) -> bool:
 
 
 def _has_window(geometry: DirectGeometry) -> bool:
-    """Whether a row of x fits a window of registers: few taps, close together."""
+    """Whether a row of x fits in a window of registers: few taps, close together."""
     convolution, taps = geometry.operation.convolution, geometry.taps[-1]
     is_dense = convolution.dilations[-1] == 1 or taps == 1
     return is_dense and taps <= _MAX_UNROLLED_TAPS and convolution.strides[-1] <= _MAX_UNROLLED_STEP
 
 
 def _rows(geometry: DirectGeometry) -> int:
-    """Rows of outputs of one thread: several where they share rows of x."""
+    """Rows of outputs of one thread: several if they share rows of x."""
     convolution = geometry.operation.convolution
     if geometry.spatial == 1 or not _has_window(geometry) or convolution.dilations[-2] != 1:
         return 1
@@ -161,14 +164,14 @@ def _rows(geometry: DirectGeometry) -> int:
 
 
 def _channels(geometry: DirectGeometry) -> int:
-    """Channels of one thread: 16 bytes of accumulators where channels lie side by side."""
+    """Channels of one thread: 16 bytes of accumulators if channels are contiguous."""
     if not geometry.is_channels_last:
         return 1
     return 2 if geometry.accumulator is DataType.DOUBLE else 4
 
 
 def _lanes(geometry: DirectGeometry, threads: int) -> int:
-    """Channel groups side by side in a block: a power of two."""
+    """Channel groups side by side in a block, a power of two."""
     wanted = ceil_power(ceil_div(geometry.filters, _channels(geometry)))
     if not geometry.is_channels_last:
         wanted = min(wanted, threads // min(threads, ceil_power(patch_count(geometry))))
@@ -179,7 +182,7 @@ def _lanes(geometry: DirectGeometry, threads: int) -> int:
 
 
 def _x_width(geometry: DirectGeometry) -> int:
-    """Channels of x that one access reads: the most that alignment and strides allow; 0 where none lie side by side."""
+    """Channels of x that one access reads: the most that alignment and strides allow; 0 if none are contiguous."""
     x = geometry.image
     is_depthwise = geometry.group_channels == geometry.group_filters == 1
     if x.strides[1] != 1 or not is_depthwise or _channels(geometry) == 1:

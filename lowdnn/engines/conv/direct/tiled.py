@@ -1,6 +1,6 @@
 """The plan of ``conv_direct.cu``: any convolution as an implicit matrix product on register-blocked tiles.
 
-Backward filter sums over all pixels, for few weights: its depth is cut into slices, as many as fill the device, whose
+Backward filter sums over all pixels, for few weights: its depth is cut into as many slices as fill the device, whose
 partial sums a second launch adds in ascending order.
 """
 
@@ -23,20 +23,21 @@ from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.plan import KernelRef, Launch, Scalar, ScalarType, Struct, WorkspacePointer
 
-#: Maps of one tile; fp64 accumulators of the largest tile would not fit the registers.
+#: Choices of the maps of a tile; fp64 accumulators of the largest tile would not fit the registers.
 _MAP_TILES = (8, 16, 32, 64, 128)
 
-#: What fetching one element of the image costs, in multiply-adds.
+#: Cost of fetching one element of the image, in multiply-adds.
 _FETCH_COST = 16
 
-#: Measured on an H200. Seconds of a block's first loads and of its stores.
+#: Seconds of a block's first loads and of its stores, measured on an H200.
 _START_S = 1.6e-6
-#: Seconds from one term of a block's sums to the next, where nothing else is in its way.
+#: Seconds from one term of a block's sums to the next, if nothing else delays it.
 _TERM_S = 0.1e-6
 
-#: Slices of a split depth: each at least this deep, all together at most so many bytes.
+#: Least depth of a slice of a split depth.
 _MIN_SLICE_DEPTH = 256
 _MAX_SLICES = 256
+#: Most bytes of all slices.
 _MAX_SLICES_BYTES = 64 << 20
 
 #: The greatest step of a tile along the depth.
@@ -71,7 +72,7 @@ def map_tiles(geometry: DirectGeometry) -> tuple[int, ...]:
 
 
 def best_map_tile(geometry: DirectGeometry, arch: ArchSpec) -> int:
-    """The TILE_N with the least work on the busiest multiprocessor; the largest one where they tie."""
+    """The TILE_N with the least work on the busiest multiprocessor; the largest one on ties."""
 
     def cost(maps: int) -> float:
         slices = best_slices(geometry, maps, arch)
@@ -82,13 +83,15 @@ def best_map_tile(geometry: DirectGeometry, arch: ArchSpec) -> int:
 
 
 def least_waste(operation: ConvolutionBackwardData | ConvolutionBackwardFilter) -> float:
-    """Work of any launch, as a multiple of the operation's: full tiles of maps, and fetching the image for each."""
+    """The least work of any launch, as a multiple of the operation's: full tiles of maps, and fetching the image for
+    each.
+    """
     if operation.is_over_nothing:
         return 1.0
     is_data = isinstance(operation, ConvolutionBackwardData)
     maps = operation.filter.dims[1] if is_data else operation.filter.dims[0] // operation.groups
     waste = (max(maps, _MAP_TILES[0]) + _FETCH_COST * ceil_div(maps, _MAP_TILES[-1])) / maps
-    if is_data:  # each pixel of dx meets its class's share of the taps, whatever falls on padding
+    if is_data:  # each pixel of dx reads its class's taps, on padding too
         pixels, outputs = operation.image.dims[2:], operation.response.dims[2:]
         classes = map(min, operation.convolution.strides, pixels)
         waste *= prod(pixels) / (prod(outputs) * prod(classes))
@@ -117,7 +120,7 @@ def block_count(geometry: DirectGeometry, maps: int, slices: int) -> int:
 
 
 def place_count(geometry: DirectGeometry) -> int:
-    """Places, of the largest class where there are several, with the vector axis rounded up to whole runs."""
+    """Places (of the largest class if there are several) with the vector axis rounded up to whole runs."""
     run = _run(geometry) if _places_are_columns(geometry) else 1
     if geometry.direction is Direction.FILTER:
         outer, last = (geometry.group_channels, *geometry.taps[:-1]), geometry.taps[-1]
@@ -162,7 +165,7 @@ def kernel(geometry: DirectGeometry, maps: int) -> KernelRef:
 
 
 def _kernel(geometry: DirectGeometry, maps: int, functor: Functor | None) -> KernelRef:
-    """Without a functor the kernel writes slices."""
+    """The kernel; without a functor it writes slices."""
     tile = _tile(geometry, maps)
     params = _params(geometry, tile, is_split=functor is None)
     layout = ("fp" if params.PLACES_ARE_COLUMNS else "pf") + str(params.RUN)
@@ -189,7 +192,7 @@ def _launch(
     tail: Struct,
     slice_bytes: int | None,
 ) -> Launch:
-    """``tail``: the epilogue's arguments, or those of the slices, which take ``slice_bytes``."""
+    """The launch.  tail: the arguments of the epilogue, or of the slices, which take ``slice_bytes``."""
     tile = _tile(geometry, maps)
     blocks = block_count(geometry, maps, slices)
     counts = (
@@ -254,7 +257,7 @@ def _run(geometry: DirectGeometry) -> int:
     if not _places_are_columns(geometry):
         return 4 if geometry.operation.groups == 1 or geometry.group_maps % 4 == 0 else 1
     if geometry.direction is Direction.DATA and geometry.operation.convolution.strides[-1] > 1:
-        return 1  # neighbours in a class are no neighbours in dx
+        return 1  # neighbours in a class are not neighbours in dx
     last = geometry.epilogue.dims[geometry.vector_axis]
     return 4 if last % 4 == 0 or last >= 16 else 1
 
@@ -270,7 +273,7 @@ def _tile(geometry: DirectGeometry, maps: int) -> SimtTile:
 
 
 def _place_cost(geometry: DirectGeometry, maps: int) -> float:
-    """Multiply-adds that one place and depth of a tile takes the time of: its products, and fetching its element."""
+    """Multiply-adds that take as long as one place and depth of a tile: its products, and fetching its element."""
     return maps / _tile(geometry, maps).efficiency + _FETCH_COST
 
 
@@ -285,7 +288,7 @@ def _slices(geometry: DirectGeometry, slices: int) -> Slices:
 
 
 def _slice_depth(geometry: DirectGeometry, slices: int) -> int:
-    """Whole steps of every tile."""
+    """Depth of a slice: whole steps of every tile."""
     return ceil_div(ceil_div(geometry.depth, slices), _LONGEST_STEP) * _LONGEST_STEP
 
 

@@ -1,6 +1,6 @@
-"""The spatial axes of a convolution as correlations: which inputs each output adds up, tap by tap, in either direction.
+"""The spatial axes of a convolution as correlations: the inputs that each output sums, tap by tap, in either direction.
 
-Along one axis, output ``residue + i * output_step`` adds up the inputs ``i * input_step + offset`` of the taps of its
+Along one axis, output ``residue + i * output_step`` sums the inputs ``i * input_step + offset`` of the taps of its
 residue. Forward every tap serves every output (output_step 1, input_step the stride). Backward in the data a stride
 splits the outputs into residues, and every tap reaches exactly one of them (output_step the stride, input_step 1), so
 that nothing is multiplied with the zeros of an upsampled tensor.
@@ -23,7 +23,7 @@ AXES = 3
 
 @dataclass(frozen=True)
 class Tap:
-    """offset: of the input it reads.  index: its place in the filter."""
+    """offset: offset of the input that it reads.  index: its index in the filter."""
 
     offset: int
     index: int
@@ -60,7 +60,7 @@ class Axis:
         return self.outputs * self.input_step + abs(self.lowest) + self.reach
 
     def box(self, steps: int) -> int:
-        """Inputs under ``steps`` neighbouring outputs of every residue."""
+        """Inputs that ``steps`` neighbouring outputs of every residue read."""
         return (steps - 1) * self.input_step + self.reach + 1
 
 
@@ -97,7 +97,7 @@ def backward_axes(operation: ConvolutionOperation) -> tuple[Axis, ...]:
         stride, dilation = convolution.strides[axis], convolution.dilations[axis]
         residues: list[list[Tap]] = [[] for _ in range(stride)]
         for tap in range(taps):
-            # Image position i meets response o where i = o * stride + distance.
+            # Image position i reads response o if i = o * stride + distance.
             distance = tap * dilation - convolution.pre_paddings[axis]
             residue = distance % stride
             residues[residue].append(Tap((residue - distance) // stride, _index(convolution, tap, taps)))

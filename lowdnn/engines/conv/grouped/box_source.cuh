@@ -1,6 +1,6 @@
-// What the boxes of pixel_box.cuh are copied from: the tensor, by all threads of a block, or a tensor map.
+// Sources from which the boxes of pixel_box.cuh are copied: the tensor, by all threads of a block, or a tensor map.
 //
-// A map is for swizzled positions and for sm_90a. It has dimensions (c, w, h, d, n) and boxes of a position's channels;
+// A map is for swizzled positions and for sm_90a. It has dimensions (c, w, h, d, n) and boxes of a position's channels,
 // IN_HALVES of every second column. One thread starts its copies, and a barrier waits for their bytes.
 
 #pragma once
@@ -15,13 +15,13 @@ template <class T, bool BY_MAP> using BoxSource = typename Either<BY_MAP, Tensor
 __device__ __forceinline__ void prefetch_source(const void*) {}
 __device__ __forceinline__ void prefetch_source(const TensorMap& map) { prefetch(map); }
 
-// Bytes of a box that comes by map.
+// Bytes of a box that is copied by map.
 template <class Box> __device__ __forceinline__ u32 copied_bytes(const BoxGeometry& g) {
   return Box::HALVES * g.rows * g.row_places * Box::COPIED_BYTES;
 }
 
-// Copies the box of `tile`, channels from `first_channel` on, to shared address `to`: with cp.async of all threads, or
-// by map, for the one thread that calls.
+// Copies the box of `tile`, channels from `first_channel` on, to shared address `to`: by cp.async of all threads, or by
+// map, for the one thread that calls.
 template <class Box, class T>
 __device__ __forceinline__ void copy_box(const T* tensor, const BoxGeometry& g, const i32 (&tile)[1 + BOX_AXES],
                                          i32 first_channel, u32 to, u32) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ void copy_box(const TensorMap& map, const BoxGeometry
   const i32 image = tile[0] * g.image_pace;
 #pragma unroll
   for (int half = 0; half < Box::HALVES; ++half) {
-    const u32 place = to + half * g.halves_apart * Box::PITCH;
+    const u32 place = to + half * g.half_places * Box::PITCH;
     tma_load<1>(place, map, barrier, 0, first_channel, at[2] + half, at[1], at[0], image);
   }
 }

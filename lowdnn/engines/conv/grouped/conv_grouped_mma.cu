@@ -1,11 +1,11 @@
-// conv_grouped_mma: a grouped convolution forward, or backward in the data, with mma.sync, as grouped_walk.cuh says.
+// conv_grouped_mma: a grouped convolution forward, or backward in the data, with mma.sync (grouped_walk.cuh).
 //
-// Each warp multiplies pixels of its own. KEEPS_FILTERS: it has the filters of its unit in registers.
+// Each warp multiplies its own pixels. KEEPS_FILTERS: it keeps the filters of its unit in registers.
 
 #include "grouped_filters.cuh"
 #include "grouped_walk.cuh"
 
-// Adds the steps [first, end) of two chunks of k. rows: as compute_tiles has them.
+// Adds the steps [first, end) of two chunks of k. rows: as in compute_tiles.
 template <class Filters>
 __device__ __forceinline__ void add_steps(const u32 (&rows)[BLOCKS_M], const Filters& filters, int first, int end,
                                           Sums& sums) {

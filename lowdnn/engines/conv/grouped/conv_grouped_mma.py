@@ -3,10 +3,11 @@
 Forward, backward in the data and backward in the filter; fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded
 to 10 fraction bits), int8 forward. Groups of up to 64 channels and filters, in packs that fill the instruction; 1 to 3
 spatial axes, any strides, dilations and paddings whose box of inputs fits shared memory, flipped filters, any pointwise
-epilogue. Tensor cores are driven with ``mma.sync``, on sm_90a with ``wgmma`` where 16-bit filters of a wide group do
-not fit registers. Channels-last tensors are read in place, on sm_90a by tensor map where a block takes 64, 96 or 128
-bytes of their channels; others are repacked into the workspace first. Backward in the filter the sum is split over
-blocks and added up in a fixed order.
+epilogue.
+Tensor cores are driven with ``mma.sync``, and on sm_90a with ``wgmma`` if 16-bit filters of a wide group do not fit
+registers. Channels-last tensors are read in place, on sm_90a by tensor map if a block takes 64, 96 or 128 bytes of
+their channels; others are repacked into the workspace first. Backward in the filter the sum is split over blocks and
+added up in a fixed order.
 
 Kernels: ``conv_grouped_mma.cu``, ``conv_grouped_wgmma.cu``, ``conv_grouped_wgrad_mma.cu``,
 ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``.
@@ -57,7 +58,7 @@ class _Problem(Protocol):
         """The knobs of a convolution that fits."""
 
     def busy_launch(self, arch: ArchSpec, chosen: Choices) -> Launch:
-        """What takes no longer than the launches."""
+        """A launch that takes no longer than the operation's launches."""
 
     def add_to(self, parts: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
         """Adds the launches."""
@@ -84,7 +85,7 @@ class ConvGroupedMma(ProblemEngine["_Problem"], Floored, Modelled):
         return Refusal(self.name, f"{problem.operation.label}: {reason}", Status.NOT_SUPPORTED_SHAPE)
 
     def floor(self, contraction: Contraction) -> Floor:
-        """Packs of groups are multiplied as if they were one group; backward in the filter some parts are left out."""
+        """Packs of groups are multiplied like one group; backward in the filter some parts are left out."""
         if isinstance(contraction, ConvolutionForward | ConvolutionBackwardData):
             packed = pack_of(contraction).groups
             return Floor(Multipliers.MMA_SYNC if packed > 1 else Multipliers.FASTEST, waste=packed)
@@ -95,11 +96,13 @@ class ConvGroupedMma(ProblemEngine["_Problem"], Floored, Modelled):
         return self.accepted(graph, arch).busy_launch(arch, chosen)
 
     def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M, the most output places of a block, BLOCK_SIZE; backward in the filter SPLIT_K_SLC, its parts."""
+        """TILE_M, the most output places of a block, and BLOCK_SIZE; backward in the filter also SPLIT_K_SLC, its
+        parts.
+        """
         return problem.knobs(arch)
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """Repacking launches where they are needed, and one for the product."""
+        """Repacking launches if necessary, and one launch for the product."""
         parts = PlanParts(numerical_notes=tiles.numerical_notes(problem.data_type))
         problem.add_to(parts, arch, chosen)
         return parts

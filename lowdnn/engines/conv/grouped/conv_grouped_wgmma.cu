@@ -1,8 +1,8 @@
-// conv_grouped_wgmma: a grouped convolution forward, or backward in the data, with wgmma, as grouped_walk.cuh says, for
+// conv_grouped_wgmma: a grouped convolution forward, or backward in the data, with wgmma (grouped_walk.cuh), for
 // sm_90a: 16-bit types, groups of whole chunks whose filters do not fit registers.
 //
-// Four neighbouring warps multiply together, each its own pixels. Those come through registers; wgmma reads the filters
-// in shared memory.
+// Four neighbouring warps multiply together, each its own pixels. Pixels come through registers; wgmma reads the
+// filters in shared memory.
 
 #include "grouped_walk.cuh"
 #include "include/ptx/ldmatrix.cuh"
@@ -13,14 +13,14 @@ static_assert(PACK == 1 && UNIT_PACKS == 1 && IN_CHUNKS % 2 == 0 && UNIT_BLOCKS 
 static_assert(sizeof(TYPE) == 2 && BLOCKS_M == 1 && !KEEPS_FILTERS, "one instruction a step");
 
 constexpr int TAP_STEPS = IN_CHUNKS / 2;
-typedef u32 Fragments[TAP_STEPS][4];  // of a tap
+typedef u32 Fragments[TAP_STEPS][4];  // fragments of one tap
 
 DEFINE_WGMMA_A_IN_REGISTERS(multiply, OUT, f32.TYPE.TYPE)
 
-// The filters in shared memory: core matrices of wgmma without swizzle, neighbours along k side by side.
+// Filters in shared memory: core matrices of wgmma without swizzle, contiguous along k.
 struct SharedFilters {
   const Params& p;
-  u64 descriptor;  // of the unit's first step
+  u64 descriptor;  // descriptor of the unit's first step
 
   __device__ __forceinline__ SharedFilters(const Params& p, const Shared& shared, u32 unit) : p(p) {
     constexpr u64 K_BYTES = FILTER_CHUNK_BYTES, N_BYTES = DEPTH * FILTER_CHUNK_BYTES;
@@ -32,7 +32,7 @@ struct SharedFilters {
     return descriptor + u32(step * (2 * FILTER_CHUNK_BYTES >> 4));
   }
 
-  // The place in the box of the lane's chunk of a tap's first step.
+  // Offset in the box of the lane's chunk of a tap's first step.
   __device__ __forceinline__ u32 offset(int tap) const {
     return p.taps[tap].offset + threadIdx.x % WARP_SIZE / 16 * CHUNK_BYTES;
   }
@@ -43,13 +43,13 @@ __device__ __forceinline__ void load(Fragments& a, u32 from) {
   for (int step = 0; step < TAP_STEPS; ++step) ldmatrix_x4(a[step], Box::swizzled(from + step * 2 * CHUNK_BYTES));
 }
 
-// Sums the taps [first, end). row: shared address of the lane's row.
+// Sums the taps [first, end). row: shared-memory address of the lane's row.
 __device__ __forceinline__ void add_taps(u32 row, const SharedFilters& filters, int first, int end,
                                          f32 (&sums)[Sums::COUNT]) {
   if (first == end) return;
   Fragments a[2];
   load(a[0], row + filters.offset(first));
-  // The fragments of a tap come while the tensor cores multiply those of the one before.
+  // The fragments of a tap are loaded while the tensor cores multiply those of the tap before.
   const auto turn = [&](int tap, const Fragments& now, Fragments& next) {
     wgmma_fence();
 #pragma unroll

@@ -1,23 +1,22 @@
 // conv_grouped_wgrad_mma: a grouped convolution backward in the filter on tensor cores with mma.sync:
 //     slice[split][k, r, c] = sum over a part of (n, o) of dy[n, k, o] * x[n, g * IN + c, o * stride + offset(r)]
-// with g the group of k; gemm/split_k_reduce.cu adds the slices up. Where there is one slice alone, which FINISHES,
-// dw = epilogue(slice).
+// with g the group of k; gemm/split_k_reduce.cu adds the slices up. FINISHES: there is one slice, and dw =
+// epilogue(slice) directly.
 //
 // Layouts: x and dy channels-last with any other strides, their channels whole 16-byte chunks; slices [K][taps][IN] of
-// accumulators; rows k and columns (r, c) map to dw as in output_map.cuh. Spatial axes are always three, with extents
-// of 1 in front.
+// accumulators; rows k and columns (r, c) map to dw as in output_map.cuh. There are always three spatial axes, with
+// extents of 1 in front.
 // Product: a task is TASK_BLOCKS blocks of 16 filters by 16 columns that share a group, for SET_TAPS taps: m = filters,
 // n = columns, both with the pixels' stride between their elements, k = output pixels. The columns are channels of one
-// tap, or, where there are 8 channels in all, those of TAPS_ABREAST = 2 taps. What falls between two groups is not
-// written.
-// Block: TASK_WARPS tasks of a slab of UNITS packs, each by PARTS warps that take turns at the pixels. It walks over
-// its split's tiles (image, axes) of output pixels; while one is multiplied boxes of x and dy of the next ones come.
-// blockIdx = (slab * sets + set, split), a set being TASK_WARPS tasks.
+// tap or, if there are 8 channels in all, those of TAPS_ABREAST = 2 taps. Columns between two groups are not written.
+// Block: TASK_WARPS tasks of a slab of UNITS packs, each by PARTS warps that divide the pixels. It walks over its
+// split's tiles (image, axes) of output pixels; while one is multiplied, boxes of x and dy of the next ones are in
+// flight. blockIdx = (slab * sets + set, split), a set being TASK_WARPS tasks.
 // Shared memory (dynamic): STAGES tiles of dy, as many boxes of x, offset in the box of x [place], barriers [stage]; at
 // the end the sums [part][task][pair][lane].
 // Launch: 32 * TASK_WARPS * PARTS threads. It may be a dependent launch (dependent_launch.cuh).
 // Macros: TYPE; IN, OUT channels and filters of a group; PACK groups of a pack, the fewest whose channels and filters
-// are multiples of 16, or one of 8 channels; UNITS; TASK_BLOCKS, TASK_WARPS, PARTS; STAGES; MIN_BLOCKS of a
+// are multiples of 16, or one of 8 channels; UNITS; TASK_BLOCKS, TASK_WARPS, PARTS; STAGES; MIN_BLOCKS on a
 // multiprocessor; TAPS, SET_TAPS; HALVED: boxes of x (pixel_box.cuh); MAPPED: boxes come by map (box_source.cuh);
 // FINISHES, with OUTPUT_RANK, ROW_AXES, VECTOR: neighbouring channels that the epilogue takes, 1 or 2.
 
@@ -28,7 +27,7 @@
 #include "include/ptx/mma.cuh"
 #include "generated.cuh"
 
-// What the kernel is without where a slice takes the sums.
+// A kernel that stores slices has no functor.
 struct Functor;
 
 typedef Mma<TYPE> Product;
@@ -36,13 +35,13 @@ typedef Product::Accumulator Accumulator;
 struct alignas(2 * sizeof(Accumulator)) Pair { Accumulator v[2]; };
 
 constexpr int BLOCK = 16;                                  // filters and columns of a task
-constexpr int PIXELS = 32 / int(sizeof(TYPE));             // of one instruction
+constexpr int PIXELS = 32 / int(sizeof(TYPE));  // pixels of one instruction
 constexpr int BLOCK_BYTES = BLOCK * int(sizeof(TYPE));
 constexpr int CHANNELS = PACK * IN;
 constexpr int FILTER_BLOCKS = PACK * OUT / BLOCK;
 constexpr int CHANNEL_BLOCKS = (CHANNELS + BLOCK - 1) / BLOCK;
 constexpr int TAPS_ABREAST = CHANNELS < BLOCK ? BLOCK / CHANNELS : 1;
-constexpr int STEPS = SET_TAPS / TAPS_ABREAST;  // of a task, each with its 16 columns
+constexpr int STEPS = SET_TAPS / TAPS_ABREAST;  // steps of a task, each with its 16 columns
 constexpr int THREADS = 32 * TASK_WARPS * PARTS;
 constexpr int TAP_SETS = (TAPS + SET_TAPS - 1) / SET_TAPS;
 typedef PixelBox<TYPE, UNITS * CHANNELS * int(sizeof(TYPE)) / BOX_CHUNK_BYTES, THREADS, HALVED> Image;
@@ -51,7 +50,7 @@ static_assert(CHANNELS % BLOCK == 0 || TAPS_ABREAST == 2, "blocks of channels ar
 static_assert(SET_TAPS % TAPS_ABREAST == 0, "a set has whole steps");
 
 struct Task {
-  i32 filters, channels;  // its first block of the pack
+  i32 filters, channels;  // first blocks of the pack
 };
 
 // The tasks of a pack: pairs of blocks that share a group.
@@ -70,10 +69,10 @@ struct Tasks {
   }
 };
 constexpr Tasks TASKS;
-constexpr int TASK_COUNT = UNITS * TASKS.count * TAP_SETS;  // of a slab
+constexpr int TASK_COUNT = UNITS * TASKS.count * TAP_SETS;  // tasks of a slab
 constexpr int TASK_SETS = (TASK_COUNT + TASK_WARPS - 1) / TASK_WARPS;
 
-// The list lives in the program, not in memory.
+// Computes a task of the list, which then lies in the program and not in memory.
 __device__ __forceinline__ Task task_at(int index) {
   Task task = {index / CHANNEL_BLOCKS * TASK_BLOCKS, index % CHANNEL_BLOCKS};
   if constexpr (TASKS.count * TASK_BLOCKS < FILTER_BLOCKS * CHANNEL_BLOCKS) {
@@ -85,12 +84,12 @@ __device__ __forceinline__ Task task_at(int index) {
   return task;
 }
 
-// Takes a task's sums as they are: the slice of this split.
+// Stores a task's raw sums to the slice of this split.
 struct SliceTarget {
   Accumulator* slices;
   i64 pitch, slice_stride;
 
-  typedef Accumulator* Row;  // of a filter
+  typedef Accumulator* Row;  // row of a filter
   __device__ __forceinline__ Row row(i32 filter) const {
     return slices + i32(blockIdx.y) * slice_stride + filter * pitch;
   }
@@ -106,7 +105,7 @@ struct SliceTarget {
   }
 };
 
-// Takes them through the epilogue, of WIDTH neighbouring columns at a time: the output.
+// Stores sums through the epilogue, WIDTH neighbouring columns at a time.
 template <class Functor, int RANK, int LEADING, int WIDTH> struct OutputTarget {
   OutputMap<RANK, LEADING> output;
   typename Functor::Args epilogue;
@@ -132,22 +131,22 @@ typedef Either<FINISHES, OutputTarget<Functor, OUTPUT_RANK, ROW_AXES, VECTOR>, S
 struct Params {
   BoxSource<TYPE, MAPPED> x, dy;
   BoxGeometry image, response;
-  i32 step[BOX_AXES];  // in places of the box of x, from output to output
+  i32 step[BOX_AXES];  // from output to output, in places of the box of x
   i32 groups;
   Divider tiles[1 + BOX_AXES];
-  i32 turns, longer_splits;  // tiles of a split; so many splits have one more
-  i32 places;                // of a tile, in whole instructions
-  u32 offsets[TAP_SETS * SET_TAPS];  // of the taps in the box, in bytes
+  i32 turns, longer_splits;  // tiles of a split; the first longer_splits splits have one more
+  i32 places;  // places of a tile, in whole instructions
+  u32 offsets[TAP_SETS * SET_TAPS];  // offsets of the taps in the box, in bytes
   Target target;
 };
 
-// A task's sums over the pixels that its warp has seen.
+// A task's sums over the pixels of its warp.
 struct Sums {
   static constexpr int LINES = TASK_BLOCKS * 2, PAIRS = LINES * STEPS * 2;  // filters of a lane; two columns each
   Accumulator values[TASK_BLOCKS][STEPS][2][4];
 
-  // Adds PIXELS pixels. filters: shared address of the first pixel's block of dy; box: of the block of x at place 0;
-  // both as if nothing were swizzled.
+  // Adds PIXELS pixels. filters: shared-memory address of the first pixel's block of dy; box: that of the block of x at
+  // place 0; both without swizzle.
   __device__ __forceinline__ void add(u32 filters, u32 box, const u32* places, const u32* offsets) {
     const u32 lane = threadIdx.x % WARP_SIZE;
     u32 a[TASK_BLOCKS][4];
@@ -200,7 +199,7 @@ struct Sums {
   }
 
  private:
-  // Bytes from a place to a block of 8 columns: the second one has the next channels, or the next tap's.
+  // Bytes from a place to a block of 8 columns: the second block has the next channels, or those of the next tap.
   static __device__ __forceinline__ u32 half_offset(const u32* offsets, int step, int half) {
     if constexpr (TAPS_ABREAST == 2) return offsets[2 * step + half];
     return offsets[step] + half * (BLOCK_BYTES / 2);
@@ -213,12 +212,12 @@ struct Sums {
 
 // ---- staging --------------------------------------------------------------------------------------------------------
 
-// Where things lie in shared memory.
+// Layout of shared memory.
 struct Shared {
-  u32 image_bytes, response_bytes;  // of a stage
-  u32 images;                       // offset of the stages of x
-  u32* places;                      // offsets of a tile's places in the box of x
-  u32 start, barriers;              // shared addresses
+  u32 image_bytes, response_bytes;  // bytes of a stage
+  u32 images;  // offset of the stages of x
+  u32* places;  // offsets of a tile's places in the box of x
+  u32 start, barriers;  // shared-memory addresses
 
   __device__ __forceinline__ Shared(const Params& p, u8* memory) {
     image_bytes = Image::bytes(p.image);
@@ -234,7 +233,7 @@ struct Shared {
   __device__ __forceinline__ u32 barrier(u32 stage) const { return barriers + stage * MBARRIER_BYTES; }
 };
 
-// Makes the stages' barriers, by one thread.
+// Initialises the stages' barriers; called by one thread.
 __device__ __forceinline__ void make_barriers(const Params& p, const Shared& shared) {
   prefetch_source(p.x);
   prefetch_source(p.dy);
@@ -243,7 +242,7 @@ __device__ __forceinline__ void make_barriers(const Params& p, const Shared& sha
   mbarrier_fence_init();
 }
 
-// Starts the copies of a tile of x and dy to a stage: all threads do, or the first one by tensor map.
+// Starts the copies of a tile of x and dy to a stage; called by all threads, or by the first one if copies go by map.
 __device__ __forceinline__ void stage_tile(const Params& p, const Shared& shared, u32 number, i32 slab, u32 stage) {
   i32 tile[1 + BOX_AXES];
   digits<1 + BOX_AXES>(p.tiles, number, tile);
@@ -256,7 +255,7 @@ __device__ __forceinline__ void stage_tile(const Params& p, const Shared& shared
   copy_box<Response>(p.dy, p.response, tile, filter, dy_to, barrier);
 }
 
-// Waits for the tile of a turn.
+// Waits for the tile number `turn` of the block.
 __device__ __forceinline__ void await_tile(const Shared& shared, u32 turn) {
   if constexpr (MAPPED) {
     mbarrier_wait(shared.barrier(turn % STAGES), turn / STAGES % 2);
@@ -266,7 +265,7 @@ __device__ __forceinline__ void await_tile(const Shared& shared, u32 turn) {
   }
 }
 
-// Writes where the places of a tile lie in the box of x, and zeros of dy for those past the tile's last one.
+// Writes the offsets of a tile's places in the box of x, and zeros of dy for places past the tile's last one.
 __device__ __forceinline__ void stage_places(const Params& p, const Shared& shared) {
   const u32 tile_places = p.response.rows * p.response.box[BOX_AXES].divisor;
   for (u32 place = threadIdx.x; place < u32(p.places); place += THREADS) {
@@ -289,7 +288,7 @@ __device__ __forceinline__ void stage_places(const Params& p, const Shared& shar
 
 // A warp's task: blocks of filters and channels of a unit for a set of taps.
 struct Assigned {
-  u32 part;  // of the tile's places, which this warp adds up
+  u32 part;  // part of the tile's places that this warp sums
   u32 unit;
   Task blocks;
   i32 first_group, first_tap;
@@ -305,12 +304,12 @@ struct Assigned {
     exists = task < TASK_COUNT && first_group < p.groups;
   }
 
-  // Bytes from a position's channels in a stage to the task's: filters of dy, channels of x.
+  // Bytes from a position's channels in a stage to those of the task: filters of dy, channels of x.
   __device__ __forceinline__ u32 filters() const { return (unit * FILTER_BLOCKS + blocks.filters) * BLOCK_BYTES; }
   __device__ __forceinline__ u32 channels() const { return (unit * CHANNEL_BLOCKS + blocks.channels) * BLOCK_BYTES; }
 };
 
-// What the parts of a task hand over to each other in shared memory: each adds up a share of the task's pairs.
+// The exchange between the parts of a task in shared memory: each part adds up a share of the task's pairs.
 struct Handed {
   Pair* all;  // [part][task][pair][lane]
   u32 warp, lane;
@@ -322,7 +321,7 @@ struct Handed {
     return all + (part * TASK_WARPS + warp % TASK_WARPS) * (Sums::PAIRS * WARP_SIZE) + lane;
   }
 
-  // Hands over a part's sums of the others' shares.
+  // Writes a part's sums for the shares of the others.
   __device__ __forceinline__ void put(u32 part, const Sums& own) const {
 #pragma unroll
     for (int share = 0; share < PARTS; ++share) {
@@ -333,7 +332,7 @@ struct Handed {
     }
   }
 
-  // A pair of the part's own share, with what the other parts add to it in their order.
+  // A pair of the part's own share, plus those of the other parts in their order.
   __device__ __forceinline__ Pair joined(int part, int number, const Sums& own) const {
     Pair all = own.pair(number);
 #pragma unroll
@@ -351,7 +350,7 @@ struct Handed {
 __device__ __forceinline__ void finish(const Params& p, const Assigned& task, const Handed& handed, const Sums& sums,
                                        u32 lane) {
   const Task blocks = task.blocks;
-  i32 groups[Sums::LINES];  // of the pack
+  i32 groups[Sums::LINES];  // group in the pack
   Target::Row rows[Sums::LINES];
 #pragma unroll
   for (int line = 0; line < Sums::LINES; ++line) {
@@ -384,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
   const i32 set = blockIdx.x % TASK_SETS, slab = blockIdx.x / TASK_SETS, split = blockIdx.y;
   const Shared shared(p, memory);
 
-  // The tiles of this split; where they come by tensor map, one thread starts the first ones before all else.
+  // The tiles of this split; if they come by tensor map, one thread starts the first ones before anything else.
   const u32 first = split * p.turns + min(split, p.longer_splits), turns = p.turns + (split < p.longer_splits);
   const auto stage = [&](u32 turn) {
     if (turn < turns) stage_tile(p, shared, first + turn, slab, turn % STAGES);
@@ -398,7 +397,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
   stage_places(p, shared);
 
   const Assigned task(p, warp, set, slab);
-  // Where the task's first blocks lie in shared memory, in the first stages.
+  // Addresses of the task's first blocks in shared memory, in the first stages.
   const u32 filters = task.filters(), channels = shared.images + task.channels();
   Sums sums = {};
   wait_for_previous_kernel();

@@ -40,7 +40,7 @@ from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.plan import Argument, KernelRef, Launch, Scalar, ScalarType, Struct, TensorMap, Work, WorkspacePointer
 from lowdnn.tensor_map import TiledMap
 
-#: Channels of wide slabs, and of narrow ones, of which a block sums more pixels: there are fewer slices.
+#: Channels of wide slabs and of narrow ones; a block of a narrow slab sums more pixels, which makes fewer slices.
 _SLAB_CHANNELS = (64, 32)
 _MAX_PACK = 128
 _MAX_TAPS = 128
@@ -72,7 +72,7 @@ class Params:
 
 @dataclass(frozen=True)
 class FilterGeometry:
-    """See the module's docstring. axes: from x to dy."""
+    """A grouped convolution backward in the filter.  axes: from x to dy."""
 
     operation: ConvolutionOperation
     dag: PointwiseDag
@@ -95,7 +95,7 @@ class FilterGeometry:
 
     @cached_property
     def slabs(self) -> tuple[FilterSlab, ...]:
-        """The ways to cut the groups."""
+        """Choices of the slabs into which groups are cut."""
         filters, channels, *taps = self.operation.filter.dims
         groups = self.operation.groups
         outputs = filters // groups
@@ -123,7 +123,7 @@ class FilterGeometry:
         return ""
 
     def fits(self, arch: ArchSpec) -> bool:
-        """Whether shared memory holds what one place takes."""
+        """Whether shared memory holds a tile of one place."""
         one = (1, *(1 for _ in self.axes))
         return any(FilterTile(slab, self.axes, one, self._element_bytes).fits(arch) for slab in self.slabs)
 
@@ -139,7 +139,7 @@ class FilterGeometry:
         )
 
     def add_to(self, parts: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
-        """Repacking launches where they are needed, the products of each split, the sum of several splits."""
+        """Repacking launches if necessary, the products of each split, and the sum of several splits."""
         tile = self._tile(arch, chosen[KnobType.TILE_M])
         tensors = (BoxedTensor(self.operation.image), BoxedTensor(self.operation.response))
         overlaps = is_dependent(arch)
@@ -161,7 +161,7 @@ class FilterGeometry:
         return functor_of(self.dag, self.data_type, self.output)
 
     def _tile(self, arch: ArchSpec, limit: int) -> FilterTile:
-        """The fastest one of at most ``limit`` places."""
+        """The fastest tile of at most ``limit`` places."""
         best = fastest_filter_tile(self.slabs, self.axes, self.images, self._element_bytes, arch)
         return (
             best
@@ -175,7 +175,7 @@ class FilterGeometry:
 
     @staticmethod
     def _maps(tile: FilterTile, image: BoxedTensor, response: BoxedTensor, arch: ArchSpec) -> list[TiledMap]:
-        """Tensor maps of x and dy; none where threads copy them."""
+        """Tensor maps of x and dy; empty if threads copy them."""
         maps = image.map(tile.box, arch), response.map(tile.response_box, arch)
         return [layout for layout in maps if layout] if all(maps) else []
 
@@ -231,7 +231,7 @@ class FilterGeometry:
         )
 
     def busy_launch(self, arch: ArchSpec, chosen: Choices) -> Launch:
-        """That of the products, without arguments."""
+        """The launch of the products, without arguments."""
         tile = self._tile(arch, chosen[KnobType.TILE_M])
         slices = self._slices(tile, chosen)
         grid, work = (tile.slab.blocks, slices.splits, 1), self._work(tile, slices, arch)
@@ -245,8 +245,9 @@ class FilterGeometry:
         unit = MMA_UNITS[self.data_type]
         blocks = slices.splits * tile.slab.blocks
         read = bytes_of((self.operation.image, self.operation.response))
-        # As many operations as the tensor cores of the busy multiprocessors attain in the time of the tile's model:
-        # latencies and reads of shared memory take more of it than the products; no fewer than those.
+        # Operations that the tensor cores of the busy multiprocessors attain in the modelled time of the tile.
+        # Latencies and reads of shared memory take more of that time than the products; there are at least as many
+        # operations as products.
         clocks = tile.product_clocks(self.images, slices.splits, arch)
         busy = blocks / ceil_div(blocks, arch.sm_count)
         flops = max(self.operation.flops, round(clocks * busy * arch.flops_per_clock[unit] * arch.attained[unit]))

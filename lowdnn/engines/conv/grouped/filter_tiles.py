@@ -31,15 +31,17 @@ from lowdnn.engines.model.products import ProductCosts
 
 #: Filters and columns of a task.
 BLOCK = 16
-#: Bytes of a warp's sums of a step.
+#: Bytes of a warp's sums for a step.
 _STEP_SUM_BYTES = 2 * 4 * WARP_SIZE * 4
 _PLACE_BYTES = 4
 _ACCUMULATOR_BYTES = 4
-#: Tiles of a block in shared memory, and the most where there is room. Halved boxes, which come in twice as
-#: many copies, took longer with a third one (26.7 -> 28.5 us).
-_STAGES, _MOST_STAGES = 2, 4
+#: Tiles of a block in shared memory.
+_STAGES = 2
+#: Most tiles of a block if there is room. Halved boxes, which take twice as many copies, were slower with a third tile
+#: (26.7 -> 28.5 us).
+_MOST_STAGES = 4
 
-#: Pixels that a phase of ldmatrix reads, without bank conflicts where they lie side by side.
+#: Pixels that a phase of ldmatrix reads, without bank conflicts if they are contiguous.
 _PHASE_PIXELS = 8
 #: Lines of 128 bytes in a warp's fragments of 16 x 16 values.
 _FRAGMENT_LINES = 4
@@ -47,31 +49,32 @@ _FRAGMENT_LINES = 4
 
 @dataclass(frozen=True)
 class BoxCosts:
-    """What a multiprocessor makes of how boxes come; fitted to measured convolutions on an H200."""
+    """A multiprocessor's costs of copying boxes, fitted to measured convolutions on an H200."""
 
     bytes_per_clock: int
-    #: Bytes in a clock of a block's first tile, which all blocks await at once.
+    #: Bytes per clock of a block's first tile, which all blocks wait for at once.
     first_bytes_per_clock: int
-    #: Clocks of a block's start, and of each turn beside its products.
+    #: Clocks of a block's start.
     block_clocks: int
+    #: Clocks of each tile in addition to its products.
     turn_clocks: int
 
 
-#: Boxes of swizzled positions come by tensor map; threads copy others.
+#: Boxes of swizzled positions are copied by tensor map; threads copy others.
 _MAPPED: Final = BoxCosts(bytes_per_clock=28, first_bytes_per_clock=12, block_clocks=250, turn_clocks=1100)
 _COPIED: Final = BoxCosts(bytes_per_clock=13, first_bytes_per_clock=13, block_clocks=5000, turn_clocks=400)
 _PRODUCTS: Final = ProductCosts(product_clocks=1.5, read_clocks=0.575, exposed=0.1)
-#: Clocks of a warp alone for one instruction's pixels. Fitted on an H200.
+#: Clocks of a lone warp for one instruction's pixels, fitted on an H200.
 _ROUND_CLOCKS: Final = 150
-#: Bytes of slices in a clock of a multiprocessor, to memory and back. Fitted on an H200.
+#: Bytes of slices per clock of a multiprocessor, to memory and back, fitted on an H200.
 _SLICE_BYTES_PER_CLOCK: Final = 20
 
 
 @dataclass(frozen=True)
 class Team:
-    """The most warps of a thread block, and what each has in registers: ``blocks`` of 16 filters, at most ``steps``.
+    """The most warps of a thread block, and what each keeps in registers: ``blocks`` of 16 filters, at most ``steps``.
 
-    resident: so many thread blocks share a multiprocessor.
+    resident: thread blocks on a multiprocessor.
     """
 
     warps: int
@@ -80,7 +83,7 @@ class Team:
     resident: int
 
 
-#: Tasks of two blocks read channels half as often; those of few steps leave room for more warps.
+#: Tasks of two blocks read channels half as often; tasks of few steps leave room for more warps.
 TEAMS = (Team(8, 1, 9, 2), Team(16, 1, 9, 1), Team(12, 2, 3, 1), Team(8, 2, 9, 1))
 
 
@@ -88,9 +91,10 @@ TEAMS = (Team(8, 1, 9, 2), Team(16, 1, 9, 1), Team(12, 2, 3, 1), Team(8, 2, 9, 1
 class FilterSlab:
     """Groups of ``inputs`` channels and ``outputs`` filters, cut into tasks of filters x 16 columns x some steps.
 
-    The columns are channels, and each step is a tap; of one group of 8 channels a step takes two taps.
+    The columns are channels, and each step is a tap; for one group of 8 channels a step takes two taps.
 
-    group_count: of the convolution.  taps: of a filter.  most_channels: of a slab, or of a pack that has more.
+    group_count: groups of the convolution.  taps: taps of a filter.  most_channels: the most channels of a slab, unless
+    a pack has more.
     """
 
     inputs: int
@@ -130,7 +134,7 @@ class FilterSlab:
 
     @cached_property
     def tasks(self) -> int:
-        """Pairs of blocks that share a group, with each set of taps."""
+        """Pairs of blocks that share a group, for each set of taps."""
         channels, filters = self.inputs * self.pack, self.outputs * self.pack
         task_filters = self.team.blocks * BLOCK
         pairs = product(range(0, filters, task_filters), range(0, channels, BLOCK))
@@ -174,7 +178,7 @@ class FilterSlab:
     def round_clocks(self, width: Count) -> Count:
         """Clocks of all warps' products of one instruction's pixels each, in boxes of ``width`` columns."""
         warps, blocks = self.task_warps * self.parts, self.team.blocks
-        # A phase of pixels of x from two rows is read in two turns; rows of dy follow each other.
+        # A phase of pixels of x from two rows takes two reads; rows of dy are contiguous.
         torn = np.minimum((_PHASE_PIXELS - np.gcd(width, _PHASE_PIXELS)) / width, 1)
         lines = warps * (self.steps * (1 + torn) + blocks) * _FRAGMENT_LINES
         products = ceil_div(warps, WARP_SCHEDULERS) * WARP_SCHEDULERS * self.steps * blocks * 2
@@ -187,7 +191,7 @@ class FilterSlab:
 
     @property
     def blocks(self) -> int:
-        """Thread blocks that see the same pixels."""
+        """Thread blocks that read the same pixels."""
         return self.count * self.task_sets
 
     @property
@@ -237,7 +241,7 @@ class FilterTile:
 
     @cached_property
     def places(self) -> int:
-        """Places in whole instructions."""
+        """Places, rounded up to whole instructions."""
         return ceil_div(prod(self.extents), self.pixels) * self.pixels
 
     def counts(self, images: int) -> tuple[int, ...]:
@@ -253,7 +257,7 @@ class FilterTile:
         return int(self._shared_bytes(self.box.places, self.places, stages))
 
     def stages(self, turns: int, arch: ArchSpec) -> int:
-        """Stages of a block that takes so many tiles: with all of them under way at once no warp waits for another."""
+        """Stages of a block that takes ``turns`` tiles: with all of them in flight no warp waits for another."""
         most = _STAGES if self.box.is_halved else min(turns, _MOST_STAGES)
         fitting = (n for n in range(_STAGES + 1, most + 1) if self.shared_bytes(n) <= self._shared_budget(arch))
         return max(fitting, default=_STAGES)
@@ -268,10 +272,10 @@ class FilterTile:
         return float(self._product_clocks(self.extents[-1], self.box.places, self.places, tiles, splits, arch))
 
     def clocks(self, boxes: Boxes, arch: ArchSpec) -> NDArray[np.float64]:
-        """Estimated time of all products and of their sum by box; infinite for a box that does not fit."""
+        """Estimated clocks of all products and of their sum, by box; infinite for a box that does not fit."""
         slab, places = self.slab, -(-boxes.places // self.pixels) * self.pixels
         splits = self._even_splits(boxes.tiles, arch)
-        # The slices go to memory and come back.
+        # The slices are written to memory and read back.
         sums = 2 * splits * slab.sum_bytes / arch.sm_count / _SLICE_BYTES_PER_CLOCK
         inputs = boxes.inputs(self.image_pitch)
         clocks = self._product_clocks(boxes.extents[:, -1], inputs, places, boxes.tiles, splits, arch) + sums
@@ -284,7 +288,7 @@ class FilterTile:
         return np.maximum(stages * (stage_bytes + BARRIER_BYTES) + places * _PLACE_BYTES, sums)
 
     def _shared_budget(self, arch: ArchSpec) -> int:
-        """Bytes with which shared memory holds as many blocks as the registers do."""
+        """Most bytes of a block for which shared memory holds as many blocks as the registers do."""
         return shared_room(arch, self.slab.team.resident)
 
     def _stage_bytes(self, inputs: Count, places: Count) -> Count:
@@ -300,20 +304,20 @@ class FilterTile:
         self, width: Count, inputs: Count, places: Count, tiles: Count, splits: Count, arch: ArchSpec
     ) -> Count:
         slab = self.slab
-        # Rounds of a warp, of one instruction's pixels each.
+        # Rounds of a warp, with one instruction's pixels each.
         rounds = -(-(places // self.pixels) // slab.parts)
         compute = rounds * slab.round_clocks(width)
         is_mapped = arch.has_tma and is_swizzled(self.image_pitch) and is_swizzled(self.response_pitch)
         costs = _MAPPED if is_mapped else _COPIED
         copied = self._box_bytes(inputs, places) if is_mapped else self._stage_bytes(inputs, places)
         blocks = -(-splits * slab.blocks // arch.sm_count)
-        # The next tile comes while this one is multiplied.
+        # The next tile is copied while this one is multiplied.
         busy = slowest(compute + costs.turn_clocks, copied / costs.bytes_per_clock)
         turn = slowest(blocks * busy, rounds * _ROUND_CLOCKS)
         return costs.block_clocks + copied / costs.first_bytes_per_clock + -(-tiles // splits) * turn
 
     def _box_bytes(self, inputs: Count, places: Count) -> Count:
-        """Bytes of a box without what pads a position."""
+        """Bytes of a box without the padding of positions."""
         return (inputs * self.slab.channels + places * self.slab.filters) * self.element_bytes
 
 
@@ -326,7 +330,7 @@ def fastest_filter_tile(
     arch: ArchSpec,
     limit: int = PLACE_LIMITS[-1],
 ) -> FilterTile:
-    """By the cost model the fastest tile of at most ``limit`` places, for slabs of which one fits."""
+    """The fastest tile of at most ``limit`` places by the cost model; at least one of ``slabs`` fits."""
     boxes = Boxes.of(axes, images, limit, _PHASE_PIXELS)
     ones = [FilterTile(slab, axes, (1, *(1 for _ in axes)), element_bytes) for slab in slabs]
     kind, extents = boxes.least(np.stack([one.clocks(boxes, arch) for one in ones]))

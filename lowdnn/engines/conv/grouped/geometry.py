@@ -1,4 +1,4 @@
-"""A grouped convolution, forward or backward in the data, as ``grouped_walk.cuh`` says."""
+"""A grouped convolution, forward or backward in the data, with the walk of ``grouped_walk.cuh``."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ _MAX_CLASSES = 16
 _MAX_FUNCTOR_VECTOR = 4
 _MIN_COPY_BYTES = 4
 _UNIT_BYTES = 8
-#: Times as long that a launch takes as the longer of its arithmetic and its bytes; measured on an H200.
+#: Measured time of a launch as a multiple of the longer of its arithmetic and memory time, on an H200.
 _SLOWNESS: Final = 1.4
-#: Times as long that it takes at least as the instructions of its tiles; measured on an H200.
+#: Measured time of a launch as a least multiple of the instructions of its tiles, on an H200.
 _COMPUTE_SLOWNESS: Final = 1.2
-#: Seconds from a launch's start until filters and the first box are there.
+#: Seconds from a launch's start until the filters and the first box have arrived.
 _START_S: Final = 1e-6
 
 
@@ -99,7 +99,7 @@ def pack_of(operation: ConvolutionOperation) -> Pack:
 
 @dataclass(frozen=True)
 class GroupedGeometry:
-    """See the module's docstring.
+    """A grouped convolution, forward or backward in the data.
 
     source: x, or dy backward.  axes: from the source to the output.  classes: residues of the output, with their taps.
     """
@@ -157,8 +157,9 @@ class GroupedGeometry:
 
     @cached_property
     def _reads_whole_filters(self) -> bool:
-        """Whether filters serve as they lie in memory: warps that keep them, in steps of one tap, without zeros; output
-        blocks are read in pairs."""
+        """Whether filters can be used in their memory layout: by warps that keep them, in steps of one tap, without
+        zeros; output blocks are read in pairs.
+        """
         pack, slab = self.pack, self.slab
         has_pairs = pack.in_unit * pack.output_blocks % 2 == 0
         is_for_steps = slab.keeps_filters and pack.groups == 1 and pack.input_chunks % 2 == 0
@@ -176,7 +177,7 @@ class GroupedGeometry:
         return ceil_div(self.operation.groups, self.slab.groups)
 
     def fits(self, arch: ArchSpec) -> bool:
-        """Whether shared memory holds what one place takes."""
+        """Whether shared memory holds a tile of one place."""
         return fits(self._slab_on(arch), self.axes, arch)
 
     def knobs(self, arch: ArchSpec) -> tuple[Knob, ...]:
@@ -219,7 +220,7 @@ class GroupedGeometry:
         return ""
 
     def _tile(self, arch: ArchSpec, limit: int) -> Tile:
-        """The fastest one of at most ``limit`` places."""
+        """The fastest tile of at most ``limit`` places."""
         slab = self._slab_on(arch)
         best = fastest_tile(slab, self.axes, self.images, self.slabs, arch)
         return best if best.places <= limit else fastest_tile(slab, self.axes, self.images, self.slabs, arch, limit)
@@ -236,7 +237,7 @@ class GroupedGeometry:
         return len(output.taps) * self.pack.input_chunks % 2
 
     def add_to(self, parts: PlanParts, arch: ArchSpec, chosen: Choices) -> None:
-        """Repacking launches where they are needed, then the product."""
+        """Repacking launches if necessary, then the product."""
         tile = self._tile(arch, chosen[KnobType.TILE_M])
         functor = functor_of(self.dag, self.data_type, self.output)
         vector = min(self.output.vector(functor), _MAX_FUNCTOR_VECTOR)
@@ -339,7 +340,7 @@ class GroupedGeometry:
         )
 
     def busy_launch(self, arch: ArchSpec, chosen: Choices) -> Launch:
-        """That of the product, without arguments."""
+        """The launch of the product, without arguments."""
         tile = self._tile(arch, chosen[KnobType.TILE_M])
         lanes = tile.lanes(self.images, self.slabs, arch)
         threads = chosen[KnobType.BLOCK_SIZE]
@@ -367,7 +368,7 @@ class GroupedGeometry:
         return replace(work, busy_s=_START_S + max(_SLOWNESS * least_s, _COMPUTE_SLOWNESS * compute_s))
 
     def _taps(self, tile: Tile) -> tuple[Struct, ...]:
-        """``Tap``: offset in the box, index in the filter."""
+        """The kernel's ``Tap``s: offset in the box, index in the filter."""
         lowest = [axis.lowest for axis in self.axes]
         taps = []
         for output in self.classes:
@@ -378,7 +379,7 @@ class GroupedGeometry:
         return tuple(taps)
 
     def _classes(self) -> tuple[Struct, ...]:
-        """``OutputClass``: residues, first and end of its taps."""
+        """The kernel's ``OutputClass``es: residues, first and end of its taps."""
         classes, first = [], 0
         for output in self.classes:
             end = first + len(output.taps) + self._null_taps(output)

@@ -10,10 +10,10 @@
 
 typedef Mma<TYPE> Product;
 
-// Filters that are read again for every set, and the places in the box that they meet.
+// Filters that are read from shared memory for every set, and the offsets in the box of the inputs that they multiply.
 struct ReadFilters {
   static constexpr int UNROLL = 2;
-  u32 filters;  // shared address of the lane's row of the unit's first chunks
+  u32 filters;  // shared-memory address of the lane's row of the unit's first chunks
   const u32* offsets;
 
   __device__ __forceinline__ ReadFilters(const Params&, const Shared& shared, u32 unit) : offsets(shared.offsets) {
@@ -33,14 +33,14 @@ struct ReadFilters {
     for (int word = 0; word < 4; ++word) b[word] = Product::operand(b[word]);
   }
 
-  // The place in the box of the lane's chunk.
+  // Offset in the box of the lane's chunk.
   __device__ __forceinline__ u32 offset(int step) const { return offsets[2 * step + threadIdx.x % WARP_SIZE / 16]; }
 };
 
-// Filters as they lie in memory.
+// Filters in their memory layout.
 struct WholeFilters {
   const Params& p;
-  u32 filters;  // shared address of the lane's row of the unit's first chunks, in the filter's first tap
+  u32 filters;  // address of the lane's row of the unit's first chunks, at tap 0
 
   __device__ __forceinline__ WholeFilters(const Params& p, const Shared& shared, u32 unit) : p(p) {
     const u32 lane = threadIdx.x % WARP_SIZE, block = lane / 16, chunk = lane / 8 % 2, row = lane % 8;
@@ -89,10 +89,10 @@ struct KeptFilters {
   }
 };
 
-// The filters of a unit, once they are there.
+// The filters of a unit; waits until they have arrived.
 __device__ __forceinline__ auto filters_of(const Params& p, const Shared& shared, u32 unit) {
   if constexpr (WHOLE_FILTERS) {
-    __syncthreads();  // the barrier is
+    __syncthreads();  // the barrier is initialised
     mbarrier_wait(shared_address(shared.barriers + STAGES), 0);
     return KeptFilters(p, WholeFilters(p, shared, unit));
   } else if constexpr (KEEPS_FILTERS) {

@@ -1,13 +1,13 @@
-// What the blocks of a grouped convolution, forward or backward in the data, bring to shared memory (grouped_walk.cuh):
-// filters, boxes of inputs, places of outputs.
+// Shared memory of the blocks of a grouped convolution, forward or backward in the data (grouped_walk.cuh): filters,
+// boxes of inputs, places of outputs.
 //
 // Shared memory (dynamic): filters [block of 8 outputs][chunk of k][8 rows of 16 bytes] or, whole, [filter][pitch];
-// barriers [stage or filters], offsets in the box [chunk of k], stages of (box [position][chunks of the slab], places
-// [residue][tile position]): two, or one where every block has one tile.
+// barriers [stage or filters]; offsets in the box [chunk of k]; stages of (box [position][chunks of the slab], places
+// [residue][tile position]): two, or one if every block has one tile.
 // Macros: TYPE; BACKWARD; IN, OUT channels of a group; PACK groups of a pack; UNIT_PACKS, UNITS; TAPS of all classes,
 // with a null tap where a class would end in half a step; CLASSES residues; RUN elements of one copy of filters;
-// BLOCKS_M; THREADS; KEEPS_FILTERS; WHOLE_FILTERS: those come by bulk copies; HALVED: boxes (pixel_box.cuh); MAPPED:
-// they come by map (box_source.cuh); OUTPUT_RANK.
+// BLOCKS_M; THREADS; KEEPS_FILTERS; WHOLE_FILTERS: bulk copies load the filters; HALVED: boxes (pixel_box.cuh); MAPPED:
+// boxes are copied by map (box_source.cuh); OUTPUT_RANK.
 
 #pragma once
 
@@ -22,10 +22,10 @@ constexpr int WARPS = THREADS / int(WARP_SIZE);
 constexpr int CHUNK_BYTES = BOX_CHUNK_BYTES;
 constexpr int CHUNK = CHUNK_BYTES / int(sizeof(TYPE));  // elements
 constexpr int BLOCK_N = 8;                              // output channels of one instruction
-constexpr int IN_CHUNKS = PACK * IN / CHUNK;            // of a pack
+constexpr int IN_CHUNKS = PACK * IN / CHUNK;  // chunks of a pack
 constexpr int OUT_BLOCKS = PACK * OUT / BLOCK_N;
 constexpr int UNIT_BLOCKS = UNIT_PACKS * OUT_BLOCKS;
-constexpr int BLOCKS_N = (UNIT_BLOCKS + 1) / 2 * 2;  // of a unit; a last one without channels makes them even
+constexpr int BLOCKS_N = (UNIT_BLOCKS + 1) / 2 * 2;  // blocks of a unit, padded to an even number
 constexpr int SLAB_CHUNKS = UNITS * UNIT_PACKS * IN_CHUNKS;
 constexpr int SLAB_BLOCKS = UNITS * BLOCKS_N;
 constexpr int DEPTH = TAPS * IN_CHUNKS;                 // chunks of k
@@ -33,11 +33,11 @@ constexpr int FILTER_CHUNK_BYTES = 8 * CHUNK_BYTES;
 constexpr int STAGES = 2;
 constexpr int SET = BLOCKS_M * 16;  // pixels that a warp computes at a time
 // Whether rows of a filter chunk, which are filters, are the depth of the product. ldmatrix transposes 16-bit elements
-// only; those of 32 bits are transposed by the copies.
+// only; elements of 32 bits are transposed by the copies.
 constexpr bool FILTERS_ARE_DEPTH = BACKWARD && sizeof(TYPE) == 2;
 constexpr int BARRIERS = STAGES + 1;
-constexpr int OFFSET_BYTES = (BARRIERS * int(sizeof(u64)) + DEPTH * 4 + 127) / 128 * 128;  // with barriers, whole lines
-// Whole filters, as they lie in memory but for an odd number of chunks from one to the next.
+constexpr int OFFSET_BYTES = (BARRIERS * int(sizeof(u64)) + DEPTH * 4 + 127) / 128 * 128;  // with barriers
+// Whole filters in their memory layout, at a pitch of an odd number of chunks.
 constexpr int FILTERS = UNITS * UNIT_PACKS * PACK * (BACKWARD ? IN : OUT);
 constexpr int WHOLE_FILTER_BYTES = TAPS * (BACKWARD ? OUT : IN) * int(sizeof(TYPE));
 constexpr int FILTER_PITCH = WHOLE_FILTER_BYTES | CHUNK_BYTES;
@@ -49,8 +49,8 @@ static_assert(UNIT_BLOCKS == BLOCKS_N || UNITS * UNIT_PACKS == 1, "a block witho
 static_assert(!WHOLE_FILTERS || (KEEPS_FILTERS && PACK == 1 && IN_CHUNKS % 2 == 0), "steps of one tap, without zeros");
 
 struct Tap {
-  i32 offset;  // in the box, from tile position 0 on, in bytes
-  i32 index;   // in w, or -1: a null tap
+  i32 offset;  // offset in the box from tile position 0, in bytes
+  i32 index;  // index in w, or -1 for a null tap
 };
 
 struct OutputClass {
@@ -61,16 +61,16 @@ struct OutputClass {
 struct Params {
   BoxSource<TYPE, MAPPED> in;
   const TYPE* w;
-  BoxGeometry box;  // of inputs under a tile
+  BoxGeometry box;  // box of the inputs of a tile
   i32 out_extents[AXES], out_channels;
   i32 groups;
-  i32 w_taps, w_channels;  // of one filter in memory
+  i32 w_taps, w_channels;  // taps and channels of a filter in memory
   i32 in_step[AXES], out_step[AXES];  // in_step: in places of the box
   Divider slabs;
   Divider tiles[1 + AXES];  // (image, axes)
-  Divider tile[1 + AXES];   // extents, in positions of each residue
+  Divider tile[1 + AXES];  // extents, in positions of each residue
   i32 tile_count, lanes;
-  i32 class_places;         // places of one residue: whole sets of all warps that compute together
+  i32 class_places;  // places of one residue: whole sets of all warps that compute together
   Tap taps[TAPS];
   OutputClass classes[CLASSES];
   Map map;
@@ -80,7 +80,7 @@ struct Params {
 // A tile position of one residue.
 struct Place {
   u32 box;  // offset of its tap at the origin, in bytes
-  u32 row;  // of the output, counted over (image, axes), or OUTSIDE
+  u32 row;  // row of the output, counted over (image, axes), or OUTSIDE
 };
 
 // The inputs of a tile, and its places.
@@ -91,7 +91,7 @@ struct Stage {
 
 struct Shared {
   u8* filters;
-  u64* barriers;  // of the stages, of the filters
+  u64* barriers;  // those of the stages, then that of the filters
   u32* offsets;
   u8* stages;
   u32 box_bytes, stage_bytes;
@@ -105,7 +105,7 @@ struct Shared {
     stage_bytes = box_bytes + CLASSES * p.class_places * sizeof(Place);
   }
 
-  // The stage of the block's turn-th tile.
+  // The stage of the block's tile number `turn`.
   __device__ __forceinline__ Stage stage(u32 turn) const {
     u8* box = stages + turn % STAGES * stage_bytes;
     return {box, reinterpret_cast<Place*>(box + box_bytes)};
@@ -126,7 +126,7 @@ __device__ __forceinline__ void stage_box(const Params& p, const Shared& shared,
   copy_box<Box>(p.in, p.box, tile, channel, to, shared.barrier(turn));
 }
 
-// Awaits what all threads had copied before the last group, or stored.
+// Waits for the cp.async groups of all threads except the last one, and for their stores.
 __device__ __forceinline__ void await_copies() {
   cp_async_wait<1>();
   __syncthreads();
@@ -139,7 +139,7 @@ __device__ __forceinline__ void await_box(const Shared& shared, u32 turn) {
 
 // Copies the slab's filters, with zeros where input and output channel belong to different groups of a pack.
 __device__ __forceinline__ void stage_filters(const Params& p, i32 slab, u8* filters) {
-  constexpr int RUNS = CHUNK / RUN;  // of a row
+  constexpr int RUNS = CHUNK / RUN;  // runs of a row
   for (u32 item = threadIdx.x; item < u32(SLAB_BLOCKS * DEPTH * 8 * RUNS); item += THREADS) {
     const u32 run = item % RUNS, row = item / RUNS % 8, step = item / (8 * RUNS) % DEPTH,
         block = item / (8 * RUNS * DEPTH);
@@ -170,13 +170,13 @@ __device__ __forceinline__ void load_filters(const Params& p, const Shared& shar
   }
 }
 
-// The offsets of the chunks of k.
+// Writes the offsets of the chunks of k.
 __device__ __forceinline__ void stage_offsets(const Params& p, u32* offsets) {
   for (u32 chunk = threadIdx.x; chunk < u32(DEPTH); chunk += THREADS)
     offsets[chunk] = p.taps[chunk / IN_CHUNKS].offset + chunk % IN_CHUNKS * CHUNK_BYTES;
 }
 
-// The places of all residues of a tile.
+// Writes the places of all residues of a tile.
 __device__ __forceinline__ void stage_places(const Params& p, const i32 (&tile)[1 + AXES], Place* places) {
   for (u32 index = threadIdx.x; index < u32(CLASSES * p.class_places); index += THREADS) {
     const u32 number = CLASSES == 1 ? 0 : index / p.class_places;

@@ -1,4 +1,4 @@
-// The sums of a set of pixels of a grouped convolution, on their way to the functor.
+// The sums of a set of pixels of a grouped convolution, and their way to the functor.
 //
 // Macros: those of grouped_stages.cuh; VECTOR of the functor; WHOLE: 1 where 4 divides the output channels.
 
@@ -9,7 +9,7 @@
 
 typedef Mma<TYPE>::Accumulator Accumulator;
 
-// The sums of a warp, in the order of mma.cuh; those of one block of pixels in that of wgmma, too.
+// The sums of a warp, in the order of mma.cuh; those of one block of pixels are in the order of wgmma, too.
 struct Sums {
   static constexpr int COUNT = BLOCKS_M * BLOCKS_N * 4;
   Accumulator values[BLOCKS_M][BLOCKS_N][4];
@@ -28,7 +28,7 @@ struct Sums {
   }
 };
 
-// Hands the sums of a set's pixels to the functor. places: from the lane's first pixel on.
+// Hands the sums of a set's pixels to the functor. places: those from the lane's first pixel on.
 __device__ __forceinline__ void finish(const Params& p, const Sums& sums, const Place* places, i32 slab,
                                        u32 first_block) {
   const u32 lane = threadIdx.x % WARP_SIZE;

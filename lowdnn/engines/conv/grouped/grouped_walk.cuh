@@ -5,16 +5,15 @@
 // out_step the stride and in_step = 1; every tap belongs to the one residue of dx that it reaches.
 //
 // Layouts: in channels-last with any other strides, its channels whole 16-byte chunks; w [filters][taps][channels of a
-// group], dense; out anything. Spatial axes are always three, with extents of 1 in front.
+// group], dense; out anything. There are always three spatial axes, with extents of 1 in front.
 // Product: a pack is the fewest groups whose channels fill chunks of 16 bytes on the input side and blocks of 8 on the
 // output side. It is one block-diagonal product: m = 16 output pixels, n = 8 output channels, k = (taps, chunks).
 // Block: a slab of UNITS units of UNIT_PACKS packs, whose filters it stages once, by every lanes-th tile of output
 // positions (image, axes) of all residues. Each warp computes BLOCKS_M * 16 pixels of one unit at a time, while the box
-// of input positions under the block's next tile comes.
-// blockIdx.x = first tile * slabs + slab.
-// Shared memory: as grouped_stages.cuh says.
+// of inputs of the block's next tile is copied. blockIdx.x = first tile * slabs + slab.
+// Shared memory: grouped_stages.cuh.
 // Launch: THREADS threads, lanes * slabs blocks. It may be a dependent launch (dependent_launch.cuh).
-// Macros: those of grouped_stages.cuh and grouped_sums.cuh; MIN_BLOCKS of a multiprocessor.
+// Macros: those of grouped_stages.cuh and grouped_sums.cuh; MIN_BLOCKS on a multiprocessor.
 
 #pragma once
 
@@ -22,7 +21,7 @@
 #include "include/ptx/dependent_launch.cuh"
 #include "own_sums.cuh"
 
-// Starts the copies of the block's number-th tile, where there is one, and locates its pixels.
+// Starts the copies of the block's tile `number`, if it exists, and locates its pixels.
 __device__ __forceinline__ void stage_tile(const Params& p, const Shared& shared, i32 number, i32 slab, u32 turn) {
   if (number >= p.tile_count) return;
   i32 tile[1 + AXES];
@@ -54,9 +53,9 @@ __device__ __forceinline__ void stage_first(const Params& p, const Shared& share
 
 // Computes the block's tiles. Work:
 //     TEAM_WARPS                               neighbouring warps that compute together
-//     Filters filters(p, shared, unit)         the filters of a unit, once they are there
+//     Filters filters(p, shared, unit)         the filters of a unit; waits until they have arrived
 //     void add(rows, filters, output, sums)    adds the products of a set of pixels with the filters of their class
-// rows: shared addresses of the lane's rows of each block of 16 pixels.
+// rows: shared-memory addresses of the lane's rows of each block of 16 pixels.
 template <class Work> __device__ __forceinline__ void compute_tiles(const Params& p, u8* memory) {
   const u32 warp = __shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0), lane = threadIdx.x % WARP_SIZE;
   const Shared shared(memory, p);
@@ -83,7 +82,7 @@ template <class Work> __device__ __forceinline__ void compute_tiles(const Params
       Sums sums = {};
       Work::add(rows, filters, output, sums);
       if constexpr (PACK > 1 || IN_CHUNKS % 2 != 0) {
-        if (__any_sync(~0u, may_have_nan(sums)))  // of the warp: it stays together
+        if (__any_sync(~0u, may_have_nan(sums)))  // asks the whole warp, which stays together
           replace_nans(p, shared, output, from.box, from.places + set + lane / 4, first_block, sums);
       }
       finish(p, sums, from.places + set + lane / 4, slab, first_block);

@@ -1,5 +1,5 @@
-// Sums of a group's own elements alone, for outputs that are NaNs: a zero of the block diagonal, or of a null tap, times
-// an infinity or a NaN gives a NaN that the convolution does not have.
+// Sums over a group's own elements, for outputs that are NaNs: a zero of the block diagonal, or of a null tap, times an
+// infinity or a NaN gives a NaN that the convolution does not have.
 
 #pragma once
 
@@ -11,21 +11,21 @@ template <class Visit> __device__ __forceinline__ void for_each(const Sums& sums
     visit(index, sums.values[index / 4 / BLOCKS_N][index / 4 % BLOCKS_N][index % 4]);
 }
 
-// Whether any sum may be a NaN: infinities may look like one.
+// Whether any sum may be a NaN; infinities of both signs look like one.
 __device__ __forceinline__ bool may_have_nan(const Sums& sums) {
   Accumulator total = 0;
   for_each(sums, [&](int, const Accumulator& value) { total += value; });
   return total != total;
 }
 
-// Whether one of the sums is a NaN, by its number, which only the program knows.
+// Whether the sum `number` is a NaN. The number is not a compile-time value.
 __device__ __forceinline__ bool is_nan(const Sums& sums, int number) {
   bool is = false;
   for_each(sums, [&](int index, const Accumulator& value) { is |= (index == number) & (value != value); });
   return is;
 }
 
-// Replaces one of the sums by its number, which only the program knows.
+// Replaces the sum `number`, which is not a compile-time value.
 __device__ __forceinline__ void put(Sums& sums, int number, Accumulator sum) {
 #pragma unroll
   for (int index = 0; index < Sums::COUNT; ++index) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ void put(Sums& sums, int number, Accumulator sum) {
 __device__ __forceinline__ f32 operand_value(f32 x) { return __uint_as_float(Mma<f32>::operand(__float_as_uint(x))); }
 template <class T> __device__ __forceinline__ f32 operand_value(T x) { return widen(x); }
 
-// The sum of one output by its own group's elements alone. place: bytes from the filters to the pixel in the box.
+// The sum of one output over its own group's elements. place: bytes from the box's start to the pixel.
 __device__ f32 own_sum(const Params& p, const Shared& shared, const OutputClass& output, u32 place, u32 block,
                        u32 column) {
   const u32 pack = block / OUT_BLOCKS;
@@ -60,10 +60,11 @@ __device__ f32 own_sum(const Params& p, const Shared& shared, const OutputClass&
   return sum;
 }
 
-// Puts the own sums in the place of the lane's NaNs. places: of its first pixel; first_block: of its unit.
+// Replaces the lane's NaNs by own sums. places: those from its first pixel on. first_block: the first block of its
+// unit.
 __device__ __forceinline__ void replace_nans(const Params& p, const Shared& shared, const OutputClass& output,
                                              const u8* box, const Place* places, u32 first_block, Sums& sums) {
-  constexpr int PIXEL_SUMS = 4 * BLOCKS_N;  // of 16 pixels
+  constexpr int PIXEL_SUMS = 4 * BLOCKS_N;  // sums of 16 pixels
 #pragma unroll 1
   for (int number = 0; number < BLOCKS_M * PIXEL_SUMS; ++number) {
     const int pixel = number / PIXEL_SUMS * 16 + number / 2 % 2 * 8, block = number / 4 % BLOCKS_N;

@@ -1,12 +1,12 @@
-// Boxes of positions of a channels-last tensor, copied to shared memory: with cp.async by all threads of a block, or, in
-// whole lines, by tensor map (box_source.cuh).
+// Boxes of positions of a channels-last tensor, copied to shared memory: with cp.async by all threads of a block, or,
+// in whole lines, by tensor map (box_source.cuh).
 //
-// Positions have an image and BOX_AXES spatial axes. A tile numbered (t0, t1, ...) lies over the box that begins at
-// t * pace + origin in every axis. In shared memory position follows position, so that ldmatrix meets no bank twice in
-// neighbouring positions. A position is a line of 128 bytes, or half of one, with chunk i in the place of i ^ line %
-// chunks, since copies would write lines at a padded pitch in two pieces; six chunks lie as if there were eight. Other
-// positions have an odd number of chunks. For a reader of every second position of a row, boxes lie IN_HALVES: first
-// even columns, then odd ones, of all rows in swizzled boxes and of each row in others. So it reads neighbours, too.
+// Positions have an image and BOX_AXES spatial axes. Tile (t0, t1, ...) has the box that begins at t * pace + origin in
+// every axis. In shared memory positions are contiguous, and ldmatrix has no bank conflicts on neighbouring positions.
+// A position is a line of 128 bytes, or half of one, with chunk i at i ^ line % chunks, since copies would write lines
+// at a padded pitch in two pieces; six chunks take the space of eight. Positions of other sizes have an odd number of
+// chunks. For a reader of every second position of a row, boxes lie IN_HALVES: first even columns, then odd ones, of
+// all rows in swizzled boxes and of each row in others. So it reads neighbours, too.
 
 #pragma once
 
@@ -18,43 +18,43 @@ constexpr int BOX_CHUNK_BYTES = 16;
 
 struct BoxGeometry {
   i64 image_stride, strides[BOX_AXES];  // elements
-  i32 images, extents[BOX_AXES];        // of the tensor
-  i32 channels;                         // of the tensor, whole chunks
-  i32 image_pace, pace[BOX_AXES];       // from tile to tile
-  i32 origin[BOX_AXES];                 // of the box of tile 0
-  Divider box[1 + BOX_AXES];            // extents (image, axes)
-  i32 rows;                             // of the box: all extents but the last
-  i32 places;                           // of the box in shared memory
-  i32 row_places, halves_apart;         // from row to row, from the even to the odd columns
+  i32 images, extents[BOX_AXES];  // extents of the tensor
+  i32 channels;  // channels of the tensor, in whole chunks
+  i32 image_pace, pace[BOX_AXES];  // from tile to tile
+  i32 origin[BOX_AXES];  // origin of the box of tile 0
+  Divider box[1 + BOX_AXES];  // extents (image, axes)
+  i32 rows;  // rows of the box: all extents but the last
+  i32 places;  // places of the box in shared memory
+  i32 row_places, half_places;  // places from row to row, from the even to the odd columns
 };
 
-// CHUNKS: of 16 bytes of channels at every position.  BLOCK_THREADS: of the thread block. Boxes of whole lines begin a
-// line.
+// CHUNKS: chunks of 16 bytes of channels at every position.  BLOCK_THREADS: threads of the block. Boxes of whole lines
+// begin at a line.
 template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct PixelBox {
-  static constexpr int ELEMENTS = BOX_CHUNK_BYTES / int(sizeof(T));  // of a chunk
+  static constexpr int ELEMENTS = BOX_CHUNK_BYTES / int(sizeof(T));  // elements of a chunk
   static constexpr bool IS_SWIZZLED = CHUNKS == 4 || CHUNKS == 6 || CHUNKS == 8;
-  static constexpr int SPAN = CHUNKS == 6 ? 8 : CHUNKS;  // of a swizzled position
+  static constexpr int SPAN = CHUNKS == 6 ? 8 : CHUNKS;  // chunks of a swizzled position's space
   static constexpr int PITCH = (IS_SWIZZLED ? SPAN : CHUNKS | 1) * BOX_CHUNK_BYTES;
-  static constexpr int COPIED_BYTES = CHUNKS * BOX_CHUNK_BYTES;  // of a position
+  static constexpr int COPIED_BYTES = CHUNKS * BOX_CHUNK_BYTES;  // bytes of a position
   static constexpr int HALVES = IN_HALVES ? 2 : 1;
   static constexpr int BOX_WARPS = BLOCK_THREADS / int(WARP_SIZE);
-  static constexpr int POSITIONS = int(WARP_SIZE) / CHUNKS;  // that a warp copies at a time
-  static constexpr int BATCH = 4;                            // copies of a lane under way before the next check
-  static constexpr bool IS_EVEN = !IN_HALVES || POSITIONS % 2 == 0;  // copies of a lane are in one half of a row
+  static constexpr int POSITIONS = int(WARP_SIZE) / CHUNKS;  // positions that a warp copies at a time
+  static constexpr int BATCH = 4;  // copies of a lane in flight before the next check
+  static constexpr bool IS_EVEN = !IN_HALVES || POSITIONS % 2 == 0;  // a lane's copies are in one half of a row
   static_assert(POSITIONS > 0, "a warp copies whole positions");
 
-  // Where a chunk lies that without a swizzle would lie at `address`.
+  // The swizzled address of a chunk.
   static __device__ __forceinline__ u32 swizzled(u32 address) {
     return IS_SWIZZLED ? address ^ (address >> 3 & (SPAN - 1) * BOX_CHUNK_BYTES) : address;
   }
 
-  // The size of a box in shared memory.
+  // Bytes of a box in shared memory.
   static __device__ __forceinline__ u32 bytes(const BoxGeometry& g) {
     return g.places * PITCH;
   }
 
-  // Copies the box of `tile`, channels from `first_channel` on, to shared address `to`; what the tensor does not have
-  // becomes 0. Every thread of the block takes part; a warp copies a row at a time.
+  // Copies the box of `tile`, channels from `first_channel` on, to shared address `to`; positions outside the tensor
+  // become 0. Called by all threads of the block; a warp copies a row at a time.
   static __device__ __forceinline__ void copy(const T* tensor, const BoxGeometry& g, const i32 (&tile)[1 + BOX_AXES],
                                               i32 first_channel, u32 to) {
     const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
@@ -66,7 +66,7 @@ template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct
     tensor += (first_column + first_step) * stride + channel;
     to += lane % CHUNKS * BOX_CHUNK_BYTES;
 
-    // A lane locates one of the warp's next 32 rows, for all lanes to copy.
+    // Each lane locates one of the warp's next 32 rows; then all lanes copy them.
 #pragma unroll 1
     for (i32 next = warp; next < g.rows; next += BOX_WARPS * int(WARP_SIZE)) {
       const i64 located = row_offset(g, tile, next + lane * BOX_WARPS);
@@ -92,14 +92,14 @@ template <class T, int CHUNKS, int BLOCK_THREADS, bool IN_HALVES = false> struct
   }
 
  private:
-  // The place of a position in shared memory.
+  // Index of a position in shared memory.
   static __device__ __forceinline__ i32 place_of(const BoxGeometry& g, i32 row, i32 column) {
-    return row * g.row_places + (IN_HALVES ? column % 2 * g.halves_apart + column / 2 : column);
+    return row * g.row_places + (IN_HALVES ? column % 2 * g.half_places + column / 2 : column);
   }
 
-  static constexpr i64 NO_ROW = -1;  // rows begin whole chunks
+  static constexpr i64 NO_ROW = -1;  // rows begin at whole chunks
 
-  // Elements from the tensor's beginning to row `row` of the box of `tile`, or NO_ROW where the tensor has none.
+  // Elements from the tensor's beginning to row `row` of the box of `tile`, or NO_ROW if the tensor lacks it.
   static __device__ __forceinline__ i64 row_offset(const BoxGeometry& g, const i32 (&tile)[1 + BOX_AXES], i32 row) {
     i32 at[BOX_AXES];  // image and the axes before the last
     digits<BOX_AXES>(g.box, u32(row), at);

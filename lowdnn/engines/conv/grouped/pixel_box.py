@@ -25,7 +25,7 @@ from lowdnn.tensor_map import (
 CHUNK_BYTES = 16
 LINE_BYTES = 128
 
-#: Types of maps by the size of an element, whatever it means: copies change nothing.
+#: Map types by the size of an element: copies do not interpret elements.
 _MAP_TYPES = {1: TensorMapDataType.UINT8, 2: TensorMapDataType.UINT16, 4: TensorMapDataType.UINT32}
 
 #: Swizzles of positions by their bytes.
@@ -37,7 +37,7 @@ Count = Any
 
 @dataclass(frozen=True)
 class BoxedTensor:
-    """An activation that a kernel reads in boxes: in place where its positions begin whole chunks, or repacked."""
+    """An activation that a kernel reads in boxes: in place if its positions begin at whole chunks, else repacked."""
 
     tensor: Tensor
 
@@ -46,7 +46,7 @@ class BoxedTensor:
         return None if self._has_whole_chunks else Packing(self.tensor, 1, CHUNK_BYTES)
 
     def geometry(self, box: Box, pace: tuple[int, ...], origin: tuple[int, ...] = (0,) * AXES) -> Struct:
-        """``BoxGeometry``: boxes ``pace`` apart; the axes begin at ``origin``."""
+        """The kernel's ``BoxGeometry``: boxes begin at multiples of ``pace`` plus ``origin``."""
         tensor, strides = self.tensor, self._strides
         missing = AXES + 2 - tensor.rank
         return Struct(
@@ -55,12 +55,12 @@ class BoxedTensor:
                 *i32((tensor.dims[0], *(1,) * missing, *tensor.dims[2:], self._channels)),
                 *i32((*pace, *origin)),
                 *(Struct(divider(extent)) for extent in box.extents),
-                *i32((box.rows, box.places, box.row_places, box.halves_apart)),
+                *i32((box.rows, box.places, box.row_places, box.half_places)),
             )
         )
 
     def map(self, box: Box, arch: ArchSpec) -> TiledMap | None:
-        """The tensor map of dimensions (c, w, h, d, n); None where threads copy the boxes."""
+        """The tensor map with dimensions (c, w, h, d, n); None if threads copy the boxes."""
         if not arch.has_tma or not is_swizzled(box.pitch_bytes):
             return None
         tensor, strides, size = self.tensor, self._strides, self.tensor.element_bytes
@@ -92,7 +92,7 @@ class BoxedTensor:
 
     @property
     def _has_whole_chunks(self) -> bool:
-        """Whether the channels lie side by side and every position begins a chunk."""
+        """Whether the channels are contiguous and every position begins at a chunk."""
         tensor, size = self.tensor, self.tensor.element_bytes
         axes = (0, *range(2, tensor.rank))
         is_contiguous = tensor.strides[1] == 1 or tensor.dims[1] == 1
@@ -103,9 +103,10 @@ class BoxedTensor:
 
 @dataclass(frozen=True)
 class Box:
-    """Positions (image, axes) of so many ``chunks`` in shared memory, read at every ``step``-th column.
+    """Positions (image, axes) of ``chunks`` chunks in shared memory, read at every ``step``-th column.
 
-    With even steps it is halved: even columns come first, in swizzled boxes those of all rows, in others each row's.
+    With even steps the box is halved: even columns come first, those of all rows in swizzled boxes, each row's in
+    others.
     """
 
     extents: tuple[int, ...]
@@ -132,7 +133,7 @@ class Box:
         return ceil_div(columns, _halves(self.step)) if self._is_swizzled else columns
 
     @cached_property
-    def halves_apart(self) -> int:
+    def half_places(self) -> int:
         """Places from the even columns to the odd ones."""
         return self.places // 2 if self._is_swizzled else ceil_div(self.extents[-1], 2)
 
@@ -146,12 +147,12 @@ class Box:
         return self.step // _halves(self.step)
 
     def place(self, offsets: Sequence[int]) -> int:
-        """The place of a position in the first image; sums of a read position's place and another one are, too."""
+        """The place of a position in the first image; places of positions add up."""
         *rows, column = offsets
         row = 0
         for offset, extent in zip(rows, self.extents[1:-1], strict=True):
             row = row * extent + offset
-        along = column % 2 * self.halves_apart + column // 2 if self.is_halved else column
+        along = column % 2 * self.half_places + column // 2 if self.is_halved else column
         return row * self.row_places + along
 
     @property
@@ -160,7 +161,7 @@ class Box:
 
 
 def places(rows: Count, columns: Count, step: int, pitch_bytes: int) -> Count:
-    """Places of a box with so many rows and columns. Halves of swizzled ones are equal and whole lines."""
+    """Places of a box of ``rows`` rows and ``columns`` columns. Halves of swizzled boxes are equal and whole lines."""
     if not is_swizzled(pitch_bytes):
         return rows * columns
     halves = _halves(step)
@@ -176,12 +177,12 @@ def _halves(step: int) -> int:
 def pitch_bytes(chunks: int) -> int:
     """Bytes from position to position in shared memory: a line of 128 bytes or half of one, or an odd number of chunks.
 
-    Six chunks have a line, too.
+    Six chunks take a line, too.
     """
     lines = {4: LINE_BYTES // 2, 6: LINE_BYTES, 8: LINE_BYTES}
     return lines.get(chunks, (chunks | 1) * CHUNK_BYTES)
 
 
 def is_swizzled(pitch_bytes: int) -> bool:
-    """Whether positions so far apart lie swizzled, as a tensor map can put them."""
+    """Whether positions at this pitch are swizzled, in a layout of tensor maps."""
     return pitch_bytes in _SWIZZLES

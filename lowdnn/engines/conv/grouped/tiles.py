@@ -1,6 +1,6 @@
-"""Blocks of the grouped kernels: which groups share one block-diagonal product, and which box of outputs a block takes.
+"""Blocks of the grouped kernels: the groups that share one block-diagonal product, and a block's box of outputs.
 
-Host side of the constants of ``grouped_stages.cuh``, with a cost model that picks the box.
+Host side of the constants of ``grouped_stages.cuh``, with a cost model that chooses the box.
 """
 
 from __future__ import annotations
@@ -25,28 +25,38 @@ from lowdnn.engines.model.occupancy import blocks_by_shared, resident_blocks
 from lowdnn.engines.model.products import ProductCosts
 from lowdnn.engines.model.search import place_of_least
 
-#: Threads of a block, and of one that is alone on a multiprocessor.
-_THREADS, _LONE_THREADS = 256, 512
+#: Threads of a block.
+_THREADS = 256
+#: Threads of a block that is alone on a multiprocessor.
+_LONE_THREADS = 512
 _BLOCKS_PER_SM = 2
-#: Output places of a block: values of TILE_M.
+#: Values of TILE_M: the most output places of a block.
 PLACE_LIMITS = (64, 128, 256, 512)
 #: Output channels of one mma instruction.
 BLOCK_N = 8
 
-#: Warps that compute together by wgmma, and the fewest blocks of outputs for which they are faster on an H200.
-_TEAM_WARPS, _MIN_TEAM_BLOCKS = 4, 6
-_WARPS, _LONE_WARPS = _THREADS // WARP_SIZE, _LONE_THREADS // WARP_SIZE
+#: Warps that compute together by wgmma.
+_TEAM_WARPS = 4
+#: Fewest blocks of outputs for which they are faster on an H200.
+_MIN_TEAM_BLOCKS = 6
+#: Warps of a block.
+_WARPS = _THREADS // WARP_SIZE
+#: Warps of a block that is alone on a multiprocessor.
+_LONE_WARPS = _LONE_THREADS // WARP_SIZE
 #: Chunks of a slab that make whole 128-byte lines.
 _SLAB_CHUNKS = 8
 _FILTER_CHUNK_BYTES = 128
 _PLACE_BYTES = 8
 _OFFSET_BYTES = 4
 _STAGES = 2
-#: Registers of a thread for filters that it keeps: at most, and what lets two blocks share a multiprocessor.
-_MAX_FILTER_REGISTERS, _MAX_SHARED_FILTER_REGISTERS = 144, 48
-#: Registers of a thread for its sums; those with filters that it keeps, by blocks of a multiprocessor.
+#: Most registers of a thread for resident filters.
+_MAX_FILTER_REGISTERS = 144
+#: Most registers for resident filters with which two blocks share a multiprocessor.
+_MAX_SHARED_FILTER_REGISTERS = 48
+#: Most registers of a thread for its sums.
 _MAX_SUM_REGISTERS = 64
-_MAX_KEPT_REGISTERS = {1: 176, 2: 100}
+#: Most registers of a thread for sums and resident filters, by blocks on a multiprocessor.
+_MAX_RESIDENT_REGISTERS = {1: 176, 2: 100}
 
 
 Counts = NDArray[np.int64]
@@ -56,23 +66,26 @@ Counts = NDArray[np.int64]
 class Costs:
     """Costs of the kernels' work on one multiprocessor, fitted to measured tiles on an H200."""
 
-    #: Costs of products of 16 pixels and one block of outputs, by mma.sync and by wgmma.
+    #: Costs of products of 16 pixels and one block of outputs, by mma.sync.
     products: ProductCosts
+    #: Costs of such products by wgmma.
     warpgroup_products: ProductCosts
-    #: Clocks of a block's start, of a turn of one that stays, and of a warp's set of pixels.
+    #: Clocks of a block's start.
     block_clocks: int
+    #: Clocks of each tile of a persistent block.
     turn_clocks: int
+    #: Clocks of a warp's set of pixels.
     set_clocks: int
-    #: Times as long that the warps of one small block alone take.
+    #: Time of the warps of one lone small block, as a multiple.
     few_warps_slowness: float
 
 
 @dataclass(frozen=True)
 class BoxCosts:
-    """Costs of the way in which boxes of inputs come to a multiprocessor."""
+    """Costs of the way in which boxes of inputs reach a multiprocessor."""
 
     bytes_per_clock: int
-    #: Clocks from the start of the copies of a tile to its products, of a block alone.
+    #: Clocks from the start of a tile's copies to its products, for a lone block.
     copy_latency: int
     #: Clocks of the epilogue of one block of 16 x 8 sums.
     epilogue_clocks: int
@@ -88,9 +101,9 @@ _COSTS: Final = Costs(
 )
 #: Lines of 128 bytes in a warp's fragments of 16 x 16 values.
 _FRAGMENT_LINES: Final = 4
-#: Lines of 128 bytes of the filters that wgmma seems to read for a product. Fitted on an H200.
+#: Lines of 128 bytes of the filters that wgmma seems to read for a product, fitted on an H200.
 _WARPGROUP_FILTER_LINES: Final = 0.53
-#: Boxes of swizzled positions come by tensor map; threads copy others.
+#: Boxes of swizzled positions are copied by tensor map; threads copy others.
 _MAPPED: Final = BoxCosts(bytes_per_clock=20, copy_latency=2500, epilogue_clocks=16)
 _COPIED: Final = BoxCosts(bytes_per_clock=16, copy_latency=1500, epilogue_clocks=12)
 
@@ -99,7 +112,7 @@ _COPIED: Final = BoxCosts(bytes_per_clock=16, copy_latency=1500, epilogue_clocks
 class Pack:
     """The fewest groups with whole chunks of input channels and whole blocks of output channels.
 
-    inputs, outputs: channels of one group.  chunk: input channels in 16 bytes.  group_count: of the convolution.
+    inputs, outputs: channels of one group.  chunk: input channels in 16 bytes.  group_count: groups of the convolution.
     """
 
     inputs: int
@@ -121,12 +134,12 @@ class Pack:
 
     @cached_property
     def in_unit(self) -> int:
-        """Packs of a unit: an even number of output blocks, as far as there are packs."""
+        """Packs of a unit: enough for an even number of output blocks, as far as there are packs."""
         return 1 if self.group_count <= self.groups else 1 + self.output_blocks % 2
 
     @cached_property
     def unit_blocks(self) -> int:
-        """Output blocks of a unit; the last one of a single pack may be there only to make them even."""
+        """Output blocks of a unit; the last one of a single pack may only pad them to an even number."""
         return ceil_div(self.in_unit * self.output_blocks, 2) * 2
 
     @cached_property
@@ -139,9 +152,9 @@ class Pack:
 
 @dataclass(frozen=True)
 class Slab:
-    """What a block computes at every place: ``units`` units of ``pack``, from ``taps`` taps in ``classes`` residues.
+    """A block's work at every place: ``units`` units of ``pack``, with ``taps`` taps in ``classes`` residues.
 
-    has_wgmma: whether the device has it.
+    has_wgmma: whether the device has wgmma.
     """
 
     pack: Pack
@@ -175,21 +188,21 @@ class Slab:
 
     @cached_property
     def filter_bytes(self) -> int:
-        """Room for chunks in the order of the product, or for whole filters with gaps of a chunk."""
+        """Bytes for chunks in the order of the product, or for whole filters with gaps of a chunk."""
         chunks = self.units * self.pack.unit_blocks * self.depth * _FILTER_CHUNK_BYTES
         gaps = self.groups * max(self.pack.inputs, self.pack.outputs) * CHUNK_BYTES
         return chunks + (ceil_div(gaps, LINE_BYTES) * LINE_BYTES if self.keeps_filters else 0)
 
     @cached_property
     def keeps_filters(self) -> bool:
-        """Whether a warp has the filters of its unit in registers, from tile to tile."""
+        """Whether a warp keeps the filters of its unit in registers, from tile to tile."""
         return self.classes == 1 and self._filter_registers <= _MAX_FILTER_REGISTERS
 
     @cached_property
     def by_warpgroups(self) -> bool:
-        """Whether wgmma multiplies, with filters in shared memory: 16-bit ones in steps of one tap, without zeros.
+        """Whether wgmma multiplies, with filters in shared memory: 16-bit filters in steps of one tap, without zeros.
 
-        Not for few output channels: it reads the pixels of a step as often, for fewer products.
+        Few output channels are excluded: wgmma reads the pixels of a step as often, for fewer products.
         """
         pack = self.pack
         is_wide = pack.output_blocks >= _MIN_TEAM_BLOCKS
@@ -205,7 +218,7 @@ class Slab:
 
     @cached_property
     def blocks_per_sm(self) -> int:
-        """Blocks of the smaller number of threads, that the registers let share a multiprocessor."""
+        """Blocks of the smaller number of threads for which a multiprocessor has registers."""
         is_lone = self.keeps_filters and self._filter_registers > _MAX_SHARED_FILTER_REGISTERS
         return 1 if is_lone else _BLOCKS_PER_SM
 
@@ -215,7 +228,7 @@ class Slab:
         return (_THREADS, _LONE_THREADS) if self.blocks_per_sm > 1 else (_THREADS,)
 
     def min_blocks(self, threads: int) -> int:
-        """Blocks of so many threads that share a multiprocessor."""
+        """Blocks of ``threads`` threads on a multiprocessor."""
         return max(self.blocks_per_sm * _THREADS // threads, 1)
 
     @cached_property
@@ -235,25 +248,25 @@ class Slab:
         return -(-places // (16 * blocks_m * self.team_warps)) * self.team_warps
 
     def _fits_registers(self, sums: int) -> bool:
-        if self.keeps_filters and sums + self._filter_registers > _MAX_KEPT_REGISTERS[self.blocks_per_sm]:
+        if self.keeps_filters and sums + self._filter_registers > _MAX_RESIDENT_REGISTERS[self.blocks_per_sm]:
             return False
         return sums <= _MAX_SUM_REGISTERS
 
     def shared_bytes(self, inputs: Count, class_places: Count, stages: Count) -> Count:
-        """Bytes of a block's shared memory: ``stages`` boxes of ``inputs`` positions, places of each residue."""
+        """Bytes of a block's shared memory: ``stages`` boxes of ``inputs`` positions, and places of each residue."""
         barriers = (_STAGES + 1) * BARRIER_BYTES
         offsets = ceil_div(barriers + self.depth * _OFFSET_BYTES, LINE_BYTES) * LINE_BYTES
         places = self.classes * class_places * _PLACE_BYTES
         return self.filter_bytes + offsets + stages * (inputs * self.pitch_bytes + places)
 
     def memory_clocks(self, inputs: Count, places: Count) -> Count:
-        """Clocks for a tile's bytes: a box of ``inputs`` positions, the outputs of ``places`` of each residue."""
+        """Clocks for a tile's bytes: a box of ``inputs`` positions, and the outputs of ``places`` of each residue."""
         stored = places * self.classes * self.groups * self.pack.outputs * (CHUNK_BYTES // self.pack.chunk)
         copied = self.chunks * CHUNK_BYTES if is_swizzled(self.pitch_bytes) else self.pitch_bytes
         return (inputs * copied + stored) / self.box_costs.bytes_per_clock
 
     def set_clocks(self, blocks_m: int) -> float:
-        """Clocks of one warp's instructions and fragments for so many blocks of 16 pixels of a unit."""
+        """Clocks of one warp's instructions and fragments for ``blocks_m`` blocks of 16 pixels of a unit."""
         pack = self.pack
         products = blocks_m * pack.unit_blocks
         if self.by_warpgroups:
@@ -272,12 +285,14 @@ class Slab:
         return np.where(resident > 1, few, np.minimum(few * _COSTS.few_warps_slowness, lone)) * set_clocks
 
     def is_for_all_warps(self, sets: int) -> bool:
-        """Whether a block that is alone on a multiprocessor is faster with all its warps: they may lack sets."""
+        """Whether a lone block on a multiprocessor is faster with all its warps, some of which may lack sets."""
         is_faster = self._turns(sets, _LONE_WARPS) <= self._turns(sets, _WARPS) * _COSTS.few_warps_slowness
         return self.blocks_per_sm > 1 and bool(is_faster)
 
     def _turns(self, sets: Count, warps: int) -> Count:
-        """Turns of a multiprocessor's warps with ``sets`` sets of each residue, waits for the slowest included."""
+        """Sets that a multiprocessor's warps have time for, with ``sets`` sets of each residue and waits for the
+        slowest warp.
+        """
         each = warps // self.units
         return -(-self.classes * sets // each) * each * self.units
 
@@ -286,7 +301,7 @@ class Slab:
 class Tile:
     """A box of places (image, axes) for each residue; a warp computes ``blocks_m`` blocks of 16 of them at a time.
 
-    stages: tiles in shared memory: one of each block, or two of a block that walks over many.
+    stages: tiles in shared memory: one, or two for a block that walks over many.
     """
 
     slab: Slab
@@ -332,7 +347,7 @@ class Tile:
         """Clocks of all tiles, without their copies, on each multiprocessor."""
         sets, set_clocks = self._sets, self.slab.set_clocks(self.blocks_m)
         tiles = prod(self.counts(images)) * slabs
-        # A multiprocessor's second block works while warps of the first one wait for the one with the most taps.
+        # A multiprocessor's second block works while warps of the first one wait for the warp with the most taps.
         is_lone = self.lanes(images, slabs, arch) * slabs <= arch.sm_count
         share = self._deepest_share(sets, self.threads(arch) // WARP_SIZE // self.slab.units) if is_lone else 1.0
         clocks = float(self.slab.compute_clocks(sets, set_clocks, self._resident(arch)))
@@ -347,9 +362,9 @@ class Tile:
         return int(_resident(self.slab, self.shared_bytes, arch))
 
     def _deepest_share(self, sets: int, warps: int) -> float:
-        """Taps of the warp that has the most, relative to as many sets of the mean.
+        """Taps of the warp with the most, relative to the same number of sets with mean taps.
 
-        sets: of each residue.  warps: of a unit.
+        sets: those of each residue.  warps: those of a unit.
         """
         depths = [prod(map(len, taps)) for taps in product(*(axis.residues for axis in self.axes)) for _ in range(sets)]
         most = max(sum(depths[warp::warps]) for warp in range(warps))
@@ -360,8 +375,8 @@ class Tile:
 class Boxes:
     """Boxes of output places (image, axes) that tiles may have, one in each element of the arrays.
 
-    extents: by box and axis.  places: in a box.  rows, columns: of the box of inputs under it, which is read at every
-    ``step``-th column.  tiles: of the whole output.
+    extents: by box and axis.  places: places of a box.  rows, columns: those of its box of inputs, which is read at
+    every ``step``-th column.  tiles: tiles of the whole output.
     """
 
     extents: Counts
@@ -373,9 +388,9 @@ class Boxes:
 
     @classmethod
     def of(cls, axes: tuple[Axis, ...], images: int, most_places: int, run: int = 1) -> Boxes:
-        """Boxes of at most ``most_places`` outputs of each residue; several images where all of one fit.
+        """Boxes of at most ``most_places`` outputs of each residue; several images if all outputs of one fit.
 
-        run: widths come rounded up to multiples of it, too.
+        run: widths are also tried rounded up to multiples of it.
         """
         totals = (images, *(axis.steps for axis in axes))
         *heights, widths = map(_extents, totals[1:])
@@ -396,17 +411,17 @@ class Boxes:
         return cls(extents, extents.prod(axis=1), rows, columns, axes[-1].input_step, tiles)
 
     def inputs(self, pitch_bytes: int) -> Count:
-        """Places in shared memory."""
+        """Places of the inputs in shared memory."""
         return places(self.rows, self.columns, self.step, pitch_bytes)
 
     def least(self, clocks: NDArray[np.float64]) -> tuple[int, tuple[int, ...]]:
-        """Kind and extents of the fastest tile, of which ``clocks`` has a row of all boxes for each kind."""
+        """Kind and extents of the fastest tile; ``clocks`` has a row over all boxes for each kind."""
         box, kind = place_of_least(clocks.T)
         return kind, tuple(self.extents[box].tolist())
 
 
 def box_under(axes: tuple[Axis, ...], extents: tuple[int, ...], chunks: int) -> Box:
-    """The inputs of so many outputs (image, axes)."""
+    """The box of inputs for ``extents`` outputs (image, axes)."""
     under = (axis.box(extent) for axis, extent in zip(axes, extents[1:], strict=True))
     return Box((extents[0], *under), axes[-1].input_step, chunks)
 
@@ -421,7 +436,7 @@ def fits(slab: Slab, axes: tuple[Axis, ...], arch: ArchSpec) -> bool:
 def fastest_tile(
     slab: Slab, axes: tuple[Axis, ...], images: int, slabs: int, arch: ArchSpec, limit: int = PLACE_LIMITS[-1]
 ) -> Tile:
-    """By the cost model the fastest tile of at most ``limit`` places, for a slab that fits."""
+    """The fastest tile of at most ``limit`` places by the cost model, for a slab that fits."""
     boxes = Boxes.of(axes, images, limit // slab.classes)
     kinds = [(blocks_m, stages) for blocks_m in slab.blocks_m for stages in (1, _STAGES)]
     kind, extents = boxes.least(_clocks(slab, kinds, boxes, slabs, arch))
@@ -431,7 +446,7 @@ def fastest_tile(
 def _clocks(
     slab: Slab, kinds: Sequence[tuple[int, int]], boxes: Boxes, slabs: int, arch: ArchSpec
 ) -> NDArray[np.float64]:
-    """Estimated time of the whole convolution by (blocks_m, stages) and box; infinite for a tile that does not fit."""
+    """Estimated clocks of the whole convolution by (blocks_m, stages) and box; infinite if a tile does not fit."""
     blocks_m, stages = np.array(kinds).T[..., np.newaxis]
     sets = slab.sets(boxes.places, blocks_m)
     inputs = boxes.inputs(slab.pitch_bytes)
@@ -445,7 +460,7 @@ def _clocks(
     first = slab.filter_bytes / slab.box_costs.bytes_per_clock + memory + compute
     in_waves = -(-blocks // resident) * (_COSTS.block_clocks + np.minimum(blocks, resident) * first)
     turns = -(-boxes.tiles // lanes)
-    # A tile comes while the one before it is multiplied: a block by itself waits for what takes longer than that.
+    # A tile is copied while the one before it is multiplied: a lone block waits for whichever takes longer.
     busy = blocks * (slowest(compute, memory) + _COSTS.turn_clocks)
     turn = slowest(busy, slab.box_costs.copy_latency + memory)
     in_turns = _COSTS.block_clocks + blocks * first + (turns - 1) * turn
@@ -459,13 +474,13 @@ def _resident(slab: Slab, shared_bytes: Count, arch: ArchSpec) -> Count:
 
 
 def _lanes(tiles: Count, stages: Count, resident: Count, slabs: int, arch: ArchSpec) -> Count:
-    """Blocks of a slab: they have equal numbers of tiles, but for the last ones."""
+    """Blocks of a slab: they have equal numbers of tiles, except the last ones."""
     most = np.maximum(resident * arch.sm_count // slabs, 1)
     return np.where(np.equal(stages, 1), tiles, -(-tiles // -(-tiles // most)))
 
 
 def place_limits(classes: int) -> tuple[int, ...]:
-    """Values of TILE_M for so many residues."""
+    """Values of TILE_M for ``classes`` residues."""
     return tuple(limit for limit in PLACE_LIMITS if classes <= limit)
 
 

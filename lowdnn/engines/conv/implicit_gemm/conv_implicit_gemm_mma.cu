@@ -3,15 +3,15 @@
 // as a matrix product with mma.sync, for sm_80 and newer.
 //
 // Layouts: x channels-last with any other strides; w [filters][taps][channels], packed; both with channels padded to
-// ALIGNMENT bytes (x in place, or repacked: gemm/packing.py). Product: pixels (n, o) by filters, or, where
+// ALIGNMENT bytes (x in place, or repacked: gemm/packing.py). Product: pixels (n, o) by filters, or, with
 // PIXELS_ARE_COLUMNS (y contiguous along its last spatial axis), filters by pixels; k = (taps, channels).
 // Block: blockIdx.x = ((split * groups) + group) * tiles + tile in grouped order; it computes one TILE_M x TILE_N tile
 // over `split_tiles` k tiles.
 // Shared memory: STAGES stages of (A tile, B tile), later the epilogue's staging (epilogue_tile.cuh).
 // Launch: WARPS_M * WARPS_N * 32 threads; dynamic shared memory max(STAGES * stage, staging) bytes.
 // SPLIT_K = 1 writes accumulators to slice `split` of the workspace, and gemm/split_k_reduce.cu applies the epilogue.
-// COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR: of reductions of the epilogue on its way (tile_reductions.cuh), NoOperator
-// for none; not with SPLIT_K.
+// COLUMN_OPERATOR, ROW_OPERATOR, WHOLE_OPERATOR: reductions in the epilogue (tile_reductions.cuh), NoOperator for none;
+// not with SPLIT_K.
 // It may be a dependent launch (dependent_launch.cuh).
 
 #include "include/ptx/dependent_launch.cuh"
@@ -23,7 +23,7 @@
 #include "include/tile/strided_operand.cuh"
 #include "generated.cuh"
 
-// What the kernel is without where SPLIT_K is.
+// With SPLIT_K the kernel has no functor.
 struct Functor;
 
 typedef TileMma<TYPE, TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES, true, true> Product;
@@ -40,7 +40,7 @@ struct Numbers : Reductions::Output {
   i64 workspace_pitch, slice_stride;
   PixelGeometry<SPATIAL> pixels;
   i32 group_filters, group_channels;  // channels in elements of x, padding included
-  i32 depth;                                   // of the product: taps * group_channels
+  i32 depth;  // extent of k: taps * group_channels
   i32 groups, tile_rows, tile_columns, split_tiles;
   Map map;
 };
@@ -61,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   extern __shared__ __align__(1024) u8 shared[];
   constexpr int UNIT = ALIGNMENT / int(sizeof(TYPE));
 
-  // The block's tile, its group, and its part of K.
+  // The block's tile, its group, and its part of k.
   const u32 tiles = p.tile_rows * p.tile_columns;
   const u32 slab = blockIdx.x / tiles;
   const u32 split = slab / p.groups, group = slab % p.groups;
@@ -72,7 +72,6 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
   const i32 end_k = min(p.depth, first_k + p.split_tiles * TILE_K);
   const i32 k_tiles = (end_k - first_k + TILE_K - 1) / TILE_K;
 
-  // The product.
   const TYPE* x = p.x + i64(group) * p.group_channels;
   const TYPE* w = p.w + i64(group * p.group_filters + filter) * p.depth + first_k;
   const i32 filters = p.group_filters - filter;
@@ -92,7 +91,6 @@ extern "C" __global__ void __launch_bounds__(Product::THREADS, 1) KERNEL_NAME(co
     multiply(load_a, load_b);
   }
 
-  // The epilogue.
   const u32 first_filter = group * p.group_filters, end_filter = first_filter + p.group_filters;
   if constexpr (PIXELS_ARE_COLUMNS) {
     finish(p, product, shared, {first_filter + row, column, end_filter, u32(p.pixels.rows)}, split,

@@ -3,8 +3,8 @@
 fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32), int8 (summed in
 int32). 1 to 3 spatial axes, any strides, dilations, paddings, groups of at least 8 channels and filters, flipped
 filters, any pointwise epilogue. Channels-last tensors are read in place; others are repacked into the workspace first.
-Except behind a gradient of the filter, a value of the epilogue may be reduced on its way: for each channel, for each
-pixel (behind a gradient of the data without strides only), and as a whole.
+Except in a gradient of the filter, a value of the epilogue may be reduced for each channel, for each pixel (not in a
+gradient of the data with strides), and as a whole.
 The gradients run as forward convolutions over parts of their tensors, without groups: see ``data_gradient_views`` (one
 for each residue class of dx's pixels modulo the stride) and ``filter_gradient_view``. For sm_80 and newer.
 Kernels: ``conv_implicit_gemm_mma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``,
@@ -114,7 +114,7 @@ class ConvImplicitGemmMma(ProblemEngine["_Problem"], Floored, Modelled):
         return tiles.knobs(problem.product, arch)
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
+        """Repacking launches if necessary, the product, and the sum of its slices if k is split."""
         parts = PlanParts(numerical_notes=tiles.numerical_notes(problem.product.data_type))
         tilings = [tiles.tiling_of(self.name, problem.product_of(part), arch, chosen) for part in problem.parts]
         left = [_reduction_slices(part.geometry, tiling) for part, tiling in zip(problem.parts, tilings, strict=True)]
@@ -164,7 +164,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Problem:
-    """One part, or one for each class of pixels in backward data; reductions: of all parts together."""
+    """One part, or one for each class of pixels in backward data.  reductions: those of all parts together."""
 
     parts: tuple[_Part, ...]
     reductions: EpilogueReductions
@@ -179,12 +179,12 @@ class _Problem:
         return self.product_of(self.largest)
 
     def product_of(self, part: _Part) -> Product:
-        """Whole along k and in large tiles where it has reductions."""
+        """The part's product; with reductions k is whole and the tiles are large."""
         product, reductions = part.geometry.product, self.reductions.exist
         return replace(product, allows_split=product.allows_split and not reductions, allows_small_shape=not reductions)
 
 
-#: Forward convolutions, reductions in the epilogue of all of them, the epilogue of the whole.
+#: Forward convolutions, the reductions in their epilogue, and the epilogue as a whole.
 _Found = tuple[tuple[ForwardView, ...], Sequence[AnyReduction], PointwiseDag]
 
 
@@ -209,7 +209,7 @@ def _forward_views(graph: OperationGraph) -> _Found | str:
 
 
 def _reduction_slices(geometry: MmaGeometry, tiling: Tiling) -> ReductionSlices:
-    """Groups have columns of their own, or rows where the columns are pixels."""
+    """The slices of the totals: each group has its own columns, or rows if the columns are pixels."""
     rows, columns, groups = tiling.rows, tiling.columns, geometry.product.batches
     if geometry.pixels_are_columns:
         rows *= groups
@@ -227,9 +227,9 @@ def _add_part(
     left: ReductionSlices,
     arch: ArchSpec,
 ) -> None:
-    """Adds the launches of one forward convolution; its pointers move to its parts of the tensors.
+    """Adds the launches of one forward convolution, with pointers to its parts of the tensors.
 
-    totals: the kernel's arguments for the reductions, of which it leaves ``left``.
+    totals: the kernel's arguments for the reductions.  left: the totals that it leaves.
     """
     geometry, before, overlaps = part.geometry, len(parts.launches), is_dependent(arch)
     if not geometry.operation.y.element_count:

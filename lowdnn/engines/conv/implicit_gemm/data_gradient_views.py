@@ -1,10 +1,10 @@
 """Convolution backward data as forward convolutions over parts of its tensors, without groups.
 
-Pixel i of dx meets tap r where i + padding - r * dilation is a multiple of the stride. So the pixels of one residue
-class modulo the stride, i = start + j * stride, meet every ``period``-th tap, r = first_tap + t * period with
-period = stride / gcd(stride, dilation), at dy's position j + first - t * step with step = dilation / gcd: a forward
-convolution of stride 1 and dilation ``step`` with a part of the filter, whose result is a strided part of dx. Where the
-positions begin or end inside dy, the forward convolution sees a part of dy; where they lie outside, padding.
+Pixel i of dx reads tap r if i + padding - r * dilation is a multiple of the stride. So the pixels of one residue class
+modulo the stride, i = start + j * stride, read every ``period``-th tap, r = first_tap + t * period with period = stride
+/ gcd(stride, dilation), at dy's position j + first - t * step with step = dilation / gcd. That is a forward convolution
+of stride 1 and dilation ``step`` with a part of the filter, whose result is a strided part of dx. Where the positions
+begin or end inside dy, the forward convolution has a part of dy; where they lie outside, padding.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor
 
-#: Each class is a launch of its own, or several.
+#: Most classes, each of which takes a launch or more.
 _MAX_CLASSES = 64
 
 
 def data_gradient_views(matched: Anchored[ConvolutionBackwardData]) -> tuple[ForwardView, ...] | str:
-    """The forward convolutions that together are ``matched``, or why it is not made of them."""
+    """The forward convolutions that make up ``matched``, or why they do not exist."""
     operation = matched.anchor
     if operation.groups > 1:
         return f"{operation.label}.w.dims: expected one group, got {operation.groups}"
@@ -76,7 +76,7 @@ class _Axis:
         pixels = _Part(residue, stride, -(-(extent - residue) // stride))
         reach = residue + geometry.pre_paddings[axis]
         met = [tap for tap in range(min(period, taps)) if (reach - tap * dilation) % stride == 0]
-        if not met:  # nothing to sum: one tap that sees padding only
+        if not met:  # an empty sum: one tap that reads only padding
             return cls(pixels, _Part(0, 1, 1), _Part(0, 1, 0), 1, 0)
         count = -(-(taps - met[0]) // period)
         begin = (reach - met[0] * dilation) // stride - (count - 1) * step  # of pixel 0's positions
@@ -116,7 +116,7 @@ def _view(matched: Anchored[ConvolutionBackwardData], axes: list[_Axis]) -> Forw
 
 
 def _geometry(operation: ConvolutionBackwardData, axes: list[_Axis]) -> Convolution:
-    """Taps ascend where positions descend, so the mode is the other one."""
+    """The convolution's geometry; taps ascend where positions descend, so the mode is the opposite one."""
     geometry = operation.convolution
     is_flipped = geometry.mode is ConvolutionMode.CONVOLUTION
     needed = (axis.pixels.extent + (axis.taps.extent - 1) * axis.dilation for axis in axes)
@@ -135,7 +135,7 @@ def _geometry(operation: ConvolutionBackwardData, axes: list[_Axis]) -> Convolut
 def _part_of(tensor: Tensor, parts: Iterable[_Part], space: tuple[int, ...] | None = None) -> tuple[Tensor, int]:
     """The part of ``tensor`` along its spatial axes, and its offset in bytes.
 
-    space: the dims of which the tensor repeats those that it has as 1; what is no tensor of the space stays whole.
+    space: the dims to which the tensor is broadcast along axes of extent 1; a tensor of another rank stays whole.
     """
     if space and tensor.rank != len(space):
         return tensor, 0

@@ -2,7 +2,7 @@
 
 dw[k, c, r] = sum over n, o of x[n, c, o * stride + r * dilation - padding] * dy[n, k, o] is the forward convolution of
 x, with its channels as images and its images as channels, with the filters dy, whose taps are the outputs o: stride and
-dilation change roles, and so do k and c in the result. What lies in x behind the last tap's last output is left out.
+dilation change roles, and so do k and c in the result. Elements of x after the last tap's last output are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lowdnn.ops.convolution_forward import ConvolutionForward
 
 
 def filter_gradient_view(matched: Anchored[ConvolutionBackwardFilter]) -> ForwardView | str:
-    """The forward convolution that is ``matched``, or why there is none."""
+    """The forward convolution that equals ``matched``, or why there is none."""
     operation, dag = matched.anchor, matched.epilogue
     if operation.groups > 1:
         return f"{operation.label}.dw.dims: expected one group, got {operation.groups}"
@@ -37,7 +37,7 @@ def filter_gradient_view(matched: Anchored[ConvolutionBackwardFilter]) -> Forwar
 
 
 def _span(operation: ConvolutionBackwardFilter, axis: int) -> tuple[int, int, int]:
-    """(padding before, elements of x, padding behind) that the taps meet along a spatial axis."""
+    """(padding at the front, elements of x, padding at the back) that the taps read along a spatial axis."""
     geometry = operation.convolution
     taps, outputs = operation.dw.dims[2 + axis], operation.dy.dims[2 + axis]
     met = 1 + (taps - 1) * geometry.dilations[axis] + (outputs - 1) * geometry.strides[axis]

@@ -21,7 +21,7 @@ from lowdnn.plan import Argument, Scalar, Struct, TensorPointer
 class ForwardView:
     """A forward convolution over parts of a graph's tensors.
 
-    image, filter: how messages name what the forward convolution has as x and w.
+    image, filter: names in messages of the forward convolution's x and w.
     offsets: bytes from a tensor's base to its part, by uid.
     """
 
@@ -44,7 +44,7 @@ class ForwardView:
 
 
 def exchanged(tensor: Tensor) -> Tensor:
-    """``tensor`` with its first two axes in each other's place."""
+    """``tensor`` with its first two axes exchanged."""
     first, second, *others = range(tensor.rank)
     order = (second, first, *others)
     dims = tuple(tensor.dims[axis] for axis in order)

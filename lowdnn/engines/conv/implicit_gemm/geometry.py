@@ -18,17 +18,21 @@ from lowdnn.ops.convolution_forward import ConvolutionForward
 from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import Struct
 
-#: Groups with fewer channels or filters would leave most of a tile empty.
+#: Fewest channels and filters of a group: fewer would leave most of a tile empty.
 _MIN_GROUP_EXTENT = 8
-_MIN_UNIT_BYTES, _MAX_UNIT_BYTES = 8, 16
+#: Least unit in bytes of channels and strides.
+_MIN_UNIT_BYTES = 8
+#: Largest such unit.
+_MAX_UNIT_BYTES = 16
 
 
 @dataclass(frozen=True)
 class MmaGeometry:
-    """See the module's docstring.
+    """A convolution as an implicit matrix product.
 
-    unit_bytes: what channels and strides are multiples of.  x_packing, w_packing: how an operand that is not laid out
-    as the kernel reads it gets there, or None.  pixels_are_columns: the output is contiguous along its last axis.
+    unit_bytes: a divisor of channels and strides, in bytes.
+    x_packing, w_packing: how an operand whose layout the kernel cannot read is repacked, or None.
+    pixels_are_columns: the output is contiguous along its last axis.
     """
 
     operation: ConvolutionForward
@@ -89,7 +93,7 @@ class MmaGeometry:
 
     @property
     def mask_type(self) -> str:
-        """The smallest integer with a bit more for each axis than it has taps."""
+        """The smallest integer that has, for each axis, one bit more than its taps."""
         return "u32" if max(self.taps) < 32 // len(self.taps) else "u64"
 
     @cached_property
@@ -113,7 +117,7 @@ class MmaGeometry:
 
     @property
     def pixel_struct(self) -> Struct:
-        """``PixelGeometry`` of ``pixel_operand.cuh``."""
+        """The kernel's ``PixelGeometry`` (``pixel_operand.cuh``)."""
         convolution = self.operation.convolution
         dilations, paddings = convolution.dilations, convolution.pre_paddings
         if convolution.mode is ConvolutionMode.CONVOLUTION:
@@ -177,7 +181,9 @@ class MmaGeometry:
 
 
 def _x_unit_bytes(operation: ConvolutionForward) -> int:
-    """The greatest power of two up to 16 that x's base, channels and strides share in place; 1 if not channels-last."""
+    """The greatest power of two up to 16 that divides x's address, channels and strides in place; 1 if not
+    channels-last.
+    """
     x = operation.x
     if x.strides[1] != 1 and x.dims[1] != 1:
         return 1

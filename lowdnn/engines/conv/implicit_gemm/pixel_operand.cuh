@@ -3,8 +3,8 @@
 // and 0 where the position lies outside x. Rows are output pixels, k runs over filter taps and, innermost, channels.
 //
 // All offsets are counted in units of UNIT_BYTES bytes, so that they fit 32 bits; channels, strides and base must be
-// multiples of that. For every row a bit mask says, for each axis, which taps fall inside x: TAP_BITS bits an axis, of
-// which a filter may use all but one. Negative dilations flip the filter.
+// multiples of that. A bit mask for every row tells which taps along each axis read inside x: TAP_BITS bits for an
+// axis, of which a filter may use all but one. Negative dilations flip the filter.
 
 #pragma once
 
@@ -13,12 +13,12 @@
 
 // AXES axes, outermost first.
 template <int AXES> struct PixelGeometry {
-  i32 extent[AXES];       // of x
-  i32 unit_stride[AXES];  // of x, in units
-  i32 image_stride;       // of x, in units
+  i32 extent[AXES];  // extents of x
+  i32 unit_stride[AXES];  // strides of x, in units
+  i32 image_stride;  // stride of x, in units
   Divider output[AXES];
   Divider taps[AXES];
-  Divider channels;  // of one group, in units
+  Divider channels;  // channels of one group, in units
   i32 stride[AXES], dilation[AXES], padding[AXES];
   i32 rows;  // images * output pixels
 };
@@ -27,18 +27,18 @@ template <class T, class Tile, int UNIT_BYTES, int THREADS, int AXES, class Mask
   static constexpr int TAP_BITS = int(sizeof(Mask)) * 8 / AXES;
   static constexpr int ROW_STEP = THREADS / Tile::CHUNKS;
   static constexpr int COPIES = Tile::ROWS / ROW_STEP;
-  static constexpr int PIECES = CHUNK_BYTES / UNIT_BYTES;  // of one chunk, each with a tap and channels of its own
+  static constexpr int PIECES = CHUNK_BYTES / UNIT_BYTES;  // pieces of one chunk, each with its own tap and channels
   static constexpr int DEPTH_UNITS = Tile::ROW_BYTES / UNIT_BYTES;
   static_assert(Tile::K_MAJOR, "pixels have their channels contiguous");
   static_assert(THREADS % Tile::CHUNKS == 0 && COPIES * ROW_STEP == Tile::ROWS && COPIES >= 1, "whole rows each");
 
-  // x: first channel of the group.  first_row: of the tile.  first_unit, units: where k begins and ends, in units.
-  // scratch: shared memory of Tile::ROWS places, free again on return; every thread of the block takes part.
+  // x: first channel of the group.  first_row: first row of the tile.  first_unit, units: begin and end of k, in units.
+  // scratch: shared memory of Tile::ROWS places, free again on return. Called by all threads of the block.
   __device__ __forceinline__ PixelOperand(const T* x, const PixelGeometry<AXES>& geometry, u32 first_row,
                                           i32 first_unit, i32 units, void* scratch)
       : geometry(geometry), x(reinterpret_cast<const u8*>(x)), row(threadIdx.x / Tile::CHUNKS),
         chunk(threadIdx.x % Tile::CHUNKS), unit(first_unit + chunk * PIECES), units(units) {
-    // Each row's place is worked out by one thread and used by all that copy from the row.
+    // Each row's place is computed by one thread and used by all that copy from the row.
     Place* places = static_cast<Place*>(scratch);
     for (u32 at = threadIdx.x; at < Tile::ROWS; at += THREADS) places[at] = place(first_row + at);
     __syncthreads();
@@ -51,7 +51,7 @@ template <class T, class Tile, int UNIT_BYTES, int THREADS, int AXES, class Mask
     __syncthreads();
   }
 
-  // The place of its first row.
+  // Address of the thread's first row.
   __device__ __forceinline__ u64 place() const { return u64(x + i64(base[0]) * UNIT_BYTES); }
 
   // Issues part `part` of `parts` of the next k tile's copies.
@@ -73,18 +73,18 @@ template <class T, class Tile, int UNIT_BYTES, int THREADS, int AXES, class Mask
  private:
   struct Place {
     Mask inside;  // 0 for a row past the end
-    i32 base;     // offset of tap 0, in units; may lie outside x
+    i32 base;  // offset of tap 0 in units, possibly outside x
   };
   struct Tap {
-    i32 offset;  // of the tap and channel, in units
-    Mask bits;   // one in each axis' part of the mask; all bits past the end of k
+    i32 offset;  // offset of the tap and channel, in units
+    Mask bits;  // one in each axis' part of the mask; all bits past the end of k
   };
 
   const PixelGeometry<AXES>& geometry;
   const u8* x;
   u32 row, chunk;
-  i32 unit, units;   // its first unit of the next k tile; where k ends
-  Tap taps[PIECES];  // of the tile that is being loaded
+  i32 unit, units;  // its first unit of the next k tile; the end of k
+  Tap taps[PIECES];  // taps of the tile that is being loaded
   i32 base[COPIES];
   Mask inside[COPIES];
 
@@ -113,7 +113,7 @@ template <class T, class Tile, int UNIT_BYTES, int THREADS, int AXES, class Mask
     return mask;
   }
 
-  // Past the end of k the bits are those of no row.
+  // The tap at unit `at` of k. Past the end of k its bits are in no row's mask.
   __device__ __forceinline__ Tap locate(i32 at) const {
     u32 index = geometry.channels.divide(u32(at));
     Tap tap = {i32(at - index * geometry.channels.divisor), 0};

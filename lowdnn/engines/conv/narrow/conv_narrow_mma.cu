@@ -3,19 +3,19 @@
 // a convolution of one tap with few channels, forward (in = x, out = y) or backward in the data (in = dy, out = dx), on
 // tensor cores with mma.sync; for sm_90a.
 //
-// Layouts: in and out are dense rows of pixels, each a whole number of 16-byte pieces in all and of words in each;
-// w any strides.
-// Warp: every workers-th tile of PIXELS neighbouring pixels, whose inputs and outputs are one stretch of memory each: it
-// comes and goes by one bulk copy, STAGES tiles ahead. A warp waits for no other.
-// Product: m = 16 pixels, n = 8 outputs, k = 2 * 16 bytes of inputs. Inputs and outputs may be numbered at will, as long
-// as the filter agrees: lane % 4 = t has the words 4t .. 4t + 3 of a chunk of 64 bytes of a pixel's inputs, in two steps
-// of k, and the 8 outputs from 8t on of a run of 32, of which each of 4 blocks gives two. It so reads 16 bytes of a
-// pixel at once, and writes 8 neighbouring outputs.
+// Layouts: in and out are dense rows of pixels; all pixels are a whole number of 16-byte pieces, each pixel a whole
+// number of words; w has any strides.
+// Warp: every workers-th tile of PIXELS neighbouring pixels, whose inputs and outputs are one stretch of memory each,
+// moved by one bulk copy, STAGES tiles ahead. Warps do not wait for each other.
+// Product: m = 16 pixels, n = 8 outputs, k = 2 * 16 bytes of inputs. Any numbering of inputs and outputs will do, as
+// long as the filter agrees: lane % 4 = t has the words 4t .. 4t + 3 of a chunk of 64 bytes of a pixel's inputs, in two
+// steps of k, and the 8 outputs from 8t on of a run of 32, two from each of 4 blocks. So it reads 16 bytes of a pixel
+// at once, and writes 8 neighbouring outputs.
 // Shared memory (dynamic): filters [run of 32 outputs][block][chunk][lane] of 16 bytes, inputs [warp][stage], outputs
 // [warp], barriers [warp][stage].
 // Launch: THREADS threads, up to a block for each multiprocessor; it may be a dependent launch (dependent_launch.cuh).
 // Macros: TYPE; IN, OUT channels of a pixel; BLOCKS_M blocks of 16 pixels in a tile; STAGES; THREADS; OUTPUT_RANK of
-// the functor, which hands back what is stored.
+// the functor, which hands back the stored values.
 
 #include "include/ptx/dependent_launch.cuh"
 #include "include/ptx/mbarrier.cuh"
@@ -38,7 +38,7 @@ constexpr int WORD = 4 / int(sizeof(TYPE));  // inputs of a word
 constexpr int LANE_WORDS = 4;
 constexpr int PIXEL_WORDS = IN / WORD;
 constexpr int CHUNKS = (PIXEL_WORDS + 15) / 16;
-constexpr int RUN = 8, BLOCKS_N = 4;  // outputs of a lane; blocks of 8 of a run of 32
+constexpr int RUN = 8, BLOCKS_N = 4;  // outputs of a lane; blocks of 8 in a run of 32
 constexpr int RUNS = (OUT + 31) / 32;
 constexpr int FILTER_BYTES = RUNS * BLOCKS_N * CHUNKS * int(WARP_SIZE) * 16;
 constexpr int IN_BYTES = PIXELS * IN * int(sizeof(TYPE)), OUT_BYTES = PIXELS * OUT * int(sizeof(Result));
@@ -60,7 +60,7 @@ struct Params {
   Functor::Args epilogue;
 };
 
-// What every lane multiplies by, in the order in which it is read.
+// Writes the filters of every lane to shared memory, in the order in which they are read.
 __device__ __forceinline__ void stage_filters(const Params& p, u8* filters) {
   for (u32 item = threadIdx.x; item < u32(FILTER_BYTES / 16); item += THREADS) {
     const u32 lane = item % WARP_SIZE, chunk = item / WARP_SIZE % CHUNKS, block = item / (WARP_SIZE * CHUNKS);
@@ -82,7 +82,7 @@ __device__ __forceinline__ void stage_filters(const Params& p, u8* filters) {
   }
 }
 
-// A lane's inputs of a tile: of two pixels of each block of 16; 0 past a pixel's last word and past the last pixel.
+// A lane's inputs of a tile, for two pixels of each block of 16; 0 past a pixel's last word and past the last pixel.
 struct Inputs {
   u32 words[BLOCKS_M][CHUNKS][2][LANE_WORDS];
 
@@ -111,11 +111,11 @@ struct Inputs {
   }
 };
 
-// Sums of a run of 32 outputs: a lane's 8 of two pixels of each block of 16.
+// Sums of a run of 32 outputs: a lane's 8 outputs of two pixels of each block of 16.
 struct Sums {
   Accumulator values[BLOCKS_M][BLOCKS_N][4];
 
-  // filters: shared address of the run's.
+  // filters: shared-memory address of the run's filters.
   __device__ __forceinline__ void add(const Inputs& in, u32 filters) {
     filters += threadIdx.x % WARP_SIZE * 16;
 #pragma unroll
@@ -141,7 +141,7 @@ struct Sums {
   }
 };
 
-// The outputs of a lane's run of a pixel to shared memory; `column`: of its first one.
+// Writes the outputs of a lane's run of a pixel to shared memory. column: that of the first output.
 __device__ __forceinline__ void put(const Params& p, const Accumulator (&sums)[RUN], i32 pixel, i32 column, u32 to) {
   i64 coordinate[Map::RANK];
   p.map.locate_row(pixel, coordinate);
@@ -168,7 +168,7 @@ __device__ __forceinline__ void put(const Params& p, const Accumulator (&sums)[R
   }
 }
 
-// Multiplies a tile by the filters in shared memory, and puts its outputs there.
+// Multiplies a tile by the filters in shared memory, and writes its outputs to shared memory.
 __device__ __forceinline__ void multiply(const Params& p, const Inputs& in, const u8* memory, i32 tile, i32 rows,
                                          u32 lane, u32 outputs) {
 #pragma unroll 1
@@ -224,11 +224,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __gri
     mbarrier_wait(barriers + stage * MBARRIER_BYTES, parity);
     const i32 rows = rows_of(tile);
     const Inputs in(inputs + stage * IN_BYTES, rows);
-    fence_async_shared();  // waits for the reads, which a copy into the same place could overtake
+    fence_async_shared();  // orders the reads before the next copy to the same memory
     __syncwarp();
     if (lane == 0) {
       if (tile + STAGES * workers < p.tiles) load_tile(tile + STAGES * workers, stage);
-      bulk_wait_read<0>();  // the tile before this one has left
+      bulk_wait_read<0>();  // the store of the previous tile has read its memory
     }
     __syncwarp();
     if (++stage == STAGES) stage = 0, parity ^= 1;

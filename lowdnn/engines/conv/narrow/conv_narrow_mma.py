@@ -1,7 +1,7 @@
 """``conv_narrow_mma``: convolutions of one tap with few channels, forward and backward in the data, for sm_90a.
 
-Stride 1, no padding, one group; fp16, bf16, fp32 by TF32 and int8 forward; dense channels-last pixels of any whole
-number of words, which are read and written in whole stretches of memory: what a tensor map cannot describe needs no
+Stride 1, no padding, one group; fp16, bf16, fp32 by TF32 and int8 forward. Dense channels-last pixels of any whole
+number of words, which are read and written in whole stretches of memory: pixels that no tensor map can describe need no
 repacking. Any pointwise epilogue with one stored tensor. Kernel: ``conv_narrow_mma.cu``.
 """
 
@@ -46,32 +46,38 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
 from lowdnn.status import NotSupportedError, Status
 
-#: Bytes of which a bulk copy's addresses and sizes are multiples; of a word; of inputs that a lane reads at a time.
-_PIECE_BYTES, _WORD_BYTES, _CHUNK_BYTES = 16, 4, 64
+#: Bytes of which a bulk copy's addresses and sizes are multiples.
+_PIECE_BYTES = 16
+_WORD_BYTES = 4
+#: Bytes of a pixel's inputs that a product takes at a time.
+_CHUNK_BYTES = 64
 #: Outputs of a run.
 _RUN = 32
 _BLOCK_M = 16
 _LANE_FILTER_BYTES = 16
-#: Registers of a thread for its inputs.
+#: Most registers of a thread for its inputs.
 _MAX_INPUT_WORDS = 64
-#: Values of TILE_M and STAGES, the best first; threads of a block.
-_BLOCKS_M, _STAGES = (2, 1), (3, 2, 1)
+#: Choices of the blocks of 16 pixels in a tile (TILE_M), the best first.
+_BLOCKS_M = (2, 1)
+#: Choices of STAGES, the best first.
+_STAGES = (3, 2, 1)
+#: Threads of a block.
 _THREADS = 512
 _WARPS = _THREADS // WARP_SIZE
-#: Bytes on their way to a multiprocessor at which the device memory is busy.
+#: Bytes in flight to a multiprocessor that keep the device memory busy.
 _ENOUGH_BYTES = 40 << 10
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What ``conv_narrow_mma.cu`` makes of its bytes; fitted on an H200."""
+    """Costs of ``conv_narrow_mma.cu``, fitted on an H200."""
 
-    #: Seconds for each thread's next 16 bytes of the filter, element by element; the first ones come while the first
-    #: tiles do. Fitted to filters of 4 to 42 KiB.
+    #: Seconds for each thread's next 16 bytes of the filter, element by element; the first 16 bytes load while the
+    #: first tiles do. Fitted to filters of 4 to 42 KiB.
     filter_round_s: float
-    #: Share of the time of the last tiles' outputs, which no inputs come beside, that is added.
+    #: Share that is added of the time of the last tiles' outputs, during which no inputs are loaded.
     last_outputs_share: float
-    #: Times as long that plain loads of the epilogue, which a warp waits for, take as a copy of as many bytes.
+    #: Time of the epilogue's plain loads, which a warp waits for, as a multiple of a copy of as many bytes.
     plain_loads_slowness: float
 
 
@@ -93,7 +99,7 @@ class Params:
 
 @dataclass(frozen=True)
 class _Tile:
-    """Blocks of 16 pixels that a warp computes at a time, and tiles on their way to it."""
+    """A warp's tile: blocks of 16 pixels that it computes at a time, and tiles in flight."""
 
     blocks_m: int
     stages: int
@@ -105,7 +111,7 @@ class _Tile:
 
 @dataclass(frozen=True)
 class _Problem:
-    """Rows of pixels, ``source`` (x, or dy backward) times the filter."""
+    """A product of dense rows of pixels, ``source`` (x, or dy backward), and the filter."""
 
     operation: ConvolutionOperation
     dag: PointwiseDag
@@ -136,7 +142,7 @@ class _Problem:
 
     @cached_property
     def filter_strides(self) -> tuple[int, int]:
-        """Strides of outputs and inputs."""
+        """Strides of outputs and inputs in the filter."""
         filters, channels, *_ = self.operation.filter.strides
         return (channels, filters) if self._is_backward else (filters, channels)
 
@@ -151,7 +157,7 @@ class _Problem:
         return runs * (_RUN // 8) * self.chunks * WARP_SIZE * _LANE_FILTER_BYTES
 
     def tiles(self, arch: ArchSpec) -> tuple[_Tile, ...]:
-        """Tiles whose inputs fit the registers and all of which fits shared memory, the best first."""
+        """Tiles whose inputs fit the registers and that fit in shared memory, the best first."""
         found = (_Tile(blocks_m, stages) for blocks_m in _BLOCKS_M for stages in _STAGES)
         return tuple(
             tile
@@ -165,13 +171,13 @@ class _Problem:
         return self.filter_bytes + _WARPS * (stages + tile.pixels * self._out_bytes)
 
     def best_tile(self, arch: ArchSpec) -> _Tile:
-        """The first one that has enough bytes on their way, or else the one that has most."""
+        """The first tile with enough bytes in flight, or else the one with most."""
         fitting = self.tiles(arch)
         enough = (tile for tile in fitting if self._coming_bytes(tile) >= _ENOUGH_BYTES)
         return next(enough, max(fitting, key=self._coming_bytes))
 
     def busy_s(self, tile: _Tile, arch: ArchSpec) -> float:
-        """Seconds of a multiprocessor whose warps all have the most tiles, after the filter."""
+        """Seconds after the filter of a multiprocessor whose warps all have the most tiles."""
         at_once = tile.pixels * _WARPS * arch.sm_count
         copied = ceil_div(self.pixels, at_once) * at_once * (self._in_bytes + self._out_bytes)
         last = at_once * self._out_bytes * _COSTS.last_outputs_share
@@ -210,7 +216,7 @@ class ConvNarrowMma(ProblemEngine["_Problem"], Floored):
     target = WGMMA_TARGET
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
-        """Refuses several taps or groups, steps, pixels that are not dense, and filters that do not fit."""
+        """Refuses several taps or groups, strides, pixels that are not dense, and filters that do not fit."""
         problem = _problem_of(graph)
         if isinstance(problem, Refusal) or problem.tiles(arch):
             return problem
@@ -226,7 +232,7 @@ class ConvNarrowMma(ProblemEngine["_Problem"], Floored):
         return Floor(Multipliers.MMA_SYNC)
 
     def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
-        """TILE_M, the pixels of a warp's tile; STAGES, the tiles on their way to it."""
+        """TILE_M, the pixels of a warp's tile; STAGES, its tiles in flight."""
         fitting, best = problem.tiles(arch), problem.best_tile(arch)
         pixels = tuple(sorted({tile.pixels for tile in fitting}))
         stages = tuple(sorted({tile.stages for tile in fitting}))

@@ -1,13 +1,13 @@
-"""``conv_wgrad_packed``: filter gradients of 1x1 convolutions whose pixels are no whole pieces of 16 bytes, or few.
+"""``conv_wgrad_packed``: filter gradients of 1x1 convolutions whose pixels are not whole pieces of 16 bytes, or few.
 
-A pack of P neighbouring pixels is one row of the product, read where it lies:
+A pack of P neighbouring pixels is one row of the product, read in place:
 
     sums[(p, k), (q, c)] = sum over packs of dy[pack, (p, k)] * x[pack, (q, c)],    dw[k, c] = sum over p of
     sums[(p, k), (p, c)]
 
-P times the multiplications, which narrow pixels leave time for, give rows that tensor maps can describe without
-repacking, and that fill lines of the cache. Products of two different pixels are left where they are: an infinity in
-one pixel does not reach what others add up to. Kernels: those of the product's engine and of ``reduction``.
+P times the multiplications, for which narrow pixels leave time, give rows that tensor maps can describe without
+repacking, and that fill cache lines. Products of two different pixels stay unused: an infinity in one pixel does not
+reach the sums of others. Kernels: those of the product's engine and of ``reduction``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lowdnn.ops.reduction import Reduction, ReductionOperation
 from lowdnn.ops.tensor import Tensor, channels_last_strides
 from lowdnn.status import Status
 
-#: Bytes whose multiples addresses and strides of a tensor map are.
+#: Bytes of which a tensor map's addresses and strides are multiples.
 _PIECE_BYTES = 16
 #: Pixels of whole halves of a line in both tensors are no slower alone; measured on an H200.
 _HALF_LINE_BYTES = 64
