@@ -1,4 +1,4 @@
-"""What several engines of convolutions refuse alike."""
+"""Refusals that several engines of convolutions share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANY_TYPE = frozenset(MMA_ACCUMULATORS)
 def refuse_operand_types(
     engine: str, operation: ConvolutionOperation, allowed: Collection[DataType] = _ANY_TYPE
 ) -> Refusal | None:
-    """The refusal of an engine that reads both operands with mma.sync; ``allowed``: those of its types."""
+    """The refusal of an engine that reads both operands with mma.sync.  allowed: the types that it takes."""
     ports = zip(operation.roles, (operation.image, operation.filter, operation.response), strict=True)
     operands = {f"{operation.label}.{port}": t.data_type for port, t in ports if t is not operation.output}
     refused = tiles.refuse_types(operands, ("convolution.compute_type", operation.convolution.compute_type))
@@ -30,12 +30,12 @@ def refuse_operand_types(
 
 
 def refuse_nothing(operation: ConvolutionOperation) -> str:
-    """Why there is no product to form, or an empty string: a tensor without elements."""
+    """Why there are no products, or an empty string: a tensor has no elements."""
     return f"{operation.label}: expected elements in every tensor, got none" if operation.is_over_nothing else ""
 
 
 def refuse_several_taps(operation: ConvolutionOperation) -> str:
-    """Why ``operation`` is no product of pixels and a matrix, or an empty string."""
+    """Why ``operation`` is not a product of pixels and a matrix, or an empty string."""
     geometry, taps = operation.convolution, operation.filter.dims[2:]
     pads = (*geometry.pre_paddings, *geometry.post_paddings)
     if {*taps, *geometry.strides} == {1} and not any(pads) and operation.groups == 1:
@@ -45,7 +45,7 @@ def refuse_several_taps(operation: ConvolutionOperation) -> str:
 
 
 def refuse_pixels(tensor: Tensor, alignment_bytes: int) -> str:
-    """Why ``tensor`` is no row of dense channels-last pixels that begins aligned, or an empty string."""
+    """Why ``tensor`` is not made of dense channels-last pixels with an aligned beginning, or an empty string."""
     if tensor.strides == channels_last_strides(tensor.dims) and tensor.alignment_bytes >= alignment_bytes:
         return ""
     got = f"{list(tensor.strides)}, aligned to {tensor.alignment_bytes}"

@@ -43,9 +43,9 @@ from lowdnn.status import Status
 
 #: Bytes of which a tensor map's addresses and strides are multiples.
 _PIECE_BYTES = 16
-#: Pixels of whole halves of a line in both tensors are no slower alone; measured on an H200.
+#: Pixels that are whole halves of a cache line in both tensors are no slower unpacked; measured on an H200.
 _HALF_LINE_BYTES = 64
-#: Pixels of a pack.
+#: Choices of the pixels of a pack.
 _PACKS = (2, 4, 8, 16)
 _ALIGNMENT_BYTES = 256
 _SUM_BYTES = 4
@@ -53,7 +53,7 @@ _SUM_BYTES = 4
 
 @dataclass(frozen=True)
 class _Problem:
-    """A filter gradient of one tap; ``packs``: how many pixels a pack may have, the fewest first."""
+    """A filter gradient of one tap.  packs: choices of the pixels of a pack, the fewest first."""
 
     operation: ConvolutionBackwardFilter
     packs: tuple[int, ...]
@@ -76,7 +76,7 @@ class _Problem:
 
     @cached_property
     def _default_product(self) -> OperationGraph:
-        """The one graph of the best pack, from which each engine derives what it needs once."""
+        """The graph of the best pack; it is made once, since engines cache what they derive from a graph."""
         return self._product(self.best_pack)
 
     def _product(self, pixels: int) -> OperationGraph:
@@ -93,7 +93,7 @@ class _Problem:
         return OperationGraph([packed])
 
     def total(self, pixels: int) -> OperationGraph:
-        """The sum over the pixels of a pack of each pixel with itself."""
+        """The sum over the pixels of a pack of the products of each pixel with itself."""
         dw = self.operation.dw
         filters, channels, *_ = dw.dims
         row = pixels * channels
@@ -106,7 +106,10 @@ class _Problem:
 
 
 class ConvWgradPacked(ProblemEngine["_Problem"], Floored):
-    """See the module's docstring. ``engines``: those that may compute the gradient of packs; ``reduction``: its sum."""
+    """See the module's docstring.
+
+    engines: those that may compute the gradient of packs.  reduction: the engine of its sum.
+    """
 
     name = "conv_wgrad_packed"
     index = 38
@@ -119,7 +122,7 @@ class ConvWgradPacked(ProblemEngine["_Problem"], Floored):
         self._reduction = reduction
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
-        """Refuses what is not one stored gradient of one tap, and pixels that are not dense or make no whole packs."""
+        """Refuses all but one stored gradient of one tap, and pixels that are not dense or make no whole packs."""
         problem = _problem_of(graph)
         if isinstance(problem, Refusal):
             return problem
@@ -127,11 +130,11 @@ class ConvWgradPacked(ProblemEngine["_Problem"], Floored):
         return Refusal(self.name, f"no engine takes the gradient of packs: {reasons}") if reasons else problem
 
     def floor(self, contraction: Contraction) -> Floor:
-        """Pairs of pixels are multiplied at least; what they add up to is summed in another launch."""
+        """At least pairs of pixels are multiplied; another launch sums the products."""
         return Floor(Multipliers.FASTEST, launches=2, waste=_PACKS[0])
 
     def knobs_of(self, problem: _Problem, arch: ArchSpec) -> tuple[Knob, ...]:
-        """PACK_SIZE: the other engine runs with its defaults."""
+        """PACK_SIZE; the other engine runs with its defaults."""
         return (Knob("pixels", KnobType.PACK_SIZE, problem.packs, problem.best_pack, "pixels of a pack"),)
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
@@ -172,12 +175,12 @@ def _row_bytes(operation: ConvolutionBackwardFilter) -> tuple[int, int]:
 
 
 def _are_whole(operation: ConvolutionBackwardFilter, pixels: int, unit_bytes: int) -> bool:
-    """Whether so many pixels take whole units in both tensors."""
+    """Whether ``pixels`` pixels take whole units in both tensors."""
     return all(pixels * row % unit_bytes == 0 for row in _row_bytes(operation))
 
 
 def _refuse_shape(operation: ConvolutionBackwardFilter) -> str:
-    """Why the operation is no sum over neighbouring pixels, or an empty string."""
+    """Why the operation is not a sum over neighbouring pixels, or an empty string."""
     if refused := refuse_several_taps(operation):
         return refused
     if refused := refuse_nothing(operation):
@@ -194,6 +197,6 @@ def _pixels(tensor: Tensor) -> int:
 
 
 def _packed(tensor: Tensor, pixels: int) -> Tensor:
-    """``tensor`` with ``pixels`` neighbours as one."""
+    """``tensor`` with ``pixels`` neighbours as one pixel."""
     dims = (1, pixels * tensor.dims[1], _pixels(tensor) // pixels)
     return replace(tensor, dims=dims, strides=channels_last_strides(dims))

@@ -1,10 +1,10 @@
 """``conv_stem``: the first layers of networks, convolutions of one group with at most 4 channels, in all directions.
 
 Strides or taps become channels (``stem_fold``): the image and the filter are folded into the workspace, and another
-engine computes the convolution of phases, which has rows of at least 16 bytes of channels, few taps and, where the
-image is cut into patches or is small beside the response, no taps at all. A gradient of the image or of the filter
-comes back unfolded. Gradients of last layers, with as few filters and stride 1, are computed as convolutions of the
-response (``exchanged.py``). Kernels: ``stem_fold.cu``, ``stem_unfold.cu`` and those of the other engine.
+engine computes the convolution of phases. That has rows of at least 16 bytes of channels and few taps; it has a single
+tap if the image is cut into patches or is small compared with the response. A gradient of the image or of the filter is
+unfolded afterwards. Gradients of last layers, with equally few filters and stride 1, are computed as convolutions of
+the response (``exchanged.py``). Kernels: ``stem_fold.cu``, ``stem_unfold.cu`` and those of the other engine.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Problem:
 
 
 class ConvStem(ProblemEngine[_Problem], Floored):
-    """See the module's docstring. ``engines``: those that may compute the convolution of phases."""
+    """See the module's docstring.  engines: those that may compute the convolution of phases."""
 
     name = "conv_stem"
     index = 13
@@ -75,7 +75,9 @@ class ConvStem(ProblemEngine[_Problem], Floored):
         self._engines = tuple(engines)
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
-        """Refuses groups, more than 4 channels, gradients with an epilogue, and what no other engine computes."""
+        """Refuses groups, more than 4 channels, gradients with an epilogue, and convolutions that no other engine
+        computes.
+        """
         problem = _problem_of(graph)
         if isinstance(problem, Refusal):
             return problem
@@ -87,7 +89,7 @@ class ConvStem(ProblemEngine[_Problem], Floored):
         return Floor(Multipliers.FASTEST, launches=3)
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """Folding launches, those of the other engine's plan, and one that unfolds a gradient."""
+        """Folding launches, the launches of the other engine's plan, and one that unfolds a gradient."""
         problem, parts = problem.overlapping(is_dependent(arch)), PlanParts()
         at = {folded.tensor.uid: parts.reserve(folded.size_bytes) for folded in problem.folded}
         for folded in problem.inputs:

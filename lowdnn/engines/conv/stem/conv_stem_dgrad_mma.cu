@@ -1,20 +1,21 @@
 // conv_stem_dgrad_mma: a convolution of few channels backward in the data, on tensor cores with mma.sync:
 //     dx[n, c, o * stride + r * gap - pad] += dy[n, k, o] * w(k, c, r) for all outputs o, filters k and taps r
 //
-// Layouts: dy with dense pixels of FILTERS elements, whole pieces of 16 bytes, its other strides whole pieces, too; dx
-// channels-last with dense rows; w any strides. Spatial axes are always three, with extents of 1 in front.
+// Layouts: dy has dense pixels of FILTERS elements, whole pieces of 16 bytes, and its other strides are whole pieces,
+// too; dx channels-last with dense rows; w any strides. There are always three spatial axes, with extents of 1 in
+// front.
 // Product: m = 16 positions q of a row of dx, each the STRIDE_2 columns from q * STRIDE_2 - BASE on, n = 8 of their
 // elements in a row of dx, k = 16 filters of the output q - shift. The taps of a row are in n: one row of outputs adds
-// to OPEN rows of dx at a time. Filters may be numbered at will, as long as w agrees: lane % 4 = t has the words 4t ..
-// 4t + 3 of a chunk of 64 bytes, in two steps of k.
+// to OPEN rows of dx at a time. Any numbering of the filters will do, as long as w agrees: lane % 4 = t has the words
+// 4t .. 4t + 3 of a chunk of 64 bytes, in two steps of k.
 // Warp: every so many positions of a row, in GROUP steps of STRIDE_1 rows of a plane. It walks down the rows of
-// outputs, each of which it multiplies by all taps of a column of dx; the sums of the rows that no later one adds to
-// leave, and the others move up. A block of 16 positions has every BLOCKS_M-th one: so do those that are a shift away,
-// which are other blocks' as well.
+// outputs, and multiplies each by all taps of a column of dx; then the sums of the rows of dx that are complete are
+// stored, and the others move up. A block of 16 positions has every BLOCKS_M-th one, so that positions a shift away
+// also make up whole blocks.
 // Shared memory (dynamic): filters [depth tap][chunk][shift][block of n][lane] of 16 bytes.
 // Launch: THREADS threads, any number of blocks; it may be a dependent launch (dependent_launch.cuh).
 // Macros: TYPE; CHANNELS; FILTERS; TAPS_0, TAPS_1, TAPS_2; STRIDE_0, STRIDE_1, STRIDE_2; GAP_0; PAD_0, PAD_1; BASE: the
-// padding of the last axis and SHIFT more; BLOCKS_M; GROUP; TOGETHER elements of a store; THREADS; MIN_BLOCKS of a
+// padding of the last axis plus SHIFT; BLOCKS_M; GROUP; TOGETHER elements of a store; THREADS; MIN_BLOCKS on a
 // multiprocessor.
 
 #include "include/ptx/dependent_launch.cuh"
@@ -33,7 +34,7 @@ constexpr int OPEN = TAPS_1 > STRIDE_1 ? TAPS_1 : STRIDE_1, REACH = (TAPS_1 - 1)
 constexpr int BLOCKS_N = TAPS_1 * COLUMN_BLOCKS;
 constexpr int LANE_FILTERS = 16 / SIZE, CHUNK = 4 * LANE_FILTERS, CHUNKS = (FILTERS + CHUNK - 1) / CHUNK;
 constexpr int SEGMENT = BLOCKS_M * 16, LOADED = BLOCKS_M + SHIFTS - 1;
-constexpr int PART = SHIFTS * BLOCKS_N * int(WARP_SIZE);  // lanes' filters of a chunk
+constexpr int PART = SHIFTS * BLOCKS_N * int(WARP_SIZE);  // a chunk's filters of all lanes
 static_assert(FILTERS % LANE_FILTERS == 0, "a lane's filters are there or not");
 
 struct Params {
@@ -41,9 +42,9 @@ struct Params {
   const TYPE* w;
   TYPE* dx;
   i64 dy_image, dy_strides[2], dx_image, dx_strides[2];
-  i64 w_first, w_filter, w_channel, w_taps[AXES];  // of w: the element of the first tap, and strides
-  i32 filters;                                     // of w: the others are 0
-  i32 extents[AXES];                               // of dx; of the last axis in elements
+  i64 w_first, w_filter, w_channel, w_taps[AXES];  // offset of w's first tap; strides of w
+  i32 filters;  // filters of w; the others are 0
+  i32 extents[AXES];  // extents of dx; the last one in elements
   i32 outputs[AXES];
   i32 first_step, end_step, first_position;
   Divider units[4];  // (image, plane of dx, group, segment)
@@ -72,11 +73,11 @@ __device__ __forceinline__ void stage_filters(const Params& p, u32 filters) {
   }
 }
 
-// A warp's sums: the rows of dx that outputs add to at a time.
+// A warp's sums: the rows of dx that outputs are added to at a time.
 struct Sums {
   f32 values[OPEN][COLUMN_BLOCKS][BLOCKS_M][4];
 
-  // Adds a row of outputs: `from` is its beginning, `first` the lane's first output, `filters` the lane's of the tap.
+  // Adds a row of outputs. from: its beginning. first: the lane's first output. filters: the lane's filters of the tap.
   __device__ __forceinline__ void add(const TYPE* from, i32 first, i32 outputs, u32 filters) {
     const u32 own = threadIdx.x % 4 * LANE_FILTERS;
 #pragma unroll 1
@@ -112,7 +113,7 @@ struct Sums {
     }
   }
 
-  // The sums of `row` to where it is in dx; `first`: the element of the lane's first position.
+  // Stores the sums of `row` at `to` in dx. first: the element of the lane's first position.
   __device__ __forceinline__ void put(int row, TYPE* to, i32 first, i32 extent) const {
 #pragma unroll
     for (int i = 0; i < 2 * BLOCKS_M; ++i) {
@@ -131,7 +132,7 @@ struct Sums {
     }
   }
 
-  // The rows that stay open move up.
+  // Moves up the rows that stay open.
   __device__ __forceinline__ void advance() {
 #pragma unroll
     for (int row = 0; row < OPEN; ++row)

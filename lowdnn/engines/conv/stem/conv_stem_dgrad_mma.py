@@ -1,8 +1,8 @@
 """``conv_stem_dgrad_mma``: data gradients of first layers, of at most 4 channels, written in place.
 
-One group, fp16 and bf16, no dilation in the last two axes, alpha 1 and beta 0, no operation behind the gradient; a
-gradient with dense channels-last rows, and a response with dense channels-last pixels, repacked where they are no whole
-pieces of 16 bytes. Kernel: ``conv_stem_dgrad_mma.cu``.
+One group, fp16 and bf16, no dilation in the last two axes, alpha 1 and beta 0, no operation after the gradient. The
+gradient has dense channels-last rows, and the response dense channels-last pixels, which are repacked if they are not
+whole pieces of 16 bytes. Kernel: ``conv_stem_dgrad_mma.cu``.
 """
 
 from __future__ import annotations
@@ -48,18 +48,30 @@ from lowdnn.plan import KernelRef, Launch, Pointer, Struct, TensorPointer, Work
 from lowdnn.status import Status
 
 _DATA_TYPES = frozenset({DataType.HALF, DataType.BFLOAT16})
-_BLOCK_M, _BLOCK_N, _LANE_BYTES, _CHUNK_BYTES = 16, 8, 16, 64
+#: Positions of a block of m.
+_BLOCK_M = 16
+#: Elements of a block of n.
+_BLOCK_N = 8
+#: Bytes of a lane's filters.
+_LANE_BYTES = 16
+#: Bytes of the filters that a product takes at a time.
+_CHUNK_BYTES = 64
+#: Choices of the blocks of positions of a warp.
 _BLOCKS_M = (1, 2, 3, 4, 5)
+#: Choices of the steps of rows that a warp walks.
 _GROUPS = (4, 8, 16, 32)
 _THREADS = 128
 _WARPS = _THREADS // WARP_SIZE
-#: Registers of a thread for sums and inputs, at most, and beside them; blocks of a multiprocessor, at most.
-_MOST_REGISTERS, _OTHER_REGISTERS, _MAX_BLOCKS_PER_SM = 190, 48, 5
+#: Most registers of a thread for sums and inputs.
+_MOST_REGISTERS = 190
+#: Further registers of a thread.
+_OTHER_REGISTERS = 48
+_MAX_BLOCKS_PER_SM = 5
 _MAX_FILTER_BYTES = 96 << 10
 _PRODUCTS: Final = ProductCosts(product_clocks=1.5, read_clocks=0.7)
-#: Warps of a multiprocessor that take twice as long for their products as many do. Fitted on an H200.
+#: Warps on a multiprocessor for which products take twice as long as with many warps, fitted on an H200.
 _SLOW_WARPS: Final = 12
-#: Share of the shorter of arithmetic and copying that the longer one does not hide. Fitted on an H200.
+#: Share of the shorter of arithmetic and copying that the longer one does not hide, fitted on an H200.
 _EXPOSED: Final = 0.9
 
 
@@ -110,7 +122,7 @@ class _Problem:
 
     @cached_property
     def packing(self) -> Packing | None:
-        """The packing of a response whose pixels are no whole pieces."""
+        """The packing of a response whose pixels are not whole pieces."""
         size = self.response.element_bytes
         if self.response.dims[1] * size % PIECE_BYTES == 0 and self.response.alignment_bytes >= PIECE_BYTES:
             return None
@@ -132,7 +144,7 @@ class _Problem:
 
     @property
     def shift(self) -> int:
-        """Columns by which positions begin before the padding does: pairs of elements are then whole words."""
+        """Columns by which positions begin before the padding does, so that pairs of elements are whole words."""
         return int(self.rows.step % 2 == 0 and self.rows.paddings[2] * self.rows.channels % 2)
 
     @property
@@ -153,12 +165,12 @@ class _Problem:
 
     @property
     def positions(self) -> tuple[int, int]:
-        """Positions of a row: the first one, and behind the last one."""
+        """Positions of a row: the first one, and the end after the last one."""
         return self._span(self.base, self.rows.strides[2], self.operation.dx.dims[-1])
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Steps of a plane's rows: the first one, and behind the last one."""
+        """Steps of a plane's rows: the first one, and the end after the last one."""
         return self._span(self.rows.paddings[1], self.rows.strides[1], self.rows.extents[1])
 
     @property
@@ -174,11 +186,11 @@ class _Problem:
         return taps_0 * self.chunks * self.shifts * taps_1 * self.column_blocks * WARP_SIZE * _LANE_BYTES
 
     def registers(self, blocks_m: int) -> int:
-        """Registers of a thread, for sums and inputs."""
+        """Registers of a thread for sums and inputs."""
         return self.open_rows * self.column_blocks * blocks_m * 4 + (blocks_m + self.shifts - 1) * 8
 
     def blocks_per_sm(self, tile: _Tile, arch: ArchSpec) -> int:
-        """As many as shared memory and registers let share a multiprocessor."""
+        """Blocks that shared memory and registers let share a multiprocessor."""
         registers = self.registers(tile.blocks_m) + _OTHER_REGISTERS
         blocks = resident_blocks(arch, _THREADS, registers, self.filter_bytes)
         return max(min(blocks, _MAX_BLOCKS_PER_SM), 1)
@@ -225,7 +237,9 @@ class ConvStemDgradMma(ProblemEngine["_Problem"], Floored):
     limits = reduced(*anchors)
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> _Problem | Refusal:
-        """Refuses groups, more than 4 channels, gaps between taps, epilogues, and what is not dense."""
+        """Refuses groups, more than 4 channels, dilation in the last two axes, epilogues, and tensors that are not
+        dense.
+        """
         operation, *others = graph.operations
         if others or not isinstance(operation, ConvolutionBackwardData) or (operation.alpha, operation.beta) != (1, 0):
             return Refusal(self.name, "operations: expected a data gradient alone, with alpha 1 and beta 0")
@@ -256,7 +270,7 @@ class ConvStemDgradMma(ProblemEngine["_Problem"], Floored):
         )
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """A repacking launch where it is needed, and the gradient."""
+        """A repacking launch if necessary, and the gradient."""
         tile = _Tile(chosen[KnobType.TILE_M] // _BLOCK_M, chosen[KnobType.TILE_ROWS])
         parts = PlanParts(numerical_notes=tiles.numerical_notes(problem.response.data_type))
         dy = packed_operand(parts, problem.response.uid, problem.packing, overlaps=is_dependent(arch))

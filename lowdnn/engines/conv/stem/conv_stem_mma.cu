@@ -2,21 +2,21 @@
 //     y[n, k, o] = epilogue(sum over c, taps r of x[n, c, o * stride + r * gap + origin] * w(k, c, r))
 // in each spatial axis.
 //
-// Layouts: x as stem_rows.cuh says; y dense channels-last; w any strides. Spatial axes are always three, with extents
-// of 1 in front.
-// Product: m = 16 output pixels, n = 8 filters, k = 32 bytes. Under one row of taps an output meets ROW_TAPS
-// neighbouring elements of x: as they lie in shared memory, in whole words, they are the product's k. Where pixels are
-// an odd number of 16-bit elements apart, every second one begins within a word: there are two classes of pixels, with
-// filters that are shifted by an element, and a block of 16 is of one class. Filters may be numbered at will:
+// Layouts: x as in stem_rows.cuh; y dense channels-last; w any strides. There are always three spatial axes, with
+// extents of 1 in front.
+// Product: m = 16 output pixels, n = 8 filters, k = 32 bytes. For one row of taps an output reads ROW_TAPS neighbouring
+// elements of x: in shared memory, in whole words, they are the product's k in place. If pixels are an odd number of
+// 16-bit elements from one to the next, every second one begins inside a word. Then there are two classes of pixels,
+// whose filters are shifted by an element, and a block of 16 is of one class. Any numbering of the filters will do:
 // lane % 4 = t has RUN neighbouring ones, and writes them at once.
-// Block: every gridDim.x-th tile of TILE_H * TILE_W outputs of a plane, while the box of x under the next one comes
+// Block: every gridDim.x-th tile of TILE_H * TILE_W outputs of a plane, while the box of x of the next one is copied
 // (STAGES = 2). A warp computes UNIT neighbouring outputs of a tile at a time, PASS filters at a time.
 // Shared memory (dynamic): filters [class][pass][step][pair of blocks][lane] of 16 bytes, offsets [step][t][half],
-// masks [class] of the same, boxes [stage][depth tap, row][PITCH], and where WRITE_WIDTH is under a word's the outputs
-// of each warp's unit.
+// masks [class] of the same shape, boxes [stage][depth tap, row][PITCH], and, if WRITE_WIDTH is less than a word, the
+// outputs of each warp's unit.
 // Launch: THREADS threads, any number of blocks; it may be a dependent launch (dependent_launch.cuh).
-// Macros: those of stem_rows.cuh; OUT filters; BLOCKS_M of 16 pixels; RUN_BLOCKS, PASS_RUNS; STAGES; MIN_BLOCKS of a
-// multiprocessor; OUTPUT_RANK of the functor, which hands back what is stored.
+// Macros: those of stem_rows.cuh; OUT filters; BLOCKS_M of 16 pixels; RUN_BLOCKS, PASS_RUNS; STAGES; MIN_BLOCKS on a
+// multiprocessor; OUTPUT_RANK of the functor, which hands back the stored values.
 
 #include "include/ptx/dependent_launch.cuh"
 #include "include/ptx/mma.cuh"
@@ -40,7 +40,7 @@ static_assert(PASS_BLOCKS % 2 == 0, "filters are read for two blocks at a time")
 static_assert(BLOCKS_M % CLASSES == 0, "a unit has as many blocks of all classes");
 static_assert(CLASSES == 1 || TILE_H == 1 || TILE_W % 2 == 0, "neighbours in a tile are of different classes");
 
-constexpr int VECTOR = whole_part(RUN, 8);  // of the functor
+constexpr int VECTOR = whole_part(RUN, 8);  // of a functor call
 constexpr int WRITE_WIDTH = whole_part(OUT, VECTOR);
 constexpr bool IS_STAGED = WRITE_WIDTH * int(sizeof(Result)) < 4;
 static_assert(!IS_STAGED || PASSES == 1, "outputs leave through shared memory when they are complete");
@@ -55,7 +55,7 @@ struct Params {
   StemImage image;
   const TYPE* w;
   Result* y;
-  i64 w_first, w_filter, w_channel, w_taps[AXES];  // of w: the element of the first tap, and strides
+  i64 w_first, w_filter, w_channel, w_taps[AXES];  // offset of w's first tap; strides of w
   i32 out_extents[AXES];
   Divider tiles[1 + AXES];  // (image, axes)
   i32 tile_count;
@@ -65,7 +65,7 @@ struct Params {
 
 // ---- staging --------------------------------------------------------------------------------------------------------
 
-// What every lane multiplies by, in the order in which it is read.
+// Writes the filters of every lane to shared memory, in the order in which they are read.
 __device__ __forceinline__ void stage_filters(const Params& p, u32 filters) {
 #pragma unroll 2
   for (u32 item = threadIdx.x; item < u32(FILTER_BYTES / 16); item += THREADS) {
@@ -94,7 +94,7 @@ __device__ __forceinline__ void stage_filters(const Params& p, u32 filters) {
   }
 }
 
-// Where a lane finds the words of k under a pixel, and which of their elements are the pixel's.
+// Writes the offsets of a pixel's words of k for each lane, and masks of the elements that are the pixel's.
 __device__ __forceinline__ void stage_tables(u32 memory) {
   for (u32 index = threadIdx.x; index < u32(STEPS * 8); index += THREADS) {
     const u32 step = index / 8, t = index / 2 % 4, half = index % 2, word = step * 8 + half * 4 + t;
@@ -112,11 +112,11 @@ __device__ __forceinline__ void stage_tables(u32 memory) {
 
 // ---- product --------------------------------------------------------------------------------------------------------
 
-// The sums of a warp's unit; a lane's pixels are two of each block of 16.
+// The sums of a warp's unit; a lane has two pixels of each block of 16.
 struct Sums {
   Accumulator values[BLOCKS_M][PASS_BLOCKS][4];
 
-  // rows: shared addresses of the lane's pixels; filters: of the pass's for the first class and this lane.
+  // rows: shared-memory addresses of the lane's pixels. filters: that of the pass's filters for class 0 and this lane.
   template <bool IS_MASKED>
   __device__ __forceinline__ void add(const u32 (&rows)[BLOCKS_M][2], u32 filters, u32 memory) {
     const u32 t = threadIdx.x % 4;
@@ -151,7 +151,7 @@ struct Sums {
     }
   }
 
-  // Whether any sum may be a NaN: infinities may look like one.
+  // Whether any sum may be a NaN; infinities of both signs look like one.
   __device__ __forceinline__ bool may_have_nan() const {
     Accumulator total = 0;
 #pragma unroll
@@ -171,7 +171,7 @@ struct Sums {
 
 // ---- kernel ---------------------------------------------------------------------------------------------------------
 
-// A tile's place among the outputs.
+// Position of a tile in the output.
 struct Place {
   i32 plane, row, column;  // plane counted over (image, depth)
 
@@ -183,24 +183,24 @@ struct Place {
            column + i32(pixel % TILE_W) < p.out_extents[2];
   }
 
-  // How many pixels there are, where a tile is a whole number of rows or a part of one.
+  // Pixels of the tile that exist, if it is a whole number of rows or a part of one.
   __device__ __forceinline__ i32 pixels(const Params& p) const {
     return TILE_H == 1 ? min(p.out_extents[2] - column, TILE_W) : min(p.out_extents[1] - row, TILE_H) * TILE_W;
   }
 
-  // Counted over (image, axes).
+  // The pixel's index over (image, axes).
   __device__ __forceinline__ i32 output(const Params& p, u32 pixel) const {
     return (plane * p.out_extents[1] + row + i32(pixel / TILE_W)) * p.out_extents[2] + column + i32(pixel % TILE_W);
   }
 };
 
-// The place in a unit of a lane's pixel.
+// Index in a unit of a lane's pixel.
 __device__ __forceinline__ u32 pixel_of(int i, int half) {
   const u32 row = half * 8 + threadIdx.x % WARP_SIZE / 4;
   return CLASSES == 1 ? i * 16 + row : i / CLASSES * (16 * CLASSES) + row * CLASSES + i % CLASSES;
 }
 
-// The outputs of a unit in one pass over the filters, to `memory` where they are staged, otherwise to y.
+// Writes the outputs of a unit in one pass over the filters: to `memory` if they are staged, otherwise to y.
 __device__ __forceinline__ void put(const Params& p, const Place& place, const Sums& sums, u32 unit, int pass,
                                     u8* memory) {
   const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
@@ -235,7 +235,7 @@ __device__ __forceinline__ void put(const Params& p, const Place& place, const S
   }
 }
 
-// A unit's staged outputs to y.
+// Stores a unit's staged outputs to y.
 __device__ __forceinline__ void store_unit(const Params& p, const Place& place, u32 unit, u32 shared) {
   const u32 warp = threadIdx.x / WARP_SIZE, lane = threadIdx.x % WARP_SIZE;
   __syncwarp();
@@ -287,7 +287,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
         const u32 filters = shared + (pass * STEPS * (PASS_BLOCKS / 2) * int(WARP_SIZE) + lane) * 16;
         Sums sums = {};
         sums.add<false>(rows, filters, shared);
-        // Zeros of the filter times an infinity or a NaN beside a pixel's elements give what the sum does not have.
+        // An infinity or a NaN next to a pixel's elements, times a zero of the filter, gives a NaN that the sum does
+        // not have.
         if constexpr (HAS_IDLE) {
           if (__any_sync(~0u, sums.may_have_nan())) {
             sums = {};

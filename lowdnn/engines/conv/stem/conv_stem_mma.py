@@ -1,8 +1,8 @@
 """``conv_stem_mma``: the first layers of networks, forward convolutions of at most 4 channels, with the image in place.
 
 One group, fp16, bf16 and fp32 by TF32; an image with dense channels-last rows of pixels, and dense channels-last
-outputs. Any pointwise epilogue with one stored tensor. Gradients of last layers, with as few filters and stride 1, are
-computed as convolutions of the response (``exchanged.py``). Kernel: ``conv_stem_mma.cu``.
+outputs. Any pointwise epilogue with one stored tensor. Gradients of last layers, with equally few filters and stride 1,
+are computed as convolutions of the response (``exchanged.py``). Kernel: ``conv_stem_mma.cu``.
 """
 
 from __future__ import annotations
@@ -51,9 +51,13 @@ from lowdnn.ops.tensor import Tensor
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work
 
 _LANE_BYTES = 16
-#: Words of k of one instruction; filters of one block.
-_STEP_WORDS, _BLOCK_N, _BLOCK_M = 8, 8, 16
-#: Blocks of 16 pixels of a warp's unit, the best first.
+#: Words of k of one instruction.
+_STEP_WORDS = 8
+#: Filters of one block.
+_BLOCK_N = 8
+#: Pixels of one block.
+_BLOCK_M = 16
+#: Choices of the blocks of 16 pixels of a warp's unit, the best first.
 _BLOCKS_M = (2, 4)
 _THREADS = 256
 _WARPS = _THREADS // WARP_SIZE
@@ -64,15 +68,15 @@ _COSTS: Final = TileCosts(
     copied_bytes_per_clock=32,
     lone_slowness=1.3,
 )
-#: Clocks of a multiprocessor for a round of the copies of a block's filters. Fitted on an H200.
+#: Clocks of a multiprocessor for a round of the copies of a block's filters, fitted on an H200.
 _FILTER_CLOCKS: Final = 700
-#: Share of the shorter of arithmetic and copying that the longer one does not hide. Fitted on an H200.
+#: Share of the shorter of arithmetic and copying that the longer one does not hide, fitted on an H200.
 _EXPOSED: Final = 0.3
 
 
 @dataclass(frozen=True)
 class Params:
-    """Macros of ``conv_stem_mma.cu`` beside those of ``stem_rows.cuh``."""
+    """Macros of ``conv_stem_mma.cu``, in addition to those of ``stem_rows.cuh``."""
 
     OUT: int
     BLOCKS_M: int
@@ -86,7 +90,7 @@ class Params:
 
 @dataclass(frozen=True)
 class _Filters:
-    """How the filters are spread over blocks of 8, runs of ``run_blocks`` and passes of ``pass_runs``."""
+    """The spread of the filters over blocks of 8, runs of ``run_blocks`` and passes of ``pass_runs``."""
 
     count: int
     run_blocks: int
@@ -94,7 +98,7 @@ class _Filters:
 
     @classmethod
     def of(cls, count: int) -> _Filters:
-        """The fewest blocks, whose lanes write 16 bytes where the outputs of a pixel are whole pieces."""
+        """The fewest blocks whose lanes write 16 bytes if the outputs of a pixel are whole pieces."""
         if count % _BLOCK_N == 0 or count > 8 * _BLOCK_N:
             return cls(count, 4, 2 if ceil_div(count, 32) % 2 == 0 else 1)
         return min(
@@ -117,7 +121,7 @@ class _Filters:
 
 @dataclass(frozen=True)
 class _Tile(RowTile):
-    """``blocks_m``: blocks of 16 pixels of a warp's unit."""
+    """blocks_m: blocks of 16 pixels of a warp's unit."""
 
     blocks_m: int = _BLOCKS_M[0]
 
@@ -156,12 +160,12 @@ class _Problem(RowTiling[_Tile]):
 
     @cached_property
     def is_staged(self) -> bool:
-        """Whether outputs leave through shared memory: those of a pixel are no whole words."""
+        """Whether outputs are staged in shared memory: a pixel's outputs are not whole words."""
         return self.filters.count * self.target.element_bytes % WORD_BYTES != 0
 
     @cached_property
     def filter_bytes(self) -> int:
-        """Bytes of the filter as all classes' lanes read them."""
+        """Bytes of the filters in the layout in which all lanes of all classes read them."""
         blocks = self.rows.classes * self.filters.passes * self.filters.pass_blocks
         return self.steps * blocks // 2 * WARP_SIZE * _LANE_BYTES
 
@@ -186,7 +190,7 @@ class _Problem(RowTiling[_Tile]):
         return self.filter_bytes + (1 + classes) * table + boxes + out
 
     def blocks_per_sm(self, tile: _Tile, arch: ArchSpec) -> int:
-        """As many as shared memory and registers let share a multiprocessor."""
+        """Blocks that shared memory and registers let share a multiprocessor."""
         return min(blocks_by_shared(arch, self.shared_bytes(tile)), _MAX_BLOCKS_PER_SM)
 
     def tiles(self, arch: ArchSpec) -> Iterator[_Tile]:
@@ -220,7 +224,7 @@ class _Problem(RowTiling[_Tile]):
         return start_s + overlap(compute_s, copied_s, _EXPOSED)
 
     def _is_whole(self, tile: _Tile) -> bool:
-        """Whether neighbouring pixels differ in their class, and staged units begin whole pieces of memory."""
+        """Whether neighbouring pixels differ in their class, and staged units begin at whole pieces of memory."""
         if self.rows.classes > 1 and tile.height > 1 and tile.width % 2:
             return False
         _, rows, columns = self.rows.outputs

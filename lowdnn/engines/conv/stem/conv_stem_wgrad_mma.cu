@@ -4,19 +4,19 @@
 //         dy[n, k, o] * x[n, c, o * stride + r * gap + origin]
 // in each spatial axis.
 //
-// Layouts: x as stem_rows.cuh says; dy dense channels-last; slices [splits][filters][pitch] of f32, columns in the
-// order (taps, channels) of cross-correlation, or with all taps FLIPPED. Spatial axes are always three, with extents of
+// Layouts: x as in stem_rows.cuh; dy dense channels-last; slices [splits][filters][pitch] of f32, columns in the order
+// (taps, channels) of cross-correlation, or with all taps FLIPPED. There are always three spatial axes, with extents of
 // 1 in front.
-// Product: m = 16 filters, n = 8 words under an output, first their low elements, then their high ones, k = 16 outputs
-// of a row and a class. Of two outputs' words a lane makes its operands of two blocks of n.
+// Product: m = 16 filters, n = 8 words of an output, first their low elements, then their high ones, k = 16 outputs of
+// a row and a class. From two outputs' words a lane makes its operands of two blocks of n.
 // Block: SLAB filters (those of one slab) of a split's tiles of TILE_H rows of TILE_W outputs of a plane, while the
-// next one comes (STAGES = 2). WARPS_M * WARPS_N warps with BLOCKS_M blocks of filters and BLOCKS_N of 8 words each are
-// a team, which takes every TEAMS-th run of 16 outputs of each class.
+// next one is copied (STAGES = 2). A team is WARPS_M * WARPS_N warps with BLOCKS_M blocks of filters and BLOCKS_N of 8
+// words each; it takes every TEAMS-th run of 16 outputs of each class.
 // Shared memory (dynamic): stages of (box of x, dy [place][DY_PITCH], the places of a run of outputs class by class);
 // afterwards the teams' sums [team][filter][column].
 // Launch: THREADS threads, splits * slabs blocks; it may be a dependent launch (dependent_launch.cuh).
-// Macros: those of stem_rows.cuh; FLIPPED; SLAB, DY_COPY elements; BLOCKS_M, BLOCKS_N, WARPS_M, WARPS_N;
-// STAGES; MIN_BLOCKS of a multiprocessor.
+// Macros: those of stem_rows.cuh; FLIPPED; SLAB, DY_COPY elements; BLOCKS_M, BLOCKS_N, WARPS_M, WARPS_N; STAGES;
+// MIN_BLOCKS on a multiprocessor.
 
 #include "include/ptx/dependent_launch.cuh"
 #include "include/ptx/ldmatrix.cuh"
@@ -27,9 +27,9 @@ typedef Mma<TYPE> Product;
 static_assert(WORD == 2, "two elements of a word");
 
 constexpr int WARPS = THREADS / int(WARP_SIZE), TEAMS = WARPS / (WARPS_M * WARPS_N);
-constexpr int RUN = 16, RUNS = TILE_H * TILE_W / (RUN * CLASSES);  // outputs of one class; of a tile
+constexpr int RUN = 16, RUNS = TILE_H * TILE_W / (RUN * CLASSES);  // outputs of one class; runs of a tile
 constexpr int TEAM_FILTERS = WARPS_M * BLOCKS_M * 16;
-constexpr int DY_PITCH = TEAM_FILTERS * SIZE + 16;  // bytes: eight neighbouring places meet no bank twice
+constexpr int DY_PITCH = TEAM_FILTERS * SIZE + 16;  // bytes: no bank conflicts between eight neighbouring places
 constexpr int STAGE_BYTES = BOX_BYTES + TILE_H * TILE_W * DY_PITCH;
 constexpr int COLUMNS = TAP_ROWS * ROW_TAPS;
 static_assert(TILE_W % (RUN * CLASSES) == 0, "runs are in one row");
@@ -47,9 +47,9 @@ struct Params {
   Divider slabs;
 };
 
-// The slab's elements of dy at a tile (image, axes); those that there are not become 0.
+// Copies the slab's elements of dy of a tile (image, axes); elements that do not exist become 0.
 __device__ __forceinline__ void stage_response(const Params& p, const i32 (&tile)[1 + AXES], i32 first_filter, u8* to) {
-  constexpr int PIECES = TEAM_FILTERS / DY_COPY;  // of an output
+  constexpr int PIECES = TEAM_FILTERS / DY_COPY;  // pieces of an output
   const i32 plane = tile[0] * p.outputs[0] + tile[1];
   const TYPE* const first = p.dy + i64(plane) * p.outputs[1] * p.outputs[2] * p.filters;
   stage_rows<DY_COPY, TILE_H, TILE_W * PIECES>(
@@ -75,8 +75,8 @@ __device__ __forceinline__ void stage_response(const Params& p, const i32 (&tile
 struct Sums {
   f32 values[CLASSES][BLOCKS_M][BLOCKS_N][2][4];
 
-  // Adds a run of outputs of each class. dy: the lane's shared address for ldmatrix; words: those of its words of the
-  // output 2 * (lane % 4).
+  // Adds a run of outputs of each class. dy: the lane's shared-memory address for ldmatrix. words: addresses of its
+  // words of the output 2 * (lane % 4).
   __device__ __forceinline__ void add(u32 dy, const u32 (&words)[BLOCKS_N], u32 at) {
     constexpr int NEXT = CLASSES * STEP * SIZE;  // bytes from output to output
 #pragma unroll
@@ -100,7 +100,7 @@ struct Sums {
     }
   }
 
-  // Adds the sums of one class to a team's; first_filter, first_word: of the warp's blocks.
+  // Adds the sums of one class to a team's. first_filter, first_word: those of the warp's blocks.
   __device__ __forceinline__ void put(f32* sums, u32 of_class, u32 first_filter, u32 first_word) const {
     const u32 lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
@@ -121,14 +121,14 @@ struct Sums {
   }
 };
 
-// The place of a column in a row of the slice.
+// Index of a column in a row of the slice.
 __device__ __forceinline__ u32 place_of(u32 column) {
   const u32 row = column / ROW_TAPS, element = column % ROW_TAPS;
   return FLIPPED ? (TAP_ROWS - 1 - row) * ROW_TAPS + (TAPS_2 - 1 - element / CHANNELS) * CHANNELS + element % CHANNELS
                  : column;
 }
 
-// Adds up the sums of all teams, in their order, into the slice of a split.
+// Adds up the sums of all teams, in their order, and stores them in the slice of a split.
 __device__ __forceinline__ void store_slice(const Params& p, const f32* all, i32 split, i32 first_filter) {
   f32* const slice = p.slices + split * p.slice_stride;
   for (u32 index = threadIdx.x; index < SLAB * COLUMNS; index += THREADS) {
@@ -187,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) KERNEL_NAME(co
     }
   }
 
-  // The sums of both classes, then those of all teams.
+  // Combines the sums of both classes, then those of all teams.
   f32* const all = reinterpret_cast<f32*>(memory);
 #pragma unroll
   for (int of_class = 0; of_class < CLASSES; ++of_class) {

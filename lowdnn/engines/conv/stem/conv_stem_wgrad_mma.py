@@ -1,8 +1,8 @@
 """``conv_stem_wgrad_mma``: filter gradients of first layers, of at most 4 channels, with the image in place.
 
 One group, fp16 and bf16; an image with dense channels-last rows of pixels, and a dense channels-last response. Any
-pointwise epilogue. Gradients of last layers, with as few filters and stride 1, are computed as those of the response
-(``exchanged.py``). Kernels: ``conv_stem_wgrad_mma.cu``, and the one that sums its slices.
+pointwise epilogue. Gradients of last layers, with equally few filters and stride 1, are computed as gradients with the
+response as the image (``exchanged.py``). Kernels: ``conv_stem_wgrad_mma.cu``, and the one that sums its slices.
 """
 
 from __future__ import annotations
@@ -46,30 +46,38 @@ from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.ops.convolution_backward_filter import ConvolutionBackwardFilter
 from lowdnn.plan import KernelRef, Launch, Struct, TensorPointer, Work, WorkspacePointer
 
-_RUN, _BLOCK_M, _BLOCK_WORDS = 16, 16, 8
+#: Outputs of a run.
+_RUN = 16
+#: Filters of a block.
+_BLOCK_M = 16
+#: Words of a block of n.
+_BLOCK_WORDS = 8
+#: Choices of the filters of a slab.
 _SLABS = (128, 64)
 _THREADS = 256
 _WARPS = _THREADS // WARP_SIZE
 _SUM_BYTES = 4
-#: Accumulators of a thread with which two blocks share a multiprocessor, and the most.
-_MOST_SHARED_SUMS, _MOST_SUMS = 80, 128
-#: The lone slowness is that of arithmetic where the registers would let another block in.
+#: Most accumulators of a thread with which two blocks share a multiprocessor.
+_MOST_SHARED_SUMS = 80
+#: Most accumulators of a thread.
+_MOST_SUMS = 128
+#: The lone slowness is that of arithmetic if registers would allow another block.
 _COSTS: Final = TileCosts(
     products=ProductCosts(product_clocks=2.6, read_clocks=2.2),
     tile_clocks=1000,
     copied_bytes_per_clock=20,
     lone_slowness=1.3,
 )
-#: The shares of copying and of arithmetic that the other, where it is longer, does not hide, by the number of stages.
-#: Fitted on an H200.
+#: The shares of copying and of arithmetic that the other, if longer, does not hide, by the number of stages; fitted on
+#: an H200.
 _EXPOSED: Final = {1: (0.2, 0.8), 2: (0.15, 0.15)}
-#: These shares for one stage of a block alone.
+#: These shares for one stage of a lone block.
 _ALONE: Final = (ALL_EXPOSED, ALL_EXPOSED)
 
 
 @dataclass(frozen=True)
 class Params:
-    """Macros of ``conv_stem_wgrad_mma.cu`` beside those of ``stem_rows.cuh``."""
+    """Macros of ``conv_stem_wgrad_mma.cu``, in addition to those of ``stem_rows.cuh``."""
 
     FLIPPED: int
     SLAB: int
@@ -85,7 +93,7 @@ class Params:
 
 @dataclass(frozen=True)
 class _Team:
-    """Warps that have all sums of ``slab`` filters."""
+    """Warps that together have all sums of ``slab`` filters."""
 
     slab: int
     blocks_m: int
@@ -100,7 +108,7 @@ class _Team:
 
     @property
     def filters(self) -> int:
-        """Filters of the slab, in whole blocks of all warps."""
+        """Filters of the slab, rounded up to whole blocks of all warps."""
         return self.warps_m * self.blocks_m * _BLOCK_M
 
     @property
@@ -121,7 +129,7 @@ class _Team:
 
 @dataclass(frozen=True)
 class _Problem(RowTiling[RowTile]):
-    """``is_exchanged``: whether the operation is not the graph's own one (``exchanged.py``)."""
+    """is_exchanged: whether the operation is not the graph's own one (``exchanged.py``)."""
 
     operation: ConvolutionBackwardFilter
     is_exchanged: bool
@@ -132,7 +140,7 @@ class _Problem(RowTiling[RowTile]):
 
     @cached_property
     def output(self) -> OutputSpace:
-        """The output of the graph's own gradient, whose filters are rows; of one that is exchanged, its columns are."""
+        """The output of the graph's own gradient: its filters are rows, or columns if the operation is exchanged."""
         taps = range(2, len(self.dag.dims))
         filters, channels = (1, 0) if self.is_exchanged else (0, 1)
         return output_space(self.dag, row_axes=(filters,), column_axes=(*taps, channels), kept=(filters,), operands={})
@@ -143,7 +151,7 @@ class _Problem(RowTiling[RowTile]):
 
     @cached_property
     def team(self) -> _Team:
-        """The one whose runs take the least time, of those that ``has_team`` says there are."""
+        """The team whose runs take the least time; it exists if ``has_team``."""
         return min(self._teams(), key=self._clocks)
 
     @property
@@ -174,7 +182,7 @@ class _Problem(RowTiling[RowTile]):
         return max(tile.stages * self.stage_bytes(tile), sums)
 
     def blocks_per_sm(self, tile: RowTile, arch: ArchSpec) -> int:
-        """As many as shared memory and registers let share a multiprocessor."""
+        """Blocks that shared memory and registers let share a multiprocessor."""
         return min(blocks_by_shared(arch, self.shared_bytes(tile)), self.team.blocks_per_sm)
 
     def tiles(self, arch: ArchSpec) -> Iterator[RowTile]:
@@ -190,7 +198,7 @@ class _Problem(RowTiling[RowTile]):
                         yield tile
 
     def splits(self, tile: RowTile, arch: ArchSpec) -> int:
-        """Parts of the sum, of about as many tiles."""
+        """Parts of the sum, of about equally many tiles."""
         count = prod(self.rows.tile_counts(tile.height, tile.width))
         most = max(arch.sm_count * self.blocks_per_sm(tile, arch) // self.slabs, 1)
         return ceil_div(count, ceil_div(count, most))
@@ -210,7 +218,7 @@ class _Problem(RowTiling[RowTile]):
         return ceil_div(prod(counts), splits) * clocks / arch.clock_hz
 
     def _response_bytes(self, tile: RowTile) -> int:
-        """Bytes of dy for a tile and slab."""
+        """Bytes of dy for a tile and a slab."""
         filters = min(self.team.slab, self.filters)
         return tile.height * tile.width * filters * self.operation.dy.element_bytes
 

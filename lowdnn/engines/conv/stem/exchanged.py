@@ -1,9 +1,9 @@
 """Gradients of convolutions with stride 1 as convolutions of the response.
 
-With stride 1 an image and its response are each other's. Where the response at o adds up image(o + r - p) * w(k, c, r),
-the image's gradient at i adds up dy(i + s - q) * w(k, c, t - s): t is the last tap, q = t - p, and all are dilated. So
-a gradient of the data is the forward pass, and a gradient of the filter is another one, of a convolution whose image is
-the response and whose filter is flipped, its channels and filters exchanged.
+With stride 1 an image and its response can change roles. If the response at o sums image(o + r - p) * w(k, c, r), the
+image's gradient at i sums dy(i + s - q) * w(k, c, t - s), where t is the last tap and q = t - p, all dilated. So a
+gradient of the data is a forward pass, and a gradient of the filter is another such gradient, of a convolution whose
+image is the response and whose filter is flipped, with channels and filters exchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FLIPPED = {
 
 
 def with_few_channels(operation: ConvolutionOperation, most: int) -> ConvolutionOperation:
-    """``operation``, or the same with the response as the image where only that has at most ``most`` channels."""
+    """``operation``, or its exchanged form if only the response has at most ``most`` channels."""
     if operation.image.dims[1] <= most or operation.response.dims[1] > most:
         return operation
     return exchanged(operation) or operation
@@ -33,7 +33,7 @@ def with_few_channels(operation: ConvolutionOperation, most: int) -> Convolution
 def exchanged(operation: ConvolutionOperation) -> ConvolutionOperation | None:
     """The operation whose image is the response of ``operation``: see the module's docstring.
 
-    None where there is none: there is one of gradients with stride 1, one group, and no more padding than taps reach.
+    It exists for gradients with stride 1, one group, and no more padding than taps reach; otherwise None.
     """
     geometry = _geometry(operation)
     if geometry is None or operation.groups > 1:
@@ -47,7 +47,7 @@ def exchanged(operation: ConvolutionOperation) -> ConvolutionOperation | None:
 
 
 def _geometry(operation: ConvolutionOperation) -> Convolution | None:
-    """None with strides, or where the image's padding is beyond the filter's reach."""
+    """The exchanged geometry; None with strides, or if the image's padding is beyond the filter's reach."""
     old = operation.convolution
     reach = [(taps - 1) * gap for taps, gap in zip(operation.filter.dims[2:], old.dilations, strict=True)]
     pre, post = (

@@ -9,11 +9,11 @@ channels of one position i. The convolution over the folded axis has stride 1, n
 so that the same number of products has longer rows of channels: 16 bytes instead of 3 elements of a first layer. A
 layer that cuts the image into patches (stride = taps) becomes a matrix product.
 
-So does one whose taps are all written into the channels, which repeats what neighbouring outputs share:
+So does a convolution with all taps written into the channels, which repeats the inputs that neighbouring outputs share:
 
     folded_x[o, r] = x[o * s + r * dilation - pre], folded_w[0, r] = w[r]
 
-That suits outputs of many more channels than the image has, beside which the repeated image is small.
+That suits outputs with many more channels than the image, compared with which the repeated image is small.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from lowdnn.plan import KernelRef, Launch, MathUnit, Scalar, Struct, TensorPoint
 _AXES = 3
 _THREADS = 256
 _CHUNK_BYTES = 16
-#: Up to so many chunks of a position are one thread's where it loads single elements.
+#: Most chunks of a position that one thread takes where it loads single elements.
 _MAX_ITEM_CHUNKS = 8
-#: Rows of channels longer than this are padded to whole lines, which more engines take.
+#: Bytes of a row of channels from which on it is padded to whole lines, which more engines take.
 _SHORT_ROW_BYTES = 64
 _LINE_BYTES = 128
 _ALIGNMENT_BYTES = 256
 _TILE_CHANNELS = 16
-#: Share of the response's bytes: an image with taps as channels that is no larger costs less than it saves.
+#: Share of the response's bytes up to which an image with taps as channels costs less than it saves.
 _SMALL_SHARE = 1 / 4
 
 
 class AxisFold(Enum):
-    """What of a spatial axis becomes channels."""
+    """The part of a spatial axis that becomes channels."""
 
     NOTHING = auto()
     STRIDE = auto()
@@ -80,7 +80,7 @@ class Params:
 
 @dataclass(frozen=True)
 class FoldedAxis:
-    """One axis of a tensor: position i and phase a hold the tensor's element origin + i * pace + a * gap."""
+    """One axis of a tensor: position i and phase a have the tensor's element origin + i * pace + a * gap."""
 
     positions: int
     phases: int = 1
@@ -93,7 +93,7 @@ class FoldedAxis:
 class FoldedTensor:
     """``tensor`` (images or filters, channels, spatial...) with phases of its axes as channels, in the workspace.
 
-    channels: of a folded position, padding included.  overlaps: its launches are dependent ones, on sm_90a.
+    channels: channels of a folded position, padding included.  overlaps: its launches are dependent ones, on sm_90a.
     """
 
     tensor: Tensor
@@ -103,7 +103,7 @@ class FoldedTensor:
 
     @cached_property
     def folded(self) -> Tensor:
-        """What the convolution of phases works on; it keeps the uid."""
+        """The tensor of the convolution of phases; it keeps the uid."""
         dims = (self.tensor.dims[0], self.channels, *(axis.positions for axis in self.axes))
         strides = channels_last_strides(dims)
         return replace(self.tensor, dims=dims, strides=strides, alignment_bytes=_ALIGNMENT_BYTES)
@@ -141,7 +141,7 @@ class FoldedTensor:
         return self._kernel("stem_unfold")
 
     def unfold_launch(self, kernel: int, source: WorkspacePointer) -> Launch:
-        """The launch that unfolds axes whose phases are neighbours, none of them in two positions."""
+        """The launch that unfolds axes whose phases are neighbours, each of them in one position only."""
         axes, places = self._three, self.tensor.element_count // self.tensor.dims[1]
         arguments = Struct(
             (
@@ -173,7 +173,7 @@ class FoldedTensor:
 
     @cached_property
     def _rows(self) -> FoldedTensor:
-        """The rows with channels as elements of the last axis, where they lie there one after the other."""
+        """The tensor with channels as elements of the last axis, if they are contiguous there."""
         tensor, (*outer, last) = self.tensor, self.axes
         images, channels, *_, width = tensor.dims
         if tensor.strides[1] != 1 or tensor.strides[-1] != channels or last.gap != 1:
@@ -188,7 +188,7 @@ class FoldedTensor:
 
     @property
     def _vector(self) -> int:
-        """Phases of the last axis that one aligned access may load; the tensor has one channel, or they are one."""
+        """Phases of the last axis that one aligned access may load, for a tensor with one or with merged channels."""
         size, last, (images, _, *outer, step) = self.tensor.element_bytes, self.axes[-1], self.tensor.strides
         if self.tensor.dims[1] != 1 or step != 1 or last.gap != 1:
             return 1
@@ -224,7 +224,7 @@ class FoldedConvolution:
 
     @classmethod
     def cheapest(cls, operation: ConvolutionOperation) -> FoldedConvolution:
-        """The fold with all taps as channels where that pays, otherwise the one with the shortest sums, padding
+        """The fold with all taps as channels if that pays; otherwise the fold with the shortest sums, padding
         included, and of those the one with the fewest taps."""
         geometry = operation.convolution
         of_taps = cls(operation, (AxisFold.TAPS,) * geometry.spatial_dims)
@@ -275,7 +275,7 @@ class FoldedConvolution:
 
     @property
     def _cost(self) -> tuple[int, int]:
-        """Gradients have the folded channels as rows or columns, of which tensor cores take 16 at a time."""
+        """Length of the sums, and taps. Gradients have the folded channels as rows or columns, which come in 16s."""
         _, channels, *taps = self.filter.folded.dims
         unit = 1 if isinstance(self.operation, ConvolutionForward) else _TILE_CHANNELS
         return ceil_div(channels, unit) * unit * prod(taps), prod(taps)

@@ -1,4 +1,4 @@
-"""What the engines have in common that walk an image of few channels in tiles of rows: forward, backward filter."""
+"""Common parts of the engines that walk an image of few channels in tiles of rows: forward, and backward filter."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from lowdnn.graph.pattern import Anchored, PointwiseDag, match_anchored
 from lowdnn.ops.convolution import ConvolutionOperation
 from lowdnn.status import Status
 
-#: Columns of a tile, where it is not a whole row.
+#: Choices of a tile's columns if it is not a whole row.
 TILE_WIDTHS = (1024, 512, 256, 128, 64)
-#: Outputs of a tile, where it has several rows.
+#: Most outputs of a tile with several rows.
 MAX_TILE_OUTPUTS = 2048
 
 
 @dataclass(frozen=True)
 class RowTile:
-    """Rows and columns of outputs, and tiles whose inputs a block holds."""
+    """Rows and columns of outputs, and the tiles whose inputs a block keeps."""
 
     height: int
     width: int
@@ -41,14 +41,14 @@ class RowTile:
 
 @dataclass(frozen=True)
 class TileCosts:
-    """What a kernel makes of a tile, on a multiprocessor; fitted on an H200."""
+    """A kernel's costs of a tile on a multiprocessor, fitted on an H200."""
 
     products: ProductCosts
     #: Clocks to begin a tile.
     tile_clocks: int
-    #: Bytes that come into shared memory in a clock.
+    #: Bytes per clock that are copied into shared memory.
     copied_bytes_per_clock: int
-    #: Times as long that a block takes which has the multiprocessor alone.
+    #: Time of a block that is alone on a multiprocessor, as a multiple.
     lone_slowness: float
 
 
@@ -57,7 +57,7 @@ TileT = TypeVar("TileT", bound=RowTile)
 
 @dataclass(frozen=True)
 class RowTiling(ABC, Generic[TileT]):
-    """``operation``: of few channels, with the DAG behind the graph's own one."""
+    """``operation``, a convolution of few channels, with the epilogue of the graph's own operation."""
 
     operation: ConvolutionOperation
     dag: PointwiseDag
@@ -68,7 +68,7 @@ class RowTiling(ABC, Generic[TileT]):
 
     @abstractmethod
     def refuse_shape(self) -> str:
-        """Why the kernel does not read the tensors in place, or an empty string."""
+        """Why the kernel cannot read the tensors in place, or an empty string."""
 
     @abstractmethod
     def tiles(self, arch: ArchSpec) -> Iterator[TileT]:
@@ -83,15 +83,16 @@ ProblemT = TypeVar("ProblemT", bound=RowTiling[Any])
 
 
 class RowTiledMma(ProblemEngine[ProblemT], Floored):
-    """An engine; a subclass says which operation it computes, of which types."""
+    """An engine; a subclass chooses the operation and its types."""
 
     limits = reduced(ConvolutionOperation)
     data_types: frozenset[DataType]
     numerical_notes = tiles.NUMERICAL_NOTES
 
     def problem(self, graph: OperationGraph, arch: ArchSpec) -> ProblemT | Refusal:
-        """Refuses groups, more than 4 channels, gaps between the taps of a row, rows that are not dense, and filters
-        that do not fit."""
+        """Refuses groups, more than 4 channels, dilation along a row, rows that are not dense, and filters that do not
+        fit.
+        """
         matched = match_anchored(graph, ConvolutionOperation)
         if isinstance(matched, str):
             return Refusal(self.name, matched)
@@ -112,7 +113,7 @@ class RowTiledMma(ProblemEngine[ProblemT], Floored):
 
     @abstractmethod
     def problem_of(self, operation: ConvolutionOperation, matched: Anchored[ConvolutionOperation]) -> ProblemT | str:
-        """``operation``: the one that was matched, or the one it is exchanged for. A text says why it is another's."""
+        """The problem of ``operation``, the matched one or its exchanged form; a text says why there is none."""
 
     def knobs_of(self, problem: ProblemT, arch: ArchSpec) -> tuple[Knob, ...]:
         """TILE_ROWS and TILE_COLS, outputs of a tile; STAGES, tiles of a block."""

@@ -15,12 +15,14 @@ from lowdnn.plan import Struct, TensorPointer
 
 AXES = 3
 MAX_CHANNELS = 4
-WORD_BYTES, PIECE_BYTES = 4, 16
+WORD_BYTES = 4
+#: Bytes of the widest copy.
+PIECE_BYTES = 16
 
 
 @dataclass(frozen=True)
 class RowParams:
-    """Macros of ``stem_rows.cuh``, but THREADS."""
+    """Macros of ``stem_rows.cuh``, except THREADS."""
 
     TYPE: str
     CHANNELS: int
@@ -41,7 +43,7 @@ class RowParams:
 
 @dataclass(frozen=True)
 class StemRows:
-    """The image of a convolution as its outputs meet it: three spatial axes, the image's last one in elements."""
+    """The image of a convolution as its outputs read it: three spatial axes, the image's last one in elements."""
 
     operation: ConvolutionOperation
 
@@ -67,7 +69,7 @@ class StemRows:
 
     @cached_property
     def paddings(self) -> tuple[int, ...]:
-        """Before the image."""
+        """Padding in front of the image."""
         return _three(self.operation.convolution.pre_paddings, 0)
 
     @cached_property
@@ -90,12 +92,12 @@ class StemRows:
 
     @cached_property
     def copy(self) -> int:
-        """Elements of one copy: whole rows, and rows that begin where a copy does."""
+        """Elements of one copy, which divide rows and the offsets at which rows begin."""
         return widest_copy(self.image, (self.extents[2], *self.image_strides))
 
     @property
     def is_copied_asynchronously(self) -> bool:
-        """Whether copies run beside the program: those of under a word do not."""
+        """Whether copies are asynchronous: copies of less than a word are not."""
         return self.copy * self.image.element_bytes >= WORD_BYTES
 
     @cached_property
@@ -114,7 +116,7 @@ class StemRows:
         return self.taps[0] * self.taps[1] * self.row_words
 
     def box_bytes(self, height: int, width: int) -> int:
-        """Bytes of what a tile of outputs meets."""
+        """Bytes of the box that a tile of outputs reads."""
         rows = self.taps[0] * ((height - 1) * self.strides[1] + (self.taps[1] - 1) * self.gaps[1] + 1)
         return ceil_div(rows * self._pitch(width) * self.image.element_bytes, PIECE_BYTES) * PIECE_BYTES
 
@@ -123,7 +125,7 @@ class StemRows:
         return self.image.dims[0], depth, ceil_div(rows, height), ceil_div(columns, width)
 
     def widths(self, parts: tuple[int, ...]) -> Iterator[int]:
-        """Widths of ``parts`` that leave several tiles in a row, each of which begins where a copy does."""
+        """Widths among ``parts`` that leave several tiles in a row, each of which begins at a whole copy."""
         yield from (part for part in parts if part < self.outputs[2] and part * self.step % self.copy == 0)
 
     def params(self, c_type: str, height: int, width: int) -> RowParams:
@@ -148,7 +150,7 @@ class StemRows:
 
     @property
     def argument(self) -> Struct:
-        """``StemImage``."""
+        """The kernel's ``StemImage``."""
         depth, height, _ = self.paddings
         origin = (-depth, -height, self._first_element - self.lead)
         return Struct(
@@ -198,7 +200,7 @@ class StemRows:
 
     @cached_property
     def image_strides(self) -> tuple[int, ...]:
-        """Strides of images, planes and rows; 0 of what there is one of."""
+        """Strides of images, planes and rows; 0 for an axis of extent 1."""
         images, _, *spatial = self.image.strides
         depth, height, _ = _three(tuple(spatial), 0)
         extents = (self.image.dims[0], *self.extents[:2])
@@ -216,19 +218,19 @@ class StemRows:
 
 
 def widest_copy(tensor: Tensor, places: tuple[int, ...]) -> int:
-    """Elements of the widest copy between ``places`` (elements) of ``tensor``."""
+    """Elements of the widest copy that divides the offsets ``places`` (in elements) in ``tensor``."""
     size, most = tensor.element_bytes, min(tensor.alignment_bytes, PIECE_BYTES)
     whole = (count for count in (8, 4, 2, 1) if count * size <= most and not any(place % count for place in places))
     return next(whole, 1)
 
 
 def values_label(parameters: tuple[tuple[str, int | str], ...]) -> str:
-    """The values of a kernel's macros but TYPE, as they stand in its name."""
+    """The part of a kernel's name for the values of its macros, except TYPE."""
     return "_".join(str(value) for name, value in parameters if name != "TYPE")
 
 
 def filter_walk(operation: ConvolutionOperation) -> tuple[int, tuple[int, ...]]:
-    """The element of the filter's first tap, and strides of filters, channels and taps."""
+    """The offset of the filter's first tap, and strides of filters, channels and taps, in elements."""
     filters = operation.filter
     of_filters, of_channels, *spatial = filters.strides
     steps = _three(tuple(spatial), 0)

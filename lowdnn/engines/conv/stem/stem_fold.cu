@@ -2,13 +2,12 @@
 // element; a counts the phases of all axes, the last axis fastest.
 //
 // Layouts: x has any strides; folded is dense, its channels innermost and padded with zeros. A filter is folded
-// likewise, with its filters as images. Spatial axes are always three, with extents of 1 in front.
-// Block: 256 items. An item is one chunk (16 bytes) of the folded channels of a position; where single elements are
-// loaded and a position has at most 8 chunks, all of them, so that each element's phase is known to the compiler.
+// likewise, with its filters as images. There are always three spatial axes, with extents of 1 in front.
+// Block: 256 items. An item is one chunk (16 bytes) of the folded channels of a position. If single elements are loaded
+// and a position has at most 8 chunks, an item is all of them, so that each element's phase is a compile-time value.
 // Launch: 256 threads, ceil(items / 256) blocks.
 // Macros: TYPE; CHANNELS of x; PHASES_0, PHASES_1, PHASES_2; FOLDED channels, padding included; VECTOR: phases of the
-// last axis that lie together in one aligned access, with 1 channel; OVERLAPS_PREVIOUS: as a dependent launch
-// (dependent_launch.cuh).
+// last axis in one aligned access, with 1 channel; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
 
 #include "include/math/division.cuh"
 #include "include/ptx/dependent_launch.cuh"
@@ -25,9 +24,9 @@ static_assert(VECTOR == 1 || CHANNELS == 1, "channels are phases of the last axi
 struct Params {
   const TYPE* x;
   TYPE* folded;
-  i64 image_stride;                   // of x
-  i32 strides[AXES], channel_stride;  // of x
-  i32 extents[AXES];                  // of x
+  i64 image_stride;  // stride of x
+  i32 strides[AXES], channel_stride;  // strides of x
+  i32 extents[AXES];  // extents of x
   i32 origin[AXES], pace[AXES], gap[AXES];
   Divider positions[1 + AXES];  // (image, axes)
   i32 items;

@@ -1,9 +1,9 @@
-// Images of few channels in shared memory, for convolutions whose k (or n) is what an output meets of them.
+// Images of few channels in shared memory, for convolutions whose k (or n) is the inputs of an output.
 //
-// Under one row of taps an output meets ROW_TAPS neighbouring elements of a channels-last image. As they lie in shared
-// memory, in whole words, they are operands of tensor cores. Where outputs are an odd number of 16-bit elements apart,
-// every second one begins within a word: there are two classes of outputs, whose taps have other places in their words.
-// Spatial axes are always three, with extents of 1 in front.
+// For one row of taps an output reads ROW_TAPS neighbouring elements of a channels-last image. In shared memory, in
+// whole words, they are operands of tensor cores in place. If outputs are an odd number of 16-bit elements from one to
+// the next, every second one begins inside a word: there are two classes of outputs, whose taps have different
+// positions in their words. There are always three spatial axes, with extents of 1 in front.
 // Rows of the image are dense; rows, planes and images begin at whole copies of COPY elements, and rows end so.
 // Macros: TYPE; CHANNELS; TAPS_0, TAPS_1, TAPS_2; STRIDE_0, STRIDE_1; GAP_0, GAP_1 between taps; STEP elements from
 // output to output of a row; LEAD from a row's beginning in shared memory to the first output's; TILE_H, TILE_W outputs
@@ -23,7 +23,7 @@ constexpr int WORDS = TAP_ROWS * ROW_WORDS;
 constexpr int BOX_H = (TILE_H - 1) * STRIDE_1 + (TAPS_1 - 1) * GAP_1 + 1, BOX_ROWS = TAPS_0 * BOX_H;
 constexpr int BOX_BYTES = (BOX_ROWS * PITCH * SIZE + 15) / 16 * 16;
 
-// Which taps a word under an output has: of row `row`, from `element` on.
+// The taps of a word of an output: those of row `row` from `element` on.
 struct TapWord {
   i32 row, element;
 
@@ -33,7 +33,7 @@ struct TapWord {
   __device__ __forceinline__ bool has(int i) const { return row < TAP_ROWS && u32(element + i) < u32(ROW_TAPS); }
 };
 
-// Bytes from an output's first word to another one; of a word without taps, to one that there is.
+// Bytes from an output's first word to another one; a word without taps gets that of an existing word.
 __device__ __forceinline__ u32 word_offset(u32 word) {
   const u32 row = word / ROW_WORDS;
   return word < WORDS ? (row / TAPS_1 * BOX_H + row % TAPS_1 * GAP_1) * (PITCH * SIZE) + word % ROW_WORDS * 4 : 0;
@@ -44,10 +44,10 @@ __device__ __forceinline__ u32 output_offset(u32 row, u32 column) {
   return row * (STRIDE_1 * PITCH * SIZE) + (LEAD + column * STEP) / WORD * 4;
 }
 
-// Copies ROWS rows of ROW_PIECES pieces of PIECE elements to shared memory: a warp takes a part of a row at a time.
-// Piece i of a row comes from element e of what row_of(row, from) gives where that and element_of(i, e) are true,
-// otherwise it becomes 0; it goes to byte to_of(row, i). Pieces under a word, which no copy that runs beside the
-// program takes, come in batches.
+// Copies ROWS rows of ROW_PIECES pieces of PIECE elements to shared memory; a warp takes a part of a row at a time. If
+// row_of(row, from) and element_of(i, e) are true, piece i of a row is copied from element e of `from`; otherwise it
+// becomes 0. It goes to byte to_of(row, i). Pieces of less than a word, which no asynchronous copy takes, are loaded in
+// batches.
 template <int PIECE, int ROWS, int ROW_PIECES, class RowOf, class ElementOf, class ToOf>
 __device__ __forceinline__ void stage_rows(u8* to, RowOf row_of, ElementOf element_of, ToOf to_of) {
   constexpr bool IS_ASYNC = PIECE * SIZE >= 4;
@@ -83,11 +83,11 @@ __device__ __forceinline__ void stage_rows(u8* to, RowOf row_of, ElementOf eleme
 struct StemImage {
   const TYPE* x;
   i64 image_stride, strides[AXES - 1];
-  i32 extents[AXES];  // of the last axis in elements
-  i32 origin[AXES];   // of the box of tile 0; of the last axis in elements
+  i32 extents[AXES];  // extents of the image; the last one in elements
+  i32 origin[AXES];  // origin of the box of tile 0; the last one in elements
 };
 
-// Copies BOX_ROWS rows of PITCH elements, those under a tile (image, axes); what x does not have becomes 0.
+// Copies BOX_ROWS rows of PITCH elements, the box of a tile (image, axes); elements outside x become 0.
 __device__ __forceinline__ void stage_box(const StemImage& p, const i32 (&tile)[1 + AXES], u8* to) {
   const i32 depth = tile[1] * STRIDE_0 + p.origin[0], height = tile[2] * (TILE_H * STRIDE_1) + p.origin[1];
   const i32 first = tile[3] * (TILE_W * STEP) + p.origin[2];

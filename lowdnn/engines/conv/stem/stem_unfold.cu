@@ -1,5 +1,5 @@
-// stem_unfold: x[n, c, h] = folded[n, i, (a, c)] where h = origin + gap * (i * |pace| + a) in each spatial axis, 0
-// where there is no such element; the inverse of stem_fold where gap is 1 or -1 and each h has one (i, a) at most.
+// stem_unfold: x[n, c, h] = folded[n, i, (a, c)] where h = origin + gap * (i * |pace| + a) in each spatial axis, 0 if
+// there is no such element. It inverts stem_fold if gap is 1 or -1 and each h has at most one (i, a).
 //
 // Layouts: those of stem_fold.cu.
 // Block: 256 places of x, counted over (image, axes), with all their channels.
@@ -15,12 +15,12 @@ constexpr int AXES = 3;
 struct Params {
   const TYPE* folded;
   TYPE* x;
-  i64 image_stride;                   // of x
-  i32 strides[AXES], channel_stride;  // of x
-  Divider extents[1 + AXES];          // of x: (image, axes)
+  i64 image_stride;  // stride of x
+  i32 strides[AXES], channel_stride;  // strides of x
+  Divider extents[1 + AXES];  // extents of x: (image, axes)
   i32 origin[AXES], gap[AXES];
   Divider pace[AXES];
-  i32 positions[AXES];  // of folded
+  i32 positions[AXES];  // positions of folded
   i32 places;
 };
 

@@ -2,10 +2,10 @@
 
 fp16, bf16 and fp8 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32). 1 to 3 spatial
 axes, both modes, groups whose filters fill whole stages, any pointwise epilogue; strides, paddings and dilations as far
-as im2col tensor maps reach. With strides, the pixels of dx fall into classes that meet the same taps of the filter; one
-launch computes them all, and no multiplication is spent on zeros (``im2col.py``); nor on padding, where that is much of
-what taps see. Channels-last tensors are read in place; others are repacked into the workspace first, and so are filters
-of types that wgmma takes K-major only.
+as im2col tensor maps reach. With strides, the pixels of dx fall into classes that read the same taps of the filter; one
+launch computes them all, and no multiplication is spent on zeros (``im2col.py``), nor on padding if taps read much of
+it. Channels-last tensors are read in place; others are repacked into the workspace first, and so are filters of types
+that wgmma takes only K-major.
 Kernels: ``conv_im2col_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``.
 """
 
@@ -27,7 +27,7 @@ class ConvDgradWgmma(Im2colWgmma):
     anchors: Anchors = (ConvolutionBackwardData,)
 
     def product(self, graph: OperationGraph) -> Im2colProduct | Refusal:
-        """Pixels of dx by channels."""
+        """The product of pixels of dx by channels."""
         matched = match_anchored_with_reductions(graph, ConvolutionBackwardData)
         if isinstance(matched, str):
             return Refusal(self.name, matched)

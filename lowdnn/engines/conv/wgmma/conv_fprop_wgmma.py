@@ -2,8 +2,8 @@
 
 fp16, bf16 and fp8 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32), int8 (summed in
 int32). 1 to 3 spatial axes, both modes, groups whose channels fill whole stages, any pointwise epilogue; strides,
-paddings and dilations as far as im2col tensor maps reach. Where much of what taps see is padding, the pixels that see
-it are computed apart, without those taps (``im2col.py``). Channels-last tensors are read in place; others are repacked
+paddings and dilations as far as im2col tensor maps reach. If taps read much padding, the pixels that read it are
+computed separately, without those taps (``im2col.py``). Channels-last tensors are read in place; others are repacked
 into the workspace first.
 Kernels: ``conv_im2col_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``.
 """
@@ -26,7 +26,7 @@ class ConvFpropWgmma(Im2colWgmma):
     anchors: Anchors = (ConvolutionForward,)
 
     def product(self, graph: OperationGraph) -> Im2colProduct | Refusal:
-        """Pixels of x by filters."""
+        """The product of pixels of x by filters."""
         matched = match_anchored_with_reductions(graph, ConvolutionForward)
         if isinstance(matched, str):
             return Refusal(self.name, matched)

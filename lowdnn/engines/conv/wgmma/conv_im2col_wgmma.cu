@@ -4,22 +4,22 @@
 //
 // Layouts: image channels-last, by im2col maps; filter by a tiled map, k contiguous, or columns (FILTER_MN_MAJOR).
 // Product: pixels by columns, k = (channels, taps) (im2col_operand.cuh); groups are its batches. The output's index
-// space has pixels as rows, or as columns where it is contiguous along them. A tile's rows are pixels (PIXELS_ARE_ROWS)
-// or not; they are the output's rows or, TRANSPOSED, its columns.
-// Pixels come in PIXEL_CLASSES classes, each with taps and with a part of the output of its own; several classes are
+// space has pixels as rows, or as columns if it is contiguous along them. A tile's rows are pixels (PIXELS_ARE_ROWS) or
+// not; they are the output's rows or, TRANSPOSED, its columns.
+// Pixels fall into PIXEL_CLASSES classes, each with its own taps and its own part of the output; several classes are
 // stored by functor or as pixels, without an operand.
 // TAP_RUN > 1: a stage has all taps of the last axis, which has stride 1. They are read from one window of
-// WINDOW_PIXELS pixels, which each tap sees TAP_DISTANCE further on than the tap before it; the outputs of the pixels
-// that the lines have beyond the output's are dropped. Not with a store by tensor map or as a slice.
-// RESIDENT_BLOCKS > 0: the filter, which has one tile of rows or columns and so many k blocks, stays in shared memory.
-// CHANNEL_BYTES: of channels in a k block, 128 or, where those would be half empty, 64.
-// CONVERTED: one operand is a function of what lies in memory, and generated.cuh defines Prologue as well, over (image
+// WINDOW_PIXELS pixels; each tap reads TAP_DISTANCE pixels after the tap before it. Lines of pixels are then longer
+// than the output's, and the surplus outputs are dropped. Not with a store by tensor map or as a slice.
+// RESIDENT_BLOCKS > 0: the filter, which has one tile of rows or columns and RESIDENT_BLOCKS k blocks, stays in shared
+// memory. CHANNEL_BYTES: bytes of channels in a k block: 128, or 64 where 128 would be half empty.
+// CONVERTED: one operand is a function of a tensor in memory, and generated.cuh defines Prologue as well, over (image
 // or filter, channel); without clusters. Windows of pixels are converted in place (converted_pixels.cuh). Otherwise the
-// operand of the tile's rows goes through registers (register_operand.cuh, im2col_lines.cuh): its stages hold elements
-// of RAW_TYPE, 64 channels of one tap, K-major. SHARES_LOADS, HAS_TAIL, HAS_PADDING: see there.
-// Shared memory: the resident filter, STAGES stages of (A, B), and what wgmma_kernel.cuh says, as it does of blocks and
-// launch.
-// STORE: what becomes of the accumulators (wgmma_output.cuh).
+// operand of the tile's rows passes through registers (register_operand.cuh, im2col_lines.cuh): its stages hold
+// elements of RAW_TYPE, 64 channels of one tap, K-major. SHARES_LOADS, HAS_TAIL, HAS_PADDING: see there.
+// Shared memory: the resident filter, STAGES stages of (A, B), then as in wgmma_kernel.cuh, which also describes blocks
+// and launch.
+// STORE: how the accumulators are stored (wgmma_output.cuh).
 
 #include "converted_pixels.cuh"
 #include "im2col_lines.cuh"
@@ -66,7 +66,7 @@ struct Params {
   Epilogue::Output output[PIXEL_CLASSES];
   Schedule schedule;
   Pixels classes[PIXEL_CLASSES];
-  i32 group_channels, group_lines, group_depth;  // of image and filter (im2col_operand.cuh)
+  i32 group_channels, group_lines, group_depth;  // strides of groups in image and filter (im2col_operand.cuh)
 #if CONVERTED
   ConvertedInput<Prologue> input;
   i32 image_extent[SPATIAL];
@@ -76,7 +76,7 @@ struct Params {
 typedef Im2colOperand<PixelStage, PIXELS_ARE_ROWS, WINDOW_PIXELS, Tile::K, PIXEL_SHARERS, SPATIAL> PixelLoader;
 typedef FilterOperand<FilterStage, !PIXELS_ARE_ROWS, LINES, Tile::K, LINE_SHARERS, SPATIAL, TAP_RUN> FilterLoader;
 
-// Stores each class's pixels to their part of the output.
+// Stores each class's pixels to its part of the output.
 template <class Epilogue, int CLASSES> struct ClassEpilogue {
   typedef const typename Epilogue::Output (&Outputs)[CLASSES];
   static constexpr int STAGING_BYTES = Epilogue::STAGING_BYTES, BARRIER_BYTES = Epilogue::BARRIER_BYTES;
@@ -104,7 +104,7 @@ template <class Epilogue> struct ClassEpilogue<Epilogue, 1> : Epilogue {
 typedef ClassEpilogue<Epilogue, PIXEL_CLASSES> PixelEpilogue;
 
 WGMMA_KERNEL(const __grid_constant__ Params p) {
-  if (threadIdx.x == WARP_SIZE) {  // while another warp makes the barriers
+  if (threadIdx.x == WARP_SIZE) {  // while another warp initialises the barriers
     prefetch(p.image[0]);
     prefetch(p.filter);
   }

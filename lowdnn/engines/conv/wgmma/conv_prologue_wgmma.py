@@ -1,11 +1,11 @@
-"""``conv_prologue_wgmma``: convolutions on sm_90a of which one operand is a pointwise function of what is in memory.
+"""``conv_prologue_wgmma``: convolutions on sm_90a with one operand that is a pointwise function of a tensor in memory.
 
 y = conv(f(x), w), y = conv(x, f(w)) and dx = dgrad(f(dy), w), for scales, biases and activations (batch norm applied to
-the input) and for operands of one byte in convolutions of fp16 or bf16 (dequantised filters): the operand goes through
-registers (``include/tile/register_operand.cuh``), or is converted in shared memory where several taps read one window
-of pixels (``converted_pixels.cuh``), instead of through memory in a launch of its own. Padding is zero behind the
-function. What else it reads repeats over the pixels of an image, or over the taps of a filter. Geometry, epilogues and
-reductions behind them as in ``conv_fprop_wgmma`` and ``conv_dgrad_wgmma``.
+the input) and for operands of one byte in convolutions of fp16 or bf16 (dequantised filters). The operand passes
+through registers (``include/tile/register_operand.cuh``), or is converted in shared memory if several taps read one
+window of pixels (``converted_pixels.cuh``), instead of through memory in a launch of its own. Padding is zero after the
+function. Other operands of the function are constant over the pixels of an image, or over the taps of a filter.
+Geometry, epilogues and their reductions are as in ``conv_fprop_wgmma`` and ``conv_dgrad_wgmma``.
 Kernels: ``conv_im2col_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``.
 """
 
@@ -33,7 +33,7 @@ class ConvPrologueWgmma(Im2colWgmma):
     numerical_notes: tuple[NumericalNote, ...] = (NumericalNote.TENSOR_CORE,)
 
     def product(self, graph: OperationGraph) -> Im2colProduct | Refusal:
-        """Pixels of x by filters, or pixels of dy by channels."""
+        """The product of pixels of x by filters, or of pixels of dy by channels."""
         if any(isinstance(op, ConvolutionBackwardData) for op in graph.operations):
             return self._gradient(graph)
         matched = match_prologued_with_reductions(graph, ConvolutionForward)
@@ -50,7 +50,7 @@ class ConvPrologueWgmma(Im2colWgmma):
         if isinstance(matched, str):
             return Refusal(self.name, matched)
         if matched.port != "dy":
-            # Its k is not contiguous, and registers take nothing else.
+            # The filter's k is not contiguous, and only contiguous k can pass through registers.
             return Refusal(self.name, f"{matched.matched.anchor.label}: expected operations before dy alone, got w")
         found = self._converted(matched)
         return found if isinstance(found, Refusal) else Im2colProduct.gradient(matched.matched, *found)

@@ -2,23 +2,23 @@
 // for sm_90a; 16-bit types, and fp32 by TF32.
 //
 // Product: rows are the filters of a group; columns are blocks of 64 channels of a filter tap, taps outermost; k walks
-// over the output pixels. Both operands are channels-last, hence MN-major, which the tensor cores take of 16-bit types
-// only: of fp32, dy goes through registers, and x is transposed in shared memory (transposed_pixels.cuh). A k block is
-// 64 pixels, or 32 of fp32, by 64 filters or channels. DY_AXES, X_AXES: how an operand is walked through
-// (pixel_walk.cuh): by an im2col map of SPATIAL axes, or, with 0, as a matrix of pixels by channels; x only where the
+// over the output pixels. Both operands are channels-last, hence MN-major, which the tensor cores take only in 16-bit
+// types: in fp32, dy passes through registers, and x is transposed in shared memory (transposed_pixels.cuh). A k block
+// is 64 pixels, or 32 in fp32, by 64 filters or channels. DY_AXES, X_AXES: how an operand is walked through
+// (pixel_walk.cuh): by an im2col map of SPATIAL axes, or, with 0, as a matrix of pixels by channels; x only if the
 // filter has one tap, stride 1 and no padding.
 // TAP_RUN = 1: a block's channels are loaded for each tap. A walk past the last image reads zeros.
-// VALID_TAPS > 0: so many taps, of which each walks over those outputs alone whose pixel of x is none of the padding: a
-// box of the outputs, and one of the same extents in x. Taps of equal extents share one of WALKS walks. Each tap has a
-// schedule of its own, and as many slices as that says; a tile has columns of one tap.
+// VALID_TAPS > 0: the number of taps, each of which walks only over the outputs whose pixel of x is not padding: a box
+// of the outputs, and one of the same extents in x. Taps of equal extents share one of WALKS walks. Each tap has its
+// own schedule, with its own number of slices; a tile has columns of one tap.
 // TAP_RUN > 1: a tile's blocks are all taps of the last axis, which has stride 1, for the same channels. All are read
-// from one window of WINDOW_PIXELS positions of x: each tap sees the pixels TAP_DISTANCE further on than the tap before
-// it does. For that, the walk has more positions in a line than there are outputs; dy reads as zeros there, and where a
-// tap's window runs on into the next line, it meets that line's padding.
-// CONVERTED: x is a function of what lies in memory, Prologue of generated.cuh over (image, channel), which is applied
-// in shared memory (converted_pixels.cuh). HAS_TAIL: whether a group's channels end within a block of 64.
+// from one window of WINDOW_PIXELS positions of x; each tap reads TAP_DISTANCE positions after the tap before it. For
+// that, the walk has more positions in a line than there are outputs. There dy reads as zeros, and where a tap's window
+// runs on into the next line, it reads that line's padding.
+// CONVERTED: x is a function of a tensor in memory, Prologue of generated.cuh over (image, channel), which is applied
+// in shared memory (converted_pixels.cuh). HAS_TAIL: whether a group's channels end inside a block of 64.
 // Block: computes tiles of TILE_M x TILE_N over parts of the pixels (tile_schedule.cuh).
-// Shared memory: STAGES stages of (dy, x), and what wgmma_kernel.cuh says, as it does of blocks and launch.
+// Shared memory: STAGES stages of (dy, x), then as in wgmma_kernel.cuh, which also describes blocks and launch.
 // STORE_FUNCTOR: the functor stores. STORE_SLICE: accumulators go to slice `split` of the workspace, and
 // gemm/split_k_reduce.cu applies the epilogue.
 
@@ -42,7 +42,7 @@ typedef Either<(TAP_RUN > 1), TransposedWindow<WINDOW_PIXELS, TAP_RUN, TAP_DISTA
     StageX;
 #endif
 
-// What the kernel may be without.
+// Functors that the kernel may lack.
 struct Functor;
 struct Prologue;
 
@@ -53,7 +53,7 @@ typedef Either<STORE == STORE_FUNCTOR,
                FunctorEpilogue<Stored, Functor, VECTOR, OutputMap<OUTPUT_RANK, ROW_AXES>, Columns>,
                SliceEpilogue<Stored, Columns>>::Type Epilogue;
 
-// The schedules of taps, the one with the longest items first; first_column: of each schedule's tap.
+// The schedules of taps, the one with the longest items first. first_column: the first column of each schedule's tap.
 template <class One, int TAPS> struct TapSchedule : ClassSchedule<One, TAPS> {
   u32 first_column[TAPS];
 
@@ -65,13 +65,14 @@ template <class One, int TAPS> struct TapSchedule : ClassSchedule<One, TAPS> {
 };
 typedef Either<VALID_TAPS != 0, TapSchedule<Tile::Schedule, VALID_TAPS>, Tile::Schedule>::Type Schedule;
 
-// A tap that walks over valid pixels alone: its walk, and how far from that the tap's outputs and their pixels of x lie.
-// One without any pixel adds zeros up.
+// A tap that walks only over valid pixels: its walk, and the offsets from the walk of its outputs and their pixels of
+// x.
+// A tap without pixels adds up zeros.
 struct ValidTap {
   u32 walk, is_empty;
   i32 dy_offset[SPATIAL], x_offset[SPATIAL];
 
-  // Moves boxes away from the walk, and returns which of the walks it is.
+  // Moves boxes by an offset from the walk, and returns the index of the walk.
   template <int BOXES>
   __device__ __forceinline__ u32 move(const i32 (&offset)[SPATIAL], PixelBox (&box)[BOXES]) const {
 #pragma unroll
@@ -83,7 +84,7 @@ struct ValidTap {
   }
 };
 
-// All taps, where each walks over its own pixels. Boxes are moved to those of a tap; what is returned is its walk.
+// All taps, each with a walk over its own pixels. Boxes are moved to those of a tap; the result is its walk.
 template <int TAPS> struct ValidTaps {
   ValidTap taps[TAPS];
 
@@ -116,14 +117,14 @@ template <class Operand> struct WalksOf<Operand, 0> {
 struct Dy;
 struct X;
 
-// x as a function of what lies in memory.
+// The conversion of x by a functor.
 template <class Functor, bool IS_THERE> struct ConversionOf {
   ConvertedInput<Functor> input;
   i32 x_extent[X_AXES + 1];  // converted_pixels.cuh
 };
 template <class Functor> struct ConversionOf<Functor, false> {};
 
-// The tensor maps' alignment keeps the bases' ends apart from what follows.
+// The alignment of tensor maps keeps members after the bases from using their tail padding.
 struct Params : ValidTaps<VALID_TAPS>, WalksOf<Dy, DY_AXES>, WalksOf<X, X_AXES>, ConversionOf<Prologue, CONVERTED> {
   TensorMap dy[WALKS], x[WALKS];
   Epilogue::Output output;
@@ -132,7 +133,7 @@ struct Params : ValidTaps<VALID_TAPS>, WalksOf<Dy, DY_AXES>, WalksOf<X, X_AXES>,
 };
 
 #if MN_MAJOR_TYPES
-// Multiplies the tiles of a warpgroup as their operands lie in shared memory.
+// Multiplies the tiles of a warpgroup with operands as they are in shared memory.
 __device__ __forceinline__ void multiply_plain(const Params& p, const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
   tile.consume(p.schedule, warpgroup, Multiply<true, true>(), epilogue);
 }
@@ -140,7 +141,7 @@ __device__ __forceinline__ void multiply_plain(const Params& p, const Tile& tile
 DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(wgmma_chunk, 64, WGMMA_K, WGMMA_D.WGMMA_A.WGMMA_B)
 DEFINE_WGMMA_K_MAJOR_A_IN_REGISTERS(wgmma_tile, TILE_N, WGMMA_K, WGMMA_D.WGMMA_A.WGMMA_B)
 
-// Multiplies the columns of a tap: a block of 64 channels of a window, or the tile's.
+// Multiplies the columns of a tap: a block of 64 channels of a window, or the tile's columns.
 struct MultiplyTap {
   template <int SUMS>
   __device__ __forceinline__ void operator()(f32 (&d)[SUMS], const u32 (&a)[4], u64 b, bool accumulate) const {
@@ -149,7 +150,7 @@ struct MultiplyTap {
   }
 };
 
-// Multiplies the tiles of a warpgroup, dy through registers and x transposed.
+// Multiplies the tiles of a warpgroup, with dy through registers and x transposed.
 __device__ __forceinline__ void multiply_plain(const Params& p, const Tile& tile, u32 warpgroup, Epilogue& epilogue) {
   const PixelProduct<Tile, MultiplyTap> product(tile, warpgroup);
   const auto sum = [&](auto& d, const TileWork& work, u32 first_row, Tile::Position& at, const auto& issued) {
@@ -159,7 +160,7 @@ __device__ __forceinline__ void multiply_plain(const Params& p, const Tile& tile
 }
 #endif
 
-// Multiplies the tiles of a warpgroup, of which x may have to be converted. boxes: what x is made of along pixels.
+// Multiplies the tiles of a warpgroup, with x converted if necessary. boxes: the boxes of x along its pixels.
 template <int X_BOXES, class Params, class Boxes>
 __device__ __forceinline__ void multiply(const Params& p, const Tile& tile, u32 warpgroup, const Boxes& boxes,
                                          Epilogue& epilogue) {
@@ -186,7 +187,7 @@ WGMMA_KERNEL(const __grid_constant__ Params p) {
     for (int i = 0; i < X_BOXES; ++i) box[i] = p.output.columns.box(work.batch, work.column / 64 / TAP_RUN + i);
     return p.move_x(p.output.columns.tap(work.column / 64), box);
   };
-  if (threadIdx.x == WARP_SIZE) {  // while another warp makes the barriers
+  if (threadIdx.x == WARP_SIZE) {  // while another warp initialises the barriers
     prefetch(p.dy[0]);
     prefetch(p.x[0]);
   }

@@ -2,10 +2,10 @@
 
 fp16 and bf16 (summed in fp32), fp32 by TF32 (inputs rounded to 10 fraction bits, summed in fp32). 1 to 3 spatial axes,
 both modes, groups of at least 32 channels and filters, any pointwise epilogue; strides, paddings and dilations as far
-as im2col tensor maps reach; where much of what taps see is padding, each walks over the other pixels alone. Pixels are
-cut into parts that fill the device; their sums are added in a fixed order, so that equal inputs give equal bits.
-Channels-last tensors are read in place; others are repacked into the workspace first. x of 16 bits may be a pointwise
-function of what lies in memory (batch norm applied to the input), which is converted in shared memory.
+as im2col tensor maps reach. If taps read much padding, each walks only over its valid pixels. Pixels are cut into parts
+that fill the device; their sums are added in a fixed order, so that equal inputs give equal bits. Channels-last tensors
+are read in place; others are repacked into the workspace first. x of 16 bits may be a pointwise function of a tensor in
+memory (batch norm applied to the input), which is converted in shared memory.
 Kernels: ``conv_wgrad_wgmma.cu``, ``gemm/split_k_reduce.cu``, those of ``gemm/packing.py``.
 """
 
@@ -54,7 +54,7 @@ _TYPES = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT)
 
 @dataclass(frozen=True)
 class Params:
-    """Macros of ``conv_wgrad_wgmma.cu`` beside those of its tile and data types."""
+    """Macros of ``conv_wgrad_wgmma.cu``, in addition to those of its tile and data types."""
 
     SPATIAL: int
     DY_AXES: int
@@ -91,7 +91,7 @@ class ConvWgradWgmma(ProblemEngine["_Problem"], Floored, Modelled):
         return Refusal(self.name, slow) if slow else _Problem(product, arch)
 
     def floor(self, contraction: Contraction) -> Floor:
-        """Much padding may be left out."""
+        """The least waste; much of the padding may be skipped."""
         share = valid_share(contraction) if isinstance(contraction, ConvolutionBackwardFilter) else 1.0
         return Floor(Multipliers.FASTEST, waste=share if share <= 1 - LEAST_PADDING else 1.0)
 
@@ -104,7 +104,7 @@ class ConvWgradWgmma(ProblemEngine["_Problem"], Floored, Modelled):
         return wgrad_model.knobs(problem.product, problem.best)
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """Repacking launches where they are needed, the product, the sum of its parts where pixels are split."""
+        """Repacking launches if necessary, the product, and the sum of its slices if pixels are split."""
         parts = _parts(wgrad_model.tiling_of(self.name, problem.product, arch, chosen), arch)
         parts.numerical_notes = tiles.numerical_notes(problem.product.instruction.a)
         return parts
@@ -150,7 +150,7 @@ class ConvWgradWgmma(ProblemEngine["_Problem"], Floored, Modelled):
 
 @dataclass(frozen=True)
 class _Problem:
-    """A product, and how the time model would have it done on an architecture."""
+    """A product, and the time model's tiling of it for an architecture."""
 
     product: WgradProduct
     arch: ArchSpec
@@ -163,7 +163,7 @@ class _Problem:
 def _matched(
     graph: OperationGraph,
 ) -> tuple[ConvolutionBackwardFilter, PointwiseDag, PointwiseDag | None] | str:
-    """The gradient, what is behind it and what is before x, or why it is none."""
+    """The gradient, its epilogue and the prologue of x, or why the graph has another form."""
     prologued = match_prologued(graph, ConvolutionBackwardFilter)
     if isinstance(prologued, Prologued) and prologued.port == "x":
         return prologued.matched.anchor, prologued.matched.epilogue, prologued.prologue

@@ -1,10 +1,10 @@
 // Pixels through a functor, in place in shared memory: windows of im2col_operand.cuh and boxes of pixel_walk.cuh.
 //
-// Where several taps or rows of a tile read the same pixels, converting them there takes a fraction of the arithmetic
-// that converting each row on its way through registers does. The warpgroups of a team share the work: each thread
-// converts 8 channels of some of the pixels, while the tensor cores work on the stage before.
-// The functor (codegen) is over (groups, images, channels of a group) and reads the same for all images. Rows outside
-// of the image stay the zeros that the copies bring.
+// If several taps or rows of a tile read the same pixels, converting them in place takes a fraction of the arithmetic
+// of converting each row in registers. The warpgroups of a team share the work: each thread converts 8 channels of some
+// of the pixels, while the tensor cores multiply the stage before.
+// The functor (codegen) is over (groups, images, channels of a group); its other operands are the same for all images.
+// Rows outside the image keep the zeros of the copies.
 
 #pragma once
 
@@ -12,8 +12,8 @@
 #include "pixel_walk.cuh"
 #include "include/tile/register_operand.cuh"
 
-// 8 channels of rows of 64, by the THREADS threads that meet at a barrier. ENDS_EARLY: whether a row may end with
-// channels that do not exist, from `depth` on: zeros, whatever the functor makes of zeros.
+// Converts 8 channels of rows of 64, by THREADS threads that share a barrier. ENDS_EARLY: whether a row may end with
+// channels that do not exist, from `depth` on: they become zeros, whatever the functor makes of zeros.
 template <class Functor, int THREADS, bool ENDS_EARLY> struct RowConversion {
   typedef typename Functor::Handed0 Raw;
   typedef typename Functor::Result Element;
@@ -21,12 +21,13 @@ template <class Functor, int THREADS, bool ENDS_EARLY> struct RowConversion {
   static_assert(sizeof(Raw) == 2 && sizeof(Element) == 2, "elements keep their places");
 
   const ConvertedInput<Functor>& input;
-  u32 first_row, chunk;  // of the thread
+  u32 first_row, chunk;  // the thread's first row and its chunk
 
   __device__ __forceinline__ explicit RowConversion(const ConvertedInput<Functor>& input)
       : input(input), first_row(threadIdx.x % THREADS / CHUNKS), chunk(threadIdx.x % CHUNKS) {}
 
-  // Converts those of `rows` rows at `place` that `exists(row)`, whose channels begin at `channel` of `group`.
+  // Converts the rows at `place`, of `rows` rows those with `exists(row)`; their channels begin at `channel` of
+  // `group`.
   template <class Exists>
   __device__ __forceinline__ void convert(u32 place, u32 rows, u32 group, i32 channel, const Exists& exists) const {
     const i32 column = channel + i32(chunk * CHUNK);
@@ -51,20 +52,20 @@ template <class Functor, int THREADS, bool ENDS_EARLY> struct RowConversion {
     }
   }
 
-  // All threads: afterwards the tensor cores may read what has been converted.
+  // Called by all threads; afterwards the tensor cores may read the converted rows.
   static __device__ __forceinline__ void finish(u32 barrier) {
     fence_async_shared();
     named_barrier(barrier, THREADS);
   }
 };
 
-// A window of PIXELS pixels of a class. IS_PADDED: whether taps see places outside of the image.
+// A window of PIXELS pixels of a class. IS_PADDED: whether taps read outside the image.
 template <class Functor, int PIXELS, int THREADS, int AXES, bool IS_PADDED, bool ENDS_EARLY> struct ConvertedWindow {
   const RowConversion<Functor, THREADS, ENDS_EARLY> rows;
   const PixelClass<AXES>& pixels;
-  const i32 (&extent)[AXES];  // of the image
+  const i32 (&extent)[AXES];  // extents of the image
   const u32 group;
-  const u32 first_pixel;  // of the tile
+  const u32 first_pixel;  // first pixel of the tile
   TapWalk<AXES, REGISTER_STAGE_K> walk;
 
   __device__ __forceinline__ ConvertedWindow(const ConvertedInput<Functor>& input, const PixelClass<AXES>& pixels,
@@ -73,7 +74,7 @@ template <class Functor, int PIXELS, int THREADS, int AXES, bool IS_PADDED, bool
     walk.begin(pixels, work.first_block);
   }
 
-  // The next stage's window, which has arrived at `window`.
+  // Converts the next stage's window, which has arrived at `window`.
   __device__ __forceinline__ void convert(u32 window, u32 barrier) {
     const auto exists = [&](u32 row) { return !IS_PADDED || is_inside(first_pixel + row); };
     rows.convert(window, PIXELS, group, walk.channel, exists);
@@ -82,7 +83,7 @@ template <class Functor, int PIXELS, int THREADS, int AXES, bool IS_PADDED, bool
   }
 
  private:
-  // Whether the first tap of a run sees a place inside; the others see it from other pixels.
+  // Whether the first tap of a run reads inside the image; the other taps read the same pixels for others.
   __device__ __forceinline__ bool is_inside(u32 pixel) const {
     i32 position[AXES];
     pixels.locate(pixel, position);
@@ -95,17 +96,17 @@ template <class Functor, int PIXELS, int THREADS, int AXES, bool IS_PADDED, bool
   }
 };
 
-// BOXES boxes of PIXELS positions of a walk, each as its filter tap sees them.
+// BOXES boxes of PIXELS positions of a walk, each at the offset of its filter tap.
 template <class Functor, int BOXES, int PIXELS, int THREADS, int AXES, bool ENDS_EARLY> struct ConvertedBoxes {
   const RowConversion<Functor, THREADS, ENDS_EARLY> rows;
-  const PixelWalk<AXES>* walk;  // without axes not read
-  const i32 (&extent)[AXES + 1];  // of the image; the last one counts images, or pixels without axes
+  const PixelWalk<AXES>* walk;  // not read without axes
+  const i32 (&extent)[AXES + 1];  // extents of the image; the last counts images, or pixels without axes
   const u32 group;
-  const i32 first_channel;  // of the group
+  const i32 first_channel;  // first channel of the group
   PixelBox box[BOXES];
   u32 position;
 
-  // `boxes`: see PixelOperand.
+  // boxes: see PixelOperand.
   template <class Boxes>
   __device__ __forceinline__ ConvertedBoxes(const ConvertedInput<Functor>& input, const PixelWalk<AXES>* walk,
                                             const i32 (&extent)[AXES + 1], const TileWork& work, const Boxes& boxes,
@@ -115,7 +116,7 @@ template <class Functor, int BOXES, int PIXELS, int THREADS, int AXES, bool ENDS
     boxes(work, box);
   }
 
-  // The next stage's boxes, which have arrived at `place`.
+  // Converts the next stage's boxes, which have arrived at `place`.
   __device__ __forceinline__ void convert(u32 place, u32 barrier) {
 #pragma unroll
     for (int i = 0; i < BOXES; ++i) {

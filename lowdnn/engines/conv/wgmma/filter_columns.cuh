@@ -1,8 +1,8 @@
 // The columns of a filter gradient's product: blocks of 64 channels of one filter tap.
 //
 // Blocks come in runs of TAP_RUN_ taps that are neighbours along the last axis (all taps of that axis, or 1). Runs go
-// over the taps in the filter's order, for each over the group's channels. The output's columns are (taps, channels)
-// without gaps.
+// over the taps in the filter's order, and for each over the group's channels. The output's columns are (taps,
+// channels) without gaps.
 
 #pragma once
 
@@ -10,10 +10,10 @@
 #include "include/epilogue/epilogue_wgmma.cuh"
 #include "pixel_walk.cuh"
 
-// channels: of a group; group_channels: in x, from one group to the next. chunks: blocks of a tap, of which the last ones
-// may be empty. runs: of all taps and channels.
+// channels: channels of a group. group_channels: channels in x from one group to the next. chunks: blocks of a tap, the
+// last of which may be empty. runs: runs of all taps and channels.
 // taps: the runs along each axis (outermost first). offset_first, offset_step: a run's distance in x from the walk, by
-// its first tap's place in the filter. run_first, run_step: the place within a run of the tap nearest to the walk, and
+// the index of its first tap in the filter. run_first, run_step: the index in a run of the tap nearest to the walk, and
 // the step to the next nearest.
 template <int AXES, int TAP_RUN_> struct FilterColumns {
   Divider taps[AXES], chunks;
@@ -21,7 +21,7 @@ template <int AXES, int TAP_RUN_> struct FilterColumns {
   i32 run_first, run_step;
   u32 channels, group_channels, runs;
 
-  // The channels of a run as the first of its taps along the walk sees them; zeros for runs past the end.
+  // The box of channels of a run for its first tap along the walk; zeros for runs past the end.
   __device__ __forceinline__ PixelBox box(u32 group, u32 run) const {
     u32 tap = chunks.divide(run);
     PixelBox box = {run < runs ? i32(group * group_channels + (run - tap * chunks.divisor) * 64) : -64, {}};
@@ -37,7 +37,7 @@ template <int AXES, int TAP_RUN_> struct FilterColumns {
   // The tap of a run of one.
   __device__ __forceinline__ u32 tap(u32 run) const { return chunks.divide(run); }
 
-  // Where the product's columns from `column` on, a multiple of 64, lie in the output.
+  // The output's columns for the product's columns from `column` on, a multiple of 64.
   __device__ __forceinline__ ColumnRange range(u32 column) const {
     const u32 block = column / 64, run = block / TAP_RUN_, within = block % TAP_RUN_;
     const u32 line = chunks.divide(run), chunk = run - line * chunks.divisor;

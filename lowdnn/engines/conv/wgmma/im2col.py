@@ -1,12 +1,12 @@
 """Pixels of a convolution as im2col tensor maps: host side of ``im2col_operand.cuh``.
 
-A convolution forward walks its image with the filter's stride. A data gradient walks the response: pixel h of dx meets
+A convolution forward walks its image with the filter's stride. A data gradient walks the response: pixel h of dx reads
 the outputs (h + pre_padding - r * dilation) / stride of the taps r for which that is an integer. Pixels with the same
-residue h % stride meet the same taps, so that each residue (a class) is a correlation of stride 1 with a part of the
+residue h % stride have the same taps, so that each residue (a class) is a correlation of stride 1 with a part of the
 filter, and writes every stride-th pixel.
 
-Pixels near the edges of the image see padding through some taps. Where that is much of the work, they make up classes
-of their own, without those taps.
+Some taps of pixels near the edges of the image read padding. If that is much of the work, these pixels make up separate
+classes, without those taps.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from lowdnn.enums import ConvolutionMode
 from lowdnn.ops.convolution import Convolution
 from lowdnn.plan import Scalar, ScalarType, Struct
 
-#: The greatest filter offset of a copy, by spatial axes.
+#: The greatest filter offset of a copy, by the number of spatial axes.
 _MAX_OFFSET = {1: (1 << 16) - 1, 2: (1 << 8) - 1, 3: (1 << 5) - 1}
 
 
 @dataclass(frozen=True)
 class AxisClass:
-    """One axis of a class: its pixels, and the taps that they see.
+    """One axis of a class: its pixels, and the taps that they read.
 
-    extent: pixels, of which o is output pixel ``o * step + origin``.  stride, lower: pixel o stands at image position
-    ``o * stride + lower``.  taps: how many; tap t lies ``first_offset + t * offset_step`` further on and is tap
-    ``first_tap + t * tap_step`` of the filter.  run: taps that are read from one window of pixels.
+    extent: pixels; pixel o is output pixel ``o * step + origin``.  stride, lower: pixel o is at image position ``o *
+    stride + lower``.  taps: number of taps; tap t reads ``first_offset + t * offset_step`` positions further on and is
+    tap ``first_tap + t * tap_step`` of the filter.  run: taps that are read from one window of pixels.
     """
 
     extent: int
@@ -62,7 +62,7 @@ class AxisClass:
         return replace(self, lower=lower, first_offset=self.lower - lower)
 
     def valid(self, image_extent: int) -> list[range]:
-        """The pixels to which each tap shows the image and no padding."""
+        """For each tap, the pixels for which it reads the image and not padding."""
         place = self.lower + self.first_offset
         return [
             valid_outputs(place + tap * self.offset_step, self.stride, self.extent, image_extent)
@@ -70,7 +70,9 @@ class AxisClass:
         ]
 
     def split_edges(self, image_extent: int, step: int) -> list[AxisClass]:
-        """Pixels, ``step`` apart in the output, by the taps that see the image and no padding; only those taps."""
+        """The pixels in parts whose taps all read the image and not padding.  step: from one pixel to the next in the
+        output.
+        """
         valid = self.valid(image_extent)
         bounds = {0, self.extent, *(bound for pixels in valid if pixels for bound in (pixels.start, pixels.stop))}
         return [
@@ -79,7 +81,7 @@ class AxisClass:
         ]
 
     def _part(self, first: int, end: int, taps: Sequence[int], step: int) -> AxisClass:
-        """Pixels ``first`` to ``end``, which see ``taps``, neighbours of each other."""
+        """Pixels ``first`` to ``end``, which have the neighbouring taps ``taps``."""
         origin = self.origin + first * step
         if not taps:
             return _without_taps(end - first, origin)
@@ -95,10 +97,10 @@ class AxisClass:
         )
 
     def with_windows(self, image_extent: int) -> AxisClass:
-        """All taps from one window, of an axis of stride 1 that begins at its own corner.
+        """The axis, of stride 1, with all taps read from one window that begins at its own corner.
 
-        The line is so much longer that a window that runs on into the next line meets padding there, for every tap of
-        an output.
+        A line is longer by as much as makes a window that runs on into the next line read padding there, for every tap
+        of an output.
         """
         padding = min(-self.lower, self.upper + self.reach - (image_extent - 1))
         added = min(max(self.reach - padding, 0), self.reach)
@@ -107,7 +109,7 @@ class AxisClass:
 
 @dataclass(frozen=True)
 class PixelClass:
-    """Pixels that see the same taps; axes outermost first."""
+    """Pixels with the same taps; axes outermost first."""
 
     axes: tuple[AxisClass, ...]
 
@@ -117,7 +119,7 @@ class PixelClass:
 
     @cached_property
     def taps(self) -> int:
-        """0 for pixels that no tap reaches."""
+        """Taps; 0 for pixels that no tap reaches."""
         return prod(axis.taps for axis in self.axes)
 
     @cached_property
@@ -126,16 +128,16 @@ class PixelClass:
         return prod(axis.taps // axis.run for axis in self.axes)
 
     def with_windows(self, image_extent: int) -> PixelClass:
-        """The taps of the last axis from one window of pixels."""
+        """The class with the taps of the last axis read from one window of pixels."""
         return PixelClass((*self.axes[:-1], self.axes[-1].with_windows(image_extent)))
 
     def pixels(self, images: int) -> int:
         return images * prod(self.extents)
 
     def struct(self, images: int, map_index: int, filter_taps: Sequence[int], channels_end: int) -> Struct:
-        """``PixelClass`` of ``im2col_operand.cuh``.
+        """The kernel's ``PixelClass`` (``im2col_operand.cuh``).
 
-        filter_taps: the whole filter's.  channels_end: where no operand has channels any more.
+        filter_taps: the extents of the whole filter.  channels_end: the channel from which on no operand has channels.
         """
         pitches = [prod(filter_taps[place + 1 :]) for place in range(len(filter_taps))]
         first_filter = sum(axis.first_tap * pitch for axis, pitch in zip(self.axes, pitches, strict=True))
@@ -159,7 +161,7 @@ class PixelClass:
 
 
 def forward_class(convolution: Convolution, filter_taps: Sequence[int], outputs: Sequence[int]) -> PixelClass:
-    """The one class of a convolution forward: every output pixel sees every tap."""
+    """The one class of a convolution forward: every output pixel has every tap."""
     is_flipped = convolution.mode is ConvolutionMode.CONVOLUTION
     return PixelClass(
         tuple(
@@ -195,9 +197,9 @@ def gradient_classes(
 def split_edges(
     classes: Sequence[PixelClass], image_extents: Sequence[int], steps: Sequence[int]
 ) -> tuple[PixelClass, ...]:
-    """The pixels of ``classes``, those near the edges of the image in classes without the taps that see padding there.
+    """The pixels of ``classes``; those near the edges of the image are in classes without the taps that read padding.
 
-    classes: all of an output.  steps: from one pixel of a class to the next, of each axis.
+    classes: all classes of an output.  steps: from one pixel of a class to the next, for each axis.
     """
     axes = [
         _with_common_corners([part for axis in given for part in axis.split_edges(extent, step)])
@@ -207,7 +209,7 @@ def split_edges(
 
 
 def image_share(classes: Sequence[PixelClass], image_extents: Sequence[int]) -> float:
-    """The share of the image, and not of padding, in what the pixels of an output see through their taps."""
+    """Fraction of (output pixel, tap) pairs that read the image rather than padding."""
     share = 1.0
     for given, extent in zip(_axes(classes), image_extents, strict=True):
         seen = sum(axis.extent * axis.taps for axis in given)
@@ -216,7 +218,7 @@ def image_share(classes: Sequence[PixelClass], image_extents: Sequence[int]) -> 
 
 
 def offset_problem(classes: Sequence[PixelClass]) -> str:
-    """Why the taps lie too far apart for a copy's offsets, or an empty string."""
+    """Why the taps are too far from each other for a copy's offsets, or an empty string."""
     for pixel_class in classes:
         limit = _MAX_OFFSET[len(pixel_class.axes)]
         for place, axis in enumerate(pixel_class.axes):
@@ -226,7 +228,7 @@ def offset_problem(classes: Sequence[PixelClass]) -> str:
 
 
 def _axes(classes: Sequence[PixelClass]) -> list[list[AxisClass]]:
-    """Classes of each axis, all of which ``classes`` are the combinations."""
+    """The classes of each axis; ``classes`` are all their combinations."""
     return [list(dict.fromkeys(axes)) for axes in zip(*(pixel_class.axes for pixel_class in classes), strict=True)]
 
 
@@ -239,7 +241,7 @@ def _without_taps(extent: int, origin: int, lower: int = 0) -> AxisClass:
 
 
 def _residue(convolution: Convolution, axis: int, taps: int, pixels: int, at: int) -> AxisClass:
-    """The class of the pixels ``at`` + multiples of the stride."""
+    """The class of the pixels ``at`` plus multiples of the stride."""
     stride, dilation = convolution.strides[axis], convolution.dilations[axis]
     reached = at + convolution.pre_paddings[axis]
     seen = [tap for tap in range(taps) if (reached - tap * dilation) % stride == 0]
@@ -261,7 +263,7 @@ def _residue(convolution: Convolution, axis: int, taps: int, pixels: int, at: in
 
 
 def _with_common_corners(classes: Sequence[AxisClass]) -> list[AxisClass]:
-    """The classes that have pixels; those of one extent begin at one position, so that they can share tensor maps."""
+    """The classes that have pixels; those of equal extents begin at one position, so that they share tensor maps."""
     found = []
     for axis in classes:
         lower = min((other.lower for other in classes if other.extent == axis.extent and other.taps), default=0)

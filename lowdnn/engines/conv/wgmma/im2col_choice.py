@@ -16,27 +16,27 @@ from lowdnn.engines.gemm.wgmma_product import WgmmaProduct
 
 #: The model's error: windows must look better by this factor.
 _WINDOW_MARGIN = 1.06
-#: The model's error where a multiprocessor has many pixels and the filter stays: it does not see that otherwise all
-#: blocks read the same lines of the cache for each tile.
-_KEPT_MARGIN = 0.95
-#: Pixels of a multiprocessor that are many.
+#: The model's error for many pixels on a multiprocessor and a resident filter: it does not model that without one all
+#: blocks read the same cache lines for each tile.
+_RESIDENT_MARGIN = 0.95
+#: Pixels on a multiprocessor that are many.
 _MANY_PIXELS = 1024
-#: The model's error: edges apart must look better by this factor.
+#: The model's error: split edges must look better by this factor.
 _EDGE_MARGIN = 1.02
-#: Columns of the output up to which a tile may lie across it.
+#: Most columns of the output for which transposed tiles are tried.
 _MAX_TRANSPOSED_COLUMNS = 64
 
 
 @dataclass(frozen=True)
 class Im2colChoice:
-    """A product, and how it is best done on an architecture."""
+    """A product, and its best variant on an architecture."""
 
     product: Im2colProduct
     arch: ArchSpec
 
     @cached_property
     def cut(self) -> Im2colChoice:
-        """The choice for the product, or for itself with its edges apart where that looks better."""
+        """The choice for the product, or for the product with split edges if that looks better."""
         product = self.product.with_split_edges
         if product is None:
             return self
@@ -55,7 +55,7 @@ class Im2colChoice:
             if not variant.keeps_filter or variant.keeps_columns
         ]
         if self._may_be_transposed and self._has_few_columns:
-            # What loads the least comes first: the model may not tell the variants apart.
+            # The one that loads least comes first: the model may not tell the variants apart.
             choices += [
                 (place, True) for place, variant in reversed([*enumerate(self._variants)]) if not variant.keeps_columns
             ]
@@ -67,7 +67,7 @@ class Im2colChoice:
 
     @property
     def tiled(self) -> WgmmaProduct:
-        """The product in the preferred variant, as its tiles see it."""
+        """The product's preferred variant, as the tiles' model sees it."""
         variant, is_transposed = self.preferred
         return self._variants[variant].product(is_transposed)
 
@@ -86,7 +86,7 @@ class Im2colChoice:
 
     @property
     def _variants(self) -> tuple[Im2colProduct, ...]:
-        # A window's stage sums several taps, of which promoted sums would be less precise.
+        # A window's stage sums several taps, which would make promoted sums less precise.
         return self.product.variants[:1] if self.product.is_promoted else self.product.variants
 
     @property
@@ -95,7 +95,7 @@ class Im2colChoice:
 
     @property
     def _may_be_transposed(self) -> bool:
-        """Whether the default may be: what goes out by tensor map with its reductions is faster as it is."""
+        """Whether the default may be transposed: stores by tensor map with reductions are faster untransposed."""
         product, reductions = self.product, self.product.epilogue_reductions
         assert isinstance(reductions, EpilogueReductions), reductions
         return not (product.steps or reductions_go_by_map(reductions, product.dag, product.output, product.rows))
@@ -105,7 +105,7 @@ class Im2colChoice:
         return self.product.output.columns <= _MAX_TRANSPOSED_COLUMNS
 
     def _least_seconds(self, variant: int, is_transposed: bool) -> float:
-        """Seconds of the product in one of the variants, with the margin that the model's error asks for."""
+        """Seconds of a variant of the product, with the margin for the model's error."""
         chosen = self._variants[variant]
         product = chosen.product(is_transposed)
         if chosen.keeps_columns and not _has_several_waves(product, self.arch):
@@ -114,11 +114,11 @@ class Im2colChoice:
         if is_transposed and not self._has_few_columns:
             margin *= wgmma_model.TRANSPOSE_MARGIN
         if chosen.keeps_columns:
-            margin = _KEPT_MARGIN if chosen.pixels >= _MANY_PIXELS * self.arch.sm_count else _WINDOW_MARGIN
+            margin = _RESIDENT_MARGIN if chosen.pixels >= _MANY_PIXELS * self.arch.sm_count else _WINDOW_MARGIN
         return margin * wgmma_model.least_seconds(product, self.arch)
 
 
 def _has_several_waves(product: WgmmaProduct, arch: ArchSpec) -> bool:
-    """Whether blocks have more than one tile each, for which what stays in shared memory is loaded once."""
+    """Whether blocks have more than one tile each, for which a resident filter is loaded once."""
     schedule = wgmma_model.best(product, arch).schedule(product)
     return schedule.items > schedule.grid(arch.sm_count)

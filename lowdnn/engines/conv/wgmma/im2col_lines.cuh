@@ -1,18 +1,18 @@
 // A convolution's operands as the rows of register_operand.cuh: pixels of an image, or filters.
 //
-// Their functor's index space is (groups, images, channels) or (groups, filters, channels), of a group: what it reads
-// is the same for all pixels of an image, and for all taps of a filter.
+// Their functor's index space is (groups, images, channels) or (groups, filters, channels), with the channels of a
+// group: its other operands are the same for all pixels of an image, and for all taps of a filter.
 
 #pragma once
 
 #include "im2col_operand.cuh"
 #include "include/tile/register_operand.cuh"
 
-// The pixels of a class. IS_PADDED: whether taps see places outside of the image. Such places are zeros behind the
-// functor, whatever it makes of the zeros that the copies bring.
+// The pixels of a class. IS_PADDED: whether taps read outside the image. Such elements are zeros after the functor,
+// whatever it makes of the zeros of the copies.
 template <int AXES, bool IS_PADDED> struct PixelLines {
   const PixelClass<AXES>& pixels;
-  const i32 (&extent)[AXES];  // of the image
+  const i32 (&extent)[AXES];  // extents of the image
   const u32 images, group;
   TapWalk<AXES, REGISTER_STAGE_K> walk;
   i32 position[2][AXES];

@@ -1,37 +1,38 @@
 // Loaders of a convolution's operands for the main loop of tile_wgmma.cuh: pixels by im2col maps, filters by tiled
 // maps.
 //
-// Pixels form classes: the pixels of a class see the same taps of the filter. A convolution forward and a data gradient
-// of stride 1 have one class; a data gradient with strides has one for each residue of a pixel's place. Pixels near the
-// edges may have classes of their own, without the taps that see padding there.
+// Pixels form classes: the pixels of a class have the same taps of the filter. A convolution forward and a data
+// gradient of stride 1 have one class; a data gradient with strides has one for each residue of a pixel's position.
+// Pixels near the edges may be in separate classes, without the taps that read padding.
 // One k block is a row of a stage, 128 or 64 bytes of channels, at one tap of the filter, or at a run of taps that are
-// neighbours along the last axis; the taps of a block of channels follow each other, so that the same pixels are read
+// neighbours along the last axis. The taps of a block of channels follow each other, so that the same pixels are read
 // again while they are in L2.
 //
-// The taps of a run share one window of pixels: each sees them from `distance` further on than the one before it. For
-// that, a class has more pixels in a line than there are outputs; where a window runs on into the next line, what a tap
-// of an output meets there is padding.
+// The taps of a run share one window of pixels: each tap reads `distance` pixels after the tap before it. For that, a
+// class has more pixels in a line than there are outputs; where a window runs on into the next line, a tap of an output
+// reads padding there.
 
 #pragma once
 
 #include "include/math/division.cuh"
 #include "include/tile/tile_operands.cuh"
 
-// The pixels of one class and the taps that they see. Axes are the spatial ones, outermost first.
+// The pixels of one class and their taps. Axes are the spatial ones, outermost first.
 //
-// Pixel (image, o) stands at o * stride + lower in the im2col map's box. Tap t of the class lies first_offset + t *
-// offset_step further on, and is tap first_filter + sum of t * filter_step of the filter. A run counts as one tap.
+// Pixel (image, o) is at o * stride + lower in the im2col map's box. Tap t of the class is first_offset + t *
+// offset_step positions further on, and is tap first_filter + sum of t * filter_step of the filter. A run counts as one
+// tap.
 template <int AXES> struct PixelClass {
-  Divider extent[AXES];  // of the pixels of an image
-  u32 pixels;            // of all images
-  u32 map;               // which of the im2col maps has them
+  Divider extent[AXES];  // pixels of an image
+  u32 pixels;  // pixels of all images
+  u32 map;  // index of the im2col map
   i32 stride[AXES], lower[AXES];
   Divider tap_count, taps[AXES];
   i32 first_filter, filter_step[AXES];
   i32 first_offset[AXES], offset_step[AXES];
-  i32 first_channel;  // past the last one in a class without taps: its k block is all zeros
+  i32 first_channel;  // past the last channel in a class without taps: its k block is all zeros
 
-  // Where a pixel of the class stands in the box, and its image, which is past the last one for pixels past the end.
+  // A pixel's position in the box, and its image, which is past the last image for pixels past the end.
   __device__ __forceinline__ u32 locate(u32 pixel, i32 (&position)[AXES]) const {
 #pragma unroll
     for (int axis = AXES - 1; axis >= 0; --axis) {
@@ -43,7 +44,7 @@ template <int AXES> struct PixelClass {
   }
 };
 
-// Where a walk over the k blocks of a class stands.
+// Position of a walk over the k blocks of a class.
 template <int AXES, int K> struct TapWalk {
   i32 tap[AXES];
   i32 channel;
@@ -81,8 +82,8 @@ template <int AXES, int K> struct TapWalk {
   }
 };
 
-// PIXELS of them from the first row (IS_A) or column of a tile on, channels along k; SHARERS blocks load PIXELS /
-// SHARERS of them each. Maps' columns are PIXELS / SHARERS pixels of a stage's row of channels.
+// PIXELS pixels from the first row (IS_A) or column of a tile on, channels along k; each of SHARERS blocks loads PIXELS
+// / SHARERS of them. A map's columns are PIXELS / SHARERS pixels of a stage's row of channels.
 template <class Stage, bool IS_A, int PIXELS, int K, int SHARERS, int AXES> struct Im2colOperand {
   static constexpr int OWN = PIXELS / SHARERS;
 
@@ -125,9 +126,9 @@ template <class Stage, bool IS_A, int PIXELS, int K, int SHARERS, int AXES> stru
 };
 
 // Filters as the EXTENT rows (IS_A) or columns of a tile. The map's dimensions are (contiguous dimension, taps, other
-// dimension): k is contiguous in a K-major stage, box (a row, 1, BOX); otherwise box (64, 1, OWN_K elements of k), of
-// which SHARERS blocks load one each. Group g has the lines (rows or columns) from g * group_lines on, at k from
-// g * group_depth on. The RUN taps of a run follow each other in the stage.
+// dimension). In a K-major stage k is contiguous, with boxes (a row, 1, BOX); otherwise boxes are (64, 1, OWN_K
+// elements of k), one for each of SHARERS blocks. Group g has the lines (rows or columns) from g * group_lines on, at k
+// from g * group_depth on. The RUN taps of a run follow each other in the stage.
 template <class Stage, bool IS_A, int EXTENT, int K, int SHARERS, int AXES, int RUN> struct FilterOperand {
   static constexpr int OWN = EXTENT / SHARERS;
   static constexpr int BOX = boxed_lines(OWN), OWN_K = K / SHARERS;

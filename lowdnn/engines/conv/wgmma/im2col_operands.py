@@ -1,6 +1,6 @@
 """Image and filter of a convolution as tensor maps: host side of the loaders in ``im2col_operand.cuh``.
 
-An operand that no map can describe as it lies (not channels-last, or not in multiples of 16 bytes) is repacked into the
+An operand that no map can describe in place (not channels-last, or not in multiples of 16 bytes) is repacked into the
 workspace first.
 """
 
@@ -25,9 +25,9 @@ from lowdnn.tensor_map import (
     TiledMap,
 )
 
-#: The least that a row of a stage has of an operand.
+#: Least bytes that a stage's row has of an operand.
 _HALF_ROW_BYTES = STAGE_ROW_BYTES // 2
-#: Lines of a filter that fill an eighth of an MN-major box at most.
+#: Most lines of a filter for which an MN-major box is at most an eighth full.
 _FEW_LINES = MN_MAJOR_BOX // 8
 #: Depth of a filter from which on each tile has many copies of it.
 _DEEP = 256
@@ -37,7 +37,7 @@ _DEEP = 256
 class ImageOperand:
     """The tensor whose pixels are read: x, or dy.
 
-    packing: how it gets channels-last, and no row of a stage channels of two groups; or None.
+    packing: the repacked form, channels-last and with no row of a stage across two groups; or None.
     """
 
     tensor: Tensor
@@ -53,17 +53,17 @@ class ImageOperand:
 
     @property
     def group_channels(self) -> int:
-        """Channels of a group as they lie, padding included."""
+        """Channels of a group in memory, padding included."""
         return self.packing.padded_channels if self.packing else self.tensor.dims[1] // self.groups
 
     @property
     def is_misaligned(self) -> bool:
-        """Whether half rows of a stage begin amid lines of the cache."""
+        """Whether half rows of a stage begin inside cache lines."""
         strides = self.packing.strides if self.packing else self.tensor.strides
         return any(strides[axis] * self.tensor.element_bytes % _HALF_ROW_BYTES for axis in range(2, self.tensor.rank))
 
     def corners(self, classes: Sequence[PixelClass]) -> tuple[PixelClass, ...]:
-        """One class of each kind that has a map of its own: maps are shared by classes of the same extents."""
+        """One class for each map: classes of equal extents share a map."""
         return tuple({pixel_class.extents: pixel_class for pixel_class in classes}.values())
 
     def map(self, pixel_class: PixelClass, map_type: TensorMapDataType, pixels: int, row_bytes: int) -> Im2colMap:
@@ -92,8 +92,8 @@ class ImageOperand:
 class FilterOperand:
     """The filter as a matrix of lines (the output's channels) by k, for each tap.
 
-    lines, depth: of one group.  is_mn_major: the lines lie contiguous, otherwise k does.
-    packing: how it gets there, or None.
+    lines, depth: of one group.  is_mn_major: the lines are contiguous, otherwise k is.
+    packing: the repacked form, or None.
     """
 
     tensor: Tensor
@@ -105,16 +105,15 @@ class FilterOperand:
 
     @classmethod
     def forward(cls, w: Tensor, groups: int) -> FilterOperand:
-        """Lines are filters."""
+        """The filter of a forward convolution, whose lines are filters."""
         packing = None if _is_krsc(w) else Packing(w, 1, ADDRESS_UNIT_BYTES)
         return cls(w, groups, w.dims[0] // groups, w.dims[1], False, packing)
 
     @classmethod
     def gradient(cls, w: Tensor, groups: int, allows_mn_major: bool) -> FilterOperand:
-        """Lines are the image's channels, which lie contiguous in w as it is given.
+        """The filter of a data gradient, whose lines are the image's channels, contiguous in w in place.
 
-        Where w is repacked anyway, few lines of many k become rows of k: MN-major, each k would take a copy's whole
-        row.
+        If w is repacked anyway, few lines of many k become rows of k: MN-major, each k would take a copy's whole row.
         """
         lines, depth, is_read_in_place = w.dims[1], w.dims[0] // groups, _is_krsc(w)
         if allows_mn_major and (is_read_in_place or lines > _FEW_LINES or depth < _DEEP):
@@ -124,24 +123,24 @@ class FilterOperand:
 
     @property
     def is_misaligned(self) -> bool:
-        """Whether half rows of a stage begin amid lines of the cache."""
+        """Whether half rows of a stage begin inside cache lines."""
         size = self.tensor.element_bytes
         return any(extent > 1 and stride * size % _HALF_ROW_BYTES for extent, stride in self._outer)
 
     @property
     def group_lines(self) -> int:
-        """Lines of the map from one group to the next."""
+        """Lines in the map from one group to the next."""
         return 0 if self.is_mn_major else self.lines
 
     @property
     def group_depth(self) -> int:
-        """k of the map from one group to the next."""
+        """Elements of k in the map from one group to the next."""
         return self.depth if self.is_mn_major else 0
 
     def map(self, map_type: TensorMapDataType, lines: int, row_bytes: int, sharers: int) -> TiledMap:
-        """(contiguous dimension, taps, other dimension); for the ``lines`` of a tile.
+        """The map (contiguous dimension, taps, other dimension) for the ``lines`` of a tile.
 
-        row_bytes: along k.  sharers: blocks that load a part of a stage's lines or k each.
+        row_bytes: bytes along k.  sharers: blocks that each load a part of a stage's lines or k.
         """
         size, contiguous = self.tensor.element_bytes, self.lines if self.is_mn_major else self.depth
         k = row_bytes // size
@@ -168,7 +167,7 @@ class FilterOperand:
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
-    """Whether a map can describe the tensor as it lies."""
+    """Whether a map can describe the tensor in place."""
     if tensor.strides[1] != 1 and tensor.dims[1] != 1:
         return False
     return tensor.alignment_bytes >= ADDRESS_UNIT_BYTES and all(
@@ -179,7 +178,7 @@ def _is_channels_last(tensor: Tensor) -> bool:
 
 
 def _is_krsc(w: Tensor) -> bool:
-    """Whether w's channels are contiguous and its taps evenly spaced, so that a map can describe it as it lies."""
+    """Whether w's channels are contiguous and its taps evenly spaced, so that a map can describe it in place."""
     if w.alignment_bytes < ADDRESS_UNIT_BYTES or (w.strides[1] != 1 and w.dims[1] != 1):
         return False
     spacing = merged_stride(w, range(2, w.rank))
@@ -194,12 +193,12 @@ def _is_whole(stride_bytes: int) -> bool:
 
 
 def _stride_bytes(extent: int, stride_bytes: int) -> int:
-    """The stride of a dimension of one element is of no importance, but must keep the rules."""
+    """The stride of a dimension; that of a dimension of one element does not matter, but must obey the rules."""
     return stride_bytes if extent > 1 else ADDRESS_UNIT_BYTES
 
 
 def _transposed(w: Tensor, groups: int) -> Tensor:
-    """w with a group's channels as images and its filters as channels; groups come first where there are several."""
+    """w with a group's channels as images and its filters as channels; groups come first if there are several."""
     group_filters = w.dims[0] // groups
     dims, strides = (w.dims[1], group_filters, *w.dims[2:]), (w.strides[1], w.strides[0], *w.strides[2:])
     if groups > 1:

@@ -41,18 +41,19 @@ from lowdnn.graph.reduction_pattern import AnyReduction
 from lowdnn.ops.convolution_backward_data import ConvolutionBackwardData
 from lowdnn.ops.convolution_forward import ConvolutionForward
 
-#: Tensor maps, schedules and taps of every class are parameters of the kernel.
+#: Most classes: tensor maps, schedules and taps of every class are parameters of the kernel.
 _MAX_CLASSES = 64
-#: Tensor maps of the output are parameters as well, where it goes out by them.
+#: Most classes with a store by tensor maps, which are parameters as well.
 _MAX_MAPPED_CLASSES = 16
-#: Taps of one window, and pixels of a window beyond those of a tile.
+#: Most taps of one window.
 _MAX_WINDOW_TAPS = 7
+#: Most pixels of a window beyond those of a tile.
 _MAX_REACH = 32
-#: Bytes of a filter that may stay in shared memory.
-_MAX_KEPT_BYTES = 96 << 10
+#: Most bytes of a resident filter.
+_MAX_RESIDENT_BYTES = 96 << 10
 #: Columns of the widest tile.
-_MAX_KEPT_COLUMNS = 256
-#: The share of multiplications with padding from which on pixels near the edges may be apart.
+_MAX_RESIDENT_COLUMNS = 256
+#: The share of multiplications with padding from which on edges may be split off.
 LEAST_PADDING = 0.1
 
 
@@ -60,16 +61,16 @@ LEAST_PADDING = 0.1
 class Im2colProduct:
     """A convolution forward, or backward in the data.
 
-    label: how messages name the operation.
+    label: the operation's name in messages.
     classes: classes of the output's pixels, those with the most taps first. With windows, a line has more pixels than
     the output's.
-    steps: from one pixel of a class to the next, where each class is stored as a part of the output, or empty.
+    steps: from one pixel of a class to the next, if each class is stored as a part of the output; else empty.
     pixels_are_columns: the output is contiguous along its last axis, and its columns are pixels.
-    reductions: what is reduced of the output on its variant out.
+    reductions: reductions of the output.
     is_promoted: see ``WgmmaTile``.
-    keeps_filter: a block keeps the filter in shared memory: with windows as the rows of the tiles, otherwise as their
+    keeps_filter: a block keeps the filter in shared memory: as the rows of the tiles with windows, else as their
     columns.
-    turned: the product over axes of which the last has several taps, where it has one here.
+    turned: the product over permuted axes, the last of which has several taps, if it has one here.
     """
 
     label: str
@@ -95,7 +96,7 @@ class Im2colProduct:
         *,
         converts_image: bool = False,
     ) -> Im2colProduct:
-        """``converted``: the operand that the operation does not find in memory, where there is one."""
+        """converted: the operand that the prologue computes, if there is one."""
         operation = matched.anchor
         x, w, taps = operation.x, operation.w, operation.w.dims[2:]
         if converted is not None:
@@ -111,11 +112,11 @@ class Im2colProduct:
         instruction: WgmmaType,
         converted: ConvertedOperand | None = None,
     ) -> Im2colProduct:
-        """``converted``: dy, where the operation does not find it in memory."""
+        """converted: dy, if the prologue computes it."""
         operation = matched.anchor
         strides, taps = operation.convolution.strides, operation.w.dims[2:]
         image = ImageOperand.of(operation.dy if converted is None else converted.raw, operation.groups)
-        # Behind a group's filters, an MN-major operand would have those of the next one beside the image's padding.
+        # After a group's filters, an MN-major operand would have those of the next group next to the image's padding.
         ends_amid_rows = operation.groups > 1 and image.packing is not None
         allows_mn_major = instruction.has_mn_major and not ends_amid_rows
         weights = FilterOperand.gradient(operation.w, operation.groups, allows_mn_major)
@@ -168,24 +169,24 @@ class Im2colProduct:
 
     @cached_property
     def walked_pixels(self) -> int:
-        """Pixels of the output, and those that a class has beyond it."""
+        """Pixels of all classes, including those beyond the output."""
         return sum(pixel_class.pixels(self.images) for pixel_class in self.classes)
 
     @cached_property
     def variants(self) -> tuple[Im2colProduct, ...]:
-        """Ways to read the operands: tap by tap, taps of the last axis from one window, with a filter that stays."""
+        """Variants: operands read tap by tap; taps of the last axis from one window; a resident filter."""
         operands, windows = self.operands, self._with_windows
         if windows is None:
             return (self, replace(self, keeps_filter=True)) if self._may_keep_columns else (self,)
         kept_bytes = windows.classes[0].taps * operands.chunks * WARPGROUP_ROWS * operands.row_bytes
-        stays = operands.groups == 1 and operands.filter.lines <= WARPGROUP_ROWS and kept_bytes <= _MAX_KEPT_BYTES
+        stays = operands.groups == 1 and operands.filter.lines <= WARPGROUP_ROWS and kept_bytes <= _MAX_RESIDENT_BYTES
         return (self, windows, replace(windows, keeps_filter=True)) if stays else (self, windows)
 
     @cached_property
     def with_split_edges(self) -> Im2colProduct | None:
-        """The product with pixels near the edges in classes of their own, whose taps see no padding.
+        """The product with pixels near the edges in separate classes, whose taps read no padding.
 
-        None where these pixels are few, or their part of the output cannot be stored apart.
+        None if these pixels are few, or if their part of the output cannot be stored separately.
         """
         operands = self.operands
         if self.reductions or operands.converted or self.pixels_are_columns or not self.output.rows:
@@ -203,18 +204,20 @@ class Im2colProduct:
 
     @property
     def _may_keep_columns(self) -> bool:
-        """Whether a filter of one tap may stay: all blocks would ask for the same lines of the cache for each tile."""
+        """Whether a filter of one tap may stay resident: else all blocks would ask for the same cache lines for each
+        tile.
+        """
         operands, weights = self.operands, self.operands.filter
         contiguous = weights.lines if weights.is_mn_major else weights.depth
         has_whole_lines = contiguous * operands.instruction.element_bytes % STAGE_ROW_BYTES == 0
         is_plain = not (self.steps or self.reductions or operands.converted or self.pixels_are_columns)
         kept_bytes = operands.chunks * weights.lines * operands.row_bytes
-        is_small = weights.lines <= _MAX_KEPT_COLUMNS and kept_bytes <= _MAX_KEPT_BYTES
+        is_small = weights.lines <= _MAX_RESIDENT_COLUMNS and kept_bytes <= _MAX_RESIDENT_BYTES
         return prod(self.filter_taps) == 1 and operands.groups == 1 and is_plain and is_small and not has_whole_lines
 
     @cached_property
     def _with_windows(self) -> Im2colProduct | None:
-        """The product with windows; None where the taps of the last axis do not share a window of pixels."""
+        """The product with windows; None if the taps of the last axis do not share a window of pixels."""
         if self.turned:
             turned = self.turned.with_k(self.operands.stage_k)
             return replace(turned, is_promoted=self.is_promoted)._with_windows
@@ -232,7 +235,7 @@ class Im2colProduct:
 
     @property
     def _converts_windows(self) -> bool:
-        """Whether windows can be converted in place: in registers that an operand of the output's size would take."""
+        """Whether windows can be converted in place, in registers that an operand of the output's size would take."""
         converted = self.operands.converted
         if converted is None or not self.operands.converts_image or not converted.allows_in_place:
             return False
@@ -240,17 +243,17 @@ class Im2colProduct:
 
     @property
     def keeps_columns(self) -> bool:
-        """Whether the filter that stays makes up the columns of the tiles."""
+        """Whether the resident filter makes up the columns of the tiles."""
         return self.keeps_filter and self.classes[0].axes[-1].run == 1
 
     def window(self, is_transposed: bool) -> TapWindow | None:
-        """The window of a stage, where several taps share one."""
+        """The window of a stage, if several taps share one."""
         last = self.classes[0].axes[-1]
         return TapWindow(last.run, last.offset_step, self.pixels_are_rows(is_transposed)) if last.run > 1 else None
 
     @cached_property
     def epilogue_reductions(self) -> EpilogueReductions | str:
-        """The reductions, or why they cannot be computed on the variant out."""
+        """The reductions, or why the epilogue cannot compute them."""
         if not self.reductions:
             return NO_REDUCTIONS
         found = EpilogueReductions.of(self.reductions, self.dag, self.output)
@@ -264,11 +267,11 @@ class Im2colProduct:
 
     @cached_property
     def parts(self) -> tuple[tuple[OutputSpace, Mapping[int, int]], ...]:
-        """Each class's part of the output, and by uid the element at which each tensor's part begins."""
+        """Each class's part of the output, and by uid the offset in elements of each tensor's part."""
         return tuple(part_of(self.output, pixel_class, self.steps) for pixel_class in self.classes)
 
     def pixels_problem(self, tile_columns: int) -> str:
-        """Why the parts cannot go out by im2col maps; empty where they can."""
+        """Why the parts cannot be stored by im2col maps; empty if they can."""
         if self.operands.groups > 1:
             return f"expected one group, got {self.operands.groups}"
         if len(self.classes) > _MAX_MAPPED_CLASSES:
@@ -281,7 +284,7 @@ class Im2colProduct:
         return self.output.rows // self.operands.groups
 
     def pixels_are_rows(self, is_transposed: bool) -> bool:
-        """Whether rows of the tiles are pixels; ``is_transposed``: they are the output's columns."""
+        """Whether rows of the tiles are pixels.  is_transposed: they are the output's columns."""
         return self.pixels_are_columns == is_transposed
 
     def kind(self, is_transposed: bool) -> WgmmaType:
@@ -292,7 +295,7 @@ class Im2colProduct:
         return WGMMA_TYPES[instruction.b, instruction.a]
 
     def product(self, is_transposed: bool) -> WgmmaProduct:
-        """The product as its tiles see it; classes count with their mean depth, an empty output as one element."""
+        """The product for the tiles' model; classes count with their mean depth, an empty output as one element."""
         return self._transposed_product if is_transposed else self._plain_product
 
     @cached_property
@@ -362,13 +365,13 @@ class Im2colProduct:
 
     @cached_property
     def has_mapped_operand(self) -> bool:
-        """Whether the epilogue reads something of the output's size by tensor map."""
+        """Whether the epilogue loads an operand of the output's size by tensor map."""
         if self.steps or self.pixels_are_columns or not self.output.rows:
             return False
         return mapped_operand(self.dag, self.output, self.rows) is not None
 
     def swap_problem(self, is_transposed: bool) -> str:
-        """Why the tiles cannot lie so, or an empty string."""
+        """Why the tiles cannot be transposed, or not be so, or an empty string."""
         if self._conversion is not Conversion.REGISTERS or is_transposed == self.converts_columns:
             return ""
         return f"{int(self.converts_columns)} for an operand that goes through registers"

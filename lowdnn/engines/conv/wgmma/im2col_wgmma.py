@@ -1,4 +1,4 @@
-"""What the engines have in common that compute a convolution with ``conv_im2col_wgmma.cu``: forward, backward data."""
+"""Common parts of the engines that compute a convolution with ``conv_im2col_wgmma.cu``: forward, and backward data."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from lowdnn.status import BadParamError, Status
 
 
 class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
-    """An engine; a subclass says which operation it computes."""
+    """An engine; a subclass chooses the operation."""
 
     name: str
     index: int
@@ -83,8 +83,9 @@ class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
         return Refusal(self.name, slow) if slow else choice
 
     def floor(self, contraction: Contraction) -> Floor:
-        """Channels that are summed fill half rows of a stage at least, those of the output the smallest tile; much
-        padding may be left out."""
+        """Summed channels fill at least half rows of a stage, the output's channels the smallest tile; padding may be
+        skipped.
+        """
         if not isinstance(contraction, ConvolutionOperation) or 0 in contraction.filter.dims:
             return Floor(Multipliers.FASTEST)
         filters, channels = contraction.filter.dims[0] // contraction.groups, contraction.filter.dims[1]
@@ -99,21 +100,23 @@ class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
         return wgmma_model.busy_launch(self.accepted(graph, arch).cut.tiled, arch)
 
     def knobs_of(self, problem: Im2colChoice, arch: ArchSpec) -> tuple[Knob, ...]:
-        """Tile, ring, warps, cluster, parts of k and raster of the product as the tiles see it; what their rows are."""
+        """Tile, ring, warps, cluster, parts of k and raster of the product as the tiles see it, and whether they are
+        transposed.
+        """
         return _knobs(problem)
 
     def parts(self, problem: Im2colChoice, arch: ArchSpec, chosen: Choices) -> PlanParts:
-        """Repacking launches where they are needed, the product, the sum of its parts where k is split."""
+        """Repacking launches if necessary, the product, and the sum of its slices if k is split."""
         parts = self._parts(problem.product, arch, chosen)
         parts.numerical_notes = wgmma_model.sum_notes(problem.product.operands.instruction, chosen)
         return parts
 
     @abstractmethod
     def product(self, graph: OperationGraph) -> Im2colProduct | Refusal:
-        """The operation as a product, or why it is none."""
+        """The operation as a product, or why it is not one."""
 
     def instruction(self, label: str, image: Tensor, weights: Tensor, convolution: Convolution) -> WgmmaType | Refusal:
-        """The instruction for the operands' types; ``label``: how messages name the operation."""
+        """The instruction for the operands' types.  label: the operation's name in messages."""
         found = wgmma_type(image.data_type, weights.data_type)
         if found is None:
             got = f"{image.data_type.name} and {weights.data_type.name}"
@@ -175,7 +178,7 @@ class Im2colWgmma(ProblemEngine[Im2colChoice], Floored, Modelled):
 
 
 def _padding(extent: int, unit: int) -> float:
-    """What ``extent`` takes in whole units, as a multiple of it."""
+    """``extent`` rounded up to whole units, as a multiple of ``extent``."""
     return ceil_div(extent, unit) * unit / extent
 
 
@@ -215,7 +218,7 @@ def _knobs(choice: Im2colChoice) -> tuple[Knob, ...]:
 
 @dataclass(frozen=True)
 class Params:
-    """Macros of ``conv_im2col_wgmma.cu`` beside those of its tile and its data types."""
+    """Macros of ``conv_im2col_wgmma.cu``, in addition to those of its tile and its data types."""
 
     FILTER_MN_MAJOR: int
     PIXELS_ARE_ROWS: int
@@ -233,7 +236,7 @@ class Params:
 
 @dataclass(frozen=True)
 class _Cut(WgmmaCut):
-    """A product, how it is cut and stored, and where its operands lie.
+    """A product with its tiling, store and operands.
 
     is_transposed: the tile's rows are the output's columns.
     """
@@ -260,7 +263,7 @@ class _Cut(WgmmaCut):
 
     @cached_property
     def stored(self) -> OutputStore:
-        """The stored output of a product that is not split; of a split one, what the reduction stores."""
+        """The stored output of a product that is not split; for a split product, the store of the slice sum."""
         product = self.product
         dag, output, accumulator = product.dag, product.output, product.operands.instruction.accumulator
         by_map = self.allows_map and self.splits == 1 and not (self.is_transposed or product.pixels_are_columns)
@@ -336,7 +339,7 @@ class _Cut(WgmmaCut):
         )
 
     def grid(self, arch: ArchSpec) -> int:
-        """Blocks: whole clusters that are resident at once, no more than there is work for."""
+        """Blocks of the grid: as many as are resident at once, in whole clusters, at most one cluster for an item."""
         return self.schedule.grid(arch.sm_count)
 
     def launch(self, kernel: int, arch: ArchSpec, outputs: tuple[Argument, ...], written_bytes: int) -> Launch:
@@ -366,7 +369,7 @@ class _Cut(WgmmaCut):
         return (*image, TensorMap(self.weights, operands.filter_map(lines, sharers)))
 
     def outputs(self, slices: Slices, slices_at: int, totals: tuple[WorkspacePointer, ...]) -> tuple[Argument, ...]:
-        """``Epilogue::Output``, one for each class; ``totals``: of the reductions."""
+        """The kernel's ``Epilogue::Output``, one for each class.  totals: pointers to the totals of the reductions."""
         product = self.product
         if product.steps:
             return tuple(self._part(part, firsts, totals) for part, firsts in product.parts)
@@ -392,7 +395,7 @@ class _Cut(WgmmaCut):
         else:
             functor = handing_back(dag, part, accumulator, self.reductions)
             target = TensorPointer(stored.uid, firsts[stored.uid] * stored.element_bytes)
-            # The second map is that of an operand, which is not read.
+            # The second map stands for an operand and is not read.
             maps = (TensorMap(target, pixel_layout(stored, part, self.tiling.tile.n)),) * 2
         extents = i32((part.rows // product.operands.groups, part.columns))
         reductions = self.reductions.arguments(totals)
@@ -400,10 +403,10 @@ class _Cut(WgmmaCut):
 
     @property
     def _geometry(self) -> tuple[Argument, ...]:
-        """Classes and groups."""
+        """The kernel's classes and groups."""
         product, operands = self.product, self.product.operands
         extents = [corner.extents for corner in operands.image.corners(product.classes)]
-        # A whole k block, since a copy's rows begin at a multiple of 16 bytes.
+        # Rounded up to a whole k block, since a copy's rows begin at a multiple of 16 bytes.
         channels = operands.groups * operands.image.group_channels
         channels_end = ceil_div(channels, operands.stage_k) * operands.stage_k
         return (
@@ -418,7 +421,7 @@ class _Cut(WgmmaCut):
 
     @property
     def _converted(self) -> tuple[Argument, ...]:
-        """The operand that goes through registers, and the image's extents."""
+        """The arguments of the converted operand, and the image's extents."""
         operands = self.product.operands
         if operands.converted is None:
             return ()

@@ -1,4 +1,4 @@
-"""Image and filter of a convolution together: k blocks, tensor maps, and the operand that is converted on its way."""
+"""Image and filter of a convolution together: k blocks, tensor maps, and the operand that is converted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lowdnn.engines.gemm.instructions import STAGE_ROW_BYTES, WgmmaType
 from lowdnn.engines.launch import bytes_of, ceil_div
 from lowdnn.tensor_map import Im2colMap, TensorMapDataType, TiledMap, tensor_map_problem
 
-#: Half rows of a stage up to which channels get k blocks of half a row, where their number is odd.
+#: Most half rows of channels for which k blocks have half a row if their number is odd.
 _MAX_HALVES = 9
 #: Rows of the smallest tile, whose boxes show whether the rules of tensor maps are kept.
 _SMALLEST_TILE = 64
@@ -23,9 +23,9 @@ _SMALLEST_TILE = 64
 class OperandPair:
     """The two operands of ``conv_im2col_wgmma.cu``.
 
-    instruction: for their types, the image's first.  row_bytes: bytes of the channels of a k block.
-    converted: the operand that is a function of what lies in memory, or None: windows of the image are converted in
-    place, otherwise it goes through registers and makes up the rows of the tiles.
+    instruction: the instruction for their types, the image's first.  row_bytes: bytes of the channels of a k block.
+    converted: the operand that is a function of a tensor in memory, or None. Windows of the image are converted in
+    place; otherwise it passes through registers and makes up the rows of the tiles.
     converts_image: the converted operand is the image, otherwise the filter.
     """
 
@@ -38,9 +38,10 @@ class OperandPair:
 
     @classmethod
     def of(cls, instruction: WgmmaType, image: ImageOperand, weights: FilterOperand) -> OperandPair:
-        """Both as they lie in memory.
+        """Both operands in place, or repacked by their packing.
 
-        Channels past the end take a copy longer than those that are there: no k block of few has half a row of them.
+        Copies take longer for channels past the end than for those that exist: no k block of few channels is half
+        empty.
         """
         half = STAGE_ROW_BYTES // 2
         halves = ceil_div(weights.depth * instruction.element_bytes, half)
@@ -54,7 +55,7 @@ class OperandPair:
 
     @property
     def without_converted(self) -> OperandPair:
-        """The pair after a launch of its own has converted the operand."""
+        """The pair after a separate launch has converted the operand."""
         return OperandPair.of(self.instruction, self.image, self.filter)
 
     def with_k(self, stage_k: int) -> OperandPair:
@@ -77,7 +78,7 @@ class OperandPair:
         return ceil_div(self.filter.depth, self.stage_k)
 
     def k_blocks(self, pixel_class: PixelClass) -> int:
-        """Stages of one tile; a class without taps has one of zeros."""
+        """Stages of one tile; a class without taps has one stage of zeros."""
         return pixel_class.runs * self.chunks or 1
 
     @property
@@ -102,7 +103,7 @@ class OperandPair:
         return self.image.map(pixel_class, map_type, pixels, row_bytes)
 
     def filter_map(self, lines: int, sharers: int = 1) -> TiledMap:
-        """The map for the ``lines`` of a tile, of which ``sharers`` blocks load a part each."""
+        """The map for the ``lines`` of a tile, of which each of ``sharers`` blocks loads a part."""
         map_type, row_bytes = self._box_of(None if self.converts_image else self.converted)
         return self.filter.map(map_type, lines, row_bytes, sharers)
 
@@ -121,7 +122,7 @@ class OperandPair:
         return f"{self.filter.tensor.label}.{problem}" if problem else ""
 
     def has_padding(self, classes: Iterable[PixelClass]) -> bool:
-        """Whether taps see places outside of the image."""
+        """Whether taps read outside the image."""
         extents = self.image.tensor.dims[2:]
         return any(
             axis.lower + axis.first_offset < 0 or axis.upper + axis.reach >= extent
@@ -131,5 +132,5 @@ class OperandPair:
         )
 
     def has_tail(self, classes: Iterable[PixelClass]) -> bool:
-        """Whether some k block has channels past the last one."""
+        """Whether any k block has channels past the last one."""
         return self.filter.depth % self.stage_k != 0 or any(not pixel_class.taps for pixel_class in classes)

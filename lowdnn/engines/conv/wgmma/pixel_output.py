@@ -1,4 +1,4 @@
-"""The output of a convolution as rows of pixels by columns of channels, and the part of it that one class is."""
+"""The output of a convolution as rows of pixels by columns of channels, and the part of one class."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _CHANNEL_AXIS = 1
 
 
 def pixel_rows(dag: PointwiseDag, groups: int, *, in_parts: bool) -> OutputSpace:
-    """Rows (group, image, pixel) by channels of a group; the axis of groups is there where there are several.
+    """Rows (group, image, pixel) by channels of a group; the axis of groups exists if there are several.
 
-    Axes are merged where every tensor allows it, but not where the space is taken ``in_parts``.
+    Axes are merged where every tensor allows it, except if the space is used ``in_parts``.
     """
     return _pixel_rows(dag, groups, alone=range(len(dag.dims)) if in_parts else {_CHANNEL_AXIS})
 
@@ -31,7 +31,7 @@ def line_rows(dag: PointwiseDag, groups: int) -> OutputSpace:
 
 
 def line_map(output: OutputSpace, positions: int) -> Struct:
-    """``LineMap`` of ``include/epilogue/output_map.cuh``: ``positions`` along the last row axis."""
+    """The kernel's ``LineMap`` (``include/epilogue/output_map.cuh``): ``positions`` along the last row axis."""
     last = output.row_axes - 1
     extents = output.space.extents
     walked = (*extents[:last], positions, *extents[last + 1 :])
@@ -41,7 +41,7 @@ def line_map(output: OutputSpace, positions: int) -> Struct:
 def part_of(
     output: OutputSpace, pixel_class: PixelClass, steps: Sequence[int]
 ) -> tuple[OutputSpace, Mapping[int, int]]:
-    """The pixels of one class, ``steps`` apart; and by uid the element at which each tensor's part begins."""
+    """The pixels of one class, with strides ``steps``, and by uid the offset in elements of each tensor's part."""
     space, spatial = output.space, range(output.space.rank - 1 - len(steps), output.space.rank - 1)
     extents, firsts = list(space.extents), dict.fromkeys(space.strides, 0)
     strides = {uid: list(row) for uid, row in space.strides.items()}
@@ -55,7 +55,7 @@ def part_of(
 
 
 def part_arguments(dag: PointwiseDag, functor: Functor, firsts: Mapping[int, int]) -> Struct:
-    """``Functor::Args`` of a part's functor, whose tensors begin at ``firsts``."""
+    """``Functor::Args`` of a part's functor, whose tensors begin at offsets ``firsts``."""
     sizes = {tensor.uid: tensor.element_bytes for tensor in (*dag.loads, *dag.stores)}
 
     def moved(argument: Argument) -> Argument:
@@ -67,7 +67,7 @@ def part_arguments(dag: PointwiseDag, functor: Functor, firsts: Mapping[int, int
 
 
 def index_problem(dag: PointwiseDag, groups: int, steps: Sequence[int]) -> str:
-    """Why an element's index along an axis is not to be had, or an empty string."""
+    """Why an element's index along an axis is not available, or an empty string."""
     if groups > 1 and _CHANNEL_AXIS in _indexed_axes(dag):
         return f"groups: expected 1 with the index of a channel in the epilogue, got {groups}"
     if steps and _indexed_axes(dag) - {0, _CHANNEL_AXIS}:
@@ -98,5 +98,5 @@ def _grouped(space: IndexSpace, groups: int) -> IndexSpace:
 
 
 def _indexed_axes(dag: PointwiseDag) -> frozenset[int]:
-    """Axes whose index is a value of the DAG."""
+    """Axes whose index is a value in the DAG."""
     return frozenset(op.pointwise.axis for op in dag.operations if op.mode is PointwiseMode.GEN_INDEX)

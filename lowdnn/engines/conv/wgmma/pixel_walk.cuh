@@ -1,8 +1,8 @@
 // Loader of an MN-major operand of channels-last pixels for the main loop of tile_wgmma.cuh.
 //
 // k walks over pixels: images outermost, the last spatial axis innermost; a k block is 64 positions of the walk, or 32
-// of 32-bit types. A box is 64 channels of neighbouring positions. One row of 128 bytes for each position makes it a
-// block of 64 rows or columns of an MN-major stage; of 32-bit types, two blocks of 32 channels follow each other.
+// for 32-bit types. A box is 64 channels of neighbouring positions. With one row of 128 bytes for each position it is a
+// block of 64 rows or columns of an MN-major stage; for 32-bit types, it is two such blocks of 32 channels.
 
 #pragma once
 
@@ -11,28 +11,27 @@
 
 constexpr int BOX_CHANNELS = 64, WALK_ROW_BYTES = 128;
 
-// A walk of AXES spatial axes (outermost first) through an im2col map: position `at` of an axis lies at first + step *
-// at.
+// A walk of AXES spatial axes (outermost first) through an im2col map: position `at` of an axis is first + step * at.
 template <int AXES> struct PixelWalk {
   Divider extent[AXES];
   i32 first[AXES], step[AXES];
 };
 
-// A walk through pixels that follow each other evenly: a tiled map of (channels, pixels).
+// A walk through pixels of constant stride: a tiled map of (channels, pixels).
 template <> struct PixelWalk<0> {};
 
-// 64 channels from `channel` on; offset: how far from the walk a filter tap sees them, by axis.
+// 64 channels from `channel` on. offset: a filter tap's distance from the walk, by axis.
 struct PixelBox {
   i32 channel;
   u16 offset[3];
 };
 
-// BOXES boxes of each k block, PIXELS positions each; `boxes(work, box)` names them for a tile and says which of the
-// walks, each with a map of its own, they are of. A tiled map has no walks. SHARERS blocks of the cluster load PIXELS /
-// SHARERS positions of every box, as many as the maps' copies take, and send them to all.
+// BOXES boxes of each k block, with PIXELS positions each. `boxes(work, box)` sets them for a tile and returns the
+// index of their walk; each walk has its own map. A tiled map has no walks. Each of SHARERS blocks of the cluster loads
+// PIXELS / SHARERS positions of every box, as many as a map's copy has, and sends them to all.
 template <class T, int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> struct PixelOperand {
   static constexpr int OWN = PIXELS / SHARERS;
-  static constexpr int K = WALK_ROW_BYTES / sizeof(T);  // positions of a k block, and channels of a row
+  static constexpr int K = WALK_ROW_BYTES / sizeof(T);  // positions of a k block; channels of a row
   static constexpr int BLOCKS = BOX_CHANNELS / K;
   static_assert(OWN % 8 == 0, "whole groups of 1024 bytes");
 
@@ -40,7 +39,7 @@ template <class T, int AXES, int BOXES, int PIXELS, int SHARERS, class Boxes> st
   const PixelWalk<AXES>* walks;
   const Boxes& boxes;
   Share share;
-  u32 which;  // of the walks
+  u32 which;  // index of the walk
   PixelBox box[BOXES];
   u32 position;
 

@@ -1,6 +1,6 @@
-"""A convolution over fewer spatial axes, or over the same ones in another order.
+"""A convolution over fewer spatial axes, or over permuted ones.
 
-Only the tensors' dims and strides change: what lies in memory is the same.
+Only the tensors' dims and strides change, not their contents in memory.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.tensor import Tensor, packed_strides
 
-#: The first of the spatial axes.
+#: Index of the first spatial axis.
 _FIRST = 2
 
 
 def with_fewest_axes(graph: OperationGraph) -> OperationGraph:
-    """Neighbouring axes along which pixels do not meet (one tap, no stride, no padding) as one, and as images where
-    they come first; ``graph`` itself where that is not to be had.
+    """``graph`` with neighbouring axes merged along which each pixel reads only itself (one tap, no stride, no
+    padding), and merged into the images if they come first; ``graph`` itself if that is not possible.
 
-    Copies of pixels are the faster and reach the farther the fewer axes a tensor map has.
+    The fewer axes a tensor map has, the faster copies of pixels are and the farther they reach.
     """
     return graph.derive(_with_fewest_axes)
 
 
 def with_taps_last(graph: OperationGraph) -> OperationGraph | None:
-    """The last axis that has several taps behind the others, as windows of pixels need it; None where it is there."""
+    """The graph with the last axis of several taps moved to the end, for windows of pixels; None if it is there."""
     return graph.derive(_with_taps_last)
 
 
@@ -69,7 +69,7 @@ def _with_taps_last(graph: OperationGraph) -> OperationGraph | None:
 
 
 def _convolution(graph: OperationGraph) -> ConvolutionOperation | None:
-    """The one convolution, where all other tensors than its filter are of its pixels, and nothing counts them."""
+    """The one convolution, if all tensors except its filter are over its pixels, and no operation uses their index."""
     found = [op for op in graph.operations if isinstance(op, ConvolutionOperation)]
     if len(found) != 1 or any(graph.producer(tensor) for tensor in inputs_of(found[0]).values()):
         return None
@@ -84,7 +84,7 @@ def _convolution(graph: OperationGraph) -> ConvolutionOperation | None:
 
 
 def _is_plain(operation: ConvolutionOperation, axis: int) -> bool:
-    """Whether each pixel meets itself alone along the axis."""
+    """Whether each pixel reads only itself along the axis."""
     geometry, place = operation.convolution, axis - _FIRST
     padding = geometry.pre_paddings[place] + geometry.post_paddings[place]
     return (operation.filter.dims[axis], geometry.strides[place], padding) == (1, 1, 0)
@@ -92,16 +92,16 @@ def _is_plain(operation: ConvolutionOperation, axis: int) -> bool:
 
 @dataclass(frozen=True)
 class _View:
-    """Axes of the tensors as they are that make up the images, and each spatial axis, in the tensors as they are seen.
+    """The tensors' axes that make up the images, and those that make up each spatial axis of the view.
 
-    Axes that become one are plain, so that image and response have the same extents there and the filter has none.
+    Merged axes are plain, so that image and response have the same extents there and the filter has extent 1.
     """
 
     images: tuple[int, ...]
     spatial: tuple[tuple[int, ...], ...]
 
     def of(self, graph: OperationGraph, operation: ConvolutionOperation) -> OperationGraph | None:
-        """The graph with these axes merged; None where the axes, strides or repeats of a tensor do not allow it."""
+        """The graph with these axes merged; None if the axes, strides or broadcasts of a tensor do not allow it."""
         seen: dict[int, Tensor] = {}
         for tensor in graph.tensors.values():
             if tensor.rank not in (1, operation.image.rank):
@@ -115,7 +115,7 @@ class _View:
         )
 
     def _tensor(self, tensor: Tensor, full: tuple[int, ...] | None) -> Tensor | None:
-        """full: what a tensor of pixels has along axes that become one, where it does not repeat."""
+        """The tensor with merged axes.  full: a pixel tensor's extents along them, if it is not broadcast."""
         if tensor.rank == 1:
             return tensor
         dims: list[int] = []
@@ -145,7 +145,7 @@ class _View:
 
 
 def _stride(tensor: Tensor, axes: tuple[int, ...]) -> int | None:
-    """The stride of axes as one; where none has an extent, that of the last."""
+    """The stride of merged axes; that of the last one if all have extent 1."""
     if len(axes) == 1 or all(tensor.dims[axis] == 1 for axis in axes):
         return tensor.strides[axes[-1]]
     stride = merged_stride(tensor, axes)

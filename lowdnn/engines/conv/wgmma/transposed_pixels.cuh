@@ -1,15 +1,15 @@
-// Channels-last pixels of 32-bit elements for the tensor cores, which read those from shared memory along k only: k are
-// the pixels, and the copies bring rows of 32 channels, one for each pixel (pixel_walk.cuh).
+// Channels-last pixels of 32-bit elements for the tensor cores, which read these from shared memory along k only. k is
+// the pixels, while the copies bring rows of 32 channels, one for each pixel (pixel_walk.cuh).
 //
-// A goes through registers. B is transposed in shared memory: the warps of a team share that work, while the tensor
-// cores multiply the stage before. A k block is 32 pixels. Any order of them will do that A and B have in common: step
-// i of the multiplication has pixels 16 * (i / 2) + i % 2 + (0, 2, ... 14). Pixels two apart lie in different banks, as
-// the swizzle moves the 16-byte chunks of their rows; and an odd step sees the pixels next to those of the even one, as
-// the next tap of a filter does.
+// A passes through registers. B is transposed in shared memory: the warps of a team share that work, while the tensor
+// cores multiply the stage before. A k block is 32 pixels. Any order of them will do if A and B have the same: step i
+// of the multiplication has pixels 16 * (i / 2) + i % 2 + (0, 2, ... 14). Pixels at distance two are in different
+// banks, as the swizzle moves the 16-byte chunks of their rows. An odd step has the pixels next to those of the even
+// step, as the next tap of a filter has.
 //
 // The stages of B:
 //     void transpose<WARPS>(u32 stage, u32 warp)     the part of the work of one of a team's WARPS warps
-//     u64 offset(int tap, int step)                  what is added to a descriptor for one of TAPS taps and a step of k
+//     u64 offset(int tap, int step)                  offset in a descriptor for one of TAPS taps and a step of k
 
 #pragma once
 
@@ -18,7 +18,8 @@
 
 constexpr u32 PIXEL_BLOCK = 32, PIXEL_BLOCK_BYTES = PIXEL_BLOCK * STAGE_ROW_BYTES, CHUNK_BYTES = 16;
 
-// 4 words at each of 4 places: word j of from(i) becomes word i of to(j), when all lanes have read theirs.
+// Transposes 4 words at each of 4 addresses: word j of from(i) becomes word i of to(j), when all lanes have read
+// theirs.
 template <class From, class To> __device__ __forceinline__ void turn_words(const From& from, const To& to) {
   uint4 words[4];
 #pragma unroll
@@ -30,7 +31,7 @@ template <class From, class To> __device__ __forceinline__ void turn_words(const
   store_shared_16(to(3), words[0].w, words[1].w, words[2].w, words[3].w);
 }
 
-// COLUMNS columns of which each has pixels of its own, transposed where they lie in blocks of 32 by 32.
+// COLUMNS columns with separate pixels, transposed in place in blocks of 32 by 32.
 template <int COLUMNS> struct TransposedColumns : OperandStage<f32, COLUMNS, false> {
   static constexpr int TAPS = 1;
 
@@ -46,7 +47,7 @@ template <int COLUMNS> struct TransposedColumns : OperandStage<f32, COLUMNS, fal
   static constexpr u64 offset(int, int step) { return OperandStage<f32, COLUMNS, false>::offset(0, step); }
 
  private:
-  // A lane turns squares of 4 pixels and 4 channels, the squares of a round being the places that they go to. Eight
+  // A lane transposes squares of 4 pixels and 4 channels; the squares of a round swap places among themselves. Eight
   // neighbouring lanes read from, and write to, all banks.
   static __device__ __forceinline__ void transpose_block(u32 block) {
     const u32 lane = threadIdx.x % WARP_SIZE, pixels = lane % 8;
@@ -62,9 +63,9 @@ template <int COLUMNS> struct TransposedColumns : OperandStage<f32, COLUMNS, fal
   }
 };
 
-// 64 channels of TAPS_ neighbouring taps of a filter, which see a window of PIXELS pixels each DISTANCE pixels further
-// on than the one before it. Behind the window lie its pixels transposed: of each 16 positions four eights, the pixels
-// from the first, second, third and fourth one on, so that a tap finds its own.
+// 64 channels of TAPS_ neighbouring taps of a filter, which read a window of PIXELS pixels, each tap DISTANCE pixels
+// after the tap before it. After the window come its pixels transposed: for each 16 positions four groups of eight,
+// which begin at the first, second, third and fourth pixel, so that each tap finds its own.
 template <int PIXELS, int TAPS_, int DISTANCE> struct TransposedWindow {
   static constexpr bool MN_MAJOR = false;
   static constexpr int TAPS = TAPS_, CHANNELS = 64, HALF_BYTES = PIXELS * STAGE_ROW_BYTES;
@@ -107,10 +108,10 @@ template <class Tile, class Multiply> struct PixelProduct {
   static_assert(sizeof(typename Tile::T) == 4 && Tile::K == PIXEL_BLOCK, "32-bit types");
 
   const Tile& tile;
-  const u32 warp, barrier;  // of the team
+  const u32 warp, barrier;  // those of the team
   const Multiply multiply = {};
 
-  // `warpgroup`: of all consumers.
+  // warpgroup: index among all consumers.
   __device__ __forceinline__ PixelProduct(const Tile& tile, u32 warpgroup)
       : tile(tile), warp(__shfl_sync(~0u, threadIdx.x / WARP_SIZE, 0) % TEAM_WARPS),
         barrier(Tile::FREE_BARRIER + warpgroup / Tile::TEAM_WARPGROUPS) {}
@@ -119,7 +120,7 @@ template <class Tile, class Multiply> struct PixelProduct {
   template <class Issued>
   __device__ __forceinline__ void sum(Accumulator (&d)[Tile::PARTS][Tile::COLUMNS / 2], i32 blocks, u32 first_row,
                                       typename Tile::Position& at, const Issued& issued) const {
-    // Two sets of fragments in turn: the tensor cores read one while the other is written.
+    // Two sets of fragments alternate: the tensor cores read one while the other is written.
     Fragments even, odd;
     u32 previous = at.stage;
     fetch(even, first_row, at);
@@ -132,7 +133,7 @@ template <class Tile, class Multiply> struct PixelProduct {
       tile.release(previous);
       previous = stage;
     };
-    // Two ways out, so that ptxas sees behind each which set the tensor cores still read.
+    // The loop has two exits, so that ptxas knows after each which set the tensor cores still read.
     for (i32 block = 1;; block += 2) {
       if (block == blocks) break;
       next(odd);
@@ -145,19 +146,19 @@ template <class Tile, class Multiply> struct PixelProduct {
   }
 
  private:
-  // Fetches the fragments of the warpgroup's rows, and the team's B, of the stage at `at`.
+  // Fetches the fragments of the warpgroup's rows, and transposes the team's B, of the stage at `at`.
   __device__ __forceinline__ void fetch(Fragments& a, u32 first_row, const typename Tile::Position& at) const {
     const u32 stage = tile.wait_full(at);
     StageB::template transpose<TEAM_WARPS>(stage + Tile::STAGE_A_BYTES, warp);
     load(a, stage + first_row / PIXEL_BLOCK * PIXEL_BLOCK_BYTES);
     fence_async_shared();
     named_barrier(barrier, TEAM_WARPS * WARP_SIZE);
-    // Keeps the compiler from moving what it does with these registers behind the wgmma_fence that makes them ready.
+    // Keeps the compiler from moving uses of these registers to after the wgmma_fence that makes them ready.
 #pragma unroll
     for (int i = 0; i < Tile::STEPS * Tile::PARTS * 4; ++i) asm volatile("" : "+r"(a[0][0][i]));
   }
 
-  // From blocks of 32 pixels by 32 rows, in the order of wgmma's registers.
+  // Loads fragments from blocks of 32 pixels by 32 rows, in the order of wgmma's registers.
   static __device__ __forceinline__ void load(Fragments& a, u32 blocks) {
     const u32 lane = threadIdx.x % WARP_SIZE, row = threadIdx.x / WARP_SIZE % 4 * 16 + lane / 4, pixel = lane % 4 * 2;
     const u32 chunk = row % PIXEL_BLOCK / 4, block = blocks + row / PIXEL_BLOCK * PIXEL_BLOCK_BYTES;
@@ -166,7 +167,7 @@ template <class Tile, class Multiply> struct PixelProduct {
     for (u32 step = 0; step < Tile::STEPS; ++step) {
 #pragma unroll
       for (u32 i = 0; i < 4; ++i) {
-        // 8 rows are two chunks, of which this lane's is an even one or the one behind it.
+        // 8 rows are two chunks; this lane's is the even one or the one after it.
         const u32 from = first ^ ((i % 2 * 2 + step % 2) * CHUNK_BYTES), pixels = step / 2 * 16 + step % 2 + i / 2 * 8;
 #pragma unroll
         for (u32 part = 0; part < Tile::PARTS; ++part) {

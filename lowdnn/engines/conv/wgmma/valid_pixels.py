@@ -1,7 +1,7 @@
 """The outputs of a convolution whose pixel of the image exists, for each tap of its filter.
 
-Tap r meets output o at pixel o * stride - padding + r * dilation of an axis. Where paddings and dilations are large
-against the image, many of those pixels are padding, which adds nothing.
+Along an axis, tap r of output o reads pixel o * stride - padding + r * dilation. If paddings and dilations are large
+compared with the image, many of those pixels are padding, which adds nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from lowdnn.ops.convolution import Convolution, ConvolutionOperation
 
 @dataclass(frozen=True)
 class ValidTap:
-    """The outputs of one tap, and their pixels, on the spatial axes (outermost first).
+    """The outputs of one tap, and their pixels, along the spatial axes (outermost first).
 
-    extents: of the box of outputs, 0 where there are none.  outputs: the first of them.  pixels: of the image, the
-    first one's.
+    extents: extents of the box of outputs, 0 if there are none.  outputs: the first output.  pixels: its pixel in the
+    image.
     """
 
     extents: tuple[int, ...]
@@ -29,14 +29,14 @@ class ValidTap:
 
     @property
     def count(self) -> int:
-        """Outputs of an image."""
+        """Valid outputs in an image."""
         return prod(self.extents)
 
 
 def valid_taps(
     convolution: Convolution, taps: Sequence[int], outputs: Sequence[int], pixels: Sequence[int]
 ) -> tuple[ValidTap, ...]:
-    """Valid pixels of every tap, the last axis' fastest, in the order in which the image meets them.
+    """Valid pixels of every tap, the last axis fastest, in the order of increasing image positions.
 
     That is the order of CROSS_CORRELATION.
 
@@ -50,7 +50,7 @@ def valid_taps(
 
 
 def valid_share(operation: ConvolutionOperation) -> float:
-    """The share of the products of all taps and outputs that have a pixel which exists."""
+    """Fraction of (output, tap) pairs whose pixel exists."""
     share = 1.0
     dims = (operation.filter.dims[2:], operation.response.dims[2:], operation.image.dims[2:])
     for axis, (taps, outputs, pixels) in enumerate(zip(*dims, strict=True)):
@@ -60,12 +60,12 @@ def valid_share(operation: ConvolutionOperation) -> float:
 
 
 def valid_outputs(place: int, stride: int, outputs: int, pixels: int) -> range:
-    """Those outputs o of an axis whose pixel ``place`` + o * ``stride`` is one of ``pixels``."""
+    """The outputs o of an axis for which ``place`` + o * ``stride`` is one of ``pixels`` pixels."""
     return range(max(ceil_div(-place, stride), 0), min(ceil_div(pixels - place, stride), outputs))
 
 
 def _valid(convolution: Convolution, axis: int, tap: int, outputs: int, pixels: int) -> tuple[int, int, int]:
-    """(extent, first output, its pixel) of one axis."""
+    """(number of valid outputs, the first one, its pixel) along one axis."""
     stride, place = convolution.strides[axis], tap * convolution.dilations[axis] - convolution.pre_paddings[axis]
     valid = valid_outputs(place, stride, outputs, pixels)
     return (len(valid), valid.start, valid.start * stride + place) if valid else (0, 0, 0)

@@ -1,4 +1,4 @@
-"""The tile of a filter gradient that takes the least modelled time, and the knobs that choose among tiles."""
+"""The tile of a filter gradient with the least modelled time, and the knobs that choose among tiles."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ from lowdnn.engines.model.search import first_of_least
 from lowdnn.enums import KnobType
 from lowdnn.status import BadParamError
 
-#: Values of TILE_M, TILE_N and SPLIT_K_SLC.
+#: Values of TILE_M.
 _ROWS = (64, 128, 256)
+#: Values of TILE_N.
 _COLUMNS = (64, 128, 192, 256)
+#: Values of SPLIT_K_SLC.
 _SPLITS = range(1, 133)
-#: Blocks of a cluster that share the k of a tile: each stores whole boxes of its columns.
+#: Choices of the blocks of a cluster that share the k of a tile: each stores whole boxes of its columns.
 _SHARERS = tuple(range(1, _COLUMNS[-1] // MN_MAJOR_BOX + 1))
-#: Stages of the ring, at least.
+#: Fewest stages of the ring.
 _MIN_STAGES = 2
 
-#: (rows, columns, index of WARP_CONFIGS) of tiles that are worth trying.
+#: Tiles that are tried: (rows, columns, index of WARP_CONFIGS).
 _MENU = (
     *((128, n, 0) for n in (64, 128, 192, 256)),
     *((256, n, 0) for n in (64, 128, 192)),
@@ -55,7 +57,7 @@ def least_seconds(product: WgradProduct, arch: ArchSpec) -> float:
 
 
 def busy_seconds(tiling: WgradTiling, arch: ArchSpec) -> float:
-    """The modelled time of the launch of the product, without its start; not where clusters share k (0)."""
+    """The modelled time of the product's launch, without its start; 0 if clusters share k, which has no such model."""
     if tiling.tile.cluster_k > 1:
         return 0.0
     splits = tiling.tap_splits or (tiling.schedule.splits,)
@@ -143,7 +145,7 @@ def tiling_of(engine: str, product: WgradProduct, arch: ArchSpec, chosen: Mappin
 
 @lru_cache(maxsize=256)
 def menu(traits: StageTraits, arch: ArchSpec) -> tuple[TimedTile, ...]:
-    """Every tile of the menu that exists for runs of taps and windows of pixels, with as many stages as fit."""
+    """Every tile of the menu that suits the runs of taps and windows of pixels, with as many stages as fit."""
     found = []
     for m, n, config in _MENU:
         if traits.tap_run > 1 and n != traits.tap_run * MN_MAJOR_BOX:
@@ -160,7 +162,7 @@ def menu(traits: StageTraits, arch: ArchSpec) -> tuple[TimedTile, ...]:
 
 
 def _splits(product: WgradProduct, tile: WgmmaTile, most: int, arch: ArchSpec) -> tuple[int, ...]:
-    """Parts of all taps, or of each tap, the longest one's being ``most``."""
+    """Parts of all taps, or of each tap, of which the longest has ``most``."""
     if not product.is_valid_only:
         return (most,)
     return spread(_timed(product, tile, arch), Extents.of(product), most)
@@ -171,7 +173,7 @@ def _timed(product: WgradProduct, tile: WgmmaTile, arch: ArchSpec) -> TimedTile:
 
 
 class _Cut(NamedTuple):
-    """Parts of k, their modelled time, and that time with the margin by which it must be better than others'."""
+    """Parts of k, their modelled time, and that time with the margin by which it must beat others."""
 
     cost: float
     seconds: float
@@ -180,7 +182,7 @@ class _Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A tile for a product, which may have windows or walk over valid pixels."""
+    """A tile for a product, possibly with windows or with walks over valid pixels."""
 
     product: WgradProduct
     extents: Extents
@@ -188,7 +190,7 @@ class _Candidate:
 
     @cached_property
     def cut(self) -> _Cut:
-        """The parts of k that cost least, the first ones of them."""
+        """The parts of k with the least cost, the first of them on ties."""
         return min(self._cuts(), key=lambda cut: cut.cost)
 
     def _cuts(self) -> Iterator[_Cut]:
@@ -204,7 +206,7 @@ def _fastest(product: WgradProduct, arch: ArchSpec) -> _Candidate:
 
 
 def _bounded(product: WgradProduct, arch: ArchSpec) -> Iterator[tuple[float, _Candidate]]:
-    """Candidates with a bound of their time."""
+    """Candidates with a lower bound of their time."""
     for cut in filter(None, (product, product.with_windows, product.with_valid_only)):
         extents = Extents.of(cut)
         for timed in menu(StageTraits.of(cut), arch):

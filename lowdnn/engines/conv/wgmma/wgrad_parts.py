@@ -1,4 +1,4 @@
-"""Into how many parts the k of a filter gradient may be cut: of all taps together, or of each tap."""
+"""The parts into which the k of a filter gradient may be cut: those of all taps together, or those of each tap."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from lowdnn.engines.conv.wgmma.wgrad_times import Extents, TimedTile
 from lowdnn.engines.gemm.wgmma_tiles import ACCUMULATOR_BYTES
 from lowdnn.engines.model.serpentine import busiest
 
-#: Parts of a tap, where each has its own.
+#: Parts of a tap, if each has its own.
 _TAP_SPLITS = (1, 2, 3, 4, 6, 8)
 #: Parts of the longest tap that are tried.
 _LONGEST_TAP_SPLITS = (1, 2, 4, 8)
-#: Blocks of k of a part, at least.
+#: Fewest blocks of k in a part.
 _LEAST_BLOCKS = 4
-#: Times at most that parts of k fill the device.
+#: Most times that parts of k fill the device.
 _MOST_ROUNDS = 4
-#: Times that parts of k fill the device at most without a margin.
+#: Most times that parts of k fill the device without a margin.
 _FEW_ROUNDS = 2
 #: The model's error: parts that fill the device more often must look better by this factor.
 _ROUNDS_MARGIN = 1.1
@@ -29,7 +29,7 @@ def bound_seconds(timed: TimedTile, extents: Extents) -> float:
 
 
 def splittings(timed: TimedTile, extents: Extents) -> Iterator[tuple[tuple[int, ...], float]]:
-    """One part, and as many as fill the device a few times; each with the factor by which it must be better."""
+    """One part, and as many as fill the device a few times; each with the factor by which it must look better."""
     if len(extents.k_blocks) > 1:
         most = max(max(extents.k_blocks) // _LEAST_BLOCKS, 1)
         yield from ((spread(timed, extents, parts), 1.0) for parts in _LONGEST_TAP_SPLITS if parts <= most)
@@ -43,8 +43,9 @@ def splittings(timed: TimedTile, extents: Extents) -> Iterator[tuple[tuple[int, 
 
 
 def spread(timed: TimedTile, extents: Extents, most: int) -> tuple[int, ...]:
-    """Parts of each tap's k, ``most`` of those with the most k blocks: the device is busy for the shortest time with
-    them and their slices, as far as a change of one number shows."""
+    """Parts of each tap's k, ``most`` for the taps with the most k blocks, that keep the device busy for the shortest
+    time with their slices, as far as changes of single numbers show.
+    """
     lengths = sorted(set(extents.k_blocks), reverse=True)
     tap_items = timed.clusters(extents)
     items = [tap_items * extents.k_blocks.count(k) for k in lengths]
@@ -61,7 +62,9 @@ def spread(timed: TimedTile, extents: Extents, most: int) -> tuple[int, ...]:
 
 
 def _descended(start: Sequence[int], values: Sequence[int], cost: Callable[[Sequence[int]], float]) -> list[int]:
-    """``start`` with each number but the first, in turn, as the one of ``values`` that costs least, until none does."""
+    """``start`` after coordinate descent: each number but the first in turn becomes the cheapest of ``values``, until
+    none changes.
+    """
     found, least = list(start), cost(start)
     while True:
         before = least

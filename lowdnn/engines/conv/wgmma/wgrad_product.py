@@ -1,4 +1,4 @@
-"""A filter gradient as the product of ``conv_wgrad_wgmma.cu``: how it walks through pixels, its columns, its limits."""
+"""A filter gradient as the product of ``conv_wgrad_wgmma.cu``: its walks through pixels, its columns, its limits."""
 
 from __future__ import annotations
 
@@ -30,35 +30,43 @@ from lowdnn.tensor_map import (
     tensor_map_problem,
 )
 
-#: The greatest filter offset of a copy, by spatial axes.
+#: The greatest filter offset of a copy, by the number of spatial axes.
 _MAX_OFFSET = {1: (1 << 16) - 1, 2: (1 << 8) - 1, 3: (1 << 5) - 1}
 #: Columns of the widest wgmma instruction.
 _MAX_COLUMNS = 256
-#: Positions of a window beyond those of its k block; where it has to be transposed.
-_MAX_REACH, _MAX_TRANSPOSED_REACH = 32, 2
-#: Schedules of taps are parameters of the kernel, and so are tensor maps of walks.
-_MAX_VALID_TAPS, _MAX_WALKS = 27, 9
-#: Share of multiplications with padding from which on taps may walk over valid pixels alone.
+#: Most positions of a window beyond those of its k block.
+_MAX_REACH = 32
+#: Most such positions if the window has to be transposed.
+_MAX_TRANSPOSED_REACH = 2
+#: Most taps with walks over valid pixels, whose schedules are parameters of the kernel.
+_MAX_VALID_TAPS = 27
+#: Most walks, whose tensor maps are parameters of the kernel.
+_MAX_WALKS = 9
+#: Share of multiplications with padding from which on taps may walk over valid pixels only.
 LEAST_PADDING = 0.2
-#: Groups with fewer channels or filters would leave most of a tile empty.
+#: Fewest channels and filters of a group: fewer would leave most of a tile empty.
 _MIN_GROUP_EXTENT = 32
 
-#: Measured on an H200, as are the next: clocks of a pixel by spatial axes (``WgradProduct.pixel_clocks``).
+#: Clocks of a pixel by the number of spatial axes (``WgradProduct.pixel_clocks``); these and the next are measured on
+#: an H200.
 _PIXEL_CLOCKS = {1: 1.0, 2: 1.0, 3: 2.9}
 #: Clocks that are added where pixels are skipped.
 _STRIDED_PIXEL_CLOCKS = 0.8
-#: Clocks of a pixel that is no whole sectors of the cache, where a sum has so many k blocks that copies decide.
+#: Clocks of a pixel that is not whole sectors of the cache, in a sum of many k blocks.
 _ODD_PIXEL_CLOCKS = 5.5
+#: Blocks of k from which on copies decide the time.
 _MANY_BLOCKS = 1024
-#: Clocks of a pixel that lies in two lines of the cache.
-_ASKEW_PIXEL_CLOCKS = 3.6
-#: Clocks of a pixel of whole lines, where some groups lie in two.
-_ASKEW_GROUP_CLOCKS = 3.3
+#: Clocks of a pixel that lies in two cache lines.
+_MISALIGNED_PIXEL_CLOCKS = 3.6
+#: Clocks of a pixel of whole lines, if some groups lie in two cache lines.
+_MISALIGNED_GROUP_CLOCKS = 3.3
 
 
 @dataclass(frozen=True)
 class Walk:
-    """Positions of a walk on the spatial axes, outermost first: ``extents`` of them, from ``first`` on by ``steps``."""
+    """Positions of a walk along the spatial axes, outermost first: ``extents`` positions from ``first`` on, with
+    strides ``steps``.
+    """
 
     extents: tuple[int, ...]
     first: tuple[int, ...]
@@ -66,7 +74,7 @@ class Walk:
 
     @property
     def struct(self) -> Struct:
-        """``PixelWalk`` of ``pixel_walk.cuh``."""
+        """The kernel's ``PixelWalk`` (``pixel_walk.cuh``)."""
         return Struct((*(Struct(divider(extent)) for extent in self.extents), *i32(self.first), *i32(self.steps)))
 
 
@@ -74,8 +82,8 @@ class Walk:
 class PixelOperand:
     """dy or x, channels-last.
 
-    packing: how it gets there, or None.  walks: each through an im2col map of its own; none where pixels follow each
-    other evenly and all are wanted, for a tiled map.
+    packing: its repacked form, or None.  walks: each through its own im2col map; empty if all pixels are read and have
+    a constant stride, for a tiled map.
     """
 
     tensor: Tensor
@@ -85,7 +93,7 @@ class PixelOperand:
 
     @classmethod
     def of(cls, tensor: Tensor, groups: int, walks: tuple[Walk, ...], *, is_whole: bool) -> PixelOperand:
-        """is_whole: the one walk goes over all pixels, one after the other."""
+        """The operand of a tensor.  is_whole: the one walk goes over all pixels, one after the other."""
         group_bytes = tensor.dims[1] // groups * tensor.element_bytes
         starts_whole = groups == 1 or group_bytes % ADDRESS_UNIT_BYTES == 0
         packing = None if starts_whole and _is_channels_last(tensor) else Packing(tensor, groups, ADDRESS_UNIT_BYTES)
@@ -94,24 +102,24 @@ class PixelOperand:
 
     @property
     def axes(self) -> int:
-        """Macro DY_AXES or X_AXES."""
+        """The macro DY_AXES or X_AXES."""
         return len(self.walks[0].extents) if self.walks else 0
 
     @property
     def group_channels(self) -> int:
-        """Channels of a group as they lie, padding included."""
+        """Channels of a group in memory, padding included."""
         return self.packing.padded_channels if self.packing else self.tensor.dims[1] // self.groups
 
     def begins_amid(self, unit_bytes: int) -> bool:
-        """Whether the pixels of a group that follow each other do not all begin at such units, in any group."""
+        """Whether pixels or groups begin inside units of ``unit_bytes``."""
         return self._pixels_begin_amid(unit_bytes) or self._groups_begin_amid(unit_bytes)
 
     @property
     def misaligned_clocks(self) -> float:
-        """``WgradProduct.pixel_clocks`` where pixels begin amid a line, or 0."""
+        """``WgradProduct.pixel_clocks`` if pixels begin inside a cache line, else 0."""
         if self._pixels_begin_amid(STAGE_ROW_BYTES):
-            return _ASKEW_PIXEL_CLOCKS
-        return _ASKEW_GROUP_CLOCKS if self._groups_begin_amid(STAGE_ROW_BYTES) else 0.0
+            return _MISALIGNED_PIXEL_CLOCKS
+        return _MISALIGNED_GROUP_CLOCKS if self._groups_begin_amid(STAGE_ROW_BYTES) else 0.0
 
     def _pixels_begin_amid(self, unit_bytes: int) -> bool:
         strides = self.packing.strides if self.packing else self.tensor.strides
@@ -166,9 +174,9 @@ class WgradProduct:
     """Rows are filters, columns are blocks of channels of a tap, k is a walk over the outputs' pixels.
 
     tap_run: taps of the last axis that are read from one window of x; 1: every tap loads its own pixels.
-    is_valid_only: each tap walks over those outputs alone whose pixel of x exists.
-    converted: x, where it is a function of what lies in memory, or None.
-    turned: the same over axes of which the last has several taps, where it has one here.
+    is_valid_only: each tap walks only over the outputs whose pixel of x exists.
+    converted: x as a function of a tensor in memory, or None.
+    turned: the product over permuted axes, the last of which has several taps, if it has one here.
     """
 
     operation: ConvolutionBackwardFilter
@@ -188,14 +196,14 @@ class WgradProduct:
         instruction: WgmmaType,
         converted: ConvertedOperand | None,
     ) -> WgradProduct:
-        """Every tap loads its own pixels; see ``with_windows``."""
+        """The product in which every tap loads its own pixels; see ``with_windows``."""
         taps = range(2, len(dag.dims))
         output = output_space(dag, row_axes=(0,), column_axes=(*taps, 1), kept=(), operands={})
         return cls(operation, dag, output, instruction, 1, converted)
 
     @property
     def with_windows(self) -> WgradProduct | None:
-        """The taps of the last axis from one window, where they fit one instruction; otherwise None."""
+        """The product with the taps of the last axis in one window, if they fit one instruction; otherwise None."""
         if self.turned:
             return self.turned.with_windows
         taps, stride = self.taps[-1], self.operation.convolution.strides[-1]
@@ -205,7 +213,9 @@ class WgradProduct:
 
     @cached_property
     def with_valid_only(self) -> WgradProduct | None:
-        """Every tap over its own outputs; None where few are left out, or the kernel has no room for so many walks."""
+        """The product with each tap over its valid outputs; None if few are skipped, or if the kernel lacks room for
+        the walks.
+        """
         if self.converted or prod(self.taps) > _MAX_VALID_TAPS:
             return None
         if not 0 < valid_share(self.operation) <= 1 - LEAST_PADDING:
@@ -229,7 +239,7 @@ class WgradProduct:
 
     @cached_property
     def tap_blocks(self) -> tuple[int, ...]:
-        """k blocks of each tap's columns; a tap without pixels has one of zeros."""
+        """k blocks of each tap's columns; a tap without pixels has one block of zeros."""
         images, stage_k = self.operation.dy.dims[0], self.instruction.stage_k
         return tuple(ceil_div(images * max(tap.count, 1), stage_k) for tap in self.valid_taps)
 
@@ -263,7 +273,7 @@ class WgradProduct:
 
     @cached_property
     def columns(self) -> int:
-        """Columns of the product, with blocks of channels counted in full."""
+        """Columns of the product, with partial blocks of channels counted in full."""
         return self.runs * self.tap_run * MN_MAJOR_BOX
 
     @property
@@ -277,8 +287,9 @@ class WgradProduct:
 
     @property
     def pixel_clocks(self) -> tuple[float, float]:
-        """Clocks in which a multiprocessor copies 64 channels of a pixel of dy and of x, where x goes through an im2col
-        map or a pixel begins amid a sector or a line; 0 elsewhere."""
+        """Clocks in which a multiprocessor copies 64 channels of a pixel of dy and of x, if x comes by im2col map or a
+        pixel begins inside a sector or a line; otherwise 0.
+        """
         operands = (self.dy, self.x)
         has_odd = self.k_blocks >= _MANY_BLOCKS and any(operand.begins_amid(SECTOR_BYTES) for operand in operands)
         least = _ODD_PIXEL_CLOCKS if has_odd else 0.0
@@ -295,14 +306,16 @@ class WgradProduct:
         return x_bytes + bytes_of((self.operation.dy,))
 
     def window(self, cluster_m: int) -> int:
-        """Positions of x in a k block: of a window, or of one tap. Each block of a cluster loads whole groups of 8."""
+        """Positions of x in a k block: those of a window, or of one tap. Each block of a cluster loads whole groups of
+        8.
+        """
         if self.tap_run == 1:
             return self.instruction.stage_k
         return self.instruction.stage_k + ceil_div(self._reach(-1), 8 * cluster_m) * 8 * cluster_m
 
     @property
     def tap_distance(self) -> int:
-        """Positions from one tap's pixels to the next one's in a window."""
+        """Positions in a window from one tap's pixels to the next tap's."""
         return self.operation.convolution.dilations[-1]
 
     @cached_property
@@ -330,7 +343,7 @@ class WgradProduct:
 
     @property
     def converted_arguments(self) -> tuple[Argument, ...]:
-        """Arguments of the kernel, where x is converted: ``ConvertedInput``, and the extents of ``ConvertedBoxes``."""
+        """The kernel's arguments if x is converted: ``ConvertedInput``, and the extents of ``ConvertedBoxes``."""
         if self.converted is None:
             return ()
         images, _, *spatial = self.operation.x.dims
@@ -339,7 +352,7 @@ class WgradProduct:
 
     @property
     def valid_argument(self) -> tuple[Argument, ...]:
-        """``ValidTap`` of the kernel, for each tap."""
+        """The kernel's ``ValidTap`` for each tap."""
         walks = self.valid_walks
         return tuple(
             Struct(
@@ -353,7 +366,7 @@ class WgradProduct:
         )
 
     def columns_argument(self, chunks: int) -> tuple[Argument, ...]:
-        """``FilterColumns`` of ``filter_columns.cuh``; chunks: blocks of a tap's channels."""
+        """The kernel's ``FilterColumns`` (``filter_columns.cuh``).  chunks: blocks of a tap's channels."""
         convolution = self.operation.convolution
         is_flipped = convolution.mode is ConvolutionMode.CONVOLUTION
         counts = (*self.taps[:-1], self.taps[-1] // self.tap_run)
@@ -401,7 +414,7 @@ class WgradProduct:
 
     @cached_property
     def _added_positions(self) -> int:
-        """Positions at the end of each line, so that a window that runs on into the next line meets padding only."""
+        """Positions added to each line, so that a window that runs on into the next line reads only padding."""
         if self.tap_run == 1:
             return 0
         convolution = self.operation.convolution
@@ -413,7 +426,7 @@ class WgradProduct:
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
-    """Whether a tensor map can describe the tensor as it lies."""
+    """Whether a tensor map can describe the tensor in place."""
     if tensor.alignment_bytes < ADDRESS_UNIT_BYTES or (tensor.strides[1] != 1 and tensor.dims[1] != 1):
         return False
     strides = (tensor.strides[axis] for axis in range(tensor.rank) if axis != 1 and tensor.dims[axis] > 1)
@@ -421,7 +434,7 @@ def _is_channels_last(tensor: Tensor) -> bool:
 
 
 def _is_even(tensor: Tensor) -> bool:
-    """Whether all pixels, those of all images, lie at one distance."""
+    """Whether the pixels of all images have one constant stride."""
     distance = None
     for axis in (*range(tensor.rank - 1, 1, -1), 0):
         if tensor.dims[axis] == 1:
@@ -439,5 +452,5 @@ def _pixel_stride(tensor: Tensor, strides: tuple[int, ...]) -> int:
 
 
 def _stride_bytes(extent: int, stride_bytes: int) -> int:
-    """The stride of a dimension of one element is of no importance, but must keep the rules."""
+    """The stride of a dimension; that of a dimension of one element does not matter, but must obey the rules."""
     return stride_bytes if extent > 1 else ADDRESS_UNIT_BYTES

@@ -1,4 +1,4 @@
-"""Tiles of a filter gradient, its parts of the pixels, and what a block of it has in shared memory."""
+"""Tiles of a filter gradient, its parts of the pixels, and a block's shared memory."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _GROUP = 8
 STAGE_BARRIER_BYTES = 2 * BARRIER_BYTES
 #: Accumulators of a thread beyond which ptxas has no registers left for addresses.
 _MAX_ACCUMULATORS = 192
-#: Accumulators of a thread at most, where x is converted on the way.
+#: Most accumulators of a thread if x is converted.
 _MAX_CONVERTED_ACCUMULATORS = 128
-#: Registers of a thread at launch for each 64 rows of dy, where dy goes through registers.
+#: Registers of a thread at launch for each 64 rows of dy, if dy passes through registers.
 _ROW_REGISTERS = 32
-#: Registers of a thread at launch beside those and its accumulators.
+#: Further registers of a thread at launch, besides those and its accumulators.
 _OTHER_REGISTERS = 8
-#: Bytes of an element of types that the tensor cores take along k only.
+#: Bytes of an element of types that the tensor cores take only along k.
 _TRANSPOSED_ELEMENT_BYTES = 4
 
 
@@ -41,7 +41,7 @@ _TRANSPOSED_ELEMENT_BYTES = 4
 class WgradTiling:
     """A tile, the product that it cuts (with windows or without), and the parts into which k is cut.
 
-    splits: of all taps, or of each tap where they go over valid pixels alone.
+    splits: parts of all taps, or of each tap if taps walk over valid pixels only.
     """
 
     product: WgradProduct
@@ -50,11 +50,11 @@ class WgradTiling:
 
     @cached_property
     def schedule(self) -> Schedule | ClassSchedule:
-        """Taps with valid pixels alone have one each, that of the longest parts first."""
+        """The schedule; taps with valid pixels have one each, that of the longest parts first."""
         return ClassSchedule(tuple(self._taps[tap] for tap in self._tap_order)) if self._taps else self._whole
 
     def schedule_argument(self, arch: ArchSpec) -> Struct:
-        """``Schedule`` of the kernel."""
+        """The kernel's ``Schedule``."""
         if not isinstance(self.schedule, ClassSchedule):
             return self.schedule.argument
         first_columns = (tap * self.tap_chunks * MN_MAJOR_BOX for tap in self._tap_order)
@@ -62,14 +62,14 @@ class WgradTiling:
 
     @property
     def tap_chunks(self) -> int:
-        """Blocks of a tap's channels; whole tiles of them where each tap has a schedule."""
+        """Blocks of a tap's channels; whole tiles of them if each tap has a schedule."""
         if not self._taps:
             return self.product.chunks
         return self._taps[0].columns * self.tile.n * self.tile.cluster_n // MN_MAJOR_BOX
 
     @property
     def tap_splits(self) -> tuple[int, ...]:
-        """Slices of each tap, where not all have as many."""
+        """Slices of each tap, if taps differ in their number."""
         return tuple(tap.splits for tap in self._taps)
 
     @cached_property
@@ -101,16 +101,16 @@ class WgradTiling:
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of shared memory that a stage has."""
+        """Bytes of shared memory of a stage."""
         return self.copied_bytes + added_bytes(self.tile, self.product.tap_run)
 
     def shared_bytes(self, store: TileStore) -> int:
-        """The ring, a cluster's sum, the staging areas of a store that needs them, the barriers."""
+        """Bytes of the ring, a cluster's sum, the staging areas of a store that needs them, and the barriers."""
         ring = self.tile.stages * (self.stage_bytes + STAGE_BARRIER_BYTES)
         return ring + self.tile.sum_bytes + self.tile.staging_bytes(store)
 
     def problem(self, arch: ArchSpec) -> str:
-        """Why the tile does not exist, as the rule that it breaks, or an empty string."""
+        """The rule that the tile breaks, or an empty string."""
         tile, run = self.tile, self.product.tap_run
         most = most_accumulators(tile, self.product.converted is not None)
         if tile.m % (WARPGROUP_ROWS * tile.warpgroups) or tile.accumulators > most:
@@ -128,7 +128,7 @@ class WgradTiling:
 
 
 def most_accumulators(tile: WgmmaTile, is_converted: bool) -> int:
-    """Accumulators that a thread may have; is_converted: x is, on the way."""
+    """The most accumulators of a thread.  is_converted: x is converted."""
     if tile.element_bytes == _TRANSPOSED_ELEMENT_BYTES:
         warpgroup_rows = tile.m // (WARPGROUP_ROWS * tile.warpgroups)
         return tile.launched_registers - _OTHER_REGISTERS - warpgroup_rows * _ROW_REGISTERS
@@ -136,18 +136,19 @@ def most_accumulators(tile: WgmmaTile, is_converted: bool) -> int:
 
 
 def copied_bytes(tile: WgmmaTile, tap_run: int, window: int) -> int:
-    """Bytes of a stage's boxes of dy and of x, or its windows."""
+    """Bytes of a stage's boxes of dy, and of its boxes or windows of x."""
     return (tile.m + tile.n // (tile.k * tap_run) * window) * STAGE_ROW_BYTES
 
 
 def added_bytes(tile: WgmmaTile, tap_run: int) -> int:
-    """Bytes of a stage behind the copies: transposed windows. Other columns are transposed in place."""
+    """Bytes of a stage after the copies: transposed windows. Other columns are transposed in place."""
     return transposed_bytes(tile, tap_run) if tap_run > 1 else 0
 
 
 def transposed_bytes(tile: WgmmaTile, tap_run: int) -> int:
-    """Bytes of a stage's transposed columns, or windows, which twice as many positions are made of
-    (``transposed_pixels.cuh``)."""
+    """Bytes of a stage's transposed columns, or of its windows, which have twice as many positions when transposed
+    (``transposed_pixels.cuh``).
+    """
     if tile.element_bytes == _TRANSPOSED_ELEMENT_BYTES:
         return tile.n // tap_run * STAGE_ROW_BYTES * min(tap_run, 2)
     return 0

@@ -1,4 +1,4 @@
-"""How long a filter gradient takes by wgmma: stages of the busiest cluster, and what all of them share."""
+"""The modelled time of a filter gradient by wgmma: stages of the busiest cluster, and the resources that all share."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from lowdnn.engines.gemm.wgmma_tiles import ACCUMULATOR_BYTES, MN_MAJOR_BOX, WAR
 from lowdnn.engines.model.clock import launch_s, overlap, stage_latency_s
 from lowdnn.engines.model.serpentine import busiest
 
-#: Measured on an H200. Share of the rate of the L2 cache at which all multiprocessors fill their shared memory.
+#: Share of the L2 cache's rate at which all multiprocessors fill their shared memory; these constants are measured on
+#: an H200.
 _L2_REACH = 0.69
-#: Seconds of transposing a stage that the multiplications of the one before do not hide.
+#: Seconds of transposing a stage that the multiplications of the stage before do not hide.
 _TRANSPOSE_S = 0.09e-6
-#: Seconds from a kernel's start to its first multiplication, and from its last one to the end.
+#: Seconds from a kernel's start to its first multiplication, plus those from its last one to the end.
 _START_S = 1.1e-6
-#: Share of the shorter one of reading from memory and of what goes on meanwhile that the longer one does not hide.
+#: Share of the shorter of memory time and concurrent work that the longer one does not hide.
 _EXPOSED = 0.085
-#: Seconds of the launch that adds up the slices until its first bytes have come, and of its end.
+#: Seconds of the launch that adds up the slices until its first bytes have arrived, plus those of its end.
 _SUM_START_S = 1.6e-6
 #: Share of a copy's rate at which slices are written and read again.
 _SLICE_REACH = 0.93
 
 
 class StageTraits(NamedTuple):
-    """The properties of a product, apart from its extents, that the time of a tile's stages depends on.
+    """The properties of a product, except its extents, that the time of a tile's stages depends on.
 
-    tap_run, window: taps of a window, and its pixels.  dy_clocks, x_clocks: to copy a pixel.
-    element_clocks: to convert an element of x; or 0.
+    tap_run, window: taps of a window, and its pixels.  dy_clocks, x_clocks: clocks to copy a pixel.
+    element_clocks: clocks to convert an element of x, or 0.
     """
 
     instruction: WgmmaType
@@ -54,7 +55,7 @@ class StageTraits(NamedTuple):
 class Extents(NamedTuple):
     """The extents of a product, and the bytes that it moves.
 
-    columns: of all taps, or of one where each has k_blocks of its own.  sum_bytes: bytes of one slice of these columns.
+    columns: columns of all taps, or of one if each tap has its own k_blocks.  sum_bytes: bytes of one slice of them.
     """
 
     filters: int
@@ -76,8 +77,9 @@ class Extents(NamedTuple):
 class TimedTile:
     """A tile, and the costs of its stages on a multiprocessor.
 
-    flops: operations per second of the whole device.  copied_bytes, stage_flops, stage_s: bytes that a stage
-    copies, its operations and its seconds.  resident: clusters that run at once.
+    flops: operations per second of the whole device.
+    copied_bytes, stage_flops, stage_s: bytes that a stage copies, its operations and its seconds.
+    resident: clusters that run at once.
     """
 
     tile: WgmmaTile
@@ -97,8 +99,9 @@ class TimedTile:
 
     @property
     def sustained_s(self) -> float:
-        """Seconds of a stage at the clock that the device's power leaves while all are busy: as measured, it does not
-        rise when a few have longer items than the others."""
+        """Seconds of a stage at the clock that the device's power allows while all are busy. Measured, the clock does
+        not rise when a few clusters have longer items than the others.
+        """
         sms = self.resident * self.tile.cluster / self.tile.blocks_per_sm
         return max(self.stage_s, self.stage_flops * sms / self.flops)
 
@@ -108,35 +111,36 @@ class TimedTile:
         return rows * -(-extents.columns // (self.tile.n * self.tile.cluster_n)) * extents.groups
 
     def seconds(self, extents: Extents, splits: Sequence[int]) -> float:
-        """Seconds from the start to the end of all launches, with k in so many parts."""
+        """Seconds of all launches from start to end, with k in ``splits`` parts."""
         lengths = [-(-k // min(split, k)) for k, split in zip(extents.k_blocks, splits, strict=True)]
         splits = [-(-k // length) for k, length in zip(extents.k_blocks, lengths, strict=True)]
         sum_s = self._sum_seconds(extents, sum(splits)) if max(splits) > 1 else 0.0
         return _START_S + self.busy_seconds(extents, splits) + sum_s
 
     def busy_seconds(self, extents: Extents, splits: Sequence[int]) -> float:
-        """Seconds of the product's own launch without its start; splits: none of them empty."""
+        """Seconds of the product's own launch without its start.  splits: none of them empty."""
         clusters = self.clusters(extents)
         parts = [(-(-k // split), clusters * split) for k, split in zip(extents.k_blocks, splits, strict=True)]
         return self._beside_copies(extents, busiest(parts, self.resident))
 
     def bound_seconds(self, extents: Extents, least_stages: float) -> float:
-        """A lower bound of ``seconds`` for any parts of k: all clusters are busy to the end, and none has less than the
-        longest k, or than ``least_stages`` of it and the sum of slices beside."""
+        """A lower bound of ``seconds`` for any parts of k: all clusters are busy to the end, and the busiest has at
+        least the longest k, or ``least_stages`` of it and the sum of slices.
+        """
         even, slices = self.clusters(extents) * sum(extents.k_blocks) / self.resident, len(extents.k_blocks)
         whole_s = self._beside_copies(extents, max(even, max(extents.k_blocks)))
         parts_s = self._beside_copies(extents, max(even, least_stages)) + self._sum_seconds(extents, slices)
         return _START_S + min(whole_s, parts_s)
 
     def slice_seconds(self, slice_bytes: int) -> float:
-        """Seconds for so many bytes of slices on their way there and back."""
+        """Seconds to write and read ``slice_bytes`` bytes of slices."""
         return 2 * slice_bytes / (_SLICE_REACH * self.arch.copy_bytes_per_s)
 
     def _sum_seconds(self, extents: Extents, slices: int) -> float:
         return launch_s(self.arch, _SUM_START_S + self.slice_seconds(slices * extents.sum_bytes))
 
     def _beside_copies(self, extents: Extents, busiest_stages: float) -> float:
-        """Seconds of the busiest cluster's stages, and of what all of them share: power, L2 cache and memory."""
+        """Seconds of the busiest cluster's stages, and of the shared resources: power, L2 cache and memory."""
         tile, arch = self.tile, self.arch
         stage_s = self.stage_s if len(extents.k_blocks) == 1 else self.sustained_s
         stages = self.clusters(extents) * sum(extents.k_blocks) * tile.cluster
@@ -147,8 +151,9 @@ class TimedTile:
 
 
 def _stage_seconds(tile: WgmmaTile, traits: StageTraits, stage_bytes: int, arch: ArchSpec) -> float:
-    """Seconds of a stage on a multiprocessor: of its products, shared memory and pixels the slowest, no less than the
-    latency that stages share. stage_bytes: of its copies."""
+    """Seconds of a stage on a multiprocessor: the slowest of its products, shared memory and pixels, at least the
+    latency that stages share.  stage_bytes: bytes of its copies.
+    """
     multiply_clocks = 2 * tile.m * tile.n * tile.k / arch.flops_per_clock[traits.instruction.unit]
     # Each 64 rows read all of x's columns again; the copies write both operands; transposing reads and writes.
     read_bytes = tile.m // WARPGROUP_ROWS * (WARPGROUP_ROWS + tile.n) * STAGE_ROW_BYTES
