@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lowdnn.backend import Descriptor, create
 from lowdnn.capi.memory import Address
@@ -23,8 +22,7 @@ _HEAD = Struct("=5Q")
 _NUMBER = Struct("=Q")
 
 
-@dataclass(frozen=True)
-class Content:
+class Content(NamedTuple):
     """The content of a variant pack: uids, the addresses of their tensors, the workspace."""
 
     uids: tuple[int, ...]
@@ -60,22 +58,25 @@ class Packs:
 
     def content(self, pointer: Address) -> Content | None:
         """The content of the pack behind ``pointer``, while a library keeps it."""
-        place = self._place(pointer)
-        if place is None:
+        if pointer is None or pointer < _POOL_BIT:
             return None
-        found, offset = place
-        _, is_finalized, pointers, uids, workspace = _HEAD.unpack_from(found, offset)
+        found, offset = self._place(pointer)
+        if found is None:
+            return None
+        owner, is_finalized, pointers, uids, workspace = _HEAD.unpack_from(found, offset)
+        if owner != pointer:
+            return None
         return Content(
             _numbers("q", uids).unpack_from(found, offset + pool.UIDS),
             _numbers("Q", pointers).unpack_from(found, offset + pool.POINTERS),
             workspace,
-            bool(is_finalized),
+            is_finalized != 0,
         )
 
     def taken(self, pointer: int) -> Descriptor | None:
         """A descriptor for the pack behind ``pointer``, which the library keeps no longer."""
-        place, content = self._place(pointer), self.content(pointer)
-        if place is None or content is None:
+        content, (found, offset) = self.content(pointer), self._place(pointer)
+        if content is None:
             return None
         descriptor = create(DescriptorType.VARIANT_PACK)
         for name, kind, values in (
@@ -87,7 +88,6 @@ class Packs:
                 descriptor.set_from(name, kind, len(values), partial(tuple, values))
         if content.is_finalized:
             descriptor.finalize()
-        found, offset = place
         _NUMBER.pack_into(found, offset + pool.OWNER, 0)
         return descriptor
 
@@ -102,14 +102,11 @@ class Packs:
         calls: Iterable[tuple[int, ...]] = (Struct("=4Q").unpack_from(found, pool.CALLS) for found in self._pools)
         return dict(zip(pool.FUNCTIONS, map(sum, zip(*calls, strict=True)), strict=False))
 
-    def _place(self, pointer: Address) -> tuple[Any, int] | None:
-        """The pool and the offset of the pack whose owner ``pointer`` is."""
-        if pointer is None or pointer < _POOL_BIT:
-            return None
-        number, offset = (pointer & ~_POOL_BIT) >> _POOL_SHIFT, _offset(pointer & pool.PACKS - 1)
-        if number >= len(self._pools) or _NUMBER.unpack_from(self._pools[number], offset)[0] != pointer:
-            return None
-        return self._pools[number], offset
+    def _place(self, pointer: int) -> tuple[Any, int]:
+        """The pool that a pointer names, None where there is none, and the offset of its pack, which may have ended."""
+        number = (pointer & ~_POOL_BIT) >> _POOL_SHIFT
+        found = self._pools[number] if number < len(self._pools) else None
+        return found, _offset(pointer & pool.PACKS - 1)
 
 
 @lru_cache(maxsize=2 * pool.MOST + 2)

@@ -35,7 +35,7 @@ def set_stream(state: State, handle: Address, stream: Address) -> None:
 
 def get_stream(state: State, handle: Address, stream: Address) -> None:
     found = state.objects.get(handle, Handle, "cudnnGetStream.handle")
-    write_outputs((stream, "Q", found.stream, "cudnnGetStream.streamId"))
+    write_pointer(stream, found.stream, "cudnnGetStream.streamId")
 
 
 def set_callback(state: State, mask: int, user_data: Address, function: Address) -> None:
