@@ -11,6 +11,7 @@ Source: cudnn_adv.h, cudnnRNNForward, cudnnRNNBackwardData_v8, cudnnRNNBackwardW
 from __future__ import annotations
 
 from lowdnn.adv import dropout_states
+from lowdnn.adv.argument_types import check_type
 from lowdnn.adv.rnn_call import RnnCall, StateDescriptor, temp_space_sizes
 from lowdnn.adv.rnn_descriptors import RNNDataDescriptor, RNNDescriptor
 from lowdnn.backend.handle import Handle
@@ -26,6 +27,7 @@ def get_rnn_temp_space_sizes(
     handle: Handle, rnn_desc: RNNDescriptor, fwd_mode: ForwardMode, x_desc: RNNDataDescriptor
 ) -> tuple[int, int]:
     """Bytes of the workspace and of the reserve space; those of training suffice for both gradients too."""
+    check_type("get_rnn_temp_space_sizes", fwd_mode, ForwardMode, "fwd_mode")
     return temp_space_sizes(handle, rnn_desc, x_desc, is_training=fwd_mode is ForwardMode.TRAINING)
 
 
@@ -59,6 +61,7 @@ def rnn_forward(
     reserve_space: int,
 ) -> None:
     """y, hy and cy. TRAINING fills the reserve space for the gradients, and drops elements between layers."""
+    check_type("rnn_forward", fwd_mode, ForwardMode, "fwd_mode")
     is_training = fwd_mode is ForwardMode.TRAINING
     call = RnnCall("rnn_forward", handle, rnn_desc, x_desc, y_desc, RnnForward, is_training=is_training)
     call.take_sequences(dev_seq_lengths, x=x, y=y)
@@ -126,6 +129,7 @@ def rnn_backward_weights(
     reserve_space: int,
 ) -> None:
     """The gradient of the weights, set or added, behind ``rnn_backward_data`` of the same forward call."""
+    check_type("rnn_backward_weights", add_grad, WgradMode, "add_grad")
     is_added = add_grad is WgradMode.ADD
     call = RnnCall("rnn_backward_weights", handle, rnn_desc, x_desc, y_desc, RnnBackwardWeights, is_added=is_added)
     call.take_sequences(dev_seq_lengths, x=x, y=y)

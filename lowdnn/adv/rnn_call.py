@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
+from lowdnn.adv.argument_types import Types, check_type, check_types
 from lowdnn.adv.rnn_descriptors import PADDED_IO_ENABLED, RNNDataDescriptor, RNNDescriptor
 from lowdnn.adv.rnn_problems import MAX_ALIGNMENT, Kind, Problem, RnnPlans, StateShape, packed_rows
 from lowdnn.backend.handle import Handle
@@ -24,6 +25,12 @@ from lowdnn.status import (
 _LENGTH_BYTES = 4
 #: Tensors that a caller may leave out.
 _OPTIONAL = ("hx", "hy", "cx", "cy", "dhy", "dhx", "dcy", "dcx", "seq_lengths")
+_TYPES: Mapping[str, Types] = {
+    "handle": Handle,
+    "rnn_desc": RNNDescriptor,
+    "x_desc": RNNDataDescriptor,
+    "y_desc": RNNDataDescriptor,
+}
 #: Fields that the sequences of one network share.
 _OF_ALL_SEQUENCES = ("layout", "max_seq_length", "batch_size", "seq_length_array")
 
@@ -57,6 +64,7 @@ class RnnCall:
         is_training: bool = True,
         is_added: bool = False,
     ) -> None:
+        _check_types(where, handle, rnn_desc, x_desc, y_desc)
         self._where, self._handle, self._kind = where, handle, kind
         self._rnn_desc, self._x_desc, self._y_desc = rnn_desc, x_desc, y_desc
         self._is_training, self._is_added = is_training, is_added
@@ -165,6 +173,8 @@ class RnnCall:
         size_bytes = self._rnn_desc.element_bytes
         for port, address in addresses.items():
             if address:
+                if address.__class__ is not int:
+                    check_type(self._where, address, int, port)
                 if address % size_bytes:
                     raise self._misaligned_error(port, size_bytes, address)
                 self._given |= address
@@ -220,10 +230,25 @@ def temp_space_sizes(
     handle: Handle, rnn_desc: RNNDescriptor, x_desc: RNNDataDescriptor, *, is_training: bool
 ) -> tuple[int, int]:
     """Bytes of the workspace, wherever it begins, and of the reserve space."""
+    _check_types("get_rnn_temp_space_sizes", handle, rnn_desc, x_desc, x_desc)
     plans = handle.companion(RnnPlans)
     network = plans.network(rnn_desc, x_desc, is_training=is_training)
     largest = plans.workspace_bytes(handle, network, x_desc, is_training=is_training)
     return size_anywhere(_lengths_bytes(x_desc) + largest), network.reserve_bytes if is_training else 0
+
+
+def _check_types(
+    where: str, handle: Handle, rnn_desc: RNNDescriptor, x_desc: RNNDataDescriptor, y_desc: RNNDataDescriptor
+) -> None:
+    """Raises AttributeTypeError for something else in the place of a descriptor; costs no more than it must."""
+    if not (
+        isinstance(handle, Handle)
+        and isinstance(rnn_desc, RNNDescriptor)
+        and isinstance(x_desc, RNNDataDescriptor)
+        and isinstance(y_desc, RNNDataDescriptor)
+    ):
+        given = {"handle": handle, "rnn_desc": rnn_desc, "x_desc": x_desc, "y_desc": y_desc}
+        check_types(where, given, _TYPES)
 
 
 def _lengths_bytes(x_desc: RNNDataDescriptor) -> int:

@@ -5,11 +5,13 @@ Source: cudnn_adv.h, cudnnSetRNNDescriptor_v8, cudnnRNNSetClip_v9, cudnnSetRNNDa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
 
 from lowdnn import dtypes
+from lowdnn.adv.argument_types import NONE, REAL, Types, check_integers, check_types
 from lowdnn.enums import DataType, MathType, NanPropagation
 from lowdnn.ops.rnn import MAX_SIZE, Clip, Rnn
 from lowdnn.ops.rnn_tensors import DATA_TYPES
@@ -48,6 +50,7 @@ class Dropout:
     states: int = 0
 
     def __post_init__(self) -> None:
+        check_types("Dropout", vars(self), {"dropout": REAL, "states": int})
         if not 0 <= self.dropout <= 1:
             raise BadParamError.at("Dropout.dropout", expected="0 to 1", got=self.dropout)
 
@@ -82,6 +85,7 @@ class RNNDescriptor:
 
     def __post_init__(self) -> None:
         where = "rnn_descriptor"
+        check_types(where, vars(self), _NETWORK_TYPES)
         if self.algo is RNNAlgo.COUNT:
             raise BadParamError.at(f"{where}.algo", expected="an algorithm", got=self.algo.name)
         if self.data_type not in DATA_TYPES:
@@ -163,6 +167,8 @@ class RNNDataDescriptor:
 
     def __post_init__(self) -> None:
         where = "rnn_data_descriptor"
+        check_types(where, vars(self), _SEQUENCE_TYPES)
+        check_integers(f"{where}.seq_length_array", self.seq_length_array or ())
         if self.data_type not in DATA_TYPES:
             names = ", ".join(kind.name for kind in DATA_TYPES)
             raise UnsupportedDataTypeError.at(f"{where}.data_type", expected=names, got=self.data_type.name)
@@ -210,6 +216,8 @@ def rnn_set_clip(
 
     clip_nan_opt: with NOT_PROPAGATE_NAN a NaN becomes lclip.
     """
+    given = {"rnn_desc": rnn_desc, "clip_mode": clip_mode, "lclip": lclip, "rclip": rclip, "clip_nan_opt": clip_nan_opt}
+    check_types("rnn_set_clip", given, _CLIP_TYPES)
     return replace(rnn_desc, clip=clip_of(clip_mode, lclip, rclip, clip_nan_opt))
 
 
@@ -221,3 +229,39 @@ def clip_of(clip_mode: RNNClipMode, lclip: float, rclip: float, clip_nan_opt: Na
         if not isfinite(value):
             raise BadParamError.at(f"rnn_set_clip.{field}", expected="a finite number", got=value)
     return Clip(lclip, rclip, clip_nan_opt is NanPropagation.PROPAGATE_NAN)
+
+
+_NETWORK_TYPES: Mapping[str, Types] = {
+    "algo": RNNAlgo,
+    "cell_mode": RNNMode,
+    "bias_mode": RNNBiasMode,
+    "dir_mode": DirectionMode,
+    "input_mode": RNNInputMode,
+    "data_type": DataType,
+    "math_prec": DataType,
+    "math_type": MathType,
+    "input_size": int,
+    "hidden_size": int,
+    "proj_size": int,
+    "num_layers": int,
+    "dropout_desc": (Dropout, NONE),
+    "aux_flags": int,
+    "clip": (Clip, NONE),
+    "reset_after": bool,
+}
+_SEQUENCE_TYPES: Mapping[str, Types] = {
+    "data_type": DataType,
+    "layout": RNNDataLayout,
+    "max_seq_length": int,
+    "batch_size": int,
+    "vector_size": int,
+    "seq_length_array": (tuple, NONE),
+    "padding_fill": REAL,
+}
+_CLIP_TYPES: Mapping[str, Types] = {
+    "rnn_desc": RNNDescriptor,
+    "clip_mode": RNNClipMode,
+    "lclip": REAL,
+    "rclip": REAL,
+    "clip_nan_opt": NanPropagation,
+}

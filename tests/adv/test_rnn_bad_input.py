@@ -22,6 +22,7 @@ from lowdnn.backend.handle import Handle
 from lowdnn.enums import DataType
 from lowdnn.ops.tensor import packed_strides
 from lowdnn.status import (
+    AttributeTypeError,
     BadParamError,
     LowdnnError,
     MisalignedPointerError,
@@ -95,6 +96,11 @@ NEEDED = {
 Bad = tuple[Callable[[Step, Memory], Arguments], type[LowdnnError], str, str, str]
 #: By name: other arguments, the error, the field, the rule, the value.
 OF_ALL_CALLS: dict[str, Bad] = {
+    "no sequences": (lambda s, m: {"x_desc": None}, AttributeTypeError, "x_desc", "of type RNNDataDescriptor", "None"),
+    "no network": (lambda s, m: {"rnn_desc": 3}, AttributeTypeError, "rnn_desc", "of type RNNDescriptor", "3"),
+    "an array for an address": (
+        lambda s, m: {"hx": np.ones(1)}, AttributeTypeError, "hx", "an integer", "array([1.])"
+    ),
     "no h_desc": (lambda s, m: {"h_desc": None}, NullPointerError, "h_desc", "a descriptor for the states", "NULL"),
     "an odd state": (lambda s, m: {"hx": m["hx"] + 2}, MisalignedPointerError, "hx", "a multiple of 4", "0x"),
     "odd lengths": (
@@ -183,11 +189,15 @@ OF_FORWARD: dict[str, Bad] = {
         },
         NullPointerError, "dropout_desc.states", "a pointer to the states of dropout", "NULL",
     ),
+    "a number for a mode": (lambda s, m: {"fwd_mode": 1}, AttributeTypeError, "fwd_mode", "of type ForwardMode", "1"),
 }  # fmt: skip
+OF_WEIGHTS: dict[str, Bad] = {
+    "a number for a mode": (lambda s, m: {"add_grad": 0}, AttributeTypeError, "add_grad", "of type WgradMode", "0"),
+}
 BAD = {
     "rnn_forward": OF_ALL_CALLS | OF_CELLS | OF_FORWARD,
     "rnn_backward_data": OF_ALL_CALLS | OF_CELLS,
-    "rnn_backward_weights": OF_ALL_CALLS,
+    "rnn_backward_weights": OF_ALL_CALLS | OF_WEIGHTS,
 }
 
 

@@ -18,7 +18,7 @@ from lowdnn.adv import (
 )
 from lowdnn.enums import DataType, MathType, NanPropagation
 from lowdnn.ops.rnn import Clip
-from lowdnn.status import BadParamError, UnsupportedDataTypeError
+from lowdnn.status import AttributeTypeError, BadParamError, UnsupportedDataTypeError
 from tests.support.errors import raises
 from tests.support.rnn_step import LSTM
 
@@ -95,3 +95,30 @@ def test_what_sequences_check() -> None:
     for field in ("max_seq_length", "batch_size", "vector_size"):
         with raises(BadParamError, f"rnn_data_descriptor.{field}", expected="1 to 2147483647", got="0"):
             replace(PACKED, **{field: 0})
+
+
+def test_numbers_and_names_are_no_members() -> None:
+    """What compares with ``is`` would pass over them."""
+    for field in ("algo", "cell_mode", "bias_mode", "dir_mode", "input_mode", "data_type", "math_prec", "math_type"):
+        kind = type(getattr(LSTM, field)).__name__
+        for value in (int(getattr(LSTM, field)), getattr(LSTM, field).name):
+            with raises(AttributeTypeError, f"rnn_descriptor.{field}", expected=f"of type {kind}", got=repr(value)):
+                replace(LSTM, **{field: value})
+    for field in ("data_type", "layout"):
+        with raises(AttributeTypeError, f"rnn_data_descriptor.{field}", expected="a value of type", got="0"):
+            replace(PACKED, **{field: 0})
+    for number in (8.0, "8", None, True):
+        with raises(AttributeTypeError, "rnn_descriptor.hidden_size", expected="an integer", got=repr(number)):
+            replace(LSTM, hidden_size=number)
+        with raises(AttributeTypeError, "rnn_data_descriptor.seq_length_array[1]", expected="an integer", got=""):
+            replace(PACKED, seq_length_array=(4, number, 1))
+    with raises(AttributeTypeError, "rnn_data_descriptor.seq_length_array", expected="a tuple or None", got="[4, 2]"):
+        replace(PACKED, seq_length_array=[4, 2])
+    with raises(AttributeTypeError, "rnn_descriptor.dropout_desc", expected="of type Dropout or None", got="0.5"):
+        replace(LSTM, dropout_desc=0.5)
+    with raises(AttributeTypeError, "Dropout.states", expected="an integer", got="None"):
+        Dropout(0.5, None)  # type: ignore[arg-type]
+    with raises(AttributeTypeError, "rnn_set_clip.clip_mode", expected="of type RNNClipMode", got="1"):
+        rnn_set_clip(LSTM, 1, -1.0, 1.0)  # type: ignore[arg-type]
+    with raises(AttributeTypeError, "rnn_set_clip.lclip", expected="a number or an integer", got="'-1'"):
+        rnn_set_clip(LSTM, RNNClipMode.MINMAX, "-1", 1.0)  # type: ignore[arg-type]
