@@ -1,8 +1,9 @@
 """The suite of recurrent networks: a fixed list, drawn once and for all by a seed.
 
-A network has a cell, H elements of input and state, B sequences of T steps, layers and a data type. The list has every
-corner, where each of H, B, T and the layers is its least or its greatest, of all cells; the others, and the data types,
-are drawn. Each network is a case in three classes: inference, forward training, and backward (both gradients).
+A network has a cell, H elements of input and state, B sequences of T steps, layers and a data type. In a corner each of
+H, B, T and the layers is its least or its greatest. The list has every corner of every cell; the other networks and the
+data types are drawn. Each network is a case in three classes: inference, forward training, and backward (both
+gradients).
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ COUNT = 120
 
 _SEED = 1997
 _CELLS = ("tanh", "lstm", "gru")
-_HIDDEN, _BATCHES, _STEPS, _LAYERS = (256, 512, 1024, 1536, 2048), (1, 16, 64, 128), (25, 128, 512), (1, 4)
+_HIDDEN = (256, 512, 1024, 1536, 2048)
+_BATCHES = (1, 16, 64, 128)
+_STEPS = (25, 128, 512)
+_LAYERS = (1, 4)
 _SIZES = (_HIDDEN, _BATCHES, _STEPS, _LAYERS)
 _TYPES = ("fp16", "bf16")
 

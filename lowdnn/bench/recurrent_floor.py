@@ -5,8 +5,8 @@
 
 A step begins when the states of the last one are there, whoever has computed them: the hand-over is a barrier and an
 exchange at once. Its product is that of R and the states, backward that of R^T and the gradients of the gates.
-Multiprocessors hold R, as far as it fits. What each of them reads of the states meanwhile takes less time than the
-product, where the inner extent is split well.
+Multiprocessors hold R, as far as it fits. Meanwhile they read the states, which takes less time than the product where
+the inner extent is split well.
 There are T steps for each layer, one layer after the other; T + L - 1 in all where the weights of all layers fit on
 chip, since layer l + 1 may then be one step behind layer l.
 """
@@ -18,14 +18,18 @@ from lowdnn.ops.rnn import Rnn
 from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
 from lowdnn.ops.rnn_operation import RecurrentOperation
 
-#: Seconds from a store until another multiprocessor has read it, through the L2 cache or within a cluster.
-_HAND_OVER_S, _CLUSTER_HAND_OVER_S = 0.7e-6, 0.25e-6
+#: Seconds from a store until another multiprocessor has read it through the L2 cache.
+_HAND_OVER_S = 0.7e-6
+#: Seconds from a store until another multiprocessor of the cluster has read it.
+_CLUSTER_HAND_OVER_S = 0.25e-6
 #: Seconds of a cell's functions, one after the other.
 _GATES_S = 0.2e-6
-_MULTIPROCESSORS, _CLUSTER = 132, 16
+_MULTIPROCESSORS = 132
+#: Multiprocessors of the largest cluster.
+_CLUSTER = 16
 #: Bytes of weights that a multiprocessor holds in its registers and shared memory.
 _HELD_BYTES = 400 * 2**10
-#: Bytes a second from the L2 cache.
+#: Bytes a second from the L2 cache into all multiprocessors.
 _L2_BYTES_PER_S = 5.5e12
 
 
