@@ -21,6 +21,7 @@ from lowdnn.ops.base import Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.norm import compute_type_of
 from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.sdpa_centred_backward import SdpaCentredBackward
 from lowdnn.ops.sdpa_fp8_backward import LARGEST, NUMBERS, SdpaFp8Backward
 from lowdnn.ops.subgraph import InnerOperation
 from lowdnn.ops.tensor import Tensor
@@ -147,6 +148,8 @@ class _Gradient:
         """The sum of d_o * o over the elements of each query."""
         products = self._pointwise(PointwiseMode.MUL, d_o, o)
         total = self._builder.reduction(ReduceTensorOp.ADD, products, (_KEY,), compute_type=self._type)
+        for number in self._op.centre_scales if isinstance(self._op, SdpaCentredBackward) else ():
+            total = self._pointwise(PointwiseMode.MUL, total, number)
         return self._times(total, "descale_d_o", "descale_o")
 
     def _made(self, place: int, *given: Tensor) -> Tensor:

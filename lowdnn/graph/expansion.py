@@ -12,6 +12,7 @@ from math import inf
 from typing import cast
 
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp, RngDistribution
+from lowdnn.graph.attention_gradient_pattern import with_attention_gradients
 from lowdnn.graph.bit_masks import with_bit_masks
 from lowdnn.graph.expansion_writer import ExpansionWriter
 from lowdnn.graph.gathering import gathered
@@ -49,7 +50,7 @@ def expanded(operations: Iterable[HasPorts]) -> tuple[Operation, ...]:
     expansion = _Expansion(_free_uid(with_bits), written)
     for op in with_bits:
         expansion.add(op)
-    return expansion.operations
+    return with_attention_gradients(expansion.operations)
 
 
 def _free_uid(operations: Iterable[HasPorts]) -> int:

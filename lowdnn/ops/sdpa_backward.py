@@ -175,16 +175,22 @@ class SdpaBackward:
     def _score_gradients(self, inputs: Values, *, rounds: bool) -> tuple[Array, Array]:
         """(F * P, dS).  rounds: whether values that ``inner`` computes round, and sums of products as tensor cores
         do."""
-        q, k, v, o, d_o = self._operands(inputs)
+        q, k, v, _, d_o = self._operands(inputs)
         stats, scale, factors = inputs["stats"], self._scale(inputs), self._factors(inputs, rounds=rounds)
         with np.errstate(all="ignore"):
             is_seen = self._band(inputs) & (stats != -np.inf) & d_o.any(-1, keepdims=True)
             kept = 1 - _CUT_OFF if rounds else 1.0
             scores = scale * kept * (q @ _transposed(k))
             p = np.where(is_seen, np.exp(self._modified(inputs, scores, rounds=rounds) - stats), 0)
-            centred = factors * kept * (d_o @ _transposed(v)) - (d_o * o).sum(-1, keepdims=True)
+            centred = factors * kept * (d_o @ _transposed(v)) - self._centres(inputs)
             d_modified = np.where(is_seen, p * centred, 0)
             return factors * p, np.where(is_seen, self._derived(inputs, scores, d_modified, rounds=rounds), 0)
+
+    def _centres(self, inputs: Values) -> Array:
+        """D."""
+        _, _, _, o, d_o = self._operands(inputs)
+        centres: Array = (d_o * o).sum(-1, keepdims=True)
+        return centres
 
     def _products(self, inputs: Values, weights: Array, d_products: Array) -> dict[str, Array]:
         """dq, dk, dv, of weights and of the gradient of q k^T."""

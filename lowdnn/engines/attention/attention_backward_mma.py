@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-from lowdnn import dtypes
 from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.codegen.functor import Functor
@@ -179,10 +178,10 @@ class _Problem:
     def _keys(self, tile: _Tile, outputs: tuple[str, ...]) -> tuple[KernelRef, Launch]:
         has_dk, has_dv = (int(port in outputs) for port in ("dk", "dv"))
         functors = self._functors_of_keys
-        params = KeysParams(*self._macros(tile, functors), tile.split, has_dk, has_dv)
+        params = KeysParams(*self._macros(outputs[0], tile, functors), tile.split, has_dk, has_dv)
         own = self.backward.heads[outputs[0]]
         size, size_v = self.backward.size_qk, self.backward.size_v
-        kernel = self._kernel("keys", params, functors, f"_{tile.split}{'k' * has_dk}{'v' * has_dv}")
+        kernel = self._kernel("keys", outputs[0], params, functors, f"_{tile.split}{'k' * has_dk}{'v' * has_dv}")
         return kernel, self._launch(
             outputs,
             functors,
@@ -196,7 +195,8 @@ class _Problem:
     def queries(self, tiles: _Tiles) -> tuple[KernelRef, Launch]:
         """dq."""
         tile, functors = tiles.of_queries, self._functors_of_queries
-        return self._kernel("queries", QueriesParams(*self._macros(tile, functors)), functors), self._launch(
+        params = QueriesParams(*self._macros("dq", tile, functors))
+        return self._kernel("queries", "dq", params, functors), self._launch(
             ("dq",),
             functors,
             tiles=ceil_div(self.backward.queries, tile.queries),
@@ -211,7 +211,7 @@ class _Problem:
         dbias, tile, functors = self.operation.dbias, tiles.of_bias, self._functors_of_queries
         if dbias is None:
             return []
-        params = replace(QueriesParams(*self._macros(tile, functors)), OUT=dtypes.info(dbias.data_type).c_type)
+        params = QueriesParams(*self._macros("dbias", tile, functors))
         summed = [extent // kept for extent, kept in zip(self.operation.scores_dims[:2], dbias.dims[:2], strict=True)]
         tile_counts = ceil_div(self.backward.keys, tile.keys), ceil_div(self.backward.queries, tile.queries)
         kept = (0 if extent == 1 else stride for extent, stride in zip(dbias.dims, dbias.strides, strict=True))
@@ -230,7 +230,7 @@ class _Problem:
             shared_bytes=self._bias_bytes(tile),
             work=self._work((dbias,), products=self.backward.size_qk + self.backward.size_v),
         )
-        return [(self._kernel("bias", params, functors), launch)]
+        return [(self._kernel("bias", "dbias", params, functors), launch)]
 
     @cached_property
     def _functors_of_keys(self) -> Mapping[str, Functor]:
@@ -241,10 +241,13 @@ class _Problem:
     def _functors_of_queries(self) -> Mapping[str, Functor]:
         return self.backward.functors(vector_axis=3)
 
-    def _kernel(self, role: str, params: QueriesParams, functors: Mapping[str, Functor], suffix: str = "") -> KernelRef:
+    def _kernel(
+        self, role: str, port: str, params: QueriesParams, functors: Mapping[str, Functor], suffix: str = ""
+    ) -> KernelRef:
+        """port: of the gradient that it stores."""
         shape = f"{params.TILE_Q}x{params.TILE_KV}x{params.PARTS}_d{params.HEAD_QK}v{params.HEAD_V}{suffix}"
         text = "\n".join(functor.text for functor in functors.values())
-        types = self.backward.types_name
+        types = self.backward.types_name("dq" if role == "bias" else port)
         if role == "bias":
             types = f"{types}_{params.OUT}"
         digest = f"_{hashlib.sha256(text.encode()).hexdigest()[:10]}" if text else ""
@@ -309,14 +312,15 @@ class _Problem:
         return () if inner is None else tuple(tensor for tensor in inner.operands if not tensor.is_scalar_value)
 
     def _macros(
-        self, tile: _Tile, functors: Mapping[str, Functor]
+        self, port: str, tile: _Tile, functors: Mapping[str, Functor]
     ) -> tuple[str, str, int, int, int, int, int, int, int, int, int, int, str, str]:
-        """The fields of ``QueriesParams``."""
+        """The fields of ``QueriesParams`` of a kernel that stores the gradient ``port``."""
         scores, gradient, factors = (int(name in functors) for name in ("Scores", "Gradient", "Factors"))
         sizes = self._padded_sizes(tile)
         switches = (scores, gradient, factors, int(bool(self.backward.ragged)), int(self.backward.fp8 is not None))
         return (
-            *self.backward.c_types,
+            self.backward.c_type,
+            self.backward.c_type_of(port),
             tile.queries,
             tile.keys,
             tile.parts,

@@ -6,7 +6,7 @@
 // columns of a row and of the 8th one after it.
 // Launch: TILE_Q / 2 threads for each 8 columns of q that there are sums of; a block for each tile of queries, then
 // enough for each tile of keys that has splits, first for dk.
-// Macros: OUT TILE_Q HEAD_QK TILE_KV HEAD_V IS_FP8 IS_SPLIT.
+// Macros: OUT KEY_OUT (of dq, of dk and dv) TILE_Q HEAD_QK TILE_KV HEAD_V IS_FP8 IS_SPLIT.
 
 #include "attention_backward_scaling.cuh"
 #include "attention_key_order.cuh"
@@ -18,14 +18,14 @@ typedef QuerySumsOf<TILE_Q, HEAD_QK> QuerySums;
 template <class Sums> constexpr int threads_of() { return Sums::NUMBERS / 16; }
 constexpr int THREADS = threads_of<QuerySums>();
 
-struct Gradient {
-  Heads<OUT> to;
+template <class Out> struct Gradient {
+  Heads<Out> to;
   const f32* sums;  // (split, tile)
   Divider heads;    // of a batch
 };
 
 struct QueryParams {
-  Gradient dq;
+  Gradient<OUT> dq;
   Divider query_tiles;  // of a head
   const u32* turns;     // (batch, head, tile of queries): 0 where nothing was stored
   Backward problem;
@@ -33,7 +33,7 @@ struct QueryParams {
 
 // Parameters for tiles of keys with splits.
 template <bool IS_THERE> struct KeyParams {
-  Gradient dk, dv;
+  Gradient<KEY_OUT> dk, dv;
   KeyOrder keys;
   u32 all_query_tiles;
 };
@@ -44,8 +44,8 @@ struct Params : QueryParams, KeyParams<IS_SPLIT> {};
 
 // A thread's share of `tile`, of ROWS rows: sums of `count` splits, those of the first one at place `index`, `apart`
 // numbers from one to the next.
-template <int ROWS, class Sums>
-__device__ __forceinline__ void store_sums(const Backward& problem, const Gradient& gradient, Result result,
+template <int ROWS, class Sums, class Out>
+__device__ __forceinline__ void store_sums(const Backward& problem, const Gradient<Out>& gradient, Result result,
                                            u32 index, TileIndex tile, u32 thread, i32 count, i64 apart, i32 rows,
                                            i32 size) {
   constexpr u32 GROUPS = Sums::COLUMN_PARTS * Sums::BLOCKS;
@@ -70,17 +70,17 @@ __device__ __forceinline__ void store_sums(const Backward& problem, const Gradie
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const i32 own_row = i32(tile.column) * ROWS + row + half * 8;
-    OUT results[8];
+    Out results[8];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) results[i] = convert<OUT>(sums[0][i / 2][half * 2 + i % 2] * factor);
+    for (int i = 0; i < 8; ++i) results[i] = convert<Out>(sums[0][i / 2][half * 2 + i % 2] * factor);
     if (own_row < rows && group * 8 < size) store<8>(gradient.to.at(batch, head, own_row) + group * 8, results);
   }
 }
 
 // Stores a thread's share of dk or dv, which `gradient` is, of a tile of keys.
 template <class Sums, class Params>
-__device__ __forceinline__ void store_key_sums(const Params& p, const Gradient& gradient, Result result, u32 split_tile,
-                                               u32 thread, i32 size) {
+__device__ __forceinline__ void store_key_sums(const Params& p, const Gradient<KEY_OUT>& gradient, Result result,
+                                               u32 split_tile, u32 thread, i32 size) {
   if (thread >= threads_of<Sums>()) return;
   const i64 apart = i64(p.keys.split_tiles()) * Sums::NUMBERS;
   store_sums<TILE_KV, Sums>(p.problem, gradient, result, split_tile, p.keys.tile(p.keys.whole_tiles + split_tile),

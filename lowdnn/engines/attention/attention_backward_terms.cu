@@ -3,14 +3,16 @@
 //     exponent = stats * log2(e)        centre = sum over the elements of a head of d_o * o
 //
 // and infinity and 0 where stats is minus infinity, the query lies past its batch's length, does not exist or has no
-// d_o in packed sequences. What else these lack is 0. Of fp8 both with the scales that Term has.
+// d_o in packed sequences. What else these lack is 0. Of fp8 both with the scales that Term has; otherwise the centre
+// may be multiplied by numbers.
 //
 // Team of LANES lanes: one query; each lane has every LANES-th piece of 8 elements of its rows.
 // Memory: o and d_o with elements of a head contiguous, rows at multiples of 16 bytes; terms (batch, head, row), the
 // first rows of a head for its queries. Words that the kernels after this one count with become 0.
 // Launch: WARPS warps, enough blocks for a team for each row of terms; there are at most as many words.
 // Macros: TYPE, GRADIENT_TYPE (of o, d_o: f16, bf16; with IS_FP8 e4m3, e5m2, which are descaled), LANES (a power of two
-// up to 32), WARPS, HAS_RAGGED, IS_GROUPED (terms as GroupedTermTile has them, of whole groups for each head).
+// up to 32), WARPS, HAS_RAGGED, IS_GROUPED (terms as GroupedTermTile has them, of whole groups for each head),
+// CENTRE_SCALES (how many numbers centres are multiplied by).
 
 #include "attention_backward.cuh"
 #include "attention_backward_rows.cuh"
@@ -29,6 +31,9 @@ struct Params {
 #if IS_FP8
   Fp8Numbers fp8;
   Factor scale;
+#endif
+#if CENTRE_SCALES
+  Factor centre_scales[CENTRE_SCALES];
 #endif
 };
 
@@ -69,6 +74,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL_NAME(const __grid_c
   centre *= p.fp8.centre(p.scale);
 #else
   const f32 shift = 0;
+#endif
+#if CENTRE_SCALES
+#pragma unroll
+  for (int i = 0; i < CENTRE_SCALES; ++i) centre *= p.centre_scales[i].value();
 #endif
   const Term term = has_weights ? Term{stats * LOG2_E - shift, centre} : Term{INFINITE, 0};
   if constexpr (IS_GROUPED) {

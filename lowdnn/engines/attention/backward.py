@@ -47,6 +47,7 @@ from lowdnn.ops.pointwise import PointwiseOperation
 from lowdnn.ops.ragged import RaggedMove
 from lowdnn.ops.rng import RngOperation
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.sdpa_centred_backward import SdpaCentredBackward
 from lowdnn.ops.sdpa_fp8_backward import SdpaFp8Backward
 from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor
@@ -89,6 +90,7 @@ class TermsParams:
     WARPS: int
     HAS_RAGGED: int
     IS_GROUPED: int
+    CENTRE_SCALES: int
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,11 @@ class AttentionBackward:
         if not isinstance(self.operation, SdpaFp8Backward):
             return None
         return Fp8Operands(self.operation, self.heads, self._terms_bytes)
+
+    @property
+    def centre_scales(self) -> tuple[Tensor, ...]:
+        """What the sums of d_o * o are multiplied by."""
+        return self.operation.centre_scales if isinstance(self.operation, SdpaCentredBackward) else ()
 
     @property
     def operands(self) -> Mapping[str, Heads]:
@@ -252,9 +259,13 @@ class AttentionBackward:
         return self.operation.q.data_type if self.fp8 is None else DataType.HALF
 
     @property
-    def c_types(self) -> tuple[str, str]:
-        """The types of the operands and of the gradients, in the kernels."""
-        return dtypes.info(self.data_type).c_type, dtypes.info(self.operation.dq.data_type).c_type
+    def c_type(self) -> str:
+        """The type of the operands, in the kernels."""
+        return dtypes.info(self.data_type).c_type
+
+    def c_type_of(self, port: str) -> str:
+        """The type of a gradient, in the kernels."""
+        return dtypes.info(getattr(self.operation, port).data_type).c_type
 
     @property
     def rounded_types(self) -> tuple[str, str]:
@@ -262,11 +273,10 @@ class AttentionBackward:
         weight, gradient = (dtypes.info(tensor.data_type).c_type for tensor in (self.operation.q, self.operation.d_o))
         return weight, gradient
 
-    @property
-    def types_name(self) -> str:
-        """The types of operands and results, in the names of kernels."""
+    def types_name(self, port: str) -> str:
+        """The types of operands and of a gradient, in the names of kernels."""
         of_fp8 = () if self.fp8 is None else (self.operation.d_o,)
-        return _types_name(self.operation.q, *of_fp8, self.operation.dq)
+        return _types_name(self.operation.q, *of_fp8, getattr(self.operation, port))
 
     @property
     def rows_name(self) -> str:
@@ -286,7 +296,7 @@ class AttentionBackward:
         lanes = min(WARP_SIZE, ceil_power(ceil_div(self.size_v, _PIECE)))
         kernel = KernelRef(
             name=f"attention_backward_terms_{_types_name(operation.o, operation.d_o)}_{lanes}{self.rows_name}"
-            f"{'_grouped' * self.has_groups}_sm80",
+            f"{'_grouped' * self.has_groups}{f'_centre{len(self.centre_scales)}' * bool(self.centre_scales)}_sm80",
             source="attention/attention_backward_terms.cu",
             target=BASE_TARGET,
             parameters=macros(
@@ -298,6 +308,7 @@ class AttentionBackward:
                     _TERMS_WARPS,
                     int(bool(self.ragged)),
                     int(self.has_groups),
+                    len(self.centre_scales),
                 )
             ),
         )
@@ -316,6 +327,7 @@ class AttentionBackward:
                 Struct(divider(max(1, self.term_rows))),
                 Struct(divider(max(1, heads))),
                 *(() if self.fp8 is None else (self.fp8.numbers, self._scale)),
+                *map(_factor, self.centre_scales),
             )
         )
         moved = bytes_of((operation.o, operation.d_o, operation.stats)) + count * TERM_BYTES
@@ -342,17 +354,7 @@ class AttentionBackward:
 
     @property
     def _scale(self) -> Struct:
-        """The kernels' ``Factor``."""
-        scale = self.operation.scale
-        pointer: Argument = _NULL
-        given: Argument = Scalar(ScalarType.F32, 1.0)
-        if scale is not None and scale.constant_value is not None:
-            given = Scalar(ScalarType.F32, dtypes.rounded(np.asarray(scale.constant_value), scale.data_type).item())
-        elif scale is not None and scale.is_by_value:
-            given = TensorValue(scale.uid, ScalarType.F32)
-        elif scale is not None:
-            pointer = TensorPointer(scale.uid)
-        return Struct((pointer, given))
+        return _factor(self.operation.scale)
 
     def flops(self, products: int) -> int:
         """Operations of ``products`` multiplications for each pair that sees each other, whatever the lengths are."""
@@ -386,6 +388,19 @@ def _dag(inner: Subgraph, given: Tensor, made: Tensor, dims: tuple[int, ...]) ->
     return dag_of(dims, pointwise, anchor=given, result=made, randoms=randoms)
 
 
+def _factor(number: Tensor | None) -> Struct:
+    """The kernels' ``Factor``; 1 without a number."""
+    pointer: Argument = _NULL
+    given: Argument = Scalar(ScalarType.F32, 1.0)
+    if number is not None and number.constant_value is not None:
+        given = Scalar(ScalarType.F32, dtypes.rounded(np.asarray(number.constant_value), number.data_type).item())
+    elif number is not None and number.is_by_value:
+        given = TensorValue(number.uid, ScalarType.F32)
+    elif number is not None:
+        pointer = TensorPointer(number.uid)
+    return Struct((pointer, given))
+
+
 def _lengths(tensor: Tensor | None) -> Struct:
     """The kernels' ``Lengths``."""
     if tensor is None:
@@ -405,9 +420,9 @@ def _refuse_types(operation: SdpaBackward) -> str:
             return f"{port}.data_type: expected {_either(types)}, the same for {whose}, got {data_type.name}"
     for port in ("dq", "dk", "dv", "dbias"):
         tensor = outputs_of(operation).get(port, operation.dq)
-        is_same = tensor.data_type is operation.dq.data_type or port == "dbias"
+        is_same = tensor.data_type is operation.dk.data_type or port != "dv"
         if tensor.data_type not in output_types or not is_same:
-            expected = f"{_either(output_types)}, the same for dq, dk and dv"
+            expected = f"{_either(output_types)}, the same for dk and dv"
             return f"{port}.data_type: expected {expected}, got {tensor.data_type.name}"
     scale = operation.scale
     if scale is not None and not scale.is_scalar_value and scale.data_type is not DataType.FLOAT:
@@ -423,7 +438,7 @@ def _either(types: tuple[DataType, ...]) -> str:
 def _refuse_shape(operation: SdpaBackward) -> str:
     """Why the kernels cannot count it, or an empty string."""
     for port, tensor in (inputs_of(operation) | outputs_of(operation)).items():
-        is_number = tensor.is_scalar_value and port != "scale" and not port.startswith("inner")
+        is_number = tensor.is_scalar_value and port != "scale" and not port.startswith(("inner", "centre_scales"))
         if is_number or tensor.is_virtual:
             return f"{port}: expected a tensor in device memory, got {tensor.label}"
     batch, heads, queries, size = operation.q.dims

@@ -22,6 +22,7 @@ class SumsParams:
     """Macros of ``attention_backward_sums.cu``."""
 
     OUT: str
+    KEY_OUT: str
     TILE_Q: int
     HEAD_QK: int
     TILE_KV: int
@@ -68,7 +69,7 @@ class BackwardLaunches:
         params = self._params(output_stages)
         order = "ordered" if self.is_in_order else "unordered"
         kernel = KernelRef(
-            name=f"attention_backward_{backward.types_name}_{params.TILE_Q}x{params.TILE_KV}"
+            name=f"attention_backward_{backward.types_name('dk')}_{params.TILE_Q}x{params.TILE_KV}"
             f"_d{params.HEAD_QK}v{params.HEAD_V}_{order}{'_split' * params.IS_SPLIT}_sm90a",
             source=f"attention/attention_backward_{self.problem.kind.source}.cu",
             target=WGMMA_TARGET,
@@ -108,7 +109,8 @@ class BackwardLaunches:
         """The kernel that rounds the sums of dq, where keys are split those of dk and dv, too."""
         backward, operation, kind = self.problem.backward, self.problem.backward.operation, self.problem.kind
         params = SumsParams(
-            backward.c_types[1],
+            backward.c_type_of("dq"),
+            backward.c_type_of("dk"),
             TILE_Q=kind.queries,
             HEAD_QK=self.problem.head_qk,
             TILE_KV=kind.keys,
@@ -116,8 +118,9 @@ class BackwardLaunches:
             IS_FP8=int(backward.fp8 is not None),
             IS_SPLIT=int(self.problem.is_split),
         )
+        types = dict.fromkeys((params.OUT, params.KEY_OUT) if params.IS_SPLIT else (params.OUT,))
         kernel = KernelRef(
-            name=f"attention_backward_sums_{'fp8_' * params.IS_FP8}{params.OUT}_{params.TILE_Q}"
+            name=f"attention_backward_sums_{'fp8_' * params.IS_FP8}{'_'.join(types)}_{params.TILE_Q}"
             f"_d{params.HEAD_QK}v{params.HEAD_V}{'_split' * params.IS_SPLIT}_sm90a",
             source="attention/attention_backward_sums.cu",
             target=WGMMA_TARGET,
@@ -166,7 +169,8 @@ class BackwardLaunches:
 
     def _params(self, output_stages: int) -> Params:
         return Params(
-            *self.problem.backward.c_types,
+            self.problem.backward.c_type,
+            self.problem.backward.c_type_of("dk"),
             TILE_Q=self.problem.kind.queries,
             TILE_KV=self.problem.kind.keys,
             HEAD_QK=self.problem.head_qk,

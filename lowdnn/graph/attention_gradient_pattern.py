@@ -1,0 +1,491 @@
+"""The gradients of attention in a graph that writes them as products, pointwise operations and sums:
+
+    s = scale * q k^T    p = exp(modified(s) - stats)    d = numbers * sum of d_o * o    dp = factors * (d_o v^T)
+    ds = derivative(numbers * p * (dp - d))    dv = (weights * p)^T d_o    dk = (scale * ds)^T q    dq = (scale * ds) k
+
+and dbias = sum of ds over batches or heads; operands of products in FLOAT or the type of q, all else in FLOAT. With
+lengths of sequences the products have zeros behind them (``product_operands``), and what masks scores beside is left
+out. An ``SdpaBackward`` takes the place of the operations that make the gradients. Whatever else is stored of the
+graph, their intermediates included, is made as before, beside it.
+
+Rows without any key, whose stats are minus infinity, have weights 0, and so have rows behind the lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.graph.expansion_writer import ExpansionWriter
+from lowdnn.graph.graph import OperationGraph
+from lowdnn.graph.inner_writer import InnerWriter
+from lowdnn.graph.product_operands import (
+    EXCHANGED,
+    Operand,
+    is_plain,
+    is_sum,
+    length_cut,
+    lengths_seen,
+    operand_of,
+    result_of,
+)
+from lowdnn.graph.reduction_pattern import ancestors
+from lowdnn.graph.uids import free_uid
+from lowdnn.ops.base import Operation, inputs_of, outputs_of, with_tensors
+from lowdnn.ops.matmul import MatmulOperation
+from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.sdpa_centred_backward import MAX_SCALES, SdpaCentredBackward
+from lowdnn.ops.subgraph import Subgraph
+from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.transpose import Transpose
+
+_QUERY, _KEY = 2, 3
+_FLOAT = DataType.FLOAT
+#: Products of one attention.
+_PRODUCTS = 5
+
+
+def with_attention_gradients(operations: Sequence[Operation]) -> tuple[Operation, ...]:
+    """``operations`` with one ``SdpaBackward`` for each attention whose gradients they make."""
+    found = tuple(operations)
+    if sum(isinstance(op, MatmulOperation) for op in found) < _PRODUCTS:
+        return found
+    graph = OperationGraph(found)
+    for op in graph.operations:
+        if isinstance(op, PointwiseOperation) and is_plain(op, PointwiseMode.EXP) and op.output.rank == 4:
+            core = _core_of(graph, op)
+            whole = None if core is None else _Gradients(graph, core).whole()
+            if whole is not None:
+                return with_attention_gradients(_replaced(graph, whole))
+    return found
+
+
+def _replaced(graph: OperationGraph, made: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """The graph's operations with ``made`` in the place of those that have the same outputs, and what all need."""
+    written = {tensor.uid for op in made for tensor in outputs_of(op).values()}
+    others = (op for op in graph.operations if written.isdisjoint(t.uid for t in outputs_of(op).values()))
+    operations = (*others, *made)
+    producers = {t.uid: op for op in operations for t in outputs_of(op).values()}
+    waiting = [op for op in operations if any(not t.is_virtual for t in outputs_of(op).values())]
+    needed: set[int] = set()
+    while waiting:
+        op = waiting.pop()
+        if id(op) not in needed:
+            needed.add(id(op))
+            waiting += [producers[t.uid] for t in inputs_of(op).values() if t.uid in producers]
+    return _with_relabelled(tuple(op for op in operations if id(op) in needed), made)
+
+
+def _with_relabelled(operations: tuple[Operation, ...], made: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """``operations``, where ``made`` read inputs that are transposed for them alone as they lie in memory."""
+    *transposes, whole = made
+    written = {tensor.uid for op in operations for tensor in outputs_of(op).values()}
+    relabelled: dict[int, Tensor] = {}
+    for op in transposes:
+        assert isinstance(op, Transpose)
+        readers = sum(any(t.uid == op.x.uid for t in inputs_of(other).values()) for other in operations)
+        if op.x.uid not in written and readers == 1:
+            dims, strides = (tuple(values[axis] for axis in EXCHANGED) for values in (op.x.dims, op.x.strides))
+            relabelled[op.y.uid] = replace(op.x, dims=dims, strides=strides)
+    kept = (op for op in operations if not (isinstance(op, Transpose) and op.y.uid in relabelled))
+    return tuple(with_tensors(op, relabelled) if op is whole else op for op in kept)
+
+
+@dataclass(frozen=True)
+class _Core:
+    """The operations of one attention around its weights.
+
+    first, second: the products q k^T and d_o v^T.  difference: scores - stats.  masks: behind it, the last one first.
+    weights: their exponential.  centred: dp - d.  d_scores: weights times that.  total: the sum of d_o * o.
+    """
+
+    first: MatmulOperation
+    difference: PointwiseOperation
+    masks: tuple[PointwiseOperation, ...]
+    weights: PointwiseOperation
+    second: MatmulOperation
+    total: Tensor
+    centred: PointwiseOperation
+    d_scores: PointwiseOperation
+
+
+def _core_of(graph: OperationGraph, weights: PointwiseOperation) -> _Core | None:
+    masks: list[PointwiseOperation] = []
+    step = graph.producer(weights.operands["x"])
+    while isinstance(step, PointwiseOperation) and is_plain(step, PointwiseMode.BINARY_SELECT):
+        masks.append(step)
+        step = graph.producer(step.operands["x"])
+    if not isinstance(step, PointwiseOperation) or not is_plain(step, PointwiseMode.SUB):
+        return None
+    stats, dims = step.operands["b"], weights.output.dims
+    if stats.dims != (*dims[:3], 1) or step.output.dims != dims or stats.is_scalar_value:
+        return None
+    first = _product_before(graph, step)
+    for d_scores in graph.consumers(weights.output):
+        centred = _other_maker(graph, d_scores, weights.output)
+        second = None if centred is None else _product_before(graph, centred)
+        sums = () if centred is None else _sums_before(graph, centred.operands["b"])
+        if first and second and centred and len(sums) == 1 and isinstance(d_scores, PointwiseOperation):
+            return _Core(first, step, tuple(masks), weights, second, sums[0], centred, d_scores)
+    return None
+
+
+def _product_before(graph: OperationGraph, operation: Operation) -> MatmulOperation | None:
+    """The one product with the dims of its result that ``operation`` depends on by x."""
+    x = inputs_of(operation)["x"]
+    maker = graph.producer(x)
+    if maker is None:
+        return None
+    before = {id(maker), *ancestors(graph, maker)}
+    products = [op for op in graph.operations if id(op) in before and isinstance(op, MatmulOperation)]
+    return products[0] if len(products) == 1 and products[0].c.dims == x.dims else None
+
+
+def _other_maker(graph: OperationGraph, product: Operation, weights: Tensor) -> PointwiseOperation | None:
+    """What makes the other factor of ``product``, a difference."""
+    if not isinstance(product, PointwiseOperation) or not is_plain(product, PointwiseMode.MUL):
+        return None
+    others = [tensor for tensor in product.operands.values() if tensor.uid != weights.uid]
+    maker = graph.producer(others[0]) if len(others) == 1 else None
+    return maker if isinstance(maker, PointwiseOperation) and is_plain(maker, PointwiseMode.SUB) else None
+
+
+def _sums_before(graph: OperationGraph, centres: Tensor) -> tuple[Tensor, ...]:
+    maker = graph.producer(centres)
+    before = set() if maker is None else {id(maker), *ancestors(graph, maker)}
+    return tuple(op.y for op in graph.operations if id(op) in before and is_sum(op) and op.axes == (_KEY,))
+
+
+def _dependent(graph: OperationGraph, operation: Operation) -> frozenset[int]:
+    """The uids of the operation's results and of all whose values depend on theirs; indices do not."""
+    found = {tensor.uid for tensor in outputs_of(operation).values()}
+    for op in graph.operations:
+        is_index = isinstance(op, PointwiseOperation) and op.mode is PointwiseMode.GEN_INDEX
+        if not is_index and any(tensor.uid in found for tensor in inputs_of(op).values()):
+            found.update(tensor.uid for tensor in outputs_of(op).values())
+    return frozenset(found)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product and its operands."""
+
+    operation: MatmulOperation
+    a: Operand
+    b: Operand
+
+    @staticmethod
+    def of(graph: OperationGraph, operation: MatmulOperation) -> _Product:
+        return _Product(operation, operand_of(graph, operation.a), operand_of(graph, operation.b))
+
+    def reads(self, a: Tensor | None, b: Tensor | None) -> bool:
+        """Whether its operands have zeros behind these lengths where the sums run, and nowhere else."""
+        return all(
+            {axis: length.uid for axis, length in operand.lengths.items()} == ({} if own is None else {at: own.uid})
+            for operand, own, at in ((self.a, a, _KEY), (self.b, b, _QUERY))
+        )
+
+    def is_exact(self, own: DataType) -> bool:
+        """Whether it is in FLOAT, of operands in FLOAT or ``own`` alone."""
+        types = {self.a.base.data_type, self.b.base.data_type, *self.a.types, *self.b.types}
+        return self.operation.matmul.compute_type is _FLOAT and types <= {_FLOAT, own}
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """The products of the gradients, and the lengths of queries and keys behind which they have zeros."""
+
+    dv: _Product
+    dk: _Product
+    dq: _Product
+
+    @property
+    def queries(self) -> Tensor | None:
+        return self.dv.a.lengths.get(_KEY)
+
+    @property
+    def keys(self) -> Tensor | None:
+        return self.dq.a.lengths.get(_KEY)
+
+    @property
+    def lengths(self) -> dict[int, Tensor]:
+        """By axis of the scores."""
+        given = ((_QUERY, self.queries), (_KEY, self.keys))
+        return {axis: length for axis, length in given if length is not None}
+
+
+@dataclass(frozen=True)
+class _Factors:
+    """What is multiplied on the way of the gradients.
+
+    weights: factors of the weights before their product with d_o.  centres: numbers that d is multiplied by where dp
+    has all factors of the weights.  d_scores: weights * (dp - d) with all of them.
+    """
+
+    weights: tuple[Tensor, ...]
+    centres: tuple[Tensor, ...]
+    d_scores: Tensor
+
+
+class _Gradients:
+    """Finds what is around ``core``."""
+
+    def __init__(self, graph: OperationGraph, core: _Core) -> None:
+        self._graph = graph
+        self._core = core
+        self._builder = ExpansionWriter(free_uid(graph.tensors))
+        self._first, self._second = (_Product.of(graph, product) for product in (core.first, core.second))
+
+    def whole(self) -> tuple[Operation, ...] | None:
+        """The gradients as one operation, behind what makes its operands; None where they are something else."""
+        ends = self._ends()
+        if ends is None or not self._fits(ends):
+            return None
+        factors, results, o = self._factors(ends), self._results(ends), self._output(ends)
+        if factors is None or results is None or o is None:
+            return None
+        scale, scores, ds = self._scaling(ends)
+        dbias, inner = self._dbias(ds), self._inner(ends, factors, scores, ds)
+        if inner is None or (dbias is not None and not self._is_nothing_behind(ends.lengths)):
+            return None
+        q, k, v = (self._upright(x) for x in (self._first.a, self._first.b.exchanged, self._second.b.exchanged))
+        ports = (q, k, v, o, ends.dv.b.base, self._core.difference.operands["b"], *results, scale)
+        is_deterministic = results[0].data_type is q.data_type  # otherwise sums come as they are there
+        made = inner if inner.operations else None
+        more = (ends.queries, ends.keys, dbias, made, None, None, False, is_deterministic)
+        if factors.centres:
+            whole: SdpaBackward = SdpaCentredBackward(*ports, *more, centre_scales=factors.centres)
+        else:
+            whole = SdpaBackward(*ports, *more)
+        return (*self._builder.operations, whole)
+
+    def _scaling(self, ends: _Ends) -> tuple[Tensor | None, Tensor, Tensor]:
+        """(scale, scores, ds): a number that both the first product and ds are multiplied by, and what it makes of the
+        one; without such a number the product itself."""
+        product, ds = self._core.first.c, ends.dk.a.base
+        last = self._graph.producer(ds)
+        uncut = product
+        while cuts := [op for op in self._graph.consumers(uncut) if self._is_cut(op, ends.lengths)]:
+            uncut = next(iter(outputs_of(cuts[0]).values()))
+        for op in self._graph.consumers(uncut):
+            number = self._number_beside(op, uncut)
+            if number is None or last is None or not _multiplies(last, number):
+                continue
+            (unscaled,) = (tensor for tensor in inputs_of(last).values() if tensor.uid != number.uid)
+            if unscaled.data_type is _FLOAT:
+                return number, next(iter(outputs_of(op).values())), unscaled
+        return None, product, ds
+
+    def _is_cut(self, operation: Operation, lengths: Mapping[int, Tensor]) -> bool:
+        """Whether it puts zeros behind ``lengths`` alone."""
+        cut = length_cut(self._graph, operation)
+        length = None if cut is None else lengths.get(cut.axis)
+        return cut is not None and length is not None and length.uid == cut.length.uid
+
+    def _number_beside(self, operation: Operation, x: Tensor) -> Tensor | None:
+        """The number from outside that ``operation`` multiplies ``x`` by."""
+        if not isinstance(operation, PointwiseOperation) or not is_plain(operation, PointwiseMode.MUL):
+            return None
+        others = [tensor for tensor in operation.operands.values() if tensor.uid != x.uid]
+        return others[0] if len(others) == 1 and self._is_number(others[0]) else None
+
+    def _is_number(self, tensor: Tensor) -> bool:
+        return tensor.element_count == 1 and self._graph.producer(tensor) is None and tensor.data_type is _FLOAT
+
+    def _ends(self) -> _Ends | None:
+        """The products of the gradients, where each is there once."""
+        of_weights, of_d_scores = (_dependent(self._graph, op) for op in (self._core.weights, self._core.d_scores))
+        found: dict[tuple[bool, bool], list[_Product]] = {}
+        for op in self._graph.operations:
+            if isinstance(op, MatmulOperation) and op.a.uid in of_weights:
+                product = _Product.of(self._graph, op)
+                kind = product.a.base.uid in of_d_scores, product.a.is_transposed
+                found.setdefault(kind, []).append(product)
+        dv, dk, dq = (found.get(kind, []) for kind in ((False, True), (True, True), (True, False)))
+        return _Ends(dv[0], dk[0], dq[0]) if len(dv) == len(dk) == len(dq) == 1 else None
+
+    def _fits(self, ends: _Ends) -> bool:
+        """Whether the products are of the same operands, in types that change nothing, with the same lengths."""
+        first, second, dv, dk, dq = self._first, self._second, ends.dv, ends.dk, ends.dq
+        queries, keys = ends.queries, ends.keys
+        of_same = (
+            dk.b.is_view_of(first.a) and dv.b.is_view_of(second.a) and dq.b.is_view_of(first.b.exchanged)
+        ) and dk.a.base.uid == dq.a.base.uid
+        of_lengths = all(
+            product.reads(a, b)
+            for product, a, b in (
+                (first, None, None),
+                (second, None, None),
+                (dv, queries, queries),
+                (dk, queries, queries),
+                (dq, keys, keys),
+            )
+        )
+        batch, heads, rows, columns = self._core.weights.output.dims
+        have_lengths = all(length.dims[0] == batch and not length.is_scalar_value for length in ends.lengths.values())
+        exact = all(product.is_exact(first.a.base.data_type) for product in (first, second, dv, dk, dq))
+        core = self._core
+        floats = (core.first.c, core.second.c, core.total, *(t for op in self._steps for t in _ends_of(op)))
+        return (
+            of_same and of_lengths and have_lengths and exact and not dv.b.is_transposed
+            and all(tensor.data_type is _FLOAT for tensor in floats)
+            and first.operation.a.dims[:3] == second.operation.a.dims[:3] == (batch, heads, rows)
+            and first.operation.b.dims[0] == second.operation.b.dims[0] == batch
+            and first.operation.b.dims[3] == second.operation.b.dims[3] == columns
+        )  # fmt: skip
+
+    @property
+    def _steps(self) -> tuple[PointwiseOperation, ...]:
+        core = self._core
+        return (core.difference, *core.masks, core.weights, core.centred, core.d_scores)
+
+    def _factors(self, ends: _Ends) -> _Factors | None:
+        core = self._core
+        of_weights, of_products, of_centres = (
+            self._between(product, origin, ends.lengths)
+            for product, origin in (
+                (ends.dv.a.base, core.weights.output),
+                (core.centred.operands["x"], core.second.c),
+                (core.centred.operands["b"], core.total),
+            )
+        )
+        if of_weights is None or of_products is None or of_centres is None:
+            return None
+        left = list(of_weights)
+        for factor in of_products:
+            if factor.uid not in (tensor.uid for tensor in left):
+                return None
+            left.remove(next(tensor for tensor in left if tensor.uid == factor.uid))
+        d_scores = core.d_scores.output
+        for factor in left:
+            readers = (op for op in self._graph.consumers(d_scores) if _multiplies(op, factor))
+            product = next(readers, None)
+            if product is None:
+                return None
+            d_scores = next(iter(outputs_of(product).values()))
+        numbers = (*left, *of_centres)
+        centres = tuple(number for number in numbers if number.constant_value != 1)
+        is_right = all(map(self._is_number, numbers)) and len(centres) <= MAX_SCALES and d_scores.data_type is _FLOAT
+        return _Factors(of_weights, centres, d_scores) if is_right else None
+
+    def _between(self, product: Tensor, origin: Tensor, lengths: Mapping[int, Tensor]) -> tuple[Tensor, ...] | None:
+        """What ``origin`` is multiplied by to give ``product``; None where something else happens to it before
+        ``lengths``."""
+        maker = self._graph.producer(origin)
+        dependent = frozenset() if maker is None else _dependent(self._graph, maker)
+        factors: list[Tensor] = []
+        while product.uid != origin.uid:
+            step = self._graph.producer(product)
+            if not isinstance(step, PointwiseOperation) or (factors and product.data_type is not _FLOAT):
+                return None
+            if self._is_cut(step, lengths):
+                product = step.operands["x"]
+                continue
+            on_way = [tensor for tensor in step.operands.values() if tensor.uid in dependent]
+            others = [tensor for tensor in step.operands.values() if tensor.uid not in dependent]
+            if not is_plain(step, PointwiseMode.MUL) or len(on_way) != 1 or len(others) != 1:
+                return None
+            factors.append(others[0])
+            product = on_way[0]
+        return tuple(reversed(factors))
+
+    def _output(self, ends: _Ends) -> Tensor | None:
+        """o, whose products with d_o are summed."""
+        total = self._graph.producer(self._core.total)
+        products = None if total is None else self._graph.producer(inputs_of(total)["x"])
+        d_o = ends.dv.b.base
+        if not isinstance(products, PointwiseOperation) or not is_plain(products, PointwiseMode.MUL):
+            return None
+        operands = [operand_of(self._graph, tensor) for tensor in products.operands.values()]
+        others = [operand for operand in operands if not operand.is_view_of(Operand(d_o))]
+        types = {products.output.data_type, *(kind for operand in operands for kind in operand.types)}
+        if len(others) != 1 or others[0].is_transposed or others[0].base.dims != d_o.dims or types - {_FLOAT}:
+            return None
+        return None if any(operand.lengths for operand in operands) else others[0].base
+
+    def _results(self, ends: _Ends) -> tuple[Tensor, Tensor, Tensor] | None:
+        """dq, dk, dv."""
+        q, k, v = self._first.operation.a, self._first.operation.b, self._second.operation.b
+        dq = result_of(self._graph, ends.dq.operation.c, ends.queries, q.dims[1])
+        dk = result_of(self._graph, ends.dk.operation.c, ends.keys, k.dims[1])
+        dv = result_of(self._graph, ends.dv.operation.c, ends.keys, v.dims[1])
+        return None if dq is None or dk is None or dv is None else (dq, dk, dv)
+
+    def _dbias(self, ds: Tensor) -> Tensor | None:
+        """A sum of ``ds`` over some of batches and heads, where there is one."""
+        sums = (op for op in self._graph.consumers(ds) if is_sum(op) and set(op.axes) <= {0, 1})
+        return next((op.y for op in sums), None)
+
+    def _is_nothing_behind(self, lengths: Mapping[int, Tensor]) -> bool:
+        """Whether masks put minus infinity in the place of all scores behind ``lengths``."""
+        masks, step = list(self._core.masks), self._graph.producer(self._core.difference.operands["x"])
+        while isinstance(step, PointwiseOperation) and is_plain(step, PointwiseMode.BINARY_SELECT):
+            masks.append(step)
+            step = self._graph.producer(step.operands["x"])
+        found: dict[int, int] = {}
+        for mask in masks:
+            if mask.operands["b"].constant_value == -inf:
+                seen = lengths_seen(self._graph, mask.operands["t"], mask.output.dims) or {}
+                found |= {axis: length.uid for axis, length in seen.items()}
+        return all(found.get(axis) == length.uid for axis, length in lengths.items())
+
+    def _inner(self, ends: _Ends, factors: _Factors, scores: Tensor, ds: Tensor) -> Subgraph | None:
+        """What happens to scores, to their gradients and to weights; None where they depend on more than they may."""
+        dims = scores.dims
+        given = tuple(self._builder.tensor(dims, _FLOAT, is_virtual=True) for _ in range(3))
+        core, known = self._core, {scores.uid: given[0]}
+        makers = (core.weights, core.second, core.difference)
+        hidden = frozenset({core.first.c.uid}).union(*(_dependent(self._graph, op) for op in makers))
+        maker = self._graph.producer(factors.d_scores)
+        behind = hidden if maker is None else hidden - _dependent(self._graph, maker)
+        writers = tuple(
+            InnerWriter(self._graph, self._builder, given[0], own, ends.lengths, outside)
+            for own, outside in (
+                (known, hidden),
+                (known | {factors.d_scores.uid: given[1]}, behind),
+                ({}, hidden),
+            )
+        )
+        made = (self._modified(writers[0]), writers[1].made(ds), self._dropped(writers[2], given[2], factors.weights))
+        operations = tuple(op for writer in writers for op in writer.operations)
+        for writer, result, own in zip(writers, made, given, strict=True):
+            is_written = result.uid == own.uid or any(op.output.uid == result.uid for op in writer.operations)
+            if not is_written or result.dims != dims or not hidden.isdisjoint(writer.read_from_outside()):
+                return None
+        return Subgraph(given, made, operations)
+
+    def _modified(self, writer: InnerWriter) -> Tensor:
+        """The scores that statistics are subtracted from, masks behind the difference included."""
+        difference = self._core.difference
+        modified = writer.made(difference.operands["x"])
+        for mask in reversed(self._core.masks):
+            if writer.is_behind_lengths(mask):
+                continue
+            other = writer.made(mask.operands["b"])
+            if other.constant_value != -inf:  # which stats change nothing of
+                other = writer.sum(other, difference.operands["b"])
+            modified = writer.pointwise(mask, x=modified, b=other, t=writer.made(mask.operands["t"]))
+        return modified
+
+    def _dropped(self, writer: InnerWriter, weights: Tensor, factors: tuple[Tensor, ...]) -> Tensor:
+        for factor in factors:
+            weights = writer.product(weights, writer.made(factor))
+        return weights
+
+    def _upright(self, operand: Operand) -> Tensor:
+        """The operand as a tensor of its own."""
+        return self._builder.transpose(operand.base, EXCHANGED) if operand.is_transposed else operand.base
+
+
+def _multiplies(operation: Operation, number: Tensor) -> bool:
+    is_product = isinstance(operation, PointwiseOperation) and is_plain(operation, PointwiseMode.MUL)
+    return is_product and sum(tensor.uid == number.uid for tensor in inputs_of(operation).values()) == 1
+
+
+def _ends_of(operation: PointwiseOperation) -> tuple[Tensor, ...]:
+    """What it reads of the scores' dims or rows, and its result."""
+    read = (tensor for port, tensor in operation.operands.items() if port != "t")
+    return (*read, operation.output)
