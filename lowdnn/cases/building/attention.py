@@ -7,6 +7,7 @@ from lowdnn.graph.node_writer import NodeWriter
 from lowdnn.ops.rope_backward import RopeBackward
 from lowdnn.ops.rope_forward import RopeForward
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.sdpa_centred_backward import SdpaCentredBackward
 from lowdnn.ops.sdpa_fp8_backward import LARGEST, SdpaFp8Backward
 from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor
@@ -32,16 +33,20 @@ class AttentionBuilder(NodeWriter):
         is_bottom_right: bool = False,
         is_deterministic: bool = False,
         store: DataType | None = None,
+        store_dq: DataType | None = None,
         dbias: Tensor | None = None,
         inner: Subgraph | None = None,
+        centre_scales: tuple[Tensor, ...] = (),
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(dq, dk, dv), stored as q, k and v lie, in ``store`` or in their types."""
+        """(dq, dk, dv), stored as q, k and v lie, in ``store``, dq in ``store_dq``, or in their types."""
         dq, dk, dv = (
-            self.tensor(tensor.dims, store or tensor.data_type, strides=tensor.strides, name=name)
-            for name, tensor in {"dq": q, "dk": k, "dv": v}.items()
+            self.tensor(tensor.dims, kind or tensor.data_type, strides=tensor.strides, name=name)
+            for name, tensor, kind in (("dq", q, store_dq or store), ("dk", k, store), ("dv", v, store))
         )
         ports = (q, k, v, o, d_o, stats, dq, dk, dv, scale, seq_len_q, seq_len_kv, dbias, inner)
-        self._operations.append(SdpaBackward(*ports, left, right, is_bottom_right, is_deterministic))
+        ports += (left, right, is_bottom_right, is_deterministic)
+        scaled = SdpaCentredBackward(*ports, centre_scales=centre_scales) if centre_scales else None
+        self._operations.append(scaled or SdpaBackward(*ports))
         return dq, dk, dv
 
     def sdpa_fp8_backward(

@@ -62,6 +62,8 @@ class AttentionBackwardCase(Case):
     dropout: the chance of a weight to be dropped.  masked: whether a tensor says which are, instead of random numbers.
     ragged: whether sequences are packed, in all tensors of heads and the statistics, of the same lengths each; see
     ``sdpa``.
+    centre: one letter for each number that sums of d_o * o are multiplied by: h in host, d in device memory.
+    dq: the type of dq alone.
     dtype: with fp8, numbers scale all tensors and rounded intermediate values, and the largest magnitudes of all
     gradients are stored.  d_o: the type of the output's gradient then, and of the results without ``out``.
     """
@@ -93,6 +95,8 @@ class AttentionBackwardCase(Case):
     dtype: DataType = key(text.data_type(), DataType.BFLOAT16)
     d_o: DataType | None = key(text.data_type(), None)
     out: DataType | None = key(text.data_type(), None)
+    dq: DataType | None = key(text.data_type(), None)
+    centre: str = key(text.choice("no", "h", "d", "hd"), "no")
     align: int = key(text.integer(1), 16)
 
     def graph(self) -> OperationGraph:
@@ -124,6 +128,7 @@ class AttentionBackwardCase(Case):
             numbers = tuple(builder.tensor((1, 1, 1, 1), DataType.FLOAT, name=name) for name in NUMBERS)
             builder.sdpa_fp8_backward(q, k, v, o, d_o, stats, numbers, **options)
         else:
+            options |= {"store_dq": self.dq, "centre_scales": self._centre_scales(builder)}
             builder.sdpa_backward(q, k, v, o, d_o, stats, dbias=self._bias(builder, "dbias"), **options)
         padded = ("dbias", *(f"amax_{port}" for port in LARGEST))
         return builder.graph() if self.ragged == "no" else packed.with_packed_outputs(builder, padded)
@@ -250,10 +255,23 @@ class AttentionBackwardCase(Case):
                 return builder.tensor((1, 1, 1, 1), DataType.FLOAT, name="scale")
         return None
 
+    def _centre_scales(self, builder: CaseBuilder) -> tuple[Tensor, ...]:
+        """Numbers, which are drawn around 1."""
+        if self.centre == "no":
+            return ()
+        return tuple(
+            builder.by_value(4, DataType.FLOAT, name="centre_scale")
+            if where == "h"
+            else builder.tensor((1, 1, 1, 1), DataType.FLOAT, name="centre_scale")
+            for where in self.centre
+        )
+
     def _values(self, rng: np.random.Generator, tensor: Tensor, exact: bool) -> NDArray[Any]:
         extents = {"seq_len_q": self.q, "seq_len_kv": self.kv or self.q}
         if tensor.name in extents:
             return dtypes.from_float64(rng.integers(0, extents[tensor.name] + 1, tensor.dims), tensor.data_type)
+        if tensor.name == "centre_scale":
+            return rng.uniform(0.5, 1.5, tensor.dims).astype(np.float32)
         if tensor.name == "scale":
             return dtypes.from_float64(np.full(tensor.dims, self._factor), tensor.data_type)
         if tensor.name in _NUMBERS:

@@ -13,6 +13,7 @@ from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.ops.block_mask import mask_dims
 from lowdnn.ops.diagonal_band_mask import DiagonalBandMask
 from lowdnn.ops.sdpa_backward import SdpaBackward
+from lowdnn.ops.sdpa_centred_backward import SdpaCentredBackward
 from lowdnn.ops.sdpa_forward import SdpaForward
 from lowdnn.ops.sdpa_fp8_backward import LARGEST, NUMBERS, SdpaFp8Backward
 from lowdnn.ops.sdpa_gradients import SdpaGradients
@@ -74,6 +75,18 @@ def sdpa_backward(growth: Growth) -> None:
     if growth.chance(0.3):
         ports["dbias"] = growth.output(_scores(heads), DataType.FLOAT, name="dbias")
     _add_gradients(growth, SdpaBackward, ports, heads)
+
+
+def sdpa_centred_backward(growth: Growth) -> None:
+    heads, kind = _heads(growth), growth.choose((*_HEADS, DataType.FLOAT))
+    ports = _gradient_ports(growth, heads, kind)
+    if growth.chance(0.5):
+        ports["dq"] = growth.output(ports["q"].dims, DataType.FLOAT, name="dq")
+    ports["centre_scales"] = tuple(
+        growth.scalar(4, DataType.FLOAT, growth.choose((0.5, 1.0, 1.5)), name="centre_scale")
+        for _ in range(growth.choose((1, 2)))
+    )
+    _add_gradients(growth, SdpaCentredBackward, ports, heads)
 
 
 def sdpa_fp8_backward(growth: Growth) -> None:

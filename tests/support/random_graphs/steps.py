@@ -60,6 +60,7 @@ LISTED: Mapping[str, tuple[Step, int, bool]] = {
     "block_mask": (moves.block_mask, 1, False),
     "sdpa_forward": (attention.sdpa_forward, 2, False),
     "sdpa_backward": (attention.sdpa_backward, 1, False),
+    "sdpa_centred_backward": (attention.sdpa_centred_backward, 1, False),
     "sdpa_fp8_backward": (attention.sdpa_fp8_backward, 1, False),
     "sdpa_gradients": (attention.sdpa_gradients, 1, False),
     "diagonal_band_mask": (attention.diagonal_band_mask, 1, False),
