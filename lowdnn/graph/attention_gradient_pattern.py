@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isfinite
+from typing import Any
 
-from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.enums import PointwiseMode
+from lowdnn.graph.attention_gradient_core import FLOAT, KEY, QUERY, Core, Product, core_of, dependent_on
 from lowdnn.graph.expansion_writer import ExpansionWriter
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.inner_writer import InnerWriter
@@ -31,7 +33,6 @@ from lowdnn.graph.product_operands import (
     operand_of,
     result_of,
 )
-from lowdnn.graph.reduction_pattern import ancestors
 from lowdnn.graph.uids import free_uid
 from lowdnn.ops.base import Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.matmul import MatmulOperation
@@ -41,9 +42,8 @@ from lowdnn.ops.sdpa_centred_backward import MAX_SCALES, SdpaCentredBackward
 from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor
 from lowdnn.ops.transpose import Transpose
+from lowdnn.status import LowdnnError
 
-_QUERY, _KEY = 2, 3
-_FLOAT = DataType.FLOAT
 #: Products of one attention.
 _PRODUCTS = 5
 
@@ -56,7 +56,7 @@ def with_attention_gradients(operations: Sequence[Operation]) -> tuple[Operation
     graph = OperationGraph(found)
     for op in graph.operations:
         if isinstance(op, PointwiseOperation) and is_plain(op, PointwiseMode.EXP) and op.output.rank == 4:
-            core = _core_of(graph, op)
+            core = core_of(graph, op)
             whole = None if core is None else _Gradients(graph, core).whole()
             if whole is not None:
                 return with_attention_gradients(_replaced(graph, whole))
@@ -95,125 +95,25 @@ def _with_relabelled(operations: tuple[Operation, ...], made: tuple[Operation, .
 
 
 @dataclass(frozen=True)
-class _Core:
-    """The operations of one attention around its weights.
-
-    first, second: the products q k^T and d_o v^T.  difference: scores - stats.  masks: behind it, the last one first.
-    weights: their exponential.  centred: dp - d.  d_scores: weights times that.  total: the sum of d_o * o.
-    """
-
-    first: MatmulOperation
-    difference: PointwiseOperation
-    masks: tuple[PointwiseOperation, ...]
-    weights: PointwiseOperation
-    second: MatmulOperation
-    total: Tensor
-    centred: PointwiseOperation
-    d_scores: PointwiseOperation
-
-
-def _core_of(graph: OperationGraph, weights: PointwiseOperation) -> _Core | None:
-    masks: list[PointwiseOperation] = []
-    step = graph.producer(weights.operands["x"])
-    while isinstance(step, PointwiseOperation) and is_plain(step, PointwiseMode.BINARY_SELECT):
-        masks.append(step)
-        step = graph.producer(step.operands["x"])
-    if not isinstance(step, PointwiseOperation) or not is_plain(step, PointwiseMode.SUB):
-        return None
-    stats, dims = step.operands["b"], weights.output.dims
-    if stats.dims != (*dims[:3], 1) or step.output.dims != dims or stats.is_scalar_value:
-        return None
-    first = _product_before(graph, step)
-    for d_scores in graph.consumers(weights.output):
-        centred = _other_maker(graph, d_scores, weights.output)
-        second = None if centred is None else _product_before(graph, centred)
-        sums = () if centred is None else _sums_before(graph, centred.operands["b"])
-        if first and second and centred and len(sums) == 1 and isinstance(d_scores, PointwiseOperation):
-            return _Core(first, step, tuple(masks), weights, second, sums[0], centred, d_scores)
-    return None
-
-
-def _product_before(graph: OperationGraph, operation: Operation) -> MatmulOperation | None:
-    """The one product with the dims of its result that ``operation`` depends on by x."""
-    x = inputs_of(operation)["x"]
-    maker = graph.producer(x)
-    if maker is None:
-        return None
-    before = {id(maker), *ancestors(graph, maker)}
-    products = [op for op in graph.operations if id(op) in before and isinstance(op, MatmulOperation)]
-    return products[0] if len(products) == 1 and products[0].c.dims == x.dims else None
-
-
-def _other_maker(graph: OperationGraph, product: Operation, weights: Tensor) -> PointwiseOperation | None:
-    """What makes the other factor of ``product``, a difference."""
-    if not isinstance(product, PointwiseOperation) or not is_plain(product, PointwiseMode.MUL):
-        return None
-    others = [tensor for tensor in product.operands.values() if tensor.uid != weights.uid]
-    maker = graph.producer(others[0]) if len(others) == 1 else None
-    return maker if isinstance(maker, PointwiseOperation) and is_plain(maker, PointwiseMode.SUB) else None
-
-
-def _sums_before(graph: OperationGraph, centres: Tensor) -> tuple[Tensor, ...]:
-    maker = graph.producer(centres)
-    before = set() if maker is None else {id(maker), *ancestors(graph, maker)}
-    return tuple(op.y for op in graph.operations if id(op) in before and is_sum(op) and op.axes == (_KEY,))
-
-
-def _dependent(graph: OperationGraph, operation: Operation) -> frozenset[int]:
-    """The uids of the operation's results and of all whose values depend on theirs; indices do not."""
-    found = {tensor.uid for tensor in outputs_of(operation).values()}
-    for op in graph.operations:
-        is_index = isinstance(op, PointwiseOperation) and op.mode is PointwiseMode.GEN_INDEX
-        if not is_index and any(tensor.uid in found for tensor in inputs_of(op).values()):
-            found.update(tensor.uid for tensor in outputs_of(op).values())
-    return frozenset(found)
-
-
-@dataclass(frozen=True)
-class _Product:
-    """A product and its operands."""
-
-    operation: MatmulOperation
-    a: Operand
-    b: Operand
-
-    @staticmethod
-    def of(graph: OperationGraph, operation: MatmulOperation) -> _Product:
-        return _Product(operation, operand_of(graph, operation.a), operand_of(graph, operation.b))
-
-    def reads(self, a: Tensor | None, b: Tensor | None) -> bool:
-        """Whether its operands have zeros behind these lengths where the sums run, and nowhere else."""
-        return all(
-            {axis: length.uid for axis, length in operand.lengths.items()} == ({} if own is None else {at: own.uid})
-            for operand, own, at in ((self.a, a, _KEY), (self.b, b, _QUERY))
-        )
-
-    def is_exact(self, own: DataType) -> bool:
-        """Whether it is in FLOAT, of operands in FLOAT or ``own`` alone."""
-        types = {self.a.base.data_type, self.b.base.data_type, *self.a.types, *self.b.types}
-        return self.operation.matmul.compute_type is _FLOAT and types <= {_FLOAT, own}
-
-
-@dataclass(frozen=True)
 class _Ends:
     """The products of the gradients, and the lengths of queries and keys behind which they have zeros."""
 
-    dv: _Product
-    dk: _Product
-    dq: _Product
+    dv: Product
+    dk: Product
+    dq: Product
 
     @property
     def queries(self) -> Tensor | None:
-        return self.dv.a.lengths.get(_KEY)
+        return self.dv.a.lengths.get(KEY)
 
     @property
     def keys(self) -> Tensor | None:
-        return self.dq.a.lengths.get(_KEY)
+        return self.dq.a.lengths.get(KEY)
 
     @property
     def lengths(self) -> dict[int, Tensor]:
         """By axis of the scores."""
-        given = ((_QUERY, self.queries), (_KEY, self.keys))
+        given = ((QUERY, self.queries), (KEY, self.keys))
         return {axis: length for axis, length in given if length is not None}
 
 
@@ -233,11 +133,11 @@ class _Factors:
 class _Gradients:
     """Finds what is around ``core``."""
 
-    def __init__(self, graph: OperationGraph, core: _Core) -> None:
+    def __init__(self, graph: OperationGraph, core: Core) -> None:
         self._graph = graph
         self._core = core
         self._builder = ExpansionWriter(free_uid(graph.tensors))
-        self._first, self._second = (_Product.of(graph, product) for product in (core.first, core.second))
+        self._first, self._second = (Product.of(graph, product) for product in (core.first, core.second))
 
     def whole(self) -> tuple[Operation, ...] | None:
         """The gradients as one operation, behind what makes its operands; None where they are something else."""
@@ -256,11 +156,8 @@ class _Gradients:
         is_deterministic = results[0].data_type is q.data_type  # otherwise sums come as they are there
         made = inner if inner.operations else None
         more = (ends.queries, ends.keys, dbias, made, None, None, False, is_deterministic)
-        if factors.centres:
-            whole: SdpaBackward = SdpaCentredBackward(*ports, *more, centre_scales=factors.centres)
-        else:
-            whole = SdpaBackward(*ports, *more)
-        return (*self._builder.operations, whole)
+        whole = _operation((*ports, *more), factors.centres)
+        return None if whole is None else (*self._builder.operations, whole)
 
     def _scaling(self, ends: _Ends) -> tuple[Tensor | None, Tensor, Tensor]:
         """(scale, scores, ds): a number that both the first product and ds are multiplied by, and what it makes of the
@@ -275,7 +172,7 @@ class _Gradients:
             if number is None or last is None or not _multiplies(last, number):
                 continue
             (unscaled,) = (tensor for tensor in inputs_of(last).values() if tensor.uid != number.uid)
-            if unscaled.data_type is _FLOAT:
+            if unscaled.data_type is FLOAT:
                 return number, next(iter(outputs_of(op).values())), unscaled
         return None, product, ds
 
@@ -293,15 +190,18 @@ class _Gradients:
         return others[0] if len(others) == 1 and self._is_number(others[0]) else None
 
     def _is_number(self, tensor: Tensor) -> bool:
-        return tensor.element_count == 1 and self._graph.producer(tensor) is None and tensor.data_type is _FLOAT
+        """Whether it is one number from outside, which nothing that is 0 may be multiplied by if it is infinite."""
+        is_finite = tensor.constant_value is None or isfinite(tensor.constant_value)
+        is_given = self._graph.producer(tensor) is None and tensor.data_type is FLOAT
+        return tensor.element_count == 1 and is_given and is_finite
 
     def _ends(self) -> _Ends | None:
         """The products of the gradients, where each is there once."""
-        of_weights, of_d_scores = (_dependent(self._graph, op) for op in (self._core.weights, self._core.d_scores))
-        found: dict[tuple[bool, bool], list[_Product]] = {}
+        of_weights, of_d_scores = (dependent_on(self._graph, op) for op in (self._core.weights, self._core.d_scores))
+        found: dict[tuple[bool, bool], list[Product]] = {}
         for op in self._graph.operations:
             if isinstance(op, MatmulOperation) and op.a.uid in of_weights:
-                product = _Product.of(self._graph, op)
+                product = Product.of(self._graph, op)
                 kind = product.a.base.uid in of_d_scores, product.a.is_transposed
                 found.setdefault(kind, []).append(product)
         dv, dk, dq = (found.get(kind, []) for kind in ((False, True), (True, True), (True, False)))
@@ -331,7 +231,7 @@ class _Gradients:
         floats = (core.first.c, core.second.c, core.total, *(t for op in self._steps for t in _ends_of(op)))
         return (
             of_same and of_lengths and have_lengths and exact and not dv.b.is_transposed
-            and all(tensor.data_type is _FLOAT for tensor in floats)
+            and all(tensor.data_type is FLOAT for tensor in floats)
             and first.operation.a.dims[:3] == second.operation.a.dims[:3] == (batch, heads, rows)
             and first.operation.b.dims[0] == second.operation.b.dims[0] == batch
             and first.operation.b.dims[3] == second.operation.b.dims[3] == columns
@@ -368,18 +268,18 @@ class _Gradients:
             d_scores = next(iter(outputs_of(product).values()))
         numbers = (*left, *of_centres)
         centres = tuple(number for number in numbers if number.constant_value != 1)
-        is_right = all(map(self._is_number, numbers)) and len(centres) <= MAX_SCALES and d_scores.data_type is _FLOAT
+        is_right = all(map(self._is_number, numbers)) and len(centres) <= MAX_SCALES and d_scores.data_type is FLOAT
         return _Factors(of_weights, centres, d_scores) if is_right else None
 
     def _between(self, product: Tensor, origin: Tensor, lengths: Mapping[int, Tensor]) -> tuple[Tensor, ...] | None:
         """What ``origin`` is multiplied by to give ``product``; None where something else happens to it before
         ``lengths``."""
         maker = self._graph.producer(origin)
-        dependent = frozenset() if maker is None else _dependent(self._graph, maker)
+        dependent = frozenset() if maker is None else dependent_on(self._graph, maker)
         factors: list[Tensor] = []
         while product.uid != origin.uid:
             step = self._graph.producer(product)
-            if not isinstance(step, PointwiseOperation) or (factors and product.data_type is not _FLOAT):
+            if not isinstance(step, PointwiseOperation) or (factors and product.data_type is not FLOAT):
                 return None
             if self._is_cut(step, lengths):
                 product = step.operands["x"]
@@ -402,7 +302,7 @@ class _Gradients:
         operands = [operand_of(self._graph, tensor) for tensor in products.operands.values()]
         others = [operand for operand in operands if not operand.is_view_of(Operand(d_o))]
         types = {products.output.data_type, *(kind for operand in operands for kind in operand.types)}
-        if len(others) != 1 or others[0].is_transposed or others[0].base.dims != d_o.dims or types - {_FLOAT}:
+        if len(others) != 1 or others[0].is_transposed or others[0].base.dims != d_o.dims or types - {FLOAT}:
             return None
         return None if any(operand.lengths for operand in operands) else others[0].base
 
@@ -435,12 +335,12 @@ class _Gradients:
     def _inner(self, ends: _Ends, factors: _Factors, scores: Tensor, ds: Tensor) -> Subgraph | None:
         """What happens to scores, to their gradients and to weights; None where they depend on more than they may."""
         dims = scores.dims
-        given = tuple(self._builder.tensor(dims, _FLOAT, is_virtual=True) for _ in range(3))
+        given = tuple(self._builder.tensor(dims, FLOAT, is_virtual=True) for _ in range(3))
         core, known = self._core, {scores.uid: given[0]}
         makers = (core.weights, core.second, core.difference)
-        hidden = frozenset({core.first.c.uid}).union(*(_dependent(self._graph, op) for op in makers))
+        hidden = frozenset({core.first.c.uid}).union(*(dependent_on(self._graph, op) for op in makers))
         maker = self._graph.producer(factors.d_scores)
-        behind = hidden if maker is None else hidden - _dependent(self._graph, maker)
+        behind = hidden if maker is None else hidden - dependent_on(self._graph, maker)
         writers = tuple(
             InnerWriter(self._graph, self._builder, given[0], own, ends.lengths, outside)
             for own, outside in (
@@ -478,6 +378,16 @@ class _Gradients:
     def _upright(self, operand: Operand) -> Tensor:
         """The operand as a tensor of its own."""
         return self._builder.transpose(operand.base, EXCHANGED) if operand.is_transposed else operand.base
+
+
+def _operation(fields: Sequence[Any], centre_scales: tuple[Tensor, ...]) -> SdpaBackward | None:
+    """The operation, or None where tensors break one of its rules, for their types say."""
+    try:
+        if centre_scales:
+            return SdpaCentredBackward(*fields, centre_scales=centre_scales)
+        return SdpaBackward(*fields)
+    except LowdnnError:
+        return None
 
 
 def _multiplies(operation: Operation, number: Tensor) -> bool:

@@ -40,6 +40,11 @@ _QUERY, _KEY = 2, 3
 
 
 def expanded(operations: Iterable[HasPorts]) -> tuple[Operation, ...]:
+    """What ``written_out`` gives, with one operation for what makes the gradients of an attention."""
+    return with_attention_gradients(written_out(operations))
+
+
+def written_out(operations: Iterable[HasPorts]) -> tuple[Operation, ...]:
     """``operations`` with compound ones expanded, and with loads and stores of ragged tensors and of masks of bits.
 
     Operations that are a part of another one are put into it (``gathering``). Tensors in between have new uids.
@@ -50,7 +55,7 @@ def expanded(operations: Iterable[HasPorts]) -> tuple[Operation, ...]:
     expansion = _Expansion(_free_uid(with_bits), written)
     for op in with_bits:
         expansion.add(op)
-    return with_attention_gradients(expansion.operations)
+    return expansion.operations
 
 
 def _free_uid(operations: Iterable[HasPorts]) -> int:

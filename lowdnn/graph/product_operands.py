@@ -175,8 +175,8 @@ def _cut_rows(graph: OperationGraph, product: Tensor, length: Tensor) -> Tensor 
 def _summed(graph: OperationGraph, product: Tensor, heads: int) -> Tensor | None:
     """The sum of ``product`` over neighbouring heads, of which ``heads`` are left, where operations form it."""
     batch, all_heads, rows, size = product.dims
-    if heads == 1:
-        return _sum_over(graph, product, (1,))
+    if heads == 1 and (whole := _sum_over(graph, product, (1,))) is not None:
+        return whole
     groups = (batch, heads, all_heads // heads, rows, size)
     for grouped in _reshaped(graph, product, groups):
         summed = _sum_over(graph, grouped, (2,))

@@ -19,12 +19,13 @@ from pathlib import Path
 from lowdnn.config import Config
 from lowdnn.driver import open_driver
 from lowdnn.runtime.runtime import Runtime
-from tests.support.near_misses import attention, moves, products, rows, softmax, sums
+from tests.support.near_misses import attention, attention_gradients, moves, products, rows, softmax, sums
 from tests.support.near_misses.checking import misreadings, wrong_runs
 from tests.support.near_misses.pattern import Known
 
 FAMILIES: Mapping[str, Mapping[str, Known]] = {
     "attention": attention.PATTERNS,
+    "attention_gradients": attention_gradients.PATTERNS,
     "moves": moves.PATTERNS,
     "products": products.PATTERNS,
     "rows": rows.PATTERNS,

@@ -44,9 +44,9 @@ class AttentionBuilder(NodeWriter):
             for name, tensor, kind in (("dq", q, store_dq or store), ("dk", k, store), ("dv", v, store))
         )
         ports = (q, k, v, o, d_o, stats, dq, dk, dv, scale, seq_len_q, seq_len_kv, dbias, inner)
-        ports += (left, right, is_bottom_right, is_deterministic)
-        scaled = SdpaCentredBackward(*ports, centre_scales=centre_scales) if centre_scales else None
-        self._operations.append(scaled or SdpaBackward(*ports))
+        band = (left, right, is_bottom_right, is_deterministic)
+        scaled = SdpaCentredBackward(*ports, *band, centre_scales=centre_scales) if centre_scales else None
+        self._operations.append(scaled or SdpaBackward(*ports, *band))
         return dq, dk, dv
 
     def sdpa_fp8_backward(

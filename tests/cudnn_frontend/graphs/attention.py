@@ -74,7 +74,16 @@ def backward(session: Session, arrays: tuple[Array, ...], **options: Any) -> lis
     for gradient, array in zip(gradients, arrays, strict=False):
         _, h, s, d = array.shape
         program.output(gradient, array.dtype, dim=list(array.shape), stride=[h * s * d, d, h * d, 1])
-    return program.run()
+    results = program.run()
+    check_workspace(program, arrays[0])
+    return results
+
+
+def check_workspace(program: Program, q: Array) -> None:
+    """One operation, whose scores lie nowhere: what the wheel stores, dq and a number for each row in fp32, and as much
+    again for each row and for a page."""
+    rows, page = 4 * (q.size + q.size // q.shape[3]), 4096
+    assert program.graph.get_workspace_size() <= rows + 8 * q.size // q.shape[3] + page
 
 
 def gradients_of(q: Array, k: Array, v: Array, o: Array, do: Array, p: Array) -> tuple[Array, Array, Array]:

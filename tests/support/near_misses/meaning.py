@@ -26,6 +26,7 @@ from lowdnn.engines.resample.resample_reduction import rewritten
 from lowdnn.engines.transform.matching import Moves, View
 from lowdnn.engines.transform.matching import match as match_moves
 from lowdnn.graph.attention_gradient import parts_of
+from lowdnn.graph.attention_gradient_pattern import with_attention_gradients
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.attention_values import with_existing_values
 from lowdnn.graph.band_pattern import Band
@@ -94,6 +95,12 @@ def gradients_in_parts(graph: OperationGraph) -> OperationGraph | None:
     operation = graph.operations[0]
     is_alone = len(graph.operations) == 1 and isinstance(operation, SdpaBackward)
     return parts_of(operation).graph if is_alone else None
+
+
+def gradients_as_one(graph: OperationGraph) -> OperationGraph | None:
+    """``graph`` with one operation for gradients of attention, which rounds in other places; None without any."""
+    operations = with_attention_gradients(graph.operations)
+    return None if operations == graph.operations else OperationGraph(operations)
 
 
 #: Recognisers of a graph as a whole.

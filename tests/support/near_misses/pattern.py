@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lowdnn.cases.builder import CaseBuilder
 from lowdnn.enums import DataType
-from lowdnn.graph.expansion import expanded
+from lowdnn.graph.expansion import written_out
 from lowdnn.ops.base import HasPorts, Operation
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.pointwise import PointwiseOperation
@@ -90,7 +90,7 @@ class Known:
     def pattern(self) -> Pattern:
         sketch = Sketch()
         self.draw(sketch)
-        return Pattern(self.name, expanded(sketch.operations), sketch.values)
+        return Pattern(self.name, written_out(sketch.operations), sketch.values)
 
 
 def taken_by(engines: str, *draws: Callable[[Sketch], None]) -> dict[str, Known]:
