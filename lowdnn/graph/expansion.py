@@ -34,9 +34,11 @@ from lowdnn.ops.sdpa_gradients import SdpaGradients
 from lowdnn.ops.softmax import Softmax
 from lowdnn.ops.subgraph import Subgraph
 from lowdnn.ops.tensor import Tensor
+from lowdnn.ops.transpose import Transpose
 from lowdnn.status import NotSupportedError
 
 _QUERY, _KEY = 2, 3
+_EXCHANGED = (0, 1, 3, 2)
 
 
 def expanded(operations: Iterable[HasPorts]) -> tuple[Operation, ...]:
@@ -81,12 +83,22 @@ def _tensors(operation: HasPorts) -> Iterable[Tensor]:
 def _packed(tensor: Tensor) -> tuple[Tensor, Tensor, int]:
     """The packed form of a ragged tensor with as many rows as it may have, its offsets, and their multiplier."""
     where, offsets = f"{tensor.label}.ragged_offset", tensor.ragged_offset
-    if offsets is None or tensor.rank != 4 or tensor.is_virtual:
-        got = f"dims {list(tensor.dims)}{', virtual' if tensor.is_virtual else ''}"
-        raise NotSupportedError.at(where, expected="a tensor [batch, heads, rows, size] in device memory", got=got)
+    if offsets is None or tensor.rank != 4:
+        raise NotSupportedError.at(where, expected="a tensor [batch, heads, rows, size]", got=list(tensor.dims))
     dims, strides = packed_shape(tensor.dims, tensor.strides)
     packed = replace(tensor, dims=dims, strides=strides, ragged_offset=None, ragged_offset_multiplier=1)
     return packed, offsets, tensor.ragged_offset_multiplier
+
+
+def _lies_transposed(tensor: Tensor) -> bool:
+    """Whether it is [batch, heads, size, rows]: each row in one piece."""
+    return tensor.rank == 4 and tensor.strides[_QUERY] < tensor.strides[_KEY]
+
+
+def _exchanged(tensor: Tensor) -> Tensor:
+    """The same memory as the transposed tensor."""
+    dims, strides = (tuple(values[axis] for axis in _EXCHANGED) for values in (tensor.dims, tensor.strides))
+    return replace(tensor, dims=dims, strides=strides)
 
 
 def _loads_table(operation: Operation) -> bool:
@@ -117,15 +129,33 @@ class _Expansion:
                 self._padded[tensor.uid] = self._padded_of(tensor)
         self._add(with_tensors(operation, self._padded) if reads or writes else operation)
         for tensor in writes:
-            self._builder.add(RaggedStore(self._padded[tensor.uid], *_packed(tensor)))
+            if not tensor.is_virtual:
+                self._store_packed(self._padded[tensor.uid], tensor)
 
     def _padded_of(self, tensor: Tensor) -> Tensor:
-        """A virtual tensor in the place of a ragged one."""
+        """A virtual tensor in the place of a ragged one; a virtual one itself, of which nothing is packed."""
+        y = replace(tensor, ragged_offset=None, ragged_offset_multiplier=1)
+        if tensor.is_virtual:
+            return y
+        is_loaded = tensor.uid not in self._written
+        if _lies_transposed(tensor):  # its strides say what views of it are
+            y = replace(y, uid=self._builder.new_uid(), is_virtual=True)
+            upright = replace(_exchanged(y), uid=self._builder.new_uid())
+            if is_loaded:
+                packed, offsets, multiplier = _packed(_exchanged(tensor))
+                self._builder.add(RaggedLoad(packed, upright, offsets, multiplier))
+                self._builder.add(Transpose(upright, y, _EXCHANGED))
+            return y
         y = self._builder.tensor(tensor.dims, tensor.data_type, is_virtual=True, name=tensor.name)
-        if tensor.uid not in self._written:
+        if is_loaded:
             packed, offsets, multiplier = _packed(tensor)
             self._builder.add(RaggedLoad(packed, y, offsets, multiplier))
         return y
+
+    def _store_packed(self, padded: Tensor, tensor: Tensor) -> None:
+        if _lies_transposed(tensor):
+            padded, tensor = self._builder.transpose(padded, _EXCHANGED), _exchanged(tensor)
+        self._builder.add(RaggedStore(padded, *_packed(tensor)))
 
     def _add(self, operation: HasPorts) -> None:
         if isinstance(operation, SdpaForward):

@@ -139,9 +139,11 @@ class AttentionBackward:
             label = next(iter(self.ragged.values())).packed.label
             return f"{label}: expected heads with strides, got a ragged tensor beside fp8"
         packed = {getattr(self.operation, port).uid for port in (*_HEADS, "stats")}
+        if self.operation.inner is not None:  # whose operands have strides
+            packed -= {tensor.uid for tensor in self.operation.inner.operands}
         for uid, move in self.ragged.items():
             if uid not in packed:
-                expected = "ragged offsets of heads and statistics alone"
+                expected = "ragged offsets of heads and statistics alone, which nothing inside reads"
                 return f"{move.packed.label}: expected {expected}, got others"
         return ""
 
