@@ -51,7 +51,7 @@ def core_of(graph: OperationGraph, weights: PointwiseOperation) -> Core | None:
         return None
     first = _product_before(graph, step)
     for d_scores in graph.consumers(weights.output):
-        centred = _other_maker(graph, d_scores, weights.output)
+        centred = other_maker(graph, d_scores, weights.output, PointwiseMode.SUB)
         second = None if centred is None else _product_before(graph, centred)
         sums = () if centred is None else _sums_before(graph, centred.operands["b"])
         if first and second and centred and len(sums) == 1 and isinstance(d_scores, PointwiseOperation):
@@ -81,13 +81,15 @@ def _behind_pointwise(graph: OperationGraph, tensor: Tensor) -> tuple[Operation,
     return tuple(found.values())
 
 
-def _other_maker(graph: OperationGraph, product: Operation, weights: Tensor) -> PointwiseOperation | None:
-    """What makes the other factor of ``product``, a difference."""
+def other_maker(
+    graph: OperationGraph, product: Operation, factor: Tensor, mode: PointwiseMode
+) -> PointwiseOperation | None:
+    """What makes the factor of ``product`` beside ``factor``, an operation of ``mode``."""
     if not isinstance(product, PointwiseOperation) or not is_plain(product, PointwiseMode.MUL):
         return None
-    others = [tensor for tensor in product.operands.values() if tensor.uid != weights.uid]
+    others = [tensor for tensor in product.operands.values() if tensor.uid != factor.uid]
     maker = graph.producer(others[0]) if len(others) == 1 else None
-    return maker if isinstance(maker, PointwiseOperation) and is_plain(maker, PointwiseMode.SUB) else None
+    return maker if isinstance(maker, PointwiseOperation) and is_plain(maker, mode) else None
 
 
 def _sums_before(graph: OperationGraph, centres: Tensor) -> tuple[Tensor, ...]:

@@ -3,10 +3,10 @@
     s = scale * q k^T    p = exp(modified(s) - stats)    d = numbers * sum of d_o * o    dp = factors * (d_o v^T)
     ds = derivative(numbers * p * (dp - d))    dv = (weights * p)^T d_o    dk = (scale * ds)^T q    dq = (scale * ds) k
 
-and dbias = sum of ds over batches or heads; operands of products in FLOAT or the type of q, all else in FLOAT. With
-lengths of sequences the products have zeros behind them (``product_operands``), and what masks scores beside is left
-out. An ``SdpaBackward`` takes the place of the operations that make the gradients. Whatever else is stored of the
-graph, their intermediates included, is made as before, beside it.
+dbias is the sum of ds over batches or heads, dsink minus that of exp(sink - stats) * (sum of d_o * o). Operands of
+products are in FLOAT or the type of q, all else in FLOAT. With lengths of sequences the products have zeros behind them
+(``product_operands``), and what masks scores there is left out. An ``SdpaBackward`` takes the place of the operations
+that make the gradients. Whatever else is stored, intermediates included, is made as before, beside it.
 
 Rows without any key, whose stats are minus infinity, have weights 0, and so have rows behind the lengths.
 """
@@ -19,7 +19,7 @@ from math import inf, isfinite
 from typing import Any
 
 from lowdnn.enums import PointwiseMode
-from lowdnn.graph.attention_gradient_core import FLOAT, KEY, QUERY, Core, Product, core_of, dependent_on
+from lowdnn.graph.attention_gradient_core import FLOAT, KEY, QUERY, Core, Product, core_of, dependent_on, other_maker
 from lowdnn.graph.expansion_writer import ExpansionWriter
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.inner_writer import InnerWriter
@@ -81,11 +81,12 @@ def _replaced(graph: OperationGraph, made: tuple[Operation, ...]) -> tuple[Opera
 
 def _with_relabelled(operations: tuple[Operation, ...], made: tuple[Operation, ...]) -> tuple[Operation, ...]:
     """``operations``, where ``made`` read inputs that are transposed for them alone as they lie in memory."""
-    *transposes, whole = made
+    *others, whole = made
     written = {tensor.uid for op in operations for tensor in outputs_of(op).values()}
     relabelled: dict[int, Tensor] = {}
-    for op in transposes:
-        assert isinstance(op, Transpose)
+    for op in others:
+        if not isinstance(op, Transpose):
+            continue
         readers = sum(any(t.uid == op.x.uid for t in inputs_of(other).values()) for other in operations)
         if op.x.uid not in written and readers == 1:
             dims, strides = (tuple(values[axis] for axis in EXCHANGED) for values in (op.x.dims, op.x.strides))
@@ -154,6 +155,7 @@ class _Gradients:
         q, k, v = (self._upright(x) for x in (self._first.a, self._first.b.exchanged, self._second.b.exchanged))
         ports = (q, k, v, o, ends.dv.b.base, self._core.difference.operands["b"], *results, scale)
         is_deterministic = results[0].data_type is q.data_type  # otherwise sums come as they are there
+        self._add_sink_gradients(ends.queries)
         made = inner if inner.operations else None
         more = (ends.queries, ends.keys, dbias, made, None, None, False, is_deterministic)
         whole = _operation((*ports, *more), factors.centres)
@@ -318,6 +320,23 @@ class _Gradients:
         """A sum of ``ds`` over some of batches and heads, where there is one."""
         sums = (op for op in self._graph.consumers(ds) if is_sum(op) and set(op.axes) <= {0, 1})
         return next((op.y for op in sums), None)
+
+    def _add_sink_gradients(self, queries: Tensor | None) -> None:
+        """Adds the gradients of sinks where the graph has sums of a sink's weights times those of d_o * o.
+
+        They come without their minus sign in such graphs, and with it from cuDNN.
+        """
+        stats, total = self._core.difference.operands["b"], self._core.total
+        for op in self._graph.consumers(total):
+            weight = other_maker(self._graph, op, total, PointwiseMode.EXP)
+            exponent = None if weight is None else self._graph.producer(weight.operands["x"])
+            if not isinstance(exponent, PointwiseOperation) or not is_plain(exponent, PointwiseMode.SUB):
+                continue
+            sink, given = exponent.operands["x"], exponent.operands["b"]
+            sums = (one for one in self._graph.consumers(next(iter(outputs_of(op).values()))) if is_sum(one))
+            dsink = next((one.y for one in sums if one.y.dims == sink.dims == (1, total.dims[1], 1, 1)), None)
+            if dsink is not None and given.uid == stats.uid:
+                self._builder.give(self._builder.sink_gradient(sink, stats, total, queries), dsink)
 
     def _is_nothing_behind(self, lengths: Mapping[int, Tensor]) -> bool:
         """Whether masks put minus infinity in the place of all scores behind ``lengths``."""

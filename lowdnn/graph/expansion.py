@@ -238,14 +238,9 @@ class _Expansion:
         inputs = (op.q, op.k, op.v, op.o, op.d_o, op.stats, op.dq, op.dk, op.dv, op.scale)
         self._builder.add(SdpaBackward(*inputs, queries, keys, op.dbias, inner))
         if op.sink is not None and op.dsink is not None:
-            self._builder.give(self._sink_gradient(op, op.sink, queries), op.dsink)
-
-    def _sink_gradient(self, op: SdpaGradients, sink: Tensor, queries: Tensor | None) -> Tensor:
-        builder = self._builder
-        total = builder.reduction(ReduceTensorOp.ADD, builder.pointwise(PointwiseMode.MUL, op.o, op.d_o), (3,))
-        weight = builder.pointwise(PointwiseMode.EXP, builder.pointwise(PointwiseMode.SUB, sink, op.stats))
-        terms = builder.pointwise(PointwiseMode.MUL, builder.pointwise(PointwiseMode.NEG, weight), total)
-        return builder.reduction(ReduceTensorOp.ADD, self._before(terms, _QUERY, queries, 0), (0, _QUERY))
+            products = self._builder.pointwise(PointwiseMode.MUL, op.o, op.d_o)
+            total = self._builder.reduction(ReduceTensorOp.ADD, products, (_KEY,))
+            self._builder.give(self._builder.sink_gradient(op.sink, op.stats, total, queries), op.dsink)
 
     def _add_band_mask(self, op: DiagonalBandMask) -> None:
         queries, keys = self._lengths(op.lengths)

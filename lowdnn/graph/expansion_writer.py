@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowdnn.enums import DataType, PointwiseMode
+from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.node_writer import NodeWriter
 from lowdnn.ops.base import Operation, with_tensors
 from lowdnn.ops.pointwise import Pointwise
@@ -39,6 +39,15 @@ class ExpansionWriter(NodeWriter):
         exists = self.compared(PointwiseMode.CMP_LT, row, lengths)
         select = Pointwise(PointwiseMode.BINARY_SELECT, zero.data_type)
         return self.pointwise(select, x, zero, exists, virtual=x.data_type)
+
+    def sink_gradient(self, sink: Tensor, stats: Tensor, total: Tensor, lengths: Tensor | None) -> Tensor:
+        """The gradient of ``sink`` (1, heads, 1, 1): minus the sum over batches and queries before ``lengths`` of the
+        sink's weight times ``total``, the sum of d_o * o of each query."""
+        weight = self.pointwise(PointwiseMode.EXP, self.pointwise(PointwiseMode.SUB, sink, stats))
+        terms = self.pointwise(PointwiseMode.MUL, self.pointwise(PointwiseMode.NEG, weight), total)
+        if lengths is not None:
+            terms = self.existing(terms, lengths, self.constant(4, DataType.FLOAT, 0.0))
+        return self.reduction(ReduceTensorOp.ADD, terms, (0, 2))
 
     def moved(self, index: Tensor, *terms: tuple[int, Tensor | None]) -> Tensor:
         """``index`` plus the sum of sign * number over the terms (sign, number) that are not None."""

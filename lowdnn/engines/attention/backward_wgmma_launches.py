@@ -110,7 +110,7 @@ class BackwardLaunches:
         backward, operation, kind = self.problem.backward, self.problem.backward.operation, self.problem.kind
         params = SumsParams(
             backward.c_type_of("dq"),
-            backward.c_type_of("dk"),
+            backward.c_type_of("dk" if self.problem.is_split else "dq"),
             TILE_Q=kind.queries,
             HEAD_QK=self.problem.head_qk,
             TILE_KV=kind.keys,
@@ -118,7 +118,7 @@ class BackwardLaunches:
             IS_FP8=int(backward.fp8 is not None),
             IS_SPLIT=int(self.problem.is_split),
         )
-        types = dict.fromkeys((params.OUT, params.KEY_OUT) if params.IS_SPLIT else (params.OUT,))
+        types = dict.fromkeys((params.OUT, params.KEY_OUT))
         kernel = KernelRef(
             name=f"attention_backward_sums_{'fp8_' * params.IS_FP8}{'_'.join(types)}_{params.TILE_Q}"
             f"_d{params.HEAD_QK}v{params.HEAD_V}{'_split' * params.IS_SPLIT}_sm90a",

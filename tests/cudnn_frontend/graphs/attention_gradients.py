@@ -187,7 +187,7 @@ def test_weights_dropped_by_a_mask(session: Session) -> None:
 
 
 def test_a_sinks_gradient(session: Session) -> None:
-    """Against differences of the sum of o * do in float64. The wheel's graph has no minus sign."""
+    """Against differences of the sum of o * do in float64."""
     sink = normal(1, HEADS, 1, 1, dtype=np.float32)
     attention = Attention(sink=wide(sink))
     program = session.program()
@@ -197,7 +197,7 @@ def test_a_sinks_gradient(session: Session) -> None:
     attention.check(found)
     step = 1e-4
     sums = [_products(attention, sink + sign * step) for sign in (1, -1)]
-    check_close(-of_sink, ((sums[0] - sums[1]) / (2 * step)).reshape(1, HEADS, 1, 1), 5e-3)
+    check_close(of_sink, ((sums[0] - sums[1]) / (2 * step)).reshape(1, HEADS, 1, 1), 5e-3)
 
 
 def _products(attention: Attention, sink: Array) -> Array:
@@ -205,6 +205,20 @@ def _products(attention: Attention, sink: Array) -> Array:
     scores = wide(attention.q) @ wide(attention.k).swapaxes(-1, -2) * SCALE
     p, _ = weights(np.concatenate([scores, np.broadcast_to(wide(sink), (*scores.shape[:3], 1))], -1))
     return (p[..., :SKV] @ wide(attention.v) * wide(attention.do)).sum((0, 2, 3))
+
+
+def test_a_sinks_gradient_beside_lengths(session: Session) -> None:
+    """Rows behind the length have no weights, as their statistics say, and no part in the sum."""
+    sink = normal(1, HEADS, 1, 1, dtype=np.float32)
+    attention = Attention(sink=wide(sink), seen=in_lengths())
+    row_exists = (np.arange(SQ) < QUERIES[:, None])[:, None, :, None]
+    expected = -(attention.p_sink * attention.d * row_exists).sum((0, 2), keepdims=True)
+    attention.stats = np.where(row_exists, attention.stats, -np.inf).astype(np.float32)
+    program = session.program()
+    dsink = program.graph.tensor(dim=[1, HEADS, 1, 1], stride=[HEADS, 1, 1, 1], data_type=DT.FLOAT)
+    program.output(dsink)
+    options = lengths(program) | {"sink_token": program.input(sink), "dSink_token": dsink}
+    check_close(attention.run(program, **options)[3], expected, 5e-3)
 
 
 @pytest.mark.parametrize("has_packed_statistics", [False, True])
