@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from lowdnn import dtypes
@@ -26,6 +28,8 @@ from tests.support.random_graphs.growth import Grown
 _SHOWN = 5
 #: Roundings of one result of few bits on its way, which may fall to the other side.
 _ROUNDINGS = 4
+#: Of a weight, by one rounding of an exponent of some 10,000 units to fp32; a wrong reading is off by far more.
+_OF_EXPONENTS = 1e-3
 #: The share of elements that may be farther off, since a value between two that are so rounded decides over them.
 _FAR = 0.06
 
@@ -139,16 +143,20 @@ def _difference_from(graph: OperationGraph, other: OperationGraph, inputs: dict[
         if uid in other.tensors
     }
     found, wanted = (evaluate(each, given, rounds_virtual=False) for each, given in ((other, own), (graph, inputs)))
-    return _difference(graph, found, wanted)
+    return _difference(graph, found, wanted, of_exponents=_OF_EXPONENTS)
 
 
-def _difference(graph: OperationGraph, found: dict[int, Array], expected: dict[int, Array]) -> str:
+def _difference(
+    graph: OperationGraph, found: dict[int, Array], expected: dict[int, Array], of_exponents: float = 0.0
+) -> str:
+    """of_exponents: what may be off of a result beside its rounding."""
     if set(found) != set(expected):
         labels = sorted(graph.tensors[uid].label for uid in set(found) ^ set(expected))
         return f"expected the graph's outputs, got others: {', '.join(labels)}"
     for uid, wanted in expected.items():
         tensor = graph.tensors[uid]
         allowed = _tolerance(tensor.data_type)
+        allowed = replace(allowed, relative=max(allowed.relative, of_exponents))
         if _far_share(found[uid], wanted, tensor.data_type, allowed) > _FAR:
             return f"{tensor.label}: {differences(found[uid], wanted, tensor.data_type, allowed)}"
     return ""
