@@ -98,7 +98,7 @@ def test_what_sequences_check() -> None:
 
 
 def test_numbers_and_names_are_no_members() -> None:
-    """What compares with ``is`` would pass over them."""
+    """Comparisons with ``is`` would pass over them."""
     for field in ("algo", "cell_mode", "bias_mode", "dir_mode", "input_mode", "data_type", "math_prec", "math_type"):
         kind = type(getattr(LSTM, field)).__name__
         for value in (int(getattr(LSTM, field)), getattr(LSTM, field).name):

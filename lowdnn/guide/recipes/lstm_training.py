@@ -24,7 +24,7 @@ Array = NDArray[np.floating]
 STEPS, BATCH, INPUT, HIDDEN = 5, 3, 8, 16
 #: Steps of each sequence.
 LENGTHS = (5, 3, 1)
-#: Of the parameters of ``torch.nn.LSTM``: the gates i, f, g and o, one below the other.
+#: The parameters of ``torch.nn.LSTM``: gates i, f, g and o, one below the other.
 WEIGHT_SHAPES = {
     "weight_ih_l0": (4 * HIDDEN, INPUT),
     "weight_hh_l0": (4 * HIDDEN, HIDDEN),
