@@ -86,6 +86,7 @@ class Program(Jax):
         descriptor, clip = super().descriptor(**how), self.network.clip
         if clip is not None:
             self.caller.call("cudnnRNNSetClip_v9", descriptor, RNNClipMode.MINMAX, clip.lower, clip.upper)
+        assert self.weight_bytes(descriptor) == self.given["w"].size * self.dtype.itemsize
         return descriptor
 
     def check_results(self) -> None:
