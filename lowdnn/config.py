@@ -56,8 +56,8 @@ def default_cache_dir(environment: Mapping[str, str]) -> Path | None:
 class Config:
     """See the module's table. ``cache_dir`` is None where no directory is known.
 
-    ``compile_threads``, which no variable sets, is how many threads compile ahead: 0 for none, None for what suits the
-    device.
+    No variable sets ``compile_threads``, how many threads compile ahead (0 for none, None for what suits the device),
+    and ``compile_gradients``: whether a convolution's plan begins to compile its gradients, too.
     """
 
     device: str = "auto"
@@ -71,6 +71,7 @@ class Config:
     nvtx: bool = False
     cache_limit_bytes: int = 1 << 30
     compile_threads: int | None = None
+    compile_gradients: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Config:

@@ -11,6 +11,7 @@ from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 from lowdnn.backend.engine_descriptors import EngineChoice, EngineConfig
+from lowdnn.backend.gradients_ahead import begin_gradients
 from lowdnn.backend.graph_descriptors import DeviceProperties, GraphDescription
 from lowdnn.backend.handle import Handle
 from lowdnn.backend.kernel_cache import KernelCache
@@ -95,6 +96,8 @@ class ExecutionPlan:
             self.loaded_for(self.handle)
         elif self.kernel_cache is None and self.engine_config is not None:
             self._begin(self.engine_config.engine.description.handle)
+        if self.engine_config is not None:
+            self._begin_gradients(self.engine_config.engine.description.handle)
 
     @property
     def plan(self) -> Plan:
@@ -104,6 +107,10 @@ class ExecutionPlan:
     def _begin(self, handle: Handle | None) -> None:
         if handle is not None:
             handle.begin(self.plan)
+
+    def _begin_gradients(self, handle: Handle | None) -> None:
+        if handle is not None and handle.is_open and handle.runtime.config.compile_gradients:
+            begin_gradients(handle, self._candidate)
 
     def loaded_for(self, handle: Handle, pack: VariantPack | None = None) -> LoadedPlan:
         """The plan on the handle's device, for the shapes that ``pack`` has; found again without a look at the plan."""

@@ -28,17 +28,21 @@ class LoadedLibrary:
     is_answered: bool
 
 
-def install() -> ctypes.CDLL:
+def install(*, compiles_gradients: bool = False) -> ctypes.CDLL:
     """Makes lowdnn's library the ``libcudnn.so.9`` of the process; called before a framework is imported.
 
     Whoever asks the loader for that SONAME from then on gets this library, as a dependency or by ``dlopen``. Its folder
     is put first in LD_LIBRARY_PATH, in which some programs look by themselves. Returns what ``load`` returns.
+
+    compiles_gradients: the plan of a convolution begins to compile its gradients, too, for programs that train: in the
+    first step of a network their kernels compile side by side while it goes forward.
 
     Where LOWDNN_DEVICE says ``emulated`` and no CUDA runtime has been loaded, ``install_runtime`` is part of it.
 
     Raises SublibraryLoadingFailedError where another library of the SONAME has been loaded.
     """
     with LOADING:
+        process_state().compiles_gradients = compiles_gradients
         if Config.from_environment().device == "emulated" and _in_process(RUNTIME_NAME) is None:
             install_runtime()
         found = loaded_library()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from dataclasses import replace
 
 from lowdnn.backend.handle import Handle
 from lowdnn.capi.counts import CallCounts
@@ -52,7 +53,8 @@ class State:
 
     graphs: plans of classic calls.  cuda_graphs: those that plans were added to.  counts: the number of calls, by
     function.
-    threads: those that call.  packs: variant packs that libraries keep.
+    threads: those that call.  packs: variant packs that libraries keep.  compiles_gradients: as ``Config`` has it, for
+    handles that are opened from now on.
 
     All handles are on one driver, so that an address means the same memory for each.
     """
@@ -69,6 +71,7 @@ class State:
         self.last_error = LastErrors()
         self.log = LogCallback()
         self.since_s = time.time()
+        self.compiles_gradients = False
         self._driver = driver
         self._lock = threading.Lock()
         tell_after_fork(self)
@@ -101,7 +104,8 @@ class State:
 
     def open_handle(self) -> Handle:
         """A handle on the device of the calling thread's current context, else on device 0."""
-        runtime = Runtime(self.driver, device=_current_device(self.driver))
+        config = replace(Config.from_environment(), compile_gradients=self.compiles_gradients)
+        runtime = Runtime(self.driver, device=_current_device(self.driver), config=config)
         try:
             return Handle(runtime)
         except BaseException:

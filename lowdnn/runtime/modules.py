@@ -58,6 +58,11 @@ class ModuleCache(ProcessBound):
                     begun = self._begun[kernel] = _Begun(self._compiler.images(kernel, self._machine_arch(kernel)))
                     self._ahead.begin(begun.first)
 
+    def compile(self, kernels: Sequence[KernelRef]) -> None:
+        """Compiles what the disk cache does not have yet; loads nothing."""
+        for kernel in kernels:
+            next(self._compiler.images(kernel, self._machine_arch(kernel)))
+
     def load(self, kernels: Sequence[KernelRef], kept: KernelImages | None = None) -> None:
         """Compiles and loads what is not loaded yet; several kernels are compiled side by side.
 

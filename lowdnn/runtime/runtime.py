@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from lowdnn.config import Config
@@ -10,7 +12,7 @@ from lowdnn.driver import open_driver
 from lowdnn.driver.base import Driver
 from lowdnn.events import Counters, log_to, range_annotator, stop_logging
 from lowdnn.plan import Plan
-from lowdnn.runtime.ahead import Ahead
+from lowdnn.runtime.ahead import Ahead, Task
 from lowdnn.runtime.cache import DiskCache
 from lowdnn.runtime.compile import KernelCompiler
 from lowdnn.runtime.context import Context
@@ -42,7 +44,8 @@ class Runtime(ProcessBound):
             cache=self.cache,
             counters=self.counters,
         )
-        self.modules = ModuleCache(self.context, self.compiler, self.counters, Ahead(_threads(self.config, driver)))
+        self._ahead = Ahead(_threads(self.config, driver))
+        self.modules = ModuleCache(self.context, self.compiler, self.counters, self._ahead)
         self._annotate = range_annotator(self.config)
         self._log_handler = log_to(self.config)
 
@@ -67,6 +70,14 @@ class Runtime(ProcessBound):
         """Begins to compile the kernels of a plan that is about to be loaded, in other threads."""
         self.modules.begin(plan.kernels)
 
+    def begin_kernels(self, find: Callable[[], Plan | None]) -> None:
+        """Begins to find a plan, and to compile its kernels into the disk cache, in other threads; for a guess.
+
+        Nobody waits for it, and its errors are not told: whoever needs a kernel compiles it then.
+        """
+        if self.cache is not None:
+            self._ahead.begin(Task(partial(self._compile, find)))
+
     def load(self, plan: Plan) -> LoadedPlan:
         """``plan`` ready to be executed here; compiles and loads kernels that are not there yet.
 
@@ -76,6 +87,11 @@ class Runtime(ProcessBound):
         loaded = LoadedPlan(plan, self.context, self.modules, annotate=self._annotate, checks_ranges=self.config.debug)
         self.counters.add("plans_loaded")
         return loaded
+
+    def _compile(self, find: Callable[[], Plan | None]) -> None:
+        plan = find() if self.context.liveness.is_usable else None
+        if plan is not None:
+            self.modules.compile(plan.kernels)
 
     def close(self) -> None:
         """Unloads modules and releases the context; closing twice does nothing.

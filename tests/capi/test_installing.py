@@ -47,6 +47,22 @@ def build_framework(folder: Path) -> None:
         subprocess.run(["gcc", "-shared", "-fPIC", *build], cwd=folder, check=True)
 
 
+def test_a_program_that_trains_has_gradients_compiled(tmp_path: Path) -> None:
+    """The last call counts, for the handles that are made from then on."""
+    code = """if True:
+        import ctypes
+        from lowdnn import capi
+        from lowdnn.backend import Handle
+        from lowdnn.capi.loading import process_state
+        for wanted in (False, True, False):
+            library, handle = capi.install(compiles_gradients=wanted), ctypes.c_void_p()
+            assert library.cudnnCreate(ctypes.byref(handle)) == 0
+            opened = process_state().objects.get(handle.value, Handle, "handle")
+            print(opened.runtime.config.compile_gradients)
+    """
+    assert python(code, tmp_path, LOWDNN_DEVICE="emulated").split() == ["False", "True", "False"]
+
+
 @needs_gcc
 def test_a_framework_binds_to_the_installed_library(tmp_path: Path) -> None:
     build_framework(tmp_path)
