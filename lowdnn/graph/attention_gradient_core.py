@@ -7,10 +7,11 @@ weights and gradients of scores of them,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.graph import OperationGraph
-from lowdnn.graph.product_operands import Operand, is_plain, is_sum, operand_of
+from lowdnn.graph.product_operands import Operand, is_index, is_plain, is_sum, operand_of
 from lowdnn.ops.base import Operation, inputs_of, outputs_of
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.pointwise import PointwiseOperation
@@ -36,6 +37,13 @@ class Core:
     total: Tensor
     centred: PointwiseOperation
     d_scores: PointwiseOperation
+
+
+def is_exponential(operation: Operation) -> TypeGuard[PointwiseOperation]:
+    """Whether it may make weights."""
+    if not isinstance(operation, PointwiseOperation) or not is_plain(operation, PointwiseMode.EXP):
+        return False
+    return operation.output.rank == 4
 
 
 def core_of(graph: OperationGraph, weights: PointwiseOperation) -> Core | None:
@@ -104,8 +112,7 @@ def dependent_on(graph: OperationGraph, operation: Operation) -> frozenset[int]:
     """
     found = {tensor.uid for tensor in outputs_of(operation).values()}
     for op in graph.operations:
-        is_index = isinstance(op, PointwiseOperation) and op.mode is PointwiseMode.GEN_INDEX
-        is_apart = is_index or isinstance(op, MatmulOperation)
+        is_apart = is_index(op) or isinstance(op, MatmulOperation)
         if not is_apart and any(tensor.uid in found for tensor in inputs_of(op).values()):
             found.update(tensor.uid for tensor in outputs_of(op).values())
     return frozenset(found)

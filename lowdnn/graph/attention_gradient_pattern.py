@@ -19,7 +19,18 @@ from math import inf, isfinite
 from typing import Any
 
 from lowdnn.enums import PointwiseMode
-from lowdnn.graph.attention_gradient_core import FLOAT, KEY, QUERY, Core, Product, core_of, dependent_on, other_maker
+from lowdnn.graph.attention_gradient_core import (
+    FLOAT,
+    KEY,
+    QUERY,
+    Core,
+    Product,
+    core_of,
+    dependent_on,
+    is_exponential,
+    other_maker,
+)
+from lowdnn.graph.bias_gradient import bias_gradient_behind, is_cut_behind
 from lowdnn.graph.expansion_writer import ExpansionWriter
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.inner_writer import InnerWriter
@@ -37,6 +48,8 @@ from lowdnn.graph.uids import free_uid
 from lowdnn.ops.base import Operation, inputs_of, outputs_of, with_tensors
 from lowdnn.ops.matmul import MatmulOperation
 from lowdnn.ops.pointwise import PointwiseOperation
+from lowdnn.ops.ragged import RaggedLoad
+from lowdnn.ops.reduction import ReductionOperation
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.sdpa_centred_backward import MAX_SCALES, SdpaCentredBackward
 from lowdnn.ops.subgraph import Subgraph
@@ -55,12 +68,27 @@ def with_attention_gradients(operations: Sequence[Operation]) -> tuple[Operation
         return found
     graph = OperationGraph(found)
     for op in graph.operations:
-        if isinstance(op, PointwiseOperation) and is_plain(op, PointwiseMode.EXP) and op.output.rank == 4:
+        if is_exponential(op):
             core = core_of(graph, op)
             whole = None if core is None else _Gradients(graph, core).whole()
             if whole is not None:
                 return with_attention_gradients(_replaced(graph, whole))
-    return found
+    return _without_empty_rows(graph)
+
+
+def _without_empty_rows(graph: OperationGraph) -> tuple[Operation, ...]:
+    """The graph's operations; weights of rows whose stats are minus infinity are 0 in the cores that are left."""
+    cores = (core_of(graph, op) for op in graph.operations if is_exponential(op))
+    differences = {id(core.difference): core.difference for core in cores if core is not None}
+    builder = ExpansionWriter(free_uid(graph.tensors))
+    replaced = {}
+    for op in differences.values():
+        stats = op.operands["b"]
+        if graph.producer(stats) is None or isinstance(graph.producer(stats), RaggedLoad):
+            replaced[id(op)] = replace(op, b=builder.stats_of_weights(stats))
+    return (
+        (*builder.operations, *(replaced.get(id(op), op) for op in graph.operations)) if replaced else graph.operations
+    )
 
 
 def _replaced(graph: OperationGraph, made: tuple[Operation, ...]) -> tuple[Operation, ...]:
@@ -149,13 +177,14 @@ class _Gradients:
         if factors is None or results is None or o is None:
             return None
         scale, scores, ds = self._scaling(ends)
-        dbias, inner = self._dbias(ds), self._inner(ends, factors, scores, ds)
-        if inner is None or (dbias is not None and not self._is_nothing_behind(ends.lengths)):
+        inner, bias_sum = self._inner(ends, factors, scores, ds), self._bias_sum(ds)
+        if inner is None or (bias_sum is not None and not self._is_known_behind(ends.lengths)):
             return None
         q, k, v = (self._upright(x) for x in (self._first.a, self._first.b.exchanged, self._second.b.exchanged))
         ports = (q, k, v, o, ends.dv.b.base, self._core.difference.operands["b"], *results, scale)
         is_deterministic = results[0].data_type is q.data_type  # otherwise sums come as they are there
         self._add_sink_gradients(ends.queries)
+        dbias = None if bias_sum is None else self._dbias(bias_sum, ends.lengths, scores)
         made = inner if inner.operations else None
         more = (ends.queries, ends.keys, dbias, made, None, None, False, is_deterministic)
         whole = _operation((*ports, *more), factors.centres)
@@ -316,10 +345,24 @@ class _Gradients:
         dv = result_of(self._graph, ends.dv.operation.c, ends.keys, v.dims[1])
         return None if dq is None or dk is None or dv is None else (dq, dk, dv)
 
-    def _dbias(self, ds: Tensor) -> Tensor | None:
-        """A sum of ``ds`` over some of batches and heads, where there is one."""
-        sums = (op for op in self._graph.consumers(ds) if is_sum(op) and set(op.axes) <= {0, 1})
-        return next((op.y for op in sums), None)
+    def _bias_sum(self, ds: Tensor) -> ReductionOperation | None:
+        """What sums ``ds`` over some of batches and heads."""
+        return next((op for op in self._graph.consumers(ds) if is_sum(op) and set(op.axes) <= {0, 1}), None)
+
+    def _is_known_behind(self, lengths: Mapping[int, Tensor]) -> bool:
+        """Whether gradients of scores behind ``lengths`` are 0, or what masks make of products that are 0."""
+        products = (self._core.first.c, self._core.second.c)
+        return self._is_nothing_behind(lengths) or all(is_cut_behind(self._graph, c, lengths) for c in products)
+
+    def _dbias(self, summed: ReductionOperation, lengths: Mapping[int, Tensor], scores: Tensor) -> Tensor:
+        """The gradient of a bias as the operation makes it; what lies behind ``lengths`` is added to it."""
+        if self._is_nothing_behind(lengths):
+            return summed.y
+        graph, builder = self._graph, self._builder
+        dbias = builder.tensor(summed.y.dims, FLOAT, is_virtual=True)
+        behind = bias_gradient_behind(graph, builder, self._core, lengths, scores, summed.x, summed.axes)
+        builder.give(builder.pointwise(PointwiseMode.ADD, dbias, behind), summed.y)
+        return dbias
 
     def _add_sink_gradients(self, queries: Tensor | None) -> None:
         """Adds the gradients of sinks where the graph has sums of a sink's weights times those of d_o * o.
@@ -361,7 +404,7 @@ class _Gradients:
         maker = self._graph.producer(factors.d_scores)
         behind = hidden if maker is None else hidden - dependent_on(self._graph, maker)
         writers = tuple(
-            InnerWriter(self._graph, self._builder, given[0], own, ends.lengths, outside)
+            InnerWriter(self._graph, self._builder, dims, given[0], own, ends.lengths, outside)
             for own, outside in (
                 (known, hidden),
                 (known | {factors.d_scores.uid: given[1]}, behind),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import inf
+
 from lowdnn.enums import DataType, PointwiseMode, ReduceTensorOp
 from lowdnn.graph.node_writer import NodeWriter
 from lowdnn.ops.base import Operation, with_tensors
@@ -39,6 +42,25 @@ class ExpansionWriter(NodeWriter):
         exists = self.compared(PointwiseMode.CMP_LT, row, lengths)
         select = Pointwise(PointwiseMode.BINARY_SELECT, zero.data_type)
         return self.pointwise(select, x, zero, exists, virtual=x.data_type)
+
+    def stats_of_weights(self, stats: Tensor) -> Tensor:
+        """``stats`` with infinity in the place of minus infinity, so that exponents of rows without keys are minus
+        infinity, and never the difference of two infinities."""
+        lowest, highest = (self.constant(4, DataType.FLOAT, value) for value in (-inf, inf))
+        has_keys = self.pointwise(PointwiseMode.CMP_NEQ, stats, lowest, virtual=DataType.BOOLEAN)
+        return self.pointwise(PointwiseMode.BINARY_SELECT, stats, highest, has_keys)
+
+    def before_all(self, lengths: Mapping[int, Tensor], dims: tuple[int, ...]) -> Tensor:
+        """Whether the indices of ``dims`` along axes are below the lengths there, in BOOLEAN."""
+        seen: Tensor | None = None
+        for axis, length in lengths.items():
+            along = tuple(extent if axis == one else 1 for one, extent in enumerate(dims))
+            index = self.index(self.constant(len(dims), DataType.FLOAT, 0.0), axis, along)
+            below = self.compared(PointwiseMode.CMP_LT, index, length)
+            kind = DataType.BOOLEAN
+            seen = below if seen is None else self.pointwise(PointwiseMode.LOGICAL_AND, seen, below, compute_type=kind)
+        assert seen is not None
+        return seen
 
     def sink_gradient(self, sink: Tensor, stats: Tensor, total: Tensor, lengths: Tensor | None) -> Tensor:
         """The gradient of ``sink`` (1, heads, 1, 1): minus the sum over batches and queries before ``lengths`` of the

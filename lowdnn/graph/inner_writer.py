@@ -17,22 +17,25 @@ from lowdnn.ops.tensor import Tensor
 class InnerWriter:
     """Writes what makes tensors of ``graph`` with ``dims``, or with 1 where they repeat, on new virtual tensors.
 
-    given: by uid, what stands in the place of tensors.  lengths: by axis; nothing behind them counts, so operations
-    that put something there are left out.  outside: uids of tensors whose makers are not written.
+    indexed: the operand of indices, no value of which counts.  given: by uid, what stands in the place of tensors.
+    lengths: by axis; nothing behind them counts, so operations that put something there are left out.  outside: uids of
+    tensors whose makers are not written.
     """
 
     def __init__(
         self,
         graph: OperationGraph,
         builder: ExpansionWriter,
-        index_space: Tensor,
+        dims: tuple[int, ...],
+        indexed: Tensor,
         given: Mapping[int, Tensor],
         lengths: Mapping[int, Tensor],
         outside: Collection[int],
     ) -> None:
         self._graph = graph
         self._builder = builder
-        self._index_space = index_space
+        self._dims = dims
+        self._indexed = indexed
         self._known = dict(given)
         self._lengths = {axis: length.uid for axis, length in lengths.items()}
         self._outside = outside
@@ -76,16 +79,12 @@ class InnerWriter:
         if isinstance(operation, PointwiseOperation):
             if self.is_behind_lengths(operation):
                 return self.made(operation.operands["x"])
-            if operation.mode is PointwiseMode.GEN_INDEX and tensor.dims == self._index_space.dims:
-                return self._index(operation)
+            if operation.mode is PointwiseMode.GEN_INDEX and tensor.dims == self._dims:
+                return self.pointwise(operation, x=self._indexed)
         operands = {x.uid: self.made(x) for x in inputs_of(operation).values()}
         output = self._virtual(tensor)
         self.operations.append(with_tensors(operation, operands | {tensor.uid: output}))
         return output
-
-    def _index(self, operation: PointwiseOperation) -> Tensor:
-        """Indices, for which no value of the operand counts."""
-        return self.pointwise(operation, x=self._index_space)
 
     def _applied(self, mode: PointwiseMode, x: Tensor, b: Tensor) -> Tensor:
         """``x mode b`` in FLOAT."""
@@ -95,8 +94,9 @@ class InnerWriter:
         return y
 
     def _fits(self, tensor: Tensor) -> bool:
-        dims = self._index_space.dims
-        return tensor.rank == len(dims) and all(own in (1, d) for own, d in zip(tensor.dims, dims, strict=True))
+        if tensor.rank != len(self._dims):
+            return False
+        return all(own in (1, extent) for own, extent in zip(tensor.dims, self._dims, strict=True))
 
     def _virtual(self, like: Tensor) -> Tensor:
         return self._builder.tensor(like.dims, like.data_type, is_virtual=True, name=like.name)

@@ -132,6 +132,11 @@ def exchanged_of(operation: Operation) -> Tensor | None:
     return x if all(of_y == tuple(of_x[axis] for axis in EXCHANGED) for of_x, of_y in views) else None
 
 
+def is_index(operation: Operation) -> bool:
+    """Whether it makes indices, for which no value of its operand counts."""
+    return isinstance(operation, PointwiseOperation) and operation.mode is PointwiseMode.GEN_INDEX
+
+
 def is_plain(operation: PointwiseOperation, mode: PointwiseMode) -> bool:
     """Whether it is of ``mode``, in FLOAT, without factors."""
     is_exact = operation.pointwise.compute_type is DataType.FLOAT

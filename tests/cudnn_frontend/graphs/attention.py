@@ -79,11 +79,11 @@ def backward(session: Session, arrays: tuple[Array, ...], **options: Any) -> lis
     return results
 
 
-def check_workspace(program: Program, q: Array) -> None:
+def check_workspace(program: Program, q: Array, apart: int = 0) -> None:
     """One operation, whose scores lie nowhere: what the wheel stores, dq and a number for each row in fp32, and as much
-    again for each row and for a page."""
+    again for each row, for a page and for what lies ``apart``."""
     rows, page = 4 * (q.size + q.size // q.shape[3]), 4096
-    assert program.graph.get_workspace_size() <= rows + 8 * q.size // q.shape[3] + page
+    assert program.graph.get_workspace_size() <= rows + 8 * q.size // q.shape[3] + page + apart
 
 
 def gradients_of(q: Array, k: Array, v: Array, o: Array, do: Array, p: Array) -> tuple[Array, Array, Array]:

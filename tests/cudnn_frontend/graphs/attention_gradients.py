@@ -31,13 +31,15 @@ QUERIES, KEYS = np.array([29, SQ]), np.array([SKV, 37])
 
 @dataclass
 class Attention:
-    """Operands in float64's terms.  seen: which scores count.  added: to the scores.  kept: factors of the weights."""
+    """Operands in float64's terms.  seen: which scores count.  added: to the scores.  kept: factors of the weights.
+    apart_bytes: of the workspace, beside what ``check_workspace`` knows."""
 
     kv_heads: int = HEADS
     seen: Array = field(default_factory=lambda: np.ones((1, 1, SQ, SKV), bool))
     added: Array | float = 0.0
     kept: Array | float = 1.0
     sink: Array | None = None
+    apart_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.q, self.do = (normal(B, HEADS, SQ, D) for _ in range(2))
@@ -74,7 +76,7 @@ class Attention:
             program.output(gradient, np.float16, dim=list(like.shape), stride=[h * s * d, d, h * d, 1])
         program.outputs += extra
         results = program.run()
-        check_workspace(program, self.q)
+        check_workspace(program, self.q, self.apart_bytes)
         return results
 
     def check(self, found: list[Array]) -> None:
@@ -169,6 +171,24 @@ def test_a_bias_and_its_gradient(session: Session, dims: tuple[int, ...]) -> Non
     attention.check(found)
     summed = tuple(axis for axis in (0, 1) if dims[axis] == 1)
     check_close(of_bias, attention.gradients()[3].sum(summed, keepdims=True), 8e-3)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_bias_beside_lengths_and_dropout(session: Session, is_causal: bool) -> None:
+    """Statistics of rows behind the lengths are minus infinity, as forward operations leave them; no NaN follows."""
+    bias = normal(1, HEADS, SQ, SKV)
+    seen = in_lengths() & below_diagonal(SQ, SKV) if is_causal else in_lengths()
+    kept = (RNG.random((B, HEADS, SQ, SKV)) < 0.75).astype(np.float16)
+    attention = Attention(1, seen, wide(bias), wide(kept) / 0.75, apart_bytes=2 * 4 * bias.size)
+    assert np.isneginf(attention.stats).any()
+    program = session.program()
+    dbias = program.graph.tensor(dim=list(bias.shape), stride=[HEADS * SQ * SKV, SQ * SKV, SKV, 1], data_type=DT.HALF)
+    program.output(dbias)
+    numbers = (program.input(np.full((1, 1, 1, 1), number, np.float32)) for number in (1 / 0.75, 0.75))
+    options = lengths(program) | {"dropout": (program.input(kept), *numbers), "bias": program.input(bias)}
+    *found, of_bias = attention.run(program, **options, dBias=dbias, use_causal_mask=is_causal)
+    attention.check(found)
+    check_close(of_bias, attention.gradients()[3].sum(0, keepdims=True), 8e-3)
 
 
 def test_slopes_of_heads(session: Session) -> None:

@@ -173,6 +173,26 @@ def test_implementations(session: Session, implementation: str) -> None:
     check_close(found, p @ grouped(v, H), 2e-3)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_lengths_of_products(session: Session, is_causal: bool) -> None:
+    """The form of several operations has lengths of its products; what lies behind them, NaN say, reaches nothing."""
+    q, k, v = qkv()
+    lengths = {"seq_len_q": np.array([29, SQ]), "seq_len_kv": np.array([SKV, 37])}
+    rows, columns = (np.arange(s) < lengths[name][:, None] for name, s in (("seq_len_q", SQ), ("seq_len_kv", SKV)))
+    seen = rows[:, None, :, None] & columns[:, None, None] & (below_diagonal(SQ, SKV) if is_causal else True)
+    p, _ = weights(np.where(seen, scores_of(q, k), -np.inf))
+    expected = p @ wide(v)
+    for b in range(B):
+        q[b, :, ~rows[b]] = k[b, :, ~columns[b]] = v[b, :, ~columns[b]] = np.nan
+    program = session.program()
+    given = {name: program.input(of.reshape(B, 1, 1, 1).astype(np.int32)) for name, of in lengths.items()}
+    found = attended(
+        program, (q, k, v), use_causal_mask=is_causal, use_padding_mask=True, **given,
+        implementation=cudnn.attention_implementation.COMPOSITE,
+    )  # fmt: skip
+    check_close(found, expected, 2e-3)
+
+
 def test_gradients_in_fp8(session: Session) -> None:
     """Scales of powers of two keep what is rounded to fp8 in its range; the size of heads is what the wheel takes."""
     e4m3, size = ml_dtypes.float8_e4m3fn, 128

@@ -182,6 +182,17 @@ def biased_with_lengths(sketch: Sketch) -> None:
     _gradients(sketch, _Steps(before=before), lengths, dbias=0)
 
 
+def biased_with_filled_lengths(sketch: Sketch) -> None:
+    """A gradient of a bias, with another number than minus infinity behind lengths."""
+    lengths, fill = _lengths(sketch), sketch.value(1.5, name="fill")
+    bias = sketch.tensor((1, *_SCORES[1:]), _HALF, name="bias")
+
+    def before(sketch: Sketch, x: Tensor) -> Tensor:
+        return _padded(sketch, sketch.pointwise(_MODES.ADD, x, bias), lengths, fill)
+
+    _gradients(sketch, _Steps(before=before), lengths, dbias=0)
+
+
 def biased(sketch: Sketch) -> None:
     bias = sketch.tensor((_BATCH, 1, *_SCORES[2:]), _HALF, name="bias")
     _gradients(sketch, _Steps(before=lambda s, x: s.pointwise(_MODES.ADD, x, bias)), dbias=1, is_scaled=False)
@@ -214,5 +225,13 @@ def capped(sketch: Sketch) -> None:
 
 
 PATTERNS: Mapping[str, Known] = taken_by(
-    "composite", shared_keys, causal, causal_with_lengths, biased_with_lengths, biased, dropout, capped
+    "composite",
+    shared_keys,
+    causal,
+    causal_with_lengths,
+    biased_with_lengths,
+    biased_with_filled_lengths,
+    biased,
+    dropout,
+    capped,
 )
