@@ -147,8 +147,9 @@ def _remembering_settings(form: Form, call: Call, count: int | None) -> Call:
             objects.replace(descriptor, known.outcome)
             return
         call(state, *arguments)
-        if key is not None:
-            state.graphs.known_calls.keep(key, objects.find(descriptor, object), old)
+        new = objects.find(descriptor, object)
+        if key is not None and new is not None:
+            state.graphs.known_calls.keep(key, new, old)
 
     return changed
 
