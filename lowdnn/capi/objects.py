@@ -59,8 +59,11 @@ class Objects:
 
     def remove(self, address: Address, kind: type[T], where: str) -> T:
         """The object, whose pointer is not valid any more; raises as ``get`` does."""
-        found = self.get(address, kind, where)
-        if self._table.pop(checked(address, where), None) is None:
+        table = self._table
+        found = table.get(address)  # type: ignore[arg-type]
+        if not isinstance(found, kind):
+            found = self.get(address, kind, where)
+        if table.pop(address, None) is None:  # type: ignore[arg-type]
             raise _missing(checked(address, where), None, kind, where)
         return found
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from lowdnn.capi.errors import Call
-from lowdnn.capi.memory import Address, checked, read_array, write_array, write_pointer
+from lowdnn.capi.memory import Address, checked, read_array, variable_at, write_array
 from lowdnn.capi.state import State
 from lowdnn.enums import DIM_MAX, CudnnEnum, DataType
 from lowdnn.status import BadParamError, NotSupportedError
@@ -31,7 +32,8 @@ def life_of(kind: type[Settable], name: str, argument: str) -> dict[str, Call]:
     empty = kind()  # a value that nobody changes
 
     def create(state: State, descriptor: Address) -> None:
-        write_pointer(checked(descriptor, created), state.objects.add(empty), created)
+        place = variable_at(ctypes.c_uint64, checked(descriptor, created))
+        place.value = state.objects.add(empty)
 
     def destroy(state: State, descriptor: Address) -> None:
         if descriptor:
