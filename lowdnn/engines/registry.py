@@ -159,6 +159,13 @@ _OWN_KERNELS = (
         (("matmul_wgmma", "matmul_mma", "matmul_simt", "pointwise", "reduction", "transform"),),
     ),
     EngineEntry(
+        51,
+        "rnn_step_wgmma",
+        "rnn.rnn_step_wgmma.RnnStepWgmma",
+        (RnnForward, RnnBackwardData),
+        (("matmul_wgmma", "matmul_mma", "matmul_simt", "pointwise", "reduction", "transform"),),
+    ),
+    EngineEntry(
         50,
         "rnn_persistent",
         "rnn.rnn_persistent.RnnPersistent",

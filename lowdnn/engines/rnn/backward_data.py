@@ -49,13 +49,19 @@ class _Transposed:
     def __init__(self, sequences: Sequences) -> None:
         rnn = sequences.rnn
         self._sequences = sequences
-        self._recurrent = sequences.reserved(rnn.directions, rnn.state_size, rnn.gates * rnn.hidden_size)
+        self._recurrent = (
+            sequences.reserved(rnn.directions, rnn.state_size, rnn.gates * rnn.hidden_size)
+            if sequences.recurrence.reads_transposed
+            else None
+        )
         self._projection = (
             sequences.reserved(rnn.directions, rnn.hidden_size, rnn.projection_size) if rnn.projection_size else None
         )
 
     def recurrent(self, layer: int) -> Array:
-        """R of a layer, transposed: (D, S, G * H)."""
+        """R of a layer, transposed: (D, S, G * H); where the recurrence reads it either way, as it lies."""
+        if self._recurrent is None:
+            return needed(self._sequences.network.weights("w", layer, "r")).permuted(0, 2, 1)
         return self._transpose(layer, "r", self._recurrent)
 
     def projection(self, layer: int) -> Array | None:

@@ -73,8 +73,13 @@ struct Element {
     return read(p.states, of(p.state_rows, sequence.before(t)));
   }
 
+  static __device__ __forceinline__ Value tanh(Value x) { return ::tanh(x); }
+
   __device__ __forceinline__ Value carried() const { return p.carried[of(p.carried_rows)]; }
   __device__ __forceinline__ void carry(Value gradient) const { p.carried[of(p.carried_rows)] = gradient; }
+  __device__ __forceinline__ void put_first_cell(Value gradient) const {
+    if (p.dfirst_cells && is_first()) write(p.dfirst_cells, of(p.cell_ends), gradient);
+  }
 
  private:
   __device__ __forceinline__ i64 gate_place(u32 block) const {
@@ -117,7 +122,7 @@ struct LstmCell : Alone {
   template <class E> static __device__ __forceinline__ void step(const E& e, Value dh) {
     const Layer& p = e.p;
     const Value i = e.gate(0), f = e.gate(1), g = e.gate(2), o = e.gate(3);
-    const Value c = e.cell(), squashed = tanh(c), before = e.last_cell();
+    const Value c = e.cell(), squashed = e.tanh(c), before = e.last_cell();
     Value dc = e.has_next ? e.carried() : read(p.dlast_cells, e.of(p.cell_ends));
     dc += dh * o * tanh_slope_of(squashed);
     if (CLIPS && (c <= p.lower || c >= p.upper)) dc = Value(0);
@@ -126,7 +131,7 @@ struct LstmCell : Alone {
     e.put_gate(2, dc * i * tanh_slope_of(g));
     e.put_gate(3, dh * squashed * sigmoid_slope_of(o));
     e.carry(dc * f);
-    if (p.dfirst_cells && e.is_first()) write(p.dfirst_cells, e.of(p.cell_ends), dc * f);
+    e.put_first_cell(dc * f);
   }
 };
 struct UnprojectedCell : LstmCell {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lowdnn.engines.rnn.array import Array
+from lowdnn.engines.rnn.biases import add_bias_gradients
 from lowdnn.engines.rnn.network import needed
 from lowdnn.engines.rnn.row_moves import Move
 from lowdnn.engines.rnn.sequences import Sequences
@@ -25,7 +26,7 @@ def add_backward_weights(sequences: Sequences, *, is_added: bool) -> None:
             _move_states(sequences, outputs, layer, direction, states)
             gradients = _Gradients(sequences, layer, direction, is_added=is_added)
             gradients.add_products(inputs.merged(), states.merged())
-            gradients.add_sums()
+    add_bias_gradients(sequences, is_added=is_added)
 
 
 def _in_order(sequences: Sequences, x: Array) -> Array:
@@ -61,12 +62,6 @@ class _Gradients:
         dprojected, unprojected = self._saved("dprojected"), self._saved("unprojected")
         if dprojected is not None:
             self._multiply(dprojected, needed(unprojected), self._region("projection"))
-
-    def add_sums(self) -> None:
-        """Adds the gradients of the biases."""
-        self._sum(self._of_input, self._region("input_bias"))
-        for gradients, (first, count), _ in self._recurrent_parts:
-            self._sum(gradients, _rows_of(self._region("recurrent_bias"), first, count))
 
     @property
     def _of_input(self) -> Array:
@@ -104,11 +99,6 @@ class _Gradients:
         if target is not None:
             added = target if self._is_added else None
             self._sequences.delegate.multiply(gradients.permuted(1, 0), rows, target, added)
-
-    def _sum(self, gradients: Array, target: Array | None) -> None:
-        if target is not None:
-            total = target.part(0, (1, *target.dims), (0, *target.strides))
-            self._sequences.delegate.sum_rows(gradients, total, total if self._is_added else None)
 
 
 def _rows_of(array: Array | None, first: int, count: int) -> Array | None:

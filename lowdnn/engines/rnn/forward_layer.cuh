@@ -79,6 +79,9 @@ struct Element {
   }
   __device__ __forceinline__ void put_cell(Value c) const {
     p.cells[of(p.cell_rows, t)] = c;
+    put_last_cell(c);
+  }
+  __device__ __forceinline__ void put_last_cell(Value c) const {
     if (p.last_cells && t == sequence.last()) write(p.last_cells, of(p.cell_ends), c);
   }
   // h, rounded once for the output and for the last state.
@@ -87,6 +90,8 @@ struct Element {
     if (p.last_states && t == sequence.last()) write(p.last_states, of(p.state_ends), h);
   }
 
+  static __device__ __forceinline__ Value sigmoid(Value x) { return ::sigmoid(x); }
+  static __device__ __forceinline__ Value tanh(Value x) { return ::tanh(x); }
   __device__ __forceinline__ Value clipped(Value c) const {
     if constexpr (CLIPS == 0) return c;
     if (c != c) return CLIPS == 1 ? c : p.lower;
@@ -114,7 +119,7 @@ template <bool IS_RELU> struct PlainCell : Alone {
 
   template <class E>
   static __device__ __forceinline__ void step(const E& e, const Value (&in)[1], const Value (&of_states)[1]) {
-    const Value v = in[0] + of_states[0], h = IS_RELU ? relu(v) : tanh(v);
+    const Value v = in[0] + of_states[0], h = IS_RELU ? relu(v) : e.tanh(v);
     e.save(0, h);
     e.put_state(h);
   }
@@ -128,14 +133,14 @@ struct LstmCell : Alone {
 
   template <class E>
   static __device__ __forceinline__ void step(const E& e, const Value (&in)[4], const Value (&of_states)[4]) {
-    const Value i = sigmoid(in[0] + of_states[0]), f = sigmoid(in[1] + of_states[1]);
-    const Value g = tanh(in[2] + of_states[2]), o = sigmoid(in[3] + of_states[3]);
+    const Value i = e.sigmoid(in[0] + of_states[0]), f = e.sigmoid(in[1] + of_states[1]);
+    const Value g = e.tanh(in[2] + of_states[2]), o = e.sigmoid(in[3] + of_states[3]);
     const Value c = e.clipped(f * e.last_cell() + i * g);
     const Value gates[4] = {i, f, g, o};
 #pragma unroll
     for (int block = 0; block < 4; ++block) e.save(block, gates[block]);
     e.put_cell(c);
-    e.put_state(o * tanh(c));
+    e.put_state(o * e.tanh(c));
   }
 };
 
@@ -144,8 +149,8 @@ struct GruCell : Alone {
 
   template <class E>
   static __device__ __forceinline__ void step(const E& e, const Value (&in)[3], const Value (&of_states)[3]) {
-    const Value r = sigmoid(in[0] + of_states[0]), z = sigmoid(in[1] + of_states[1]);
-    const Value n = tanh(in[2] + r * of_states[2]), last = e.last_state();
+    const Value r = e.sigmoid(in[0] + of_states[0]), z = e.sigmoid(in[1] + of_states[1]);
+    const Value n = e.tanh(in[2] + r * of_states[2]), last = e.last_state();
     const Value gates[4] = {r, z, n, of_states[2]};
 #pragma unroll
     for (int block = 0; block < 4; ++block) e.save(block, gates[block]);
@@ -160,9 +165,9 @@ struct ResetCell : Alone {
 
   template <class E>
   static __device__ __forceinline__ void step(const E& e, const Value (&in)[2], const Value (&of_states)[2]) {
-    const Value r = sigmoid(in[0] + of_states[0]);
+    const Value r = e.sigmoid(in[0] + of_states[0]);
     e.save(0, r);
-    e.save(1, sigmoid(in[1] + of_states[1]));
+    e.save(1, e.sigmoid(in[1] + of_states[1]));
     e.save(3, r * e.last_state());
   }
 };
@@ -174,7 +179,7 @@ struct NewCell : Alone {
 
   template <class E>
   static __device__ __forceinline__ void step(const E& e, const Value (&in)[1], const Value (&of_states)[1]) {
-    const Value n = tanh(in[0] + of_states[0]), z = e.gate(1);
+    const Value n = e.tanh(in[0] + of_states[0]), z = e.gate(1);
     e.save(2, n);
     e.put_state((Value(1) - z) * n + z * e.last_state());
   }

@@ -69,7 +69,13 @@ class BackwardLayer:
 
 
 class Recurrence(Protocol):
-    """The launches of a layer between its products."""
+    """The launches of a layer between its products.
+
+    reads_transposed: whether rows of the transposed recurrent weights have to be contiguous for ``backward``.
+    """
+
+    @property
+    def reads_transposed(self) -> bool: ...
 
     def forward(self, parts: PlanParts, layer: ForwardLayer) -> None: ...
 

@@ -45,6 +45,8 @@ class Persistent:
     arch: ArchSpec
     tile: PersistentTile
 
+    reads_transposed = True
+
     def forward(self, parts: PlanParts, layer: ForwardLayer) -> None:
         rnn, tile, weights = layer.rnn, self.tile, layer.recurrent
         teams = rnn.directions * groups(rnn, tile.columns)

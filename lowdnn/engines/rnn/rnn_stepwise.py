@@ -6,14 +6,12 @@ computes the cells of all directions. Kernels: ``rnn_step_forward.cu``, ``rnn_st
 
 from __future__ import annotations
 
-from lowdnn.arch.specs import ArchSpec, spec_named
-from lowdnn.arch.targets import WGMMA_TARGET
+from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Anchors, Choices, Knob
 from lowdnn.engines.limits import alone
 from lowdnn.engines.rnn.layers import Recurrence
 from lowdnn.engines.rnn.network import RnnOperation
 from lowdnn.engines.rnn.recurrent_engine import OWN_CHOICE, RecurrentEngine
-from lowdnn.engines.rnn.samples import samples
 from lowdnn.engines.rnn.step_kernels import StepLauncher
 from lowdnn.engines.rnn.step_tile import CLUSTERS, COLUMNS, ROWS
 from lowdnn.engines.rnn.stepwise import Stepwise
@@ -22,7 +20,6 @@ from lowdnn.ops.rnn import Rnn
 from lowdnn.ops.rnn_backward_data import RnnBackwardData
 from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
 from lowdnn.ops.rnn_forward import RnnForward
-from lowdnn.plan import KernelRef
 
 
 class RnnStepwise(RecurrentEngine):
@@ -48,10 +45,3 @@ class RnnStepwise(RecurrentEngine):
     def recurrence(self, rnn: Rnn, arch: ArchSpec, chosen: Choices) -> Recurrence:
         tile = (chosen.get(knob, OWN_CHOICE) for knob in (KnobType.TILE_M, KnobType.TILE_N, KnobType.TILE_CGA_K))
         return Stepwise(StepLauncher(arch, rnn, *tile))
-
-    def precompiled(self) -> tuple[KernelRef, ...]:
-        """The kernels of steps of common networks."""
-        arch = spec_named(WGMMA_TARGET)
-        plans = (self.plan(graph, arch, {}) for graph in samples())
-        kernels = (kernel for plan in plans for kernel in plan.kernels)
-        return tuple(dict.fromkeys(kernel for kernel in kernels if kernel.source.startswith("rnn/")))

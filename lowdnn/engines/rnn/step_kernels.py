@@ -91,11 +91,11 @@ class StepLauncher:
     def add(self, parts: PlanParts, phases: Sequence[Phase], steps: int) -> None:
         """``steps`` steps of all phases."""
         made = [self._made(parts, phase) for phase in phases]
-        parts.launches += [_at(launch, step) for step in range(steps) for launch in made]
+        parts.launches += [at_step(launch, step) for step in range(steps) for launch in made]
 
     def add_beyond(self, parts: PlanParts, phase: Phase) -> None:
         """The launch of ``phase`` behind its last step."""
-        parts.launches.append(_at(self._made(parts, phase), self.rnn.max_length))
+        parts.launches.append(at_step(self._made(parts, phase), self.rnn.max_length))
 
     def _made(self, parts: PlanParts, phase: Phase) -> Launch:
         """The launch without a step, of a kernel of ``parts``."""
@@ -152,6 +152,6 @@ def clip_mode(rnn: Rnn) -> int:
     return 0 if rnn.clip is None else 1 if rnn.clip.propagates_nan else 2
 
 
-def _at(launch: Launch, step: int) -> Launch:
+def at_step(launch: Launch, step: int) -> Launch:
     """``launch`` with the number of its step; the other argument is the same object for all steps."""
     return replace(launch, arguments=(*launch.arguments, *i32((step,))))

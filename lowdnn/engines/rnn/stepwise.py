@@ -35,6 +35,8 @@ class Stepwise:
 
     launcher: StepLauncher
 
+    reads_transposed = True
+
     def forward(self, parts: PlanParts, layer: ForwardLayer) -> None:
         self.launcher.add(parts, _forward_phases(layer), layer.rnn.max_length)
 

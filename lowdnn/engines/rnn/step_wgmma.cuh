@@ -1,0 +1,227 @@
+// What the kernels of a recurrent step on wgmma share: the walk of a block, and its product; for sm_90a.
+//
+// The DEPTH blocks of a cluster compute 64 units of TILE_COLUMNS sequences in one direction, each the sums over every
+// DEPTH-th chunk of 64 of k, and then the cells of every DEPTH-th sequence. blockIdx.x / DEPTH is the tile of units,
+// blockIdx.y of sequences, blockIdx.z the direction. Each gate has 64 rows (m) of weights of its own, so that the
+// sums of all gates of a unit lie in the same place.
+// Roles: a warp copies operands into a ring of STAGES stages; WARPGROUPS warpgroups multiply, each its part of the
+// columns.
+// Shared memory (dynamic): the ring, each stage 64 rows of 128 bytes for each gate and TILE_COLUMNS rows of states;
+// in its place, behind the product, the sums [gate][sequence][PITCH]; two barriers for each stage.
+// Launch: THREADS threads, clusters of (DEPTH, 1, 1). It may be a dependent launch behind another kernel of the same
+// plan. The first step lets the next one start when all before it has ended, the others at once: so that all but the
+// first may read before the wait what no step writes, and a step's weights arrive while the step before it computes.
+// Macros: TYPE (f16 or bf16), WARPGROUPS, WARPGROUP_COLUMNS (a multiple of 8), DEPTH, STAGES, RESIDENT (blocks that a
+// multiprocessor is to have registers for), CELL.
+
+#pragma once
+
+#include "include/ptx/dependent_launch.cuh"
+#include "include/tile/tile_wgmma.cuh"
+#include "sequences.cuh"
+
+constexpr int TILE_COLUMNS = WARPGROUPS * WARPGROUP_COLUMNS;
+constexpr int CONSUMERS = WARPGROUPS * WARPGROUP_SIZE, THREADS = CONSUMERS + WARP_SIZE;
+constexpr int UNITS = 64, CHUNK = 64;
+
+// Registers of a thread: each scheduler has 512 for a lane of all its warps. Of them the product and the walk take some
+// beside the sums.
+constexpr int WARPS_OF_SCHEDULER = (RESIDENT * THREADS / int(WARP_SIZE) + 3) / 4;
+constexpr int REGISTERS = WARPS_OF_SCHEDULER > 2 ? 512 / WARPS_OF_SCHEDULER / 8 * 8 : 255, OTHER_REGISTERS = 20;
+
+DEFINE_WGMMA(multiply_step, WARPGROUP_COLUMNS, 16, f32.TYPE.TYPE)
+
+// GATES: rows of weights of a unit. IS_M_MAJOR: whether units lie contiguous in a row of k, otherwise k does.
+template <int GATES, bool IS_M_MAJOR> struct WgmmaStep {
+  typedef OperandStage<TYPE, UNITS * GATES, IS_M_MAJOR> Weights;
+  typedef OperandStage<TYPE, TILE_COLUMNS, false> States;
+  typedef RingPosition<STAGES> Position;
+  static constexpr int STAGE_BYTES = Weights::BYTES + States::BYTES, GATE_BYTES = UNITS * STAGE_ROW_BYTES;
+  // Elements from one sequence to the next: pairs of them lie 8 banks apart, since a warp stores 8 units of 4 at a
+  // time.
+  static constexpr int PITCH = UNITS + 4, SUMS_BYTES = GATES * TILE_COLUMNS * PITCH * int(sizeof(f32));
+  static constexpr int RING_BYTES = STAGES * STAGE_BYTES, BARRIERS_AT = RING_BYTES > SUMS_BYTES ? RING_BYTES : SUMS_BYTES;
+  // Cells: a thread has one unit, in every STRIDE-th of the block's sequences.
+  static constexpr int OWN_SEQUENCES = (TILE_COLUMNS + DEPTH - 1) / DEPTH, STRIDE = CONSUMERS / UNITS;
+  static constexpr int ELEMENTS = (OWN_SEQUENCES + STRIDE - 1) / STRIDE;
+  // Whether there are registers for so many values of each of a thread's cells during the product.
+  static constexpr bool has_room(int values) {
+    return GATES * WARPGROUP_COLUMNS / 2 + ELEMENTS * values + OTHER_REGISTERS <= REGISTERS;
+  }
+  static constexpr u32 MEETING = 1;  // of the consumers
+  static_assert(CONSUMERS % UNITS == 0, "a thread has one unit");
+
+  const u32 memory, full, empty;
+  f32* const sums;
+  const u32 rank = blockIdx.x % DEPTH;
+  const u32 first_unit = blockIdx.x / DEPTH * UNITS, first_sequence = blockIdx.y * TILE_COLUMNS, direction = blockIdx.z;
+
+  // All threads.
+  __device__ __forceinline__ explicit WgmmaStep(u8* shared)
+      : memory(shared_address(shared)), full(memory + BARRIERS_AT), empty(full + STAGES * MBARRIER_BYTES),
+        sums(reinterpret_cast<f32*>(shared)) {
+    if (threadIdx.x == 0) {
+      for (int stage = 0; stage < STAGES; ++stage) {
+        mbarrier_init(full + stage * MBARRIER_BYTES, 1);
+        mbarrier_init(empty + stage * MBARRIER_BYTES, CONSUMERS / WARP_SIZE);
+      }
+      mbarrier_fence_init();
+    }
+    __syncthreads();
+  }
+
+  static __device__ __forceinline__ bool is_producer() {
+    return uniform(threadIdx.x / WARP_SIZE) == CONSUMERS / WARP_SIZE;
+  }
+
+  // Chunks of this block, the `rank`-th, the one DEPTH further on, and so on, of all `chunks`.
+  __device__ __forceinline__ i32 own_chunks(i32 chunks) const { return max(chunks - i32(rank) + DEPTH - 1, 0) / DEPTH; }
+
+  // One thread: load_weights(gate, chunk, address, barrier) and load_states(chunk, address, barrier) copy a stage.
+  // is_early: whether the weights may be read before the kernel before this one has ended.
+  template <class LoadWeights, class LoadStates>
+  __device__ __forceinline__ void produce(i32 chunks, bool is_early, const LoadWeights& load_weights,
+                                          const LoadStates& load_states) const {
+    const i32 count = own_chunks(chunks), early = is_early ? min(count, STAGES) : 0;
+    const auto begin = [&](i32 i, u32 stage) {
+      mbarrier_expect(full + stage * MBARRIER_BYTES, STAGE_BYTES);
+#pragma unroll
+      for (int gate = 0; gate < GATES; ++gate) {
+        load_weights(gate, rank + i * DEPTH, memory + stage * STAGE_BYTES + gate * GATE_BYTES,
+                     full + stage * MBARRIER_BYTES);
+      }
+    };
+#pragma unroll 1
+    for (i32 i = 0; i < early; ++i) begin(i, i);
+    wait_for_previous_kernel();
+    Position at;
+#pragma unroll 1
+    for (i32 i = 0; i < count; ++i, at.advance()) {
+      if (i >= early) {
+        mbarrier_wait(empty + at.stage * MBARRIER_BYTES, at.parity ^ 1);
+        begin(i, at.stage);
+      }
+      load_states(rank + i * DEPTH, memory + at.stage * STAGE_BYTES + Weights::BYTES, full + at.stage * MBARRIER_BYTES);
+    }
+  }
+
+  // The consumers: the products of this block's chunks, in `sums`.
+  __device__ __forceinline__ void consume(i32 chunks) const {
+    const i32 count = own_chunks(chunks);
+    const u32 own_column = uniform(threadIdx.x / WARPGROUP_SIZE) * WARPGROUP_COLUMNS;
+    f32 d[GATES][WARPGROUP_COLUMNS / 2];
+    if (count == 0) {
+#pragma unroll
+      for (int i = 0; i < GATES * WARPGROUP_COLUMNS / 2; ++i) d[0][i] = 0;
+      store(d, own_column);
+      return;
+    }
+    Position at;
+    u32 previous = 0;
+    issue<false>(d, at, own_column);
+#pragma unroll 1
+    for (i32 i = 1; i < count; ++i) {
+      const u32 stage = at.stage;
+      issue<true>(d, at, own_column);
+      wgmma_wait<1>();
+      release(previous);
+      previous = stage;
+    }
+    wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < GATES * WARPGROUP_COLUMNS / 2; ++i) hold(d[0][i]);
+    meet();  // nobody reads the ring any more
+    store(d, own_column);
+  }
+
+  // All threads, behind `consume`: adds up the sums of the cluster's blocks, in their order, of this block's sequences.
+  __device__ __forceinline__ void share() const {
+    if constexpr (DEPTH == 1) {
+      if (!is_producer()) meet();
+      return;
+    }
+    cluster_sync();
+    if (!is_producer()) {
+      constexpr u32 QUADS = UNITS / 4;
+#pragma unroll 4
+      for (u32 item = threadIdx.x; item < u32(GATES * OWN_SEQUENCES) * QUADS; item += CONSUMERS) {
+        const u32 line = item / QUADS, gate = line / OWN_SEQUENCES, sequence = rank + line % OWN_SEQUENCES * DEPTH;
+        if (sequence >= TILE_COLUMNS) continue;
+        f32* const own = place(gate, sequence) + item % QUADS * 4;
+        float4 total = {0, 0, 0, 0};
+#pragma unroll
+        for (int block = 0; block < DEPTH; ++block) {
+          const float4 part = block == rank ? *reinterpret_cast<const float4*>(own) : load_of_block_16(own, block);
+          total.x += part.x, total.y += part.y, total.z += part.z, total.w += part.w;
+        }
+        *reinterpret_cast<float4*>(own) = total;
+      }
+    }
+    cluster_arrive();  // no block may end while others read its sums: `finish`
+    if (!is_producer()) meet();
+  }
+  static __device__ __forceinline__ void finish() {
+    if constexpr (DEPTH > 1) cluster_wait();
+  }
+
+  __device__ __forceinline__ u32 unit() const { return first_unit + threadIdx.x % UNITS; }
+
+  // Calls visit(i, sequence) for the elements of this consumer, those of sequences that are not there too.
+  template <class Visit>
+  __device__ __forceinline__ void for_each(const i32* lengths, i32 steps, u32 batch, const Visit& visit) const {
+#pragma unroll
+    for (int i = 0; i < ELEMENTS; ++i) {
+      const u32 column = column_of(i), b = first_sequence + column;
+      visit(i, sequence_of(lengths, column < u32(TILE_COLUMNS) ? b : batch, direction, steps, batch));
+    }
+  }
+
+  // The sum of element i.
+  __device__ __forceinline__ f32 total(u32 gate, int i) const {
+    const u32 column = column_of(i);
+    return column < u32(TILE_COLUMNS) ? place(gate, column)[threadIdx.x % UNITS] : 0.0f;
+  }
+
+ private:
+  __device__ __forceinline__ u32 column_of(int i) const { return rank + (threadIdx.x / UNITS + i * STRIDE) * DEPTH; }
+
+  // The multiplications of the next stage.
+  template <bool ACCUMULATES>
+  __device__ __forceinline__ void issue(f32 (&d)[GATES][WARPGROUP_COLUMNS / 2], Position& at, u32 own_column) const {
+    const u32 stage = memory + at.stage * STAGE_BYTES;
+    mbarrier_wait(full + at.stage * MBARRIER_BYTES, at.parity);
+    const u64 a = Weights::descriptor(stage);
+    const u64 b = States::descriptor(stage + Weights::BYTES + own_column * STAGE_ROW_BYTES);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < Weights::STEPS; ++step) {
+#pragma unroll
+      for (int gate = 0; gate < GATES; ++gate) {
+        multiply_step<IS_M_MAJOR, false>(d[gate], a + Weights::offset(gate * UNITS, step),
+                                         b + States::offset(0, step), ACCUMULATES || step > 0);
+      }
+    }
+    wgmma_commit();
+    at.advance();
+  }
+
+  __device__ __forceinline__ f32* place(u32 gate, u32 sequence) const {
+    return sums + (gate * TILE_COLUMNS + sequence) * PITCH;
+  }
+  static __device__ __forceinline__ void meet() { named_barrier(MEETING, CONSUMERS); }
+  __device__ __forceinline__ void release(u32 stage) const {
+    if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(empty + stage * MBARRIER_BYTES);
+  }
+
+  __device__ __forceinline__ void store(const f32 (&d)[GATES][WARPGROUP_COLUMNS / 2], u32 own_column) const {
+    const u32 lane = threadIdx.x % WARP_SIZE, row = threadIdx.x / WARP_SIZE % 4 * 16 + lane / 4;
+#pragma unroll
+    for (int gate = 0; gate < GATES; ++gate) {
+#pragma unroll
+      for (int i = 0; i < WARPGROUP_COLUMNS / 2; ++i) {
+        const u32 column = own_column + i / 4 * 8 + lane % 4 * 2 + i % 2;
+        place(gate, column)[row + i / 2 % 2 * 8] = d[gate][i];
+      }
+    }
+  }
+};
