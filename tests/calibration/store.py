@@ -24,8 +24,8 @@ DATA = Path(__file__).resolve().parent / "data"
 class Recording:
     """The results of one device for the cases of one family.
 
-    ``digests``: of the recorded cases by name; ``skipped``: why a case was not recorded; ``results``: by
-    (case, label of the output).
+    ``digests``: digests of the recorded cases by name; ``skipped``: why a case was not recorded; ``results``: by (case,
+    label of the output).
     """
 
     device: str

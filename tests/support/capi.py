@@ -30,7 +30,7 @@ CTYPES: dict[AttributeType, Any] = {
 
 
 class Caller:
-    """``library``: what ``ctypes.CDLL`` gives."""
+    """``library``: the result of ``ctypes.CDLL``."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library

@@ -26,7 +26,7 @@ class MemsetParams(ctypes.Structure):
 
 
 class CudaRuntime:
-    """``library``: what ``ctypes.CDLL`` gives."""
+    """``library``: the result of ``ctypes.CDLL``."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library

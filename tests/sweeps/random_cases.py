@@ -70,7 +70,7 @@ class Size:
     """Bounds of a drawn case: extents of channels and pixels, products that are summed, matrix extents."""
 
     channels: int
-    outputs: Extents  #: of each axis, for 1, 2 and 3 spatial dimensions
+    outputs: Extents  #: extents of each axis, for 1, 2 and 3 spatial dimensions
     products: int
     matrix: int
 

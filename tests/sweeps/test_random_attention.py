@@ -23,11 +23,13 @@ from tests.sweeps.random_attention import (
 
 Draw = Callable[[np.random.Generator, np.random.Generator, int], str]
 
-#: Of the sweep on a GPU, where compiling takes longer than running: kernels, and cases of each.
-_SWEEPS, _CASES_OF_A_SWEEP = 16, 24
+#: Kernels of the sweep on a GPU, where compiling takes longer than running.
+_SWEEPS = 16
+#: Cases of each kernel.
+_CASES_OF_A_SWEEP = 24
 #: The longest sequences of every sixth case and of the others: the reference's time grows with their square.
 _MOST = (800, 250, 250, 250, 250, 250)
-#: Of the sample on the emulated device, where compiling takes most of the time.
+#: Kernels of the sample on the emulated device, where compiling takes most of the time.
 _SAMPLED = 8
 _KINDS = pytest.mark.parametrize(
     ("drawn", "engine"),

@@ -16,8 +16,10 @@ from tests.sweeps.random_resamples import draw, forms
 
 #: The forms stay the same, so that their kernels are compiled once; shapes and data are drawn afresh in each run.
 _FORMS = forms(64, seed=5)
-#: Of every mode and direction.
-_SAMPLED_FORMS, _SAMPLED_SHAPES = 16, 2
+#: Forms of a sample, of every mode and direction.
+_SAMPLED_FORMS = 16
+#: Shapes of each form of a sample.
+_SAMPLED_SHAPES = 2
 _SHAPES = 20
 
 

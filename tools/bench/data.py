@@ -39,14 +39,18 @@ _ALIGNMENT_BYTES = 256
 #: nothing to compare. Axes of one element do not count.
 Result = torch.Tensor | Sequence[torch.Tensor | None] | None
 
-#: Two right results differ by roundings: at most this many units of the value, plus this many of the root mean square
-#: of all values or of those along the last axis, whichever is larger: queries that see few keys have large gradients.
-_OF_VALUE, _OF_MEAN = 3, 7
+#: Two right results differ by roundings: at most by this many units of the value, and ``_OF_MEAN`` more.
+_OF_VALUE = 3
+#: Units of the root mean square of all values, or of those along the last axis where that is larger: queries that see
+#: few keys have large gradients.
+_OF_MEAN = 7
 
-#: The unit of contractions, which may round operands to TF32 and sums of parts to bf16, and that of other arithmetic: a
-#: thousand roundings of fp32, more than functions and sums of any length have, since these are trees.
-_CONTRACTION_UNIT, _SINGLE_UNIT = 2.0**-7, 2.0**-13
-#: Of weights that are rounded to e4m3.
+#: The unit of contractions, which may round operands to TF32 and sums of parts to bf16.
+_CONTRACTION_UNIT = 2.0**-7
+#: The unit of other arithmetic: a thousand roundings of fp32. Functions and sums of any length have fewer, since sums
+#: are trees.
+_SINGLE_UNIT = 2.0**-13
+#: The unit of weights that are rounded to e4m3.
 _FP8_WEIGHT_UNIT = 2.0**-4
 #: Cases that have a say in their inputs.
 _ROUTED = (MoeCase, AttentionCase, AttentionBackwardCase)

@@ -3,9 +3,9 @@
 Files, lines and functions (their bodies, as in ``size``) with median, 90th percentile and largest; packages; numeric
 literals of the Python in ``engines/`` and ``arch/``; the conditional directives of the kernels.
 
-A literal that is 0, 1 or a power of two up to 2**64 (2 and 0.5 among them) is apart, and so are the rows of a table: a
-collection of at least three collections or calls, or a dictionary of at least three entries, that a module or class
-assigns.
+Literals that are 0, 1 or a power of two up to 2**64 (2 and 0.5 among them) are not counted, nor are those in the rows
+of a table. A table is a collection of at least three collections or calls, or a dictionary of at least three entries,
+that a module or class assigns.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from lowdnn.enums import ConvolutionMode, DataType, DescriptorType, HeurMode, Po
 from lowdnn.ops.tensor import channels_last_strides
 from tools.examples.fused_convolution import inputs, verdict
 
-#: uids of the tensors that the caller gives, in the order of ``inputs``, and of those inside the graph.
+# -- uids of the tensors that the caller gives, in the order of ``inputs``, and of those inside the graph
 X, W, SCALE, BIAS, Y = 1, 2, 3, 4, 5
 _CONVOLVED, _SCALED, _SHIFTED = 10, 11, 12
 

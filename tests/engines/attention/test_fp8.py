@@ -21,7 +21,7 @@ from tests.support.data import fresh_seed
 from tests.support.running import check_case, run_plan
 
 WGMMA = AttentionWgmma()
-NAN = 0x7F  # of e4m3
+NAN = 0x7F  # in e4m3
 
 #: Each crosses several features; sizes are odd on purpose.
 LINES = (

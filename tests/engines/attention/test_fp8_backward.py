@@ -20,7 +20,7 @@ from tests.support.data import fresh_seed
 from tests.support.running import Arrays, check_case, run_plan
 
 MMA, WGMMA = AttentionBackwardMma(), AttentionBackwardWgmma()
-NAN = 0x7F  # of both types
+NAN = 0x7F  # in both types
 
 #: Each crosses several features; sizes are odd on purpose.
 LINES = (

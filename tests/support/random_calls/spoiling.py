@@ -16,8 +16,8 @@ _BAD = (Status.BAD_PARAM,)
 class Spoil:
     """index: the argument's position; -1 for a handle that is NULL, -2 for one that is none.
 
-    value: the value that is passed instead.  axis, more: of an operand's extents, so much more along an axis; its
-    stride becomes 0 where that is nothing.
+    value: the value that is passed instead.  axis, more: growth of an operand's extent along an axis; its stride
+    becomes 0 where the growth is 0.
     """
 
     what: str

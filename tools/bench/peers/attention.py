@@ -122,7 +122,7 @@ def attention_gradient_peers(case: AttentionBackwardCase, data: CaseData) -> dic
     )
     stats, largest = data["stats"], [None] * (len(data.outputs()) - 3)  # which no peer has
     is_causal, keys, scale = case.right == 0, case.kv or case.q, case.d**-0.5
-    # What dropout would take.
+    # The call takes a seed and an offset although nothing is dropped.
     seed, offset = torch.zeros(2, device="cuda", dtype=torch.uint64), torch.zeros((), device="cuda", dtype=torch.int64)
 
     def flash(slot: int) -> Tensors:

@@ -56,14 +56,14 @@ def _forward(case: ConvolutionCase, data: CaseData, form: Form) -> Peer:
 
 
 def _backward_data(case: ConvolutionCase, data: CaseData, form: Form) -> Peer:
-    # Of x only the shape and the layout are looked at.
+    # The call reads the shape and the layout of x alone.
     x, w, dy = form(data.results()), form(data["w"]), form(data["dy"])
     shape, mask = _shape(case), [True, False, False]
     return lambda slot: _in_dims(_aten.convolution_backward(dy[slot], x[slot], w[slot], None, *shape, mask)[0], data)
 
 
 def _backward_filter(case: ConvolutionCase, data: CaseData, form: Form) -> Peer:
-    # Of w only the shape and the layout are looked at.
+    # The call reads the shape and the layout of w alone.
     x, w, dy = form(data["x"]), form(data.results()), form(data["dy"])
     shape, mask = _shape(case), [False, True, False]
     return lambda slot: _in_dims(_aten.convolution_backward(dy[slot], x[slot], w[slot], None, *shape, mask)[1], data)

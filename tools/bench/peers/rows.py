@@ -18,7 +18,7 @@ _aten = torch.ops.aten
 Tensors = Sequence[torch.Tensor]
 Peer = Callable[[int], Tensors]
 
-#: Of (x, slot): y and the statistics.
+#: A function of (x, slot) that gives y and the statistics.
 _Forward = Callable[[torch.Tensor, int], Tensors]
 
 _ALL = [True, True, True]
@@ -137,7 +137,10 @@ def _layer_backward(case: NormCase, data: CaseData) -> dict[str, Peer]:
     scale = _parameter(data, "scale", dims, case)
 
     def torchs(slot: int) -> Tensors:
-        statistics, parameters = (mean[slot], inverse[slot]), (scale[slot], scale[slot])  # of a bias the dims count
+        statistics, parameters = (
+            (mean[slot], inverse[slot]),
+            (scale[slot], scale[slot]),
+        )  # the call reads the dims of a bias alone
         return _aten.native_layer_norm_backward(dy[slot], x[slot], dims, *statistics, *parameters, _ALL)
 
     return {"torch": torchs}
