@@ -1,5 +1,5 @@
-// What attention takes, whichever instruction multiplies: operands of two values, rows of accumulators, of which four
-// neighbouring lanes have the columns, rows of heads in memory, and which queries see which keys.
+// Parts of attention, whichever instruction multiplies: operands of two values, rows of accumulators, of which four
+// neighbouring lanes have the columns, rows of heads in memory, and the keys that a query attends to.
 
 #pragma once
 

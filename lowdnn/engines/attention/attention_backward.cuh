@@ -1,5 +1,5 @@
-// What the kernels of attention's gradients share: parameters, the terms of queries, weights and gradients of scores,
-// and stores of gradients.
+// Parts of the kernels of attention's gradients: parameters, the terms of queries, weights and gradients of scores, and
+// stores of gradients.
 
 #pragma once
 
@@ -53,13 +53,13 @@ struct Fp8Numbers {
   __device__ __forceinline__ f32 value(int number) const { return *numbers[number]; }
   __device__ __forceinline__ f32 product(Number left, Number right) const { return value(left) * value(right); }
 
-  // What sums of products are multiplied by to be gradients, but for their scale.
+  // The factor from sums of products to gradients, but for their scale.
   __device__ __forceinline__ f32 factor(Result result) const {
     return result == OF_V ? product(DESCALE_S, DESCALE_D_O)
                           : product(DESCALE_DP, result == OF_Q ? DESCALE_K : DESCALE_Q);
   }
 
-  // What sums of d_o * o, and products of d_o and v, are multiplied by before scaled weights are.
+  // The factors of sums of d_o * o, and of products of d_o and v, before they meet scaled weights.
   __device__ __forceinline__ f32 centre(const Factor& scale) const { return unit(scale, DESCALE_O); }
   __device__ __forceinline__ f32 d_weights(const Factor& scale) const { return unit(scale, DESCALE_V); }
 

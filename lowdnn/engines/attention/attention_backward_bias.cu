@@ -23,8 +23,8 @@ struct Params {
   Problem problem;
   OUT* dbias;
   i64 strides[4];
-  i32 batches, heads;                       // that are summed
-  Divider key_tiles, query_tiles, results;  // of a head; heads of the gradient in a batch
+  i32 batches, heads;                       // those that are summed
+  Divider key_tiles, query_tiles, results;  // tiles of a head; heads of the gradient in a batch
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME(const __grid_constant__ Params p) {
@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS) KERNEL_NAME
     const i32 own_batch = batch + i / p.heads, own_head = head + i % p.heads;
     const Band band = problem.band(own_batch);
     if (!band.sees_any(query, TILE_Q, key, TILE_KV)) continue;
-    __syncthreads();  // what was there is no longer read
+    __syncthreads();  // the last tiles are no longer read
     copy_rows<THREADS>(q, problem.q, own_batch, own_head, query, band.queries, problem.size_qk);
     copy_rows<THREADS>(d_o, problem.d_o, own_batch, own_head, query, band.queries, problem.size_v);
     copy_rows<THREADS>(k, problem.k, own_batch, own_head, key, band.keys, problem.size_qk);

@@ -50,7 +50,7 @@ template <bool IS_THERE> struct ValueResults {
 template <> struct ValueResults<false> {};
 
 struct KeyTiles {
-  Divider tiles, heads;  // of keys of a head; of k, or of v, in a batch
+  Divider tiles, heads;  // tiles of keys of a head; heads of k, or of v, in a batch
 };
 
 // No base ends in padding: the parameters lie as members of one struct would.

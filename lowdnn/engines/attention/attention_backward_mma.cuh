@@ -1,11 +1,11 @@
-// What the kernels of attention's gradients on mma.sync share: what happens to the scores of a warp between products.
+// Parts of the kernels of attention's gradients on mma.sync: the arithmetic on a warp's scores between products.
 //
 // Their accumulators have queries or keys along the rows, the others along the columns. With HAS_SCORES the scores are
 // what Scores makes of scaled products; with HAS_GRADIENT their gradient is what Gradient makes of that of its result
 // and of the scaled products; with HAS_FACTORS weights and gradients of weights are multiplied by what Factors makes of
-// 1. What these make of queries and keys that do not exist does not count. They are in generated.cuh.
-// With IS_FP8 operands are fp16, widened by attention_backward_widen.cu; weights and gradients of scores, which are
-// made with their scales, are rounded to WEIGHT_TYPE and GRADIENT_TYPE before they are. Largest magnitudes are stored.
+// 1. Their results for queries and keys that do not exist do not count. They are in generated.cuh. With IS_FP8 operands
+// are fp16, widened by attention_backward_widen.cu; weights and gradients of scores, which are made with their scales,
+// are rounded to WEIGHT_TYPE and GRADIENT_TYPE before they are. Largest magnitudes are stored.
 // Macros: HAS_SCORES HAS_GRADIENT HAS_FACTORS HAS_RAGGED; IS_FP8 WEIGHT_TYPE GRADIENT_TYPE; ROW_AXIS: 2, queries are
 // along the rows, or 3, keys are.
 
@@ -96,7 +96,7 @@ __device__ __forceinline__ void apply(const Problem& p, const Corner& corner,
   }
 }
 
-// What is kept of the scores for Gradient, and what weights are multiplied by.
+// The scores that are kept for Gradient, and the factors of weights.
 template <class Tile, bool IS_THERE> struct KeptScores {
   Tile scores;
 };

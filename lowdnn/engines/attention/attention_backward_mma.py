@@ -123,7 +123,8 @@ class _Tiles:
         what the functors need beside those, and for where packed sequences are."""
         if size > 128:
             return _Tiles(_Tile(16, rows, 1, split=2), _Tile(rows, 16, 1), _Tile(rows, 32, 1))
-        kept = sum(name in functors for name in ("Gradient", "Factors"))  # of each score, until its gradient is there
+        # Registers for each score, until its gradient is there.
+        kept = sum(name in functors for name in ("Gradient", "Factors"))
         spills = spills_early and size > 64 and bool(functors)
         of_bias = _Tile(rows, 64 if rows <= 64 and kept + is_packed < 2 and not spills else 32, 1)
         if size <= 64 and not functors and not is_packed:
@@ -271,7 +272,7 @@ class _Problem:
         shared_bytes: int,
         products: int,
     ) -> Launch:
-        """tiles: of a head.  products: multiplications for each pair of a query and a key."""
+        """tiles: the number of a head's tiles.  products: multiplications for each pair of a query and a key."""
         arguments = (
             *self._arguments(functors),
             *(self.backward.rows_argument(self.backward.heads[port]) for port in outputs),
@@ -307,7 +308,7 @@ class _Problem:
 
     @property
     def _loads(self) -> tuple[Tensor, ...]:
-        """What is read of what happens to the scores."""
+        """The tensors that the functors of the scores read."""
         inner = self.operation.inner
         return () if inner is None else tuple(tensor for tensor in inner.operands if not tensor.is_scalar_value)
 

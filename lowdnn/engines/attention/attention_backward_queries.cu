@@ -29,7 +29,7 @@ typedef f32 QueryGradients[PARTS][HEAD_QK / 8][4];
 struct Params {
   Problem problem;
   Rows<OUT> dq;
-  Divider tiles, heads;  // of queries of a head; of q in a batch
+  Divider tiles, heads;  // tiles of queries of a head; heads of q in a batch
 };
 
 // Where the block's queries are, and this warp's.

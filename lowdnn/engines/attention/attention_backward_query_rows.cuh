@@ -1,5 +1,5 @@
-// What the kernels of attention's gradients on mma.sync that have queries along the rows share: the terms of a warp's
-// queries, and the gradients of their scores.
+// Parts of the kernels of attention's gradients on mma.sync with queries along the rows: the terms of a warp's queries,
+// and the gradients of their scores.
 
 #pragma once
 

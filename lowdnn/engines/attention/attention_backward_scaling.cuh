@@ -1,13 +1,13 @@
-// What products of attention's gradients are multiplied by and rounded to on their way. With IS_FP8 operands are fp16,
-// widened by attention_backward_widen.cu; weights and gradients of scores, which are made with their scales, are
-// rounded to fp8 before they are operands; largest magnitudes are stored.
+// Factors and roundings of products of attention's gradients. With IS_FP8 operands are fp16, widened by
+// attention_backward_widen.cu; weights and gradients of scores, which are made with their scales, are rounded to fp8
+// before they are operands; largest magnitudes are stored.
 
 #pragma once
 
 #include "attention_backward.cuh"
 #include "include/math/fp8_pairs.cuh"
 
-// What products are multiplied by to be scores and gradients of weights.
+// Factors from products to scores and gradients of weights.
 struct Scaling {
   f32 scores;
 #if IS_FP8
@@ -53,8 +53,8 @@ __device__ __forceinline__ void store_largest(u32* to, u32 largest, f32 factor) 
   if (to) join_largest(to, __float_as_uint(fabsf(__uint_as_float(largest) * factor)));
 }
 
-// What sums of products are multiplied by to be the gradients that are stored; of fp8 this stores their largest
-// magnitude without the scale.
+// The factor from sums of products to stored gradients; for fp8 it also stores their largest magnitude without the
+// scale.
 template <int ROW_PARTS, int COLUMN_BLOCKS>
 __device__ __forceinline__ f32 factor_of(const Backward& p, Result result,
                                          const f32 (&sums)[ROW_PARTS][COLUMN_BLOCKS][4]) {

@@ -1,6 +1,6 @@
 // attention_backward_sums: dq = scale * sums, in fp8 with what stands in the place of the scale, of the sums that
-// attention_backward_wgmma.cu leaves; zeros for a tile whose queries see no key. With IS_SPLIT also dk and dv of tiles of
-// keys that have splits, of the sums that these leave, added in their order.
+// attention_backward_wgmma.cu leaves; zeros for a tile whose queries see no key. With IS_SPLIT also dk and dv of tiles
+// of keys that have splits, of the sums that these leave, added in their order.
 //
 // Block: a tile of TILE_Q queries of one head, or as many threads' share of a tile of TILE_KV keys. A thread has 8
 // columns of a row and of the 8th one after it.
@@ -21,12 +21,12 @@ constexpr int THREADS = threads_of<QuerySums>();
 template <class Out> struct Gradient {
   Heads<Out> to;
   const f32* sums;  // (split, tile)
-  Divider heads;    // of a batch
+  Divider heads;    // heads of a batch
 };
 
 struct QueryParams {
   Gradient<OUT> dq;
-  Divider query_tiles;  // of a head
+  Divider query_tiles;  // tiles of a head
   const u32* turns;     // (batch, head, tile of queries): 0 where nothing was stored
   Backward problem;
 };
@@ -53,7 +53,7 @@ __device__ __forceinline__ void store_sums(const Backward& problem, const Gradie
   const u32 part = Sums::COLUMN_PARTS > 1 ? group / Sums::BLOCKS : row / 64;
   const f32* const first = gradient.sums + i64(index) * Sums::NUMBERS +
                            Sums::at(part, group % Sums::BLOCKS, row % 64 / 16 * WARP_SIZE + row % 8 * 4);
-  f32 sums[1][4][4] = {};  // of each pair of columns: two of one row, two of the other one
+  f32 sums[1][4][4] = {};  // for each pair of columns two of one row, two of the other
 #pragma unroll 4
   for (i32 split = 0; split < count; ++split) {
 #pragma unroll

@@ -1,10 +1,10 @@
-// attention_backward_terms: what the other kernels of attention's gradients need of each query,
+// attention_backward_terms: two terms of each query for the other kernels of attention's gradients,
 //
 //     exponent = stats * log2(e)        centre = sum over the elements of a head of d_o * o
 //
 // and infinity and 0 where stats is minus infinity, the query lies past its batch's length, does not exist or has no
-// d_o in packed sequences. What else these lack is 0. Of fp8 both with the scales that Term has; otherwise the centre
-// may be multiplied by numbers.
+// d_o in packed sequences. Other values that these lack are 0. For fp8 both have the scales of Term; otherwise the
+// centre may be multiplied by numbers.
 //
 // Team of LANES lanes: one query; each lane has every LANES-th piece of 8 elements of its rows.
 // Memory: o and d_o with elements of a head contiguous, rows at multiples of 16 bytes; terms (batch, head, row), the

@@ -13,7 +13,7 @@
 // Memory: q, k, v, d_o as their tensor maps say: (elements of a head, rows, heads, batches), 16-bit elements; terms by
 // attention_backward_terms.cu, for whole tiles of queries. Keys past their batch's length get zeros.
 // Launch: 3 warpgroups; any number of blocks.
-// Macros: those of attention_backward_wgmma.cuh with TILE_KV = 128, SUM_PIECES = 1, WEIGHT_BYTES = 0.
+// Macros: as in attention_backward_wgmma.cuh with TILE_KV = 128, SUM_PIECES = 1, WEIGHT_BYTES = 0.
 // Source: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision", appendix B.1,
 // whose sums of dq are in any order.
 
@@ -42,7 +42,7 @@ template <> struct QuerySumRegisters<false> {
 // 64 keys on their way along the queries.
 struct Consumer : Warpgroup, QuerySumRegisters<HAS_ROOM> {
   const Scaling scaling;
-  const f32 factor;       // of scores that are exponents
+  const f32 factor;         // from scores to exponents
   Scores scores, products;  // then weights, then their gradients
   ScoreOperand weights, gradients;
   OwnKeys own_keys;
@@ -167,7 +167,7 @@ struct Consumer : Warpgroup, QuerySumRegisters<HAS_ROOM> {
     hold_all(products);
     multiply_all(products, scaling.of_d_weights());
     queries(passed).terms(part).make_gradients(scores, products);
-    // What is beyond the keys may be NaN.
+    // Products beyond the keys may be NaN.
     mask(place.band, tile * TILE_Q + part * PART_QUERIES, place.first_key() + warp_key, products);
     count_gradients(products);
     round(Tag<GRADIENT_TYPE>(), products, gradients);

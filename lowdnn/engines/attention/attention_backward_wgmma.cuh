@@ -1,7 +1,6 @@
-// What the kernels of attention's gradients on wgmma share: all that the loading and the adding warps of a block do, and
-// how its two multiplying warpgroups come by their work. A block takes tile after tile of TILE_KV keys and goes along
-// the queries with each; while the gradients of one are stored and its last sums passed on, the first queries of the
-// next one come.
+// Parts of the kernels of attention's gradients on wgmma: the loading and the adding warps of a block, and how its two
+// multiplying warpgroups get their work. A block takes tile after tile of TILE_KV keys and goes along the queries with
+// each; while the gradients of one are stored and its last sums passed on, the first queries of the next one come.
 //
 // Scores and products are formed transposed, keys along the rows: rounded to 16 bits, accumulators then are operands in
 // registers of dv += w^T d_o and dk += ds^T q. For dq = ds k the gradients of scores go through shared memory, and each
@@ -16,10 +15,10 @@
 // Shared memory: KEY_STAGES times TILE_KV rows of k and of v; STAGES times TILE_Q rows of q and their terms;
 // OUTPUT_STAGES times TILE_Q rows of d_o; TILE_KV x TILE_Q gradients of scores; two of the SUM_PIECES in which the sums
 // of a tile are passed on; WEIGHT_BYTES; and, behind the last terms if there is room up to the next stage, the barriers,
-// the tickets, of fp8 a word for each multiplying warp.
+// the tickets, for fp8 a word for each multiplying warp.
 // Macros: TYPE (f16, bf16) OUT TILE_Q TILE_KV HEAD_QK HEAD_V (multiples of 16) KEY_STAGES STAGES OUTPUT_STAGES
 // SUM_PIECES WEIGHT_BYTES IN_ORDER IS_SPLIT PRODUCER_REGISTERS CONSUMER_REGISTERS; IS_FP8, WEIGHT_TYPE and
-// GRADIENT_TYPE: what weights and gradients of scores are rounded to before they are operands.
+// GRADIENT_TYPE: the types of weights and gradients of scores as operands.
 
 #pragma once
 

@@ -1,12 +1,11 @@
-// attention_backward_wgmma_large: what attention_backward_wgmma.cu gives, for heads of up to 256 elements.
+// attention_backward_wgmma_large: the gradients of attention_backward_wgmma.cu for heads of up to 256 elements.
 //
 // Block: 64 keys of one head at a time. One multiplying warpgroup has dv and the other one dk, whose accumulators take
 // half of the registers: the former forms weights and hands them on through shared memory, the latter the gradients of
 // scores. Both have parts of dq, which go to the adding warps in two passes.
 // Memory, order of the sums: as for attention_backward_wgmma.cu.
 // Launch: 3 warpgroups; any number of blocks.
-// Macros: those of attention_backward_wgmma.cuh with TILE_KV = TILE_Q = 64, SUM_PIECES = 4, WEIGHT_BYTES of
-// fp32 weights.
+// Macros: as in attention_backward_wgmma.cuh with TILE_KV = TILE_Q = 64, SUM_PIECES = 4, WEIGHT_BYTES of fp32 weights.
 
 #include "attention_backward_wgmma.cuh"
 
@@ -115,7 +114,7 @@ struct KeyWarpgroup : Warpgroup {
       memory.outputs.release();
       multiply_all(products, scaling.of_d_weights());
       stage.terms(0).make_gradients(weights, products);
-      // What is beyond the keys may be NaN.
+      // Products beyond the keys may be NaN.
       mask(place.band, walk.tile * TILE_Q, place.first_key() + warp_key, products);
       count_gradients(products);
       round(Tag<GRADIENT_TYPE>(), products, gradients);

@@ -28,8 +28,9 @@ static_assert(SUM_PIECES % PASSES == 0 && QuerySums::BLOCKS % PASS_PIECES == 0, 
 static_assert(PASS_PIECES <= SUM_STAGES && SUM_STAGES <= ADDING_WARPS * SUM_PIECES,
               "a pass fits, and a barrier comes round after its piece was read");
 
-// A warpgroup multiplies 64 keys and so many queries at a time.
-constexpr int PART_QUERIES = 64, PARTS = TILE_Q / PART_QUERIES;
+// Queries that a warpgroup multiplies with 64 keys at a time.
+constexpr int PART_QUERIES = 64;
+constexpr int PARTS = TILE_Q / PART_QUERIES;
 
 // A tile of queries in shared memory, and their terms.
 struct QueryStage {
@@ -110,8 +111,8 @@ struct Memory {
   TileRing<OutputGradients, OUTPUT_STAGES, CONSUMER_WARPS> outputs;
   SumRing sums;
   u32 gradients, weights;
-  u32 ticket;   // of keys that are there; behind the last ones too large
-  u32 largest;  // of fp8: a word for each multiplying warp
+  u32 ticket;   // number of the keys in shared memory; too large behind the last ones
+  u32 largest;  // fp8: largest magnitudes, a word for each multiplying warp
 
   static constexpr u32 BARRIER_BYTES = decltype(keys)::BARRIER_BYTES + decltype(queries)::BARRIER_BYTES +
                                        decltype(outputs)::BARRIER_BYTES + SumRing::BARRIER_BYTES;

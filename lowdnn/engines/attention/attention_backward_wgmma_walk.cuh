@@ -1,5 +1,5 @@
-// What a block of attention's gradients on wgmma works on: the kernels' parameters, the block's keys, and its way along
-// the queries that see any of them. With IS_SPLIT several blocks share a way (attention_backward_wgmma.cuh).
+// The work of a block of attention's gradients on wgmma: the kernels' parameters, the block's keys, and its way along
+// the queries that attend to any of them. With IS_SPLIT several blocks share a way (attention_backward_wgmma.cuh).
 
 #pragma once
 
@@ -16,11 +16,11 @@ struct Results {
   Backward problem;
   Heads<OUT> dk, dv;
   f32* sums;      // (batch, head, tile of queries)
-  u32* turns;     // of the same: 0 until sums are there; then IN_ORDER which block is next, otherwise 1
+  u32* turns;     // (batch, head, tile of queries): 0 until sums are there; then 1, or with IN_ORDER the next block
   u32* tickets;   // one word
   KeyOrder keys;
-  Divider heads;    // of k in a batch
-  i32 query_tiles;  // of a head
+  Divider heads;    // heads of k in a batch
+  i32 query_tiles;  // tiles of a head
 };
 
 // Where keys that have splits leave their sums.
@@ -61,7 +61,7 @@ struct Place : SplitSteps<IS_SPLIT> {
   Band band;
   i32 begin, end;  // tiles of queries
   i32 steps;
-  u32 first_step;  // of all that the block has
+  u32 first_step;  // number of steps that the block has done before
 
   __device__ __forceinline__ Place(const Params& p, u32 ticket, u32 first_step) : first_step(first_step) {
     const KeyShare share = p.keys.share<IS_SPLIT>(ticket);

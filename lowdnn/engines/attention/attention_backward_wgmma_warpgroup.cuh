@@ -1,4 +1,4 @@
-// What the two multiplying warpgroups of attention's gradients on wgmma do: the products that they start, what they
+// The two multiplying warpgroups of attention's gradients on wgmma: the products that they start, the values that they
 // hand on through shared memory, and the gradients of keys that they store.
 
 #pragma once
@@ -58,14 +58,14 @@ __device__ __forceinline__ void load(const Rows& rows, int row, u32 (&words)[STE
   }
 }
 
-// What a multiplying warpgroup has, whatever its share of the work. Multiplications run beside the program, from a
+// The state of a multiplying warpgroup, whatever its share of the work. Multiplications run beside the program, from a
 // start_ to a wgmma_wait.
 struct Warpgroup {
   const Params& p;
   const Place& place;
   Memory& memory;
   i32 index;
-  const i32 warp_key;  // of the block's keys
+  const i32 warp_key;  // the warp's first among the block's keys
 
   // In fp8, keeps the warp's largest gradient of a score so far in shared memory, since no register is left for it.
   __device__ __forceinline__ void count_gradients(const Scores& gradients) const {
@@ -152,7 +152,7 @@ struct Warpgroup {
     wgmma_commit();
   }
 
-  // What every warpgroup has stored of the gradients of the scores, all may multiply.
+  // Behind it all warpgroups may multiply the gradients of the scores that every warpgroup has stored.
   static __device__ __forceinline__ void share_gradients() {
     fence_async_shared();
     named_barrier(GRADIENTS_BARRIER, CONSUMER_THREADS);

@@ -13,7 +13,7 @@
 struct Operand {
   Heads<const u8> rows;
   f16* to;
-  i32 pieces;  // of 8 elements
+  i32 pieces;  // groups of 8 elements
   Divider pieces_of_row, rows_of_head, heads;
 };
 

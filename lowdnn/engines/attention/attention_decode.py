@@ -38,19 +38,23 @@ _MAX_ROWS = 128
 _TILES_OF_ROWS = (16, 32)
 #: The largest size of heads of v beside which the registers hold the accumulators of 32 rows.
 _MAX_SIZE_OF_32_ROWS = 128
-#: Keys that a warp takes at a time, of heads whose sizes add up to at most the latter, and of larger ones or in pages.
-_TILES_OF_KEYS, _MAX_SIZES_OF_32_KEYS = (32, 16), 128
+#: Keys that a warp takes at a time: of small heads, and of larger ones or in pages.
+_TILES_OF_KEYS = (32, 16)
+#: The largest sum of the sizes of small heads of q and v.
+_MAX_SIZES_OF_32_KEYS = 128
 _WARPS, _LEAST_STAGES, _MAX_STAGES = 4, 2, 8
-#: The most by default: so many tiles ask for enough; one more of small heads in pages is slower.
+#: The most stages by default: their copies keep memory busy; one more of small heads in pages is slower.
 _ENOUGH_STAGES = 3
 _COMBINE_WARPS = 4
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 #: Splits whose blocks are a cluster: larger ones leave multiprocessors without any, at 20 to 60 % more time.
 _PAIR = 2
-#: Tiles that are enough for a warp to fill its ring, and the share of what is attained for which fewer splits will do.
-_FEWEST_TILES, _WAVES_ATTAINED = 4, 0.85
+#: Tiles that are enough for a warp to fill its ring.
+_FEWEST_TILES = 4
+#: The share of the best use of all multiprocessors with which fewer splits suffice.
+_WAVES_ATTAINED = 0.85
 _F32_BYTES = 4
-#: Beside a tile in pages.
+#: Bytes of notes beside a tile in pages.
 _NOTES_BYTES = 128
 
 
@@ -248,7 +252,7 @@ class _Shape:
 
     @property
     def _shared_bytes(self) -> int:
-        """What warps hand over at the end lies where their rings were."""
+        """Results that warps hand over at the end lie where their rings were."""
         problem, tile = self.problem, self.tile
         parts = tile.queries // 16
         extremes, outputs = parts * 4, parts * problem.padded_v // 2

@@ -43,7 +43,7 @@ struct SumExp { typedef RowValues<f32> Args; };
 struct OutputOffsets { typedef Offsets Args; };
 struct StatisticsOffsets { typedef Offsets Args; };
 struct ValueScale { typedef f32 Args; };
-struct LargestWeight { typedef u32* Args; };  // of the bits of an f32, as the next one
+struct LargestWeight { typedef u32* Args; };  // bits of an f32; so is the next one
 struct LargestOutput { typedef u32* Args; };
 typedef Factors<Scores, SCORE_FACTORS> ScoreFactors;
 typedef Factors<Output, VALUE_FACTORS> ValueFactors;
@@ -76,15 +76,15 @@ struct ForwardParts : ScoreScale,
 // The parameters beside the operands. The numbers are members, not one more base, which costs registers: 162 instead of
 // 154 in a kernel with Scores and Weights.
 struct Forward {
-  Divider tiles, packs;  // of rows of PACK heads; of PACK heads of a batch
+  Divider tiles, packs;  // tiles of rows of PACK heads; groups of PACK heads in a batch
   i32 queries, keys, size_qk, size_v;
   i32 left, right;  // query r sees the keys from r - left to r + right
   ForwardParts parts;
 
-  // What products of queries and keys are multiplied by.
+  // The factor of products of queries and keys.
   __device__ __forceinline__ f32 score_scale() const { return parts.ScoreFactors::times(parts.scale); }
 
-  // What the output is multiplied by.
+  // The factor of the output.
   __device__ __forceinline__ f32 value_scale() const {
     f32 product = 1;
     if constexpr (IS_FP8) product = args_of<ValueScale>(parts);

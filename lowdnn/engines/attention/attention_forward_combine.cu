@@ -4,7 +4,7 @@
 // neighbouring columns each, every 64. The order is always the same.
 // Shared memory: of each warp the largest score, the sum and the outputs.
 // Launch: WARPS warps in a block, a block for each row.
-// Macros: those of attention_forward.cuh, WARPS; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
+// Macros: as in attention_forward.cuh, and WARPS; OVERLAPS_PREVIOUS: as a dependent launch (dependent_launch.cuh).
 
 #include "attention_forward.cuh"
 #include "attention_forward_store.cuh"

@@ -91,11 +91,11 @@ struct PackRows {
 // Outputs of a thread's rows in two blocks of columns, which a warp joins at a time.
 typedef f32 OutputPair[PARTS][2][4];
 
-// What a lane of a warp has accumulated, in shared memory: extremes of its rows, and outputs.
+// The accumulators of a lane in shared memory: extremes of its rows, and outputs.
 struct Found {
   static constexpr int EXTREMES = PARTS * 4, VALUES = EXTREMES + PARTS * OUTPUT_BLOCKS * 4;
 
-  f32 *extremes, *outputs;  // of this lane
+  f32 *extremes, *outputs;  // this lane's
 
   __device__ __forceinline__ f32& largest(int part, int half) const { return at(extremes, (part * 2 + half) * 2); }
   __device__ __forceinline__ f32& sum(int part, int half) const { return at(extremes, (part * 2 + half) * 2 + 1); }
@@ -150,7 +150,7 @@ struct Found {
 // Where warps leave what they have found, and the block of a cluster what it joins of that: outputs where the first
 // warp's were; extremes behind all of them, as others read the first warp's meanwhile.
 struct Meeting {
-  f32* first;  // of this lane
+  f32* first;  // this lane's
 
   __device__ __forceinline__ explicit Meeting(u8* memory)
       : first(reinterpret_cast<f32*>(memory) + threadIdx.x % WARP_SIZE) {}
@@ -164,8 +164,8 @@ struct Meeting {
   }
 };
 
-// What the block has found of its part of the keys: two blocks of columns from `first` on, with the first ones the
-// extremes.  Params: those of a kernel that has partials.
+// Stores the block's results for its part of the keys: two blocks of columns from `first` on, with the first ones the
+// extremes.  Params: the parameters of a kernel that has partials.
 template <class Params>
 __device__ __forceinline__ void store_partial(const Params& p, const Place& place, const Rows& rows,
                                               const RunningSoftmax& softmax, const OutputPair& o, int first) {
@@ -243,9 +243,9 @@ __device__ __forceinline__ void join_found(const Params& params, const Place& pl
   }
 }
 
-// Brings to the L2 cache, while the kernel before this one ends, what must be read to know where the first keys are,
-// and, where no block of this launch is there long before, the first tile of each warp: of sequences and their parts as
-// if all were the longest ones. More tiles would take the memory from the kernel before.
+// Brings data to the L2 cache while the kernel before this one ends: the entries that say where the first keys are.
+// Where no block of this launch starts long before its turn, it also brings the first tile of each warp, as if all
+// sequences were the longest ones. More tiles would take the memory from the kernel before.
 __device__ __forceinline__ void ask_ahead(const Params& params) {
   const Forward& p = params.forward;
   const u32 packs_before = p.tiles.divide(blockIdx.x);

@@ -1,5 +1,4 @@
-// What the parameters of attention forward have beside numbers: lengths, a mask of tiles, values for each query,
-// factors.
+// Parts of the parameters of attention forward: lengths, a mask of tiles, values for each query, factors.
 
 #pragma once
 

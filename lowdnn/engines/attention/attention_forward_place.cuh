@@ -1,5 +1,5 @@
 // Which rows a warp has, and which tiles of keys they see.
-// Macros: those of attention_forward.cuh.
+// Macros: as in attention_forward.cuh.
 
 #pragma once
 
@@ -80,7 +80,7 @@ struct Place {
 
 // The rows of this thread, two of each part: four neighbouring lanes share one.
 struct Rows {
-  i32 first;  // of the warp
+  i32 first;  // the warp's
 
   __device__ __forceinline__ i32 at(int part, int half) const {
     return first + part * 16 + half * 8 + threadIdx.x % WARP_SIZE / 4;

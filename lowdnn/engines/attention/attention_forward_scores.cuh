@@ -1,12 +1,12 @@
 // From products of queries and keys to scores: what Scores makes of them, and minus infinity for keys that a query does
 // not see.
-// Macros: those of attention_forward.cuh.
+// Macros: as in attention_forward.cuh.
 
 #pragma once
 
 #include "attention_forward_place.cuh"
 
-// scores = Functor(products of queries and keys). What it makes of keys that do not exist does not count.
+// scores = Functor(products of queries and keys). Its results for keys that do not exist do not count.
 template <class Functor>
 __device__ __forceinline__ void apply_scores(const Forward& p, const Place& place, const Rows& rows, i32 tile,
                                              ScoreTile& scores) {

@@ -1,14 +1,14 @@
 // The running softmax over tiles of keys.
-// Macros: those of attention_forward.cuh.
+// Macros: as in attention_forward.cuh.
 // Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", algorithm 3.
 
 #pragma once
 
 #include "attention_forward_place.cuh"
 
-// Joins the largest score and the sum of exponentials of one row over two sets of keys. What was relative to the
-// largest of the first set is to be multiplied by `kept`, of the second by `added`.  unit: the exponent of two that a
-// score of 1 adds, here and below.
+// Joins the largest score and the sum of exponentials of one row over two sets of keys. `kept` and `added` are the
+// rescale factors of values relative to the largest score of the first and of the second set.  unit: the exponent of
+// two that a score of 1 adds, here and below.
 __device__ __forceinline__ void join(f32 unit, f32& largest, f32& sum, f32 other_largest, f32 other_sum, f32& kept,
                                      f32& added) {
   const f32 both = fmaxf(largest, other_largest);
@@ -40,10 +40,10 @@ struct RunningSoftmax {
   // Exponents by which scores may exceed what they are relative to, before that moves. Statistics of the largest one
   // have it at once, fp8 needs its exponents for small weights: the largest is up to 2^8.
   static constexpr f32 SLACK = MAX || SUM_EXP ? 0 : IS_FP8 ? 2 : 8;
-  static constexpr f32 ONE_EXPONENT = IS_FP8 ? 8 - SLACK : 0, ONE = 1 << int(ONE_EXPONENT);  // of a weight that is 1
+  static constexpr f32 ONE_EXPONENT = IS_FP8 ? 8 - SLACK : 0, ONE = 1 << int(ONE_EXPONENT);
 
   f32 unit;
-  f32 largest[PARTS][2], sum[PARTS][2];  // of sums, this thread's part
+  f32 largest[PARTS][2], sum[PARTS][2];  // ``sum`` holds this thread's part
   GreatestScores<AMAX_S> greatest;
 
   __device__ __forceinline__ explicit RunningSoftmax(f32 scale) : unit(scale * LOG2_E) {
@@ -74,8 +74,8 @@ struct RunningSoftmax {
     }
   }
 
-  // Turns scores into exponentials relative to the largest one, within the slack. What was relative to the one before
-  // is to be multiplied by `shrinking`; returns whether that changes anything for the warp.
+  // Turns scores into exponentials relative to the largest one, within the slack. `shrinking` is the rescale factor of
+  // values relative to the one before; returns whether that changes anything for the warp.
   __device__ __forceinline__ bool add(ScoreTile& scores, f32 (&shrinking)[PARTS][2]) {
     bool moves = false;
 #pragma unroll

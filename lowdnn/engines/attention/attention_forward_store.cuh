@@ -1,5 +1,5 @@
-// What is stored for each query: its statistics, its output.
-// Macros: those of attention_forward.cuh.
+// Stores of each query's statistics and output.
+// Macros: as in attention_forward.cuh.
 
 #pragma once
 
@@ -94,7 +94,7 @@ __device__ __forceinline__ void store_statistics(const Forward& p, const Destina
   store_statistics(p, to, coordinate, own ? largest[1] : largest[0], own ? sum[1] : sum[0]);
 }
 
-// What outputs are multiplied by, where weights add up to `sum` and what they make is scaled.
+// The factor of outputs whose weights add up to `sum`, with the scale of the output.
 __device__ __forceinline__ f32 share_of(f32 scale, f32 sum) { return sum == 0 ? 0 : __fdividef(scale, sum); }
 
 // Stores the statistics of rows whose softmax has ended. Their outputs are to be multiplied by `shares`.

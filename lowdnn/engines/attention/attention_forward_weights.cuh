@@ -1,5 +1,5 @@
 // Weights as the operand of the second product, in 16 bits.
-// Macros: those of attention_forward.cuh.
+// Macros: as in attention_forward.cuh.
 
 #pragma once
 

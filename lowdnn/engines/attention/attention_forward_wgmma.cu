@@ -40,7 +40,8 @@ typedef SwizzledRows<TILE_KV, HEAD_QK, sizeof(T)> Keys;
 
 constexpr int CONSUMERS = TILE_Q / 64, CONSUMER_THREADS = CONSUMERS * WARPGROUP_SIZE;
 constexpr int CONSUMER_WARPS = CONSUMER_THREADS / WARP_SIZE, THREADS = CONSUMER_THREADS + WARPGROUP_SIZE;
-constexpr u32 CLEARING_BARRIER = 1, TURN_BARRIER = 2;  // the latter and those behind it, for each warpgroup
+constexpr u32 CLEARING_BARRIER = 1;
+constexpr u32 TURN_BARRIER = 2;  // the first of one for each warpgroup
 static_assert(PARTS == 1 && TILE_Q % 64 == 0, "wgmma has 16 rows in each warp");
 
 struct Params {
@@ -111,7 +112,7 @@ struct LoadedRing : TileRing<Values, STAGES, CONSUMER_WARPS> {
 
   __device__ __forceinline__ void place_barriers(u32 address) { full = address; }
 
-  // The producer calls it.  end: of the rows that exist.
+  // The producer calls it.  end: the end of the rows that exist.
   template <class Head> __device__ __forceinline__ void load(const Head& from, i32 row, i32 end) {
     wait_empty();
     if constexpr (CUTS_VALUES) store_shared_32(existing(), max(end - row, 0));

@@ -4,7 +4,7 @@
 
 #include "include/tile/raster.cuh"
 
-// What a block has of a tile: all its queries, or one of `splits` parts of them.
+// A block's share of a tile: all its queries, or one of `splits` parts of them.
 struct KeyShare {
   u32 tile, split, splits;
 };
@@ -12,7 +12,7 @@ struct KeyShare {
 // The order of keys: `heads_at_once` heads' equal tiles come together, the first keys first. Behind `whole_tiles` tiles
 // each has `splits` shares, side by side: blocks wait for others with fewer keys, whichever share they have.
 struct KeyOrder {
-  u32 heads, head_tiles;  // of k of all batches; tiles of a head
+  u32 heads, head_tiles;  // heads of k of all batches; tiles of a head
   u32 heads_at_once, whole_tiles, splits;
 
   __device__ __forceinline__ u32 split_tiles() const { return heads * head_tiles - whole_tiles; }

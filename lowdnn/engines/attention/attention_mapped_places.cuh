@@ -1,7 +1,7 @@
 // Rows of heads as tensor maps describe them in each of the places where they may lie.
 //
-// Of each kind there are: how many rows of a batch exist, of as many as there may be; where a head's rows are, of which
-// the first `existing` are read (those behind them are zeros where they are packed, otherwise they may be anything).
+// Each kind tells how many rows of a batch exist, of as many as there may be, and where a head's rows are. The first
+// `existing` of them are read; those behind them are zeros where they are packed, otherwise they may be anything.
 // Macros: Q_PLACE, K_PLACE, V_PLACE; K_BOX, V_BOX: rows of a copy from pages, of which pages and tiles are multiples.
 
 #pragma once
@@ -84,7 +84,7 @@ template <int BOX> struct PagedHead {
 template <int BOX> struct PagedMappedHeads {
   MappedHeads heads;
   const i32* table;
-  i64 table_strides[2];  // of batch, entry
+  i64 table_strides[2];  // batch and entry
   i32 shift;
 
   __device__ __forceinline__ i32 existing_rows(i32 batch, i32 most) const { return most; }

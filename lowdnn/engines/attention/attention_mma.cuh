@@ -89,7 +89,7 @@ template <class T_, int ROWS_, int SIZE_> struct HeadRows {
     ldmatrix_x4(b, piece(row + lane % 8 + lane / 16 * 8, column / 8 + lane / 8 % 2));
   }
 
-  // The same elements as two B operands whose k runs along the rows.
+  // The elements as two B operands whose k runs along the rows.
   __device__ __forceinline__ void load_b_transposed(u32 (&b)[4], int row, int column) const {
     const int lane = threadIdx.x % WARP_SIZE;
     ldmatrix_x4_transposed(b, piece(row + lane % 16, column / 8 + lane / 16));

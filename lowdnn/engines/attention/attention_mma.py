@@ -29,8 +29,10 @@ from lowdnn.plan import KernelRef, Launch, MathUnit
 _TILES = (64, 128)
 #: Queries of a block that is not worth halving.
 _MANY_QUERIES = 64
-#: Sizes of heads: of which 64 keys fit shared memory, and of which a warp accumulates 32 queries.
-_MAX_SIZE_BESIDE_64_KEYS, _MAX_SIZE_OF_32_QUERIES = 128, 80
+#: The largest size of heads of which 64 keys fit shared memory.
+_MAX_SIZE_BESIDE_64_KEYS = 128
+#: The largest size of heads of which a warp accumulates 32 queries.
+_MAX_SIZE_OF_32_QUERIES = 80
 
 
 class AttentionMma(ProblemEngine[AttentionForward], Modelled):

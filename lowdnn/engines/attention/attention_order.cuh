@@ -19,8 +19,8 @@ struct Work {
 struct Order {
   typedef Order Args;
 
-  u32 turns;          // of a block
-  u32 tiles, heads;   // of a head, of all batches
+  u32 turns;          // tiles of a block
+  u32 tiles, heads;   // tiles of a head, heads of all batches
   u32 section_heads;  // 0: in pairs
   Divider section;    // tiles of one, or pairs of a head
 

@@ -1,5 +1,5 @@
-// What blocks have found of their parts of the keys, in the workspace: of each part and each row of all heads, in fp32,
-// the largest score, the sum of exponentials relative to it, and the products with v.
+// Blocks' results for their parts of the keys, in the workspace. For each part and each row of all heads they are the
+// largest score, the sum of exponentials relative to it, and the products with v, in fp32.
 
 #pragma once
 

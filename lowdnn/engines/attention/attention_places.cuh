@@ -1,10 +1,10 @@
 // Rows of heads in each of the places where they may lie.
 //
-// Of each kind there are: how many rows of a batch exist, of as many as there may be; what gives the addresses of the
-// rows from one on, of which at least one exists (those of others may be anything). And the same in two steps, for rows
-// that are copied much later: one thread notes in 4 bytes of shared memory what must be read for it, if any row exists,
-// with an asynchronous copy; all find the rows by the note. What is read for it may be brought to the L2 cache before,
-// and so may, by a warp, the rows themselves where at most an entry of a table must be read for that.
+// Each kind tells how many rows of a batch exist, of as many as there may be, and gives the addresses of the rows from
+// one on, of which at least one exists; the addresses of others may be anything. Rows that are copied much later are
+// found in two steps: if any row exists, one thread notes the entry of the table in 4 bytes of shared memory, with an
+// asynchronous copy, and all threads find the rows by the note. The entry may be prefetched to the L2 cache before, and
+// so may the rows themselves, by a warp, where at most one entry must be read for that.
 // Macros: Q_PLACE, K_PLACE, V_PLACE: IN_STRIDES, IN_PAGES, IN_LARGE_PAGES or PACKED, as q, k and v are.
 
 #pragma once
@@ -37,15 +37,15 @@ __device__ __forceinline__ void prefetch_rows(const Heads<const T>& heads, i32 b
 template <class T> struct PagedHeads {
   Heads<T> pages;  // strides of page, head, row
   const i32* table;
-  i64 table_strides[2];  // of batch, entry
-  i32 shift, count;  // of pages
+  i64 table_strides[2];  // batch and entry
+  i32 shift, count;      // log2 of the rows of a page; pages
 };
 
 // Strides of entries and of rows are 32-bit here.
 template <class T> struct PagedRows {
   const PagedHeads<const T>* heads;
   const T* head;     // in a page
-  const i32* table;  // of the batch
+  const i32* table;  // the batch's
   i32 first, last;
 
   __device__ __forceinline__ const T* at(int row) const {
@@ -95,7 +95,7 @@ template <class T>
 __device__ __forceinline__ void prefetch_note(const LargePagedHeads<const T>& heads, i32 batch, i32 row) {
   prefetch_to_l2(heads.entry(batch, row));
 }
-// What others may be writing names a page here whatever it is: the rows of some page are asked for.
+// An entry that others may be writing names some page, whatever it is, and the rows of that page are asked for.
 template <class Rows, class T>
 __device__ __forceinline__ void prefetch_rows(const LargePagedHeads<const T>& heads, i32 batch, i32 head, i32 row,
                                               i32 existing) {

@@ -1,6 +1,6 @@
 // The products of attention_forward_wgmma.cu in 16-bit types: weights are an operand in registers as accumulators lie
 // there, values are one as they are loaded.
-// Macros: those of attention_forward.cuh.
+// Macros: as in attention_forward.cuh.
 
 #pragma once
 

@@ -4,7 +4,7 @@
 // Weights are an operand in registers as accumulators lie there, which numbers their columns otherwise: of 16 keys, the
 // operand's column 4 * t + 2 * s + e is key 8 * s + 2 * t + e (t < 4, s and e < 2). The transposed values have the same
 // order.
-// Macros: those of attention_forward.cuh.
+// Macros: as in attention_forward.cuh.
 // Source: Shah et al., "FlashAttention-3", section 3.3.
 
 #pragma once

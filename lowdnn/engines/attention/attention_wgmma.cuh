@@ -1,8 +1,8 @@
 // Rows of heads as tensor copies bring them and wgmma reads them.
 //
 // They lie in boxes of 128 bytes (64 elements of 16 bits, 128 of 8; swizzled) of all ROWS rows, one box behind the
-// other; elements and rows that do not exist are zeros. The same bytes serve as a K-major operand, whose rows are its
-// rows or columns, and, of 16 bits, as an MN-major one, whose rows run along k.
+// other; elements and rows that do not exist are zeros. Its bytes serve as a K-major operand, whose rows are its rows
+// or columns, and, of 16 bits, as an MN-major one, whose rows run along k.
 
 #pragma once
 

@@ -54,31 +54,48 @@ _TILES = (64, 128, 192)
 #: Keys of a tile; the last number fits beside everything. In fp8 they are whole steps of the products.
 _TILES_OF_KEYS = (192, 176, 160, 144, 128, 112, 96, 80, 64, 48, 32)
 _TILES_OF_FP8_KEYS = (192, 160, 128, 96, 64, 32)
-#: From so many queries on large tiles pay, from half as many without a mask; more than so many keys at a time, a few
-#: more without a mask, only of fp8 and from so many on that a query sees.
-_MANY_QUERIES, _MANY_KEYS_AT_A_TIME, _MANY_KEYS_WITHOUT_MASK, _MANY_KEYS = 1024, 128, 144, 3000
+#: Queries from which on large tiles pay; without a mask half as many suffice.
+_MANY_QUERIES = 1024
+#: The most keys of a tile, but for long rows of fp8.
+_MANY_KEYS_AT_A_TIME = 128
+#: The most keys of a tile without a mask, but for long rows of fp8.
+_MANY_KEYS_WITHOUT_MASK = 144
+#: Attended keys of a query from which on tiles of fp8 may have more.
+_MANY_KEYS = 3000
 #: Rows of the largest tiles of queries for each of smaller ones, where they pay for large heads.
 _MOST_PADDING = 1.04
-#: Keys that take as long as what there is to do for a tile of them, whatever its size.
+#: The cost of a tile of keys besides its keys, in keys.
 _KEYS_BESIDE = 24
-#: Registers of a thread for scores, weights and outputs, where scores are scaled only: of a third of the
-#: multiprocessor's, of more, and those of more with large heads of v in 16 bits; and beside more arithmetic.
-_MAX_VALUES_OF_A_THIRD, _MAX_VALUES, _MAX_VALUES_OF_LARGE, _MAX_VALUES_BESIDE_ARITHMETIC = 128, 200, 176, 148
+#: Registers of a thread for scores, weights and outputs, with three multiplying warpgroups.
+_MAX_VALUES_OF_A_THIRD = 128
+#: Those registers with fewer warpgroups.
+_MAX_VALUES = 200
+#: Those registers with large heads of v in 16 bits.
+_MAX_VALUES_OF_LARGE = 176
+#: Those registers where scores are not scaled only.
+_MAX_VALUES_BESIDE_ARITHMETIC = 148
+#: The size from which on heads are large.
 _LARGE_SIZE = 128
 _WARP_QUERIES = 16
 #: Stages of queries, and of keys and of values; the first that there is room for: with four of the latter, short
 #: sequences arrive in time.
 _RINGS = ((2, 4), (2, 2), (1, 2))
-#: What the loading warpgroup keeps: beside two that multiply, or three, and where it transposes values.
-_PRODUCER_REGISTERS, _TRANSPOSING_REGISTERS = (24, 32), 56
+#: Registers that a thread of the loading warpgroup keeps beside two multiplying ones, and beside three.
+_PRODUCER_REGISTERS = (24, 32)
+#: Registers that it keeps where it transposes values.
+_TRANSPOSING_REGISTERS = 56
 #: Heads of which two blocks fit into the shared memory of a multiprocessor.
 _SMALL_SIZE = 64
-#: Tiles of keys that take as long as what there is to do for a tile of queries beside them.
+#: The cost of a tile of queries besides its tiles of keys, in tiles of keys.
 _TILES_BESIDE = 1.0
-#: Whose queries they are, behind those of a stage; stages begin at multiples of it.
+#: Bytes behind the queries of a stage that say whose they are; stages begin at multiples of them.
 _WORK_BYTES = 1024
-#: Packed sequences whose order fits shared memory, and what it takes for each and beside them.
-_MAX_SEQUENCES, _SEQUENCE_BYTES, _ORDER_BYTES = 512, 20, 8
+#: The most packed sequences whose order fits shared memory.
+_MAX_SEQUENCES = 512
+#: Bytes of the order for each sequence.
+_SEQUENCE_BYTES = 20
+#: Bytes of the order besides.
+_ORDER_BYTES = 8
 #: Rows of a page at least: fewer are not whole swizzle patterns.
 _LEAST_PAGE_ROWS = 8
 #: Rows of a copy from a larger page, which may have more.
@@ -181,7 +198,7 @@ def _most_queries(problem: AttentionForward, tiles: tuple[int, ...]) -> int:
     Larger heads have the most where all tiles are alike and few of the queries are missing, since beside so many there
     is room for few keys at a time.
     """
-    if problem.stores_packed:  # of short sequences larger tiles are empty
+    if problem.stores_packed:  # larger tiles of short sequences are empty
         return _TILES[1]
     if problem.padded_v <= _SMALL_SIZE:
         return tiles[-1]

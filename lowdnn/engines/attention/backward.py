@@ -70,8 +70,10 @@ from lowdnn.status import Status
 TERM_BYTES = 8
 
 _OUTPUT_TYPES = (*TYPES, DataType.FLOAT)
-#: Elements that a lane of the terms' kernel reads at a time, and its warps.
-_PIECE, _TERMS_WARPS = 8, 4
+#: Elements that a lane of the terms' kernel reads at a time.
+_PIECE = 8
+#: Warps of the terms' kernel.
+_TERMS_WARPS = 4
 #: Queries or keys of a block, at the least.
 _FEWEST_ROWS = 32
 #: Ports of tensors of heads.
@@ -103,8 +105,8 @@ class ClearedWords:
 
 @dataclass(frozen=True)
 class AttentionBackward:
-    """The operation as the kernels read it.  ragged: of packed tensors, by uid, what loads or stores them; tensors with
-    those uids are as if they were padded.  term_tile: of a head there are terms of whole tiles of so many queries."""
+    """The operation as the kernels read it.  ragged: the loads and stores of packed tensors, by uid; tensors with those
+    uids are as if they were padded.  term_tile: queries of a tile; a head has terms of whole tiles."""
 
     operation: SdpaBackward
     ragged: Mapping[int, RaggedMove] = field(default_factory=dict)
@@ -166,12 +168,12 @@ class AttentionBackward:
 
     @property
     def operands(self) -> Mapping[str, Heads]:
-        """What is multiplied, by port."""
+        """The operands of products, by port."""
         return self.heads if self.fp8 is None else self.fp8.wide
 
     @property
     def workspace_bytes(self) -> int:
-        """What terms and operands take, from its beginning on."""
+        """Bytes of terms and operands, from the beginning of the workspace on."""
         return self._terms_bytes if self.fp8 is None else self.fp8.end_byte
 
     @property
@@ -271,7 +273,7 @@ class AttentionBackward:
 
     @property
     def rounded_types(self) -> tuple[str, str]:
-        """What weights and gradients of scores are rounded to, in the kernels."""
+        """The types that the kernels round weights and gradients of scores to."""
         weight, gradient = (dtypes.info(tensor.data_type).c_type for tensor in (self.operation.q, self.operation.d_o))
         return weight, gradient
 
@@ -286,7 +288,7 @@ class AttentionBackward:
         return "_ragged" if self.ragged else ""
 
     def prepare(self, cleared: ClearedWords | None = None) -> list[tuple[KernelRef, Launch]]:
-        """What comes before the products: terms, at the beginning of the workspace, and behind them what is widened.
+        """The launches before the products: terms, at the beginning of the workspace, and behind them widened operands.
 
         cleared: at most as many as rows of terms."""
         terms = self._terms(cleared)
@@ -383,7 +385,7 @@ def _types_name(*tensors: Tensor) -> str:
 
 
 def _dag(inner: Subgraph, given: Tensor, made: Tensor, dims: tuple[int, ...]) -> PointwiseDag:
-    """What ``inner`` makes of ``given``."""
+    """The DAG from ``given`` to ``made`` in ``inner``."""
     operations = inner.operations_to(made)
     pointwise = tuple(op for op in operations if isinstance(op, PointwiseOperation))
     randoms = tuple(op for op in operations if isinstance(op, RngOperation))

@@ -11,7 +11,7 @@ from lowdnn.engines.base import Knob
 from lowdnn.engines.launch import MAX_GRID_X, ceil_div, floor_power
 from lowdnn.enums import KnobType
 
-#: Values of REDUCTION_MODE.
+# -- values of REDUCTION_MODE
 IN_ORDER, IN_ANY_ORDER = 0, 1
 
 #: Elements of the largest heads under a band for which a fixed order of sums costs little.
@@ -20,17 +20,21 @@ _BANDED_ORDERED_SIZE = 64
 _ORDERED_SIZE = 128
 #: Tiles of keys of a head, at most, for which it does without a band: few blocks wait then.
 _ORDERED_KEY_TILES = 4
-#: Steps that each block behind the first one of a head waits at its start, and the share of all steps that may be so.
-_TURN_STEPS, _WAITING_SHARE = 0.5, 0.03
+#: Steps that each block of a head but the first one waits at its start.
+_TURN_STEPS = 0.5
+#: The largest share of all steps that may be spent waiting.
+_WAITING_SHARE = 0.03
 #: Blocks that start last end later than they would side by side, by this share of the longest one.
 _LAST_BLOCKS = 1.25
 #: The share of the whole time that is too much of such an end.
 _ENDING_SHARE = 0.1
 #: Blocks that share the queries of the same keys.
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-#: Steps, each a tile of queries of 2.6 to 3.2 us whatever the kind, as measured: of a block before its first tile and
-#: behind its last one, and of a launch that joins splits.
-_BLOCK_STEPS, _JOIN_STEPS = 3, 1
+#: Time of a block before its first tile and behind its last one, in steps. A step is a tile of queries: 2.6 to 3.2 us
+#: whatever the kind, as measured.
+_BLOCK_STEPS = 3
+#: Time of a launch that joins splits, in steps.
+_JOIN_STEPS = 1
 #: Bytes of sums that such a launch moves in a step.
 _STEP_BYTES = 9 << 20
 #: Elements of the smallest heads that gain by splits of the last tiles, as measured: 2 to 4 % of long ways.

@@ -12,16 +12,22 @@ from lowdnn.engines.attention.mapped import boxed_bytes
 from lowdnn.engines.launch import BARRIER_BYTES, aligned_bytes, ceil_div
 from lowdnn.plan import KernelRef, Launch
 
-#: Warpgroups of a block that multiply, and warps of each.
-WARPGROUPS, _WARPS = 2, 4
+#: Warpgroups of a block that multiply.
+WARPGROUPS = 2
+#: Warps of a warpgroup.
+_WARPS = 4
 #: Tiles of gradients of the output in shared memory, where there is room for two.
 _OUTPUT_STAGES = 2
-#: Warps that add, and stages of sums on their way.
-_ADDING_WARPS, _SUM_STAGES = 2, 2
+#: Warps that add.
+_ADDING_WARPS = 2
+#: Stages of the ring of sums.
+_SUM_STAGES = 2
 #: Columns of dq that a warpgroup has at a time.
 _PART_COLUMNS = 64
-#: Bytes of a turn or ticket, and of a sum.
-_WORD_BYTES, SUM_BYTES = 4, 4
+#: Bytes of a turn or ticket.
+_WORD_BYTES = 4
+#: Bytes of a sum.
+SUM_BYTES = 4
 #: A stage of queries begins at a multiple of this.
 _STAGE_GRANULE_BYTES = 1024
 

@@ -1,4 +1,4 @@
-"""What attention forward reads or stores once for each row or batch: lengths, the sink, statistics."""
+"""Values of each row or batch that attention forward reads or stores once: lengths, the sink, statistics."""
 
 from __future__ import annotations
 

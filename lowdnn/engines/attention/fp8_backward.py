@@ -28,8 +28,10 @@ from lowdnn.plan import KernelRef, Launch, Scalar, ScalarType, Struct, TensorPoi
 
 #: Ports that are widened.
 _PORTS = ("q", "k", "v", "d_o")
-#: Elements of a thread, and threads of a block.
-_PIECE, _THREADS = 8, 256
+#: Elements of a thread.
+_PIECE = 8
+#: Threads of a block.
+_THREADS = 256
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class WidenParams:
 
 @dataclass(frozen=True)
 class Fp8Operands:
-    """heads: of the operation, by port.  first_byte: of the workspace, where there is room for what is widened."""
+    """heads: the operation's, by port.  first_byte: the start of the widened operands in the workspace."""
 
     operation: SdpaFp8Backward
     heads: Mapping[str, Heads]
@@ -65,7 +67,7 @@ class Fp8Operands:
 
     @cached_property
     def wide(self) -> dict[str, Heads]:
-        """What is widened, packed, by port."""
+        """The widened operands, packed, by port."""
         found, first_byte = {}, self.first_byte
         for port in _PORTS:
             tensor = self.heads[port].tensor

@@ -21,8 +21,10 @@ MAX_LENGTH = 2**29
 
 #: Bytes of a copy of elements of a head.
 COPY_BYTES = 16
-#: Beside a row in shared memory (``HeadRows``).
-_PITCH_PADDING_BYTES, _LINE_BYTES = 16, 128
+#: Padding of a row in shared memory (``HeadRows``).
+_PITCH_PADDING_BYTES = 16
+#: Bytes of all banks of shared memory.
+_LINE_BYTES = 128
 
 
 class Place(IntEnum):
@@ -36,10 +38,10 @@ class Place(IntEnum):
 
 @dataclass(frozen=True)
 class Heads:
-    """size: elements of a row, contiguous.  strides: of batch, head and row; 0 where one repeats.
-    sharing: heads of the queries that share one of these.  load: what ``tensor`` are the pages of, the first stride
-    being that of a page.  ragged: what packs sequences of rows, which ``tensor`` has as if it were padded.
-    first_byte: of the workspace, where they lie there."""
+    """size: elements of a row, contiguous.  strides: batch, head and row strides in elements; 0 where one repeats.
+    sharing: heads of the queries that share one of these.  load: the load whose pages ``tensor`` holds; the first
+    stride is that of a page.  ragged: the operation that packs sequences of rows; ``tensor`` is as if it were padded.
+    first_byte: the place in the workspace, where they lie there."""
 
     tensor: Tensor
     rows: int
@@ -67,7 +69,7 @@ class Heads:
 
     @staticmethod
     def loaded(load: PagedCacheLoad, heads: int) -> Heads:
-        """What ``load`` gives, in its pages."""
+        """The heads that ``load`` gives, in its pages."""
         return replace(Heads.of(load.container, heads, row_axis=2), rows=load.y.dims[2], load=load)
 
     @property

@@ -1,4 +1,4 @@
-"""What engines of attention with TMA and wgmma share (``attention_wgmma.cuh``)."""
+"""Parts of engines of attention with TMA and wgmma (``attention_wgmma.cuh``)."""
 
 from __future__ import annotations
 

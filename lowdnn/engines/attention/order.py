@@ -22,8 +22,8 @@ _MANY_TILES = 8192
 class TileOrder:
     """``heads`` heads, each with ``tiles`` tiles of queries, for ``blocks`` blocks.
 
-    section_heads: of a section, whose tiles are dealt out by size, forth and back; 0: pairs of a head's tiles, one from
-    either end, are dealt out head by head.
+    section_heads: heads of a section, whose tiles are dealt out by size in serpentine order; 0: pairs of a head's
+    tiles, one from either end, are dealt out head by head.
     """
 
     tiles: int
@@ -60,7 +60,7 @@ class TileOrder:
         return Struct((*counts, Struct(divider(of_section))))
 
     def makespan(self, costs: NDArray[np.float64]) -> float:
-        """What the block with the most to do has, relative to the mean."""
+        """The work of the busiest block relative to the mean."""
         if not self.section_heads:
             pairs = costs[: ceil_div(self.tiles, 2)] + costs[::-1][: ceil_div(self.tiles, 2)]
             if self.tiles % 2:

@@ -7,7 +7,7 @@
 // Where batches begin, in elements, as 32-bit or 64-bit integers; null where all of a tensor is there.
 struct Offsets {
   const void* first;
-  i64 stride, multiplier;  // of the offsets; of each of them
+  i64 stride, multiplier;  // from an offset to the next; elements for each unit of an offset
   i64 batch_elements;      // from batch to batch, if the tensor were padded
   Divider row_elements;
   i32 is_i64;

@@ -10,7 +10,7 @@
 // One thread of a block: how many blocks have come here before.
 __device__ __forceinline__ u32 take_ticket(u32* counter) { return atomicAdd(counter, 1); }
 
-// What threads did before they passed turn `least`, this thread sees.
+// This thread sees the writes that threads made before they passed turn `least`.
 __device__ __forceinline__ void await_turn(const u32* turn, u32 least) {
   u32 now;
   do {
