@@ -2,9 +2,9 @@
 //
 // Each kind tells how many rows of a batch exist, of as many as there may be, and gives the addresses of the rows from
 // one on, of which at least one exists; the addresses of others may be anything. Rows that are copied much later are
-// found in two steps: if any row exists, one thread notes the entry of the table in 4 bytes of shared memory, with an
-// asynchronous copy, and all threads find the rows by the note. The entry may be prefetched to the L2 cache before, and
-// so may the rows themselves, by a warp, where at most one entry must be read for that.
+// found in two steps. If any row exists, one thread notes the entry of the table in 4 bytes of shared memory, with an
+// asynchronous copy; all threads find the rows by the note. The entry may be prefetched to the L2 cache before, and so
+// may the rows themselves, by a warp, where at most one entry must be read for that.
 // Macros: Q_PLACE, K_PLACE, V_PLACE: IN_STRIDES, IN_PAGES, IN_LARGE_PAGES or PACKED, as q, k and v are.
 
 #pragma once
