@@ -60,6 +60,10 @@ class CacheFacts:
     refusal: str = ""
 
 
+#: Writes between two counts of the files.
+_WRITES = 64
+
+
 @dataclass(frozen=True)
 class _File:
     name: str
@@ -81,6 +85,8 @@ class DiskCache:
         self._logger = event_logger("cache")
         self._told: set[str] = set()
         self._is_writable = True
+        # Bytes and writes for which there is room until the files are counted again.
+        self._room_bytes, self._writes = 0, 0
 
     def get(self, key: str) -> bytes | None:
         """The payload of ``key``; None where there is none, or it is damaged."""
@@ -152,7 +158,14 @@ class DiskCache:
         return True
 
     def _make_room(self, folder: EntryFolder, key: str, needed_bytes: int) -> None:
-        """Removes the entries used longest ago until ``needed_bytes`` more fit, and what dead processes have left."""
+        """Removes the entries used longest ago until ``needed_bytes`` more fit, and what dead processes have left.
+
+        To count thousands of files takes a good part of a compilation. So half of the room found lasts for some writes,
+        whatever other processes write meanwhile.
+        """
+        if self._room_bytes >= needed_bytes and self._writes:
+            self._room_bytes, self._writes = self._room_bytes - needed_bytes, self._writes - 1
+            return
         entries: dict[str, list[_File]] = defaultdict(list)
         for file in _files(folder):
             if not file.name.startswith(_TEMPORARY):
@@ -163,10 +176,11 @@ class DiskCache:
         total_bytes = needed_bytes + sum(file.size_bytes for files in entries.values() for file in files)
         for files in sorted(entries.values(), key=lambda files: max(file.used_s for file in files)):
             if total_bytes <= self.limit_bytes:
-                return
+                break
             for file in files:
                 _unlink(folder, file.name)
                 total_bytes -= file.size_bytes
+        self._room_bytes, self._writes = (self.limit_bytes - total_bytes) // 2, _WRITES
 
     def _refused(self, error: OSError) -> None:
         reason = f"{self.directory}: {error.strerror or error}"

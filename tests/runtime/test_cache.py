@@ -14,6 +14,7 @@ from threading import Thread
 
 import pytest
 
+import lowdnn.runtime.cache as cache_module
 from lowdnn.runtime.cache import DiskCache
 
 KEY = "a" * 64
@@ -186,8 +187,26 @@ def test_rests_of_dead_processes_are_removed(cache: DiskCache) -> None:
     for path in (stale, fresh):
         path.write_bytes(b"half")
     os.utime(stale, (time.time() - 7200,) * 2)
-    cache.put("b" * 64, b"y")
+    DiskCache(cache.directory).put("b" * 64, b"y")
     assert (stale.exists(), fresh.exists()) == (False, True)
+
+
+def test_files_are_counted_again_after_some_writes_and_for_want_of_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+    files = cache_module._files
+    monkeypatch.setattr(cache_module, "_files", lambda folder: counted.append(1) or files(folder))
+    cache, writes = DiskCache(tmp_path / "many"), cache_module._WRITES
+    for number in range(2 * writes + 2):
+        cache.put(f"{number:064x}", b"x")
+    assert len(counted) == 2
+    counted.clear()
+    cache = DiskCache(tmp_path / "few", limit_bytes=20_000)
+    for number in range(30):
+        cache.put(f"{number:064x}", bytes(1000))
+        assert cache.facts().size_bytes <= 20_000
+    assert len(counted) > 30 + 5, "one for each of the facts"
 
 
 def fill(directory: Path, first: int) -> None:
