@@ -16,6 +16,7 @@
 
 #pragma once
 
+#include "include/ptx/cluster_vectors.cuh"
 #include "include/ptx/dependent_launch.cuh"
 #include "include/tile/tile_wgmma.cuh"
 #include "sequences.cuh"

@@ -48,7 +48,7 @@ _COLUMNS_PER_CLOCK = 2
 #: The share of the shorter one of copies and products that the longer one does not hide.
 _EXPOSED = 0.25
 #: Seconds in which the blocks of a cluster meet, and more where they are not two neighbours.
-_MEETING_S, _FURTHER_S = 0.6e-6, 0.2e-6
+_MEETING_S, _FURTHER_S = 0.4e-6, 0.4e-6
 #: Bytes of sums in a second, through shared memory and into the cells.
 _SUM_BYTES_PER_S = 17e9
 #: Seconds of each cell of a thread.

@@ -65,14 +65,6 @@ __device__ __forceinline__ f64 load_of_block(const f64* own, u32 block) {
       "ld.shared::cluster.f64 %0, [remote];\n}" : "=d"(value) : "r"(shared_address(own)), "r"(block) : "memory");
   return value;
 }
-// Four of them, at a multiple of 16 bytes.
-__device__ __forceinline__ float4 load_of_block_16(const f32* own, u32 block) {
-  float4 values;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(values.x), "=f"(values.y), "=f"(values.z), "=f"(values.w)
-               : "r"(cluster_address(shared_address(own), block)) : "memory");
-  return values;
-}
 
 // Stores to the shared memory of another block, at the offset that `own` has in this block's.
 __device__ __forceinline__ void store_of_block(f32* own, u32 block, f32 value) {
