@@ -104,13 +104,24 @@ class TensorValue:
 
 
 @dataclass(frozen=True)
+class ValueCase:
+    """``then`` where a by-value tensor holds ``value`` at execute, otherwise ``otherwise``."""
+
+    uid: int
+    type: ScalarType
+    value: float
+    then: int | float
+    otherwise: int | float
+
+
+@dataclass(frozen=True)
 class Struct:
     """A by-value struct; fields lie in order with natural C alignment."""
 
     fields: tuple[Argument, ...]
 
 
-Argument = Pointer | TensorMap | Scalar | TensorValue | Struct
+Argument = Pointer | TensorMap | Scalar | TensorValue | ValueCase | Struct
 
 
 @dataclass(frozen=True)

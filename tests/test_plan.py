@@ -19,6 +19,7 @@ from lowdnn.plan import (
     TensorMap,
     TensorPointer,
     TensorValue,
+    ValueCase,
     Work,
     WorkspacePointer,
 )
@@ -37,6 +38,7 @@ ARGUMENTS = Struct(
         Scalar(ScalarType.I64, 2**40),
         Scalar(ScalarType.F32, float("inf")),
         TensorValue(3, ScalarType.F64),
+        ValueCase(3, ScalarType.I32, float("-inf"), 1, -1),
         Struct((Scalar(ScalarType.I32, -1), TILED_MAP)),
         IM2COL_MAP,
     )

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from lowdnn.plan import Argument, Pointer, Scalar, Struct, TensorMap, TensorPointer, TensorValue, WorkspacePointer
+from lowdnn.plan import (
+    Argument,
+    Pointer,
+    Scalar,
+    Struct,
+    TensorMap,
+    TensorPointer,
+    TensorValue,
+    ValueCase,
+    WorkspacePointer,
+)
 
 #: Uids where no tensor is called otherwise.
 AS_THEY_ARE: Mapping[int, int] = MappingProxyType({})
@@ -28,7 +38,7 @@ def moved(argument: Argument, intermediates: Places, own_bytes: int, uids: Mappi
         return replace(argument, target=_moved_pointer(argument.target, intermediates, own_bytes, uids))
     if isinstance(argument, TensorPointer | WorkspacePointer):
         return _moved_pointer(argument, intermediates, own_bytes, uids)
-    if isinstance(argument, TensorValue) and argument.uid in uids:
+    if isinstance(argument, TensorValue | ValueCase) and argument.uid in uids:
         return replace(argument, uid=uids[argument.uid])
     return argument
 

@@ -28,6 +28,7 @@ from lowdnn.plan import (
     TensorMap,
     TensorPointer,
     TensorValue,
+    ValueCase,
     WorkspacePointer,
 )
 from lowdnn.runtime.layout import ARGUMENT_ALIGNMENT_BYTES, POINTER, TENSOR_MAP, CType, aligned, layout_of
@@ -42,12 +43,14 @@ AddressSlot = tuple[int, int]
 
 @dataclass(frozen=True)
 class ValueSlot:
-    """A number of ``type`` at byte ``position``, read from host memory where a tensor of ``data_type`` holds it."""
+    """A number of ``type`` at byte ``position``: what a tensor of ``data_type`` in host memory holds, or what follows
+    from that by a ``case``."""
 
     position: int
     type: ScalarType
     tensor: int
     data_type: DataType
+    case: ValueCase | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ _WORDS: dict[int, tuple[Literal["I", "Q"], type[ctypes.c_uint32 | ctypes.c_uint6
     8: ("Q", ctypes.c_uint64),
 }
 #: The types of arguments that execute writes as a whole.
-_Bound = Pointer | TensorValue
+_Bound = Pointer | TensorValue | ValueCase
 #: A tensor map by its position in the block.
 _PlacedMap = tuple[int, EncodedMap, TensorMap]
 
@@ -216,7 +219,7 @@ class _Part:
             return TENSOR_MAP
         self._bound.append((len(self._contents), argument))
         self._contents.append(0)
-        return argument.type.format_character if isinstance(argument, TensorValue) else POINTER
+        return argument.type.format_character if isinstance(argument, TensorValue | ValueCase) else POINTER
 
 
 def _parts(plan: Plan, encode_map: MapEncoder) -> Iterator[_Part]:
@@ -239,9 +242,9 @@ def _value_slots(plan: Plan, bound: Sequence[tuple[int, _Bound]]) -> tuple[Value
     indices = {tensor.uid: index for index, tensor in enumerate(plan.tensors)}
     slots: list[ValueSlot] = []
     for position, leaf in bound:
-        if isinstance(leaf, TensorValue):
-            index = indices[leaf.uid]
-            slots.append(ValueSlot(position, leaf.type, index, plan.tensors[index].data_type))
+        if isinstance(leaf, TensorValue | ValueCase):
+            index, case = indices[leaf.uid], leaf if isinstance(leaf, ValueCase) else None
+            slots.append(ValueSlot(position, leaf.type, index, plan.tensors[index].data_type, case))
     return tuple(slots)
 
 
@@ -277,6 +280,8 @@ def _check_maps(plan: Plan, maps: Sequence[_PlacedMap]) -> None:
 
 def _value_writer(block: memoryview, slot: ValueSlot) -> Callable[[int], None]:
     """A function that copies the value at a host address into its slot, bit by bit where both have one type."""
+    if (case := slot.case) is not None:
+        return lambda address: _pack(block, slot.position, slot.type, _of_case(case, address, slot.data_type))
     storage = dtypes.info(slot.data_type).storage
     if storage.itemsize not in _WORDS or storage != np.dtype(slot.type.format_character):
         return lambda address: _pack(block, slot.position, slot.type, read_host_value(address, slot.data_type))
@@ -291,6 +296,10 @@ def _value_writer(block: memoryview, slot: ValueSlot) -> Callable[[int], None]:
         words[place] = at_address.value
 
     return copy
+
+
+def _of_case(case: ValueCase, address: int, data_type: DataType) -> int | float:
+    return case.then if read_host_value(address, data_type) == case.value else case.otherwise
 
 
 def _pack(block: memoryview, position: int, scalar_type: ScalarType, value: int | float) -> None:

@@ -24,6 +24,7 @@ from lowdnn.plan import (
     TensorMap,
     TensorPointer,
     TensorValue,
+    ValueCase,
     WorkspacePointer,
 )
 from lowdnn.status import BadParamError
@@ -169,6 +170,12 @@ def _problem_of(argument: object, known: _Known, depth: int) -> _Problem | None:
     if isinstance(argument, TensorValue):
         is_known = argument.uid in known.values and isinstance(argument.type, ScalarType)
         return None if is_known else _Problem("", "the value of a by-value tensor of plan.tensors", argument)
+    if isinstance(argument, ValueCase):
+        is_known = argument.uid in known.values and type(argument.value) is float
+        if not is_known:
+            return _Problem("", "a case of a by-value tensor of plan.tensors", argument)
+        cases = (Scalar(argument.type, number) for number in (argument.then, argument.otherwise))
+        return next(filter(None, map(_problem_of_scalar, cases)), None)
     if isinstance(argument, TensorMap):
         problem = _problem_of(argument.target, known, depth)
         return problem and replace(problem, place=f".target{problem.place}")

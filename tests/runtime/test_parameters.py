@@ -22,6 +22,7 @@ from lowdnn.plan import (
     TensorMap,
     TensorPointer,
     TensorValue,
+    ValueCase,
     WorkspacePointer,
 )
 from lowdnn.runtime.parameters import ParameterBlock, read_host_value
@@ -114,6 +115,15 @@ def test_a_value_that_changes_in_place_is_read_again(
         held[0] = value
         block.patch_values((0, held.ctypes.data))
         assert c_type.from_address(pointer).value == value
+
+
+def test_a_number_that_follows_from_a_value() -> None:
+    block, held = block_of(plan_of([ValueCase(8, I32, -np.inf, 3, -7)])), np.zeros(1, np.float16)
+    pointer = ctypes.c_uint64.from_address(block.launch_parameters[0]).value
+    for value, number in ((-np.inf, 3), (np.inf, -7), (-60000.0, -7), (np.nan, -7), (-np.inf, 3)):
+        held[0] = value
+        block.patch_values((0, held.ctypes.data))
+        assert ctypes.c_int32.from_address(pointer).value == number
 
 
 def test_a_pointer_in_several_launches_is_patched_in_all() -> None:

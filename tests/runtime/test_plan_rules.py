@@ -19,6 +19,7 @@ from lowdnn.plan import (
     TensorMap,
     TensorPointer,
     TensorValue,
+    ValueCase,
     WorkspacePointer,
 )
 from lowdnn.runtime.plan_rules import MAX_STRUCT_DEPTH, check_plan
@@ -35,6 +36,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     WorkspacePointer(512),
     Struct((Scalar(I32, -1), Scalar(U64, 2**64 - 1), Scalar(F32, float("inf")), Scalar(F64, 1e300))),
     TensorValue(8, F32),
+    ValueCase(8, I32, float("-inf"), 2**29, -1),
     TensorMap(TensorPointer(7), MAP),
 )
 PLAN = Plan(
@@ -115,6 +117,8 @@ def test_a_plan_that_keeps_the_rules() -> None:
         (with_argument(WorkspacePointer(513)), "launches[0].arguments[0].offset_bytes", "0 to 512"),
         (with_argument(TensorValue(7, F32)), "launches[0].arguments[0]", "the value of a by-value tensor"),
         (with_argument(TensorValue(8, "f")), "launches[0].arguments[0]", "the value of a by-value tensor"),  # type: ignore[arg-type]
+        (with_argument(ValueCase(7, I32, 0.0, 1, 2)), "launches[0].arguments[0]", "a case of a by-value tensor"),
+        (with_argument(ValueCase(8, I32, 0.0, 1, 2**31)), "launches[0].arguments[0].value", "a number of I32"),
         (with_argument(Scalar(I32, 2**31)), "launches[0].arguments[0].value", "a number of I32"),
         (with_argument(Scalar(U32, -1)), "launches[0].arguments[0].value", "a number of U32"),
         (with_argument(Scalar(U64, 2**64)), "launches[0].arguments[0].value", "a number of U64"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from lowdnn import dtypes
 from lowdnn.arch.multiprocessor import WARP_SIZE
 from lowdnn.arch.targets import BASE_TARGET
 from lowdnn.codegen.functor import Functor, generate
+from lowdnn.engines.attention.filled_band import filled_band
 from lowdnn.engines.attention.fp8_backward import Fp8Operands
 from lowdnn.engines.attention.heads import (
     MAX_LENGTH,
@@ -61,6 +63,7 @@ from lowdnn.plan import (
     Struct,
     TensorPointer,
     TensorValue,
+    ValueCase,
     Work,
     WorkspacePointer,
 )
@@ -348,13 +351,26 @@ class AttentionBackward:
             (
                 WorkspacePointer(),
                 *i32((heads, self.queries, self.keys, self.size_qk, self.size_v, self.term_rows)),
-                *i32((*kernel_bounds(operation.left, operation.right), operation.is_bottom_right)),
+                *self._bounds,
                 _lengths(operation.seq_len_q),
                 _lengths(operation.seq_len_kv),
                 self._scale,
                 *(() if self.fp8 is None else (self.fp8.numbers,)),
             )
         )
+
+    @property
+    def _bounds(self) -> tuple[Argument, ...]:
+        """The kernels' left, right and is_bottom_right."""
+        operation, filled = self.operation, filled_band(self.operation)
+        if filled is None:
+            return i32((*kernel_bounds(operation.left, operation.right), operation.is_bottom_right))
+        reached, unbounded = kernel_bounds(filled.left, filled.right), kernel_bounds(None, None)
+        cases = (
+            ValueCase(filled.fill.uid, ScalarType.I32, -inf, reach, without)
+            for reach, without in zip(reached, unbounded, strict=True)
+        )
+        return (*cases, *i32((filled.is_bottom_right,)))
 
     @property
     def _scale(self) -> Struct:
