@@ -75,13 +75,16 @@ struct Element {
 
   static __device__ __forceinline__ Value tanh(Value x) { return ::tanh(x); }
 
+  // What reaches a sequence's last step from behind.
+  __device__ __forceinline__ Value last_gradient() const { return read(p.dlast_states, of(p.state_ends)); }
+  __device__ __forceinline__ Value last_cell_gradient() const { return read(p.dlast_cells, of(p.cell_ends)); }
+
   __device__ __forceinline__ Value carried() const { return p.carried[of(p.carried_rows)]; }
   __device__ __forceinline__ void carry(Value gradient) const { p.carried[of(p.carried_rows)] = gradient; }
   __device__ __forceinline__ void put_first_cell(Value gradient) const {
     if (p.dfirst_cells && is_first()) write(p.dfirst_cells, of(p.cell_ends), gradient);
   }
 
- private:
   __device__ __forceinline__ i64 gate_place(u32 block) const {
     return of(p.gate_rows, t) + i64(block) * p.units;
   }
@@ -89,7 +92,7 @@ struct Element {
 
 // What reaches the state behind the sequence's last step, otherwise what goes around the product.
 template <class E> __device__ __forceinline__ Value beside_product(const E& e, bool is_carried) {
-  if (!e.has_next) return read(e.p.dlast_states, e.of(e.p.state_ends));
+  if (!e.has_next) return e.last_gradient();
   return is_carried ? e.carried() : Value(0);
 }
 
@@ -123,7 +126,7 @@ struct LstmCell : Alone {
     const Layer& p = e.p;
     const Value i = e.gate(0), f = e.gate(1), g = e.gate(2), o = e.gate(3);
     const Value c = e.cell(), squashed = e.tanh(c), before = e.last_cell();
-    Value dc = e.has_next ? e.carried() : read(p.dlast_cells, e.of(p.cell_ends));
+    Value dc = e.has_next ? e.carried() : e.last_cell_gradient();
     dc += dh * o * tanh_slope_of(squashed);
     if (CLIPS && (c <= p.lower || c >= p.upper)) dc = Value(0);
     e.put_gate(0, dc * g * sigmoid_slope_of(i));
@@ -189,13 +192,19 @@ struct ResetCell : Alone {
   }
 };
 
-// What a row past the end of its sequence holds; a sequence without steps ends as it began.
+// A sequence without steps ends as it began.
+__device__ __forceinline__ void put_end_of_nothing(const Element& e) {
+  const Layer& p = e.p;
+  if (CELL::HAS_CELLS && p.dfirst_cells && e.sequence.length == 0 && e.t == 0) {
+    write(p.dfirst_cells, e.of(p.cell_ends), e.last_cell_gradient());
+  }
+}
+
+// What a row past the end of its sequence holds.
 __device__ __forceinline__ void put_nothing(const Element& e) {
   const Layer& p = e.p;
 #pragma unroll
   for (int block = 0; block < CELL::BLOCKS; ++block) e.put_gate(block, Value(0));
   if constexpr (CELL::IS_PROJECTED) write(p.dprojected, e.of(p.projected_rows, e.t), Value(0));
-  if (CELL::HAS_CELLS && p.dfirst_cells && e.sequence.length == 0 && e.t == 0) {
-    write(p.dfirst_cells, e.of(p.cell_ends), read(p.dlast_cells, e.of(p.cell_ends)));
-  }
+  put_end_of_nothing(e);
 }

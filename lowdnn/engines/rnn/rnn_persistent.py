@@ -1,22 +1,26 @@
-"""``rnn_persistent``: recurrent networks whose layers take one launch each, with the weights on chip.
+"""``rnn_persistent``: recurrent networks whose layers take one launch each, with the weights on chip, and the gradients
+of their data.
 
-What it does not take, ``rnn_stepwise`` does. Kernel: ``rnn_persistent_forward.cu``.
+What it does not take, ``rnn_stepwise`` does. Kernels: ``rnn_persistent_forward.cu``, ``rnn_persistent_backward.cu``.
 """
 
 from __future__ import annotations
 
 from lowdnn.arch.specs import ArchSpec
 from lowdnn.engines.base import Anchors, Choices, Knob
+from lowdnn.engines.launch import ACCESS_BYTES
 from lowdnn.engines.limits import alone
 from lowdnn.engines.rnn.layers import Recurrence
 from lowdnn.engines.rnn.network import Network, RnnOperation
 from lowdnn.engines.rnn.persistent import Persistent
+from lowdnn.engines.rnn.persistent_backward_tile import CLUSTERS, backward_tiles
+from lowdnn.engines.rnn.persistent_backward_tile import COLUMNS as BACKWARD_COLUMNS
 from lowdnn.engines.rnn.persistent_tile import CHUNK, COLUMNS, MOST_CHUNKS, tiles
 from lowdnn.engines.rnn.recurrent_engine import OWN_CHOICE, RecurrentEngine
 from lowdnn.enums import DataType, KnobType
 from lowdnn.ops.rnn import Rnn
+from lowdnn.ops.rnn_backward_data import RnnBackwardData
 from lowdnn.ops.rnn_forward import RnnForward
-from lowdnn.status import BadParamError
 
 
 class RnnPersistent(RecurrentEngine):
@@ -24,9 +28,9 @@ class RnnPersistent(RecurrentEngine):
 
     name = "rnn_persistent"
     index = 50
-    anchors: Anchors = (RnnForward,)
+    anchors: Anchors = (RnnForward, RnnBackwardData)
     limits = alone(*anchors)
-    expects = "one RnnForward"
+    expects = "one RnnForward or RnnBackwardData"
 
     def limit(self, operation: RnnOperation, arch: ArchSpec) -> str:
         rnn, network = operation.rnn, Network(operation)
@@ -40,16 +44,38 @@ class RnnPersistent(RecurrentEngine):
             return "rnn.reset_after: expected true, got false"
         if rnn.hidden_size % CHUNK or rnn.hidden_size > CHUNK * MOST_CHUNKS:
             return f"rnn.hidden_size: expected a multiple of {CHUNK} up to {CHUNK * MOST_CHUNKS}, got {rnn.hidden_size}"
-        if next(tiles(rnn, arch), None) is None:
+        if isinstance(operation, RnnBackwardData) and (reason := _backward_limit(operation)):
+            return reason
+        found = backward_tiles(rnn, arch) if isinstance(operation, RnnBackwardData) else tiles(rnn, arch)
+        if next(found, None) is None:
             return f"rnn: expected weights that fit on chip, got H = {rnn.hidden_size} for B = {rnn.batch_size}"
         return super().limit(operation, arch)
 
     def knobs_of(self, operation: RnnOperation, arch: ArchSpec) -> tuple[Knob, ...]:
-        return (Knob("columns", KnobType.TILE_N, (OWN_CHOICE, *COLUMNS), OWN_CHOICE, "sequences of a group of blocks"),)
+        """TILE_N and, backward, TILE_CGA_K; 0 leaves the choice to the engine."""
+        if isinstance(operation, RnnForward):
+            return (_columns(COLUMNS, "sequences of a group of blocks"),)
+        clusters = (OWN_CHOICE, *CLUSTERS)
+        return (
+            _columns(BACKWARD_COLUMNS, "sequences of a part of a step"),
+            Knob("cluster", KnobType.TILE_CGA_K, clusters, OWN_CHOICE, "blocks that share the depth of a product out"),
+        )
 
     def recurrence(self, rnn: Rnn, arch: ArchSpec, chosen: Choices) -> Recurrence:
-        tile = next(tiles(rnn, arch, chosen.get(KnobType.TILE_N, OWN_CHOICE)), None)
-        if tile is None:
-            got = chosen[KnobType.TILE_N]
-            raise BadParamError.at("rnn_persistent.knob_choices", expected="columns that fit on chip", got=got)
-        return Persistent(arch, tile)
+        return Persistent(arch, *(chosen.get(knob, OWN_CHOICE) for knob in (KnobType.TILE_N, KnobType.TILE_CGA_K)))
+
+
+def _backward_limit(operation: RnnBackwardData) -> str:
+    """The limit of the kernel that goes back which ``operation`` exceeds, or an empty string."""
+    rnn, shared = operation.rnn, CHUNK * min(CLUSTERS)
+    if rnn.gates * rnn.hidden_size % shared:
+        got = f"{rnn.hidden_size} with {rnn.gates} gates"
+        return f"rnn.hidden_size: expected one whose gates are a multiple of {shared}, got {got}"
+    for port, tensor in (("gates", operation.gates), ("dgates", operation.dgates), ("cells", operation.cells)):
+        if tensor and tensor.alignment_bytes % ACCESS_BYTES:
+            return f"{port}: expected an alignment of {ACCESS_BYTES} bytes, got {tensor.alignment_bytes}"
+    return ""
+
+
+def _columns(values: tuple[int, ...], text: str) -> Knob:
+    return Knob("columns", KnobType.TILE_N, (OWN_CHOICE, *values), OWN_CHOICE, text)

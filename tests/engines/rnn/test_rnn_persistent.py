@@ -27,10 +27,10 @@ from tests.support.runtime import open_runtime
 ENGINE = engine_named("rnn_persistent")
 
 LSTM = Rnn(RNNMode.LSTM, max_length=3, batch_size=5, input_size=24, hidden_size=64)
-GRU = replace(LSTM, cell_mode=RNNMode.GRU)
+GRU = replace(LSTM, cell_mode=RNNMode.GRU, hidden_size=128)
 CELLS = {
-    "relu": replace(LSTM, cell_mode=RNNMode.RNN_RELU),
-    "tanh": replace(LSTM, cell_mode=RNNMode.RNN_TANH),
+    "relu": replace(LSTM, cell_mode=RNNMode.RNN_RELU, hidden_size=128),
+    "tanh": replace(LSTM, cell_mode=RNNMode.RNN_TANH, hidden_size=128),
     "lstm": LSTM,
     "lstm clipped": replace(LSTM, clip=Clip(-0.3, 0.4, propagates_nan=False)),
     "gru": GRU,
@@ -68,8 +68,8 @@ def test_weights_in_shared_memory(
     device: Runtime, monkeypatch: pytest.MonkeyPatch, warpgroups: int, register_chunks: int
 ) -> None:
     tile = PersistentTile(16, 2, warpgroups, register_chunks)
-    monkeypatch.setattr("lowdnn.engines.rnn.rnn_persistent.tiles", lambda *_: iter([tile]))
-    (plan, _) = check_training(device, ENGINE, replace(GRU, hidden_size=128), DataType.HALF)
+    monkeypatch.setattr("lowdnn.engines.rnn.persistent.tiles", lambda *_: iter([tile]))
+    plan, *_ = check_training(device, ENGINE, replace(GRU, hidden_size=128), DataType.HALF)
     assert any(f"16x2_w{warpgroups}r{register_chunks}" in kernel.name for kernel in plan.kernels)
 
 

@@ -59,14 +59,16 @@ class Lifetimes:
 
     def cluster_arrives(self, rows: Array, phase: int) -> None:
         """Warps arrive, relaxed, for a phase at the barrier of their cluster."""
-        clusters = rows // self._order.warps // self.batch.cluster_size
-        self._order.release((_ARRIVALS, phase), self.batch.cta_count, rows, clusters)
+        if self.shared:
+            clusters = rows // self._order.warps // self.batch.cluster_size
+            self._order.release((_ARRIVALS, phase), self.batch.cta_count, rows, clusters)
 
     def cluster_passes(self, rows: Array, phase: int) -> None:
         """Warps have waited for it."""
-        slots = np.unique(rows // self._order.warps)
-        held = self._order.held((_ARRIVALS, phase), self.batch.cta_count)[slots // self.batch.cluster_size]
-        self._learn(slots, held)
+        if self.shared:
+            slots = np.unique(rows // self._order.warps)
+            held = self._order.held((_ARRIVALS, phase), self.batch.cta_count)[slots // self.batch.cluster_size]
+            self._learn(slots, held)
 
     def mbarriers_passed(self, rows: Array, held: Array) -> None:
         """Warps have waited, relaxed, for mbarriers that hold these clocks."""

@@ -35,6 +35,7 @@ class Order:
         traits = history.traits
         self.warps = batch.geometry.cta_lanes // _WARP
         self._extra = _MBARRIERS + 2 * self.warps + -(-self.warps // _WARPGROUP) if traits.asynchronous else 0
+        self._grid = int(np.prod(batch.geometry.grid))
         self._domain = self._domain_size()
         first = len(history.ctas)
         history.ctas += batch.geometry.ctas.tolist()
@@ -63,16 +64,15 @@ class Order:
 
     @property
     def spans_launch(self) -> bool:
-        """Can warps of different CTAs and clusters synchronise."""
-        return self._domain > self.batch.cluster_size
+        """Can all warps of the launch synchronise, through global memory: a grid may be one cluster."""
+        return self.history.traits.orders_memory and self._domain == self._grid
 
     def _domain_size(self) -> int:
         """CTAs of a domain: where fences can order CTAs, those of the launch, unless they are too many."""
         batch = self.batch
-        grid = int(np.prod(batch.geometry.grid))
-        entries = batch.cta_count * self.warps * grid * (self.warps + self._extra)
+        entries = batch.cta_count * self.warps * self._grid * (self.warps + self._extra)
         if self.history.traits.orders_memory and entries <= _LARGEST_TABLE:
-            return grid
+            return self._grid
         return batch.cluster_size
 
     def _marked(self, slots: Array, columns: Array) -> Array:

@@ -1,0 +1,119 @@
+// A block of rnn_persistent_backward: what it is of the grid, its extents, its shared memory. Macros: as there.
+
+#pragma once
+
+#include "include/ptx/mbarrier.cuh"
+#include "include/ptx/shared_memory.cuh"
+#include "include/ptx/warpgroup.cuh"
+#include "include/vector.cuh"
+#include "backward_layer.cuh"
+
+constexpr int GATES = CELL::GATES, BLOCKS = CELL::BLOCKS;
+constexpr int CHUNK = 64, LINE_BYTES = 128;
+constexpr int CONSUMERS = WARPGROUPS * WARPGROUP_SIZE, THREADS = CONSUMERS + WARPGROUP_SIZE, WARPS = CONSUMERS / 32;
+constexpr int ROWS = WARPGROUPS * 64, ALL_CHUNKS = CLUSTER * CHUNKS;
+constexpr int SHARE = WARPS / CLUSTER, UNITS = SHARE * 16;  // warps of rows and units that a block finishes
+constexpr int ARRIVALS = 32;                                // words of a part
+constexpr int HISTORY = 3;                                  // steps whose gradients are kept
+constexpr int SHARED_CHUNKS = CHUNKS - REGISTER_CHUNKS;     // of a warpgroup
+constexpr int WEIGHT_BYTES = 64 * LINE_BYTES, CHUNK_BYTES = COLUMNS * LINE_BYTES;
+constexpr int TILES = COLUMNS / 8, TILE_BYTES = 16 * 8 * int(sizeof(f32));  // of a warp's accumulators
+constexpr int SENT_BYTES = SHARE * TILES * TILE_BYTES;                      // by a block to another
+constexpr int QUADS = SHARE * COLUMNS / 4, PAIRS = (QUADS + WARPS - 1) / WARPS;  // of columns, of units of a thread
+constexpr int PIECES = UNITS * int(sizeof(TYPE)) / 16;  // of 16 bytes, of a block's gradients of a sequence and gate
+constexpr int ITEMS = BLOCKS * COLUMNS * PIECES, ITEM_WARPS = (ITEMS + 31) / 32;
+constexpr int WRITERS = ITEM_WARPS < 3 ? ITEM_WARPS : 3, WRITERS_OF_CHUNK = WRITERS * (CHUNK / UNITS);  // warps
+constexpr int RING_AT = WARPGROUPS * SHARED_CHUNKS * WEIGHT_BYTES;
+constexpr int SUMS_AT = RING_AT + SLOTS * CHUNK_BYTES;
+constexpr int OWN_AT = SUMS_AT + CLUSTER * SENT_BYTES;
+constexpr int BARRIERS_AT = OWN_AT + ITEMS * 16;
+static_assert(WARPS % CLUSTER == 0 && CHUNK % UNITS == 0 && CHUNKS <= ARRIVALS, "whole warps of rows for each block");
+static_assert(SLOTS > 1 || CHUNKS == 1, "a chunk is released when the next one is being multiplied");
+
+// Barriers of the consumers and the writers: new gradients are there, have been read.
+constexpr u32 WRITTEN = 1, READ = 2, WRITTEN_THREADS = CONSUMERS + WRITERS * 32;
+
+struct Params {
+  Layer layer;
+  u8* exchange;
+  u32* arrivals;
+  i32 groups, clusters;  // of a direction, of a group
+};
+
+// Where the block stands, and what of the arguments is its own.
+struct Place {
+  const Params& p;
+  u32 direction, group, cluster, rank;
+
+  __device__ __forceinline__ explicit Place(const Params& params) : p(params) {
+    const u32 of_all = blockIdx.x / CLUSTER, of_groups = of_all / p.clusters;
+    rank = blockIdx.x % CLUSTER, cluster = of_all % p.clusters;
+    direction = of_groups / p.groups, group = of_groups % p.groups;
+  }
+  __device__ __forceinline__ u32 team(u32 part) const { return (direction * p.groups + group) * PARTS + part; }
+  __device__ __forceinline__ u8* exchange(u32 part, u32 step, u32 chunk) const {
+    return p.exchange + (i64(team(part) * HISTORY + step % HISTORY) * ALL_CHUNKS + chunk) * CHUNK_BYTES;
+  }
+  __device__ __forceinline__ u32* arrivals(u32 part) const { return p.arrivals + team(part) * ARRIVALS; }
+  __device__ __forceinline__ u32 first_row() const { return cluster * ROWS; }
+  __device__ __forceinline__ u32 first_unit() const { return first_row() + rank * UNITS; }
+  __device__ __forceinline__ u32 first_sequence(u32 part) const { return (group * PARTS + part) * COLUMNS; }
+  __device__ __forceinline__ i32 time(i32 step) const { return direction ? step : p.layer.steps - 1 - step; }
+  // Products of a part: the one behind all steps is the gradient of the first states.
+  __device__ __forceinline__ i32 products() const { return p.layer.dfirst_states ? p.layer.steps : p.layer.steps - 1; }
+};
+
+// Shared memory by address.
+struct Memory {
+  u32 weights, ring, sums, own;  // own: new gradients
+  u32 full, free;                // barriers of slots
+  u32 sums_full, sums_free;
+
+  __device__ __forceinline__ explicit Memory(u32 memory)
+      : weights(memory), ring(memory + RING_AT), sums(memory + SUMS_AT), own(memory + OWN_AT),
+        full(memory + BARRIERS_AT), free(full + SLOTS * MBARRIER_BYTES), sums_full(free + SLOTS * MBARRIER_BYTES),
+        sums_free(sums_full + MBARRIER_BYTES) {}
+  __device__ __forceinline__ void begin() const {
+    for (u32 slot = 0; slot < SLOTS; ++slot) {
+      mbarrier_init(full_of(slot), 1);
+      mbarrier_init(free_of(slot), WARPS);
+    }
+    mbarrier_init(sums_full, 1);
+    mbarrier_init(sums_free, CLUSTER);
+    mbarrier_fence_init();
+  }
+  __device__ __forceinline__ u32 full_of(u32 slot) const { return full + slot * MBARRIER_BYTES; }
+  __device__ __forceinline__ u32 free_of(u32 slot) const { return free + slot * MBARRIER_BYTES; }
+  __device__ __forceinline__ u32 slot_at(u32 slot) const { return ring + slot * CHUNK_BYTES; }
+  // Where block `rank`'s accumulators lie of tile `tile` of warp `warp` of this block's share. Those of lane l come at
+  // place l ^ l / 8 * 2, so that a warp reads two columns' of every other row from different banks.
+  __device__ __forceinline__ u32 sums_of(u32 rank, u32 warp, u32 tile) const {
+    return sums + ((rank * SHARE + warp) * TILES + tile) * TILE_BYTES;
+  }
+};
+
+// The weights of row `row` of the cluster from `k` of the block's chunk `chunk` on.
+__device__ __forceinline__ const TYPE* weights_of(const Place& place, u32 row, u32 chunk, u32 k) {
+  const Weights& weights = place.p.layer.weights;
+  const u32 of_all = place.rank * CHUNKS + chunk;
+  const i64 column = i64(of_all % GATES) * place.p.layer.units + of_all / GATES * CHUNK + k;
+  return weights.at + place.direction * weights.direction + i64(place.first_row() + row) * weights.pitch + column;
+}
+
+// The chunks in shared memory, those of warpgroup g behind those of the one before it.
+__device__ __forceinline__ void stage_weights(const Place& place, u32 memory) {
+  constexpr int PIECES_OF_LINE = CHUNK / 8;
+#pragma unroll 1
+  for (i32 chunk = 0; chunk < SHARED_CHUNKS; ++chunk) {
+    for (u32 item = threadIdx.x; item < u32(ROWS * PIECES_OF_LINE); item += THREADS) {
+      const u32 piece = item % PIECES_OF_LINE, row = item / PIECES_OF_LINE, tile = row / 64 * SHARED_CHUNKS + chunk;
+      union {
+        TYPE values[8];
+        u32 words[4];
+      } own;
+      load<Plain, 8>(own.values, weights_of(place, row, REGISTER_CHUNKS + chunk, piece * 8));
+      store_shared_16(memory + tile * WEIGHT_BYTES + row % 64 * LINE_BYTES + (piece ^ row % 8) * 16, own.words[0],
+                      own.words[1], own.words[2], own.words[3]);
+    }
+  }
+}
