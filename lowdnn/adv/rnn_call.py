@@ -127,8 +127,9 @@ class RnnCall:
     def prepared(self, work_space_size: int, work_space: int) -> Callable[[], None]:
         """A function that launches the call; checks the workspace and loads the kernels."""
         handle, lengths = self._handle, self._x_desc.seq_length_array
-        planned = self._plans.planned(handle, self._problem())
         lengths_bytes = 0 if self._x_desc.is_full else _lengths_bytes(self._x_desc)
+        available_bytes = work_space_size - (-work_space % ALIGNMENT_BYTES) - lengths_bytes
+        planned = self._plans.fitting(handle, self._problem(), available_bytes)
         begin = self._begin_of(work_space, work_space_size, lengths_bytes + planned.workspace_bytes)
         run = partial(planned.prepared(handle), self._addresses, begin + lengths_bytes)
         if lengths is None or self._addresses.get("seq_lengths") != 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeVar
 
@@ -47,13 +47,15 @@ _Sequences = tuple["SizedNetwork", RNNDataLayout, int, bool]
 class SizedNetwork:
     """A network on sequences of one shape, and what follows from it alone.
 
-    row_sizes: elements of a row of x and of y.  states, cell_states: dims and strides.
+    element_bytes: the size of an element.  row_sizes: elements of a row of x and of y.  states, cell_states: dims and
+    strides.
     reserve: (port, offset in bytes) of what lies in a reserve space.
     persists: whether ``rnn_persistent`` runs the network wherever it takes it.
     """
 
     def __init__(self, rnn: Rnn, data_type: DataType, *, persists: bool) -> None:
         self.persists = persists
+        self.element_bytes = dtypes.info(data_type).size_bytes
         self.rnn, self.data_type, self.row_sizes = rnn, data_type, (rnn.input_size, rnn.output_size)
         self.states, self.cell_states = self._shape(rnn.state_size), self._shape(rnn.hidden_size)
         self.reserve = tuple((port, saved.offset_bytes) for port, saved in reserve_space(rnn, data_type).items())
@@ -137,11 +139,6 @@ class PlannedProblem:
     def workspace_bytes(self) -> int:
         return self._candidate.plan.workspace_bytes
 
-    @property
-    def largest_workspace_bytes(self) -> int:
-        """The largest workspace of all candidates, any of which another alignment or fewer tensors may put first."""
-        return max(candidate.plan.workspace_bytes for candidate in self._ranking.candidates)
-
     def prepared(self, handle: Handle) -> Callable[[Mapping[str, int], int], None]:
         """A launch of the plan into the handle's stream, on tensors at addresses by port, with a workspace."""
         if self._loaded is None:
@@ -182,6 +179,17 @@ class RnnPlans:
             _keep(self._planned, problem, found)
         return found
 
+    def fitting(self, handle: Handle, problem: Problem, available_bytes: int) -> PlannedProblem:
+        """The plan of the problem that a workspace of ``available_bytes`` suffices for.
+
+        Where the first choice needs more, it is the plan for tensors at the least aligned addresses, for which the
+        sizes that were told have room.
+        """
+        planned = self.planned(handle, problem)
+        if planned.workspace_bytes <= available_bytes:
+            return planned
+        return self.planned(handle, replace(problem, alignment_bytes=problem.network.element_bytes))
+
     def workspace_bytes(
         self, handle: Handle, network: SizedNetwork, x_desc: RNNDataDescriptor, *, is_training: bool
     ) -> int:
@@ -193,7 +201,7 @@ class RnnPlans:
         found = self._workspaces.get(key)
         if found is None:
             problems = _problems(*key)
-            found = max(self.planned(handle, problem).largest_workspace_bytes for problem in problems)
+            found = max(self.planned(handle, problem).workspace_bytes for problem in problems)
             _keep(self._workspaces, key, found)
         return found
 
@@ -209,11 +217,15 @@ def packed_rows(x_desc: RNNDataDescriptor) -> int:
 
 
 def _problems(network: SizedNetwork, layout: RNNDataLayout, rows: int, is_training: bool) -> list[Problem]:
-    """The problems that calls on the sequences may be."""
+    """The problems that calls on the sequences may be, with tensors at the most and at the least aligned addresses."""
     kinds: tuple[Kind, ...] = (RnnForward, RnnBackwardData, RnnBackwardWeights) if is_training else (RnnForward,)
     without: tuple[frozenset[str], ...] = (frozenset(),) if rows else (frozenset(), frozenset(("seq_lengths",)))
-    choices = product(kinds, without)
-    return [Problem(kind, network, layout, rows, left_out, is_training=is_training) for kind, left_out in choices]
+    alignments = MAX_ALIGNMENT, network.element_bytes
+    return [
+        Problem(kind, network, layout, rows, left_out, alignment_bytes, is_training, is_added)
+        for kind, left_out, alignment_bytes in product(kinds, without, alignments)
+        for is_added in ((False, True) if kind is RnnBackwardWeights else (False,))
+    ]
 
 
 def _keep(known: dict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:

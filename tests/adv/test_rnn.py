@@ -15,6 +15,7 @@ from lowdnn.adv import (
     DirectionMode,
     Dropout,
     ForwardMode,
+    RNNDataDescriptor,
     RNNDataLayout,
     RNNMode,
     WgradMode,
@@ -29,7 +30,7 @@ from lowdnn.ops.rnn_backward_data import RnnBackwardData
 from lowdnn.ops.rnn_backward_weights import RnnBackwardWeights
 from lowdnn.ops.rnn_forward import RnnForward
 from lowdnn.runtime.buffer import DeviceBuffer
-from lowdnn.runtime.workspace import size_anywhere
+from lowdnn.runtime.workspace import ALIGNMENT_BYTES
 from lowdnn.status import (
     BadParamError,
     NullPointerError,
@@ -85,23 +86,39 @@ def test_the_workspace_serves_all_lengths_wherever_it_begins(handle: Handle, off
     check(one, one.run(memory))
 
 
-@pytest.mark.parametrize("kind", [DataType.HALF, DataType.FLOAT])
-@pytest.mark.parametrize("cell", [RNNMode.LSTM, RNNMode.GRU])
-def test_the_workspace_serves_other_alignments_and_fewer_tensors(handle: Handle, cell: RNNMode, kind: DataType) -> None:
-    one = step(
-        handle, cell_mode=cell, data_type=kind, math_prec=DataType.FLOAT, input_size=64, hidden_size=64, proj_size=64
-    )
-    size, _ = get_rnn_temp_space_sizes(handle, one.rnn_desc, ForwardMode.TRAINING, one.x_desc)
+@pytest.mark.parametrize(
+    ("cell", "kind", "extent"),
+    [(RNNMode.LSTM, DataType.HALF, 64), (RNNMode.GRU, DataType.FLOAT, 64), (RNNMode.GRU, DataType.HALF, 512)],
+)
+def test_the_workspace_serves_other_alignments_fewer_tensors_and_sums(
+    handle: Handle, cell: RNNMode, kind: DataType, extent: int
+) -> None:
+    """In large networks the products of the weights' gradient are split where it is added to an old one."""
+    network = replace(
+        NETWORK, cell_mode=cell, data_type=kind, math_prec=DataType.FLOAT, input_size=extent, hidden_size=extent,
+        proj_size=extent, num_layers=1,
+    )  # fmt: skip
+    x_desc = RNNDataDescriptor(kind, PADDED, extent, extent, extent, (extent,) * extent)
+    size, _ = get_rnn_temp_space_sizes(handle, network, ForwardMode.TRAINING, x_desc)
     plans = handle.companion(RnnPlans)
-    network = plans.network(one.rnn_desc, one.x_desc, is_training=True)
+    sized = plans.network(network, x_desc, is_training=True)
     states = ("hx", "hy", "cx", "cy", "dhy", "dhx", "dcy", "dcx")
     operations = (RnnForward, RnnBackwardData, RnnBackwardWeights)
     absent = [frozenset((*some, *lengths)) for some in ((), states, states[1::2]) for lengths in ((), ("seq_lengths",))]
-    for operation, alignment, left_out in product(operations, (2, 4, 16), absent):
+    lengths_bytes = -(-4 * extent // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    for operation, alignment, left_out, is_added in product(operations, (2, 4, 16), absent, (False, True)):
         alignment_bytes = max(alignment, dtypes.info(kind).size_bytes)
-        problem = Problem(operation, network, one.layout, 0, left_out, alignment_bytes)
-        lengths_bytes = 256
-        assert size_anywhere(lengths_bytes + plans.planned(handle, problem).workspace_bytes) <= size
+        problem = Problem(
+            operation,
+            sized,
+            PADDED,
+            0,
+            left_out,
+            alignment_bytes,
+            is_added=is_added and operation is RnnBackwardWeights,
+        )
+        available_bytes = size - (ALIGNMENT_BYTES - 1) - lengths_bytes
+        assert plans.fitting(handle, problem, available_bytes).workspace_bytes <= available_bytes
 
 
 def test_a_call_needs_what_it_says_and_no_more(handle: Handle) -> None:

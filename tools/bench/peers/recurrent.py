@@ -79,9 +79,10 @@ class _Network:
         y, reserve, _ = self.passed[slot]
         weights, space = self._weights(slot)
         dhy, dcy = self._states(slot, "y", "d")
+        wanted = [True, True, self._case.rnn.is_lstm, True]
         dx, dhx, dcx, dw = _aten._cudnn_rnn_backward(
             self._data["x"][slot], weights, _WEIGHTS_OF_LAYER, space, *self._states(slot, "x"), y,
-            self._data["dy"][slot], dhy, dcy, *self._settings, None, reserve, [True] * 4,
+            self._data["dy"][slot], dhy, dcy, *self._settings, None, reserve, wanted,
         )  # fmt: skip
         # All gradients of weights lie in one buffer, as the weights do.
         whole = dw[0].as_strided((self._space.element_count,), (1,), 0)
