@@ -41,7 +41,7 @@ class SimtTile:
     def busiest(self, blocks: int, arch: ArchSpec, overhead: float = 0.0) -> float:
         """Multiply-adds at the full rate that take as long as a step along k of all blocks of one multiprocessor.
 
-        overhead: the same measure of what each block's step does besides its products.
+        overhead: multiply-adds that take as long as the rest of each block's step.
         """
         return ceil_div(blocks, arch.sm_count) * (self.rows * self.columns / self.efficiency + overhead)
 

@@ -1,4 +1,4 @@
-"""Tiles of the mma.sync engines: what a thread block computes, and the choice of a tile for a product.
+"""Tiles of the mma.sync engines: the work of a thread block, and the choice of a tile for a product.
 
 A tile is TILE_M x TILE_N accumulators, spread over a grid of warps, and a ring of STAGES shared-memory stages, each
 TILE_K deep (see ``include/tile/tile_mma.cuh``).

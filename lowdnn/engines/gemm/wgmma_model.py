@@ -173,7 +173,7 @@ def _knobs(chosen: WgmmaTiling, allows_clusters: bool, allows_split: bool) -> tu
             KnobType.TILE_CGA_K,
             tuple(sharers),
             tile.cluster_k,
-            "blocks of a cluster that share a part of k and sum what they have through their shared memory",
+            "blocks of a cluster that share a part of k and sum their parts through shared memory",
         ),
         Knob(
             "stream_k",
@@ -232,7 +232,7 @@ def tiling_of(engine: str, product: WgmmaProduct, arch: ArchSpec, chosen: Mappin
     tiling = WgmmaTiling(tile, chosen[KnobType.SPLIT_K_SLC], chosen[KnobType.SWIZZLE], resident)
     problem = tile_problem(product, tile, machine) or tiling.schedule(product).sharing_problem()
     if resident and tile.cluster_k == 1:
-        problem = "TILE_CGA_K above 1 beside STREAM_K"
+        problem = "TILE_CGA_K above 1 with STREAM_K"
     if problem:
         raise BadParamError.at(f"{engine}.knob_choices", expected=problem, got=tile.label)
     return tiling
@@ -307,7 +307,7 @@ def _tile_rates(traits: WgmmaProduct, tile: WgmmaTile, machine: Machine) -> Rate
 
 
 def _traits(values: tuple[Any, ...], resident_blocks: int, has_classes: bool) -> WgmmaProduct:
-    """A product without extents, except that a resident operand has all k blocks.  values: those of ``_TRAITS``."""
+    """A product without extents, except that a resident operand has all k blocks.  values: values by ``_TRAITS``."""
     classes = ((1, 1, 1),) if has_classes else ()
     named = dict(zip(_NAMES, values, strict=True))
     return WgmmaProduct(

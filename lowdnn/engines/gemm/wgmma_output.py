@@ -45,7 +45,7 @@ class OutputStore:
     """The epilogue of a product that is not split.
 
     store: not SLICE.  functor: it stores itself, or hands ``stored`` back.  vector: elements of a functor call.
-    stored: the tensor that is stored by tensor map; None if the functor stores.  reductions: those of stored values.
+    stored: the tensor that is stored by tensor map; None if the functor stores.  reductions: its reductions.
     operand: a tensor of the output's size that is loaded by tensor map, ``operand_buffers`` chunks ahead of its use.
     """
 
@@ -79,7 +79,7 @@ class OutputStore:
 
         rows: rows of one batch, the product's m; the output's rows are those of all batches.
         tile_columns: columns of a tile; if they are no multiple of 16, single bytes are not stored by tensor map.
-        operand_buffers: those of the tile.
+        operand_buffers: chunks in flight, as the tile has them.
         """
         vector_axis = output.space.rank - 1
         operand = mapped_operand(dag, output, rows, tile_columns) if operand_buffers else None

@@ -274,7 +274,7 @@ class Schedule:
     """The tiles of ``batches`` products of m x n x (k_blocks stages) that the clusters of a grid compute, and their
     order.
 
-    rows, columns: of one product, in clusters.  splits: parts of k, none of them empty.  group: see ``argument``.
+    rows, columns: tiles of one product, in clusters.  splits: parts of k, none of them empty.  group: see ``argument``.
     whole: items in which each block of a cluster along k has its own tile; in other items the blocks share a tile.
     """
 

@@ -48,7 +48,7 @@ _LONE_STORE_LOSS = 0.27
 _CLUSTER_START_S = 0.7e-6
 #: Seconds until two blocks have exchanged a sum that they share.
 _SUM_EXCHANGE_S = 1.8e-6
-#: The same for more than two blocks; fitted to three products only.
+#: Seconds until more than two blocks have exchanged a sum; fitted to three products only.
 _LARGE_SUM_EXCHANGE_S = 0.9e-6
 #: Share of the shorter of arithmetic and memory time that the longer one does not hide.
 _EXPOSED = 0.31
@@ -62,9 +62,9 @@ _REREAD_LOSS = 0.15
 class Rates:
     """The facts about the menu's tiles that do not depend on a product's extents: one array element for each tile.
 
-    own_rows, own_columns: rows and columns of a block.  rows, columns: those of a cluster.  cluster: its blocks.
-    usable: multiprocessors that have room for a cluster.  clusters: clusters that are resident at once.
-    stages: stages of the ring.
+    own_rows, own_columns: rows and columns of a block.  rows, columns: rows and columns of a cluster.
+    cluster: blocks of a cluster.  usable: multiprocessors that have room for a cluster.
+    clusters: clusters that are resident at once.  stages: stages of the ring.
     sustained_s: seconds of a stage's multiplications while all multiprocessors are busy.
     multiply_s: seconds of a stage's multiplications.
     copy_s: seconds of a stage's copies, with one block on a multiprocessor and with as many as fit.

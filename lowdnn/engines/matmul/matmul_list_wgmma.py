@@ -182,7 +182,7 @@ class _Product:
         return Schedule.of(tiling.tile, space.rows, space.columns, self.k_blocks, space.batches, group=tiling.group)
 
 
-#: What all products of a list must share, by its name in errors.
+#: The properties that all products of a list must share, by their names in errors.
 _SHARED: dict[str, Callable[[_Product], object]] = {
     "pair of data types": lambda product: product.kind.label,
     "order of operands": lambda product: (product.rows.is_mn_major, product.columns.is_mn_major),

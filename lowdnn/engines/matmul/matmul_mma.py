@@ -185,7 +185,7 @@ class _Problem:
                 strides = list(operand.tensor.strides)
                 return (
                     f"{operand.tensor.label}.strides: expected 1 along a matrix dimension, or at most "
-                    f"{MAX_PACKED_AXES} axes beside k to repack it, got {strides}"
+                    f"{MAX_PACKED_AXES} axes besides k to repack it, got {strides}"
                 )
         return ""
 

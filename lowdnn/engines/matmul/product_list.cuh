@@ -23,7 +23,7 @@ template <class Tile, class Output, int COUNT> struct ProductList {
   Product products[COUNT];
   u32 items_before[COUNT];
   u32 items;
-  BatchAxes<1> batches;  // of no use to the loaders of a map with one batch axis
+  BatchAxes<1> batches;  // not read by the loaders of a map with one batch axis
 
   __device__ __forceinline__ ListWork work(u32 item, u32 rank) const {
     const u32 product = last_not_above(items_before, COUNT, item);

@@ -12,8 +12,10 @@ from lowdnn.engines.indices import MAX_TILED_EXTENT
 from lowdnn.graph.pattern import PointwiseDag
 from lowdnn.ops.matmul import MatmulOperation
 
-#: Keys of the operands' strides in the index space; uids of a graph are not negative.
-_ROWS, _COLUMNS = -2, -3
+#: Key in the index space of the strides of the operand that gives the rows; uids of a graph are not negative.
+_ROWS = -2
+#: Key of the strides of the operand that gives the columns.
+_COLUMNS = -3
 #: Elements of the smallest tile.
 _SMALLEST_TILE = 64 * 8
 

@@ -16,13 +16,13 @@
 // Shared memory (dynamic): copied weights in the order of memory, each group's to an odd pitch, so that neighbouring
 // threads read different banks: [weight_groups][filters, planes, rows, columns] of f32.
 // Launch: THREADS threads; it may be a dependent launch (dependent_launch.cuh).
-// Macros: X_TYPE W_TYPE CHANNELS STRIP PLANE_TAPS ROW_TAPS
-// COLUMN_TAPS (the most of any class) ROW_STEP COLUMN_STEP SOURCES CLASSES (the most of any axis) IS_UNEVEN (classes
-// differ in their taps, by one) CLIP_FRONT CLIP_BACK (positions of a window that lie outside the source for all
-// threads) COLUMNS_FIRST RUN (columns that the epilogue gets at a time if CHANNELS is 1) PREFETCH UNROLL (steps of
-// the loop's body) THREADS WEIGHT_ORDER (1: a thread's weights are in the order of its taps, -1: each filter's are
-// reversed, 0: copied) WEIGHT_VECTOR (weights of one access) COLUMN_OPERATOR WHOLE_OPERATOR (reductions of each channel
-// and of everything, thread_reductions.cuh; NoOperator for none).
+// Macros: X_TYPE; W_TYPE; CHANNELS; STRIP; PLANE_TAPS, ROW_TAPS, COLUMN_TAPS, the most of any class; ROW_STEP,
+// COLUMN_STEP; SOURCES; CLASSES, the most of any axis; IS_UNEVEN: classes differ in their taps, by one; CLIP_FRONT,
+// CLIP_BACK: positions of a window that lie outside the source for all threads; COLUMNS_FIRST; RUN: columns that the
+// epilogue gets at a time if CHANNELS is 1; PREFETCH; UNROLL: steps of the loop's body; THREADS; WEIGHT_ORDER: 1 if a
+// thread's weights are in the order of its taps, -1 if each filter's are reversed, 0 if they are copied; WEIGHT_VECTOR:
+// weights of one access; COLUMN_OPERATOR, WHOLE_OPERATOR: reductions of each channel and of everything
+// (thread_reductions.cuh), NoOperator for none.
 
 #include "include/ptx/dependent_launch.cuh"
 #include "depthwise.cuh"

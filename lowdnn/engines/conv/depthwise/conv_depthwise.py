@@ -70,7 +70,7 @@ class ConvDepthwise(ProblemEngine[Problem]):
         Along planes, BLOCK_CHANNELS counts the words of channels of a block, BLOCK_ROWS and BLOCK_COLS its threads
         along rows and columns, STAGES the planes in shared memory, SPLIT_P_SLC parts of the planes.
         Along lines, CHANNEL_LANES counts the channels of a warp, BLOCK_COLS a block's threads along a line (on tensor
-        cores its strips of targets), BLOCK_CHANNELS and BLOCK_BATCHES its rows of channels and of batches, TILEK
+        cores its strips of targets), BLOCK_CHANNELS and BLOCK_BATCHES its rows of channels and of batches. TILEK counts
         positions of a thread of the filter gradient, WARP_TILES the tiles of a warp's task on tensor cores.
         """
         return knobs_of(problem, arch)

@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, MIN_BLOCKS) KERNEL_NAM
   f32 sums[STRIP] = {};
 #pragma unroll 1
   for (i32 phase = 0; phase < min(step, block.one.taps); ++phase) {
-    // The phase's samples and weights. Accesses begin at whole vectors, so tap 0's samples may lie behind the first
+    // The phase's samples and weights. Accesses begin at whole vectors, so tap 0's samples may come after the first
     // one.
     const i32 taps = (block.one.taps - phase + step - 1) / step;
     const i32 first = block.one.source + (block.first * step + phase) * axis.spacing;

@@ -57,7 +57,7 @@ struct Copy {
   const Params& p;
   const i64* offsets;
   i32 first, rows, samples;
-  u32 lane, sample;  // those of the worker's first vector
+  u32 lane, sample;  // lane and sample of the worker's first vector
   bool has_lane;
   X_TYPE* to;
 

@@ -64,7 +64,7 @@ class Thread:
 
     lines: threads for one segment.  window: source positions of a row.  weights: weights of the channels.
     products: multiply-adds for one row of targets.
-    registers: those of sums, weights and one widened window.  coming: those of each row in flight.
+    registers: registers for sums, weights and one widened window.  coming: registers for each row in flight.
     step: the costs of one row of targets, without moves of sums, read one source row ahead.
     """
 

@@ -36,7 +36,7 @@ template <class T, int PLANES, int COUNT, int BYTES, bool DENSE> struct StagedPl
   static_assert(DENSE || POSITION_BYTES % BYTES == 0, "a position is a whole number of copies");
   static_assert(COUNT <= 32, "a copy is a bit of a mask");
 
-  // strides: of rows and columns, in elements.  extents: of rows and columns.
+  // strides: elements between rows and between columns.  extents: rows and columns of the tensor.
   struct Box {
     i32 rows;
     Divider row_copies;
@@ -44,7 +44,7 @@ template <class T, int PLANES, int COUNT, int BYTES, bool DENSE> struct StagedPl
     i32 channels;
   };
 
-  // first_row, first_column, first_channel: those of the box, possibly outside the tensor.
+  // first_row, first_column, first_channel: beginning of the box, possibly outside the tensor.
   __device__ __forceinline__ StagedPlanes(const Box& box, i32 first_row, i32 first_column, i32 first_channel,
                                           const unsigned char* shared)
       : row_pitch(box.row_copies.divisor * BYTES),

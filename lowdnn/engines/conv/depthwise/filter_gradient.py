@@ -98,7 +98,7 @@ class Thread:
     """The facts about threads with equally many filters and columns, independent of their segments and rows ahead.
 
     window: positions of a row of x.  strips: strips of all columns.  products: multiply-adds of a step.
-    registers: those of sums, rows of dy and a window of x.  coming: those of each row in flight.
+    registers: registers for sums, rows of dy and a window of x.  coming: registers for each row in flight.
     step: the costs of a step without moves of rows of dy and without waits for rows of x.
     """
 

@@ -177,7 +177,7 @@ class PlaneFilterGradient:
             threads=units.threads,
             steps=self.steps,
             instructions=products + positions * (1 + self.channels),
-            beside=_SUM * self.sums,
+            outside_steps=_SUM * self.sums,
             registers=self._registers(units.rows, units.columns) + sum(one.copies for one in staging),
             shared_bytes=max(
                 stages * sum(one.stage_bytes for one in staging), self.sums * (units.count // 2) * units.lanes * 4

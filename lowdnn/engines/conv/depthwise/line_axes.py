@@ -158,7 +158,7 @@ class Staged:
 def lanes_reason(lanes: int, channels: int) -> str | None:
     """The reason why a block cannot have both ``lanes`` lanes and ``channels`` rows of channels, or None."""
     if lanes > 1 and channels > 1:
-        return f"knob_choices: expected one row of channels beside {lanes} lanes, got {channels}"
+        return f"knob_choices: expected one row of channels with {lanes} lanes, got {channels}"
     return None
 
 

@@ -158,9 +158,9 @@ class WalkParams:
 
 @dataclass(frozen=True)
 class BlockWork:
-    """The work of a block: each thread has ``steps`` steps of ``instructions``, and ``beside`` instructions outside the
-    steps.
+    """The work of a block.
 
+    instructions: instructions of a thread in each of ``steps`` steps.  outside_steps: its other instructions.
     registers: registers of a thread's own values.  staged: the planes that it copies in a step.
     """
 
@@ -168,7 +168,7 @@ class BlockWork:
     threads: int
     steps: int
     instructions: int
-    beside: int
+    outside_steps: int
     registers: int
     shared_bytes: int
     staged: tuple[Staging, ...]
@@ -208,7 +208,7 @@ class BlockWork:
         cache.
         """
         copies = sum(one.copies for one in self.staged) * _COPY
-        instructions = self.steps * (self.instructions + copies) + self.beside
+        instructions = self.steps * (self.instructions + copies) + self.outside_steps
         work = Stages(self.blocks, self.threads, instructions, self.steps, self.resident(arch))
         read_bytes = self.blocks * self.steps * sum(one.touched_bytes for one in self.staged)
         read_s = read_bytes / (_L2_SHARE * arch.timings.l2_bytes_per_s * arch.sm_count)

@@ -184,7 +184,7 @@ class PlaneCorrelation(DataPass):
             threads=units.threads,
             steps=min(segment + planes.taps - 1, planes.sources),
             instructions=products + positions * (1 + self.channels),
-            beside=segment * epilogue_instructions(targets) + 2 * self.weights,
+            outside_steps=segment * epilogue_instructions(targets) + 2 * self.weights,
             registers=(planes.taps * targets + window) * self.channels + self.weights + staging.copies,
             shared_bytes=tile.stages * staging.stage_bytes + units.lanes * (self.weights | 1) * 4,
             staged=(staging,),

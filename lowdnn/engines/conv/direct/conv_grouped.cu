@@ -7,8 +7,8 @@
 // = 1 it is the last spatial axis.
 // Thread: a patch, CHANNELS neighbouring channels of ROWS x STRIP neighbouring outputs along the last two spatial axes
 // (rows and columns). If the filter's last extent TAPS and the last stride STEP are compile-time values, and the last
-// dilation is 1, a row of x is read once into a window of registers, for all outputs of the patch that need it (ROWS >
-// 1 if the rows' dilation is 1 too). Otherwise TAPS = 0 and an element is read once for each tap.
+// dilation is 1, a row of x is read once into a window of registers, for all outputs of the patch that need it. ROWS >
+// 1 needs a dilation of 1 along the rows, too. Otherwise TAPS = 0 and an element is read once for each tap.
 // Block: blockIdx.x = (set of patches) * channel blocks + channel block. It has LANES channel groups and THREADS /
 // LANES patches side by side, and `repeats` such sets of patches one after the other, so that the weights are fetched
 // once. Patches are numbered over (n, o, row, column).

@@ -142,7 +142,8 @@ struct Params {
 
 // A task's sums over the pixels of its warp.
 struct Sums {
-  static constexpr int LINES = TASK_BLOCKS * 2, PAIRS = LINES * STEPS * 2;  // filters of a lane; two columns each
+  static constexpr int LINES = TASK_BLOCKS * 2;    // filters of a lane
+  static constexpr int PAIRS = LINES * STEPS * 2;  // pairs of columns
   Accumulator values[TASK_BLOCKS][STEPS][2][4];
 
   // Adds PIXELS pixels. filters: shared-memory address of the first pixel's block of dy; box: that of the block of x at

@@ -1,6 +1,6 @@
 // The filters of a unit as operands of mma.sync, for two neighbouring blocks of 8 output channels at a time.
 //
-// Macros: those of grouped_stages.cuh.
+// Macros: as in grouped_stages.cuh.
 
 #pragma once
 

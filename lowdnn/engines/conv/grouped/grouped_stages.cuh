@@ -91,7 +91,7 @@ struct Stage {
 
 struct Shared {
   u8* filters;
-  u64* barriers;  // those of the stages, then that of the filters
+  u64* barriers;  // one for each stage, then one for the filters
   u32* offsets;
   u8* stages;
   u32 box_bytes, stage_bytes;

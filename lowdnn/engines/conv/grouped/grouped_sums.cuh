@@ -1,6 +1,6 @@
 // The sums of a set of pixels of a grouped convolution, and their way to the functor.
 //
-// Macros: those of grouped_stages.cuh; VECTOR of the functor; WHOLE: 1 where 4 divides the output channels.
+// Macros: as in grouped_stages.cuh, and VECTOR of the functor; WHOLE: 1 where 4 divides the output channels.
 
 #pragma once
 

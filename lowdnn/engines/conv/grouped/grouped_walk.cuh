@@ -13,7 +13,7 @@
 // of inputs of the block's next tile is copied. blockIdx.x = first tile * slabs + slab.
 // Shared memory: grouped_stages.cuh.
 // Launch: THREADS threads, lanes * slabs blocks. It may be a dependent launch (dependent_launch.cuh).
-// Macros: those of grouped_stages.cuh and grouped_sums.cuh; MIN_BLOCKS on a multiprocessor.
+// Macros: as in grouped_stages.cuh and grouped_sums.cuh, and MIN_BLOCKS on a multiprocessor.
 
 #pragma once
 

@@ -364,7 +364,7 @@ class Tile:
     def _deepest_share(self, sets: int, warps: int) -> float:
         """Taps of the warp with the most, relative to the same number of sets with mean taps.
 
-        sets: those of each residue.  warps: those of a unit.
+        sets: sets of each residue.  warps: warps of a unit.
         """
         depths = [prod(map(len, taps)) for taps in product(*(axis.residues for axis in self.axes)) for _ in range(sets)]
         most = max(sum(depths[warp::warps]) for warp in range(warps))
@@ -375,7 +375,7 @@ class Tile:
 class Boxes:
     """Boxes of output places (image, axes) that tiles may have, one in each element of the arrays.
 
-    extents: by box and axis.  places: places of a box.  rows, columns: those of its box of inputs, which is read at
+    extents: by box and axis.  places: places of a box.  rows, columns: extents of its box of inputs, which is read at
     every ``step``-th column.  tiles: tiles of the whole output.
     """
 

@@ -164,7 +164,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Problem:
-    """One part, or one for each class of pixels in backward data.  reductions: those of all parts together."""
+    """One part, or one for each class of pixels in backward data.  reductions: the reductions of all parts together."""
 
     parts: tuple[_Part, ...]
     reductions: EpilogueReductions

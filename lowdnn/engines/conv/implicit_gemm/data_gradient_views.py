@@ -35,7 +35,7 @@ def data_gradient_views(matched: Anchored[ConvolutionBackwardData]) -> tuple[For
     if count > _MAX_CLASSES:
         return f"convolution.strides: expected at most {_MAX_CLASSES} residue classes of pixels, got {count}"
     if count > 1 and has_index(matched.epilogue):
-        return "pointwise.mode: expected no GEN_INDEX behind a gradient with strides, got GEN_INDEX"
+        return "pointwise.mode: expected no GEN_INDEX after a gradient with strides, got GEN_INDEX"
     views = []
     for residues in product(*_residues(operation)):
         view = _view(matched, [_Axis.of(operation, axis, residue) for axis, residue in enumerate(residues)])
@@ -79,7 +79,7 @@ class _Axis:
         if not met:  # an empty sum: one tap that reads only padding
             return cls(pixels, _Part(0, 1, 1), _Part(0, 1, 0), 1, 0)
         count = -(-(taps - met[0]) // period)
-        begin = (reach - met[0] * dilation) // stride - (count - 1) * step  # of pixel 0's positions
+        begin = (reach - met[0] * dilation) // stride - (count - 1) * step  # the first position that pixel 0 reads
         needed = pixels.extent + (count - 1) * step
         padding = min(max(-begin, 0), needed)
         start = min(max(begin, 0), outputs)
@@ -108,7 +108,7 @@ def _view(matched: Anchored[ConvolutionBackwardData], axes: list[_Axis]) -> Forw
     offsets = {uid: offset for uid, (_, offset) in views.items()}
     for operand, offset in ((w, w_offset), (dy, dy_offset)):
         if offsets.setdefault(operand.uid, offset) != offset:
-            return f"pointwise: expected operands other than w and dy behind the gradient, got {operand.label}"
+            return f"pointwise: expected operands other than w and dy after the gradient, got {operand.label}"
     forward = ConvolutionForward(_geometry(operation, axes), x=dy, w=w, y=dx)
     parts = {uid: part for uid, (part, _) in views.items()}
     names = (f"{operation.label}.dy", f"{operation.label}.w")

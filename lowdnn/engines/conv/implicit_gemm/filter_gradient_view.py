@@ -1,8 +1,10 @@
 """Convolution backward filter as a forward convolution over its tensors with exchanged axes, without groups.
 
-dw[k, c, r] = sum over n, o of x[n, c, o * stride + r * dilation - padding] * dy[n, k, o] is the forward convolution of
-x, with its channels as images and its images as channels, with the filters dy, whose taps are the outputs o: stride and
-dilation change roles, and so do k and c in the result. Elements of x after the last tap's last output are left out.
+    dw[k, c, r] = sum over n, o of x[n, c, o * stride + r * dilation - padding] * dy[n, k, o]
+
+is a forward convolution of x, with its channels as images and its images as channels. Its filters are dy, and their
+taps the outputs o: stride and dilation change roles, and so do k and c in the result. Elements of x after the last
+tap's last output are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ def filter_gradient_view(matched: Anchored[ConvolutionBackwardFilter]) -> Forwar
     if operation.convolution.mode is ConvolutionMode.CONVOLUTION:
         return f"{operation.label}.convolution.mode: expected CROSS_CORRELATION, got CONVOLUTION"
     if has_index(dag):
-        return "pointwise.mode: expected no GEN_INDEX behind a filter's gradient, got GEN_INDEX"
+        return "pointwise.mode: expected no GEN_INDEX after a filter's gradient, got GEN_INDEX"
     views = {t.uid: exchanged(t) if t.rank == len(dag.dims) else t for t in tensors_of(dag)}
     dw = views[operation.dw.uid]
     spans = tuple(_span(operation, axis) for axis in range(len(operation.x.dims) - 2))

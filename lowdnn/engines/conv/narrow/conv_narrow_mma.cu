@@ -8,7 +8,7 @@
 // Warp: every workers-th tile of PIXELS neighbouring pixels, whose inputs and outputs are one stretch of memory each,
 // moved by one bulk copy, STAGES tiles ahead. Warps do not wait for each other.
 // Product: m = 16 pixels, n = 8 outputs, k = 2 * 16 bytes of inputs. Any numbering of inputs and outputs will do, as
-// long as the filter agrees: lane % 4 = t has the words 4t .. 4t + 3 of a chunk of 64 bytes of a pixel's inputs, in two
+// long as the filter agrees. Lane % 4 = t has the words 4t .. 4t + 3 of a chunk of 64 bytes of a pixel's inputs, in two
 // steps of k, and the 8 outputs from 8t on of a run of 32, two from each of 4 blocks. So it reads 16 bytes of a pixel
 // at once, and writes 8 neighbouring outputs.
 // Shared memory (dynamic): filters [run of 32 outputs][block][chunk][lane] of 16 bytes, inputs [warp][stage], outputs
@@ -38,7 +38,8 @@ constexpr int WORD = 4 / int(sizeof(TYPE));  // inputs of a word
 constexpr int LANE_WORDS = 4;
 constexpr int PIXEL_WORDS = IN / WORD;
 constexpr int CHUNKS = (PIXEL_WORDS + 15) / 16;
-constexpr int RUN = 8, BLOCKS_N = 4;  // outputs of a lane; blocks of 8 in a run of 32
+constexpr int RUN = 8;       // outputs of a lane
+constexpr int BLOCKS_N = 4;  // blocks of 8 in a run of 32
 constexpr int RUNS = (OUT + 31) / 32;
 constexpr int FILTER_BYTES = RUNS * BLOCKS_N * CHUNKS * int(WARP_SIZE) * 16;
 constexpr int IN_BYTES = PIXELS * IN * int(sizeof(TYPE)), OUT_BYTES = PIXELS * OUT * int(sizeof(Result));

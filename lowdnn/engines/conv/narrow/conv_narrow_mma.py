@@ -220,7 +220,7 @@ class ConvNarrowMma(ProblemEngine["_Problem"], Floored):
         problem = _problem_of(graph)
         if isinstance(problem, Refusal) or problem.tiles(arch):
             return problem
-        reason = f"expected filters of at most {arch.shared_bytes_per_block} bytes of shared memory beside pixels"
+        reason = f"expected filters of at most {arch.shared_bytes_per_block} bytes of shared memory besides the pixels'"
         return Refusal(
             self.name,
             f"{problem.operation.label}.filter.dims: {reason}, got {problem.filter_bytes}",
@@ -238,7 +238,7 @@ class ConvNarrowMma(ProblemEngine["_Problem"], Floored):
         stages = tuple(sorted({tile.stages for tile in fitting}))
         return (
             Knob("tile_m", KnobType.TILE_M, pixels, best.pixels, "pixels of a warp's tile"),
-            Knob("stages", KnobType.STAGES, stages, best.stages, "tiles on their way to a warp"),
+            Knob("stages", KnobType.STAGES, stages, best.stages, "tiles in flight to a warp"),
         )
 
     def parts(self, problem: _Problem, arch: ArchSpec, chosen: Choices) -> PlanParts:

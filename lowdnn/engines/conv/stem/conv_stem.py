@@ -117,7 +117,7 @@ def _problem_of(graph: OperationGraph) -> _Problem | Refusal:
     is_forward = isinstance(operation, ConvolutionForward)
     if not is_forward and (len(graph.operations) > 1 or operation.beta != 0):
         label = f"{operation.label}.{operation.output_port}"
-        return Refusal(ConvStem.name, f"{label}: expected a stored gradient with beta 0 and no operations behind it")
+        return Refusal(ConvStem.name, f"{label}: expected a stored gradient with beta 0 and no operations after it")
     folded_uids = {operation.image.uid, operation.filter.uid}
     for op in graph.operations:
         if op is not matched.anchor and any(tensor.uid in folded_uids for tensor in inputs_of(op).values()):

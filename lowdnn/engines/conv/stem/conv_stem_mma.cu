@@ -15,7 +15,7 @@
 // masks [class] of the same shape, boxes [stage][depth tap, row][PITCH], and, if WRITE_WIDTH is less than a word, the
 // outputs of each warp's unit.
 // Launch: THREADS threads, any number of blocks; it may be a dependent launch (dependent_launch.cuh).
-// Macros: those of stem_rows.cuh; OUT filters; BLOCKS_M of 16 pixels; RUN_BLOCKS, PASS_RUNS; STAGES; MIN_BLOCKS on a
+// Macros: as in stem_rows.cuh, and OUT filters; BLOCKS_M of 16 pixels; RUN_BLOCKS, PASS_RUNS; STAGES; MIN_BLOCKS on a
 // multiprocessor; OUTPUT_RANK of the functor, which hands back the stored values.
 
 #include "include/ptx/dependent_launch.cuh"
@@ -40,7 +40,7 @@ static_assert(PASS_BLOCKS % 2 == 0, "filters are read for two blocks at a time")
 static_assert(BLOCKS_M % CLASSES == 0, "a unit has as many blocks of all classes");
 static_assert(CLASSES == 1 || TILE_H == 1 || TILE_W % 2 == 0, "neighbours in a tile are of different classes");
 
-constexpr int VECTOR = whole_part(RUN, 8);  // of a functor call
+constexpr int VECTOR = whole_part(RUN, 8);  // outputs of a functor call
 constexpr int WRITE_WIDTH = whole_part(OUT, VECTOR);
 constexpr bool IS_STAGED = WRITE_WIDTH * int(sizeof(Result)) < 4;
 static_assert(!IS_STAGED || PASSES == 1, "outputs leave through shared memory when they are complete");

@@ -15,7 +15,7 @@
 // Shared memory (dynamic): stages of (box of x, dy [place][DY_PITCH], the places of a run of outputs class by class);
 // afterwards the teams' sums [team][filter][column].
 // Launch: THREADS threads, splits * slabs blocks; it may be a dependent launch (dependent_launch.cuh).
-// Macros: those of stem_rows.cuh; FLIPPED; SLAB, DY_COPY elements; BLOCKS_M, BLOCKS_N, WARPS_M, WARPS_N; STAGES;
+// Macros: as in stem_rows.cuh, and FLIPPED; SLAB, DY_COPY elements; BLOCKS_M, BLOCKS_N, WARPS_M, WARPS_N; STAGES;
 // MIN_BLOCKS on a multiprocessor.
 
 #include "include/ptx/dependent_launch.cuh"
@@ -27,7 +27,8 @@ typedef Mma<TYPE> Product;
 static_assert(WORD == 2, "two elements of a word");
 
 constexpr int WARPS = THREADS / int(WARP_SIZE), TEAMS = WARPS / (WARPS_M * WARPS_N);
-constexpr int RUN = 16, RUNS = TILE_H * TILE_W / (RUN * CLASSES);  // outputs of one class; runs of a tile
+constexpr int RUN = 16;                                  // outputs of one class
+constexpr int RUNS = TILE_H * TILE_W / (RUN * CLASSES);  // runs of a tile
 constexpr int TEAM_FILTERS = WARPS_M * BLOCKS_M * 16;
 constexpr int DY_PITCH = TEAM_FILTERS * SIZE + 16;  // bytes: no bank conflicts between eight neighbouring places
 constexpr int STAGE_BYTES = BOX_BYTES + TILE_H * TILE_W * DY_PITCH;

@@ -15,7 +15,8 @@
 #include "include/math/division.cuh"
 
 constexpr int AXES = 3;
-constexpr int SIZE = int(sizeof(TYPE)), WORD = 4 / SIZE;  // bytes of an element, elements of a word
+constexpr int SIZE = int(sizeof(TYPE));  // bytes of an element
+constexpr int WORD = 4 / SIZE;           // elements of a word
 constexpr int CLASSES = STEP % WORD == 0 ? 1 : WORD;
 constexpr int TAP_ROWS = TAPS_0 * TAPS_1, ROW_TAPS = TAPS_2 * CHANNELS;
 constexpr int ROW_WORDS = ((CLASSES == 1 ? LEAD % WORD : WORD - 1) + ROW_TAPS + WORD - 1) / WORD;

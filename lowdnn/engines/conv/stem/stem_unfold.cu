@@ -1,7 +1,7 @@
 // stem_unfold: x[n, c, h] = folded[n, i, (a, c)] where h = origin + gap * (i * |pace| + a) in each spatial axis, 0 if
 // there is no such element. It inverts stem_fold if gap is 1 or -1 and each h has at most one (i, a).
 //
-// Layouts: those of stem_fold.cu.
+// Layouts: as in stem_fold.cu.
 // Block: 256 places of x, counted over (image, axes), with all their channels.
 // Launch: 256 threads, ceil(places / 256) blocks.
 // Macros: TYPE; CHANNELS of x; PHASES_0, PHASES_1, PHASES_2; FOLDED channels, padding included; OVERLAPS_PREVIOUS: as a

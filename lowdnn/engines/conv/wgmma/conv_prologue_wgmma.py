@@ -65,7 +65,7 @@ class ConvPrologueWgmma(Im2colWgmma):
             return instruction
         if instruction.element_bytes != 2:
             got = image.data_type.name
-            reason = f"{operation.label}: expected operands of BFLOAT16 or HALF behind the prologue, got {got}"
+            reason = f"{operation.label}: expected operands of BFLOAT16 or HALF after the prologue, got {got}"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
         divided = 0 if matched.port == "w" else 1
         converted = pixel_operand(matched.prologue, f"{operation.label}.{matched.port}", operation.groups, divided)

@@ -92,7 +92,7 @@ class ImageOperand:
 class FilterOperand:
     """The filter as a matrix of lines (the output's channels) by k, for each tap.
 
-    lines, depth: of one group.  is_mn_major: the lines are contiguous, otherwise k is.
+    lines, depth: lines and k of one group.  is_mn_major: the lines are contiguous, otherwise k is.
     packing: the repacked form, or None.
     """
 

@@ -261,7 +261,7 @@ class Im2colProduct:
             return found
         name = type(self.reductions[0]).__name__
         if found.row:
-            return f"{name}: expected results for channels or for everything behind a gradient with strides, got pixels"
+            return f"{name}: expected results for channels or for everything after a gradient with strides, got pixels"
         problem = stored_reduction_problem(found, self.dag) or self.pixels_problem(MAP_COLUMNS)
         return f"{name}.x: {problem}" if problem else found
 

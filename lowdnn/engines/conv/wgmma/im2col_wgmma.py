@@ -199,14 +199,14 @@ def _knobs(choice: Im2colChoice) -> tuple[Knob, ...]:
             tuple(range(len(product.variants))),
             variant,
             "1: taps of the last axis that has several read one window of pixels, k in one part, or a filter of one "
-            "tap stays in shared memory; 2: with swap, it stays beside windows",
+            "tap stays in shared memory; 2: with swap, it stays with windows",
         ),
         Knob(
             "edge",
             KnobType.EDGE,
             (0, 1) if product.with_split_edges else (0,),
             int(cut is not choice),
-            "1: pixels near the edges are computed apart, without the taps that see padding there; k in one part, "
+            "1: pixels near the edges are computed separately, without taps that read padding; k in one part, "
             "without windows",
         ),
         Knob("tile_k", KnobType.TILEK, depths, operands.stage_k, "channels of a k block"),

@@ -108,7 +108,7 @@ template <class Tile, class Multiply> struct PixelProduct {
   static_assert(sizeof(typename Tile::T) == 4 && Tile::K == PIXEL_BLOCK, "32-bit types");
 
   const Tile& tile;
-  const u32 warp, barrier;  // those of the team
+  const u32 warp, barrier;  // the warp's index in its team; the team's barrier
   const Multiply multiply = {};
 
   // warpgroup: index among all consumers.

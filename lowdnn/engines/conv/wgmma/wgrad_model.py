@@ -112,7 +112,7 @@ def knobs(product: WgradProduct, chosen: WgradTiling) -> tuple[Knob, ...]:
             KnobType.TILE_CGA_K,
             _SHARERS,
             tile.cluster_k,
-            "blocks of a cluster that share a part of the pixels and sum what they have through their shared memory",
+            "blocks of a cluster that share a part of the pixels and sum their parts through shared memory",
         ),
     )
 

@@ -3,7 +3,7 @@
 // A load names its tensor map, the first coordinate of the box along each dimension (innermost first), the destination
 // in shared memory and the barrier that counts its bytes. With BLOCKS > 1 the box and its bytes arrive at the same
 // addresses in every block of the cluster whose bit is set in `blocks`. An im2col load names the base pixel of its
-// first row and the filter tap's offset; it goes on over as many pixels as the map says. What lies outside the tensor
+// first row and the filter tap's offset; it goes on over as many pixels as the map says. Elements outside the tensor
 // is filled with zeros.
 // Stores read shared memory later: bulk_commit closes a group of stores, bulk_wait_read waits until they have read
 // theirs.

@@ -20,7 +20,8 @@ template <class Accumulator, int PARTS, int COLUMNS, int WARPS, int BLOCKS> stru
   static constexpr int SHARE = COLUMNS / BLOCKS;  // columns of one block
   static_assert(SHARE * BLOCKS == COLUMNS && SHARE % 8 == 0, "shares of whole blocks of 8 columns");
   static constexpr int QUADS = PARTS * SHARE / 8;  // groups of 4 accumulators of a thread, in one share
-  static constexpr u32 QUAD_BYTES = 16, SLOT_BYTES = QUADS * WARP_SIZE * QUAD_BYTES;  // one share of a warp
+  static constexpr u32 QUAD_BYTES = 16;
+  static constexpr u32 SLOT_BYTES = QUADS * WARP_SIZE * QUAD_BYTES;  // one share of a warp
   static constexpr int WARP_BYTES = (BLOCKS - 1) * SLOT_BYTES, AREA_BYTES = WARPS * WARP_BYTES;
   static constexpr int WARP_BARRIER_BYTES = 2 * MBARRIER_BYTES;
   static constexpr int BARRIER_BYTES = BLOCKS > 1 ? WARPS * WARP_BARRIER_BYTES : 0;

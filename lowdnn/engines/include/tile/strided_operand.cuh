@@ -2,7 +2,7 @@
 //
 // Rows are rows of A or columns of B. Rows past the end and k past the end become zeros: nothing outside the matrix is
 // read, and the tail of K adds nothing.
-// ACCESS_BYTES: the base address, and the extent and stride along memory, are multiples of so many bytes. 16, 8 or 4
+// ACCESS_BYTES divides the base address, and the extent and stride along memory, in bytes. 16, 8 or 4
 // bytes are copied by cp.async; with fewer, elements are copied one by one. So a piece of ACCESS_BYTES exists as a
 // whole or not at all.
 

@@ -1,4 +1,4 @@
-// What all wgmma kernels have in common: the tile that their macros describe, their head, and the roles of their warps.
+// Common parts of all wgmma kernels: the tile that their macros describe, their head, and the roles of their warps.
 //
 // Block: persistent, warps specialised, in clusters of CLUSTER_M x CLUSTER_N x CLUSTER_K (tile_wgmma.cuh). The last
 // warpgroup loads, the others multiply and store.

@@ -139,7 +139,7 @@ def test_unfit_knobs_are_told(data_type: str, direction: str) -> None:
     graph = case("n=8 c=64 k=64 groups=64 hw=4096 rs=127 pad=63", direction, f"dtype={data_type}").graph()
     with pytest.raises(NotSupportedError, match="knob_choices: expected a block"):
         ENGINE.plan(graph, SM_90A, {K.BLOCK_COLS: 60, K.BLOCK_BATCHES: 8})
-    with pytest.raises(NotSupportedError, match="expected one row of channels beside"):
+    with pytest.raises(NotSupportedError, match="expected one row of channels with"):
         ENGINE.plan(graph, SM_90A, {K.BLOCK_CHANNELS: 2})
 
 

@@ -98,4 +98,4 @@ def test_refusals_name_field_limit_and_value() -> None:
     assert "expected dense channels-last pixels" in reason(one_tap(8, 8, 1, 4, 4), Layout.ROW_MAJOR)
     assert "expected whole pieces of 16 bytes" in reason(one_tap(2, 8, 1, 3, 3))
     assert "expected whole words of channels, got 3" in reason(one_tap(3, 8, 1, 4, 8))
-    assert "bytes of shared memory beside pixels, got" in reason(one_tap(512, 512, 1, 4, 4))
+    assert "bytes of shared memory besides the pixels', got" in reason(one_tap(512, 512, 1, 4, 4))

@@ -136,7 +136,7 @@ def test_infinities_of_padding_and_of_channels_past_the_end_stay_out(device: Run
     [
         (graph_of((2, 64, 5, 7)), "expected one tensor of the size of convolution_forward.x"),
         (graph_of((1, 1, 5, 7)), "expected one tensor of the size of convolution_forward.x"),
-        (graph_of(data_type=DataType.FLOAT), "expected operands of BFLOAT16 or HALF behind the prologue, got FLOAT"),
+        (graph_of(data_type=DataType.FLOAT), "expected operands of BFLOAT16 or HALF after the prologue, got FLOAT"),
         (graph_of(direction="dgrad"), "expected operations before dy alone, got w"),
         (parse_case("conv n=1 c=8 hw=8x8 k=8 rs=3x3 dtype=bf16").graph(), "one input with operations before it, got 0"),
         (
