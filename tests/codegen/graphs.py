@@ -1,4 +1,4 @@
-"""The graphs whose generated text is kept in ``golden/``, by file name."""
+"""Graphs whose generated text is kept in ``golden/``, by file name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODES = PointwiseMode
 
 @dataclass(frozen=True)
 class Golden:
-    """One DAG and how its functor is asked for."""
+    """One DAG and the arguments for its functor."""
 
     dag: PointwiseDag
     vector_axis: int

@@ -1,4 +1,4 @@
-"""The generated text of a custom reduction: reviewed through a golden file, and what it depends on."""
+"""The generated text of a custom reduction: a golden file for review, and the properties that it depends on."""
 
 from __future__ import annotations
 

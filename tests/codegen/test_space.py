@@ -12,7 +12,7 @@ def test_packed_axes_become_one() -> None:
     assert merged == IndexSpace((24,), {0: (1,), 1: (1,)}, ((0, 1, 2),))
 
 
-def test_a_repeating_tensor_keeps_its_axis_apart() -> None:
+def test_a_repeating_tensor_keeps_its_own_axis() -> None:
     merged = collapsed(space((2, 3, 4, 5), (60, 20, 5, 1), (0, 1, 0, 0)))
     assert merged.extents == (2, 3, 20)
     assert merged.strides == {0: (60, 20, 1), 1: (0, 1, 0)}

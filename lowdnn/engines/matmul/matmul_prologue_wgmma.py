@@ -107,7 +107,7 @@ class MatmulPrologueWgmma(ProblemEngine["_Problem"]):
         kind = wgmma_type(anchor.a.data_type, anchor.b.data_type)
         if kind is None or kind.element_bytes != 2:
             got = f"{anchor.a.data_type.name} x {anchor.b.data_type.name}"
-            reason = f"matmul.a.data_type, b.data_type: expected BFLOAT16 or HALF behind the prologue, got {got}"
+            reason = f"matmul.a.data_type, b.data_type: expected BFLOAT16 or HALF after the prologue, got {got}"
             return Refusal(self.name, reason, Status.NOT_SUPPORTED_DATA_TYPE)
         if anchor.matmul.compute_type is DataType.DOUBLE:
             reason = "matmul.compute_type: expected FLOAT or HALF, got DOUBLE"

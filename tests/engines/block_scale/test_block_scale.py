@@ -49,7 +49,7 @@ def test_numbers_of_every_size_bit_for_bit(device: Runtime, line: str) -> None:
 
 
 def test_dequantisation_with_scales_in_tiles(device: Runtime) -> None:
-    """From tiles to rows, then the whole blocks, then the shorter ones."""
+    """The launches copy scales from tiles to rows, then scale the whole blocks, then the shorter ones."""
     line = "block_scale dir=dequantize dims=2x20x70 axis=2 dtype=e4m3 out=bf16 scale=e4m3 order=tiles"
     graph = parse_case(line).graph()
     plan = check_exact(device, ENGINE, graph)

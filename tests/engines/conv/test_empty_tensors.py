@@ -1,4 +1,4 @@
-"""Random convolutions over empty tensors: an engine takes each, and no engine fails to say what it does with it."""
+"""Random convolutions over empty tensors: some engine takes each, and every other engine refuses it with a reason."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_engine_refuses_or_plans(arch: ArchSpec) -> None:
 
 
 def drawn(rng: np.random.Generator) -> OperationGraph | None:
-    """A convolution in one direction with an extent of 0, or None where the draw has none or is none."""
+    """A convolution in one direction with an extent of 0, or None if the draw has none or is not valid."""
     batch, filters, channels = (int(rng.choice((0, 1, 3, 8, 16))) for _ in range(3))
     image, taps = rng.choice((0, 1, 2, 8), 2), rng.choice((1, 2, 3), 2)
     padding, stride = rng.integers(0, 3, 2), rng.integers(1, 3, 2)

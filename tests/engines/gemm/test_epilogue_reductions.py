@@ -27,9 +27,9 @@ from tests.support.runtime import open_runtime
 
 MATMUL, FPROP, DGRAD = MatmulWgmma(), ConvFpropWgmma(), ConvDgradWgmma()
 BF16 = DataType.BFLOAT16
-#: Blocks compute several tiles each.
+#: Choices with which blocks compute several tiles each.
 FEW_SMS = replace(SM_90A, sm_count=3)
-#: Sums of so many products of two values are exact: rows times the square of a stored sum of k products.
+#: Most products of a sum that is exact: rows times the square of a stored sum of k products.
 LENGTH = 1 << 16
 
 SMALL_TILES = {KnobType.TILE_M: 64, KnobType.TILE_N: 64, KnobType.WARP_SPEC_CFG: 2, KnobType.STAGES: 2}
@@ -104,7 +104,7 @@ def test_columns_over_batches(device: Runtime, operator: ReduceTensorOp) -> None
 
 
 def test_rows_behind_the_last_have_no_slice(raced: Runtime) -> None:
-    """Behind the 80th row a warp of the last tile has none: the slice that follows is the next batch's."""
+    """After the 80th row a warp of the last tile has no slice: the slice that follows is the next batch's."""
     builder = CaseBuilder()
     a, b = builder.tensor((2, 80, 24), BF16), builder.tensor((2, 24, 60), BF16, layout=Layout.TRANSPOSED)
     builder.reduction(ReduceTensorOp.MIN, builder.matmul(a, b, store=BF16), (0, 1), store=DataType.FLOAT)
@@ -174,7 +174,7 @@ def convolution(stride: int = 1) -> Convolution:
 
 
 def bias_gradient(stride: int) -> OperationGraph:
-    """The gradient before a ReLU and, of each channel, its sum."""
+    """The gradient before a ReLU and its sum for each channel."""
     builder = CaseBuilder(Layout.CHANNELS_LAST)
     dims = (2, 24, 8, 10)
     dy, w = builder.tensor((2, 16, 8 // stride, 10 // stride), BF16), builder.tensor((16, 24, 3, 3), BF16)
@@ -221,7 +221,7 @@ def test_single_bytes_need_tiles_of_whole_sixteens() -> None:
 
 @pytest.mark.parametrize(("swap", "store"), [(0, BF16), (1, None)])
 def test_reductions_where_the_functor_stores(raced: Runtime, swap: int, store: DataType | None) -> None:
-    """What is reduced is not what is stored, if anything is."""
+    """The reduced tensor is not the stored one, if any is stored."""
     builder = CaseBuilder()
     value = product(builder, (2, 75, 69), 24, store=None)
     if store is not None:

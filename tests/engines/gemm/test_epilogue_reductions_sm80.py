@@ -20,7 +20,7 @@ from tests.support.running import check_exact
 from tests.support.runtime import open_runtime
 
 MATMUL, CONV, DEPTHWISE = MatmulMma(), ConvImplicitGemmMma(), ConvDepthwise()
-#: Sums of so many products of two values are exact: rows times the square of a stored sum of k products.
+#: Most products of a sum that is exact: rows times the square of a stored sum of k products.
 LENGTH = 1 << 16
 TILES = {KnobType.TILE_M: 64, KnobType.TILE_N: 64}
 
@@ -32,7 +32,9 @@ def raced(kernel_cache_dir: Path) -> Iterator[Runtime]:
 
 
 def test_rows_columns_and_everything(raced: Runtime) -> None:
-    """Of a ReLU that is not stored, behind int32 accumulators; it is not zero behind the last column of vectors."""
+    """The reduced value is a ReLU that is not stored, after int32 accumulators; past the last column of a vector it is
+    not 0.
+    """
     builder = CaseBuilder()
     a, b = builder.tensor((2, 70, 24), DataType.INT8), builder.tensor((2, 24, 99), DataType.INT8)
     c = builder.matmul(a, b, compute_type=DataType.INT32)

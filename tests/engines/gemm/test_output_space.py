@@ -22,7 +22,7 @@ def test_packed_pixels_become_one_row_axis() -> None:
     assert (output.rows, output.columns) == (60, 16)
 
 
-def test_columns_of_planes_keep_images_apart() -> None:
+def test_columns_of_planes_span_no_two_images() -> None:
     dag = dag_of_convolution(Layout.ROW_MAJOR)
     output = output_space(dag, (1,), (0, 2, 3), (1,), {})
     assert (output.space.extents, output.row_axes) == ((16, 2, 30), 1)
@@ -30,7 +30,7 @@ def test_columns_of_planes_keep_images_apart() -> None:
     assert contiguous_stores(dag, 1) == 0
 
 
-def test_an_operand_that_does_not_merge_keeps_the_axes_apart() -> None:
+def test_an_operand_that_does_not_merge_keeps_the_axes_separate() -> None:
     output = output_space(dag_of_convolution(Layout.CHANNELS_LAST), (0, 2, 3), (1,), (1,), {-2: (1000, 0, 5, 1)})
     assert output.space.extents == (2, 30, 16)
     assert output.space.strides[-2] == (1000, 1, 0)

@@ -60,7 +60,7 @@ def launch_of(packing: Packing, *, overlaps: bool = False) -> tuple[Launch, dict
 
 
 def check(runtime: Runtime, packing: Packing, *, overlaps: bool = False) -> None:
-    """Random bits, on memory whose first and last elements are the tensor's, become what the packing says."""
+    """Random bits, in memory that begins and ends with the tensor, are repacked as the packing says."""
     x = packing.tensor
     storage = dtypes.info(x.data_type).storage
     bits = np.random.default_rng(3).integers(0, 256, (*x.dims, x.element_bytes), np.uint8)
@@ -104,7 +104,7 @@ def test_more_channels_than_a_tile_has(raced: Runtime) -> None:
     ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_alignments(raced: Runtime, data_type: DataType, alignment_bytes: int, layout: str) -> None:
-    """Of the tensor, in rows that are multiples of 16 bytes, and of rows in an aligned tensor."""
+    """Reads of the tensor are vectors if its rows are multiples of 16 bytes, and if rows begin in an aligned tensor."""
     dims: tuple[int, ...] = (2, 32, 4, 8)
     x = tensor(data_type, dims, LAYOUTS[layout](dims), alignment_bytes)
     check(raced, Packing(x, 1, 16))
@@ -118,7 +118,7 @@ def test_alignments(raced: Runtime, data_type: DataType, alignment_bytes: int, l
     ("groups", "unit_bytes", "line_bytes"), [(8, 16, 0), (24, 16, 0), (8, 8, 0), (72, 4, 0), (1, 16, 128)], ids=str
 )
 def test_padding(device: Runtime, groups: int, unit_bytes: int, line_bytes: int, layout: str) -> None:
-    """Of each group, in units of less than an access, and to whole lines."""
+    """Channels of each group are padded, to units of less than an access, and to whole lines."""
     dims = (3, 72, 5, 7)
     check(device, Packing(tensor(DataType.HALF, dims, LAYOUTS[layout](dims)), groups, unit_bytes, line_bytes))
 

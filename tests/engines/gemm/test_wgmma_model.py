@@ -95,7 +95,7 @@ def test_registers_that_wait_to_be_converted_take_time_and_room() -> None:
 
 
 def test_sums_of_fp8_that_are_promoted_take_wide_tiles() -> None:
-    """What a stage waits for is the same for each width."""
+    """The latency of a stage is the same for each width."""
     fp8 = WGMMA_TYPES[DataType.FP8_E4M3, DataType.FP8_E4M3]
     large = replace(product(8192, 4096, 8192), type=fp8, is_promoted=True, most_accumulators=192)
     tile = best(large, SM_90A).tile
@@ -104,12 +104,12 @@ def test_sums_of_fp8_that_are_promoted_take_wide_tiles() -> None:
 
 
 def test_two_blocks_read_large_weights_together() -> None:
-    """One reads half of what both need, where each would read all of it from device memory."""
+    """A block reads half of the bytes that both need, if otherwise each would read all of them from device memory."""
     tile = best(product(128, 8192, 8192), SM_90A).tile
     assert (tile.m, tile.cluster_m, tile.cluster_n) == (64, 2, 1)
 
 
-def test_rows_past_the_end_and_turned_outputs_take_time() -> None:
+def test_rows_past_the_end_and_transposed_outputs_take_time() -> None:
     few = product(8, 8192, 8192)
     tiling = best(product(64, 8192, 8192), SM_90A)
     same_bytes = replace(few, m=64)
@@ -118,8 +118,8 @@ def test_rows_past_the_end_and_turned_outputs_take_time() -> None:
     assert busy_seconds(replace(few, is_transposed=True), tiling, SM_90A) > busy_seconds(few, tiling, SM_90A)
 
 
-def test_boxes_of_mn_major_operands_take_time_past_the_end_and_amid_lines() -> None:
-    """Tiles of 96 columns begin amid lines every other time; of two boxes of 64 columns, one may be past the end."""
+def test_boxes_of_mn_major_operands_take_time_past_the_end_and_inside_lines() -> None:
+    """Every other tile of 96 columns begins inside a cache line; one of two boxes of 64 columns may be past the end."""
     columns = replace(product(3136, 192, 4096), is_b_mn_major=True)
     chosen = {knob.type: knob.default for knob in knobs(columns, best(columns, SM_90A))}
     chosen |= {KnobType.TILE_M: 64, KnobType.WARP_SPEC_CFG: 1, KnobType.STAGES: 6, KnobType.SPLIT_K_SLC: 1}

@@ -70,7 +70,7 @@ def test_large_clusters_find_room_on_a_part_of_the_device(cluster: tuple[int, in
 @pytest.mark.parametrize(
     ("m", "resident", "whole", "items", "stages"),
     [
-        (3, 0, 0, 3, 6),  # two clusters of two blocks: three shared tiles, of 3 stages at most, take two turns
+        (3, 0, 0, 3, 6),  # two clusters of two blocks: three shared tiles, of at most 3 stages, take two waves
         (3, 2, 0, 3, 6),
         (4, 2, 2, 2, 5),
         (5, 2, 2, 3, 8),

@@ -17,12 +17,12 @@ from tests.support.running import check_exact
 
 ENGINE = MatmulListWgmma()
 COOPERATIVE, PING_PONG = range(2)
-#: A block takes tiles of several products.
+#: A device on which a block takes tiles of several products.
 FEW = SM_90A.with_sm_count(2)
 
 
 def test_products_of_different_extents_under_races(racing: Runtime) -> None:
-    """An odd number of chunks for each tile, so that buffers of two products follow each other in every order."""
+    """Each tile has an odd number of chunks, so that buffers of two products follow each other in every order."""
     text = "matmuls m=64x70x33 n=96x104x8 k=40x136x72 layout=nt dtype=bf16"
     plan = check_case(racing, ENGINE, text, wgmma_tile(64, 96, warps=PING_PONG, stages=3), FEW)
     assert len(plan.launches) == 1

@@ -39,7 +39,7 @@ def knobs(m: int, n: int, *, k: int | None = None, stages: int | None = None, sp
 @paired(
     (
         ("tile", "data_type"),
-        # Rows of 32 bytes are no tile's.
+        # No tile has rows of 32 bytes.
         [(tile, kind) for tile in (64, 32) for kind in TYPES if (tile, kind) != (32, DataType.INT8)],
     ),
     ("a_layout", LAYOUTS),
@@ -160,7 +160,7 @@ def test_operands_without_a_contiguous_dimension_are_repacked(device: Runtime) -
 
 @pytest.mark.parametrize("strides", [(64, 64, 2), (5, 5, 10), (1, 7, 2)])
 def test_rows_of_batches_that_share_weights_lie_anywhere(device: Runtime, strides: tuple[int, ...]) -> None:
-    """Single rows become the rows of one matrix, whose elements are neighbours along neither dimension."""
+    """Single rows become the rows of one matrix, which is contiguous along neither dimension."""
     builder = CaseBuilder()
     a = builder.tensor((2, 1, 32), DataType.HALF, strides=strides)
     builder.matmul(a, builder.tensor((1, 32, 18), DataType.HALF), store=DataType.FLOAT)
@@ -212,7 +212,7 @@ def test_tf32_rounds_its_inputs(device: Runtime) -> None:
 
 
 def test_tf32_rounds_to_the_nearest(device: Runtime) -> None:
-    """Neighbours have 2^-10 between them; tensor cores would cut off what is beyond."""
+    """Neighbouring values differ by 2^-10; tensor cores would cut off the bits beyond."""
     graph = matmul_graph((), 16, 8, 8, data_type=DataType.FLOAT)
     numbers = 1 + np.array([0.25, 0.5, 0.75, 1.25, 1.5, 1.75, 2.25, 3.0], np.float32) / 1024
     a, b = np.tile(numbers, (16, 1)), np.eye(8, dtype=np.float32)

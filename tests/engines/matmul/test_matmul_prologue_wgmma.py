@@ -49,7 +49,7 @@ def scaled_graph(
     other_layout: Layout | None = None,
     epilogue: bool = False,
 ) -> OperationGraph:
-    """relu(x + shift) on one operand, with a shift for each k (or ``scale_dims``), and a bias and relu behind."""
+    """relu(x + shift) as one operand, with a shift for each k (or ``scale_dims``), and an epilogue of bias and relu."""
     builder = CaseBuilder()
     a_dims, b_dims = (*batch, m, k), (*batch, k, n)
     raw_layout = Layout.ROW_MAJOR if port == "a" else Layout.TRANSPOSED
@@ -72,7 +72,7 @@ def scaled_graph(
 
 
 def converted(builder: CaseBuilder, tensor: Tensor, data_type: DataType) -> Tensor:
-    """The virtual tensor that the product reads, of its own type."""
+    """The virtual tensor that the product reads, in its own type."""
     return builder.pointwise(PointwiseMode.IDENTITY, tensor, virtual=data_type)
 
 
@@ -114,7 +114,7 @@ def test_stages_of_k(device: Runtime, k: int) -> None:
 @pytest.mark.parametrize("dims", [(1, 1, 1), (2, 1, 1), (1, 70, 1), (2, 1, 70), (2, 70, 1)])
 def test_what_the_prologue_reads_repeats_along_rows_or_k(device: Runtime, port: str, dims: tuple[int, ...]) -> None:
     graph = scaled_graph(70, 70, 70, batch=(2,), port=port, scale_dims=dims, raw=DataType.INT8)
-    # Rows of 70 bytes are no tensor map's.
+    # No tensor map has rows of 70 bytes.
     refusal = ENGINE.refuse(graph, SM_90A)
     assert refusal is not None
     assert "a tensor map of 16 bytes" in str(refusal)
@@ -184,7 +184,7 @@ def test_convolutions_of_one_tap(device: Runtime, scale_dims: tuple[int, ...], r
         (convolution_graph(taps=(3, 3)), "expected one tap"),
         (convolution_graph((2, 64, 5, 7)), "expected one tensor of the size of matmul.a"),
         (convolution_graph(layout=Layout.ROW_MAJOR), "a tensor map of 16 bytes or multiples along k"),
-        (scaled_graph(8, 8, 8, data_type=DataType.FLOAT), "expected BFLOAT16 or HALF behind the prologue, got FLOAT"),
+        (scaled_graph(8, 8, 8, data_type=DataType.FLOAT), "expected BFLOAT16 or HALF after the prologue, got FLOAT"),
         (scaled_graph(8, 8, 0), "no extent of 0"),
         (matmul_graph((), 8, 8, 8, data_type=BF16), "expected one input with operations before it, got 0"),
     ],
@@ -194,7 +194,7 @@ def test_refusals_name_the_reason(graph: OperationGraph, reason: str) -> None:
 
 
 def test_large_products_are_refused_whose_prologues_wait_for_what_they_read() -> None:
-    """The tensor cores would wait for each stage; where memory bounds the product, they do anyway."""
+    """The tensor cores would wait for each stage; if memory bounds the product, they wait anyway."""
     assert "faster fused" in str(ENGINE.refuse(scaled_graph(4096, 4096, 4096), SM_90A))
     assert ENGINE.refuse(scaled_graph(65536, 64, 256), SM_90A) is None
 

@@ -141,7 +141,7 @@ def test_large_tiles_have_one_staging_buffer_for_a_fourth_stage(
 @pytest.mark.parametrize("n", [160, 96, 24])
 @pytest.mark.parametrize("warps", [COOPERATIVE, TWO_BLOCKS])
 def test_columns_of_a_tile_need_not_be_whole_boxes(device: Runtime, n: int, warps: int) -> None:
-    """Of an operand that lies contiguous along n, of which a copy brings 64 columns."""
+    """The operand is contiguous along n; a copy has 64 columns of it."""
     graph = matmul_graph((2,), 80, 330, 144, data_type=BF16)
     choices = knobs(128 if warps == COOPERATIVE else 64, min(n, 96) if warps == TWO_BLOCKS else n, warps=warps)
     plan = check_exact(device, ENGINE, graph, length=144, choices=choices)
@@ -154,7 +154,7 @@ def test_columns_of_a_tile_need_not_be_whole_boxes(device: Runtime, n: int, warp
 def test_blocks_share_the_k_of_operands_contiguous_along_m_and_n(
     racing: Runtime, m: int, n: int, cluster: tuple[int, int]
 ) -> None:
-    """Whose tiles need not divide into boxes of 64 for each block."""
+    """Tiles of shared operands need not divide into boxes of 64 for each block."""
     graph = matmul_graph((2,), 2 * m + 8, 2 * n + 8, 136, data_type=BF16, a_layout=Layout.TRANSPOSED)
     choices = knobs(m, n, warps=COOPERATIVE_3 if m == 192 else PING_PONG, cluster=cluster)
     plan = check_exact(racing, ENGINE, graph, length=136, choices=choices, arch=SM_90A.with_sm_count(4))
@@ -199,7 +199,7 @@ def test_tails_of_k(device: Runtime, k: int) -> None:
     fixtures=["checked"],
 )
 def test_split_sums(checked: Runtime, data_type: DataType, swap: bool, splits: int) -> None:
-    """Added up by one lane, and by two."""
+    """Slices are added up by one lane, and by two."""
     epilogue = (PointwiseMode.RELU_FWD,) if data_type is BF16 else ()
     compute = compute_type(data_type)
     graph = matmul_graph(
@@ -213,11 +213,11 @@ def test_split_sums(checked: Runtime, data_type: DataType, swap: bool, splits: i
 @pytest.mark.parametrize(
     ("m", "n", "k", "choices"),
     [
-        (70, 72, 264, knobs(64, 64, sharers=4)),  # a k block for each, and one that is left
+        (70, 72, 264, knobs(64, 64, sharers=4)),  # one k block for each, and one left over
         (140, 72, 200, knobs(128, 64, warps=PING_PONG, sharers=2, stages=3)),
         (200, 40, 136, knobs(256, 32, warps=COOPERATIVE, sharers=2, by_map=False)),
         (24, 40, 512, knobs(64, 64, sharers=8, swap=True)),
-        (40, 100, 392, knobs(64, 96, sharers=3, splits=2)),  # and a second launch
+        (40, 100, 392, knobs(64, 96, sharers=3, splits=2)),  # and a second launch sums the slices
     ],
 )
 def test_a_cluster_shares_the_k_of_a_tile(
@@ -253,7 +253,7 @@ def test_a_cluster_shares_the_k_of_a_tile_with_a_residual(checked: Runtime, stre
     product = builder.matmul(builder.tensor((2, 72, 136), BF16), builder.tensor((2, 136, 72), BF16))
     builder.pointwise(PointwiseMode.ADD, product, builder.tensor((2, 72, 72), BF16), store=BF16)
     choices = knobs(64, 64, stages=3, sharers=2, streams=streams)
-    arch = SM_90A.with_sm_count(1)  # one cluster, which also meets tiles of which a block has no column
+    arch = SM_90A.with_sm_count(1)  # one cluster, which also has tiles in which a block has no column
     plan = check_exact(checked, ENGINE, builder.graph(), length=136, choices=choices, arch=arch)
     assert (macro(plan, "STORE"), macro(plan, "OPERAND_BUFFERS")) == (1, 4)
 
@@ -335,7 +335,7 @@ def test_no_residual_is_loaded_for_a_tile_past_the_last_column(device: Runtime) 
     product = builder.matmul(builder.tensor((120, 64), BF16), builder.tensor((64, 136), BF16))
     builder.pointwise(PointwiseMode.ADD, product, builder.tensor((120, 136), BF16), store=BF16)
     choices = knobs(64, 64, stages=3, cluster=(1, 2), group=1)
-    arch = SM_90A.with_sm_count(1)  # one cluster: a block of it goes on to the next row of tiles
+    arch = SM_90A.with_sm_count(1)  # one cluster: a block of it continues with the next row of tiles
     check_exact(device, ENGINE, builder.graph(), length=64, choices=choices, arch=arch)
 
 

@@ -52,7 +52,7 @@ def test_of_many_rows_in_pairs_of_lines_both_come_at_once(m: int, k: int, promot
     assert (rows.layout.l2_promotion, columns.layout.l2_promotion) == (promotion, TensorMapL2Promotion.BYTES_128)
 
 
-def test_deep_columns_that_begin_amid_lines_become_rows_of_tiles() -> None:
+def test_deep_columns_that_begin_inside_lines_become_rows_of_tiles() -> None:
     for size, is_transposed in ((4104, 1), (4096, 0)):
         graph = parse_case(f"matmul m={size} n={size} k={size} dtype=bf16").graph()
         assert dict(ENGINE.plan(graph, SM_90A, {}).choices)[KnobType.SWAP_AB] == is_transposed
@@ -123,6 +123,6 @@ def test_clusters_that_cannot_share_k_are_refused() -> None:
 def test_knobs_that_do_not_fit_are_refused() -> None:
     with pytest.raises(BadParamError, match="accumulators"):
         ENGINE.plan(bf16_graph(256, 256, 256), SM_90A, knobs(256, 256, warps=COOPERATIVE))
-    # 104 accumulators of one instruction, in a thread that is launched with 128 registers.
+    # One instruction has 104 accumulators, in a thread that is launched with 128 registers.
     with pytest.raises(BadParamError, match="26 other registers"):
         ENGINE.plan(bf16_graph(256, 256, 256), SM_90A, knobs(192, 208, warps=COOPERATIVE_3))

@@ -1,4 +1,4 @@
-"""What the tests of ``matmul_wgmma`` share: choices of knobs, graphs, macros."""
+"""Common parts of the tests of ``matmul_wgmma``: choices of knobs, graphs, macros."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ LAYOUTS = (Layout.ROW_MAJOR, Layout.TRANSPOSED)
 
 TYPES = (DataType.HALF, BF16, DataType.FLOAT, DataType.FP8_E4M3, DataType.INT8)
 
-#: Tiles that are quick on the emulated device, by the warps that share them.
 COOPERATIVE, PING_PONG, TWO_BLOCKS, COOPERATIVE_3 = range(len(WARP_CONFIGS))
 
 
@@ -57,7 +56,7 @@ def knobs(
 
 
 def macro(plan: Plan, name: str) -> int | str:
-    """Of the product's kernel."""
+    """The macros of the product's kernel."""
     kernel = next(kernel for kernel in plan.kernels if kernel.name.startswith("matmul_wgmma"))
     return dict(kernel.parameters)[name]
 

@@ -31,7 +31,7 @@ from tests.support.data import fresh_seed
 from tests.support.occupancy import differences
 from tools.assemble import recorded_figures
 
-#: Kernels that the driver is asked about.
+#: Kernels whose occupancy the driver is asked for.
 _ASKED = 24
 
 
@@ -59,7 +59,7 @@ def test_blocks_of_a_multiprocessor(
 
 
 def test_whole_warps_share_the_registers_of_a_scheduler() -> None:
-    """Three warps of 176 registers take 3/11 of the registers, and two schedulers have two warps of them at most."""
+    """Three warps of 176 registers take 3/11 of the registers; two schedulers have at most two of them each."""
     assert blocks_by_registers(176, 3 * WARP_SIZE) == 2
     assert REGISTERS_PER_SM // (176 * 3 * WARP_SIZE) == 3
 
@@ -109,7 +109,7 @@ def test_sizes_of_many_candidates_are_counted_at_once(arch: ArchSpec) -> None:
 
 
 def test_assembled_kernels_have_blocks_between_bounds() -> None:
-    """Registers in whole groups of eight and blocks of whole groups of four warps at least; nothing rounded at most."""
+    """The least registers come in groups of eight and in blocks of four warps; the most are not rounded."""
     draw, seen = random.Random(fresh_seed()), 0
     for (name, arch_name), _, figures in recorded_figures():
         threads = WARP_SIZE * draw.randint(1, MAX_BLOCK_THREADS // WARP_SIZE)

@@ -1,4 +1,4 @@
-"""The busiest of blocks that take turns, against a walk that hands out every item."""
+"""The busiest of blocks that take items in serpentine order, compared with a walk that hands out every item."""
 
 from __future__ import annotations
 

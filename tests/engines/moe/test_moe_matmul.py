@@ -21,7 +21,7 @@ from tests.support.tolerance import assert_exact
 
 SIMT, MMA, WGMMA = MoeMatmulSimt(), MoeMatmulMma(), MoeMatmulWgmma()
 _, PING_PONG, TWO_BLOCKS = range(3)
-#: One multiprocessor: a block takes many tiles, of many groups.
+#: A device with one multiprocessor: a block takes many tiles, of many groups.
 ALONE = SM_90A.with_sm_count(1)
 BF16 = "k=136 n=136 dtype=bf16 layout=nt"
 GATHERED = "k=20 dtype=fp16 layout=nt mode=gather tokens=40 offset=int64 epilogue=bias+relu"
@@ -50,7 +50,7 @@ def test_rows_of_a_group_end_where_the_next_one_begins(device: Runtime, sizes: s
 
 
 def test_no_offsets_lead_outside_the_rows(device: Runtime) -> None:
-    """A group that ends before it begins, one that goes on past the rows, two beyond them."""
+    """One group ends before it begins, one continues past the rows, two lie beyond them."""
     case = parse_case(f"moe experts=4 rows=209 {BF16} sizes=0x0x0x0 ends=1")
     graph = case.graph()
     inputs = case.inputs(1, exact=True)
@@ -63,7 +63,7 @@ def test_no_offsets_lead_outside_the_rows(device: Runtime) -> None:
 
 
 def test_every_kind_of_block_under_races(racing: Runtime) -> None:
-    """Clusters that share weights, teams in turn, groups of several batches, 64-bit offsets."""
+    """Clusters share weights, teams alternate, groups have several batches, offsets have 64 bits."""
     text = "moe experts=3 batches=2 rows=150 k=72 n=136 dtype=bf16 offset=int64 sizes=70x0x1x0x60x19"
     choices = wgmma_tile(64, 128, warps=PING_PONG, stages=3, cluster_m=2)
     plan = check_case(racing, WGMMA, text, choices, SM_90A.with_sm_count(4))
@@ -71,14 +71,14 @@ def test_every_kind_of_block_under_races(racing: Runtime) -> None:
 
 
 def test_scattered_rows_under_races(racing: Runtime) -> None:
-    """By the functor, with operands of the epilogue where the rows go."""
+    """The functor stores, with operands of the epilogue at the rows' targets."""
     text = "moe experts=3 rows=99 k=72 n=72 dtype=bf16 layout=nt mode=scatter top_k=3 epilogue=residual+bias"
     plan = check_case(racing, WGMMA, text, wgmma_tile(64, 64, warps=TWO_BLOCKS), ALONE)
     assert macro(plan, "BY_MAP") == 0
 
 
 def test_gathered_rows(device: Runtime) -> None:
-    """Repeated and unused tokens."""
+    """Some tokens are repeated, some are not used."""
     text = f"moe experts=4 rows=209 {BF16} mode=gather tokens=30"
     plan = check_case(device, WGMMA, text, wgmma_tile(64, 64, warps=TWO_BLOCKS), ALONE)
     assert len(plan.launches) == 2
@@ -166,7 +166,7 @@ def test_empty_outputs_launch_nothing() -> None:
 
 
 def test_no_more_blocks_than_tiles_there_can_be() -> None:
-    """3 rows in 4 groups are at most 3 tiles of rows; 1000 rows at most 1000 / 64 and one for each group."""
+    """3 rows in 4 groups make at most 3 tiles of rows; 1000 rows at most 1000 / 64 and one more for each group."""
 
     def blocks(rows: int) -> int:
         graph = parse_case(f"moe experts=4 rows={rows} k=64 n=64 dtype=bf16").graph()

@@ -28,14 +28,14 @@ def test_rows_of_an_expert(device: Runtime, words: str) -> None:
 
 
 def test_every_kind_of_block_under_races(racing: Runtime) -> None:
-    """Clusters, two warpgroups on a tile, experts that several batches share, 64-bit offsets."""
+    """Clusters, two warpgroups on a tile, experts with several batches, 64-bit offsets."""
     text = "moe dir=wgrad experts=2 batches=3 rows=166 k=136 n=72 dtype=bf16 sizes=64x0x0x66x3x33 offset=int64"
     plan = check_case(racing, WGMMA, text, wgmma_tile(128, 128, warps=COOPERATIVE, cluster_m=2))
     assert plan.launches[0].cluster == (2, 1, 1)
 
 
 def test_what_other_experts_have_does_not_count(racing: Runtime) -> None:
-    """Rows of NaN and infinity of one expert, or of none, in the last k block of another."""
+    """Rows of NaN and infinity, of one expert or of none, lie in the last k block of another expert."""
     case = parse_case("moe dir=wgrad experts=3 rows=128 k=64 n=64 dtype=bf16 sizes=40x30x20 ends=1")
     graph = case.graph()
     inputs = case.inputs(1, exact=True)

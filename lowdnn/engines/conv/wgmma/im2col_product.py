@@ -117,8 +117,8 @@ class Im2colProduct:
         strides, taps = operation.convolution.strides, operation.w.dims[2:]
         image = ImageOperand.of(operation.dy if converted is None else converted.raw, operation.groups)
         # After a group's filters, an MN-major operand would have those of the next group next to the image's padding.
-        ends_amid_rows = operation.groups > 1 and image.packing is not None
-        allows_mn_major = instruction.has_mn_major and not ends_amid_rows
+        ends_inside_rows = operation.groups > 1 and image.packing is not None
+        allows_mn_major = instruction.has_mn_major and not ends_inside_rows
         weights = FilterOperand.gradient(operation.w, operation.groups, allows_mn_major)
         return cls._of(
             matched,

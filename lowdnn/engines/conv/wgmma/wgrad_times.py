@@ -121,15 +121,15 @@ class TimedTile:
         """Seconds of the product's own launch without its start.  splits: none of them empty."""
         clusters = self.clusters(extents)
         parts = [(-(-k // split), clusters * split) for k, split in zip(extents.k_blocks, splits, strict=True)]
-        return self._beside_copies(extents, busiest(parts, self.resident))
+        return self._with_copies(extents, busiest(parts, self.resident))
 
     def bound_seconds(self, extents: Extents, least_stages: float) -> float:
         """A lower bound of ``seconds`` for any parts of k: all clusters are busy to the end, and the busiest has at
         least the longest k, or ``least_stages`` of it and the sum of slices.
         """
         even, slices = self.clusters(extents) * sum(extents.k_blocks) / self.resident, len(extents.k_blocks)
-        whole_s = self._beside_copies(extents, max(even, max(extents.k_blocks)))
-        parts_s = self._beside_copies(extents, max(even, least_stages)) + self._sum_seconds(extents, slices)
+        whole_s = self._with_copies(extents, max(even, max(extents.k_blocks)))
+        parts_s = self._with_copies(extents, max(even, least_stages)) + self._sum_seconds(extents, slices)
         return _START_S + min(whole_s, parts_s)
 
     def slice_seconds(self, slice_bytes: int) -> float:
@@ -139,7 +139,7 @@ class TimedTile:
     def _sum_seconds(self, extents: Extents, slices: int) -> float:
         return launch_s(self.arch, _SUM_START_S + self.slice_seconds(slices * extents.sum_bytes))
 
-    def _beside_copies(self, extents: Extents, busiest_stages: float) -> float:
+    def _with_copies(self, extents: Extents, busiest_stages: float) -> float:
         """Seconds of the busiest cluster's stages, and of the shared resources: power, L2 cache and memory."""
         tile, arch = self.tile, self.arch
         stage_s = self.stage_s if len(extents.k_blocks) == 1 else self.sustained_s

@@ -1,4 +1,4 @@
-"""The bounds by which tiles are passed over: no tile is estimated below its own."""
+"""The bounds by which tiles are skipped: no tile is estimated below its own bound."""
 
 from __future__ import annotations
 

@@ -43,11 +43,11 @@ SHAPES = (
     "n=1 c=6 k=6 groups=6 hw=3x40 rs=1x11 pad=0x5",
     "n=1 c=5 k=5 groups=5 hw=9x8 rs=1x1 stride=2",
     "n=1 c=4 k=4 groups=4 hw=9x1 rs=5x3 pad=0x1:3 stride=1x3 dtype=fp16",  # one class, which has one tap of three
-    "n=1 c=4 k=4 groups=4 hw=1x4 rs=2x2 pad=1x0 dil=2x1",  # no tap meets a row of x
-    "n=2 c=10 k=10 groups=10 hw=1x5x2 rs=1x2x1 pad=1x0x1 stride=1x2x1",  # targets that meet one plane, of padding
+    "n=1 c=4 k=4 groups=4 hw=1x4 rs=2x2 pad=1x0 dil=2x1",  # no tap reads a row of x
+    "n=2 c=10 k=10 groups=10 hw=1x5x2 rs=1x2x1 pad=1x0x1 stride=1x2x1",  # targets that read one plane, of padding
 )
 
-#: The same with channels first.
+#: Shapes for every direction, channels first.
 PLANAR_SHAPES = (
     "n=2 c=12 k=12 groups=12 hw=9x20 rs=3x3 pad=1 dtype=bf16",
     "n=1 c=3 k=6 groups=3 hw=9x20 rs=3x3 pad=2 stride=2",
@@ -103,7 +103,7 @@ def test_mixed_types(device: Runtime) -> None:
 
 
 def mixed_graph(source: DataType, weights: DataType, layout: Layout) -> OperationGraph:
-    """A 3x3 forward pass; ``layout``: that of the weights."""
+    """A 3x3 forward pass; ``layout``: the layout of the weights."""
     builder = CaseBuilder(Layout.CHANNELS_LAST)
     x = builder.tensor((1, 6, 5, 7), source)
     w = builder.tensor((6, 1, 3, 3), weights, layout=layout)
@@ -142,15 +142,16 @@ def test_every_scheduling_policy(scheduled: Runtime, direction: str) -> None:
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_no_races(kernel_cache_dir: Path, direction: str) -> None:
-    """With a stride, so that the gradient of the data reads weights through shared memory."""
+    """A stride makes the gradient of the data read weights through shared memory."""
     with open_runtime(open_driver("emulated", policy="fuzz(7),early,races"), kernel_cache_dir) as runtime:
         check(runtime, case(SMALL, direction, "stride=2"))
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_infinities_stay_in_their_channel(device: Runtime, direction: str) -> None:
-    """Forwards and backwards in the data they reach what the reference says; the filter gradient of a channel with an
-    infinity in x may have a NaN where the reference is finite."""
+    """Infinities forwards, and backwards in the data, reach the outputs that the reference says; the filter gradient of
+    a channel with an infinity in x may have a NaN where the reference is finite.
+    """
     graph = case(SMALL, direction, "dtype=fp16").graph()
     inputs = {tensor.uid: np.ones(tensor.dims, np.float16) for tensor in graph.inputs}
     source = inputs[next(tensor.uid for tensor in graph.inputs if tensor.dims[0] == 2)]
@@ -221,7 +222,7 @@ def test_layers_of_networks_are_ranked_first(shape: str, direction: str) -> None
 
 
 def test_tiles_suit_their_layers() -> None:
-    """Wide strips where a window is wide, several channels where they are neighbours, runs where columns are."""
+    """Wide windows have wide strips; threads have several channels if these are contiguous, runs if columns are."""
 
     def defaults(shape: str) -> dict[KnobType, int]:
         graph = replace(case(shape, "fprop"), dtype=DataType.BFLOAT16).graph()
@@ -239,7 +240,7 @@ def test_tiles_suit_their_layers() -> None:
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("shape", [SMALL, "n=1 c=6 k=6 groups=6 hw=3x4x5 rs=3x3x3 pad=1 dtype=bf16"])
 def test_launches_that_follow_each_other_overlap(kernel_cache_dir: Path, shape: str, direction: str) -> None:
-    """The race detector sees what is touched before the launch in front has ended."""
+    """The race detector reports accesses before the end of the previous launch."""
     with open_runtime(open_driver("emulated", policy="fuzz(7),early,races"), kernel_cache_dir) as runtime:
         plan = check(runtime, case(shape, direction))
     assert all(launch.overlaps_previous for launch in plan.launches)

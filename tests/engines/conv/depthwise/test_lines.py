@@ -42,7 +42,9 @@ LAYER = "n=2 c=18 k=18 groups=18 hw=24 rs=15 pad=7"
 
 @pytest.fixture(autouse=True)
 def _only_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where other kernels are estimated to be faster; those on tensor cores where they take the operands."""
+    """The kernels are also run where others are estimated to be faster; those on tensor cores if they take the
+    operands.
+    """
     line_problems = choice._line_problems
     monkeypatch.setattr(choice, "_grid_problem", lambda *_: "none asked for")
     monkeypatch.setattr(choice, "_line_problems", lambda *of: line_problems(*of)[-1:])
@@ -98,7 +100,7 @@ def test_device(device: Runtime, direction: str, layout: str) -> None:
 @pytest.mark.parametrize("data_type", [DataType.FLOAT, DataType.HALF])
 @pytest.mark.parametrize("direction", ["fprop", "dgrad"])
 def test_infinities_stay_with_their_taps(device: Runtime, direction: str, data_type: DataType, layout: str) -> None:
-    """Zeros of a band of weights, which tensor cores multiply with them too, make no NaN."""
+    """Zeros of a band of weights, with which tensor cores multiply infinities, make no NaN."""
     shape = "n=1 c=4 k=4 groups=4 hw=40 rs=7 pad=3"
     graph = replace(case(shape, direction, f"layout={layout}"), dtype=data_type).graph()
     inputs = {tensor.uid: np.ones(tensor.dims, dtypes.info(data_type).storage) for tensor in graph.inputs}
@@ -144,7 +146,7 @@ def test_unfit_knobs_are_told(data_type: str, direction: str) -> None:
 
 
 def test_lines_are_taken_where_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also lines of one row, as callers have them that know no convolution of one axis."""
+    """Lines may also be the one row of a plane, as callers without 1-D convolutions have them."""
     monkeypatch.undo()
     lines = "n=32 c=512 k=512 groups=512 hw=360 rs=51 pad=25"
     taken = {

@@ -27,7 +27,7 @@ DIRECTIONS = ("fprop", "dgrad", "wgrad")
 SHAPES = (
     "n=2 c=6 k=6 groups=6 hw=5x6x7 rs=3x3x3 pad=1 dtype=bf16",
     "n=2 c=16 k=16 groups=16 hw=5x6x6 rs=3x3x3 pad=1 dtype=bf16",  # rows of positions without gaps
-    "n=1 c=54 k=54 groups=54 hw=3x4x16 rs=3x3x3 pad=1 dtype=bf16",  # positions that are no whole copies
+    "n=1 c=54 k=54 groups=54 hw=3x4x16 rs=3x3x3 pad=1 dtype=bf16",  # positions that are not whole copies
     "n=1 c=54 k=54 groups=54 hw=3x8x16 rs=3x3x3 pad=1 stride=1x2x2 dtype=bf16",
     "n=1 c=20 k=20 groups=20 hw=4x9x8 rs=3x3x3 pad=1 stride=1x2x2 dtype=bf16",
     "n=3 c=4 k=4 groups=4 hw=5x6x7 rs=2x3x2 pad=1x0x1 mode=flipped",
@@ -63,11 +63,11 @@ def test_geometries(racing: Runtime, shape: str, direction: str) -> None:
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_lines(racing: Runtime, direction: str) -> None:
-    """Walked along their images."""
+    """Tensors without planes are walked along their images."""
     check(racing, case("n=3 c=16 k=16 groups=16 hw=40 rs=31 pad=15 dtype=fp16", direction))
 
 
-#: With tiles of knobs; rows and columns of a thread may be all that there are, and lie beside padding that is left out.
+#: With tiles of knobs; a thread's rows and columns may be all that exist, next to padding that is skipped.
 IMAGES = (
     ("wgrad", "n=16 c=6 k=6 groups=6 hw=7x7 rs=7x7 pad=3 dtype=bf16", (1, 7, 7, 1)),
     ("wgrad", "n=16 c=6 k=6 groups=6 hw=7x7 rs=3x3 pad=1 dtype=bf16", (7, 7, 1, 1)),
@@ -83,7 +83,7 @@ IMAGES = (
 def test_images(
     racing: Runtime, monkeypatch: pytest.MonkeyPatch, direction: str, shape: str, tile: tuple[int, ...]
 ) -> None:
-    """Walked along as planes."""
+    """A line is walked along as planes."""
     monkeypatch.setattr(choice, "_WALK_SHARE", inf)
     kinds = (KnobType.TILE_ROWS, KnobType.TILE_COLS, KnobType.BLOCK_ROWS, KnobType.BLOCK_COLS)
     check(racing, case(shape, direction))

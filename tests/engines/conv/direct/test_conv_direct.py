@@ -27,7 +27,7 @@ LAYOUTS = (Layout.CHANNELS_LAST, Layout.ROW_MAJOR)
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution: x and w dims, and the geometry where it is not plain."""
+    """A convolution: x and w dims, and the geometry if it is not plain."""
 
     x: tuple[int, ...]
     w: tuple[int, ...]

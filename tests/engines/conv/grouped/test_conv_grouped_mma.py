@@ -29,7 +29,7 @@ WGMMA = "conv/grouped/conv_grouped_wgmma.cu"
 
 @dataclass(frozen=True)
 class Case:
-    """A grouped convolution: x and w dims, and the geometry where it is not plain."""
+    """A grouped convolution: x and w dims, and the geometry if it is not plain."""
 
     x: tuple[int, ...]
     w: tuple[int, ...]
@@ -50,7 +50,7 @@ class Case:
 
     @property
     def length(self) -> int:
-        """Of the longest sum, in any direction."""
+        """Length of the longest sum in any direction."""
         pixels = prod(self.geometry.output_dims(self.x, self.w)[2:]) * self.x[0]
         return max(prod(self.w[2:]) * max(self.w[1], self.w[0] * self.w[1] // self.x[1]), pixels)
 
@@ -127,8 +127,8 @@ def test_geometry(device: Runtime, direction: str, case: Case) -> None:
     check_exact(device, ENGINE, case.graph(direction), length=case.length)
 
 
-#: Channels in whole and half lines, or six chunks of one, which come by tensor map; filters as they lie in memory and
-#: rearranged.
+#: Channels in whole and half lines, or six chunks of a line, which are copied by tensor map; filters in their memory
+#: layout and rearranged.
 MAPPED = (
     Case((5, 64, 6, 5), (64, 16, 3, 3), (1, 1)),
     Case((5, 64, 6, 5), (64, 32, 3, 3), (1, 1), is_flipped=True),
@@ -178,7 +178,7 @@ def test_wgmma_where_filters_are_not_kept(arch: ArchSpec, channels: int) -> None
 
 @pytest.mark.parametrize(("channels", "by_warpgroups"), [(32, False), (48, True)])
 def test_wgmma_for_many_outputs_alone(channels: int, by_warpgroups: bool) -> None:
-    """Of four residues no filters are kept; with 32 channels wgmma took 29.5 us on an H200, mma.sync 22.0."""
+    """Four residues keep no filters in registers; with 32 channels wgmma took 29.5 us on an H200, mma.sync 22.0."""
     case = Case((2, 2 * channels, 6, 6), (2 * channels, channels, 3, 3), (1, 1), (1, 1), (2, 2))
     source = ENGINE.plan(case.graph("data"), SM_90A, {}).kernels[0].source
     assert (source == WGMMA) == by_warpgroups
@@ -207,14 +207,14 @@ def test_tiles_by_tensor_map_under_every_policy(scheduled: Runtime, direction: s
 
 @pytest.mark.parametrize("channels", [16, 64])
 def test_boxes_are_copied_over_when_no_warp_reads_them(racing: Runtime, channels: int) -> None:
-    """Without and with a tensor map, three and more tiles for each block, which holds two at a time."""
+    """Blocks have three and more tiles each, two of them in shared memory, without and with a tensor map."""
     case, arch = Case((14, channels, 6, 5), (channels, 8, 3, 3), (1, 1)), SM_90A.with_sm_count(1)
     choices = {KnobType.TILE_M: 64}
     plan = check_exact(racing, ENGINE, case.graph("forward"), length=case.length, choices=choices, arch=arch)
-    assert plan.launches[0].grid == (2, 1, 1)  # of seven tiles
+    assert plan.launches[0].grid == (2, 1, 1)  # for seven tiles
 
 
-#: Channels in pairs and alone, in several parts of a block, one task's taps in several sets, a half-empty task.
+#: Channels in pairs and single, in several parts of a block; one task's taps in several sets; a half-empty task.
 SPLIT = (
     Case((4, 64, 6, 5), (64, 16, 3, 3), (1, 1)),
     Case((4, 12, 6, 5), (18, 4, 3, 3), (1, 1)),
@@ -241,7 +241,7 @@ def test_one_split_under_every_policy(scheduled: Runtime) -> None:
 
 @pytest.mark.parametrize(("extent", "stride", "stages"), [(7, 1, 4), (14, 2, 2)])
 def test_tiles_under_way(extent: int, stride: int, stages: int) -> None:
-    """Of a block all four, with rows of 8 outputs for 7; of halved boxes two."""
+    """A block has all four tiles at once, with rows of 8 outputs for 7; with halved boxes it has two."""
     case = Case((64, 1024, extent, extent), (1024, 32, 3, 3), (1, 1), (1, 1), (stride, stride))
     plan = ENGINE.plan(case.graph("filter"), SM_90A, {})
     assert dict(plan.kernels[0].parameters)["STAGES"] == stages
@@ -290,7 +290,9 @@ def test_every_scheduling_policy(scheduled: Runtime, direction: str) -> None:
 @pytest.mark.parametrize("direction", DIRECTIONS[:2])
 @pytest.mark.parametrize("width", [2, 4])
 def test_infinities_stay_in_their_group(device: Runtime, direction: str, width: int) -> None:
-    """Neither the zeros between the groups of a pack nor those of a null tap may meet an infinity or a NaN."""
+    """The zeros between the groups of a pack, and those of a null tap, must not be multiplied with an infinity or a
+    NaN.
+    """
     case = Case((1, 4 * width, 5, 4), (4 * width, width, 3, 3), pads=(1, 1))
     graph = case.graph(direction, DataType.HALF)
     inputs = {tensor.uid: np.ones(tensor.dims, np.float16) for tensor in graph.inputs}
@@ -317,7 +319,9 @@ def test_infinities_stay_in_their_group(device: Runtime, direction: str, width: 
     ],
 )
 def test_estimates_of_filter_gradients(channels: int, width: int, extent: int, stride: int, measured_us: float) -> None:
-    """Against an H200, of boxes by tensor map; the turns of six chunks' odd warps and of torn rows are counted."""
+    """The model is compared with an H200, for boxes by tensor map: reads of six chunks' odd warps and of torn rows are
+    counted.
+    """
     case = Case((64, channels, extent, extent), (channels, width, 3, 3), (1, 1), (1, 1), (stride, stride))
     plan = ENGINE.plan(case.graph("filter"), SM_90A, {})
     assert plan_us(plan, SM_90A) == pytest.approx(measured_us, rel=0.08)

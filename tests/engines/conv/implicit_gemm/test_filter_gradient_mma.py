@@ -24,8 +24,8 @@ GEOMETRIES = (
     "n=8 c=8 hw=9x11 k=8 rs=3x2 stride=2x3 pad=0:1x2:0",
     "n=3 c=4 hw=13x10 k=8 rs=3x3 stride=4x2 dil=2x3 pad=3",
     "n=1 c=16 hw=12x12 k=24 rs=4x4 stride=4",
-    "n=2 c=5 hw=11x9 k=7 rs=1x1 stride=3",  # the end of x meets no tap
-    "n=2 c=8 hw=2x2 k=8 rs=3x3 pad=6:1",  # padding that is longer than what is met
+    "n=2 c=5 hw=11x9 k=7 rs=1x1 stride=3",  # no tap reads the end of x
+    "n=2 c=8 hw=2x2 k=8 rs=3x3 pad=6:1",  # padding longer than taps reach
     "n=16 c=6 hw=19 k=5 rs=5 stride=2 pad=1:3 dil=2",
     "n=2 c=8 hw=5x6x7 k=8 rs=3x2x3 stride=1x2x2 pad=1x0x2",
 )

@@ -20,7 +20,7 @@ from tests.support.running import check_exact
 ENGINE = ConvNarrowMma()
 DIRECTIONS = ("forward", "data")
 
-#: Of one tap, with so many channels and filters.
+#: Convolutions of one tap, with ``channels`` channels and ``filters`` filters.
 CHANNELS = ((8, 8), (54, 24), (24, 54), (108, 24), (24, 144), (64, 64), (16, 34), (2, 66), (34, 2), (216, 96))
 
 
@@ -67,7 +67,7 @@ def test_tiles(device: Runtime, tile: int, stages: int) -> None:
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
 def test_several_tiles_of_a_warp(scheduled: Runtime, stages: int) -> None:
-    """More tiles than all warps of a device with two multiprocessors have places for."""
+    """The tiles are more than all warps of a device with two multiprocessors can have in flight."""
     few = SM_90A.with_sm_count(2)
     pixels = 16 * 16 * few.sm_count * (stages + 1) + 8
     choices = {KnobType.TILE_M: 16, KnobType.STAGES: stages}

@@ -48,7 +48,7 @@ def test_races(racing: Runtime) -> None:
 
 
 def test_infinities_stay_in_their_channels(device: Runtime) -> None:
-    """What two pixels of a pack make of each other is left out of the sum."""
+    """Products of two different pixels of a pack are left out of the sum."""
     graph = Case((1, 12, 4, 4), (20, 12, 1, 1)).graph("filter", DataType.HALF)
     x, dy = graph.inputs
     inputs = {tensor.uid: np.ones(tensor.dims, np.float16) for tensor in (x, dy)}

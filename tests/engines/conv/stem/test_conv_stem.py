@@ -116,4 +116,4 @@ def test_refusals_name_field_limit_and_value() -> None:
     assert "groups: expected 1, got 2" in reason(Case((1, 4, 6, 6), (8, 2, 3, 3)))
     assert "expected at most 4 channels, got 5" in reason(Case((1, 5, 6, 6), (8, 5, 3, 3)))
     assert "expected elements in every tensor" in reason(Case((0, 3, 6, 6), (8, 3, 3, 3)))
-    assert "no operations behind it" in reason(LAYERS[1], "data", epilogue=True)
+    assert "no operations after it" in reason(LAYERS[1], "data", epilogue=True)

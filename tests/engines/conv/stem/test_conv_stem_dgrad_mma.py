@@ -55,7 +55,7 @@ def test_tiles(scheduled: Runtime, rows: int, positions: int, case: Case) -> Non
 
 
 def test_several_units_of_a_warp(scheduled: Runtime) -> None:
-    """More units than all warps of the device."""
+    """There are more units than all warps of the device."""
     case = Case((25, 1, 8, 2), (8, 1, 3, 1), (1, 0))
     choices = {KnobType.TILE_ROWS: 4, KnobType.TILE_M: 16}
     check_exact(scheduled, ENGINE, case.graph("data"), length=case.length, choices=choices, arch=_FEW)

@@ -19,7 +19,7 @@ ENGINE = ConvStemMma()
 
 #: A device with one multiprocessor.
 _FEW = SM_90A.with_sm_count(1)
-#: One whose blocks have several of the tiles that the cases have.
+#: A device whose blocks have several of the tiles of the cases.
 _PART = SM_90A.with_sm_count(4)
 
 LAYERS = (
@@ -81,7 +81,7 @@ def test_tiles(scheduled: Runtime, stages: int, unit: int, case: Case) -> None:
 
 @pytest.mark.parametrize("case", [LAYERS[0], LAYERS[3], LAYERS[10]])
 def test_infinities_reach_their_own_outputs_only(device: Runtime, case: Case) -> None:
-    """Words under an output have elements beside its own, which meet zeros of the filter."""
+    """Words of an output also have elements of its neighbours, which are multiplied with zeros of the filter."""
     graph = case.graph("forward", DataType.HALF)
     inputs = {tensor.uid: np.ones(tensor.dims, np.float16) for tensor in graph.inputs}
     source = inputs[next(tensor.uid for tensor in graph.inputs if tensor.dims == case.x)]
@@ -94,7 +94,7 @@ def test_infinities_reach_their_own_outputs_only(device: Runtime, case: Case) ->
 
 
 def test_several_tiles_of_a_block(scheduled: Runtime) -> None:
-    """More tiles than all blocks of the device."""
+    """There are more tiles than all blocks of the device."""
     case = Case((7, 1, 8, 6), (8, 1, 3, 3), (1, 1))
     choices = {KnobType.TILE_ROWS: 8, KnobType.STAGES: 2}
     check_exact(scheduled, ENGINE, case.graph("forward"), length=case.length, choices=choices, arch=_FEW)

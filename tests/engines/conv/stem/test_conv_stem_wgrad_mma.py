@@ -17,18 +17,18 @@ ENGINE = ConvStemWgradMma()
 
 #: A device with one multiprocessor.
 _FEW = SM_90A.with_sm_count(1)
-#: One whose blocks have several of the tiles that the cases have.
+#: A device whose blocks have several of the tiles of the cases.
 _PART = SM_90A.with_sm_count(4)
 
 
-#: Rows of pixels that are no whole words.
+#: Rows of pixels that are not whole words.
 ODD_LAYERS = (
     Case((2, 3, 9, 11), (32, 3, 3, 3), (0, 0), strides=(2, 2)),
     Case((1, 1, 7, 9), (24, 1, 3, 3), (1, 1)),
     Case((2, 3, 21), (16, 3, 5), (2,), strides=(2,)),
 )
 
-#: Of whole words of filters.
+#: Cases with whole words of filters.
 EVEN_LAYERS = tuple(case for case in LAYERS if case.w[0] % 2 == 0)
 
 
@@ -65,7 +65,7 @@ def test_stages(scheduled: Runtime, stages: int, case: Case) -> None:
 
 
 def test_several_tiles_of_a_block(scheduled: Runtime) -> None:
-    """More tiles than all blocks of the device, of which each has some."""
+    """There are more tiles than all blocks of the device, and each block has some."""
     case = Case((7, 1, 8, 6), (16, 1, 3, 3), (1, 1))
     choices = {KnobType.TILE_ROWS: 8, KnobType.STAGES: 2}
     check_exact(scheduled, ENGINE, case.graph("filter"), length=case.length, choices=choices, arch=_FEW)

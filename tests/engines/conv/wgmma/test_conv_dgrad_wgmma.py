@@ -12,9 +12,9 @@ from tests.support.pairs import in_turn, paired
 from tests.support.running import check_exact
 
 ENGINE = ConvDgradWgmma()
-#: So few multiprocessors that each block has several tiles.
+#: A device with so few multiprocessors that each block has several tiles.
 SMALL = SM_90A.with_sm_count(3)
-#: Of both layouts of the filter, whatever the other knobs are.
+#: Choices for both layouts of the filter, whatever the other knobs.
 TILE = {"TILE_M": 64, "TILE_N": 64, "STAGES": 2, "WARP_SPEC_CFG": 1}
 
 
@@ -42,7 +42,7 @@ def test_types_and_layouts(device: Runtime, dtype: str, layout: str, stride: int
         "conv n=2 c=24 hw=11x8 k=24 rs=3x2 pad=1x3 stride=2x1 dil=2x3",
         "conv n=2 c=64 hw=9x8 k=24 rs=3x4 pad=0:2x1:0 stride=2 mode=flipped",
         "conv n=2 c=64 hw=9x8 k=24 rs=1x1 stride=2",
-        "conv n=2 c=8 hw=5x4 k=12 rs=1x1 stride=2",  # classes without taps, channels that end between 16 bytes
+        "conv n=2 c=8 hw=5x4 k=12 rs=1x1 stride=2",  # classes without taps, channels that end inside 16 bytes
         "conv n=2 c=16 hw=9x8 k=24 rs=2x2 stride=3",
         "conv n=2 c=16 hw=9x10 k=24 rs=3x3 pad=1 stride=2x3 dil=3x2",
         "conv n=2 c=16 hw=2x3 k=24 rs=2x3 stride=4",

@@ -21,7 +21,7 @@ from tests.support.running import check_close, check_exact, run_plan
 from tests.support.tolerance import assert_exact
 
 ENGINE = ConvFpropWgmma()
-#: So few multiprocessors that each block has several tiles.
+#: A device with so few multiprocessors that each block has several tiles.
 SMALL = SM_90A.with_sm_count(3)
 
 
@@ -141,9 +141,9 @@ def test_windows(device: Runtime, line: str, swap: int) -> None:
         [
             "conv n=3 c=64 hw=9x10 k=72 rs=3x3 pad=6 dil=6 dtype=bf16",
             "conv n=2 c=72 hw=9x8 k=64 rs=3x3 pad=3 dil=3 mode=flipped alpha=2 beta=1 dtype=fp16",
-            # One tap sees the image, in all pixels.
+            # One tap reads the image, for all pixels.
             "conv n=2 c=24 hw=4x5 k=24 rs=3x3 pad=9 dil=9 dtype=int8 out=int32",
-            "conv n=2 c=40 hw=3x3 k=24 rs=2x2 pad=4:6 dtype=bf16",  # pixels that no tap shows the image
+            "conv n=2 c=40 hw=3x3 k=24 rs=2x2 pad=4:6 dtype=bf16",  # pixels whose taps all read padding
             "conv n=2 c=24 hw=13x11 k=40 rs=3x2 pad=4:6x1:3 dil=3x4 stride=2x1 dtype=bf16",
             "conv n=2 c=24 hw=10x9 k=40 rs=5x4 pad=6x1 dil=3x2 stride=2x3 dtype=fp32",
             "conv n=4 c=40 hw=21 k=96 rs=5 pad=8 dil=4 dtype=e4m3 out=bf16",
@@ -166,7 +166,9 @@ def test_split_edges_meet_no_races(racing: Runtime) -> None:
 
 
 def test_split_edges_multiply_no_padding() -> None:
-    """Of three taps of an axis, the outer ones meet 5 of 11 pixels: 21 of 33 are met, of both axes the square."""
+    """The outer ones of three taps along an axis read 5 of 11 pixels: 21 of 33 pairs are valid, and the square for two
+    axes.
+    """
     line = "conv n=64 c=64 hw=11x11 k=64 rs=3x3 pad=6 dil=6 dtype=bf16"
     split, whole = (
         ENGINE.plan(parse_case(line).graph(), SM_90A, {KnobType.EDGE: edge, KnobType.TILE_M: 64, KnobType.TILE_N: 64})
@@ -274,7 +276,7 @@ def test_real_numbers(device: Runtime) -> None:
 
 @pytest.mark.parametrize("direction", ["fprop", "dgrad"])
 def test_infinities_stay_in_their_group(device: Runtime, direction: str) -> None:
-    """A group's channels end amid a stage's row: no product of another group's values with zero is formed."""
+    """A group's channels end inside a stage's row: no product of another group's values with zero is formed."""
     engine: Engine = ENGINE if direction == "fprop" else ConvDgradWgmma()
     case = parse_case(f"conv n=2 c=96 hw=5x6 k=96 rs=3x3 pad=1 groups=2 dir={direction} dtype=fp16")
     graph = case.graph()
@@ -325,7 +327,7 @@ def test_other_graphs_and_architectures_are_refused() -> None:
     assert refusal.status is Status.NOT_SUPPORTED_ARCH_MISMATCH
 
 
-def test_tensors_of_another_rank_beside_the_convolution_are_refused() -> None:
+def test_tensors_of_another_rank_than_the_convolution_are_refused() -> None:
     builder = CaseBuilder()
     x, w = builder.tensor((1, 8, 2, 1, 3), DataType.HALF), builder.tensor((8, 8, 1, 1, 3), DataType.HALF)
     geometry = Convolution(DataType.FLOAT, 3, (0, 0, 0), (0, 0, 0), (1, 1, 3), (1, 1, 1))

@@ -19,7 +19,7 @@ from lowdnn.status import BadParamError, Status
 from tests.support.running import check_close, check_exact
 
 ENGINE = ConvPrologueWgmma()
-#: So few multiprocessors that each block has several tiles.
+#: A device with so few multiprocessors that each block has several tiles.
 SMALL = SM_90A.with_sm_count(3)
 COOPERATIVE, PING_PONG, TWO_BLOCKS = range(3)
 REGISTERS, WINDOWS, KEPT_FILTER = range(3)
@@ -38,7 +38,7 @@ def tile(m: int, n: int, warps: int, stages: int = 2) -> dict[str, int]:
 
 @pytest.fixture
 def any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small products are taken, however much faster they are apart."""
+    """Small products are taken, however much faster separate launches are."""
     monkeypatch.setattr(Im2colChoice, "slowness", "")
 
 

@@ -16,7 +16,7 @@ from tests.support.pairs import in_turn
 from tests.support.running import check_close, check_exact
 
 ENGINE = ConvWgradWgmma()
-#: Two multiprocessors: each block of a persistent grid computes several tiles.
+#: A device with two multiprocessors: each block of a persistent grid computes several tiles.
 SMALL = SM_90A.with_sm_count(2)
 
 
@@ -94,7 +94,7 @@ def test_windows(device: Runtime, case: str, n: int) -> None:
             ("n=2 c=72 hw=9x10 k=64 rs=3x3 pad=6 dil=6", knobs(64, 128, splits=2)),
             ("n=2 c=72 hw=9x10 k=72 rs=3x3 pad=6 dil=6 mode=flipped alpha=2 beta=1", knobs(128, 64, warps=0)),
             ("n=3 c=40 hw=7x9 k=24 rs=3x2 pad=4:6x1:3 dil=3x4 stride=2x1", knobs(64, 64, splits=3)),
-            ("n=4 c=24 hw=4x5 k=24 rs=3x3 pad=9 dil=9", knobs(64, 64, splits=2)),  # of eight taps nothing is left
+            ("n=4 c=24 hw=4x5 k=24 rs=3x3 pad=9 dil=9", knobs(64, 64, splits=2)),  # eight taps have no valid pixel
             ("n=6 c=40 hw=4x4 k=24 rs=1x1 pad=3 layout=nchw", knobs(64, 64, splits=2)),
             ("n=4 c=96 hw=21 k=40 rs=5 pad=8 dil=4", knobs(64, 128, splits=4)),
             ("n=1 c=64 hw=4x5x6 k=64 rs=3x1x3 pad=2x0x4 dil=2x1x4", knobs(64, 64, splits=2)),
@@ -177,7 +177,7 @@ def test_races(racing: Runtime, choices: dict[KnobType, int]) -> None:
     ("case", "choices"),
     [
         ("n=2 c=64 hw=8x8 k=64 rs=1x3 pad=0x1", knobs(64, 192, windows=1, cluster_k=3)),
-        ("n=4 c=72 hw=8x9 k=40 rs=1x1", knobs(64, 128, splits=2, cluster_k=2)),  # and a second launch
+        ("n=4 c=72 hw=8x9 k=40 rs=1x1", knobs(64, 128, splits=2, cluster_k=2)),  # and a second launch sums the slices
     ],
 )
 def test_a_cluster_shares_the_pixels_of_a_tile(racing: Runtime, case: str, choices: dict[KnobType, int]) -> None:
@@ -217,8 +217,8 @@ def test_real_numbers(device: Runtime, dtype: str) -> None:
     check_close(device, ENGINE, graph, length=128, arch=SMALL)
 
 
-def test_estimates_count_groups_that_begin_amid_lines() -> None:
-    """Groups of 32 channels, of which every second one's pixels lie in two lines: 26.2 us on an H200."""
+def test_estimates_count_groups_that_begin_inside_lines() -> None:
+    """Groups of 32 channels: the pixels of every second group lie in two cache lines; 26.2 us on an H200."""
     graph = graph_of("n=64 c=1024 hw=14x14 k=1024 rs=3x3 pad=1 stride=2 groups=32 dtype=bf16")
     assert plan_us(ENGINE.plan(graph, SM_90A, {}), SM_90A) == pytest.approx(26.2, rel=0.15)
 
@@ -235,7 +235,7 @@ def test_few_outputs_are_split_over_the_device() -> None:
 
 @pytest.fixture
 def any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small products are taken, however much faster they are apart."""
+    """Small products are taken, however much faster separate launches are."""
     monkeypatch.setattr(conv_wgrad_wgmma, "_slowness", lambda product, arch: "")
 
 
@@ -268,7 +268,7 @@ def test_infinities_of_padding_stay_out(device: Runtime, case: str) -> None:
         ("dtype=bf16 prologue=residual", "expected one tensor of the size of convolution_backward_filter.x"),
     ],
 )
-def test_prologues_that_stay_apart(words: str, reason: str) -> None:
+def test_prologues_that_do_not_fuse(words: str, reason: str) -> None:
     graph = graph_of(f"n=2 c=64 hw=8x8 k=64 rs=3x3 {words}")
     assert reason in str(ENGINE.refuse(graph, SM_90A))
 

@@ -1,4 +1,4 @@
-"""Classes of pixels against what each pixel meets, one by one."""
+"""Classes of pixels, compared with the taps of each pixel one by one."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def test_every_pixel_meets_its_taps_once(
 @pytest.mark.parametrize(
     ("image", "outputs", "taps", "stride", "dilation", "padding"),
     [
-        (9, 9, 3, 1, 6, 6),  # pixels in the middle see one tap
+        (9, 9, 3, 1, 6, 6),  # pixels in the middle have one valid tap
         (5, 9, 3, 1, 4, 6),
-        (3, 5, 2, 1, 1, 2),  # pixels at the ends see none
+        (3, 5, 2, 1, 1, 2),  # pixels at the ends have none
         (11, 6, 3, 2, 3, 3),
         (7, 7, 5, 3, 2, 12),
     ],

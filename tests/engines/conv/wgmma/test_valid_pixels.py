@@ -1,4 +1,4 @@
-"""Outputs of taps against all pairs of taps and outputs."""
+"""Valid outputs of taps, compared with all pairs of taps and outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of a tile for filter gradients: what the search leaves out is not faster than what it takes."""
+"""The choice of a tile for filter gradients: tiles that the search skips are not faster than the one that it takes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_least_of_all_candidates_is_found() -> None:
 
 
 def _all_candidates(product: WgradProduct, arch: ArchSpec) -> Iterator[tuple[float, float, WgmmaTile, tuple[int, ...]]]:
-    """(cost, seconds, tile, splits) of every one, in the order in which ties are decided."""
+    """(cost, seconds, tile, splits) of every candidate, in the order that decides ties."""
     for cut in filter(None, (product, product.with_windows, product.with_valid_only)):
         extents = Extents.of(cut)
         for timed in wgrad_model.menu(StageTraits.of(cut), arch):
@@ -44,7 +44,7 @@ def _all_candidates(product: WgradProduct, arch: ArchSpec) -> Iterator[tuple[flo
 
 
 def _drawn(random: Random) -> str:
-    """Convolutions of one to three axes, with and without padding, of few images and of many."""
+    """Convolutions of one to three axes, with and without padding, with few images and with many."""
     n, c, k = random.choice((1, 4, 32)), 64 * random.randint(1, 6), 64 * random.randint(1, 6)
     taps = random.choice(((1, 1), (3, 3), (1, 3), (5, 5), (3, 3, 3), (3,)))
     extents = "x".join(str(random.randint(7, 30)) for _ in taps)
