@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from lowdnn.adv import RNNDataLayout, RNNDescriptor
 from lowdnn.driver.base import Driver
@@ -75,6 +76,21 @@ class Program(Jax):
     ) -> None:
         self.layout = layout
         super().__init__(caller, device, network, lengths, is_packed=layout is PACKED)
+        self.places = self._weight_places()
+        moved = np.zeros_like(self.given["w"])
+        moved[self.places] = self.given["w"]
+        self.at["w"] = self.memory.put(self._stored("w", moved))
+
+    def _weight_places(self) -> NDArray[np.int64]:
+        """The place in the library's weight space of each element of lowdnn's: cuDNN has projections elsewhere."""
+        descriptor, space, size = self.descriptor(), self.at["w"], self.given["w"].nbytes
+        found = np.empty(self.given["w"].size, np.int64)
+        for (layer, number), pair in self.network.weight_space.places.items():
+            for region, is_matrix in zip(pair, (True, False), strict=True):
+                if region is not None:
+                    first, count = self.region(descriptor, layer, space, size, number, is_matrix=is_matrix)
+                    found[region.offset : region.end] = first + np.arange(count)
+        return found
 
     def fill(self) -> Any:
         return ctypes.byref(ctypes.c_double(0))
@@ -95,6 +111,8 @@ class Program(Jax):
         for port in ("y", "hy", "cy", *GRADIENTS):
             if port in self.at:
                 found, wanted = self.memory.get(self.at[port]), self._stored(port, self.expected[port])
+                if port == "dw":
+                    found = found[self.places]
                 if port in ("y", "dx") and not self.is_packed:
                     rows = there.T if self.layout is BATCHES else there
                     found, wanted = found[rows], wanted[rows]
