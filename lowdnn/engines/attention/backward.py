@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf
 
 import numpy as np
 
@@ -63,7 +62,6 @@ from lowdnn.plan import (
     Struct,
     TensorPointer,
     TensorValue,
-    ValueCase,
     Work,
     WorkspacePointer,
 )
@@ -365,12 +363,7 @@ class AttentionBackward:
         operation, filled = self.operation, filled_band(self.operation)
         if filled is None:
             return i32((*kernel_bounds(operation.left, operation.right), operation.is_bottom_right))
-        reached, unbounded = kernel_bounds(filled.left, filled.right), kernel_bounds(None, None)
-        cases = (
-            ValueCase(filled.fill.uid, ScalarType.I32, -inf, reach, without)
-            for reach, without in zip(reached, unbounded, strict=True)
-        )
-        return (*cases, *i32((filled.is_bottom_right,)))
+        return (*filled.bounds, *i32((filled.is_bottom_right,)))
 
     @property
     def _scale(self) -> Struct:

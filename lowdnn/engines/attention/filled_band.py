@@ -7,15 +7,18 @@ Where fill is minus infinity nothing outside of the band has a weight, and a ker
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
 
+from lowdnn.engines.attention.heads import kernel_bounds
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.band_pattern import band_of
 from lowdnn.graph.product_operands import is_plain
 from lowdnn.ops.pointwise import Pointwise, PointwiseOperation
 from lowdnn.ops.sdpa_backward import SdpaBackward
 from lowdnn.ops.tensor import Tensor
+from lowdnn.plan import Argument, ScalarType, ValueCase
 
 _Producers = dict[int, PointwiseOperation]
 
@@ -29,6 +32,15 @@ class FilledBand:
     is_bottom_right: bool
     fill: Tensor
 
+    @property
+    def bounds(self) -> tuple[Argument, Argument]:
+        """The kernels' left and right."""
+        left, right = (
+            ValueCase(self.fill.uid, ScalarType.I32, -inf, reach, without)
+            for reach, without in zip(kernel_bounds(self.left, self.right), kernel_bounds(None, None), strict=True)
+        )
+        return left, right
+
 
 def filled_band(operation: SdpaBackward) -> FilledBand | None:
     """The band of the last mask that ``inner`` puts on scores, where the operation has no band of its own."""
@@ -39,10 +51,25 @@ def filled_band(operation: SdpaBackward) -> FilledBand | None:
     mask = producers.get(inner.made[0].uid)
     if mask is None or not is_plain(mask, PointwiseMode.BINARY_SELECT):
         return None
-    fill = _fill(operation, mask.operands["b"], producers)
+    comparison = producers.get(mask.operands["t"].uid)
+    ends = _ends_at_lengths(operation, comparison, producers)
+    return _band(mask, _fill(operation, mask.operands["b"], producers), producers, ends)
+
+
+def filled_band_of(operations: Iterable[PointwiseOperation], scores: Tensor) -> FilledBand | None:
+    """The band of the mask that the last of ``operations``, which makes ``scores``, is."""
+    producers = {op.output.uid: op for op in operations}
+    mask = producers.get(scores.uid)
+    if mask is None or not is_plain(mask, PointwiseMode.BINARY_SELECT):
+        return None
+    fill = mask.operands["b"]
+    return _band(mask, fill if fill.is_by_value else None, producers, {})
+
+
+def _band(mask: PointwiseOperation, fill: Tensor | None, producers: _Producers, ends: _Producers) -> FilledBand | None:
+    """ends: by uid, operations in the place of others where the band ends at the last queries and keys."""
     if fill is None:
         return None
-    ends = _ends_at_lengths(operation, producers.get(mask.operands["t"].uid), producers)
     steps = tuple(ends.get(op.output.uid, op) for op in producers.values())
     lowest = replace(fill, is_by_value=False, constant_value=-inf)
     band = band_of((*steps, replace(mask, b=lowest)), mask.output)

@@ -9,17 +9,18 @@ from math import inf
 from lowdnn import dtypes
 from lowdnn.codegen.functor import Functor, generate
 from lowdnn.engines.attention.factors import Factors
+from lowdnn.engines.attention.filled_band import FilledBand, filled_band_of
 from lowdnn.engines.attention.forward_refusals import refuse_ragged, refuse_shape, refuse_types
 from lowdnn.engines.attention.heads import TYPES, Heads, kernel_bounds, padded, refuse_heads, seen_share
 from lowdnn.engines.base import Refusal
-from lowdnn.engines.launch import bytes_of, moved_bytes
+from lowdnn.engines.launch import bytes_of, i32, moved_bytes
 from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.attention_pattern import Attention, match_attention
 from lowdnn.graph.graph import OperationGraph
 from lowdnn.graph.pattern import dag_of
 from lowdnn.ops.ragged import RaggedStore
 from lowdnn.ops.tensor import Tensor
-from lowdnn.plan import TensorPointer
+from lowdnn.plan import Argument, TensorPointer
 from lowdnn.status import Status
 
 #: Bytes of both operands along the sum of one instruction.
@@ -144,8 +145,22 @@ class AttentionForward:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """Left and right, as the kernels have them."""
-        return kernel_bounds(self.attention.band.left, self.attention.band.right)
+        """Left and right, as the kernels have them where the fill of a mask is minus infinity."""
+        band = self.attention.band if self.filled_band is None else self.filled_band
+        return kernel_bounds(band.left, band.right)
+
+    @property
+    def bounds_arguments(self) -> tuple[Argument, ...]:
+        """The kernels' left and right."""
+        return i32(self.bounds) if self.filled_band is None else self.filled_band.bounds
+
+    @cached_property
+    def filled_band(self) -> FilledBand | None:
+        """The band of a mask that is among the operations on scores, where there is no other band."""
+        band = self.attention.band
+        if (band.left, band.right) != (None, None):
+            return None
+        return filled_band_of(self.attention.scores.operations, band.scores)
 
     @property
     def stores_packed(self) -> bool:

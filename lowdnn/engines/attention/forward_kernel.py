@@ -165,7 +165,7 @@ class ForwardKernel:
                 Struct(divider(self._tiles)),
                 Struct(divider(heads // self.tile.pack)),
                 *i32((queries, keys, self.problem.q.size, self.problem.v.size)),
-                *i32(self.problem.bounds),
+                *self.problem.bounds_arguments,
                 Scalar(ScalarType.F32, 1.0 if self.problem.scale is None else self.problem.scale),
                 *lengths_arguments(self.problem.lengths),
                 *lengths_arguments(self.problem.attention.band.query_lengths),

@@ -15,14 +15,20 @@ from lowdnn.arch.specs import SM_90A
 from lowdnn.cases.oracle import evaluate
 from lowdnn.driver import open_driver
 from lowdnn.engines.attention.attention_backward_mma import AttentionBackwardMma
+from lowdnn.engines.attention.attention_mma import AttentionMma
+from lowdnn.engines.attention.attention_wgmma import AttentionWgmma
 from lowdnn.engines.attention.filled_band import filled_band
+from lowdnn.engines.base import Engine
+from lowdnn.enums import DataType, PointwiseMode
 from lowdnn.graph.attention_gradient_pattern import with_attention_gradients
 from lowdnn.graph.graph import OperationGraph
+from lowdnn.ops.pointwise import Pointwise
 from lowdnn.ops.sdpa_backward import SdpaBackward
-from lowdnn.plan import Argument, Struct, ValueCase
+from lowdnn.plan import Argument, Plan, Struct, ValueCase
 from lowdnn.runtime.runtime import Runtime
 from tests.support.near_misses.attention_gradients import PATTERNS
 from tests.support.near_misses.drawing import exact
+from tests.support.near_misses.pattern import Array, Pattern, Sketch
 from tests.support.running import run_plan
 from tests.support.runtime import open_runtime
 
@@ -47,6 +53,16 @@ def cases(argument: Argument) -> list[ValueCase]:
     return [argument] if isinstance(argument, ValueCase) else []
 
 
+def check(runtime: Runtime, plan: Plan, graph: OperationGraph, inputs: dict[int, Array]) -> None:
+    actual = run_plan(runtime, plan, graph, inputs)
+    for uid, expected in evaluate(graph, inputs).items():
+        wanted, got = (dtypes.to_values(array, graph.tensors[uid].data_type) for array in (expected, actual[uid]))
+        finite = np.isfinite(wanted)
+        np.testing.assert_array_equal(np.isfinite(got), finite)
+        scale = np.sqrt(np.mean(np.square(wanted[finite], dtype=float))) if finite.any() else 1.0
+        np.testing.assert_allclose(got[finite], wanted[finite], rtol=0, atol=1e-2 * scale)
+
+
 @pytest.mark.parametrize("fill", [-inf, -2.5, inf])
 @pytest.mark.parametrize("name", ["causal", "causal_with_lengths"])
 def test_any_fill(runtime: Runtime, name: str, fill: float) -> None:
@@ -66,13 +82,35 @@ def test_any_fill(runtime: Runtime, name: str, fill: float) -> None:
     found = [case for launch in plan.launches for argument in launch.arguments for case in cases(argument)]
     assert {(case.uid, case.value) for case in found} == {(given.uid, -inf)}
     assert {case.then for case in found} >= {0}
-    actual = run_plan(runtime, plan, graph, inputs)
-    for uid, expected in evaluate(graph, inputs).items():
-        wanted, got = (dtypes.to_values(array, graph.tensors[uid].data_type) for array in (expected, actual[uid]))
-        finite = np.isfinite(wanted)
-        np.testing.assert_array_equal(np.isfinite(got), finite)
-        scale = np.sqrt(np.mean(np.square(wanted[finite], dtype=float))) if finite.any() else 1.0
-        np.testing.assert_allclose(got[finite], wanted[finite], rtol=0, atol=1e-2 * scale)
+    check(runtime, plan, graph, inputs)
+
+
+@pytest.mark.parametrize("engine", [AttentionWgmma(), AttentionMma()], ids=lambda engine: engine.name)
+@pytest.mark.parametrize("fill", [-inf, 0.75])
+def test_forward(runtime: Runtime, engine: Engine, fill: float) -> None:
+    """Several tiles of keys, of which the first queries see one where the fill is minus infinity."""
+    sketch = Sketch()
+    q, k, v = (
+        sketch.tensor((1, 2, rows, 16), DataType.HALF, name=name) for name, rows in (("q", 70), ("k", 300), ("v", 300))
+    )
+    scores = sketch.pointwise(
+        PointwiseMode.MUL, sketch.matmul(q, sketch.transpose(k, (0, 1, 3, 2))), sketch.constant(4, DataType.FLOAT, 0.25)
+    )
+    row, column = (
+        sketch.pointwise(Pointwise(PointwiseMode.GEN_INDEX, DataType.INT32, axis=axis), scores) for axis in (2, 3)
+    )
+    seen = sketch.pointwise(PointwiseMode.CMP_GE, row, column, compute_type=DataType.INT32, virtual=DataType.BOOLEAN)
+    masked = sketch.pointwise(PointwiseMode.BINARY_SELECT, scores, sketch.value(fill, name="fill"), seen)
+    y = sketch.softmax(masked, (3,), statistics=DataType.FLOAT, names=("stats",))
+    weights = sketch.pointwise(PointwiseMode.IDENTITY, y, virtual=DataType.HALF)
+    sketch.matmul(weights, v, store=DataType.HALF)
+    pattern = Pattern("forward", sketch.operations, sketch.values)
+    graph = OperationGraph(pattern.operations)
+    inputs = exact(pattern, np.random.default_rng(5)).inputs
+    plan = engine.plan(graph, SM_90A, {})
+    found = [case for launch in plan.launches for argument in launch.arguments for case in cases(argument)]
+    assert [(case.then, case.otherwise > 2**20) for case in found][-1] == (0, True)
+    check(runtime, plan, graph, inputs)
 
 
 def test_which_bands() -> None:
