@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lowdnn.frontend.device_tensor import DeviceTensor, empty, from_numpy, zeros
     from lowdnn.frontend.handles import create_handle
     from lowdnn.frontend.python_graph import pygraph
+    from lowdnn.frontend.streams import create_event, create_stream
     from lowdnn.ops.tensor import channels_last_strides
 
 __version__ = "0.1.0"
@@ -17,7 +18,9 @@ __all__ = [
     "DeviceTensor",
     "Handle",
     "channels_last_strides",
+    "create_event",
     "create_handle",
+    "create_stream",
     "empty",
     "from_numpy",
     "pygraph",
@@ -28,7 +31,9 @@ _HOMES = {
     "Handle": "lowdnn.backend.handle",
     "DeviceTensor": "lowdnn.frontend.device_tensor",
     "channels_last_strides": "lowdnn.ops.tensor",
+    "create_event": "lowdnn.frontend.streams",
     "create_handle": "lowdnn.frontend.handles",
+    "create_stream": "lowdnn.frontend.streams",
     "empty": "lowdnn.frontend.device_tensor",
     "from_numpy": "lowdnn.frontend.device_tensor",
     "pygraph": "lowdnn.frontend.python_graph",

@@ -52,6 +52,13 @@ class CudaDriver:
     def __init__(self, bindings: ModuleType = bindings_driver) -> None:
         self._cu: Any = bindings
 
+    def __eq__(self, other: object) -> bool:
+        """A process has one driver, whichever object speaks with it."""
+        return isinstance(other, CudaDriver) and self._cu is other._cu
+
+    def __hash__(self) -> int:
+        return hash(self._cu)
+
     # -- device ---------------------------------------------------------------------------------------------
     def init(self) -> None:
         try:

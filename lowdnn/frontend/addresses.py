@@ -64,7 +64,7 @@ def _tensor_address(tensor: DeviceTensor, handle: Handle, need: Need, kept: list
 
 def _buffer_address(buffer: DeviceBuffer | Workspace, handle: Handle, need: Need, kept: list[object]) -> int:
     context = buffer.context
-    if context is not handle.runtime.context and context.driver is not handle.runtime.driver:
+    if context is not handle.runtime.context and not context.is_of_device(handle.runtime.context):
         raise StreamMismatchError.at(need.where, expected=f"memory of {handle!r}", got="memory of another device")
     if buffer.size_bytes < need.size_bytes:
         _refuse_size(buffer.size_bytes, need)

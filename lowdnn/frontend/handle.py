@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Self
 
 from lowdnn.backend.handle import Handle as BackendHandle
 from lowdnn.config import Config
@@ -32,6 +33,15 @@ class Handle(BackendHandle):
             except BaseException:
                 self.close()
                 raise
+
+    @classmethod
+    def on_device_of(cls, other: BackendHandle) -> Self:
+        """A handle on the device of another one, with a stream, plans and a life of its own."""
+        other.check_open("create_handle.same_device_as")
+        runtime = Runtime(other.runtime.driver, device=other.runtime.context.device, config=other.runtime.config)
+        handle = cls.__new__(cls)
+        BackendHandle.__init__(handle, runtime)
+        return handle
 
     @property
     def backend_handle(self) -> int | None:

@@ -18,12 +18,19 @@ def create_handle(
     arch: str | None = None,
     policy: str | None = None,
     faults: str = "",
+    same_device_as: BackendHandle | None = None,
 ) -> Handle:
     """A handle; without arguments on the device that LOWDNN_DEVICE names (``auto``: the GPU, else the emulated one).
 
     ``arch`` and ``policy`` choose architecture and scheduling policy of the emulated device. ``faults`` lets calls of
     the driver fail, for tests: ``mem_alloc:3=OUT_OF_MEMORY`` (``lowdnn.driver.fault_injection``).
+    ``same_device_as``: a handle whose device the new one is for, in the place of all other arguments. Handles of one
+    GPU share memory, streams and events anyway; otherwise each handle has an emulated device of its own.
     """
+    if same_device_as is not None:
+        if device is not None or ordinal or arch is not None or policy is not None or faults:
+            raise BadParamError.at("create_handle.same_device_as", expected="no other argument", got="others too")
+        return Handle.on_device_of(_checked(same_device_as))
     return Handle.open(device, ordinal=ordinal, arch=arch, policy=policy, faults=faults)
 
 

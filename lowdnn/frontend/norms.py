@@ -130,7 +130,12 @@ class NormMethods(GraphBuilder):
         name: str = "",
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
         """(Y, mean, inv_variance, next running mean, next running variance) over all axes but the channels, in
-        training."""
+        training.
+
+        input (N, C, spatial...), all others (1, C, 1...), in FLOAT for inputs of 8 or 16 bits. inv_variance is
+        1 / sqrt(variance + epsilon), with the variance over the count of elements. The next running value is
+        (1 - momentum) * running + momentum * batch, with the variance over the count minus 1.
+        """
         _refuse_peers("batchnorm", peer_stats)
         given = {
             "x": input,

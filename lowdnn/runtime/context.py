@@ -76,6 +76,10 @@ class Context(ProcessBound):
             self._attributes[attribute] = self.driver.device_attribute(self.device, attribute)
         return self._attributes[attribute]
 
+    def is_of_device(self, other: Context) -> bool:
+        """Whether both are the primary context of one device, so that they share memory, streams and events."""
+        return self.device == other.device and self.driver == other.driver
+
     @property
     def compute_capability(self) -> tuple[int, int]:
         return (

@@ -88,7 +88,7 @@ def view_of(value: object, context: Context, stream: int = 0, where: str = "tens
 
 
 def _view_of_buffer(value: DeviceBuffer, context: Context) -> TensorView:
-    if value.context.handle != context.handle or value.context.driver is not context.driver:
+    if not value.context.is_of_device(context):
         raise StreamMismatchError.at(
             "DeviceBuffer.context",
             expected=f"device {context.device}",

@@ -128,9 +128,9 @@ def _tensor_error(tensor: PlanTensor, address: int) -> LowdnnError:
     if tensor.is_by_value:
         hint = "give the address of the value, or the value as a float or a host array of one element"
         return BadParamError.at(where, expected="a host address, where it is an integer", got=address, hint=hint)
-    return MisalignedPointerError.at(
-        where, expected=f"a multiple of {tensor.alignment_bytes} bytes", got=f"{address:#x}"
-    )
+    expected = f"a multiple of {tensor.alignment_bytes} bytes"
+    hint = "allocations are multiples of 256; a view starts where its first element lies"
+    return MisalignedPointerError.at(where, expected=expected, got=f"{address:#x}", hint=hint)
 
 
 def _no_address(where: str, value: object) -> LowdnnError:

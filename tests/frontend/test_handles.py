@@ -8,11 +8,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lowdnn
 import lowdnn.frontend as cudnn
 from lowdnn.backend import Handle
+from lowdnn.driver import open_driver
+from lowdnn.driver.cuda import CudaDriver
 from lowdnn.status import AttributeTypeError, BadParamError, NotInitializedError
 
 
@@ -119,6 +122,36 @@ def test_a_handle_by_ordinal_and_stream(monkeypatch: pytest.MonkeyPatch) -> None
         cudnn.Handle(None, 7)
     with pytest.raises(BadParamError, match="stream"):
         cudnn.Handle(None, 0, 5.5)
+
+
+def test_handles_of_one_device_share_memory_streams_and_events(handle: Handle) -> None:
+    x = lowdnn.from_numpy(np.arange(64, dtype=np.float32), handle)
+    with (
+        lowdnn.create_handle(same_device_as=handle) as second,
+        lowdnn.create_stream(second) as stream,
+        lowdnn.create_event(handle, is_timed=False) as event,
+    ):
+        second.set_stream(stream)
+        event.record(handle.borrowed_stream())
+        stream.wait(event)
+        graph = cudnn.pygraph(io_data_type=cudnn.data_type.FLOAT, handle=second)
+        y = graph.add(graph.tensor([64], name="x"), 1.0).set_output(True)
+        for shared in (x, x.buffer):
+            np.testing.assert_array_equal(graph.run(x=shared)[y.get_name()].numpy(), np.arange(64) + 1)
+    np.testing.assert_array_equal(x.numpy(), np.arange(64))
+    with pytest.raises(BadParamError, match="same_device_as: expected no other argument"):
+        lowdnn.create_handle("emulated", same_device_as=handle)
+    with pytest.raises(NotInitializedError, match=r"create_handle\.same_device_as"):
+        lowdnn.create_handle(same_device_as=second)
+    for make in (lowdnn.create_stream, lowdnn.create_event):
+        with pytest.raises(AttributeTypeError, match=r"create_\w+\.handle: expected a Handle, got 3"):
+            make(3)  # type: ignore[operator]
+
+
+def test_drivers_of_a_process_are_one_but_emulated_devices_are_several() -> None:
+    assert CudaDriver() == CudaDriver()
+    assert len({CudaDriver(), CudaDriver()}) == 1
+    assert open_driver("emulated") != open_driver("emulated")
 
 
 def test_the_facts_of_a_device(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,21 @@ from numpy.typing import NDArray
 
 from lowdnn.backend import Handle
 from lowdnn.guide.pages import topics
-from lowdnn.guide.recipes import convolution_gradients, lstm_training
+from lowdnn.guide.recipes import (
+    batch_norm,
+    capture,
+    convolution_gradients,
+    cross_entropy,
+    dropout,
+    grouped_attention,
+    lstm_training,
+    own_kernels,
+    plans_without_device,
+    quantised_inference,
+    streams_and_events,
+    tensor_parallel_mlp,
+    training_loop,
+)
 
 Array = NDArray[Any]
 
@@ -70,3 +85,160 @@ def _lstm(x: Array, weights: Mapping[str, Array]) -> Array:
         h = np.tanh(c) / (1 + np.exp(-o))
         y[time] = h * (time < np.array(lstm_training.LENGTHS))[:, np.newaxis]
     return y
+
+
+def test_batch_norm(handle: Handle) -> None:
+    recipe, given = batch_norm, {name: array.astype(np.float64) for name, array in batch_norm.inputs().items()}
+    x, dy, scale, axes = given["x"], given["dy"], given["scale"], (0, 2, 3)
+    count = x[:, 0].size
+    mean, variance = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+    inv_variance = 1 / np.sqrt(variance + recipe.EPSILON)
+    normal = (x - mean) * inv_variance
+    dscale, dbias = np.sum(dy * normal, axes, keepdims=True), np.sum(dy, axes, keepdims=True)
+    running = {"mean": mean, "var": variance * count / (count - 1)}
+    expected = {
+        "y": normal * scale + given["bias"],
+        "mean": mean,
+        "inv_variance": inv_variance,
+        **{
+            f"next_running_{name}": (1 - recipe.MOMENTUM) * given[f"running_{name}"] + recipe.MOMENTUM * value
+            for name, value in running.items()
+        },
+        "dx": scale * inv_variance * (dy - (dbias + normal * dscale) / count),
+        "dscale": dscale,
+        "dbias": dbias,
+    }
+    _check(recipe.compute(handle), expected)
+
+
+def test_cross_entropy(handle: Handle) -> None:
+    given = cross_entropy.inputs()
+    logits, labels = given["logits"].astype(np.float64), given["labels"][:, 0]
+    rows = np.arange(len(labels))
+    log_probabilities = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    gradient = np.exp(log_probabilities)
+    gradient[rows, labels] -= 1
+    expected = {"loss": [[-log_probabilities[rows, labels].mean()]], "dlogits": gradient / len(labels)}
+    _check(cross_entropy.compute(handle), expected)
+
+
+def test_dropout(handle: Handle) -> None:
+    recipe, results = dropout, dropout.compute(handle)
+    mask = results["y"] != 0  # no element of x is 0
+    assert mask.mean() == pytest.approx(recipe.KEEP, abs=4 * np.sqrt(recipe.KEEP * (1 - recipe.KEEP) / mask.size))
+    _check(
+        {name: results[name] for name in ("y", "dx")},
+        {"y": results["x"] * mask / recipe.KEEP, "dx": results["dy"] * mask / recipe.KEEP},
+    )
+    both = np.mean(mask & (results["next_y"] != 0))
+    assert both == pytest.approx(recipe.KEEP**2, abs=0.03), "masks of two offsets are independent"
+
+
+def test_grouped_attention(handle: Handle) -> None:
+    recipe, given = grouped_attention, {n: a.astype(np.float64) for n, a in grouped_attention.inputs().items()}
+    group = recipe.HEADS // recipe.KEY_HEADS
+    q, k, v, do = given["q"], given["k"].repeat(group, 1), given["v"].repeat(group, 1), given["do"]
+    scores = recipe.SCALE * q @ k.swapaxes(2, 3)
+    scores[..., ~np.tri(recipe.LENGTH, dtype=bool)] = -np.inf
+    stats = np.log(np.exp(scores).sum(axis=3, keepdims=True))
+    weights = np.exp(scores - stats)
+    o = weights @ v
+    dscores = recipe.SCALE * weights * (do @ v.swapaxes(2, 3) - np.sum(do * o, axis=3, keepdims=True))
+    of_group = (recipe.BATCH, recipe.KEY_HEADS, group, recipe.LENGTH, recipe.SIZE)
+    expected = {
+        "o": o,
+        "stats": stats,
+        "dq": dscores @ k,
+        "dk": (dscores.swapaxes(2, 3) @ q).reshape(of_group).sum(axis=2),
+        "dv": (weights.swapaxes(2, 3) @ do).reshape(of_group).sum(axis=2),
+    }
+    _check(recipe.compute(handle), expected)
+
+
+def test_quantised_inference(handle: Handle) -> None:
+    """int8 equals a simulation in float64 with its rounding; errors against fp32 are those of the formats."""
+    recipe, outputs = quantised_inference, quantised_inference.compute(handle)
+    weights, calibration, x = recipe.inputs()
+
+    def hidden(x: Array, w1: Array) -> Array:
+        return np.maximum(x @ w1 + weights["b1"], 0)
+
+    def in_int8(array: Array, like: Array) -> Array:
+        scale = np.abs(like).max() / 127
+        return np.clip(np.rint(array / scale), -127, 127) * scale
+
+    exact = hidden(x, weights["w1"]) @ weights["w2"] + weights["b2"]
+    np.testing.assert_allclose(outputs["fp32"], exact, rtol=2e-3, atol=5e-3)  # TF32 by default
+    w1, w2 = (in_int8(weights[name], weights[name]) for name in ("w1", "w2"))
+    stored = in_int8(hidden(in_int8(x, calibration), w1), hidden(calibration, weights["w1"]))
+    # Where a hidden unit lies half-way between two integers, both are right.
+    assert recipe.relative_error(outputs["int8"], stored @ w2 + weights["b2"]) < 2e-3
+    assert 0.005 < recipe.relative_error(outputs["int8"], exact) < 0.025
+    assert 0.02 < recipe.relative_error(outputs["fp8"], exact) < 0.07
+
+
+def test_training_loop(handle: Handle) -> None:
+    recipe, results = training_loop, training_loop.compute(handle)
+    parameters, x, target = recipe.inputs()
+    w1, b1, w2, b2 = (parameters[name].astype(np.float64) for name in recipe.SHAPES)
+    losses = []
+    for _ in range(recipe.STEPS):
+        hidden = np.maximum(x @ w1 + b1, 0)
+        difference = hidden @ w2 + b2 - target
+        losses.append(np.mean(difference**2))
+        dy = 2 * difference / difference.size
+        dhidden = dy @ w2.swapaxes(1, 2) * (hidden > 0)
+        dw1, dw2 = x.swapaxes(1, 2) @ dhidden, hidden.swapaxes(1, 2) @ dy
+        w1, b1 = w1 - recipe.LEARNING_RATE * dw1, b1 - recipe.LEARNING_RATE * dhidden.sum(1, keepdims=True)
+        w2, b2 = w2 - recipe.LEARNING_RATE * dw2, b2 - recipe.LEARNING_RATE * dy.sum(1, keepdims=True)
+    np.testing.assert_allclose(results.pop("losses"), losses, rtol=0.01)  # TF32 by default
+    assert losses[-1] < losses[0] / 4
+    for name, expected in zip(recipe.SHAPES, (w1, b1, w2, b2), strict=True):
+        np.testing.assert_allclose(results[name], expected, rtol=0.01, atol=0.01)
+
+
+def test_tensor_parallel_mlp(handle: Handle) -> None:
+    recipe, results = tensor_parallel_mlp, tensor_parallel_mlp.compute(handle)
+    x, w1, w2 = (array.astype(np.float64) for array in recipe.inputs())
+    units = x @ w1
+    erf = np.vectorize(math.erf)
+    expected = units * (1 + erf(units / np.sqrt(2))) / 2 @ w2
+    np.testing.assert_allclose(results["whole"], expected, rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(results["sum_of_parts"], results["whole"], rtol=1e-5, atol=1e-5)
+
+
+def test_streams_and_events(handle: Handle) -> None:
+    results = streams_and_events.compute(handle)
+    np.testing.assert_array_equal(results["y"], np.maximum(results["x"] @ results["w"], 0) + 1)
+
+
+def test_capture(handle: Handle) -> None:
+    replays = capture.compute(handle)
+    assert len(replays) == capture.REPLAYS
+    assert handle.stream == 0
+    for a, b, c in replays:
+        np.testing.assert_array_equal(c, np.maximum(a @ b, 0))
+
+
+def test_plans_without_device(handle: Handle) -> None:
+    results = plans_without_device.compute(handle)
+    product = results["a"].astype(np.float64) @ results["b"].astype(np.float64)
+    _check({"c": results["c"]}, {"c": np.maximum(product, 0)})
+    assert len(set(plans_without_device.plan_names().values())) > 1
+
+
+def test_own_kernels(handle: Handle) -> None:
+    recipe = own_kernels
+    np.testing.assert_array_equal(recipe.compute(handle), np.arange(recipe.COUNT)[::-1])
+    report = recipe.report_of(recipe.WRONG)
+    assert report.startswith("data-race")
+    assert "ld.shared.f32 %f2" in report
+    assert recipe.report_of(recipe.MENDED) == ""
+
+
+def _check(results: Mapping[str, Array], expected: Mapping[str, Any]) -> None:
+    """Results in fp16 within 2^-9, others within 1e-4."""
+    assert results.keys() == expected.keys()
+    for name, array in results.items():
+        bound = 2.0**-9 if array.dtype == np.float16 else 1e-4
+        np.testing.assert_allclose(array, expected[name], rtol=bound, atol=bound, err_msg=name)
